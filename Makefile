@@ -7,8 +7,20 @@ BIN := $(VENV)/bin
 RESULTS := results/quick
 REPORT := $(RESULTS)/report.html
 
-.PHONY: setup $(VENV) demo test test-wide gpu-fake test-gpu-fake check docs format horovod clean
+.PHONY: setup $(VENV) demo test test-wide gpu-fake test-gpu-fake check docs format horovod clean help
 .DEFAULT_GOAL := demo
+
+help:
+	@echo "make setup      install into $(VENV)"
+	@echo "make demo       install, run a small study, write $(REPORT)"
+	@echo "make test       install what the tests need, and run them; a part: make test ARGS=tests/analysis"
+	@echo "make check      lint, format and types"
+	@echo "make horovod    build Horovod into $(VENV) (DDP does not need it)"
+	@echo "make gpu-fake   stand-ins for NVIDIA's libraries, for tests without a GPU (1.3 GB)"
+	@echo "make test-wide  the test of 64 ranks on 32 virtual nodes (18 GB of memory)"
+	@echo "make docs       generate docs/columns.md and the tables in the docs"
+	@echo "make format     format the code"
+	@echo "make clean      remove $(VENV), $(RESULTS) and data/demo"
 
 setup $(VENV): $(VENV)/.ready
 	@echo "scaleprof is installed: $(BIN)/scaleprof lists its commands"

@@ -14,138 +14,24 @@ comparisons.
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from analysis.display import output
-from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer, Part
-from analysis.measures.batches.series import STAGES, all_series
-from analysis.measures.kernels import rows as kernels
 from analysis.measures.scaling import traced_difference
 from analysis.measures.scaling.compare_rows import (
     COLUMNS,
-    Key,
-    Values,
     columns_of,
     regressed,
-    rows,
     same_runs,
     sentence,
     shown,
-    telling,
 )
-from analysis.measures.scaling.points import point_fields
+from analysis.measures.scaling.compared import compared
 from analysis.results.load import load
-from analysis.results.study import Source, Study
+from analysis.results.study import Study
 from jobs.flags import make_parser
 from profiling.errors import EXIT_FAILED, UserError, run_command
-
-MOST_NAMED = 6  # configurations that a note names
-
-# --- values -------------------------------------------------------------------------------------------
-
-
-def values_of(study: Study, across: Sequence[str] = ()) -> Values:
-    """Figures of every run, by configuration; fields ``across`` do not tell configurations apart."""
-    values: Values = {}
-
-    def add(key: Key, family: str, figure: str, value: float) -> None:
-        if np.isfinite(value) and value > 0:
-            values.setdefault((key, family, figure), []).append(value)
-
-    series = all_series(study)
-    for source in study.of_kind("run"):
-        key = tuple(
-            (name, str(value)) for name, value in point_fields(source.fields).items() if name not in across
-        )
-        if source.fields["profile"] == "none":
-            one = series[source.id]
-            add(key, "batch", "batch_ms", float(np.median(one.steady_ns)) / 1e6)
-            for stage in STAGES:
-                add(key, "stages", f"{stage}_ms", float(np.median(one.stages[stage][one.steady])) / 1e6)
-        elif source.tables("kernels"):
-            for row in _kernels_of(study, source):
-                name = f"{row['kernel']} ({row['direction']})"
-                add(key, "kernels", name, row["ms_per_batch"])
-    return values
-
-
-def _kernels_of(study: Study, source: Source) -> Rows:
-    """The kernels of a profiled run; none, and a finding, where they cannot be told: batches still can."""
-    try:
-        return kernels.rows(study, source.id)[0]
-    except UserError:
-        reasons = [failure.reason for failure in study.failed if failure.point == source.id]
-        why = reasons[0] if reasons else "it has none in attributed steps"
-        study.note(f"its kernels are not compared: {why}", source)
-        return []
-
-
-def _configurations(values: Values) -> set[Key]:
-    """The configurations that have durations of batches; all, where none has."""
-    timed = {key for key, family, _ in values if family == "batch"}
-    return timed or {key for key, _, _ in values}
-
-
-def _find_alone(study: Study, a: Values, b: Values, paths: tuple[Path, Path]) -> None:
-    """A finding where configurations are on one side only: nothing is said of them."""
-    of_a, of_b = _configurations(a), _configurations(b)
-    fields = telling([*of_a, *of_b])
-    for path, alone in zip(paths, (of_a - of_b, of_b - of_a), strict=True):
-        names = sorted(" ".join(f"{name}={dict(key).get(name)}" for name in fields) for key in alone)
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        if names:
-            study.note(f"only in {path}, so not compared: {', '.join(names[:MOST_NAMED])}{more}")
-
-
-def _no_batch(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
-    """Why no duration of a batch can be compared; empty: it can, or no side has any and kernels are."""
-    timed = [{key for key, family, _ in values if family == "batch"} for values in (a, b)]
-    if timed[0] & timed[1] or not (timed[0] or timed[1]):
-        return ""
-    for path, keys in zip(paths, timed, strict=True):
-        if not keys:
-            return f"nothing to compare: {path} holds no readable unprofiled run"
-    return f"nothing to compare: no configuration has unprofiled runs both in {paths[0]} and {paths[1]}"
-
-
-def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
-    one, other = (dict(next(iter(values))[0]) if values else {} for values in (a, b))
-    if not one or not other:
-        return f"{paths[0] if not one else paths[1]} holds no run to compare"
-    differ = [name for name in one if name in other and one[name] != other[name]]
-    return (
-        f"no configuration of {paths[0]} is in {paths[1]}: they differ in {', '.join(differ)}, for example; "
-        f"compare them anyway with --across {','.join(differ)}"
-    )
-
-
-def _say_if_apart(a: Study, b: Study) -> None:
-    """A finding where all runs of one were before those of the other."""
-    times = [
-        [(source.manifest.started, source.manifest.ended) for source in study.sources if source.manifest]
-        for study in (a, b)
-    ]
-    spans = [(min(of_a)[0], max(ended for _, ended in of_a)) for of_a in times if of_a]
-    if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):
-        b.note(
-            "all runs of one side came before those of the other, so drift of the machine looks like a "
-            "difference; alternate the runs to rule this out"
-        )
-
-
-def _say_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None:
-    """A finding where the two ran on different devices: the effect is theirs, too."""
-    names = [sorted({device for run in study.of_kind("run") for device in run.devices}) for study in (a, b)]
-    if all(names) and names[0] != names[1]:
-        ran = [f"{path} ran on {' and '.join(of)}" for path, of in zip(paths, names, strict=True)]
-        b.note(f"{', '.join(ran)}: differences may come from the devices")
-
-
-# --- the answer ---------------------------------------------------------------------------------------
 
 
 def main(words: list[str] | None = None) -> int:
@@ -159,21 +45,14 @@ def main(words: list[str] | None = None) -> int:
         return _of_traces(studies[0], studies[1], arguments)
     own = [name for study in studies for name in study.own_factors]
     across = output.parse_fields(arguments.across, flag="--across", own=own)
-    a, b = (values_of(study, across) for study in studies)
-    figures, paths = rows(a, b), (arguments.a, arguments.b)
-    if not figures:
-        raise UserError(_nothing_alike(a, b, paths))
-    if wrong := _no_batch(a, b, paths):
-        raise UserError(wrong)
+    found = compared(studies[0], studies[1], across)
+    a, b, figures = found.a, found.b, found.rows
     worse = regressed(figures, arguments.threshold)
     notes = [sentence(a, b, figures, arguments.threshold)]
     changed = [row for row in figures if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
     parts = [Part(f"{arguments.b.name} compared with {arguments.a.name}", changed, shown(figures), _CAPTION)]
     if same_runs(a, b):
         parts = []  # a table of intervals would look like an answer
-    _find_alone(studies[0], a, b, paths)
-    _say_if_apart(*studies)
-    _say_if_other_devices(studies[0], studies[1], paths)
     studies[0].log.add(studies[1].log, studies[0].path.resolve() == studies[1].path.resolve())
     code = output.emit(Answer(figures, columns_of(figures), parts=parts, notes=notes), studies[0], arguments)
     return EXIT_FAILED if worse else code

@@ -13,6 +13,7 @@ from analysis.display import output
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer, Part
 from analysis.measures.batches.overlap import length
+from analysis.measures.scaling.notable_gpus import notable_gpus
 from analysis.measures.scaling.utilization import (
     CAPTION,
     COLUMNS,
@@ -58,7 +59,9 @@ def main(words: list[str] | None = None) -> int:
     else:
         study = load(arguments.path, arguments.peaks)
         answer, notes = rows(study), []
-    part = Part("Utilisation of each GPU", answer, shown(answer), CAPTION)
+    some, others = (answer, "") if arguments.wide else notable_gpus(answer, "--wide or --format csv")
+    caption = "\n".join([*([others] if others else []), CAPTION])
+    part = Part("Utilisation of each GPU", some, shown(answer), caption)
     return output.emit(
         Answer(answer, columns_of(), parts=[part], notes=[*notes_of(answer), *notes]), study, arguments
     )

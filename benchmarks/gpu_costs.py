@@ -12,7 +12,7 @@ from jobs.machine import this_machine
 from jobs.run import make_run
 from profiling.errors import UserError
 from profiling.markers import open_markers
-from profiling.step_clock import Clock, open_clock
+from profiling.step_clock import open_clock
 from profiling.tools import open_capture
 from train import loop, timing
 from train.device import set_kernels
@@ -32,27 +32,6 @@ def markers(part: Part) -> None:
             part.wrong.append(f"markers, {name}: {found:g} us a step, at most {MOST_MARKERS_US:g} wanted")
 
 
-class HostCost:
-    """A clock that also takes the processor time of this process at each instant of a step."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.used_ns: list[int] = []
-
-    def start(self) -> None:
-        self._clock.start()
-
-    def tick(self) -> None:
-        self.used_ns.append(time.process_time_ns())
-        self._clock.tick()
-
-    def settle(self) -> None:
-        self._clock.settle()
-
-    def instants_ns(self) -> np.ndarray:
-        return self._clock.instants_ns()
-
-
 def host(part: Part) -> None:
     """Of a small batch, so that the host never waits for a full queue of the device."""
     run = make_run({**part.scale.run, "loader": "synthetic", "batch": min(8, part.scale.run["batch"])})
@@ -60,11 +39,14 @@ def host(part: Part) -> None:
     set_kernels(run, part.device)
     batches = build_loader(run, 0, 1, part.device)
     model = compiled(_bare_model(run, part.device), run)
-    clock = HostCost(open_clock(part.device.type))
+    at_instants: list[int] = []
+    clock = training.ObservedClock(
+        open_clock(part.device.type), lambda: at_instants.append(time.process_time_ns())
+    )
     step = make_step(run, model, make_optimizer(model, run, part.device), Precision(run, part.device))
     capture = open_capture("none", part.out, 0)
     loop.train(run, step, batches, open_markers(), clock, capture, lambda index, loss: None)
-    ticks = np.array(clock.used_ns).reshape(-1, timing.INSTANTS)[run.batches // 2 :]
+    ticks = np.array(at_instants).reshape(-1, timing.INSTANTS)[run.batches // 2 :]
     stages = np.diff(ticks, axis=1)
     rows = part.table("stage", "ms of processor time a step")
     names = ("load", "forward", "backward", "update", "end")

@@ -43,7 +43,7 @@ ON_GPU = Scale(
 )  # fmt: skip
 ON_CPU = Scale(
     {"model": "resnet18", "image_size": 32, "batch": 4, "compute": "fp32", "device": "cpu", "threads": 1},
-    (4, 2), ("fp32", "bf16"), {"eager": {}}, 64, 2, 0.5,
+    (4, 2), ("fp32", "bf16"), {"eager": {}}, 64, 2, 0.1,
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -213,6 +214,9 @@ def strength(plant: Callable[[float], Job], size: float, most: float = 1e6) -> f
 
 # --- the results --------------------------------------------------------------------------------------
 
+# Of a rank, its times and the first recorded batch: the columns of a table of kernels.
+Recorder = Callable[[int, Times, int], dict[str, Any]]
+
 
 def write_sweep(
     directory: Path,
@@ -221,22 +225,29 @@ def write_sweep(
     noise: Noise | None = None,
     repetitions: dict[str, int] | None = None,
     batches: int = 50,
+    recorded: "Recorder | None" = None,
 ) -> None:
-    """The results of a sweep: of each job as many runs of each profile as ``repetitions`` says."""
+    """The results of a sweep: of each job as many runs of each profile as ``repetitions`` says.
+
+    Args:
+        recorded: what a profiler recorded of a rank; by default a kernel for each layer and pass.
+    """
     noise = noise or Noise()
     # A rank's GPU is the same in all runs.
     own = np.random.default_rng(seed).normal(0, noise.ranks, max(job.ranks for job in jobs))
     for job in jobs:
         for profile, count in (repetitions or {"none": 3, "torch": 1}).items():
             for repetition in range(count):
-                _write_run(directory, job, profile, repetition, batches, noise, own, seed)
+                _write_run(
+                    directory, job, profile, repetition, batches, noise, own, seed, recorded or layer_kernels
+                )
     record = '{"sweep": {}, "order_seed": 1, "launcher": "local", "order": [], "excluded": []}\n'
     store.write_text(directory / store.SWEEP, record)
 
 
 def _write_run(
     directory: Path, job: Job, profile: str, repetition: int, batches: int, noise: Noise,
-    own: np.ndarray, seed: int,
+    own: np.ndarray, seed: int, recorded: Recorder,
 ) -> None:  # fmt: skip
     run = job.run(profile, batches)
     name = format_id(run, repetition, 0)
@@ -247,7 +258,7 @@ def _write_run(
     for report in reports:
         folder = tables.rank_directory(directory / name, report.rank)
         folder.mkdir(parents=True)
-        _write_rank(folder, report.rank, run, times, traced)
+        _write_rank(folder, report.rank, run, times, traced, recorded)
         store.write_record(folder / store.RANK_REPORT, report)
     manifest = Manifest(
         run=run, repetition=repetition, exit_code=0, command=["python", "-m", "train"], ranks=reports,
@@ -263,21 +274,23 @@ def _report(rank: int, run: Run) -> RankReport:
         backend="ddp/nccl" if run.ranks > 1 else "single", batches_done=run.batches,
         images_done=run.batches * run.batch, losses_finite=True, parameter_digest="0" * 64,
         training_flops_per_image=2.4e10, forward_flops_per_image=8e9, startup_ns=5_000 * MS,
-        gradient_elements={} if rank else {f"{_layer(n)}.weight": size for n, size in enumerate(ELEMENTS)},
+        gradient_elements={} if rank else {
+            f"{layer_name(n)}.weight": size for n, size in enumerate(ELEMENTS)
+        },
     )  # fmt: skip
 
 
-def _layer(number: int) -> str:
+def layer_name(number: int) -> str:
     return f"layer{number}"
 
 
-def _ns(instants: np.ndarray) -> np.ndarray:
+def as_ns(instants: np.ndarray) -> np.ndarray:
     return START_NS + np.rint(instants * MS).astype(np.int64)
 
 
-def _write_rank(directory: Path, rank: int, run: Run, times: Times, traced: int) -> None:
+def _write_rank(directory: Path, rank: int, run: Run, times: Times, traced: int, recorded: Recorder) -> None:
     names = ("start", "loaded", "forwarded", "exchanged", "end")
-    start, loaded, forwarded, exchanged, end = (_ns(getattr(times, name)[rank]) for name in names)
+    start, loaded, forwarded, exchanged, end = (as_ns(getattr(times, name)[rank]) for name in names)
     index = np.arange(run.batches)
     columns = {
         "rank": np.full(run.batches, rank), "batch_index": index, "start_ns": start,
@@ -287,19 +300,19 @@ def _write_rank(directory: Path, rank: int, run: Run, times: Times, traced: int)
     }  # fmt: skip
     tables.write(tables.as_table("batches", columns), directory, "batches")
     if traced < run.batches:
-        tables.write(tables.as_table("kernels", _kernels(rank, times, traced)), directory, "kernels")
+        tables.write(tables.as_table("kernels", recorded(rank, times, traced)), directory, "kernels")
 
 
-def _kernels(rank: int, times: Times, traced: int) -> dict[str, list]:
-    """The kernels of the recorded batches, as columns."""
+def layer_kernels(rank: int, times: Times, traced: int) -> dict[str, list]:
+    """The kernels of the recorded batches, a few of each layer, as columns: a :data:`Recorder`."""
     layers = range(len(ELEMENTS))
     sizes = [size for _, size in buckets()][: len(times.exchange[0])]
     kinds: list[tuple[str, str, str, Pair, list[str | None], float, list[float]]] = [
         ("copy", "memcpy", "fprop", times.copy, [None], 0.0, [1e6]),
-        ("conv_fprop", "convolution", "fprop", times.forward, [_layer(n) for n in layers], 2e10,
+        ("conv_fprop", "convolution", "fprop", times.forward, [layer_name(n) for n in layers], 2e10,
          [1e9] * len(layers)),
-        ("conv_bprop", "convolution", "bprop", times.backward, [_layer(n) for n in reversed(layers)], 4e10,
-         [1e9] * len(layers)),
+        ("conv_bprop", "convolution", "bprop", times.backward, [layer_name(n) for n in reversed(layers)],
+         4e10, [1e9] * len(layers)),
         ("sgd", "optimizer", "update", (times.exchanged[None], times.end[None]), [None], 0.0, [3e8]),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "communication", "bprop", times.exchange,
          [None] * len(sizes), 0.0, sizes),
@@ -307,7 +320,7 @@ def _kernels(rank: int, times: Times, traced: int) -> dict[str, list]:
     rows: dict[str, list] = {}
     for name, kind, direction, (begin, end), of_layers, flops, moved in kinds:
         for place, layer in enumerate(of_layers):
-            starts, ends = _ns(begin[place, rank, traced:]), _ns(end[place, rank, traced:])
+            starts, ends = as_ns(begin[place, rank, traced:]), as_ns(end[place, rank, traced:])
             count = len(starts)
             row = {
                 "batch_index": list(range(traced, traced + count)), "start_ns": starts.tolist(),

@@ -33,7 +33,7 @@ from jobs.flags import make_parser
 from jobs.run import Run, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.markers import Markers, _torch, nvtx_emitter, open_markers
-from profiling.step_clock import open_clock
+from profiling.step_clock import Clock, open_clock
 from profiling.tools import open_capture
 from train import data, loop
 from train.device import choose_device
@@ -60,7 +60,34 @@ CELLS = [
 Loop = Callable[[int], None]  # trains for so many batches
 
 
-def our_loop(run: Run, device: torch.device, model: torch.nn.Module, batches: Iterator[loop.Batch]) -> Loop:
+class ObservedClock:
+    """A clock that calls something at each instant of a step, too."""
+
+    def __init__(self, clock: Clock, call: Callable[[], object]) -> None:
+        self._clock = clock
+        self._call = call
+
+    def start(self) -> None:
+        self._clock.start()
+
+    def tick(self) -> None:
+        self._call()
+        self._clock.tick()
+
+    def settle(self) -> None:
+        self._clock.settle()
+
+    def instants_ns(self) -> np.ndarray:
+        return self._clock.instants_ns()
+
+
+def our_loop(
+    run: Run,
+    device: torch.device,
+    model: torch.nn.Module,
+    batches: Iterator[loop.Batch],
+    clock_of: Callable[[str], Clock] = open_clock,
+) -> Loop:
     """What a rank of a sweep does, its reports of progress included (they go nowhere)."""
     optimizer = make_optimizer(model, run, device)
     nowhere = Path(os.devnull).open("w")  # noqa: SIM115 (open as long as the process)
@@ -68,7 +95,7 @@ def our_loop(run: Run, device: torch.device, model: torch.nn.Module, batches: It
     step, markers = make_step(run, model, optimizer, Precision(run, device)), open_markers()
 
     def train(count: int) -> None:
-        clock, capture = open_clock(device.type), open_capture("none", Path(), 0)
+        clock, capture = clock_of(device.type), open_capture("none", Path(), 0)
         block = run.model_copy(update={"batches": count})
         loop.train(block, step, batches, markers, clock, capture, speak)
 
@@ -262,6 +289,8 @@ def machine() -> dict[str, Any]:
     """What the figures depend on."""
     named = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    if "FAKE_GPUS" in os.environ:
+        gpu = "none (stand-ins for NVIDIA's libraries)"
     libraries = {name: version(name) for name in ("torch", "torchvision", "nvidia-dali-cuda130")}
     cpu = named[0].partition(": ")[2] if named else "unknown"
     return {"cpu": cpu, "cores": os.cpu_count(), "gpu": gpu, "python": platform.python_version(), **libraries}

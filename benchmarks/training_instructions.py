@@ -1,18 +1,25 @@
-"""python -m benchmarks.training_instructions: what a batch executes in our training loop and in a bare one.
+"""python -m benchmarks.training_instructions: what does the host execute per step, in ours and a bare loop?
 
-On a shared machine the same batch takes 10 % more or less time from one second to the next, and a ratio of
-1.01 drowns. What does not change with the neighbours is the number of instructions a loop executes: valgrind
-counts them, in a process for each loop with few and with many batches, so that what starting takes cancels.
-What instructions do not show (page faults, cache misses) the timings of benchmarks.training do.
+On a shared machine the same step takes 10 % more or less time from one second to the next, and a ratio of
+1.01 drowns. What does not change with the neighbours is the number of instructions: valgrind counts them from
+each instant of a step to the next, so that each stage has its own. What instructions do not show (page
+faults, cache misses) the timings of benchmarks.training do.
 
-    python -m benchmarks.training_instructions       (12 minutes of 2 cores; other work does no harm)
+    python -m benchmarks.training_instructions        (5 minutes of 2 cores; other work does no harm)
+
+On a CPU nearly all of it is arithmetic. What Python and PyTorch's dispatch cost the host of a GPU is counted
+on stand-ins for NVIDIA's libraries, whose kernels do nothing; a real driver's instructions come on top:
+
+    tests/gpu/fake/fake_gpu.sh run .venv-gpu-fake -m benchmarks.training_instructions
 """
 
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,56 +30,106 @@ from benchmarks import training
 from jobs.flags import make_parser
 from jobs.run import make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from train.device import choose_device
+from profiling.step_clock import open_clock
+from train import timing
+from train.device import choose_device, set_kernels
 from train.loaders import build_loader
-from train.models import build_model
+from train.rank import _bare_model
 from train.world import World
 
-FEW, MANY = 1, 11  # batches
-CELL = {"model": "resnet18", "loader": "synthetic", "batch": 2, "image_size": 64, "device": "cpu"}
+STEPS, WARM_UP = 8, 3
+ON_CPU = {"model": "resnet18", "loader": "synthetic", "batch": 2, "image_size": 64, "device": "cpu"}
+ON_GPU = {"model": "resnet50", "loader": "synthetic", "batch": 8, "image_size": 224, "compute": "bf16",
+          "channels_last": True, "device": "gpu"}  # fmt: skip
 LOOPS = ("ours", "bare")
+STAGES = ("load", "forward", "backward", "update", "end")
 
 
-def train(name: str, batches: int) -> None:
-    """What is counted: so many batches by one loop."""
+def mark() -> None:
+    """Have valgrind write what was executed since the last mark: at a call that nothing else makes."""
+    os.getsid(0)
+
+
+def train(name: str, cell: dict[str, Any]) -> None:
+    """What is counted: our loop marks each instant of a step, the bare one the end of each step."""
     torch.set_num_threads(1)
-    run = make_run({**CELL, "workers": 1, "threads": 1, "learning_rate": 1e-3})
+    run = make_run({**cell, "workers": 1, "threads": 1, "learning_rate": 1e-3})
     device = choose_device(run, World())
+    set_kernels(run, device)
     torch.manual_seed(0)
-    model = build_model(run.model).to(device)
+    model = _bare_model(run, device)
     if name == "ours":
-        training.our_loop(run, device, model, build_loader(run, 0, 1, device))(batches)
-    else:
-        training.bare_loop(run, device, model, training.bare_batches(run, device))(batches)
+        batches = build_loader(run, 0, 1, device)
+        ours = training.our_loop(
+            run, device, model, batches, lambda kind: training.ObservedClock(open_clock(kind), mark)
+        )
+        ours(STEPS)
+        return
+    bare = training.bare_loop(run, device, model, training.bare_batches(run, device))
+    mark()
+    for _ in range(STEPS):
+        bare(1)
+        mark()
 
 
-def count(name: str, batches: int) -> int:
-    """Instructions of a process that trains so."""
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-m"]
-    # Python's hashes, and so its dictionaries, are the same in each process.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    try:
-        done = subprocess.run(
-            [*command, "benchmarks.training_instructions", "--loop", name, "--batches", str(batches)],
-            env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    except FileNotFoundError:
-        raise UserError("no valgrind here (apt-get install valgrind)") from None
-    counted = re.search(r"Collected : (\d+)", done.stderr)
-    if done.returncode or counted is None:
-        raise UserError(f"valgrind did not count: {done.stderr[-300:]}")
-    return int(counted[1])
+def count(name: str) -> list[int]:
+    """Instructions from each mark to the next, of a process that trains so."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / "counted"
+        command = ["valgrind", "--tool=callgrind", "--dump-before=getsid", "--dump-line=no",
+                   f"--callgrind-out-file={written}"]  # fmt: skip
+        # Python's hashes, and so its dictionaries, are the same in each process.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        try:
+            done = subprocess.run(
+                [*command, sys.executable, "-m", "benchmarks.training_instructions", "--loop", name],
+                env=environment, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+        except FileNotFoundError:
+            raise UserError("no valgrind here (apt-get install valgrind)") from None
+        if done.returncode:
+            raise UserError(f"valgrind did not count: {done.stderr[-300:]}")
+        files = sorted(Path(folder).glob("counted.*"), key=lambda path: int(path.suffix[1:]))
+        # The first holds all that was executed before the first mark.
+        return [executed(file.read_text()) for file in files[1:]]
+
+
+def executed(written: str) -> int:
+    """What one file of callgrind sums to."""
+    found = re.search(r"^totals: (\d+)", written, re.MULTILINE)
+    if found is None:
+        raise UserError("valgrind wrote a file without a sum")
+    return int(found[1])
+
+
+def of_stages(counted: list[int]) -> dict[str, float]:
+    """Median instructions of each stage, and of what lies between two steps, from those between instants.
+
+    Args:
+        counted: of all steps, from the first instant of the first to the last of the last.
+    """
+    rows = [counted[first : first + timing.INSTANTS] for first in range(0, len(counted), timing.INSTANTS)]
+    columns = zip(*rows[WARM_UP:-1], strict=True)  # after the last step there is no next
+    return {
+        name: statistics.median(column)
+        for name, column in zip((*STAGES, "between steps"), columns, strict=True)
+    }
 
 
 def as_markdown(report: dict[str, Any]) -> str:
-    """The report as a table for people."""
+    """The report as tables for people."""
     facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     cell = ", ".join(f"{name} {value}" for name, value in report["cell"].items())
     lines = [
-        "# Instructions a batch: our training loop against a bare PyTorch loop", "",
-        f"{facts}; {cell}; from {MANY - FEW} batches. Bar: at most {training.BAR_RATIO:g}.", "",
+        "# Instructions per step on the host: our training loop and a bare PyTorch loop", "",
+        f"{facts}; {cell}; medians of {STEPS - WARM_UP - 1} steps. Bar: at most {training.BAR_RATIO:g}.", "",
         f"    {report['command']}", "", "| ours | bare | ratio |", "| ---: | ---: | ---: |",
-        f"| {report['ours']:,.0f} | {report['bare']:,.0f} | {report['ratio']:.5f} |",
+        f"| {report['ours']:,.0f} | {report['bare']:,.0f} | {report['ratio']:.5f} |", "",
+        "| stage of ours | instructions | share |", "| --- | ---: | ---: |",
+        *(
+            f"| {name} | {value:,.0f} | {value / report['ours']:.2%} |"
+            for name, value in report["stages"].items()
+        ),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
@@ -82,28 +139,30 @@ def main() -> int:
     parser = make_parser("python -m benchmarks.training_instructions", __doc__)
     parser.add_argument("--out", type=Path, default=training.RESULTS)
     parser.add_argument("--loop", choices=LOOPS, help="only train with it: what valgrind then counts")
-    parser.add_argument("--batches", type=int, default=FEW)
     given = parser.parse_args()
+    on_gpu = torch.cuda.is_available()
+    cell = ON_GPU if on_gpu else ON_CPU
     if given.loop:
-        train(given.loop, given.batches)
+        train(given.loop, cell)
         return EXIT_DONE
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        counts = {
-            (name, batches): pool.submit(count, name, batches) for batches in (MANY, FEW) for name in LOOPS
-        }
-    a_batch = {
-        name: (counts[name, MANY].result() - counts[name, FEW].result()) / (MANY - FEW) for name in LOOPS
-    }
+        ours, bare = pool.map(count, LOOPS)
+    stages = of_stages(ours)
     report: dict[str, Any] = {
-        "command": "python -m benchmarks.training_instructions",
+        "command": "tests/gpu/fake/fake_gpu.sh run .venv-gpu-fake -m benchmarks.training_instructions"
+        if on_gpu
+        else "python -m benchmarks.training_instructions",
         "machine": training.machine(),
-        "cell": CELL,
-        **a_batch,
-        "ratio": a_batch["ours"] / a_batch["bare"],
+        "cell": cell,
+        "ours": sum(stages.values()),
+        "bare": statistics.median(bare[WARM_UP:]),
+        "stages": stages,
     }
+    report["ratio"] = report["ours"] / report["bare"]
+    name = "training_instructions_gpu" if on_gpu else "training_instructions"
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "training_instructions.json").write_text(json.dumps(report, indent=2) + "\n")
-    (given.out / "training_instructions.md").write_text(as_markdown(report))
+    (given.out / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
+    (given.out / f"{name}.md").write_text(as_markdown(report))
     print(as_markdown(report))
     return EXIT_FAILED if report["ratio"] > training.BAR_RATIO else EXIT_DONE
 

@@ -26,6 +26,7 @@ from jobs.execution import Execution
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
+from jobs.model_names import check_models
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.site import CHOOSE, Site, check_network, find_site, shell_commands, why_no_modules
 from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, expand, parse_only, read_sweep, select
@@ -87,7 +88,8 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
     """The request that parsed flags make.
 
     Raises:
-        UserError: a wrong sweep file or --only, or a network that the site does not have.
+        UserError: a wrong sweep file or --only, a model that torchvision does not have, or a network that the
+            site does not have.
     """
     sweep, note = without_horovod(at_site(read_sweep(arguments.config), site), site)
     overrides = {"order": arguments.order, "unavailable": arguments.unavailable}
@@ -97,6 +99,8 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
     sweep_runs = select(sweep_runs, parse_only(arguments.only, factors))
     if not sweep_runs:
         raise UserError(f"{arguments.config}: no runs are left; check its exclude rules and --only")
+    own = [sweep_run.configuration for sweep_run in sweep_runs if not sweep_run.configuration.program]
+    check_models({run.model for run in own}, str(arguments.config))
     check_network(site, {sweep_run.configuration.network: None for sweep_run in sweep_runs})
     return Request(sweep, sweep_runs, excluded, arguments.out / sweep.name, note)
 

@@ -10,30 +10,44 @@ become tables in OUT/<name>. Without --out, the tables of each file are written 
 next to it.
 
 Steps are found by ProfilerStep, "End of Batch" or the optimizer's steps, by ranges like --batch-marker, or by
-the period of the kernels, if it is certain. Files are divided among processes, or under mpirun its ranks.
+the period of the kernels, if it is certain. Files are divided among processes, or under mpirun or srun its
+ranks. The same call again resumes one that was ended.
 Exit code 0: all files were converted; 1: some were not recognised or could not be read; 2: none could.
 """
 
+import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pyarrow as pa
 
 from profiling.arguments import Help, Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.identity import Identity, launch_of, read_identity
 from profiling.readers.chunks import read_head, why_unreadable
 from profiling.tables import Writer, table_path
 from profiling.tools import TOOLS, Converted, Profiler, tool
 from profiling.traced_job import JOB
+from profiling.traces.conversion import (
+    Outcome,
+    Unit,
+    busy_with,
+    keep,
+    kept,
+    not_kept,
+    share_of,
+    wait_for_others,
+)
 from profiling.traces.grouping import Recorded
 from profiling.traces.jobs import Placed, place_jobs, together
 from profiling.traces.ranks import record_ranks
-from profiling.workers import Workers, open_workers
+from profiling.workers import open_workers
 
 _ENDINGS = re.compile(
     r"(\.(json|gz|gzip|parquet|csv|sqlite|sql|db|nsys-rep|xml|pt|trace|txt))+$", re.IGNORECASE
@@ -125,42 +139,6 @@ def target_of(path: Path, out: Path | None) -> Path:
     return folder.with_name(stem + ".tables") if folder.is_file() else folder
 
 
-@dataclass(frozen=True)
-class Unit:
-    """What is converted at once: a file, or a folder whose files are one result.
-
-    Attributes:
-        name: of the tool; None: to be recognised.
-        target: the folder of its tables.
-        root: the folder in which it was found.
-        batch_marker: see :class:`profiling.readers.origin.Origin`; None: its tables are for themselves, and
-            not a rank's of a job.
-        out: --out.
-    """
-
-    path: Path
-    name: str | None
-    target: Path
-    root: Path = Path()
-    batch_marker: str | None = None
-    out: Path | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a unit: where its tables are, or why there are none.
-
-    Attributes:
-        ranks: that a trace of a job holds, whose tables are not yet where they belong.
-    """
-
-    target: Path
-    findings: tuple[str, ...] = ()
-    error: str = ""
-    ranks: tuple[Recorded, ...] = ()
-    unrecognised: bool = False
-
-
 def _bundled(path: Path) -> tuple[Path, str | None]:
     """(the folder that a file is a part of, the tool whose file it is); the file itself and None if none."""
     for name in TOOLS:
@@ -206,33 +184,35 @@ def convert(
         out: where the jobs go that traces are of, and other tables; None: tables go beside each file.
         jobs: processes; None: as many as there are cores, where that is worth it.
         batch_marker: see :class:`profiling.readers.origin.Origin`.
-        suggest: say which command to call next.
+        suggest: say which command to call next, or again.
 
     Returns:
-        None on a rank of an MPI job that only helped.
+        None on a rank other than 0: it has converted its share.
 
     Raises:
-        UserError: a path does not exist, or the only file cannot be converted.
+        UserError: a path does not exist, the only file cannot be converted, or a rank was lost.
     """
     units = units_of(list(paths), name, out, batch_marker)
-    leads = True
-    try:
-        with open_workers([_size(unit.path) for unit in units], jobs) as workers:
-            if workers is None:
-                leads = False  # whoever leads still moves what is to be removed here
-                return None
-            outcomes = _convert_units(units, workers)
-        recorded = [one for outcome in outcomes for one in outcome.ranks]
-        of_files = {unit.path: outcome.findings for unit, outcome in zip(units, outcomes, strict=True)}
-        placed = place_jobs(recorded, out, of_files) if out is not None and recorded else []
-    finally:
-        for unit in units if leads else ():
-            shutil.rmtree(_scratch(unit), ignore_errors=True)
+    me = read_identity(os.environ)
+    launch = (launch_of(os.environ) or me.launcher) if me.size > 1 else ""
+    if me.rank:
+        _convert_share(me, units, launch)
+        return None
+    if before := len(units) - len(not_kept(units)):
+        print(f"scaleprof: resuming: {before} of {len(units)} files are converted", file=sys.stderr)
+    with _naming_what_is_left(units, launch) if suggest else nullcontext():
+        outcomes = _convert_with_others(me, units, launch) if me.size > 1 else _convert_here(units, jobs)
+    recorded = [one for outcome in outcomes for one in outcome.ranks]
+    of_files = {unit.path: outcome.findings for unit, outcome in zip(units, outcomes, strict=True)}
+    placed = place_jobs(recorded, out, of_files) if out is not None and recorded else []
+    for unit in units:
+        shutil.rmtree(unit.scratch, ignore_errors=True)
     tables = [outcome.target for outcome in outcomes if not outcome.error and not outcome.ranks]
     of_tables = [line for outcome in outcomes if not outcome.ranks for line in outcome.findings]
     lines = [*_complaints(units, outcomes), *together(of_tables), *_of_jobs(placed)]
     if out is not None and tables:
-        lines.append(f"{len(tables)} results hold sums of whole runs, not the traces of a job: tables only")
+        files = "1 file holds" if len(tables) == 1 else f"{len(tables)} files hold"
+        lines.append(f"{files} totals of whole runs: converted to tables, which analysis does not read")
     for line in lines:
         print(f"scaleprof: {line}", file=sys.stderr)
     for directory in (*tables, *(one.directory for one in placed)):
@@ -243,8 +223,57 @@ def convert(
     return len(outcomes) - failed, failed
 
 
-def _convert_units(units: Sequence[Unit], workers: Workers) -> list[Outcome]:
-    """Convert each, with a bar on a terminal.
+def _convert_share(me: Identity, units: Sequence[Unit], launch: str) -> None:
+    """Convert what is this rank's; each outcome is left beside the tables."""
+    for unit in share_of(me, units):
+        with busy_with(unit):
+            convert_unit(unit, launch)
+
+
+def _convert_with_others(me: Identity, units: Sequence[Unit], launch: str) -> list[Outcome]:
+    """As rank 0 of several, what became of each unit.
+
+    Raises:
+        RanksLost: those that had the rest to do do not live any more.
+    """
+    _convert_share(me, units, launch)
+    if left := wait_for_others(units, launch):
+        raise RanksLost(_what_is_left(left, len(units)))
+    return [outcome for unit in units if (outcome := kept(unit, launch)) is not None]
+
+
+class RanksLost(UserError):
+    """Some files were converted, and others not, since ranks have ended before their time."""
+
+    exit_code = EXIT_FAILED
+
+
+def _what_is_left(left: Sequence[Unit], of: int) -> str:
+    names = [unit.path.name for unit in left]
+    shown = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+    line = f"ended before {len(left)} of {of} files were converted: {shown}"
+    return f"{line}; run the same command again to resume"
+
+
+@contextmanager
+def _naming_what_is_left(units: Sequence[Unit], launch: str) -> Iterator[None]:
+    """A launcher that has lost a node ends all ranks: say what is not converted then."""
+
+    def say_and_leave(*_: object) -> None:
+        # No more than this: the launcher is about to kill this process.
+        line = _what_is_left(not_kept(units, launch), len(units))
+        os.write(STDERR, f"scaleprof: error: {line}\n".encode())
+        os._exit(EXIT_FAILED)
+
+    before = signal.signal(signal.SIGTERM, say_and_leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _convert_here(units: Sequence[Unit], jobs: int | None) -> list[Outcome]:
+    """Convert each, by some processes, with a bar on a terminal.
 
     Raises:
         UserError: there is one only, and it cannot be converted.
@@ -255,7 +284,10 @@ def _convert_units(units: Sequence[Unit], workers: Workers) -> list[Outcome]:
 
     console = Console(stderr=True)
     outcomes = []
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with (
+        open_workers([unit.size for unit in units], jobs) as workers,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
         bar = progress.add_task("convert", total=len(units))
         for unit, outcome in zip(units, workers.map(convert_unit, units), strict=True):
             if outcome.error and len(units) == 1:
@@ -270,8 +302,8 @@ def _complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]
     unknown = [unit.path for unit, outcome in zip(units, outcomes, strict=True) if outcome.unrecognised]
     lines = [outcome.error for outcome in outcomes if outcome.error and not outcome.unrecognised]
     if len(unknown) > 1:
-        endings = sorted({path.suffix or path.name for path in unknown})
-        shown = ", ".join(endings[:_MOST_ENDINGS]) + (", ..." if len(endings) > _MOST_ENDINGS else "")
+        names = [path.name for path in unknown]
+        shown = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
         return [*lines, f"{len(unknown)} files are in an unrecognised format: {shown}; {_supported()}"]
     return [*lines, *(outcome.error for outcome in outcomes if outcome.unrecognised)]
 
@@ -303,23 +335,29 @@ def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) ->
     return command + ("" if out else "; with --out DIR traces become results that every command takes")
 
 
-_MOST_ENDINGS = 6  # that are named
+_MOST_NAMED = 6  # files, or their endings
+STDERR = 2  # the file descriptor
 _ACTIVITIES = ("kernels", "intervals")  # tables that analysis.activities reads
 
 
-def _scratch(unit: Unit) -> Path:
-    """Where the tables of a trace are until it is known of which job it is; in no folder that a job takes."""
-    base = unit.out or unit.target.parent
-    return base / f".converting-{'-'.join(unit.target.relative_to(base).parts)}"
+def convert_unit(unit: Unit, launch: str = "") -> Outcome:
+    """Write the tables of one file, a piece at a time where its tool can; unless an earlier call has.
+
+    Args:
+        launch: that all ranks that share the work are of; what they cannot convert is recorded, too.
+    """
+    if (before := kept(unit, launch)) is not None:
+        return before
+    shutil.rmtree(unit.scratch, ignore_errors=True)  # that call was ended in the middle of it
+    outcome = _convert_unit(unit)
+    if outcome.error:
+        shutil.rmtree(unit.scratch, ignore_errors=True)
+    if launch or not outcome.error:
+        keep(unit, outcome, launch)
+    return outcome
 
 
-def _size(path: Path) -> int:
-    files = path.iterdir() if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def convert_unit(unit: Unit) -> Outcome:
-    """Write the tables of one file, a piece at a time where its tool can."""
+def _convert_unit(unit: Unit) -> Outcome:
     findings: list[str] = []
     try:
         ranks = _ranks(unit, findings)
@@ -347,7 +385,7 @@ def _ranks(unit: Unit, findings: list[str]) -> tuple[Recorded, ...]:
     facts = _reader(unit.path, name).facts(unit.path)
     if name is None or facts is None:
         return ()
-    return record_ranks(unit.path, unit.root, name, facts, _scratch(unit), unit.batch_marker, findings)
+    return record_ranks(unit.path, unit.root, name, facts, unit.scratch, unit.batch_marker, findings)
 
 
 def _pieces(unit: Unit, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
@@ -390,7 +428,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="with --out: ranges (NVTX, record_function) of such names are the steps",
     )  # fmt: skip
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun its ranks]"
+        "--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun or srun its ranks]"
     )
     given = parser.parse_args(arguments)
     if given.jobs is not None and given.jobs < 1:
@@ -401,7 +439,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise UserError(f"--out {given.out} is a file; name a folder")
     _check_marker(given.batch_marker, given.out)
     converted = convert(given.paths, given.tool, given.out, given.jobs, given.batch_marker)
-    if converted is None:  # a rank of an MPI job that helped the first one
+    if converted is None:  # a rank that has done its share
         return EXIT_DONE
     done, failed = converted
     if not done:

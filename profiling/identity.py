@@ -48,6 +48,15 @@ class Identity:
     launcher: str = "none"
 
 
+# What differs between two launches by one launcher.
+_LAUNCHES = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "PMIX_NAMESPACE", "PMI_JOBID")
+
+
+def launch_of(environment: Mapping[str, str]) -> str:
+    """What all ranks of one launch say alike, and those of another do not; "" where there was no launcher."""
+    return "/".join(environment.get(name, "") for name in _LAUNCHES).strip("/")
+
+
 def read_identity(environment: Mapping[str, str]) -> Identity:
     """What a launcher wrote into ``environment``; one rank of one where there was no launcher.
 

@@ -1,4 +1,4 @@
-"""Who shares the work on many files: this process, several on this machine, or the ranks of an MPI job?"""
+"""Who shares the work on many files of a machine: this process, or several?"""
 
 import os
 from collections import deque
@@ -10,12 +10,10 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 from profiling.errors import UserError
-from profiling.identity import Identity, check_mpi, read_identity
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_SPEAK_MPI = ("Open MPI", "MVAPICH", "Slurm", "MPICH")
 _WORTH_A_PROCESS = 4 << 20  # bytes; starting one takes as long as reading some megabytes
 
 
@@ -37,20 +35,12 @@ def cores() -> int:
 
 
 @contextmanager
-def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Workers | None"]:
-    """Workers for items of such sizes in bytes; None on a rank of MPI that served the first one.
+def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Workers"]:
+    """Workers for items of such sizes in bytes.
 
     Args:
         jobs: processes; None: as many as there are cores, if the items are worth it.
-
-    Raises:
-        UserError: started by mpirun or srun as several ranks, and mpi4py is absent or sees only one.
     """
-    me = read_identity(os.environ)
-    if me.size > 1 and me.launcher in _SPEAK_MPI:
-        with _mpi_executor(me) as executor:
-            yield Workers(executor) if executor is not None else None
-        return
     wanted = min(jobs or cores(), len(sizes))
     if jobs is None and sum(sizes) < _WORTH_A_PROCESS:
         wanted = 1
@@ -60,19 +50,6 @@ def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Wor
     # Threads of libraries that are loaded do not survive a fork: processes are started anew.
     with ProcessPoolExecutor(wanted, get_context("spawn")) as pool:
         yield Workers(pool)
-
-
-def _mpi_executor(me: Identity):  # type: ignore[no-untyped-def]
-    try:
-        from mpi4py import MPI
-        from mpi4py.futures import MPICommExecutor
-    except ImportError:
-        raise UserError(
-            "started as several ranks by MPI, but mpi4py is not installed (pip install -e '.[mpi]'); "
-            "install it, or start one process without mpirun"
-        ) from None
-    check_mpi(MPI.COMM_WORLD.size, me.size, "mpi4py", me.launcher)
-    return MPICommExecutor(MPI.COMM_WORLD, root=0)
 
 
 class Workers:

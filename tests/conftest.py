@@ -13,6 +13,13 @@ ROOT = Path(__file__).resolve().parents[1]
 MAY_BE_ABSENT = ("GPU", "TAU")
 # Its tests share a cluster, and wait most of their time: other files fill it.
 CLUSTER = "tests/cluster/"
+# Files whose tests share what takes long to make, the cluster or a process that has imported PyTorch.
+SHARED = {
+    CLUSTER: "cluster",
+    "tests/train/": "train",
+    "tests/profiling/test_watch": "watch",
+    "tests/profiling/test_capture_ranks.py": "watch",
+}
 
 
 def pytest_configure() -> None:
@@ -53,12 +60,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """Hands each file to one worker, in the order below; those that share the virtual cluster as one."""
+    """Hands each file to one worker, in the order below; and files that share something to the same."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return CLUSTER if nodeid.startswith(CLUSTER) else super()._split_scope(nodeid)
+            shared = [name for files, name in SHARED.items() if nodeid.startswith(files)]
+            return shared[0] if shared else super()._split_scope(nodeid)
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

@@ -3,7 +3,7 @@
 Colours are Okabe and Ito's, which colour-blind readers tell apart; series differ in symbol and dash as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,6 +116,73 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
     layout = bars(title, "ms per step", len(whole))
     order = [_shortened(kernel) for kernel in whole.index]
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": order}
+    return figure(traces, layout)
+
+
+def changes(points: pd.DataFrame, colours: Mapping[str, str], title: str, names: Mapping[str, str]) -> Figure:
+    """By how much each configuration changed, a bar each with its interval, coloured by verdict.
+
+    Args:
+        points: columns ``configuration, effect_pct`` (``_low``, ``_high``), ``judged, facts``.
+        colours: verdict -> colour; names: what a verdict is called, if not so.
+    """
+    traces = []
+    for verdict, colour in colours.items():
+        here = points[points["judged"] == verdict]
+        if here.empty:
+            continue
+        above, below = (
+            here["effect_pct_high"] - here["effect_pct"],
+            here["effect_pct"] - here["effect_pct_low"],
+        )
+        ends = {"type": "data", "symmetric": False, "thickness": 1.5, "width": 4}
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": names.get(verdict, verdict),
+                "y": [escaped(name) for name in here["configuration"]],
+                "x": plain_numbers(here["effect_pct"]),
+                "error_x": {**ends, "array": plain_numbers(above), "arrayminus": plain_numbers(below)},
+                "customdata": here["facts"].tolist(),
+                "marker": {"color": colour},
+                "hovertemplate": "%{y}<br>%{x:+.2f} %<extra></extra>",
+            }
+        )
+    order = [escaped(name) for name in points["configuration"]]
+    return _in_order(traces, bars(title, "% of the step in A", len(order)), order)
+
+
+def growth(points: pd.DataFrame, title: str) -> Figure:
+    """By how much each kernel grew or shrank, largest change on top.
+
+    Args:
+        points: columns ``figure, difference_ms, facts``.
+    """
+    order = [_shortened(name) for name in points["figure"]]
+    traces = []
+    for name, here, colour in (
+        ("longer in B", points[points["difference_ms"] > 0], "#D55E00"),
+        ("shorter in B", points[points["difference_ms"] <= 0], "#009E73"),
+    ):
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": name,
+                "y": [_shortened(kernel) for kernel in here["figure"]],
+                "x": plain_numbers(here["difference_ms"]),
+                "hovertext": [escaped(kernel) for kernel in here["figure"]],
+                "hovertemplate": "%{hovertext}<br>%{x:+.3f} ms per step<extra></extra>",
+                "customdata": here["facts"].tolist(),
+                "marker": {"color": colour},
+            }
+        )
+    return _in_order(traces, bars(title, "ms per step, B minus A", len(order)), order)
+
+
+def _in_order(traces: Sequence[dict[str, Any]], layout: dict[str, Any], order: Sequence[str]) -> Figure:
+    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": list(order)}
     return figure(traces, layout)
 
 

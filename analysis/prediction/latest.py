@@ -5,10 +5,14 @@ however many ranks. All others are late by chance: the median of the latest of P
 one, if they are late independently.
 """
 
+from bisect import bisect_left
+
 import numpy as np
 
 from analysis.prediction.allreduce import RESAMPLES
 from analysis.statistics import estimates
+
+_HALF = 0.5
 
 
 def latest(own: np.ndarray, late: np.ndarray, ranks: int) -> np.ndarray:
@@ -29,17 +33,33 @@ def latest(own: np.ndarray, late: np.ndarray, ranks: int) -> np.ndarray:
         resampled = estimates.block_resamples(own, of_others, RESAMPLES)
         return np.concatenate([[of_others(own)], resampled]) - middle
     generator = np.random.default_rng(estimates.SEED)
-    medians = [_median_of_all(own - middle, late, others)]
+    order = np.argsort(own, kind="stable")
+    times, place = own[order] - middle, np.argsort(order)
+    medians = [_median_of_all(times, np.arange(1, len(own) + 1), late, others)]
     for _ in range(RESAMPLES):
-        drawn = own[generator.integers(0, len(own), len(own))] - middle
-        medians.append(_median_of_all(drawn, generator.choice(late, late.shape[1], axis=1), others))
+        drawn = place[generator.integers(0, len(own), len(own))]
+        come = np.cumsum(np.bincount(drawn, minlength=len(own)))
+        resampled = generator.choice(late, late.shape[1], axis=1)
+        medians.append(_median_of_all(times, come, resampled, others))
     return np.array(medians)
 
 
-def _median_of_all(own: np.ndarray, late: np.ndarray, others: int) -> float:
-    """The least time by which all have come in half of the batches."""
-    times = np.sort(np.concatenate([own, late.ravel()]))
-    come = (np.searchsorted(np.sort(own), times, side="right") / len(own)) ** others
-    for one in late:
-        come *= np.searchsorted(np.sort(one), times, side="right") / len(one)
-    return float(times[np.searchsorted(come, 0.5)])
+def _median_of_all(times: np.ndarray, come: np.ndarray, late: np.ndarray, others: int) -> float:
+    """The least time by which all have come in half of the batches.
+
+    Args:
+        times, come: sorted times of ordinary ranks, and how many of their batches have come by each.
+    """
+    of_late = np.sort(late, axis=1)
+
+    def all_come(time: float) -> bool:
+        own = np.searchsorted(times, time, side="right")
+        share = (come[own - 1] / come[-1] if own else 0.0) ** others
+        for one in of_late:
+            share *= np.searchsorted(one, time, side="right") / len(one)
+        return bool(share >= _HALF)
+
+    # It is one of the times at which a rank comes. More and more have come, so that halving finds it: all of
+    # the thousands of times of a thousand ranks need not be gone through.
+    candidates = [times, *of_late]
+    return min(float(one[bisect_left(one, True, key=all_come)]) for one in candidates if all_come(one[-1]))

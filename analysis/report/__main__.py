@@ -2,9 +2,14 @@
 
 python -m analysis.report DIR                      writes DIR/report.html
 python -m analysis.report DIR --output FILE
+python -m analysis.report A B                      what changed from A to B, and both side by side
 python -m analysis.report TRACES...                first converts traces into a folder next to them
 python -m analysis.report DIR --trace              also writes the timeline of a run, DIR/trace.pftrace.gz
 python -m analysis.report DIR --figures FOLDER     also writes each chart as SVG, with its caption and data
+
+Two folders of results (of runs, or of converted traces) are compared: before and after. The verdicts are
+those of analysis.compare; the file is B/compared-with-A.html. Raw traces, however many files and folders,
+give one report: to compare two jobs by their traces, convert each of them first (profiling.convert).
 """
 
 import argparse
@@ -16,22 +21,28 @@ from analysis.display.images import FORMATS
 from analysis.measures.anatomy import timeline
 from analysis.measures.critical_path import track
 from analysis.report.render import Page, render
+from analysis.results.load import load
 from analysis.results.log import in_counts
-from analysis.results.raw import load_or_convert
+from analysis.results.raw import are_two_results, load_or_convert
+from analysis.results.study import Study
 from jobs.flags import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 _BESIDE = Path()  # --trace without a name
+_FILE = "report.html"
 
 
 def main() -> int:
     parser = make_parser("python -m analysis.report", __doc__)
     parser.add_argument(
         "path", type=Path, nargs="+", metavar="DIR",
-        help="a sweep's results, a run, studies, reference files; or traces, which are converted first",
+        help="a sweep's results, a run, studies, reference files; two of them to compare; or raw traces",
     )  # fmt: skip
-    parser.add_argument("--output", type=Path, metavar="FILE", help="[DIR/report.html]")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="[DIR/report.html; of A B: B/compared-with-A.html]"
+    )
+    parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
     parser.add_argument(
         "--trace",
         type=Path,
@@ -46,9 +57,7 @@ def main() -> int:
         help="also write each chart as an image for a paper, with its caption and its data as CSV; needs "
         "Chromium or Chrome",
     )  # fmt: skip
-    parser.add_argument(
-        "--figure-format", choices=FORMATS, default=FORMATS[0], help="of the images [%(default)s]"
-    )
+    parser.add_argument("--figure-format", choices=FORMATS, help=f"of the images [{FORMATS[0]}]")
     parser.add_argument("--overwrite", action="store_true", help="replace the files that --figures writes")
     output.add_peaks_flag(parser)
     arguments = parser.parse_args()
@@ -58,22 +67,46 @@ def main() -> int:
 
     if arguments.figures:
         figures.check_folder(arguments.figures, arguments.overwrite)
+    elif arguments.overwrite or arguments.figure_format:
+        raise UserError("--overwrite and --figure-format are about figures: use them with --figures")
     for flag in ("run", "batches"):
         if getattr(arguments, flag) and not arguments.trace:
             raise UserError(f"--{flag} selects what the timeline holds: use it with --trace")
     path: Path = arguments.path[0]
+    if are_two_results(arguments.path):
+        return _compare(arguments)
+    if arguments.across:
+        raise UserError("--across names fields in which A and B may differ: give two folders of results")
     if len(arguments.path) == 1 and studies.holds_studies(path):
-        _write(arguments, path, studies.page(path, arguments.peaks))
+        _write(arguments, beside(path, _FILE), studies.page(path, arguments.peaks))
         if arguments.trace:
             raise UserError(f"{path} holds single-node studies: --trace needs a run with ranks")
         return EXIT_DONE
     study = load_or_convert(arguments.path, arguments.peaks)
     path = study.path
-    _write(arguments, path, build(study))
+    _write(arguments, beside(path, _FILE), build(study))
     if arguments.trace:
         folder = arguments.output.parent if arguments.output else path
         own = arguments.trace if arguments.trace != _BESIDE else beside(folder, timeline.FILE)
         timeline.write_of(study, own, arguments.run, arguments.batches, track.added)
+    return _failed(study)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from analysis.report import compared
+
+    if arguments.trace:
+        raise UserError("--trace needs one set of results: the timeline is of one run")
+    a, b = (load(path, arguments.peaks) for path in arguments.path)
+    own = [name for study in (a, b) for name in study.own_factors]
+    across = output.parse_fields(arguments.across, flag="--across", own=own)
+    name = f"compared-with-{a.path.resolve().name}.html"
+    _write(arguments, beside(b.path, name), compared.build(a, b, across))
+    return max(_failed(a), _failed(b))
+
+
+def _failed(study: Study) -> int:
+    """The exit code, and a line for runs that failed."""
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:
         what = "job" if study.of_kind("trace") and not study.of_kind("run") else "run"
@@ -81,18 +114,18 @@ def main() -> int:
     return EXIT_FAILED if failed else EXIT_DONE
 
 
-def _write(arguments: argparse.Namespace, path: Path, page: Page) -> None:
-    """The report of ``path``, and its figures if they are wanted."""
+def _write(arguments: argparse.Namespace, file: Path, page: Page) -> None:
+    """The report, in ``file`` if no other is named, and its figures if they are wanted."""
     from analysis.report.figures import write_figures
 
-    target: Path = arguments.output or beside(path, "report.html")
+    target: Path = arguments.output or file
     try:
         write_text(target, render(page))
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise UserError(f"cannot write {target}: {error.strerror}; name a file with --output") from None
     print(target)
     if arguments.figures:
-        files = write_figures(page, target, arguments.figures, arguments.figure_format)
+        files = write_figures(page, target, arguments.figures, arguments.figure_format or FORMATS[0])
         print(f"{arguments.figures}: {len(files)} files", file=sys.stderr)
 
 

@@ -19,10 +19,15 @@ from profiling.errors import UserError
 
 _SIZE = ("nodes", "gpus_per_node", "world_size")
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Context:
     """What sections are built from: a study, and what several of them read of it.
+
+    Args:
+        beside: the study with which it is compared: what varies in either is a factor of both.
+        across: fields in which the two may differ, which are no factors.
 
     Attributes:
         study: whose page it is.
@@ -41,7 +46,7 @@ class Context:
         UserError: nothing in the study can be reported.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, beside: Study | None = None, across: Sequence[str] = ()) -> None:
         self.study = study
         methods = ["corrected"] if study.of_kind("run", "pyprof") else []
         methods = [*methods, "published"] if study.tau_intervals else methods
@@ -50,8 +55,9 @@ class Context:
         self.rows = by_method.rows(study, methods) if methods or not self.traces else []
         self.own: Rows = [row for row in self.rows if row.get("scaling")]
         self.others: Rows = [row for row in self.rows if not row.get("scaling")]
-        fields = [source.fields for source in study.sources] or self.rows
-        self.factors = varied(fields, [name for name in FACTORS if name != "world_size"])
+        sources = [*study.sources, *(beside.sources if beside else [])]
+        fields = [source.fields for source in sources] or self.rows
+        self.factors = varied(fields, [name for name in FACTORS if name not in ("world_size", *across)])
         jobs = {row["batch"] * row["world_size"] for row in self.own if row["scaling"] == "strong"}
         self.lines = [name for name in self.factors if name != "batch" or len(jobs) != 1]
         self.series = [name for name in self.lines if name not in _SIZE]
@@ -138,9 +144,9 @@ class SectionKind:
         return self.build(context) if self.applies(context) else None
 
 
-def content_or_why(build: Callable[[Context], Content | None], context: Context) -> Content | None:
+def content_or_why(build: Callable[[S], T], of: S) -> T | Content:
     """What ``build`` gives, or in a sentence why it is not known."""
     try:
-        return build(context)
+        return build(of)
     except UserError as error:
         return Content(f"Not available: {error}.", finding="Not available.")

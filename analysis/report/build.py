@@ -76,11 +76,12 @@ def build(study: Study) -> Page:
         UserError: nothing in the study can be reported.
     """
     with kernels_of_run.reading_ahead(study):
-        return _page(study)
+        return page_of(Context(study))
 
 
-def _page(study: Study) -> Page:
-    context = Context(study)
+def page_of(context: Context) -> Page:
+    """The page of what a context reads."""
+    study = context.study
     summary = _summary(context)
     sections = [kind.section(context) for kind in SECTIONS]
     said = {sentence.figure: sentence.text for sentence in reversed(summary)}
@@ -96,7 +97,7 @@ def _page(study: Study) -> Page:
         drawings=drawings(context),
         methods=METHODS,
         provenance=provenance.of_study(study),
-        filters=_filters(context),
+        filters=filters_of(context),
     )
 
 
@@ -127,7 +128,8 @@ def _subtitle(study: Study) -> str:
         counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
         return f"{kinds}; unreadable: {bad}"
-    counted = f"{len(study.sources)} runs used" + (f", {in_counts(failed)}" if failed else "")
+    used = len(study.sources)
+    counted = f"{used} run{'s' if used != 1 else ''} used" + (f", {in_counts(failed)}" if failed else "")
     started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
     devices = sorted({_device(manifest) for manifest in manifests})
     return f"{counted}; {', '.join(devices)}; started {started} UTC"
@@ -138,10 +140,15 @@ def _device(manifest: Manifest) -> str:
     return f"CPU ({manifest.host.get('cpu')})" if device == "cpu" else device
 
 
-def _filters(context: Context) -> list[Filter]:
-    rows = context.own or [source.fields for source in context.study.sources]
+def filters_of(*contexts: Context) -> list[Filter]:
+    """A filter for each factor, with its levels in any of the contexts, whose factors are the same."""
+    rows = [
+        row
+        for context in contexts
+        for row in (context.own or [source.fields for source in context.study.sources])
+    ]
     filters = []
-    for name in context.factors:
+    for name in contexts[0].factors:
         values = [value for value in levels(rows, name) if value is not None]
         if len(values) > 1:
             filters.append(Filter(name, [as_text(value) for value in values]))

@@ -1,5 +1,6 @@
 """How does a section draw a sweep? With channels for the factors that matter most."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,15 +17,19 @@ from analysis.report.views import called
 MOST_BARS = 16  # that a chart names one by one
 
 
-def line_chart(context: Context, id: str, points: Rows, axes: lines.Axes, label: str) -> Chart:
+def line_chart(
+    context: Context, id: str, points: Rows, axes: lines.Axes, label: str, first: Sequence[str] = ()
+) -> Chart:
     """Lines of the points of a sweep, by the factors that matter most.
 
     Args:
         points: with the columns of ``axes``, ``facts`` (the factors that tell lines apart) and ``label``.
         label: what it shows, for those who do not see it.
+        first: factors that get the best channels, whatever they explain.
     """
     facts = [point["facts"] for point in points]
-    encoding = encode_lines(facts, context.by_effect(list(facts[0])))
+    others = context.by_effect([name for name in facts[0] if name not in first])
+    encoding = encode_lines(facts, [*first, *others])
     sizes = [name for name in ("nodes", "gpus_per_node") if name in context.factors]
     sized = [
         {**point, "sizes": {name: point[name] for name in sizes if point.get(name) is not None}}

@@ -57,7 +57,7 @@ def figures_of(page: Page) -> list[Figure]:
     return [
         Figure(_name(section.id, chart.id), section, chart)
         for section in page.sections
-        for chart in section.charts
+        for chart in section.every_chart
     ]
 
 

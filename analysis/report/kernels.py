@@ -13,6 +13,7 @@ from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.hotspot_runs import TOOLS
 from analysis.measures.kernels.of_run import BY
 from analysis.measures.scaling import utilization
+from analysis.measures.scaling.notable_gpus import notable_gpus
 from analysis.measures.scaling.same_program import programs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of
@@ -184,7 +185,8 @@ def _utilization(context: Context) -> Content:
         "the share of multiprocessors with a block and the achieved occupancy (definitions of PyTorch's "
         "TensorBoard plugin). Speedup is relative to one GPU of the same configuration."
     )
-    view = as_view(Part("", rows, utilization.shown(rows)), "utilization-table", context.factors)
+    some, others = notable_gpus(rows, "analysis.utilization --format csv")
+    view = as_view(Part("", some, utilization.shown(rows), others), "utilization-table", context.factors)
     busy = [row["gpu_utilization_pct"] for row in rows if row.get("gpu_utilization_pct") is not None]
     finding = f"A kernel runs in {min(busy):.0f} to {max(busy):.0f} % of the time." if busy else ""
     return Content(text, tables=[view], notes=utilization.notes_of(rows), finding=finding)

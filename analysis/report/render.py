@@ -12,7 +12,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from analysis.report.sentences import LOST, SCALES, TRY, Sentence
+from analysis.report.sentences import QUESTIONS, Sentence
 from analysis.report.small import Drawing
 from jobs.run import FACTOR
 
@@ -103,6 +103,7 @@ class Section:
 
     Attributes:
         finding: the answer in a sentence, which stands while the section is folded.
+        beside: sections of several results side by side, each below the name of its results.
     """
 
     id: str
@@ -112,6 +113,12 @@ class Section:
     tables: Sequence[TableView] = ()
     notes: Sequence[str] = ()
     finding: str = ""
+    beside: Sequence[tuple[str, "Section"]] = ()
+
+    @property
+    def every_chart(self) -> list[Chart]:
+        """Its charts, and those of the sections that it holds."""
+        return [*self.charts, *(chart for _, section in self.beside for chart in section.charts)]
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,7 @@ class Page:
     @property
     def opening(self) -> list["Answer"]:
         """The first screen: the summary's sentences by the question that they answer."""
-        by_question: dict[str, list[Sentence]] = {question: [] for question in (SCALES, LOST, TRY, "")}
+        by_question: dict[str, list[Sentence]] = {question: [] for question in (*QUESTIONS, "")}
         for sentence in self.summary:
             by_question[sentence.question].append(sentence)
         return [
@@ -169,10 +176,11 @@ def render(page: Page) -> str:
     environment = Environment(
         loader=FileSystemLoader(_PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    facts = Facts()
     figures = [
-        {"id": chart.id, "json": script_json(chart.figure)}
+        {"id": chart.id, "json": script_json(facts.in_figure(chart.figure))}
         for section in page.sections
-        for chart in section.charts
+        for chart in section.every_chart
     ]
     return environment.get_template("report.html.j2").render(
         **{name: getattr(page, name) for name in page.__dataclass_fields__},
@@ -181,19 +189,58 @@ def render(page: Page) -> str:
         scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS],
         plotly=_plotly(),
         figures=figures,
+        facts=facts,
     )
+
+
+class Facts:
+    """The facts of a page by number: its rows and charts name the same few hundred again and again."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, facts: Mapping[str, Any]) -> int:
+        """The place of such facts in :meth:`json`."""
+        return self._numbers.setdefault(_harmless(json.dumps(facts)), len(self._numbers))
+
+    def json(self) -> str:
+        """All facts that were asked for, in the order of their numbers."""
+        return f"[{','.join(self._numbers)}]"
+
+    def in_figure(self, figure: Mapping[str, Any]) -> dict[str, Any]:
+        """A plotly figure that has numbers for facts, of its traces, their members and points."""
+        return {**figure, "data": [self._in_trace(trace) for trace in figure["data"]]}
+
+    def _in_trace(self, trace: Mapping[str, Any]) -> dict[str, Any]:
+        numbered = dict(trace)
+        if "customdata" in trace:
+            numbered["customdata"] = [self.number(facts) for facts in trace["customdata"]]
+        if meta := trace.get("meta"):
+            numbered["meta"] = self._in_meta(meta)
+        return numbered
+
+    def _in_meta(self, meta: Mapping[str, Any]) -> Any:
+        if "members" not in meta:
+            return self.number(meta)
+        members = [
+            self._in_trace({**member, "facts": self.number(member["facts"])}) for member in meta["members"]
+        ]
+        return {**meta, "members": members}
 
 
 def script_json(value: Any) -> str:
     """JSON that may stand inside a <script>: nothing in it can close the element or open a comment."""
-    text = json.dumps(_finite(value), allow_nan=False)
+    return _harmless(json.dumps(_finite(value), allow_nan=False, separators=(",", ":")))
+
+
+def _harmless(text: str) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _finite(value: Any) -> Any:
-    """The same with null, which a chart leaves out, for what is no number."""
+    """The same with null, which a chart leaves out, for what is no number; no more digits than one sees."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return float(f"{value:.7g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
     return [_finite(one) for one in value] if isinstance(value, list | tuple) else value

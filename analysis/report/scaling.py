@@ -20,7 +20,8 @@ from analysis.report.per_point import knowing, labels_of, merged, named
 from analysis.report.render import Chart
 from analysis.report.sentences import number, ranks_in_words
 from analysis.report.verdict import has_scaled, unscaled
-from analysis.report.views import as_view, called, facts, varied
+from analysis.report.views import as_view, called, facts
+from analysis.results.study import Study
 
 _LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": "#000000"}
 
@@ -28,7 +29,7 @@ _LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": "#000000"}
 def _scaling(context: Context) -> Content:
     """Throughput and efficiency against ranks."""
     own = context.own
-    points = _against_ranks(own, context.curves)
+    points = points_against_ranks(own, context.curves)
     charts = [
         line_chart(context, "throughput", points, THROUGHPUT, "Images/s by number of ranks"),
         line_chart(context, "efficiency", points, EFFICIENCY, "Scaling efficiency by number of ranks"),
@@ -47,7 +48,7 @@ def _scaling(context: Context) -> Content:
     return Content(text, charts)
 
 
-def _against_ranks(own: Rows, series: Sequence[str]) -> Rows:
+def points_against_ranks(own: Rows, series: Sequence[str]) -> Rows:
     """The points of the charts: a row a configuration and world size, each series from its base point on.
 
     A base point can be another configuration's (one rank sends no gradients, whatever their precision): it
@@ -70,7 +71,7 @@ def _against_ranks(own: Rows, series: Sequence[str]) -> Rows:
 def _table(context: Context) -> Content:
     """The figures themselves, as the terminal shows them."""
     parts = scaled_parts.parts(context.own, with_loss=False)
-    factors = varied(context.own)
+    factors = context.factors
     views = [as_view(part, f"table-{number}", factors) for number, part in enumerate(parts)]
     text = (
         "Step: duration of a step of the job, which ends when its slowest rank does; without warmup. MFU: "
@@ -79,7 +80,10 @@ def _table(context: Context) -> Content:
     )
     best = max(context.own, key=lambda row: row["images_per_s"])
     rate = f"{digits(best['images_per_s'], 3)} images/s on {ranks_in_words(best['world_size'])}"
-    finding = f"{len(context.own)} configurations; the fastest reaches {rate}."
+    count = len(context.own)
+    finding = (
+        f"{count} configurations; the fastest reaches {rate}." if count > 1 else f"1 configuration: {rate}."
+    )
     return Content(text, tables=views, finding=finding)
 
 
@@ -105,7 +109,7 @@ def _loss(context: Context) -> Content:
             "itself and of its baseline."
         )
     charts = [_loss_chart(context, attributable)] if attributable else []
-    return Content(text, charts, [as_view(part, "loss-table", varied(context.own))])
+    return Content(text, charts, [as_view(part, "loss-table", context.factors)])
 
 
 def _loss_chart(context: Context, rows: Rows) -> Chart:
@@ -145,11 +149,20 @@ def _stages(context: Context) -> Content:
     return Content(text, [chart], [view], finding=_longest(own, stages, "stage"))
 
 
+def anatomy_of_points(study: Study) -> Rows:
+    """A row of the anatomy for each configuration: the mean of its runs.
+
+    Raises:
+        UserError: no run has attributed batches with kernels that have a place in time.
+    """
+    # A trace without collectives counts what these took as idle.
+    complete = knowing(anatomy.rows(study), "exposed_communication_ms")
+    return merged(complete, names_of(anatomy.METRICS))
+
+
 def _anatomy(context: Context) -> Content:
     """Where it goes, by what runs: parts that add up."""
-    # A trace without collectives counts what these took as idle.
-    complete = knowing(anatomy.rows(context.study), "exposed_communication_ms")
-    rows = merged(complete, names_of(anatomy.METRICS))
+    rows = anatomy_of_points(context.study)
     bars = named(_bars(rows), context.factors)
     label = "Milliseconds per step of computation, communication, data loading and idle time"
     chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, "Anatomy of a step", label)

@@ -10,10 +10,13 @@ import pandas as pd
 
 # What the opening answers, in this order; a sentence of no question comes last.
 SCALES, LOST, TRY = "How does it scale?", "What is lost, and why?", "What to try?"
+CHANGED, GREW = "Better or worse?", "What grew, what shrank?"  # of two results
+QUESTIONS = (CHANGED, GREW, SCALES, LOST, TRY)
 _ANSWERED_BY = {
     "scaling": SCALES, "published-scaling": SCALES, "traced-scaling": SCALES, "table": SCALES,
     "loss": LOST, "stages": LOST, "anatomy": LOST, "communication": LOST, "stragglers": LOST, "kernels": LOST,
-    "prediction": TRY,
+    "prediction": TRY, "change": CHANGED, "changed-scaling": CHANGED, "changed-parts": GREW,
+    "changed-stages": GREW, "changed-kernels": GREW,
 }  # fmt: skip
 
 

@@ -45,8 +45,9 @@ def lines(series: Sequence[Line], unit: str, label: str) -> Drawing:
     parts = [_axis(top, unit, height)]
     for x in counts:
         across = at(x, 0).split(",")[0]
-        parts.append(Markup('<text x="{}" y="{}" text-anchor="middle">{:g}</text>').format(
-            across, _HEIGHT - 6, x
+        anchor = "end" if x == counts[-1] > counts[0] else "middle"  # so that four digits are not cut off
+        parts.append(Markup('<text x="{}" y="{}" text-anchor="{}">{:g}</text>').format(
+            across, _HEIGHT - 6, anchor, x
         ))  # fmt: skip
     for place, (name, points) in enumerate(series):
         colour, dash = PALETTE[place], "6 4" if place else ""
@@ -87,6 +88,26 @@ def bars(values: Sequence[tuple[str, float]], unit: str, label: str) -> Drawing:
             _NAME - 6, y + 16, short, _NAME, y + 4, width, _ROW - 8, PALETTE[0], end, value, unit
         ))  # fmt: skip
     return _drawing(parts, _ROW * len(values) + 4, label)
+
+
+def differences(values: Sequence[tuple[str, float]], unit: str, label: str) -> Drawing:
+    """A bar for each name to the left or the right of 0, in the order given."""
+    widest = max(abs(value) for _, value in values) or 1.0
+    room = (_WIDTH - _NAME) / 2 - 52
+    zero = _NAME + (_WIDTH - _NAME) / 2
+    height = _ROW * len(values)
+    parts = [Markup('<line class="axis" x1="{0}" x2="{0}" y1="0" y2="{1}"/>').format(zero, height)]
+    for place, (name, value) in enumerate(values):
+        y, width = _ROW * place, room * abs(value) / widest
+        start, end = (zero, zero + width + 5) if value > 0 else (zero - width, zero - width - 5)
+        bar = Markup('<text x="{0}" y="{1}" text-anchor="end">{2}</text>'
+                     '<rect x="{3:.1f}" y="{4}" width="{5:.1f}" height="{6}" fill="{7}"/>'
+                     '<text x="{8:.1f}" y="{1}" text-anchor="{9}">{10:+.3g} {11}</text>')  # fmt: skip
+        parts.append(bar.format(
+            _NAME - 6, y + 16, _shortened(name, _LONGEST), start, y + 4, width, _ROW - 8,
+            PALETTE[5 if value > 0 else 2], end, "start" if value > 0 else "end", value, unit,
+        ))  # fmt: skip
+    return _drawing(parts, height + 4, label)
 
 
 def _shortened(name: str, most: int) -> str:

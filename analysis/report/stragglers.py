@@ -1,4 +1,8 @@
-"""The report's section "Who is slow?": a heat map of ranks by batches of the widest run, and its ranks."""
+"""The report's section "Who is slow?": a heat map of ranks by batches of the widest run, and its ranks.
+
+The map and the table have the same size for a hundred ranks and for thousands: neighbours share a row of the
+map, stragglers have one of their own, and the table shows the late ranks and the extremes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +15,8 @@ from analysis.display.plots import Figure, bars, escaped
 from analysis.display.terminal import Part
 from analysis.measures.lateness import stragglers
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
+from analysis.measures.lateness.notable import notable_ranks
+from analysis.measures.lateness.verdicts import STRAGGLER
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts
@@ -21,6 +27,8 @@ from profiling.errors import UserError
 DIVERGING = ((0.0, "#0072B2"), (0.5, "#F2F2F2"), (1.0, "#D55E00"))
 _FEW_COLUMNS = 5
 MOST_COLUMNS = 100  # of a heat map: of more batches, neighbours share one, by their median
+MOST_ROWS = 64  # of a heat map: of more ranks, neighbours share one, by the latest of them in each step
+MOST_NAMED = 8  # ranks that then have a row of their own: the stragglers that are latest
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,12 @@ def _stragglers(context: Context) -> Content:
     shown = _shown(judged)
     source, lateness, most = shown.source, shown.lateness, shown.source.ranks
     name = called(source.fields, context.factors)
-    figure = _figure(source, lateness, facts(source.fields, context.factors))
-    chart = Chart("lateness", figure, _label(lateness, most), runs="1 run")
-    rows = [{**source.fields, **row} for row in shown.rows]
-    part = Part("", rows, stragglers.shown(rows), stragglers.CAPTION)
+    figure = _figure(shown, facts(source.fields, context.factors))
+    chart = Chart("lateness", figure, _label(lateness, most), caption=_caption(most), runs="1 run")
+    every = [{"id": source.id, **source.fields, **row} for row in shown.rows]
+    rows, not_shown = notable_ranks(every, "analysis.stragglers --format csv")
+    caption = " ".join([*([not_shown] if not_shown else []), stragglers.CAPTION])
+    part = Part("", rows, stragglers.shown(every), caption)
     called_so = "" if name == source.id else f" ({name})"
     others = f", one of {len(judged)} on {most} ranks" if len(judged) > 1 else f", on {most} ranks"
     text = (
@@ -100,7 +110,18 @@ def _label(lateness: Lateness, ranks: int) -> str:
     return f"How long the other ranks waited for each of {ranks} ranks, in {len(lateness.batch_index)} steps"
 
 
-def _figure(source: Source, lateness: Lateness, meta: dict[str, Any]) -> Figure:
+def _caption(ranks: int) -> str:
+    """What a row of the map is, where it is not a rank."""
+    if ranks <= MOST_ROWS:
+        return ""
+    return (
+        f"{_ranks_of_a_row(ranks)} ranks share a row, which shows the latest of them in each step. "
+        f"Stragglers (the {MOST_NAMED} latest, if there are more) have rows of their own, at the top."
+    )
+
+
+def _figure(judged: Judged, meta: dict[str, Any]) -> Figure:
+    source, lateness = judged.source, judged.lateness
     index, late_ms = narrowed(lateness.batch_index, lateness.late_ns / 1e6)
     nodes = source.hosts
     several = len(set(nodes)) > 1
@@ -108,7 +129,37 @@ def _figure(source: Source, lateness: Lateness, meta: dict[str, Any]) -> Figure:
     shared = "" if len(index) == len(lateness.batch_index) else ", medians of neighbouring steps"
     # Twice what counts as late is the least that has full colour: noise of a steady run stays pale.
     full = max(2 * LATE_SHARE * lateness.batch_ns / 1e6, float(np.percentile(np.abs(late_ms), 99)))
+    if len(names) > MOST_ROWS:
+        named = [row for row in judged.rows if row["verdict"] == STRAGGLER]
+        latest = sorted(named, key=lambda row: -row["mean_lateness_ms"])[:MOST_NAMED]
+        late_ms, names = in_groups(late_ms, names, [row["rank"] for row in latest])
     return heat_map(late_ms, index.tolist(), names, f"Lateness of ranks{shared}", "ms", full, meta)
+
+
+def _ranks_of_a_row(ranks: int) -> int:
+    return -(-ranks // MOST_ROWS)
+
+
+def in_groups(values: np.ndarray, names: Sequence[str], apart: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+    """Values (ranks, columns) in :data:`MOST_ROWS` rows of neighbouring ranks, and what the rows are called.
+
+    A row has the highest value of its ranks in each column: a late rank is not lost among others.
+
+    Args:
+        names: of the ranks.
+        apart: ranks that have a row of their own, above all others, and do not count in their neighbours'
+            (which is NaN where no other rank shares it).
+    """
+    size = _ranks_of_a_row(len(values))
+    starts = np.arange(0, len(values), size)
+    ends = np.minimum(starts + size, len(values)) - 1
+    others = values.astype(float)
+    others[list(apart)] = np.nan
+    rows = np.concatenate([values[list(apart)], np.fmax.reduceat(others, starts, axis=0)])
+    spans = [
+        f"{first} to {last}" if first < last else str(first) for first, last in zip(starts, ends, strict=True)
+    ]
+    return rows, [*(names[rank] for rank in apart), *spans]
 
 
 def narrowed(index: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -26,6 +26,7 @@ from profiling.clocks import AGREES
 from profiling.errors import UserError, did_you_mean
 from profiling.tables import rank_directory
 from profiling.traced_job import JOB, read_job
+from profiling.traces.conversion import is_unfinished
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:
@@ -150,6 +151,8 @@ def no_result(study: Study) -> str:
             f"{study.path} has no usable result: {len(bad)} runs failed, the first is {bad[0].point}: "
             f"{bad[0].reason}"
         )
+    if is_unfinished(study.path):
+        return f"{study.path} is not complete: the conversion was ended; run the same command again to resume"
     return (
         f"{study.path} holds no results; expected runs (run_..._ret_0/manifest.json), converted traces "
         "(profiling.convert TRACES --out DIR), PyProf kernel tables or TAU tables (Parquet)"

@@ -30,6 +30,38 @@ def load_or_convert(paths: Sequence[Path], own_peaks: Path | None = None) -> Stu
     return load(_converted(paths), own_peaks)
 
 
+def are_two_results(paths: Sequence[Path]) -> bool:
+    """Whether two paths are results to be compared; else they are one set of results, or raw traces of one.
+
+    Raises:
+        UserError: some are results and others are not, or more than two are results.
+    """
+    if len(paths) < 2:
+        return False
+    errors = {path: error for path in paths if (error := _why_no_results(path))}
+    results = [path for path in paths if path not in errors]
+    if not results:
+        return False
+    for path, error in errors.items():
+        if first_trace(path) is None:
+            raise error
+        raise UserError(
+            f"{path} holds raw traces and {results[0]} results; to compare them, convert the traces first: "
+            f"python -m profiling.convert {path}"
+        )
+    if len(results) > 2:
+        raise UserError(f"{len(results)} sets of results: give one, or two to compare")
+    return True
+
+
+def _why_no_results(path: Path) -> UserError | None:
+    try:
+        load(path)
+    except UserError as error:
+        return error
+    return None
+
+
 def target_of(paths: Sequence[Path]) -> Path:
     """Where the traces of such paths are converted to."""
     first = paths[0].resolve()

@@ -1,13 +1,14 @@
 """What did a profiler record of each rank of a run: its batches and its kernels, as arrays.
 
-A rank's kernels may be gigabytes: ranks are read one after the other, and a measure keeps of each what it
-needs before it takes the next.
+A rank's kernels may be gigabytes: ranks are read some at a time, and a measure keeps of each what it needs
+before the next is read.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,9 @@ import pyarrow.compute as pc
 
 from analysis.results.study import Source, reading
 from profiling import tables
+from profiling.workers import in_threads
+
+Reduced = TypeVar("Reduced")
 
 _STAGES = ("load_ns", "forward_ns", "backward_ns", "update_ns")
 # What the process group of a collective is told by.
@@ -47,14 +51,15 @@ class RankTables:
     staged: bool = True
 
 
-def read_ranks(source: Source) -> Iterator[RankTables]:
-    """The tables of each rank that has kernels, one rank at a time.
+def each_rank(source: Source, reduce: Callable[[RankTables], Reduced]) -> Iterator[Reduced]:
+    """What ``reduce`` makes of the tables of each rank that has kernels, in order.
+
+    Some ranks at a time, one a core: Arrow and NumPy let other threads go on.
 
     Raises:
         Unusable: a table is missing, damaged or wrong.
     """
-    for path in source.tables("kernels"):
-        yield _read_rank(source, path.parent)
+    return in_threads(lambda path: reduce(_read_rank(source, path.parent)), source.tables("kernels"))
 
 
 def _read_rank(source: Source, directory: Path) -> RankTables:

@@ -126,9 +126,8 @@ class Tally:
         if self._rows and trace.world_size > 1 and not self._collectives:
             where = "on its GPU" if trace.on_device else "among its operators"
             texts.append(
-                f"one of {trace.world_size} ranks, with no collective {where}: communication was not "
-                "recorded (it runs where this profiler does not look, or CUDA activities were not "
-                "recorded)"
+                f"{trace.world_size} ranks, but no collective {where}: either they do not communicate, or "
+                "it was not recorded"
             )
         texts += clock_findings(self._early, self._launched, self._earliest_ns)
         ranges = marks["kind"] == RANGE
@@ -136,8 +135,8 @@ class Tally:
         texts += stage_findings(self._rank, names, marks["start_ns"][ranges])
         if self._launched < self._rows:
             texts.append(
-                f"{self._rows - self._launched} of {self._rows} device activities have no recorded launch "
-                "(launched before the trace): they have no step, direction or operator"
+                f"{self._rows - self._launched} of {self._rows} kernels and copies have no recorded launch "
+                "(launched before the recording began): their operator, stage and step are unknown"
             )
         if self._rows and not source:
             texts.append("no markers separate its steps: no ProfilerStep, End of Batch or Optimizer.step")

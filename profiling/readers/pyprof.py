@@ -190,7 +190,7 @@ def read_table(
     ranks = _ranks_of(path)
     if ranks > 1 and "communication" not in columns["class"].dictionary.to_pylist():
         findings.append(
-            f"{path.name}: one of {ranks} ranks, with no collective on its GPU: communication was not "
+            f"{path.name}: {ranks} ranks, but no collective on its GPU: communication was not "
             "recorded (Horovod over MPI sends from the host)"
         )
     return Converted({"kernels": as_table("kernels", columns)}, findings)

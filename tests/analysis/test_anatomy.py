@@ -132,14 +132,14 @@ def test_where_two_commands_show_two_durations_of_a_step_each_says_which_it_show
     assert (
         "Profiled runs: the steps that were not recorded; analysis.anatomy shows the recorded" in of_batches
     )
-    assert "analysis.batches and analysis.scaled show another number" in of_anatomy
+    assert "analysis.scaled show the median step of the slowest rank instead" in of_anatomy
     write_sweep(tmp_path / "plain", [run_of()])
     assert "Profiled runs" not in run("analysis.batches", tmp_path / "plain").out
 
 
 def test_a_run_without_a_profiler_is_said_in_one_line(tmp_path):
     write_sweep(tmp_path, [run_of()])
-    assert "needs a profiled run" in one_line_error(run("analysis.anatomy", tmp_path))
+    assert "needs a run with profile: torch" in one_line_error(run("analysis.anatomy", tmp_path))
 
 
 def test_a_damaged_run_costs_no_other(tmp_path):

@@ -18,6 +18,7 @@ from analysis.measures.critical_path.steps import Collectives, Group
 from analysis.report.build import build
 from analysis.results.load import load
 from analysis.results.matching import Ahead
+from benchmarks.planted_sweep import Job, Times, layer_kernels, write_sweep
 from profiling.convert import main as convert
 from profiling.tables import CLASSES
 from tests.analysis.commands import run as run_module
@@ -364,3 +365,34 @@ def test_the_report_has_a_section_with_the_parts(tmp_path):
     # Several parts together always save more than one of them, which would say nothing.
     most = max(PARTS, key=lambda name: of[name]["saved_ms"] if name in of else 0)
     assert section.finding.startswith(f"Largest saving if one part took no time: {most}, ")
+
+
+# --- many ranks ---------------------------------------------------------------------------------------
+
+
+def test_of_many_ranks_those_are_looked_at_that_the_path_leads_through(tmp_path, monkeypatch):
+    def without_launches(rank: int, times: Times, traced: int) -> dict:
+        return {**layer_kernels(rank, times, traced), "launch_ns": None}
+
+    jobs = [Job(ranks=24, nodes=3)]
+    write_sweep(tmp_path, jobs, repetitions={"torch": 1}, batches=4, recorded=without_launches)
+
+    def found() -> paths.RunPaths:
+        study = load(tmp_path)
+        return paths_of(study, study.recorded[0])
+
+    whole = found()
+    assert len(whole.steps) == 2
+    assert {7} < {rank for step in whole.steps for rank in step.rank.tolist()}
+    for most in (12, 3):
+        monkeypatch.setattr(paths, "MOST_RANKS", most)
+        few = found()
+        assert f"searched for on {most} of 24 ranks" in few.unknown[0]
+        assert len(few.steps) == len(whole.steps)
+    monkeypatch.setattr(paths, "MOST_RANKS", 12)
+    for one, other in zip(whole.steps, found().steps, strict=True):
+        assert one.step_ns == other.step_ns
+        for name in ("rank", "part", "start_ns", "duration_ns", "kernel", "layer"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        # A rank that is left out may be the last when another takes no time.
+        assert all(other.free_ns[name] <= one.free_ns[name] for name in WHAT_IF)

@@ -114,6 +114,11 @@ def test_files_are_not_replaced_without_being_asked(sweep, tmp_path):
     assert not report.exists()
 
 
+@pytest.mark.parametrize("words", [("--overwrite",), ("--figure-format", "png")])
+def test_what_is_said_of_figures_needs_some(sweep, words):
+    assert "use them with --figures" in one_line_error(run(REPORT, sweep, *words))
+
+
 def test_a_file_is_no_folder_of_figures(sweep, tmp_path):
     (tmp_path / "paper").write_text("")
     assert "name a folder" in one_line_error(run(REPORT, sweep, "--figures", tmp_path / "paper"))

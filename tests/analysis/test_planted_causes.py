@@ -86,7 +86,7 @@ def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_
     (loss,) = [one for one in page.sections if one.id == "loss"]
     assert "to separate it from transfer" in loss.tables[0].note
     assert "exposed communication" in {trace["name"] for trace in loss.charts[0].figure["data"]}
-    unknown = "wait and transfer are not available: only 1 of 8 ranks have them"
+    unknown = "are not available: they need the traces of all ranks, and only 1 of 8 are here"
     assert any(unknown in note for note in study.notes())
 
 

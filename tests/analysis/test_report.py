@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from analysis.measures.scaling import factors
 from analysis.report import build as build_module
 from analysis.report.base import Context, SectionKind
 from analysis.report.build import build
-from analysis.report.render import Page, render, script_json
+from analysis.report.render import Facts, Page, render, script_json
 from analysis.report.views import as_view, called
 from analysis.results.load import load
 from jobs import store
@@ -58,6 +59,23 @@ def page(planted) -> Page:
 def sweep(planted, tmp_path):
     """The same, the test's own to change."""
     return Path(shutil.copytree(planted, tmp_path / "planted"))
+
+
+def test_each_table_of_a_rank_is_read_a_few_times_however_many_questions_ask(planted, monkeypatch):
+    counts = Counter()
+    read = tables.read
+
+    def counted(directory, name, columns=None):
+        counts[directory, name] += 1
+        return read(directory, name, columns)
+
+    monkeypatch.setattr(tables, "read", counted)
+    build(load(planted))
+    # Of profiled runs, whose rank 0 tells more than others. Of the rest, steps and the first step are read.
+    most = {"kernels": 3, "batches": 7}
+    for (rank, name), count in counts.items():
+        assert count <= (2 if "_none_" in rank.parent.name else most.get(name, 1)), (rank, name)
+    assert {rank.parent for rank, _ in counts} == set(planted.glob("run_*"))
 
 
 def section_of(page: Page, name: str):
@@ -145,7 +163,7 @@ def test_levels_of_any_kind_are_offered_in_order_under_the_sweeps_own_names():
         {"factors.lr": lr, "compile": compiled} for lr in ("auto", 0.1, 1e-05) for compiled in (True, False)
     ]
     context = SimpleNamespace(own=own, factors=["factors.lr", "compile"])
-    lr, compiled = build_module._filters(context)
+    lr, compiled = build_module.filters_of(context)
     assert (lr.name, lr.label, list(lr.choices)) == ("factors.lr", "lr", ["1e-05", "0.1", "auto"])
     assert list(compiled.choices) == ["false", "true"]
 
@@ -264,6 +282,21 @@ def test_the_chart_library_stands_in_the_page_without_what_loaders_of_modules_wa
     assert get_plotlyjs().endswith(library[-1000:] + "return Plotly;\n}));")
 
 
+def test_rows_and_charts_have_their_facts_by_number():
+    facts = Facts()
+    assert [facts.number(one) for one in ({"a": 1}, {"a": 0.123456789}, {"a": 1})] == [0, 1, 0]
+    trace = {"meta": {"members": [{"facts": {"a": "<b>"}, "x": [1]}], "band": True}, "customdata": [{"a": 1}]}
+    figure = facts.in_figure({"data": [trace, {"meta": {"a": 1}}, {"name": "ideal"}], "layout": {}})
+    assert figure["data"] == [
+        {"meta": {"members": [{"facts": 2, "x": [1]}], "band": True}, "customdata": [0]}, {"meta": 0},
+        {"name": "ideal"},
+    ]  # fmt: skip
+    assert trace["customdata"] == [{"a": 1}]  # the figure itself stays
+    assert (
+        json.loads(facts.json()) == [{"a": 1}, {"a": 0.123456789}, {"a": "<b>"}] and "<" not in facts.json()
+    )
+
+
 def test_json_in_a_script_cannot_end_it():
     text = script_json({"name": "</script><!-- &"})
     assert "<" not in text and ">" not in text and "&" not in text
@@ -343,4 +376,4 @@ def test_a_factor_is_said_to_explain_if_it_does(tmp_path, two_ms, said):
 
 
 def test_what_is_no_number_leaves_a_gap_in_a_chart():
-    assert script_json({"y": [1.5, float("nan"), (float("inf"), 2)]}) == '{"y": [1.5, null, [null, 2]]}'
+    assert script_json({"y": [1.5, float("nan"), (float("inf"), 2)]}) == '{"y":[1.5,null,[null,2]]}'

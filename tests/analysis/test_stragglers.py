@@ -1,6 +1,7 @@
 """A rank is named if the others wait for it, again and again; the planted cause is found; else nobody is."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pyarrow.compute as pc
@@ -25,7 +26,7 @@ from analysis.measures.lateness.verdicts import (
     stretches,
 )
 from analysis.report.build import build
-from analysis.report.stragglers import heat_map, narrowed
+from analysis.report.stragglers import MOST_NAMED, MOST_ROWS, heat_map, in_groups, narrowed
 from analysis.results.load import load
 from analysis.results.matching import match
 from analysis.results.traces import arrays_of
@@ -288,7 +289,7 @@ def test_nobody_is_named_in_words(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "says"), [(TOO_FEW, "too few steps to tell"), (CHANCE, "this may be chance")]
+    ("verdict", "says"), [(TOO_FEW, "Too few steps to tell"), (CHANCE, "which may be chance")]
 )
 def test_who_is_late_but_not_named_is_said_to_be_late(verdict, says):
     row = {"id": "run", "node": "a", "batch_ms": 100.0, "judged_batches": 5, "verdict": NO}
@@ -402,6 +403,43 @@ def test_of_many_ranks_a_table_shows_the_late_and_the_extremes_and_says_what_the
     assert others.startswith("987 of 1,008 rows are not shown (--wide or --format csv shows all)")
     assert "mean lateness 0.0300 to 9.91 ms; verdict: no (987)" in others
     assert notable_ranks(small) == (small, "")
+
+
+@pytest.mark.parametrize("ranks", [65, 512, 1024, 3000])
+def test_of_many_ranks_the_map_keeps_its_size_and_loses_no_late_one(ranks):
+    late = np.random.default_rng(1).normal(0, 1, (ranks, 20))
+    late[37, 4] = 50.0  # once: no straggler, but to be seen
+    late[60] = 90.0
+    rows, names = in_groups(late, [f"rank {rank}" for rank in range(ranks)], [60])
+    assert len(rows) == len(names) <= MOST_ROWS + 1 and rows.shape[1] == 20
+    assert names[0] == "rank 60" and (rows[0] == 90.0).all()
+    spans = [name.partition(" to ") for name in names[1:]]
+    bounds = [(int(first), int(last or first)) for first, _, last in spans]
+    assert bounds[0][0] == 0 and bounds[-1][1] == ranks - 1
+    assert all(one[1] + 1 == two[0] for one, two in pairwise(bounds))
+    for row, (first, last) in zip(rows[1:], bounds, strict=True):
+        sharing = [rank for rank in range(first, last + 1) if rank != 60]
+        np.testing.assert_array_equal(row, late[sharing].max(axis=0))
+    alone, _ = in_groups(late, [""] * ranks, range(ranks - 4, ranks))
+    assert np.isnan(alone[-1]).all() == (bounds[-1][0] >= ranks - 4)
+
+
+def test_the_reports_section_is_as_large_for_eighty_ranks_as_for_two_hundred(tmp_path):
+    sizes = []
+    for ranks in (80, 200):
+        folder = tmp_path / str(ranks)
+        write(folder, Job(ranks=ranks, nodes=ranks // 40, planted={70: Planted(load=9.0)}))
+        found = section_of(folder)
+        (trace,) = found.charts[0].figure["data"]
+        assert trace["y"][0].startswith("70 (") and len(trace["z"]) <= MOST_ROWS + MOST_NAMED
+        assert np.median(trace["z"][0]) == pytest.approx(9, abs=0.5)
+        assert "ranks share a row" in found.charts[0].caption
+        assert any(row.cells[0].text == "70" for row in found.tables[0].rows)
+        assert f"of {ranks} rows are not shown (analysis.stragglers --format csv shows all)" in (
+            found.tables[0].note
+        )
+        sizes.append(len(json.dumps(trace["z"])) + len(found.tables[0].rows))
+    assert sizes[1] < 1.3 * sizes[0]
 
 
 def test_the_data_hold_all_ranks_whatever_the_table_shows(tmp_path):

@@ -11,12 +11,14 @@ from analysis.measures.batches import rows as batches
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.lateness import stragglers
 from analysis.measures.scaling import traced, traced_difference
+from analysis.report import compared
 from analysis.report.build import build, opening
 from analysis.report.communication import bars_of
 from analysis.report.render import render
 from analysis.results.load import load, load_named
 from profiling.convert import main as convert
 from profiling.errors import UserError
+from tests.analysis.commands import one_line_error
 from tests.analysis.commands import run as run_module
 from tests.profiling.traced_jobs import DEVICE, Planted, trace_of, write_job
 
@@ -340,6 +342,19 @@ def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
     assert run("compare", a, b, "--threshold", "50").code == 0
     same = run("compare", a, a)
     assert same.code == 0 and "are the same traces" in same.out and "allreduce" not in same.out
+
+
+def test_the_report_of_two_jobs_says_what_grew(pair, tmp_path):
+    _, _, a, b = pair
+    page = compared.build(load(a), load(b))
+    first, *_ = page.summary
+    assert first.text.startswith("Worse: before, after: a step takes ") and "slower in b" in first.text
+    (chart,) = page.sections[0].charts
+    grown = {name: ms for bars in chart.figure["data"] for name, ms in zip(bars["y"], bars["x"], strict=True)}
+    assert grown["exposed transfer"] == pytest.approx(0.06, rel=2e-2)
+    assert [name for name, _ in page.sections[-1].beside] == ["A: before", "B: after"]
+    assert run("report", a, b, "--output", tmp_path / "r.html").code == 0
+    assert "the same traces" in one_line_error(run("report", a, a))
 
 
 def test_jobs_that_are_none_of_each_other_are_one_line(pair, scaled):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.measures.scaling import utilization
+from analysis.measures.scaling.notable_gpus import notable_gpus
 from analysis.measures.scaling.utilization import Kernels
 from analysis.report.build import build
 from analysis.results.load import load
@@ -177,3 +178,16 @@ def test_a_device_whose_events_are_not_known_is_no_cpu(tmp_path, command):
     )
     said = one_line_error(run(f"analysis.{command}", trace.write(tmp_path / "trace.json")))
     assert "mtia_ccp_events" in said and "CPU" not in said
+
+
+def test_of_many_gpus_a_table_shows_the_idlest_and_the_busiest():
+    of_run = [{"id": "run_0", "rank": rank, "gpu_utilization_pct": float(rank % 100)} for rank in range(1000)]
+    del of_run[500]["gpu_utilization_pct"]
+    small = [{"id": "run_1", "rank": rank, "gpu_utilization_pct": 50.0} for rank in range(8)]
+    kept, others = notable_gpus([*of_run, *small], "--wide")
+    assert [row for row in kept if row["id"] == "run_1"] == small
+    shares = [row.get("gpu_utilization_pct") for row in kept if row["id"] == "run_0"]
+    assert sorted(share for share in shares if share is not None) == [0.0] * 8 + [99.0] * 2
+    assert shares.count(None) == 1, "what is not known is to be seen"
+    assert others == "989 of 1,008 rows are not shown (--wide shows all): GPU utilisation 0.0 to 99.0 %."
+    assert notable_gpus(small, "--wide") == (small, "")

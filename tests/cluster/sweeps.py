@@ -41,15 +41,19 @@ class Sweep:
     cluster: Cluster
     folder: Path
     name: str = "s"
+    keep_off: tuple[str, ...] = FOREGROUND
 
-    def write(self, run: str = "nodes: [1, 2, 4]", more: str = "repetitions: 1", ranks: int = 1) -> "Sweep":
+    def write(
+        self, run: str = "nodes: [1, 2, 4]", more: str = "repetitions: 1", ranks: int = 1, in_all: int = 16
+    ) -> "Sweep":
+        """The sweep's file, with so many ranks per node; no run has more than ``in_all``."""
         tiny = f"gpus_per_node: {ranks}, threads: 1, batches: {BATCHES}, batch: 2"
         self.file.write_text(f"{more}\nrun: {{{run}, {tiny}}}\n")
         self.results.mkdir(parents=True)
         leave_out_calibration(self.results)
         templates = self.folder / "templates"
         templates.mkdir()
-        make_templates(templates)
+        make_templates(templates, in_all)
         return self
 
     @property
@@ -73,8 +77,8 @@ class Sweep:
         """The job's id; its output is in ``folder/JOB.out``."""
         out = f"--output={self.folder}/%j.out"
         script = ["slurm/sweep.sh", str(self.file), "--out", str(self.folder / "results"), *words]
-        others = f"--exclude={','.join(FOREGROUND)}"
-        return self.cluster.sbatch(out, others, *sbatch, *script, **{**self.scripted, **variables})
+        others = [f"--exclude={','.join(self.keep_off)}"] if self.keep_off else []
+        return self.cluster.sbatch(out, *others, *sbatch, *script, **{**self.scripted, **variables})
 
     def said(self, job: str) -> str:
         path = self.folder / f"{job}.out"

@@ -39,6 +39,12 @@ class Cluster:
     environment: Mapping[str, str] = field(default_factory=dict)
     jobs: Jobs = field(default_factory=Jobs, repr=False)
 
+    @property
+    def path(self) -> str:
+        """The PATH of its users: the MPI of the tests' requirements comes before the machine's."""
+        # mpi4py was not made for that one.
+        return f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
     def control(self, *arguments: str, timeout_s: float = 180) -> str:
         """``slurm/virtual_cluster.sh ARGUMENTS``; an error is raised if it fails."""
         answer = self._run([str(SCRIPT), *arguments], timeout_s)
@@ -83,12 +89,10 @@ class Cluster:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_"))
         }
-        # The MPI of the tests' requirements comes before the machine's, which mpi4py was not made for.
-        path = f"{Path(sys.executable).parent}:{inherited['PATH']}"
         environment = {
             **inherited,
             **self.environment,
-            "PATH": path,
+            "PATH": self.path,
             "VIRTUAL_CLUSTER": str(self.home),
             **(variables or {}),
         }

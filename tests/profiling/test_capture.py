@@ -178,9 +178,9 @@ def test_a_networks_flops_are_within_a_percent_of_the_analytic_count(
 ):
     from train.models import build_model, flops_per_image
 
-    forward, training = flops_per_image(build_model(name), size)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = build_model(name).to(memory_format=layout)
+    forward, training = flops_per_image(model, size)
     record(model, [data.to(memory_format=layout) for data in images(*batches, size=size)], tmp_path, half)
     kernels = read(tmp_path, "kernels").to_pandas()
     flops = flops_by_direction(kernels)

@@ -2,8 +2,6 @@
 
 import gzip
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -16,23 +14,17 @@ SECRET = "hunter2-do-not-write-me"
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory, root):
+def ranks(tmp_path_factory, forks):
     """Each rank's directory and kernels."""
     directory = tmp_path_factory.mktemp("run")
     environment = {**os.environ, "API_TOKEN": SECRET, "OMP_NUM_THREADS": "1"}
+    log = directory / "log.txt"
     started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.profiling.recorded_rank", str(directory), str(rank)],
-            cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
+        forks.parent.start(log, "tests.profiling.recorded_rank", directory, rank, environment=environment)
         for rank in (0, 1)
-    ]  # fmt: skip
-    try:
-        printed = [process.communicate(timeout=600)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], printed
+    ]
+    codes = [rank.wait(600)[0] for rank in started]
+    assert codes == [0, 0], log.read_text()
     directories = [rank_directory(directory, rank) for rank in (0, 1)]
     return [(found, read(found, "kernels").to_pandas()) for found in directories]
 

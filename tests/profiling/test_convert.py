@@ -170,13 +170,14 @@ def test_what_is_not_recognised_is_one_line_and_the_rest_is_converted(tmp_path, 
     assert any("cut.json is truncated or damaged at byte" in line for line in printed.err.splitlines())
 
 
-def test_files_of_no_known_format_are_counted_not_listed(tmp_path, capsys):
+def test_files_of_no_known_format_are_counted_and_some_are_named(tmp_path, capsys):
     trace(tmp_path / "good.json")
     for number in range(60):
         (tmp_path / f"{number}.jpg").write_bytes(b"\xff\xd8\xff" + bytes([number]))
     assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     said = [line for line in capsys.readouterr().err.splitlines() if "unrecognised" in line]
-    assert len(said) == 1 and "60 files are in an unrecognised format: .jpg; supported: torch, " in said[0]
+    assert len(said) == 1 and "60 files are in an unrecognised format: 0.jpg, 1.jpg, 10.jpg, " in said[0]
+    assert said[0].count(".jpg") == 6 and ", ...; supported: torch, " in said[0]
 
 
 def test_it_says_what_to_do_next_and_that_is_true(tmp_path, root, capsys):

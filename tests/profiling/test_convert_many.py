@@ -56,7 +56,6 @@ def test_two_processes_give_the_same(alone, tmp_path):
 
 @pytest.mark.skipif(MPIRUN is None, reason="no mpirun on this machine")
 def test_ranks_of_mpi_share_the_files(alone, tmp_path):
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     command = [
         MPIRUN,
         "--allow-run-as-root",

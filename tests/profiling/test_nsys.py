@@ -36,7 +36,7 @@ def test_two_gpus_of_one_report(nsys):
     assert kernels.groupby("rank")["device"].unique().apply(list).to_dict() == {0: [0], 1: [1]}
     assert kernels["start_ns"].min() == 1779630014975716426 + 155357525002
     # The report is a second of a longer one: what was launched before it has no operator, and that is said.
-    assert any("1138 of 2184 device activities have no recorded launch" in finding for finding in findings)
+    assert any("1138 of 2184 kernels and copies have no recorded launch" in finding for finding in findings)
     assert kernels["operator"].notna().sum() == 2 * (2184 - 1138)
     assert kernels["launch_ns"].isna().sum() == 2 * 1138
     waited = (kernels["start_ns"] - kernels["launch_ns"]).dropna()
@@ -220,7 +220,7 @@ def test_tables_that_an_export_lacks_cost_no_other(tmp_path, lacking):
     kernels, markers, findings = frames(change(database.close(), statements))
     assert (len(kernels), len(markers)) == (launches, ranges)
     if lacking == "no launches":
-        assert any("9 of 9 device activities have no recorded launch" in finding for finding in findings)
+        assert any("9 of 9 kernels and copies have no recorded launch" in finding for finding in findings)
 
 
 def test_calls_that_waited_for_the_device_are_a_table(nsys):

@@ -66,5 +66,5 @@ def test_what_was_found_in_one_profile_is_said_of_its_job_only(shared_data, tmp_
 def test_sums_of_a_whole_run_are_tables_and_that_is_said(tmp_path, capsys):
     (tmp_path / "report.csv").write_text(VTUNE)
     assert convert([str(tmp_path / "report.csv"), "--out", str(tmp_path / "out")]) == 0
-    assert "hold sums of whole runs, not the traces of a job: tables only" in capsys.readouterr().err
+    assert "totals of whole runs: converted to tables" in capsys.readouterr().err
     assert (tmp_path / "out" / "report" / "intervals.parquet").is_file()

@@ -71,8 +71,9 @@ def test_ways_to_exchange_gradients_are_told_apart_by_their_shares(tmp_path, tra
     assert ran.code == 0, ran.err
     shares = {(row["gpus"], row["backend"]): float(row["communication_pct"]) for row in ran.csv}
     assert set(shares) == {("1", "ddp"), ("1", "dp"), ("2", "ddp"), ("2", "dp")}
-    # One rank exchanges nothing, but it waits for the thread that would, on a busy machine for some percent.
-    assert shares["2", "ddp"] > 2 and shares["2", "ddp"] > shares["1", "ddp"]
+    # One rank exchanges nothing, but it waits for the thread that would, on a busy machine for some percent:
+    # of what two ranks wait, most is for each other.
+    assert shares["2", "ddp"] > 2 and shares["2", "ddp"] > 2 * shares["1", "ddp"]
     # Without GPUs DataParallel has nothing to broadcast to, and a note says so.
     assert shares["2", "dp"] == 0 and "nothing was broadcast" in ran.err
     assert all(

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from jobs import model_names as of_sweeps
 from profiling.errors import UserError
 from train.models import (
     CLASSES,
@@ -26,7 +27,9 @@ PARAMETERS = {"resnet50": 25_557_032, "vgg16": 138_357_544, "alexnet": 61_100_84
 
 @pytest.mark.parametrize("name", GFLOP)
 def test_flops_of_an_image(name):
-    forward, training = flops_per_image(build_model(name), 224)
+    with torch.device("meta"):  # no weights are drawn
+        model = build_model(name)
+    forward, training = flops_per_image(model, 224)
     assert forward / 1e9 == pytest.approx(GFLOP[name][0], rel=2e-3)
     assert training / 1e9 == pytest.approx(GFLOP[name][1], rel=2e-3)
 
@@ -84,6 +87,10 @@ def test_a_near_miss_is_named(name, near):
 def test_only_classification_models_may_be_named():
     assert {"resnet50", "resnet18", "vgg16", "alexnet", "vit_b_16"} <= set(model_names())
     assert not any("rcnn" in name or "fcn" in name or "raft" in name for name in model_names())
+
+
+def test_a_sweep_knows_them_without_importing_torchvision():
+    assert of_sweeps.model_names() == sorted(model_names())
 
 
 def test_images_that_a_model_cannot_take_are_explained():

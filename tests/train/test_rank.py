@@ -47,15 +47,15 @@ def tiny(data_set, **fields):
 
 
 def test_the_loss_falls(data_set, tmp_path):
-    learns = {"model": "resnet18", "image_size": 32, "batch": 6, "batches": 40, "learning_rate": 0.1}
+    learns = {"image_size": 32, "batch": 6, "batches": 60, "learning_rate": 0.005}
     run = tiny(data_set, loader="dali-cpu", workers=1, **learns)
     pytest.importorskip("nvidia.dali", reason="NVIDIA DALI is not installed (it exists for Linux only)")
     finished, batches, said = do(run, tmp_path)
     # A random model of 1000 scores is at ln(1000) = 6.9, one that knows of 3 classes only at ln(3) = 1.1.
     assert batches.loss[0] > 6
-    assert batches.loss[-5:].mean() < 1.2
+    assert batches.loss[-10:].mean() < 2
     assert finished.wrong == "" and why_not_right(run, [finished.report], tmp_path) == ""
-    assert said[-1].startswith(f"batch 40/40 loss {batches.loss.iloc[-1]:.4f}")
+    assert said[-1].startswith(f"batch 60/60 loss {batches.loss.iloc[-1]:.4f}")
 
 
 def test_batches_follow_each_other_and_their_stages_lie_within_them(data_set, tmp_path):

@@ -85,7 +85,7 @@ def match_ranks(
     sized = all((one.group_size > 0).all() for one in ranks)
     matched = match(ranks) if whole or sized else None
     if matched is None:
-        there = f"only {len(ranks)} of {world_size} ranks have them"
+        there = f"they need the traces of all ranks, and only {len(ranks)} of {world_size} are here"
         why = "; ".join(unmatched(ranks)) if whole else there
         return None, [f"wait and transfer are not available: {why}"]
     return matched, [f"wait and transfer are not available for {words}" for words in matched.unmatched]

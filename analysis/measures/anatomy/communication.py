@@ -82,7 +82,8 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
         collectives += of_run
     if not collectives:
         raise study.nothing(
-            f"{study.path} holds no collective: this needs profiled runs of several ranks (profile: torch)"
+            f"{study.path} holds no collective: this needs runs of several ranks with profile: torch, or "
+            "traces with NCCL kernels"
         )
     return collectives
 

@@ -111,8 +111,8 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     answer = [row for trace in traces for row in means(trace.source, anatomy_of(trace), by)]
     if not answer:
         raise study.nothing(
-            f"{study.path} holds no attributed step with timed kernels: this needs a profiled run "
-            "(profile: torch)"
+            f"{study.path} holds no attributed step with timed kernels: this needs a run with profile: "
+            "torch, or a trace with kernels"
         )
     return answer
 
@@ -181,8 +181,8 @@ def _shares(names: Iterable[str]) -> list[Column]:
 
 _CAPTION = (
     "The parts sum to the wall time of a recorded step, mean over steps and ranks; overlapped times are not "
-    "among them. analysis.batches and analysis.scaled show another number: the median over steps of the "
-    "slowest rank, of runs without the recorded steps."
+    "among them. analysis.batches and analysis.scaled show the median step of the slowest rank instead, of "
+    "steps that were not recorded where there are some."
 )
 
 

@@ -1,8 +1,8 @@
 """What is known of when each rank of a run did what? The tables of its ranks, reduced to what measures need.
 
 Anatomy, communication and lateness are made of this, and so is what the simulation knows of collectives. A
-rank is read, reduced and dropped before the next: all kernels of all ranks are never in memory. All that is
-read of a run is read here; what follows from a trace reads nothing.
+rank is read, reduced and dropped: all kernels of all ranks are never in memory. All that is read of a run is
+read here; what follows from a trace reads nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ from analysis.measures.batches.overlap import NOTHING, Intervals, covered, union
 from analysis.results.matching import Calls, Matched
 from analysis.results.query import left_out
 from analysis.results.study import Source, Study
-from analysis.results.traces import RankTables, read_ranks
+from analysis.results.traces import RankTables, each_rank
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,7 @@ def trace_of(study: Study, source: Source) -> RunTrace:
 
 
 def _read(source: Source) -> RunTrace:
-    ranks = []
-    for one in read_ranks(source):
-        ranks.append(reduced(one))
-    return _joined(source, ranks)
+    return _joined(source, list(each_rank(source, reduced)))
 
 
 def _left_out(trace: RunTrace) -> list[str]:

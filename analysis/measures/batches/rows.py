@@ -127,8 +127,8 @@ def _too_short(rows: Rows) -> list[str]:
     if not without:
         return []
     return [
-        f"{without} of {len(timed)} runs have no interval: too few steps after warmup for their "
-        "autocorrelation (50 suffice up to a correlation of 0.5, 100 up to 0.8)."
+        f"{without} of {len(timed)} runs have no interval: too few steps after warmup. Record 50 to 100 (50 "
+        "suffice up to an autocorrelation of 0.5, 100 up to 0.8)."
     ]
 
 

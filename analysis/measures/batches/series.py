@@ -77,13 +77,16 @@ class Series:
 
 
 def series_of(study: Study, source: Source) -> Series:
-    """A run's batches.
+    """A run's batches; a study reads them once.
 
     Raises:
         Unusable: a rank's table is missing, damaged or wrong.
     """
-    with reading(source):
-        series = _series(source)
+    kept: dict[str, Series] = study.kept("series")
+    if source.id not in kept:
+        with reading(source):
+            kept[source.id] = _series(source)
+    series = kept[source.id]
     longer = int((sum(series.rank_stages.values()) > _LONGER * series.rank_ns).sum())
     if longer:
         study.note(

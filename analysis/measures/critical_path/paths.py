@@ -1,12 +1,13 @@
 """The critical paths of a run's steps, by name: from its tables to pieces that can be summed and drawn."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from analysis.measures.anatomy.traces import RunTrace, trace_of
+from analysis.measures.anatomy.traces import RankTrace, RunTrace, trace_of
 from analysis.measures.critical_path.activities import COMMUNICATION, WAIT, Activities
 from analysis.measures.critical_path.edges import (
     GAPS,
@@ -19,7 +20,7 @@ from analysis.measures.critical_path.edges import (
 )
 from analysis.measures.critical_path.recorded import Recorded, read_rank, steps_of
 from analysis.measures.critical_path.steps import Collectives, CriticalPath, Group, WhatIf
-from analysis.results.matching import Ahead
+from analysis.results.matching import Ahead, Shared
 from analysis.results.study import Source, Study, reading
 from profiling import tables
 from profiling.tables import APART, CLASSES
@@ -87,6 +88,9 @@ class RunPaths:
 
 # Of a run with more kernels the path is that of the steps in its middle that have as many: some seconds.
 MOST_KERNELS = 250_000
+# Of more ranks so many are looked at, so that time and memory do not grow with them: first those that the
+# path may lead through.
+MOST_RANKS = 64
 
 
 def paths_of(study: Study, source: Source) -> RunPaths:
@@ -98,14 +102,14 @@ def paths_of(study: Study, source: Source) -> RunPaths:
     kept: dict[str, RunPaths] = study.kept("critical paths")
     if source.id not in kept:
         trace = trace_of(study, source)
-        ranks, left_out = _read(source)
-        steps = tuple(step for group in _groups(trace, ranks) for step in group)
+        places, ranks, left_out = _read(source, trace)
+        steps = tuple(step for group in _groups(trace, places, ranks) for step in group)
         kept[source.id] = RunPaths(source, steps, (*left_out, *_unknown(trace, ranks)))
     return kept[source.id]
 
 
-def _read(source: Source) -> tuple[list[Recorded], list[str]]:
-    """The ranks of a run in the steps that are looked at; in words, which these are if not all."""
+def _read(source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded], list[str]]:
+    """Which ranks and steps of a run are looked at: the ranks' places, what they did, in words if not all."""
     folders = [path.parent for path in source.tables("kernels")]
     batches = [steps_of(source, folder) for folder in folders]
     with reading(source):
@@ -114,20 +118,67 @@ def _read(source: Source) -> tuple[list[Recorded], list[str]]:
     count = min(len(steps), max(1, MOST_KERNELS * len(steps) // max(kernels, 1)))
     first = (len(steps) - count) // 2
     looked_at = steps[first : first + count]
+    places = looked_at_ranks(trace, looked_at) if len(folders) > MOST_RANKS else range(len(folders))
     ranks = [
-        read_rank(source, folder, of_rank, looked_at)
-        for folder, of_rank in zip(folders, batches, strict=True)
-        if len(of_rank)
+        read_rank(source, folders[place], batches[place], looked_at)
+        for place in places
+        if len(batches[place])
     ]
-    left_out = [
-        f"its critical path is that of {count} of {len(steps)} steps, in the middle of the recording: all "
-        f"have {kernels:,} kernels"
-    ]
-    return [one for one in ranks if len(one.kind)], left_out if count < len(steps) else []
+    left_out = []
+    if count < len(steps):
+        left_out.append(
+            f"its critical path is that of {count} of {len(steps)} steps, in the middle of the recording: "
+            f"all have {kernels:,} kernels"
+        )
+    if len(places) < len(folders):
+        left_out.append(
+            f"its critical path is searched for on {len(places)} of {len(folders)} ranks: those that came "
+            "last to collectives, began or ended a step last, and some of the others. Without a part, a rank "
+            "that is left out may be the last: then less is saved"
+        )
+    return places, [one for one in ranks if len(one.kind)], left_out
 
 
-def _groups(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[Iterator[StepPath]]:
-    """The paths of ranks that are on one clock; of each rank alone where clocks are not known."""
+def looked_at_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
+    """Which :data:`MOST_RANKS` of a run's ranks to look at, in order: their places.
+
+    All that a step's critical path leads through: from rank to rank it goes by way of the one that entered a
+    collective last. If there is room, others, as many of each part of the ranks.
+    """
+    last: Counter[int] = Counter()
+    clocks: Sequence[Ahead] = [Ahead()] * len(trace.ranks)
+    if (matched := trace.matched) is not None:
+        clocks = matched.ahead
+        for one in matched.shared:
+            inside = np.isin(trace.calls[one.members[0]].batch_index[one.calls[0]], steps)
+            entered = one.of(matched.start_ns)[:, inside]
+            last.update(one.members[row] for row in entered.argmax(axis=0).tolist())
+    for step in steps:
+        recorded = [place for place, rank in enumerate(trace.ranks) if step in rank.batch_index]
+        edges = [_edges(trace.ranks[place], clocks[place], step) for place in recorded]
+        if edges:
+            last.update(recorded[number] for number in np.argmax(edges, axis=0).tolist())
+    chosen = [place for place, _ in last.most_common(MOST_RANKS)]
+    rest = np.setdiff1d(np.arange(len(trace.ranks)), chosen)
+    room = min(MOST_RANKS - len(chosen), len(rest))
+    spread = rest[np.linspace(0, len(rest) - 1, room).round().astype(int)]
+    return sorted([*chosen, *spread.tolist()])
+
+
+def _edges(rank: RankTrace, clock: Ahead, step: int) -> tuple[int, int]:
+    """When a rank began and ended a step, on the clock that it is set to."""
+    edges = clock.remove(rank.edges_ns[rank.batch_index == step][0])
+    return int(edges[0]), int(edges[-1])
+
+
+def _groups(
+    trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded]
+) -> Iterator[Iterator[StepPath]]:
+    """The paths of ranks that are on one clock; of each rank alone where clocks are not known.
+
+    Args:
+        places: of the ranks that are looked at; ``ranks`` are those of them that did something.
+    """
     matched = trace.matched
     if matched is None:
         for one in ranks:
@@ -137,13 +188,24 @@ def _groups(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[Iterator[Ste
     for clock in np.unique(matched.clock).tolist():
         members = [one for one in ranks if matched.clock[place[one.rank]] == clock]
         position = {place[one.rank]: number for number, one in enumerate(members)}
+        looked_at = [(one, [member for member in one.members if member in places]) for one in matched.shared]
         shared = [
-            Collectives(one.kind, tuple(position[member] for member in one.members), one.calls)
-            for one in matched.shared
-            if all(member in position for member in one.members)
+            _among(one, position)
+            for one, mine in looked_at
+            if mine and all(member in position for member in mine)
         ]
         if members:
             yield _paths(members, [matched.ahead[place[one.rank]] for one in members], shared)
+
+
+def _among(one: Shared, position: Mapping[int, int]) -> Collectives:
+    """A run's collectives as those of the ranks that are looked at make them.
+
+    Args:
+        position: of the places of these ranks the number that each has among them.
+    """
+    rows = [row for row, member in enumerate(one.members) if member in position]
+    return Collectives(one.kind, tuple(position[one.members[row]] for row in rows), one.calls[rows])
 
 
 def _paths(

@@ -80,8 +80,8 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
         answer += of_run(paths, by)
     if not answer:
         raise study.nothing(
-            f"{study.path} holds no attributed step with timed kernels: this needs a profiled run "
-            "(profile: torch)"
+            f"{study.path} holds no attributed step with timed kernels: this needs a run with profile: "
+            "torch, or a trace with steps and launches"
         )
     return answer
 
@@ -169,7 +169,7 @@ def caption(by: Iterable[str] = (), left_out: int = 0) -> str:
         text += f"\n{left_out} shorter ones are not shown: --format csv has all."
     if not list(by):
         text += (
-            "\nSaved: what the step would be shorter by if the part took no time and all else as recorded; "
-            "savings do not add up."
+            "\nSaved: how much shorter the step would be if this part took no time and all else stayed as it "
+            "is; savings do not add up."
         )
     return text

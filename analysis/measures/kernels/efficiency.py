@@ -44,8 +44,8 @@ def rows(study: Study, group_by: Sequence[str]) -> Rows:
             groups.setdefault(group_of(source, group_by), []).append(source)
     if not groups:
         raise study.nothing(
-            f"{study.path} holds no kernels with FLOPs: this needs profiled runs (profile: torch), or "
-            "PyProf kernel tables"
+            f"{study.path} holds no kernels with FLOPs: this needs runs with profile: torch, "
+            "traces with input shapes, or PyProf kernel tables"
         )
     answer = []
     for key in sorted(groups, key=sortable):

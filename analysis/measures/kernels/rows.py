@@ -68,7 +68,9 @@ def rows(
         sources = [source for source in sources if source.id == run]
     if not sources:
         which = f"run {run} of {study.path}" if run else str(study.path)
-        raise UserError(f"{which} has no kernels: this needs a profiled run (profile: torch)")
+        raise UserError(
+            f"{which} has no kernels: this needs a run with profile: torch, or a trace with kernels"
+        )
     answer = []
     for source, kernels in kernels_of_each(study, sources, direction, by):
         answer += [{"run": source.id, **row} for row in kernels]

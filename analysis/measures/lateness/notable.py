@@ -12,8 +12,11 @@ _MOST_STEPS = 200  # rows by rank and step, all of which a table shows
 _MOST_LATE = 50  # of more rows
 
 
-def notable_ranks(rows: Rows) -> tuple[Rows, str]:
+def notable_ranks(rows: Rows, all_by: str = "--wide or --format csv") -> tuple[Rows, str]:
     """The ranks that a reader looks for, of runs of many: late ones, and those that waited longest.
+
+    Args:
+        all_by: what shows all ranks.
 
     Returns:
         (their rows in order, what the others are in a line; empty: there are no others).
@@ -34,7 +37,7 @@ def notable_ranks(rows: Rows) -> tuple[Rows, str]:
     counts = Counter(row["verdict"] for row in rest)
     verdicts = ", ".join(f"{verdict} ({count})" for verdict, count in counts.most_common())
     return kept, (
-        f"{len(rest):,} of {len(rows):,} rows are not shown (--wide or --format csv shows all): mean "
+        f"{len(rest):,} of {len(rows):,} rows are not shown ({all_by} shows all): mean "
         f"lateness {digits(min(lateness), 3)} to {digits(max(lateness), 3)} ms; verdict: {verdicts}."
     )
 

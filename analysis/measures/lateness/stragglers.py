@@ -309,16 +309,13 @@ def sentences(rows: Rows) -> list[str]:
         most = foremost(rows)
         if most is None:
             return ["No stragglers: no rank repeatedly delayed the others."]
-        why = (
-            "there are too few steps to tell whether it repeats"
-            if most["verdict"] == TOO_FEW
-            else "this may be chance"
+        late = (
+            f"Largest lateness in {most['id']}: {_rank_in_words(most)}, "
+            f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['judged_batches']})"
         )
-        return [
-            f"No stragglers. Largest lateness in {most['id']}: {_rank_in_words(most)}, "
-            f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['judged_batches']}), but "
-            f"{why}."
-        ]
+        if most["verdict"] == TOO_FEW:
+            return [f"Too few steps to tell whether a rank is a straggler. {late}."]
+        return [f"No stragglers. {late}, which may be chance."]
     return [
         f"{row['id']}: {_rank_in_words(row)} is a straggler: "
         f"{'at least ' if row['told_by'] == BY_STAGES else ''}{digits(row['mean_lateness_ms'], 3)} ms late "

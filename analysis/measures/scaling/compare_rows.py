@@ -251,12 +251,12 @@ def shown(rows: Rows) -> list[Column]:
     runs = by_name["runs_a"].column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}")
     figures = [by_name[name] for name in ("figure", "a", "b", "effect_pct", "p_value")]
     tests = Counter(row["family"] for row in rows)
-    verdict = by_name["verdict"].column(printed=lambda row: _verdict(row, tests[row["family"]]))
+    verdict = by_name["verdict"].column(printed=lambda row: verdict_of(row, tests[row["family"]]))
     return [*columns([*_fields(rows), *figures]), runs, verdict]
 
 
-def _verdict(row: Mapping[str, Any], tests: int) -> str:
-    """The verdict of a row; where runs are too few, with how many per side would be enough."""
+def verdict_of(row: Mapping[str, Any], tests: int) -> str:
+    """The verdict of a row of a family of ``tests``; where runs are too few, how many are enough."""
     if row["verdict"] != "too few runs":
         return str(row["verdict"])
     enough = row["runs_enough"] or f"at least {runs_needed(tests)}"

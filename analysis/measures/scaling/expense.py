@@ -1,6 +1,6 @@
 """What did it cost: memory, energy, start-up, node-hours?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -73,6 +73,7 @@ RANK_METRICS = (
 COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
 _NOT_SHOWN = ("metered_on", "hostname", "least_memory_gb", "energy_note")
 _OLD = "the ranks recorded none (they ran with an older release)"
+_OWN_PROGRAM = "profiling.watch does not record it"
 Kept = tuple[Source, Manifest]
 
 
@@ -194,7 +195,7 @@ def _energy(runs: Sequence[Kept]) -> dict[str, Any]:
             # With backend dp a rank drives several GPUs.
             boards = runs[0][0].gpus_per_rank if name == "device" else 1
             row |= _rates(name, joules, reports, meters, boards)
-    row["energy_note"] = "; ".join(_why_not(reports))
+    row["energy_note"] = "; ".join(_why_not(manifest for _, manifest in runs))
     return row
 
 
@@ -218,10 +219,12 @@ def _joules(report: RankReport, name: str) -> float | None:
     return report.device_energy_j if name == "device" else report.processors_energy_j
 
 
-def _why_not(reports: Sequence[RankReport]) -> list[str]:
-    said = dict.fromkeys(why for report in reports for why in report.unmetered)
-    if any(not report.metered_s for report in reports):
-        said[_OLD] = None
+def _why_not(manifests: Iterable[Manifest]) -> list[str]:
+    said: dict[str, None] = {}
+    for manifest in manifests:
+        said |= dict.fromkeys(why for report in manifest.ranks for why in report.unmetered)
+        if any(not report.metered_s for report in manifest.ranks):
+            said[_OWN_PROGRAM if manifest.run.program else _OLD] = None
     return list(said)
 
 
@@ -234,8 +237,11 @@ def _start(study: Study, runs: Sequence[Kept]) -> dict[str, Any]:
 
 
 def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int, float]:
-    """How long each rank's first batch took, s."""
-    durations = {}
+    """How long each rank's first batch took, s; a study reads it once."""
+    kept: dict[str, dict[int, float]] = study.kept("first batches")
+    if source.id in kept:
+        return kept[source.id]
+    durations = kept[source.id] = {}
     for report in manifest.ranks:
         try:
             batches = tables.read(
@@ -256,8 +262,11 @@ def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int
 def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
     first = [_first_batches(study, *run) for run in runs]
     rows: Rows = []
-    for rank in sorted({report.rank for _, manifest in runs for report in manifest.ranks}):
-        reports = [report for _, manifest in runs for report in manifest.ranks if report.rank == rank]
+    of_rank: dict[int, list[RankReport]] = {}
+    for _, manifest in runs:
+        for report in manifest.ranks:
+            of_rank.setdefault(report.rank, []).append(report)
+    for rank, reports in sorted(of_rank.items()):
         took = [batches[rank] for batches in first if rank in batches]
         told = [report.device_energy_j for report in reports]
         row = {

@@ -21,10 +21,10 @@ async function loadPlotly() {
 // --- what the filters leave ---------------------------------------------------------------------------
 
 // A trace says in `meta` which levels it shows, or which configurations (`members`) it is the mean or the
-// band of; in `customdata` it says the levels of each of its points.
+// band of; in `customdata` it says the levels of each of its points. Levels are the number of the page's facts.
 function visibleData(data, filters) {
   return data
-    .filter((trace) => !trace.meta || passes(trace.meta, filters))
+    .filter((trace) => trace.meta === undefined || passes(trace.meta, filters))
     .map((trace) => (trace.meta?.members ? summarised(trace, filters) : picked(trace, filters)))
     .filter((trace) => trace !== null)
     .map(labelled);
@@ -41,9 +41,10 @@ function picked(trace, filters) {
   const keep = trace.customdata.map((facts) => passes(facts, filters));
   const pick = (values) => (Array.isArray(values) ? values.filter((_, index) => keep[index]) : values);
   const left = { ...trace, x: pick(trace.x), y: pick(trace.y), text: pick(trace.text) };
-  if (trace.error_y) {
-    const { array, arrayminus } = trace.error_y;
-    left.error_y = { ...trace.error_y, array: pick(array), arrayminus: pick(arrayminus) };
+  for (const ends of ["error_x", "error_y"]) {
+    if (!trace[ends]) continue;
+    const { array, arrayminus } = trace[ends];
+    left[ends] = { ...trace[ends], array: pick(array), arrayminus: pick(arrayminus) };
   }
   return left;
 }
@@ -58,7 +59,7 @@ function summarised(trace, filters) {
     .map((member) => picked(member, filters))
     .filter((member) => member.x.length > 0);
   if (members.length === 0 || (members.length === 1 && band)) return null;
-  if (members.length === 1) return { ...trace, error_y: undefined, ...members[0] };
+  if (members.length === 1) return { ...trace, error_y: undefined, ...members[0], facts: factsOf(members[0].facts) };
   const at = new Map();
   for (const member of members) {
     member.x.forEach((x, index) => {
@@ -82,16 +83,42 @@ function summarised(trace, filters) {
 // --- how it looks -------------------------------------------------------------------------------------
 
 const ENTRY = 20; // the height of a line of a legend
-const SIGN = 44; // the width of an entry's sign, beside which its name stands
+const AROUND = 10; // all of them
+const SIGN = 46; // the width of an entry's sign and of the gaps around its name
 const LETTER = 6.6;
 const PANEL_TITLE = 22;
 const MOST_LEGEND = 0.2; // of a chart's height
+const MOST_LABELS = 0.4; // of its width, beside bars
+
+// Names beside bars, in two lines at most: plotly would leave them all the width that they ask for.
+function withLabels(layout, data, width) {
+  const bars = data.filter((trace) => trace.orientation === "h");
+  if (bars.length === 0) return layout;
+  const names = [...new Set(bars.flatMap((trace) => trace.y))];
+  const texts = names.map((name) => inLines(name, Math.floor((MOST_LABELS * width) / LETTER)));
+  const longest = Math.max(0, ...texts.flatMap((text) => text.split("<br>")).map((line) => line.length));
+  const yaxis = { ...layout.yaxis, automargin: false, tickvals: names, ticktext: texts };
+  return { ...layout, yaxis, margin: { ...layout.margin, l: Math.ceil(LETTER * longest) + 12 } };
+}
+
+// Two lines of so many characters at most; what does not fit ends in an ellipsis. `name` is escaped, as plotly
+// reads it.
+function inLines(name, most) {
+  const text = name.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
+  const place = text.length <= most ? text.length : Math.max(text.lastIndexOf(" ", most), 0) || most;
+  const lines = [text.slice(0, place), text.slice(place).trim()].filter(Boolean);
+  return lines
+    .map((line) => (line.length <= most ? line : `${line.slice(0, most - 1)}…`))
+    .map((line) => line.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;"))
+    .join("<br>");
+}
 
 // A chart of the page grows where legends would take too much of it.
 const onPage = (layout, legends) => Math.max(layout.height, Math.ceil(legends / MOST_LEGEND));
 
 // Legends on top, as many entries in a line as fit.
-function withLegends(layout, data, width, heightOf = onPage) {
+function withLegends(unlabelled, data, width, heightOf = onPage) {
+  const layout = withLabels(unlabelled, data, width);
   const legends = new Map();
   for (const trace of data) {
     if (trace.showlegend === false || trace.type === "heatmap") continue;
@@ -99,24 +126,25 @@ function withLegends(layout, data, width, heightOf = onPage) {
     legends.set(id, [...(legends.get(id) ?? []), trace.name]);
   }
   const placed = [];
-  let lines = 0;
+  let above = 0; // the height of the legends so far
   for (const [id, names] of legends) {
-    const entry = Math.ceil(SIGN + LETTER * Math.max(...names.map((name) => name.length)));
-    placed.push({ id, entry, above: lines });
-    lines += Math.ceil(names.length / Math.max(1, Math.floor((width - layout.margin.l - layout.margin.r) / (entry + 8))));
+    const entry = Math.ceil(LETTER * Math.max(...names.map((name) => name.length)));
+    placed.push({ id, entry, above });
+    const inLine = Math.max(1, Math.floor((width - layout.margin.l - layout.margin.r) / (entry + SIGN)));
+    above += ENTRY * Math.ceil(names.length / inLine) + AROUND;
   }
-  const height = heightOf(layout, lines * ENTRY);
+  const height = heightOf(layout, above);
   const panels = (layout.annotations ?? []).some((one) => one.yanchor === "bottom") ? PANEL_TITLE : 0;
   const fitted = {
     ...layout,
     height,
-    margin: { ...layout.margin, t: lines * ENTRY + panels + 14 },
+    margin: { ...layout.margin, t: above + panels + 4 },
     title: "",
   };
   for (const { id, entry, above } of placed) {
     fitted[id] = {
       ...layout.legend, itemsizing: "constant", orientation: "h", entrywidth: entry, x: 0, xref: "container",
-      yanchor: "top", yref: "container", y: 1 - (above * ENTRY) / height,
+      yanchor: "top", yref: "container", y: 1 - above / height,
     };
   }
   return fitted;
@@ -136,7 +164,8 @@ function themed(layout) {
   };
 }
 
-function drawChart(element, filters) {
+// Args: width: in pixels; by default that of the element.
+function drawChart(element, filters, width = element.clientWidth) {
   const figure = JSON.parse(document.getElementById(element.dataset.figure).textContent);
   const config = {
     displaylogo: false,
@@ -144,9 +173,9 @@ function drawChart(element, filters) {
     toImageButtonOptions: { format: "svg", filename: element.id },
   };
   const data = visibleData(figure.data, filters);
-  const layout = withLegends(figure.layout, data, element.clientWidth);
+  const layout = withLegends(figure.layout, data, width);
   element.style.height = `${layout.height}px`;
-  Plotly.react(element, data, themed(layout), config);
+  Plotly.react(element, data, { ...themed(layout), width }, config);
 }
 
 // --- as an image --------------------------------------------------------------------------------------
@@ -201,13 +230,34 @@ async function drawCharts() {
     drawChart(element, filters);
     await nextTask();
   }
-  if (mine === drawing) document.body.dataset.drawn = "true";
+  if (mine !== drawing) return;
+  matchAxes();
+  document.body.dataset.drawn = "true";
 }
 
+// Charts of two results side by side have the same axes.
+function matchAxes() {
+  for (const a of document.querySelectorAll("[id^='chart-a-']")) {
+    const b = document.getElementById(a.id.replace("chart-a-", "chart-b-"));
+    if (!a._fullLayout || !b?._fullLayout) continue;
+    const ranges = {};
+    for (const name of ["xaxis", "yaxis"]) {
+      const [one, other] = [a, b].map((chart) => chart._fullLayout[name]);
+      if (one?.type !== other?.type || !["linear", "log"].includes(one?.type)) continue;
+      const ends = [...one.range, ...other.range];
+      ranges[`${name}.range`] = [Math.min(...ends), Math.max(...ends)];
+    }
+    for (const chart of [a, b]) Plotly.relayout(chart, ranges);
+  }
+}
+
+const PAPER = 680; // the width of a sheet between its margins, A4 or letter
+
 // What is printed is the whole page.
-function drawAll() {
+function drawForPaper() {
   if (!globalThis.Plotly) return;
   drawing += 1;
-  for (const element of document.querySelectorAll(".chart")) drawChart(element, chosen());
+  for (const element of document.querySelectorAll(".chart")) drawChart(element, chosen(), PAPER);
+  matchAxes();
   document.body.dataset.drawn = "true";
 }

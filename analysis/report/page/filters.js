@@ -10,9 +10,18 @@ function chosen() {
   );
 }
 
-// Facts: the level of each factor. A factor that they do not name, they do not restrict.
+let known = null; // the facts of the page, by number
+
+// Facts: the level of each factor, as tables and charts name them: by number.
+function factsOf(number) {
+  known ??= JSON.parse(document.getElementById("facts").textContent);
+  return known[number];
+}
+
+// A factor that facts do not name, they do not restrict.
 function passes(facts, filters) {
-  return Object.entries(filters).every(([name, value]) => !(name in facts) || isLevel(facts[name], value));
+  const levels = typeof facts === "number" ? factsOf(facts) : facts;
+  return Object.entries(filters).every(([name, value]) => !(name in levels) || isLevel(levels[name], value));
 }
 
 // A number may be written in several ways: 1e-05 is 0.00001.

@@ -39,10 +39,11 @@ let closedBefore = []; // printing
 function openForPrint() {
   closedBefore = folded().filter((details) => !details.open);
   for (const details of closedBefore) details.open = true;
-  drawAll();
+  drawForPaper();
 }
 
 function closeAfterPrint() {
   for (const details of closedBefore) details.open = false;
   closedBefore = [];
+  drawCharts();
 }

@@ -8,7 +8,7 @@ function filterRows() {
     const words = box ? box.value.toLowerCase().split(/\s+/).filter(Boolean) : [];
     for (const row of table.tBodies[0].rows) {
       const text = row.textContent.toLowerCase();
-      const facts = row.dataset.facts ? JSON.parse(row.dataset.facts) : {};
+      const facts = row.dataset.facts ? Number(row.dataset.facts) : {};
       row.hidden = !(passes(facts, filters) && words.every((word) => text.includes(word)));
     }
   }

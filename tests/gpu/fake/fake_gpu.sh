@@ -43,6 +43,7 @@ build)
     ;;
 run)
     export LD_LIBRARY_PATH=$dir/fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+    export FAKE_GPUS=${FAKE_GPUS:-1}
     exec "$dir/bin/python" "$@"
     ;;
 *) "$0" ;;

@@ -58,6 +58,8 @@ def train(nodes: int, ranks: int, batches: int, directory: Path) -> None:
         from train.meeting import meet
 
         gather = meet()
+        if rank == 0:
+            (directory / "met").touch()
     for batch in range(batches):
         if batch == batches // 2:
             misbehave(nodes, rank)

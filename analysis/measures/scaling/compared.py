@@ -1,0 +1,165 @@
+"""What differs between two sets of runs? Their values, what is compared of them, and what is to be noted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from analysis.display.metrics import Rows
+from analysis.measures.batches.series import STAGES, all_series
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.scaling.compare_rows import Key, Values, rows, telling
+from analysis.measures.scaling.points import point_fields
+from analysis.results.study import Source, Study
+from profiling.errors import UserError
+
+MOST_NAMED = 6  # configurations that a note names
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two sets of runs.
+
+    Attributes:
+        a, b: the figures of each.
+        rows: what both have, tested: of :func:`compare_rows.rows`.
+        alone: what configurations are called that only A has, and that only B has.
+        across: fields in which the two may differ.
+    """
+
+    a: Values
+    b: Values
+    rows: Rows
+    alone: tuple[list[str], list[str]]
+    across: tuple[str, ...] = ()
+
+    def by_configuration(self, family: str) -> list[tuple[Key, dict]]:
+        """The rows of a family, each with its configuration."""
+        keys = [key for key, of, figure in self.a if of == family and (key, of, figure) in self.b]
+        of_family = [row for row in self.rows if row["family"] == family]
+        return list(zip(keys, of_family, strict=True))
+
+
+def compared(a: Study, b: Study, across: Sequence[str] = ()) -> Compared:
+    """Two sets of runs; notes of both say what was not compared, and what may explain a difference.
+
+    Raises:
+        UserError: they have nothing in common.
+    """
+    of_a, of_b, paths = values_of(a, across), values_of(b, across), (a.path, b.path)
+    figures = rows(of_a, of_b)
+    if not figures:
+        raise UserError(_nothing_alike(of_a, of_b, paths))
+    if wrong := _no_batch(of_a, of_b, paths):
+        raise UserError(wrong)
+    alone = _alone(of_a, of_b)
+    _note_alone(a, alone, paths)
+    _note_if_apart(a, b)
+    _note_if_other_devices(a, b, paths)
+    return Compared(of_a, of_b, figures, alone, tuple(across))
+
+
+def values_of(study: Study, across: Sequence[str] = ()) -> Values:
+    """Figures of every run, by configuration; fields ``across`` do not tell configurations apart."""
+    values: Values = {}
+
+    def add(key: Key, family: str, figure: str, value: float) -> None:
+        if np.isfinite(value) and value > 0:
+            values.setdefault((key, family, figure), []).append(value)
+
+    series = all_series(study)
+    for source in study.of_kind("run"):
+        key = tuple(
+            (name, str(value)) for name, value in point_fields(source.fields).items() if name not in across
+        )
+        if source.fields["profile"] == "none":
+            one = series[source.id]
+            add(key, "batch", "batch_ms", float(np.median(one.steady_ns)) / 1e6)
+            for stage in STAGES:
+                add(key, "stages", f"{stage}_ms", float(np.median(one.stages[stage][one.steady])) / 1e6)
+        elif source.tables("kernels"):
+            for row in _kernels_of(study, source):
+                name = f"{row['kernel']} ({row['direction']})"
+                add(key, "kernels", name, row["ms_per_batch"])
+    return values
+
+
+def _kernels_of(study: Study, source: Source) -> Rows:
+    """The kernels of a profiled run; none, and a finding, where they cannot be told: batches still can."""
+    try:
+        return kernels.rows(study, source.id)[0]
+    except UserError:
+        reasons = [failure.reason for failure in study.failed if failure.point == source.id]
+        why = reasons[0] if reasons else "it has none in attributed steps"
+        study.note(f"its kernels are not compared: {why}", source)
+        return []
+
+
+def _configurations(values: Values) -> set[Key]:
+    """The configurations that have durations of batches; all, where none has."""
+    timed = {key for key, family, _ in values if family == "batch"}
+    return timed or {key for key, _, _ in values}
+
+
+def _alone(a: Values, b: Values) -> tuple[list[str], list[str]]:
+    """What configurations are called that only one of the two has."""
+    of_a, of_b = _configurations(a), _configurations(b)
+    fields = telling([*of_a, *of_b])
+    only_a, only_b = (
+        sorted(" ".join(f"{name}={dict(key).get(name)}" for name in fields) for key in alone)
+        for alone in (of_a - of_b, of_b - of_a)
+    )
+    return only_a, only_b
+
+
+def _note_alone(study: Study, alone: Sequence[Sequence[str]], paths: tuple[Path, Path]) -> None:
+    """A note where configurations are on one side only: nothing is said of them."""
+    for path, names in zip(paths, alone, strict=True):
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        if names:
+            study.note(f"only in {path}, so not compared: {', '.join(names[:MOST_NAMED])}{more}")
+
+
+def _no_batch(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
+    """Why no duration of a batch can be compared; empty: it can, or no side has any and kernels are."""
+    timed = [{key for key, family, _ in values if family == "batch"} for values in (a, b)]
+    if timed[0] & timed[1] or not (timed[0] or timed[1]):
+        return ""
+    for path, keys in zip(paths, timed, strict=True):
+        if not keys:
+            return f"nothing to compare: {path} holds no readable unprofiled run"
+    return f"nothing to compare: no configuration has unprofiled runs both in {paths[0]} and {paths[1]}"
+
+
+def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
+    one, other = (dict(next(iter(values))[0]) if values else {} for values in (a, b))
+    if not one or not other:
+        return f"{paths[0] if not one else paths[1]} holds no run to compare"
+    differ = [name for name in one if name in other and one[name] != other[name]]
+    return (
+        f"no configuration of {paths[0]} is in {paths[1]}: they differ in {', '.join(differ)}, for example; "
+        f"compare them anyway with --across {','.join(differ)}"
+    )
+
+
+def _note_if_apart(a: Study, b: Study) -> None:
+    """A finding where all runs of one were before those of the other."""
+    times = [
+        [(source.manifest.started, source.manifest.ended) for source in study.sources if source.manifest]
+        for study in (a, b)
+    ]
+    spans = [(min(of_a)[0], max(ended for _, ended in of_a)) for of_a in times if of_a]
+    if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):
+        b.note(
+            "all runs of one side came before those of the other, so drift of the machine looks like a "
+            "difference; alternate the runs to rule this out"
+        )
+
+
+def _note_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None:
+    """A finding where the two ran on different devices: the effect is theirs, too."""
+    names = [sorted({device for run in study.of_kind("run") for device in run.devices}) for study in (a, b)]
+    if all(names) and names[0] != names[1]:
+        ran = [f"{path} ran on {' and '.join(of)}" for path, of in zip(paths, names, strict=True)]
+        b.note(f"{', '.join(ran)}: differences may come from the devices")

@@ -1,0 +1,227 @@
+"""The report of two results: it says what was planted, with the verdicts of analysis.compare."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from analysis.display import plots
+from analysis.measures.scaling.compared import compared
+from analysis.report import changes
+from analysis.report.base import Context
+from analysis.report.build import SECTIONS
+from analysis.report.compared import build, names_of
+from analysis.report.render import Page, Section, render
+from analysis.results.load import load
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
+from tests.analysis.test_report_browser import Watched
+from tests.analysis.test_report_browser import browser as browser  # a fixture
+from tests.analysis.test_report_sizes import settled
+from tests.profiling.test_convert import trace
+
+BEFORE_MS = {1: 100.0, 2: 110.0}
+
+
+def write(folder: Path, factor: float, *, noise_ms: float, loaders=("pytorch", "synthetic"), ranks=(1, 2),
+          repetitions: int = 6, kernel_ms: float = 60.0) -> Path:  # fmt: skip
+    """A sweep whose steps are ``factor`` times as long as before; other noise makes other runs."""
+    truth = Truth(
+        batch_ms={size: ms * factor for size, ms in BEFORE_MS.items()}, noise_ms=noise_ms, kernel_ms=kernel_ms
+    )
+    runs = [run_of(gpus_per_node=size, loader=loader, profile=profile, batches=20)
+            for size in ranks for loader in loaders for profile in ("none", "torch")]  # fmt: skip
+    write_sweep(folder, runs, truth, repetitions={"none": repetitions, "torch": 1})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> tuple[Path, Path]:
+    """After, steps take 10 % less time, kernels 12 of 60 ms less, and one configuration was not run."""
+    root = tmp_path_factory.mktemp("pair")
+    before = write(root / "before", 1.0, noise_ms=1.0)
+    after = write(root / "after", 0.9, noise_ms=1.5, kernel_ms=48.0, loaders=("synthetic",))
+    write(after, 0.9, noise_ms=1.5, kernel_ms=48.0, loaders=("pytorch",), ranks=(1,))
+    return before, after
+
+
+@pytest.fixture(scope="module")
+def page(folders) -> Page:
+    return build(load(folders[0]), load(folders[1]))
+
+
+@pytest.fixture(scope="module")
+def sides(folders) -> changes.Sides:
+    a, b = load(folders[0]), load(folders[1])
+    return changes.Sides(Context(a, b), Context(b, a), names_of(*folders), compared(a, b))
+
+
+def section(page: Page, id: str) -> Section:
+    return next(one for one in page.sections if one.id == id)
+
+
+def test_the_first_sentence_says_better_and_by_how_much(page):
+    first = page.opening[0]
+    assert first.question == "Better or worse?" and first.drawing is not None
+    found = re.fullmatch(
+        r"Better: a step of B: after takes ([\d.]+) % \[([\d.]+), ([\d.]+)\] less time than one of "
+        r"A: before, over all 3 configurations\.",
+        first.sentences[0].text,
+    )
+    assert found and float(found[1]) == pytest.approx(10, abs=0.4)
+    assert float(found[2]) < float(found[1]) < float(found[3])
+    assert first.sentences[1].text == "Of 3 configurations: 3 faster."
+
+
+def test_each_configuration_has_the_figures_and_the_verdict_of_analysis_compare(folders, sides):
+    rows = changes.configurations(sides)
+    command = run("analysis.compare", *folders, "--format", "csv").csv
+    steps = [row for row in command if row["family"] == "batch"]
+    assert len(rows) == len(steps) == 3
+    for row in rows:
+        (same,) = [one for one in steps if one["loader"] == row["loader"]
+                   and int(one["gpus_per_node"]) == row["gpus_per_node"]]  # fmt: skip
+        for name in ("a", "b", "effect_pct", "effect_pct_low", "effect_pct_high"):
+            assert row[name] == pytest.approx(float(same[name])), name
+        assert row["verdict"] == same["verdict"] == "faster"
+        # A tenth less time for as many images.
+        assert row["rate_pct"] == pytest.approx(100 * (1 / 0.9 - 1), abs=0.5)
+        assert row["rate_pct_low"] < row["rate_pct"] < row["rate_pct_high"]
+        assert row["b_images_per_s"] / row["a_images_per_s"] == pytest.approx(1 / 0.9, rel=0.01)
+    (two,) = [row for row in rows if row["gpus_per_node"] == 2]
+    assert two["a_efficiency_pct"] == pytest.approx(100 / 1.1, abs=1)
+    assert two["efficiency_points"] == pytest.approx(0, abs=1)
+
+
+def test_what_shrank_is_found_in_the_parts_the_stages_and_the_kernels(sides):
+    for row in changes.part_changes(sides):
+        assert row["compute_ms"] == pytest.approx(-12, abs=0.1)
+        parts = [row[f"{name}_ms"] for name in plots.PART_COLOURS if f"{name}_ms" in row]
+        assert sum(parts) == pytest.approx(row["difference_ms"], abs=0.01)
+    kernels = [row for row in changes.kernel_changes(sides) if row["figure"].startswith("conv")]
+    assert len(kernels) == 2 * 3 and {row["verdict"].split(":")[0] for row in kernels} == {"too few runs"}
+    assert [row["difference_ms"] for row in kernels] == pytest.approx([-3.0] * 6, abs=0.01)
+
+
+def test_kernels_that_only_one_side_has_are_new_and_gone(sides):
+    key, family, _ = next(of for of in sides.compared.b if of[1] == "kernels")
+    sides.compared.b[key, family, "fused (fprop)"] = [7.0]
+    try:
+        (new,) = [row for row in changes.kernel_changes(sides) if row["figure"] == "fused (fprop)"]
+    finally:
+        del sides.compared.b[key, family, "fused (fprop)"]
+    assert (new["a"], new["b"], new["difference_ms"], new["verdict"]) == (0.0, 7.0, 7.0, "new")
+
+
+def test_configurations_of_one_side_are_named(page):
+    alone = section(page, "not-compared")
+    assert alone.notes == ["only in A: before: gpus_per_node=2 loader=pytorch"]
+    assert alone.finding == "Configurations on one side: 1 only in A: before."
+    assert "Configurations on one side: 1 only in A: before." in [one.text for one in page.summary]
+
+
+def test_both_reports_stand_side_by_side_below_the_same_filters(page):
+    assert {one.name: list(one.choices) for one in page.filters} == {
+        "loader": ["pytorch", "synthetic"], "gpus_per_node": ["1", "2"],
+    }  # fmt: skip
+    both = section(page, "scaling")
+    assert [name for name, _ in both.beside] == ["A: before", "B: after"]
+    assert [chart.id for chart in both.every_chart] == [
+        "a-throughput", "a-efficiency", "b-throughput", "b-efficiency"
+    ]  # fmt: skip
+    ids = [one.id for section in page.sections for one in section.every_chart]
+    assert len(set(ids)) == len(ids)
+    assert {kind.id for kind in SECTIONS} >= {one.id for one in page.sections if one.beside} - {
+        "both-answers"
+    }
+    # Of 4 configurations in A and 3 in B, filters know all factors, although loader does not vary on 2 GPUs.
+    facts = [row.facts for _, side in section(page, "table").beside for row in side.tables[0].rows]
+    assert all(set(one) == {"loader", "gpus_per_node"} for one in facts) and len(facts) == 7
+
+
+def test_both_are_lines_of_one_chart(page):
+    chart = section(page, "changed-scaling").charts[0]
+    assert "Colour: results" in chart.caption
+    names = {
+        trace["name"].split(",")[0] for trace in chart.figure["data"] if trace.get("mode") == "lines+markers"
+    }
+    assert {"A: before", "B: after"} <= names
+
+
+@pytest.mark.parametrize(
+    ("factors", "repetitions", "said"),
+    [
+        ((1.03, 1.03), 6, "Worse: a step of B: after takes 3"),
+        ((0.97, 1.03), 6, "Mixed: from A: before to B: after the step changes by -3"),
+        ((1.0, 1.0), 6, "No difference could be shown: from A: before to B: after the step changes by"),
+        ((1.1, 1.1), 2, "Too few runs to say whether B: after is better or worse than A: before"),
+    ],
+)
+def test_worse_mixed_no_difference_and_too_few_runs_are_said(tmp_path, factors, repetitions, said):
+    for name, of, noise_ms in (("before", (1.0, 1.0), 1.0), ("after", factors, 1.5)):
+        for loader, factor in zip(("pytorch", "synthetic"), of, strict=True):
+            runs = [run_of(loader=loader, batches=20)]
+            truth = Truth(batch_ms={1: 100 * factor}, noise_ms=noise_ms, run_noise_ms=0.3)
+            write_sweep(tmp_path / name, runs, truth, repetitions={"none": repetitions})
+    page = build(load(tmp_path / "before"), load(tmp_path / "after"))
+    assert page.summary[0].text.startswith(said), page.summary[0].text
+    # Neither side was profiled, which its sections say.
+    assert section(page, "changed-parts").text.startswith("Not available")
+
+
+@pytest.mark.long
+def test_one_filter_acts_on_both_sides_whose_axes_are_the_same(browser, page, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text(render(page), encoding="utf-8")
+    watched = Watched(browser, file, "#scaling&loader=synthetic", opened=False)
+    watched.page.click("#table summary")
+    for side, configurations in (("a", 2), ("b", 2)):
+        assert watched.rows(f"{side}-table-0").count() == configurations
+    watched.drawn()
+    ranges = "document.getElementById('chart-{}-efficiency').layout.{}.range"
+    for axis in ("xaxis", "yaxis"):
+        of_a, of_b = (watched.page.evaluate(ranges.format(side, axis)) for side in "ab")
+        assert of_a == of_b and len(of_a) == 2
+    assert watched.lines("b-throughput") and watched.page.locator("#change summary").inner_text()
+    for width in (360, 768):
+        watched.page.set_viewport_size({"width": width, "height": 900})
+        settled(watched)
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert watched.messages == []
+    watched.page.close()
+
+
+# --- which paths are compared -----------------------------------------------------------------------------
+
+
+def test_two_results_are_compared_in_a_file_of_their_own(folders):
+    before, after = folders
+    ran = run("analysis.report.__main__", before, after)
+    assert ran.code == 0 and ran.out.strip() == str(after / "compared-with-before.html")
+    html = (after / "compared-with-before.html").read_text()
+    assert "<h1>after compared with before</h1>" in html and 'id="chart-b-efficiency"' in html
+
+
+def test_fields_in_which_they_may_differ_are_named(folders, tmp_path):
+    other = tmp_path / "other"
+    write_sweep(other, [run_of(loader="synthetic", batches=20, network="ib")], repetitions={"none": 6})
+    ran = run("analysis.report.__main__", folders[0], other)
+    assert "they differ in network" in one_line_error(ran) and "--across network" in ran.err
+    ran = run(
+        "analysis.report.__main__", folders[0], other, "--across", "network", "--output", tmp_path / "r.html"
+    )
+    assert ran.code == 0 and 'data-filter="network"' not in (tmp_path / "r.html").read_text()
+
+
+def test_what_cannot_be_compared_is_one_line(folders, tmp_path):
+    before, after = folders
+    report = "analysis.report.__main__"
+    raw = trace(tmp_path / "rank0.json")
+    assert "convert the traces first: python -m profiling.convert" in one_line_error(run(report, before, raw))
+    assert "does not exist" in one_line_error(run(report, before, tmp_path / "no"))
+    assert "3 sets of results: give one, or two" in one_line_error(run(report, before, after, before))
+    assert "A and B are the same runs" in one_line_error(run(report, before, before))
+    assert "--trace needs one set of results" in one_line_error(run(report, before, after, "--trace"))
+    assert "--across" in one_line_error(run(report, before, "--across", "network"))
+    write_pyprof(tmp_path / "tables")
+    assert "holds no run to compare" in one_line_error(run(report, before, tmp_path / "tables"))

@@ -1,0 +1,159 @@
+"""The report in a real browser, of one run to many, on a phone, a tablet and a screen: what a user does."""
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+
+from analysis.report.build import build
+from analysis.report.render import render
+from analysis.results.load import load
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+from tests.analysis.test_report_browser import LEGENDS, Watched
+from tests.analysis.test_report_browser import browser as browser  # a fixture
+
+pytestmark = pytest.mark.long
+
+WIDTHS = (360, 768, 1400)
+SIZES = (1, 2, 18, 320)  # runs
+MOST_BYTES = 4_000_000
+
+
+def plant(folder: Path, runs: int) -> None:
+    """Results of so many runs: of one, of it and its profiled twin, of a small sweep, of a large one."""
+    if runs <= 2:
+        write_sweep(
+            folder, [run_of(profile=name) for name in ("none", "torch")[:runs]], repetitions={"none": 1}
+        )
+        return
+    if runs == 18:
+        options = {"loader": ("pytorch", "synthetic"), "profile": ("none", "torch")}
+        write_sweep(folder, _sweep(options), _truth({}))
+        return
+    options = {
+        "loader": ("pytorch", "synthetic"), "grad": ("fp16", "fp32"), "workers": (2, 4),
+        "network": ("eth", "ib"), "batch": (32, 64),
+    }  # fmt: skip
+    for levels in itertools.product(*options.values()):
+        one = dict(zip(options, levels, strict=True))
+        planned = [run for run in _sweep({name: (level,) for name, level in one.items()})
+                   if run.world_size > 1 or one["grad"] == "fp32"]  # fmt: skip
+        profiled = [run.model_copy(update={"profile": "torch"}) for run in planned if one["workers"] == 4]
+        profiled = profiled if one["network"] == "ib" and one["batch"] == 64 else []
+        repetitions = {"none": 4 - bool(profiled), "torch": 1}
+        write_sweep(folder, [*planned, *profiled], _truth(one), repetitions)
+
+
+def _sweep(options):
+    levels = itertools.product((1, 2, 4), *options.values())
+    return [run_of(gpus_per_node=ranks, batches=20, **dict(zip(options, rest, strict=True)))
+            for ranks, *rest in levels]  # fmt: skip
+
+
+def _truth(levels) -> Truth:
+    slower = {"pytorch": 1.5, "fp32": 1.3, 2: 1.2, "eth": 1.1}
+    factor = math.prod(slower.get(level, 1.0) for level in levels.values())
+    return Truth(batch_ms={ranks: 100 * factor * (1 + 0.05 * (ranks - 1)) for ranks in (1, 2, 4)})
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def report(request, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / str(request.param)
+    plant(folder, request.param)
+    study = load(folder)
+    assert len(study.sources) == request.param
+    file = folder / "report.html"
+    file.write_text(render(build(study)), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def opened(browser, report):
+    """One page of each size for all tests, with all its sections open; a test leaves it as it was."""
+    watched = Watched(browser, report, viewport={"width": WIDTHS[-1], "height": 900})
+    yield watched
+    watched.page.close()
+
+
+def settled(watched: Watched) -> None:
+    """After what the page hears of a moment later: a new width, a filter."""
+    watched.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    watched.drawn()
+
+
+# Charts that are not as wide as their place.
+MISFITS = """[...document.querySelectorAll('.chart')].map(
+  (chart) => [chart.id, chart.querySelector('.main-svg').clientWidth - chart.clientWidth]
+).filter(([_, wider]) => Math.abs(wider) > 1)"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_fits_any_width_and_no_legend_takes_more_than_a_fifth(opened, width):
+    opened.page.set_viewport_size({"width": width, "height": 900})
+    settled(opened)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.page.evaluate(MISFITS) == []
+    charts = opened.page.evaluate(LEGENDS)
+    assert charts and [(id, legend) for id, height, legend in charts if legend > height / 5] == []
+    assert opened.messages == []
+
+
+def test_a_chosen_level_leaves_its_rows_and_charts(opened):
+    selects = opened.page.locator("select[data-filter]").all()
+    for select in selects[:1]:
+        name, level = select.get_attribute("data-filter"), select.locator("option").last.inner_text()
+        before = opened.rows("table-0").count()
+        opened.page.select_option(f"select[data-filter={name}]", level)
+        settled(opened)
+        assert 0 < opened.rows("table-0").count() < before
+        assert level in opened.page.url
+        opened.page.select_option(f"select[data-filter={name}]", "")
+        settled(opened)
+        assert opened.rows("table-0").count() == before
+
+
+def test_rows_are_sorted_by_their_figures(opened):
+    header = opened.page.locator("#table-0 th", has_text="images").first
+    place = header.evaluate("element => element.cellIndex")
+    header.locator("button").click()
+    values = [float(row.locator("td").nth(place).get_attribute("data-value"))
+              for row in opened.rows("table-0").all()[:40]]  # fmt: skip
+    assert values and values == sorted(values)
+
+
+def test_the_kernels_are_searched(opened):
+    box = "input[data-search=kernel-table]"
+    if opened.page.locator(box).count() == 0:
+        assert "No kernel data" in opened.page.locator("#kernels").inner_text()
+        return
+    opened.page.fill(box, "optimizer sgd")
+    shown = opened.rows("kernel-table").all_inner_texts()
+    assert shown and all("sgd" in row for row in shown)
+    opened.page.fill(box, "")
+
+
+def test_a_section_folds_and_opens(opened):
+    summary = opened.page.locator("#scaling summary")
+    summary.click()
+    assert opened.page.locator("#scaling details[open]").count() == 0
+    summary.click()
+    settled(opened)
+    assert opened.page.locator("#scaling .plot-container").count() > 0
+
+
+def test_paper_gets_all_of_every_chart(opened):
+    """A sheet of A4 is narrower than a screen."""
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    opened.page.emulate_media(media="print")
+    wide = "[...document.querySelectorAll('.chart .main-svg')].map((one) => one.clientWidth)"
+    assert max(opened.page.evaluate(wide)) <= 700
+    assert opened.page.locator("nav:visible, select:visible").count() == 0
+    opened.page.emulate_media(media="screen")
+    opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    settled(opened)
+    assert opened.page.evaluate(MISFITS) == []
+
+
+def test_the_file_stays_small(report):
+    assert report.stat().st_size < MOST_BYTES

@@ -1,0 +1,80 @@
+"""1,024 ranks on 64 nodes: they start, meet, end and are recorded; what fails among them is named.
+
+They train nothing (tests/cluster/scripted) and meet as the project's ranks do, at a stand-in for PyTorch's
+store. Limits are those that hold for eight ranks.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.store import Manifest
+from profiling.slurm_text import expand_nodes
+from tests.cluster import wide
+from tests.cluster.test_training import need_mpirun
+from tests.cluster.virtual import Cluster
+
+pytestmark = pytest.mark.wide
+RANKS = wide.NODES * wide.RANKS_PER_NODE
+ODD = 700  # the rank that misbehaves
+
+
+@pytest.fixture(scope="module")
+def large(able, tmp_path_factory) -> Iterator[Cluster]:
+    cluster = wide.start(tmp_path_factory.mktemp("large") / "home")
+    yield cluster
+    cluster.control("stop")
+
+
+def run(cluster: Cluster, folder: Path, launcher: str, more: str = "", **variables: str) -> Manifest:
+    """The manifest of a run of all ranks."""
+    sweep, job = wide.submit(cluster, folder, launcher, more=more, **variables)
+    cluster.wait(job, 600)
+    (manifest,) = sweep.manifests().values()
+    return manifest
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "mpirun"])
+def test_they_meet_and_end_and_are_recorded(large, tmp_path, launcher):
+    if launcher == "mpirun":
+        need_mpirun()
+    manifest = run(large, tmp_path, launcher)
+    assert manifest.done, manifest.reason
+    assert [report.rank for report in manifest.ranks] == list(range(RANKS))
+    assert {report.parameter_digest for report in manifest.ranks} == {"same"}
+    hosts = [report.hostname for report in manifest.ranks]
+    assert len(set(hosts)) == wide.NODES and len(set(hosts[: wide.RANKS_PER_NODE])) == 1
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "mpirun"])
+def test_a_killed_rank_is_named(large, tmp_path, launcher):
+    if launcher == "mpirun":
+        need_mpirun()
+    manifest = run(large, tmp_path, launcher, MISBEHAVE=f"die {wide.NODES} {ODD}")
+    node = f"n{ODD // wide.RANKS_PER_NODE + 1}"
+    assert (manifest.failure, manifest.failed_nodes) == ("rank crash", [node])
+    assert f"rank {ODD} on {node} was killed by signal 9" in manifest.reason
+
+
+def test_a_rank_that_never_comes_is_named(large, tmp_path):
+    misbehave = f"stay-away {wide.NODES} {ODD}"
+    manifest = run(large, tmp_path, "slurm", "hang_limit_s: 240\n", MISBEHAVE=misbehave)
+    assert manifest.failure == "hang"
+    assert f"; rank {ODD} has not started" in manifest.reason
+    (log,) = tmp_path.glob("results/s/run_*/log.txt")
+    assert f"rank {ODD} was here:\n(not started)" in log.read_text()
+    assert log.stat().st_size < 100_000  # one stack for each place, not for each rank
+
+
+def test_a_lost_node_is_named(large, tmp_path):
+    sweep, job = wide.submit(large, tmp_path, "slurm", sbatch=["--no-kill"], BATCH_S="3")
+    large.until(lambda: "batch 2/" in sweep.log_of_running(), 300)
+    node = expand_nodes(large.job(job)["NodeList"])[-1]
+    large.control("kill-node", node)
+    try:
+        large.wait(job)
+    finally:
+        large.control("boot-node", node)
+    (manifest,) = sweep.manifests().values()
+    assert (manifest.failure, manifest.failed_nodes) == ("node failure", [node])

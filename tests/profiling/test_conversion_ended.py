@@ -1,0 +1,140 @@
+"""A conversion that was ended: what is done stays done, and the same call again does the rest."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiling import convert as command
+from profiling.convert import convert, convert_unit, units_of
+from profiling.errors import UserError
+from profiling.identity import Identity
+from profiling.traces import conversion
+from profiling.traces.conversion import Unit, kept, not_kept, share_of
+from tests.profiling.test_convert_many import tables_below
+from tests.profiling.traced_jobs import Planted, trace_of
+
+RANKS = 4
+
+
+def write_traces(folder: Path, ranks: int = RANKS) -> Path:
+    for rank in range(ranks):
+        trace_of(Planted(ranks=ranks), rank).write(folder / f"rank_{rank}.json")
+    return folder
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    (tmp_path / "raw").mkdir()
+    return write_traces(tmp_path / "raw")
+
+
+def test_the_same_call_again_does_the_rest(raw, tmp_path, monkeypatch, capsys):
+    assert convert([raw], out=tmp_path / "whole", jobs=1) == (RANKS, 0)
+    out = tmp_path / "out"
+    for unit in (units := units_of([raw], None, out))[:2]:
+        convert_unit(unit)  # then the job was ended
+    assert not_kept(units) == units[2:]
+    read = []
+    monkeypatch.setattr(
+        command, "_convert_unit", lambda unit, real=command._convert_unit: (read.append(unit), real(unit))[1]
+    )
+    capsys.readouterr()
+    assert convert([raw], out=out, jobs=1) == (RANKS, 0)
+    assert read == units[2:] and f"resuming: 2 of {RANKS} files are converted" in capsys.readouterr().err
+    assert tables_below(out) == tables_below(tmp_path / "whole")
+    assert not list(out.glob(".*"))
+
+
+def test_what_has_changed_since_is_converted_anew(raw, tmp_path):
+    units = units_of([raw], None, tmp_path / "out")
+    for unit in units:
+        convert_unit(unit)
+    assert kept(units[0]) == convert_unit(units[0])
+    os.utime(units[0].path, ns=(1, 1))
+    (units[1].scratch / "outcome.json").write_text("{")
+    (rank,) = units[2].scratch.glob("rank_*")
+    rank.rename(tmp_path / "moved")
+    asked_otherwise = units_of([raw], None, tmp_path / "out", "step.*")
+    assert [kept(unit) is None for unit in (*units, asked_otherwise[3])] == [True, True, True, False, True]
+
+
+def test_a_damaged_file_leaves_nothing_behind(raw, tmp_path):
+    (raw / "rank_1.json").write_text('{"traceEvents": [{"ph": "X", "na')
+    out = tmp_path / "out"
+    assert convert([raw], out=out, jobs=1) == (RANKS - 1, 1)
+    assert not list(out.glob(".*"))
+
+
+def test_a_conversion_that_is_ended_names_what_is_left(raw, tmp_path):
+    code = "import os, signal\nfrom profiling import convert\nreal = convert._convert_unit\n"
+    code += "def one(unit):\n    if unit.path.name == 'rank_2.json': os.kill(os.getpid(), signal.SIGTERM)\n"
+    code += "    return real(unit)\nconvert._convert_unit = one\n"
+    code += f"convert.convert([convert.Path({str(raw)!r})], out=convert.Path('out'), jobs=1)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    left = f"ended before 2 of {RANKS} files were converted: rank_2.json, rank_3.json"
+    line = f"scaleprof: error: {left}; run the same command again to resume\n"
+    assert (ended.returncode, ended.stderr) == (1, line)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def as_rank(monkeypatch, rank: int, size: int, step: int = 0) -> None:
+    task = {
+        "SLURM_JOB_ID": "7", "SLURM_STEP_ID": str(step), "SLURM_PROCID": str(rank),
+        "SLURM_STEP_NUM_TASKS": str(size), "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": f"1(x{size})",
+        "SLURM_NODEID": str(rank),
+    }  # fmt: skip
+    for name, value in task.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_ranks_of_srun_share_the_files_and_the_first_places_them(raw, tmp_path, monkeypatch, capsys):
+    assert convert([raw], out=tmp_path / "whole", jobs=1) == (RANKS, 0)
+    (raw / "rank_1.json").write_text("{")
+    out = tmp_path / "out"
+    for rank in (2, 1, 0):
+        as_rank(monkeypatch, rank, 3)
+        answer = convert([raw], out=out)
+        assert (answer is None) is (rank > 0)
+    assert answer == (RANKS - 1, 1) and "rank_1.json" in capsys.readouterr().err
+    ranks = {path: rows for path, rows in tables_below(tmp_path / "whole").items() if "rank_0001" not in path}
+    assert tables_below(out) == ranks and not list(out.glob(".*"))
+
+
+def test_where_a_rank_was_lost_its_files_are_named_and_the_rest_is_kept(raw, tmp_path, monkeypatch):
+    monkeypatch.setattr(conversion, "LOST_S", 0.2)
+    monkeypatch.setattr(conversion, "_LOOK_S", 0.01)
+    out = tmp_path / "out"
+    as_rank(monkeypatch, 0, 2)
+    with pytest.raises(UserError, match=r"ended before 2 of 4 files were converted: rank_1.json, rank_3"):
+        convert([raw], out=out)
+    as_rank(monkeypatch, 1, 2, step=1)
+    assert convert([raw], out=out) is None
+    as_rank(monkeypatch, 0, 2, step=1)
+    read = []
+    monkeypatch.setattr(command, "_convert_unit", read.append)
+    assert convert([raw], out=out) == (RANKS, 0) and not read
+
+
+def test_a_failure_of_an_earlier_launch_is_tried_again(raw, tmp_path):
+    unit = units_of([raw], None, tmp_path / "out")[0]
+    whole = unit.path.read_bytes()
+    unit.path.write_text("{")
+    os.utime(unit.path, ns=(1, 1))
+    assert convert_unit(unit, "7/0").error and kept(unit, "7/0") and not kept(unit, "7/1") and not kept(unit)
+    unit.path.write_bytes(whole)
+    assert not convert_unit(unit, "7/0").error  # it has changed
+
+
+def test_the_largest_files_are_dealt_first(tmp_path):
+    for number, size in enumerate([1, 50, 7, 40, 3, 30]):
+        (tmp_path / f"{number}").write_bytes(b"x" * size)
+    units = [Unit(path, None, path) for path in sorted(tmp_path.iterdir())]
+    shares = [[unit.path.name for unit in share_of(Identity(rank, 3), units)] for rank in range(3)]
+    assert shares == [["1", "2"], ["3", "4"], ["5", "0"]]
