@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.scripted_ranks import leave_out_calibration
 from jobs import store
 from jobs.backends import has_horovod
 from jobs.by_hand import new_directory
@@ -18,7 +19,6 @@ from jobs.run import make_run
 from jobs.run_id import parse_id
 from jobs.store import Manifest
 from jobs.sweep_file import expand, read_sweep
-from tests.cluster.sweeps import leave_out_calibration
 from tests.cluster.virtual import FOREGROUND, ROOT, Cluster
 from tests.ended_runs import ended_runs
 

@@ -9,6 +9,7 @@ from typing import Any
 from analysis.display.metrics import RANK, Column, Metric, Rows, columns, fields, filled, telling
 from analysis.display.numbers import sortable
 from analysis.measures.scaling.points import POINT_FIELDS, PROFILED, UNPROFILED, point_fields
+from analysis.results.log import attempted
 from analysis.results.study import Source, Study
 from jobs import store
 from jobs.run import ID_FIELDS, Run
@@ -91,9 +92,11 @@ def spent(study: Study) -> list[Spent]:
     counted = {source.path.resolve() for source in study.of_kind("run")}
     sweeps = {source.path.parent for source in study.of_kind("run")} or {study.path}
     alone = (study.path / store.MANIFEST).is_file()
+    unfinished = {attempted(one.point) for one in study.failed if one.kind == "unfinished"}
     runs = []
     for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in _runs_in(sweep)):
-        if not (directory / store.MANIFEST).is_file():
+        # A run that ended since the results were loaded is none that failed.
+        if not (directory / store.MANIFEST).is_file() or attempted(directory.name) in unfinished:
             study.note(f"{directory.name}: its cost is not available, it has not ended")
             continue
         try:
