@@ -257,7 +257,7 @@ def test_few_configurations_are_bars_by_name_and_many_are_panels(tmp_path, batch
         for workers in (2, 4)
         for profile in ("none", "torch")
     ]
-    write_sweep(tmp_path, runs)
+    write_sweep(tmp_path, runs, repetitions={"none": 1, "torch": 1})
     sections = {section.id: section for section in build(load(tmp_path)).sections}
     for id in ("stages", "anatomy"):
         chart = sections[id].charts[0]
