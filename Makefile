@@ -17,7 +17,7 @@ help:
 	@echo "make check      lint, format and types"
 	@echo "make horovod    build Horovod into $(VENV) (DDP does not need it)"
 	@echo "make gpu-fake   stand-ins for NVIDIA's libraries, for tests without a GPU (1.3 GB)"
-	@echo "make test-wide  the test of 64 ranks on 32 virtual nodes (18 GB of memory)"
+	@echo "make test-wide  the tests of 64 and 1,024 ranks on virtual nodes (18 GB of memory)"
 	@echo "make docs       generate docs/columns.md and the tables in the docs"
 	@echo "make format     format the code"
 	@echo "make clean      remove $(VENV), $(RESULTS) and data/demo"
@@ -59,7 +59,8 @@ else
 	$(BIN)/python -m pytest -n auto
 endif
 
-# 64 ranks on 32 virtual nodes: 18 GB of memory, and 7 minutes on two cores, nearly all of them PyTorch's import.
+# 64 ranks on 32 virtual nodes: 18 GB of memory, and 7 minutes on two cores, nearly all of them PyTorch's import. Then
+# six times 1,024 ranks that train nothing on 64 nodes: 11 minutes of processor time.
 test-wide: $(VENV)/.test-ready
 	$(BIN)/python -m pytest tests/cluster -m wide
 

@@ -27,7 +27,8 @@ def main(words: list[str] | None = None) -> int:
     by = output.parse_levels(arguments.by, tuple(LEVELS))
     study = load(arguments.path, arguments.peaks)
     answer = rows(study, by)
-    return output.emit(Answer(answer, columns_of(by), parts(answer, by)), study, arguments)
+    of = study.a_step(row["id"] for row in answer)
+    return output.emit(Answer(answer, columns_of(by), parts(answer, by, of)), study, arguments)
 
 
 if __name__ == "__main__":

@@ -63,11 +63,12 @@ def _of_traces(a: Study, b: Study, arguments: argparse.Namespace) -> int:
     figures = traced_difference.rows(a, b)
     a.log.add(b.log, a.path.resolve() == b.path.resolve())
     if traced_difference.same_traces(figures):
-        parts, said = [], traced_difference.SAME
+        parts, notes = [], [traced_difference.SAME]
     else:
         title = f"{arguments.b.name} (b) compared with {arguments.a.name} (a)"
-        parts, said = [traced_difference.part(figures, title)], traced_difference.sentence(figures)
-    code = output.emit(Answer(figures, traced_difference.METRICS, parts, notes=[said]), a, arguments)
+        parts = [traced_difference.part(figures, title)]
+        notes = [traced_difference.sentence(figures), *traced_difference.unlike(a, b)]
+    code = output.emit(Answer(figures, traced_difference.METRICS, parts, notes=notes), a, arguments)
     return EXIT_FAILED if traced_difference.regressed(figures, arguments.threshold) else code
 
 

@@ -12,7 +12,7 @@ by the longest path without it, not by subtraction (docs/methods.md: critical pa
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.critical_path.rows import COLUMNS, LEVELS, TITLE, caption, columns_of, rows, shown
+from analysis.measures.critical_path.rows import COLUMNS, LEVELS, caption, columns_of, rows, shown, title
 from analysis.results.load import load
 from profiling.errors import run_command
 
@@ -30,7 +30,8 @@ def main(words: list[str] | None = None) -> int:
     study = load(arguments.path, arguments.peaks)
     answer = rows(study, by)
     shown_rows = answer[:_MOST_SHOWN] if by else answer
-    table = Part(TITLE, shown_rows, shown(answer, by), caption(by, len(answer) - len(shown_rows)))
+    of, left_out = study.a_step(row["id"] for row in answer), len(answer) - len(shown_rows)
+    table = Part(title(of), shown_rows, shown(answer, by, of), caption(by, left_out, of))
     return output.emit(Answer(answer, columns_of(by), [table]), study, arguments)
 
 

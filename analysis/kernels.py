@@ -37,7 +37,7 @@ from analysis.measures.kernels.rows import (
 )
 from analysis.published import kernels_published
 from analysis.results.load import load
-from analysis.results.study import Source, Study
+from analysis.results.study import RECORDING, Source, Study
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS
@@ -137,7 +137,7 @@ def _answer(study: Study, other: Study | None, by: Sequence[str], arguments: Any
             runs = list(dict.fromkeys(row["run"] for row in kernels))
             kernels.sort(key=lambda row: (runs.index(row["run"]), -(row["flops_efficiency_pct"] or 0)))
     kept, notes = _first(kernels, columns, arguments)
-    parts = _parts(kept, by, title) if arguments.method == "corrected" else []
+    parts = _parts(study, kept, by, title) if arguments.method == "corrected" else []
     return Answer(kept, columns, parts=parts, title=title, caption=caption, notes=notes)
 
 
@@ -211,13 +211,13 @@ def _first_of_each(rows: Rows, top: int | None) -> Rows:
     return kept
 
 
-def _parts(kept: Rows, by: Sequence[str], title: str) -> list[Part]:
+def _parts(study: Study, kept: Rows, by: Sequence[str], title: str) -> list[Part]:
     """A table a run: its id is too long for a column."""
     runs = list(dict.fromkeys(row["run"] for row in kept))
-    columns = [*naming(by), *shown()]
+    columns = {run: [*naming(by), *shown(study.a_step([run]) == RECORDING)] for run in runs}
     if len(runs) == 1:
-        return [Part(title, kept, columns)]
-    return [Part(run, [row for row in kept if row["run"] == run], columns) for run in runs]
+        return [Part(title, kept, columns[runs[0]])]
+    return [Part(run, [row for row in kept if row["run"] == run], columns[run]) for run in runs]
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """The program of benchmarks.watch: a loop as PyTorch's users write it; by a flag, as TraceML wants it.
 
-    python benchmarks/watch_loop.py CELL STEPS [--traceml]
+    python benchmarks/watch_loop.py CELL STEPS OUT [--traceml]
 
-It prints the processor time of each step, of its thread and of the whole process, after a warmup.
+It writes the processor time of each step, of its thread and of the whole process, after a warmup; and that of
+a fixed piece of work after each step, by which the speed of a shared machine is known.
 """
 
 import json
 import sys
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -48,6 +50,13 @@ CELLS = {
 }
 
 
+def fixed_work(values: torch.Tensor) -> None:
+    """What takes as long in every loop: nobody hooks it."""
+    with torch.no_grad():
+        for _ in range(30):
+            values = torch.add(values, values)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -64,21 +73,22 @@ def main() -> None:
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     criterion = torch.nn.CrossEntropyLoss()
-    of_thread, of_process, times = [time.thread_time_ns()], [time.process_time_ns()], [time.perf_counter_ns()]
+    values = torch.zeros(64)
+    clocks = {"thread": time.thread_time_ns, "process": time.process_time_ns, "wall": time.perf_counter_ns}
+    figures: dict[str, list[int]] = {name: [] for name in (*clocks, "work")}
+    began = {name: clock() for name, clock in clocks.items()}
     for images, labels in loader:
         with step_of(model):
             optimizer.zero_grad()
             criterion(model(images), labels).backward()
             optimizer.step()
-        of_thread.append(time.thread_time_ns())
-        of_process.append(time.process_time_ns())
-        times.append(time.perf_counter_ns())
-
-    def steps_of(clock: list[int]) -> list[int]:
-        return [b - a for a, b in zip(clock[WARM_UP:], clock[WARM_UP + 1 :], strict=False)]
-
-    figures = {"thread": steps_of(of_thread), "process": steps_of(of_process), "wall": steps_of(times)}
-    print("RESULT" + json.dumps(figures), flush=True)
+        for name, clock in clocks.items():
+            figures[name].append(clock() - began[name])
+        work = time.thread_time_ns()
+        fixed_work(values)
+        figures["work"].append(time.thread_time_ns() - work)
+        began = {name: clock() for name, clock in clocks.items()}
+    Path(sys.argv[3]).write_text(json.dumps({name: spent[WARM_UP:] for name, spent in figures.items()}))
 
 
 if __name__ == "__main__":

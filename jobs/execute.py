@@ -159,7 +159,9 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console) 
     ended = run_processes(processes, scratch / store.LOG, Limits(CALIBRATION_LIMIT_S), execution.root)
     if ended.exit_code or not path.exists():
         # Runs are worth running without it: their efficiencies then stand beside the datasheet only.
-        reason = explain(ended.exit_code, ended.reason, log_tail(scratch / store.LOG), ended.kind).text
+        reason = explain(
+            ended.exit_code, ended.reason, log_tail(scratch / store.LOG, largest.ranks), ended.kind
+        ).text
         text = f"calibration failed, measured peaks will be missing: {reason}"
         console.print(Text(text, style="yellow"), soft_wrap=True)
         return

@@ -15,7 +15,8 @@ from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 
-_LOG_TAIL_BYTES = 200_000
+# Of a log: where one of a thousand ranks has died, all others may say at length that they have lost it.
+_LOG_TAIL_BYTES, _BYTES_OF_A_RANK = 200_000, 8_000
 
 
 def make_manifest(
@@ -39,9 +40,10 @@ def make_manifest(
     reports, wrong = read_reports(directory, run)
     failure: Failure | None = None
     if ended.exit_code:
-        failure = explain(ended.exit_code, ended.reason, log_tail(directory / store.LOG), ended.kind)
+        log = log_tail(directory / store.LOG, run.ranks)
+        failure = explain(ended.exit_code, ended.reason, log, ended.kind)
     elif wrong or (wrong := why_not_right(run, reports, directory)):
-        lost = lost_node(log_tail(directory / store.LOG))
+        lost = lost_node(log_tail(directory / store.LOG, run.ranks))
         failure = lost or Failure("wrong result", wrong, EXIT_FAILED)
     versions = {**machine.versions(), **(reports[0].versions if reports else {})}
     return Manifest(
@@ -131,10 +133,10 @@ def _short(value: float) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def log_tail(log: Path) -> str:
-    """The end of a log, where the reason of a failure stands; "" if there is none."""
+def log_tail(log: Path, ranks: int = 1) -> str:
+    """The end of a log of so many ranks, where the reason of a failure stands; "" if there is none."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES - ranks * _BYTES_OF_A_RANK))
         return file.read().decode("utf-8", "replace")

@@ -249,9 +249,7 @@ class RanksLost(UserError):
 
 
 def _what_is_left(left: Sequence[Unit], of: int) -> str:
-    names = [unit.path.name for unit in left]
-    shown = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
-    line = f"ended before {len(left)} of {of} files were converted: {shown}"
+    line = f"ended before {len(left)} of {of} files were converted: {_named([one.path for one in left])}"
     return f"{line}; run the same command again to resume"
 
 
@@ -302,10 +300,18 @@ def _complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]
     unknown = [unit.path for unit, outcome in zip(units, outcomes, strict=True) if outcome.unrecognised]
     lines = [outcome.error for outcome in outcomes if outcome.error and not outcome.unrecognised]
     if len(unknown) > 1:
-        names = [path.name for path in unknown]
-        shown = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
-        return [*lines, f"{len(unknown)} files are in an unrecognised format: {shown}; {_supported()}"]
+        return [
+            *lines,
+            f"{len(unknown)} files are in an unrecognised format: {_named(unknown)}; {_supported()}",
+        ]
     return [*lines, *(outcome.error for outcome in outcomes if outcome.unrecognised)]
+
+
+def _named(paths: Sequence[Path]) -> str:
+    """The first of some files by name, in a line."""
+    return ", ".join(path.name for path in paths[:_MOST_NAMED]) + (
+        ", ..." if len(paths) > _MOST_NAMED else ""
+    )
 
 
 def _of_jobs(placed: Iterable[Placed]) -> list[str]:

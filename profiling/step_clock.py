@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-_now_ns = time.perf_counter_ns  # looked up once: it is read eight times a step
-
 # Between the clocks of a device and its host; what differs by more was not read when it was meant to be.
 MOST_DRIFT = 5e-4
 
@@ -42,7 +40,7 @@ class HostClock:
         self._epoch_ns = 0
 
     def tick(self) -> None:
-        self._add(_now_ns())
+        self._add(time.perf_counter_ns())
 
     def start(self) -> None:
         # Set against the epoch once: the wall clock may be adjusted while the loop runs.

@@ -11,7 +11,7 @@ from typing import Any
 from profiling.errors import UserError
 
 FORMATS = ("svg", "png")
-LIMIT_S = 120  # for the page to open, and for each chart: seconds on an idle machine
+LIMIT_S = 300  # for the page to open, and for each chart: 1 to 2 s where the machine has little else to do
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,12 @@ def draw(page: Path, orders: Sequence[Order], image_format: str, scale: float) -
     Raises:
         UserError: there is no Chromium or Chrome, or it does not start.
     """
-    from choreographer.errors import BrowserClosedError, BrowserFailedError, ChromeNotFoundError
+    from choreographer.errors import (
+        BrowserClosedError,
+        BrowserFailedError,
+        ChromeNotFoundError,
+        DevtoolsProtocolError,
+    )
 
     # What the browser says of itself (fonts, D-Bus, GPU) is no message to the user.
     logging.getLogger("choreographer").setLevel(logging.CRITICAL)
@@ -49,7 +54,9 @@ def draw(page: Path, orders: Sequence[Order], image_format: str, scale: float) -
         raise UserError(
             "no Chromium or Chrome on this machine: install one, or set BROWSER_PATH to its file"
         ) from None
-    except (BrowserClosedError, BrowserFailedError, TimeoutError, OSError) as error:
+    except TimeoutError:
+        raise UserError(f"Chromium drew no figure: no answer in {LIMIT_S} s") from None
+    except (BrowserClosedError, BrowserFailedError, DevtoolsProtocolError, OSError) as error:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"Chromium drew no figure: {cause}") from None
 

@@ -21,6 +21,8 @@ _MOST_LABELS = 4  # lines that are named at their end instead of in a legend
 _LONGEST_LABEL = 22  # characters
 _LETTER = 7  # pixels
 _LEAST_APART = 0.06  # of the chart's height, between labels
+_MOST_ABOVE = 2.0  # times the highest point, to which error bars stretch the axis
+_ROOM = 1.1  # of the highest point, where they would stretch it further
 _MOST_IDEAL = 6  # lines that have an ideal line each
 
 Name = Callable[[str, Any], str]
@@ -85,7 +87,24 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
     whole = grid.layout(layout(axes.title), _axis(points, axes), axes.unit, encoding, name)
     labels = [len(trace["name"]) for trace in traces if "text" in trace]
     whole["margin"] = {**whole["margin"], "r": whole["margin"]["r"] + _LETTER * max(labels, default=0)}
-    return {"data": [*traces, *_ideal(traces, axes, grid)], "layout": whole}
+    ideal = _ideal(traces, axes, grid)
+    if top := _cut_at(points, axes, ideal):
+        for axis in (whole[name] for name in whole if name.startswith("yaxis")):
+            axis["range"] = [0, top]
+    return {"data": [*traces, *ideal], "layout": whole}
+
+
+def is_cut(figure: Figure) -> bool:
+    """Whether some error bars end beyond the chart."""
+    return "range" in figure["layout"]["yaxis"]
+
+
+def _cut_at(points: pd.DataFrame, axes: Axes, ideal: Sequence[Mapping[str, Any]]) -> float | None:
+    """Where the vertical axis ends if error bars would make the points a line at zero; None: they do not."""
+    if f"{axes.y}_high" not in points:
+        return None
+    highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
+    return _ROOM * float(highest) if points[f"{axes.y}_high"].max() > _MOST_ABOVE * highest else None
 
 
 def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     told = [field for field in _who(own, group_by) if field.name not in ("nodes", "gpus_per_node")]
     bases: dict[str, None] = {}
     for row in own:
-        if row.get("base") and row["world_size"] == row["base_world_size"]:
+        if row.get("base") and row["world_size"] == row["base_world_size"]:  # "": it has none
             who = " ".join(str(row.get(field.name)) for field in told)
             rate = f"{digits(row['base_images_per_s'])} images/s on {row['base']}"
             bases[f"{who}: {rate}" if who else rate] = None
@@ -123,7 +123,9 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     Args:
         intervals: beside the parts, too: for pages, which are wider than terminals.
     """
-    scaled = [row for row in own if row["world_size"] != row["base_world_size"]]
+    scaled = [
+        loss.without_meaningless_parts(row) for row in own if row["world_size"] != row["base_world_size"]
+    ]
     if not scaled:
         return None
     split = [row for row in scaled if row["loss_exposed_transfer_pct"] is not None]

@@ -57,9 +57,7 @@ def main() -> int:
         help="also write each chart as an image for a paper, with its caption and its data as CSV; needs "
         "Chromium or Chrome",
     )  # fmt: skip
-    parser.add_argument(
-        "--figure-format", choices=FORMATS, default=FORMATS[0], help="of the images [%(default)s]"
-    )
+    parser.add_argument("--figure-format", choices=FORMATS, help=f"of the images [{FORMATS[0]}]")
     parser.add_argument("--overwrite", action="store_true", help="replace the files that --figures writes")
     output.add_peaks_flag(parser)
     arguments = parser.parse_args()
@@ -69,6 +67,8 @@ def main() -> int:
 
     if arguments.figures:
         figures.check_folder(arguments.figures, arguments.overwrite)
+    elif arguments.overwrite or arguments.figure_format:
+        raise UserError("--overwrite and --figure-format are about figures: use them with --figures")
     for flag in ("run", "batches"):
         if getattr(arguments, flag) and not arguments.trace:
             raise UserError(f"--{flag} selects what the timeline holds: use it with --trace")
@@ -125,7 +125,7 @@ def _write(arguments: argparse.Namespace, file: Path, page: Page) -> None:
         raise UserError(f"cannot write {target}: {error.strerror}; name a file with --output") from None
     print(target)
     if arguments.figures:
-        files = write_figures(page, target, arguments.figures, arguments.figure_format)
+        files = write_figures(page, target, arguments.figures, arguments.figure_format or FORMATS[0])
         print(f"{arguments.figures}: {len(files)} files", file=sys.stderr)
 
 

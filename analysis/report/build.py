@@ -25,7 +25,7 @@ from analysis.report import (
 from analysis.report.base import Context, SectionKind
 from analysis.report.opening import drawings
 from analysis.report.render import Filter, Page
-from analysis.report.sentences import Sentence
+from analysis.report.sentences import SCALES, Sentence
 from analysis.report.verdict import verdict
 from analysis.report.views import called
 from analysis.results.log import in_counts
@@ -128,7 +128,8 @@ def _subtitle(study: Study) -> str:
         counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
         return f"{kinds}; unreadable: {bad}"
-    counted = f"{len(study.sources)} runs used" + (f", {in_counts(failed)}" if failed else "")
+    used = len(study.sources)
+    counted = f"{used} run{'s' if used != 1 else ''} used" + (f", {in_counts(failed)}" if failed else "")
     started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
     devices = sorted({_device(manifest) for manifest in manifests})
     return f"{counted}; {', '.join(devices)}; started {started} UTC"
@@ -179,7 +180,25 @@ def _of_own(context: Context) -> list[Sentence]:
     # An efficiency across devices is not one of scaling: who reads no further has to know it.
     mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points_of(context.study, None))]
     place = 1 + next((n for n, one in enumerate(sentences) if one.figure == "scaling"), 0)
-    return [*sentences[:place], *(Sentence(text, "left-out") for text in mixed), *sentences[place:]]
+    return [
+        *_not_complete(context.study),
+        *sentences[:place],
+        *(Sentence(text, "left-out") for text in mixed),
+        *sentences[place:],
+    ]
+
+
+def _not_complete(study: Study) -> list[Sentence]:
+    """That runs of the sweep are missing, which more runs may change what is said."""
+    counted = [failure for failure in study.failed if failure.kind != "excluded"]
+    missing = sum(failure.kind == "unfinished" for failure in counted)
+    if not missing:
+        return []
+    text = (
+        f"The sweep is not complete: {missing} of {len(study.of_kind('run')) + len(counted)} runs have not "
+        "ended, so all that follows may change."
+    )
+    return [Sentence(text, "left-out", answers=SCALES)]
 
 
 def _of_reference(rows: Rows) -> Sequence[Sentence]:

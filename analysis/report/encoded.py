@@ -37,7 +37,12 @@ def line_chart(
     ]
     figure = lines.lines(pd.DataFrame(sized), encoding, axes, _name)
     wide, runs = bool(encoding.columns), runs_in_words(points)
-    return Chart(id, figure, label, in_words(encoding), wide, runs)
+    cut = (
+        " Some error bars are cut at the upper edge; the table has their ends."
+        if lines.is_cut(figure)
+        else ""
+    )
+    return Chart(id, figure, label, f"{in_words(encoding)}{cut}".strip(), wide, runs)
 
 
 def bar_chart(

@@ -141,8 +141,8 @@ def caption(figure: Figure, page: Page) -> str:
     ]
     runs = f"{chart.runs}." if chart.runs else ""
     shown = [f"{chart.title}. {chart.label}.", chart.caption, *axes, runs]
-    source = f"Source: {page.title} ({page.subtitle})."
-    return "\n".join([" ".join(filter(None, shown)), figure.section.text, source])
+    source = f"Source: {page.title} ({page.subtitle.rstrip('.')})."
+    return "\n".join(filter(None, [" ".join(filter(None, shown)), figure.section.text, source]))
 
 
 def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,11 +1,13 @@
 """Which kernels take the time, what do more ranks change in them, what bounds them, how busy are GPUs?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from analysis.display import plots
 from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, picked
+from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels import hotspots
@@ -41,7 +43,14 @@ def _top(context: Context) -> Content:
     for row in rows:
         of_run.setdefault(row.get("run") or sources[0].id, []).append(row)
     by_id = {source.id: source for source in sources}
-    shown = max(of_run, key=lambda run: _gpus(by_id[run]))
+    # Traces are of unlike jobs; of the runs of a sweep those on the most ranks matter most.
+    shown = max(
+        of_run,
+        key=lambda run: (
+            by_id[run].kind != "trace" and (by_id[run].world_size or 0),
+            of_run[run][0]["ms_per_batch"],
+        ),
+    )
     top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
     every: Rows = [{**by_id[run].fields, "repetition": by_id[run].repetition} for run in of_run]
     names = dict(zip(of_run, labels_of(every, context.factors), strict=True))
@@ -58,13 +67,19 @@ def _top(context: Context) -> Content:
         "no other operator. Efficiencies are relative to the datasheet's peak."
     )
     view = as_view(part, "kernel-table", context.factors, searchable=True)
-    first = of_run[shown][0]
-    finding = f"Longest: {first['kernel']}, {first['ms_per_batch']:.3g} ms per step ({names[shown]})."
-    return Content(text, [chart], [view], finding=finding)
+    return Content(text, [chart], [view], finding=_longest(of_run[shown][0], by_id, shown, names))
 
 
-def _gpus(source: Source) -> int:
-    return source.world_size or 0
+def _longest(
+    kernel: Mapping[str, Any], by_id: Mapping[str, Source], run: str, names: Mapping[str, str]
+) -> str:
+    """The longest kernel: of all jobs of traces, or of the runs on the most ranks; and whose it is."""
+    source = by_id[run]
+    sizes = {by_id[one].world_size for one in names}
+    where = " on the most ranks" if source.kind != "trace" and len(sizes) > 1 else ""
+    per = "in the recording" if source.without_steps else "per step"
+    whose = f" ({names[run]})" if len(names) > 1 else ""
+    return f"Longest{where}: {kernel['kernel']}, {digits(kernel['ms_per_batch'], 3)} ms {per}{whose}."
 
 
 def _top_note(of_run: dict[str, Rows]) -> str:

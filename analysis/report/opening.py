@@ -1,7 +1,7 @@
 """What does the first screen show beside its sentences? A small drawing of what each answer rests on."""
 
-from analysis.display.metrics import Rows
 from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.measures.scaling.loss import without_meaningless_parts
 from analysis.prediction.simulate import in_words
 from analysis.report import prediction, small
 from analysis.report.base import Context
@@ -15,7 +15,7 @@ _LEAST = 0.05  # of a bar: percent, percentage points
 
 def drawings(context: Context) -> dict[str, small.Drawing]:
     """Question of the opening -> its drawing, where there is something to draw."""
-    drawn = {SCALES: _scaling(context), LOST: _lost(context.own), TRY: _gains(context)}
+    drawn = {SCALES: _scaling(context), LOST: _lost(context), TRY: _gains(context)}
     return {question: drawing for question, drawing in drawn.items() if drawing}
 
 
@@ -42,17 +42,23 @@ def _scaling(context: Context) -> small.Drawing | None:
     return small.lines([(name, lines[name]) for name in names], "%", label)
 
 
-def _lost(own: Rows) -> small.Drawing | None:
-    """The largest parts of the loss, of the configuration that keeps least."""
-    known = [row for row in own if row.get("loss_unattributed_pct") is not None]
-    if not known:
+def _lost(context: Context) -> small.Drawing | None:
+    """The largest parts of the loss, of the configuration that keeps least; None where they are not known."""
+    scaled = [row for row in context.own if row["world_size"] != row["base_world_size"]]
+    if not scaled:
         return None
-    worst = min(known, key=lambda row: row["scaling_efficiency_pct"])
+    # The parts of another configuration would be taken for those of the one that the sentences are of.
+    worst = without_meaningless_parts(min(scaled, key=lambda row: row["scaling_efficiency_pct"]))
+    if worst["loss_unattributed_pct"] is None:
+        return None
     parts = finest({name: worst.get(f"loss_{name}_pct") for name in EVERY})
     parts["unattributed"] = number(worst, "loss_unattributed_pct")
     largest = sorted(parts.items(), key=lambda part: -part[1])[:_MOST_BARS]
     shown = [(name.replace("_", " "), value) for name, value in largest if value >= _LEAST]
-    label = f"Percentage points of scaling efficiency lost on {worst['world_size']} ranks, largest parts"
+    of = called(worst, context.series)
+    label = (
+        f"Percentage points of scaling efficiency lost on {worst['world_size']} ranks ({of}), largest parts"
+    )
     return small.bars(shown, "points", label) if shown else None
 
 

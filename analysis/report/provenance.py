@@ -8,6 +8,7 @@ from analysis.measures.scaling import expense
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view
+from analysis.results.log import in_counts
 from analysis.results.study import Study
 from jobs.store import Facts, Manifest
 
@@ -37,13 +38,14 @@ def _cost(context: Context) -> Content:
 def _left_out(context: Context) -> Content:
     """All points that do not count, and what is to be said of those that do."""
     study = context.study
-    failed = [f"{failure.kind}: {failure.point}: {failure.reason}" for failure in study.failed
-              if failure.kind != "excluded"]  # fmt: skip
+    wrong = [failure for failure in study.failed if failure.kind != "excluded"]
+    failed = [f"{failure.kind}: {failure.point}: {failure.reason}" for failure in wrong]
     notes = [*failed, *not_in_sweep(study.failed), *(f"note: {note}" for note in study.notes())]
     text = "Failed runs, combinations that the sweep leaves out and why, and notes on the data."
     if not notes:
         text = "No run failed, the sweep leaves out no combination, and there are no notes on the data."
-    finding = f"Failed runs: {len(failed)}; other notes: {len(notes) - len(failed)}." if notes else text
+    said = in_counts(wrong) if wrong else "no run failed"
+    finding = f"{said[0].upper()}{said[1:]}; other notes: {len(notes) - len(failed)}." if notes else text
     return Content(text, notes=notes, finding=finding)
 
 

@@ -21,7 +21,7 @@ from analysis.report.render import Chart
 from analysis.report.sentences import number, ranks_in_words
 from analysis.report.verdict import has_scaled, unscaled
 from analysis.report.views import as_view, called, facts
-from analysis.results.study import Study
+from analysis.results.study import RECORDING, Study
 
 _LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": "#000000"}
 
@@ -80,7 +80,10 @@ def _table(context: Context) -> Content:
     )
     best = max(context.own, key=lambda row: row["images_per_s"])
     rate = f"{digits(best['images_per_s'], 3)} images/s on {ranks_in_words(best['world_size'])}"
-    finding = f"{len(context.own)} configurations; the fastest reaches {rate}."
+    count = len(context.own)
+    finding = (
+        f"{count} configurations; the fastest reaches {rate}." if count > 1 else f"1 configuration: {rate}."
+    )
     return Content(text, tables=views, finding=finding)
 
 
@@ -101,10 +104,8 @@ def _loss(context: Context) -> Content:
         "% minus the scaling efficiency."
     )
     if not attributable:
-        text = (
-            "The parts of the loss are not available: no configuration has profiled runs both of "
-            "itself and of its baseline."
-        )
+        notes = dict.fromkeys(row["loss_note"] for row in part.rows if row["loss_note"])
+        text = f"The parts of the loss are not available: {next(iter(notes), 'no profiled runs')}."
     charts = [_loss_chart(context, attributable)] if attributable else []
     return Content(text, charts, [as_view(part, "loss-table", context.factors)])
 
@@ -161,8 +162,10 @@ def _anatomy(context: Context) -> Content:
     """Where it goes, by what runs: parts that add up."""
     rows = anatomy_of_points(context.study)
     bars = named(_bars(rows), context.factors)
-    label = "Milliseconds per step of computation, communication, data loading and idle time"
-    chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, "Anatomy of a step", label)
+    of = context.study.a_step(row.get("job") or "" for row in rows)
+    per = "in the recording" if of == RECORDING else "per step"
+    label = f"Milliseconds {per} of computation, communication, data loading and idle time"
+    chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, f"Anatomy of {of}", label, of=f"ms {per}")
     text = (
         "Mean over the attributed steps of all ranks and runs of a configuration, while the profiler "
         "records. The parts sum to the wall time. Time in which two of them overlap counts for the first "
@@ -170,28 +173,34 @@ def _anatomy(context: Context) -> Content:
         "enters the collective, transfer after that. Host-bound idle time: waiting for the next kernel "
         "launch."
     )
-    whole, within = anatomy.parts(rows)
+    whole, within = anatomy.parts(rows, of=of)
     ids = {"anatomy-table": whole, "anatomy-within": within}
     views = [as_view(part, id, context.factors) for id, part in ids.items()]
     named_parts = {name.replace("_", " "): f"{name}_ms" for name in plots.PART_COLOURS}
     charts = [one for one in (chart, chart_by_rank(context)) if one]
-    return Content(text, charts, views, finding=_longest(_bars(rows), named_parts, "part"))
+    return Content(text, charts, views, finding=_longest(_bars(rows), named_parts, "part", per))
 
 
-def _longest(rows: Rows, names: Mapping[str, str], what: str) -> str:
-    """The largest share of a step in the configuration of most ranks; empty if nothing is known of it.
+def _longest(rows: Rows, names: Mapping[str, str], what: str, per: str = "per step") -> str:
+    """The longest part of a step: of all jobs of traces, or of the runs on the most ranks; "": none is known.
 
     Args:
         names: what each part is called -> its column.
     """
-    most = max(rows, key=lambda row: (row.get("nodes") or 1) * (row.get("gpus_per_node") or 1), default={})
-    known = {name: number(most, column) for name, column in names.items()}
-    known = {name: ms for name, ms in known.items() if ms > 0}
-    if not known:
-        return ""
-    longest = max(known, key=known.__getitem__)
-    share = 100 * known[longest] / sum(known.values())
-    return f"Longest {what} on the most ranks: {longest}, {known[longest]:.3g} ms per step ({share:.0f} %)."
+    found: list[tuple[int, float, str]] = []
+    jobs = {row["job"] for row in rows if row.get("job")}
+    for row in rows:
+        # Jobs are unlike each other: more ranks make none of them matter more.
+        ranks = 1 if jobs else (row.get("nodes") or 1) * (row.get("gpus_per_node") or 1)
+        known = {name: number(row, column) for name, column in names.items() if number(row, column) > 0}
+        if known:
+            longest = max(known, key=known.__getitem__)
+            share = 100 * known[longest] / sum(known.values())
+            whose = f", {row['job']}" if len(jobs) > 1 else ""
+            text = f"{longest}, {digits(known[longest], 3)} ms {per} ({share:.0f} %{whose})."
+            found.append((ranks, known[longest], text))
+    where = "" if jobs else " on the most ranks"
+    return f"Longest {what}{where}: {max(found)[2]}" if found else ""
 
 
 def _bars(rows: Rows) -> Rows:

@@ -10,7 +10,7 @@ from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.anatomy.traces import anatomy_of, traces_of
-from analysis.measures.kernels.of_run import kernels_of
+from analysis.measures.kernels.of_run import kernels_of_each
 from analysis.measures.lateness import stragglers
 from analysis.measures.scaling import traced
 from analysis.report.base import Content, Context, SectionKind
@@ -157,15 +157,14 @@ SCALING = SectionKind(
 
 
 def opening(context: Context) -> list[Sentence]:
-    """What the traces say, the most important first; of several jobs the one of most recorded ranks."""
+    """What the traces say, the most important first; of several jobs the largest of all, and whose it is."""
     source = max(context.traces, key=lambda one: (len(one.job.ranks) if one.job else 0, one.world_size or 0))
-    several = f" ({source.id})" if len(context.traces) > 1 else ""
     return [
         *_scales(context),
-        *_batch(context, source, several),
+        *_batch(context, source),
         *_late(context),
-        *_collective(context, source),
-        *_kernel(context, source),
+        *_collective(context),
+        *_kernel(context),
         *_not_compared(context),
         Sentence(NOT_KNOWN, "traces"),
     ]
@@ -194,21 +193,21 @@ def _not_compared(context: Context) -> list[Sentence]:
     return [Sentence(found.assumed, "traces")] if several and not found.scales else []
 
 
-def _batch(context: Context, source: Source, several: str) -> list[Sentence]:
+def _batch(context: Context, source: Source) -> list[Sentence]:
     traces = traces_of(context.study, [source])
     parts = [row for one in traces for row in anatomy.means(source, anatomy_of(one), ())]
     if not parts:
         return []
     row = parts[0]
-    whole = source.job is not None and source.job.batches_from == WHOLE
     fine = _parts(row)
     order = sorted(fine, key=lambda name: -fine[name])
     shares = [f"{100 * fine[name] / row['wall_ms']:.0f} % {_NEXT[name]}" for name in order[:3] if fine[name]]
-    what = "The recording" if whole else "A step"
+    whose = _whose(context, source.id)
+    what = "The recording" if source.without_steps else "A step"
     there = len(source.job.ranks) if source.job else 1
     over = f", mean over {there} ranks" if there > 1 else ""
     return [Sentence(
-        f"{what} takes {row['wall_ms']:.4g} ms{several}{over}: {', '.join(shares)}.", "anatomy"
+        f"{what} takes {row['wall_ms']:.4g} ms{whose}{over}: {', '.join(shares)}.", "anatomy"
     )]  # fmt: skip
 
 
@@ -217,34 +216,44 @@ def _late(context: Context) -> list[Sentence]:
     return [Sentence(text, "stragglers") for text in stragglers.sentences(rows_of(late))] if late else []
 
 
-def _collective(context: Context, source: Source) -> list[Sentence]:
+def _whose(context: Context, job: str) -> str:
+    """The job that a sentence is of, where there are several."""
+    return f" ({job})" if len(context.traces) > 1 else ""
+
+
+def _collective(context: Context) -> list[Sentence]:
     try:
-        rows = [row for row in communication.rows(context.study) if row["id"] == source.id]
+        rows = communication.rows(context.study)
     except UserError:
         return []
     known = [row for row in rows if row.get("exposed_ms") is not None]
     if not known:
         return []
     most = max(known, key=lambda row: row["exposed_ms"])
+    whose = _whose(context, most["id"])
     of = f" of {most['group_size']} ranks" if most["group_size"] else ""
     speed = f", at {most['busbw_gb_per_s']:.3g} GB/s bus bandwidth" if most.get("busbw_gb_per_s") else ""
     return [Sentence(
         f"Collective with the most exposed time: {most['collective']}{of}, {most['exposed_ms']:.3g} ms per "
-        f"step{speed}.", "communication",
+        f"step{speed}{whose}.", "communication",
     )]  # fmt: skip
 
 
-def _kernel(context: Context, source: Source) -> list[Sentence]:
-    if not source.tables("kernels"):
+def _kernel(context: Context) -> list[Sentence]:
+    jobs = [source for source in context.traces if source.tables("kernels")]
+    found = [
+        (row, source)
+        for source, rows in kernels_of_each(context.study, jobs, by=("class",))
+        for row in rows
+        if row["class"] not in _NO_MODEL
+    ]
+    if not found:
         return []
-    rows = [row for row in kernels_of(context.study, source, by=("class",)) if row["class"] not in _NO_MODEL]
-    if not rows:
-        return []
-    top = rows[0]
-    whole = source.job is not None and source.job.batches_from == WHOLE
-    per = "in the recording" if whole else "per step"
+    top, source = max(found, key=lambda one: one[0]["ms_per_batch"])
+    per = "in the recording" if source.without_steps else "per step"
+    whose = _whose(context, source.id)
     bound = f", {top['bound']}-bound" if top.get("bound") in ("compute", "bandwidth") else ""
     return [Sentence(
         f"Largest class of the model's kernels: {top['class']}, {top['ms_per_batch']:.4g} ms {per} "
-        f"({top['share_pct']:.0f} % of the time of all kernels{bound}).", "kernels",
+        f"({top['share_pct']:.0f} % of the time of all kernels{bound}){whose}.", "kernels",
     )]  # fmt: skip

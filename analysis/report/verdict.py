@@ -11,6 +11,7 @@ import numpy as np
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.measures.scaling.figures import above_ideal
+from analysis.measures.scaling.loss import UNATTRIBUTED_SHARE
 from analysis.measures.scaling.points import point_names
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.report.advice import (
@@ -46,8 +47,6 @@ from jobs.run import own_names
 LEAST_UNREPEATED_PCT = 5.0
 # A part of the batch that makes up less than this share of what was lost is not what limits it.
 LIMITING_SHARE = 0.25
-# Profiled runs that leave more than this share of the loss without a part do not tell its cause.
-UNATTRIBUTED_SHARE = 0.5
 # A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.results import load_reference
-from analysis.results.log import Failure
+from analysis.results.log import Failure, attempted
 from analysis.results.study import Contents, Source, Study
 from analysis.results.unconverted import how_to_convert
 from jobs import store
@@ -249,18 +249,19 @@ def _has_rows(path: Path) -> bool:
         return True  # it is damaged: who reads it says so
 
 
-def _attempted(name: str) -> str:
-    """The point (and repetition) that a run was an attempt at: its id without the exit code."""
-    return re.sub(r"_ret_-?\d+$", "", name)
-
-
 def _forget_superseded(contents: Contents) -> None:
     """A point that failed and was done later is no failed point, but worth a line."""
-    done = {_attempted(source.id) for source in contents.sources}
+    done = {attempted(source.id) for source in contents.sources}
     for failure in list(contents.log.failed):
-        if _attempted(failure.point) in done:
+        if attempted(failure.point) in done:
             contents.log.failed.remove(failure)
             contents.note(f"{failure.point} failed once ({failure.reason}) and succeeded in a later attempt")
+
+
+_NOT_RUN = (
+    "not run yet; unless the sweep is still running, run the same command again (jobs.sweep, or the batch "
+    "job)"
+)
 
 
 def _read_sweep(contents: Contents, path: Path) -> None:
@@ -275,13 +276,9 @@ def _read_sweep(contents: Contents, path: Path) -> None:
         contents.note(f"{record} is damaged ({error}): runs that were left out are unknown")
         return
     contents.log.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
-    known = {_attempted(source.id) for source in contents.sources}
-    known |= {_attempted(failure.point) for failure in contents.log.failed}
-    contents.log.failed += [
-        Failure(point, "not run yet; run the same command again (jobs.sweep, or the batch job)", "unfinished")
-        for point in order
-        if point not in known
-    ]
+    known = {attempted(source.id) for source in contents.sources}
+    known |= {attempted(failure.point) for failure in contents.log.failed}
+    contents.log.failed += [Failure(point, _NOT_RUN, "unfinished") for point in order if point not in known]
 
 
 def _read_calibration(contents: Contents, path: Path) -> None:

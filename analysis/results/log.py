@@ -1,5 +1,6 @@
 """What is said of results beside an answer: which runs do not count and why, and notes on the others."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,11 @@ class Failure:
     point: str
     reason: str
     kind: FailureKind
+
+
+def attempted(name: str) -> str:
+    """The point (and repetition) that a run was an attempt at: its id without the exit code."""
+    return re.sub(r"_ret_-?\d+$", "", name)
 
 
 _IN_WORDS: dict[FailureKind, str] = {

@@ -21,6 +21,7 @@ from analysis.results.log import Failure, FailureKind, Log
 from jobs.run import Run, fields_of, own_names
 from jobs.store import Calibration, Manifest
 from profiling import database
+from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 from profiling.traced_job import TracedJob
 
@@ -33,6 +34,9 @@ Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics"]
 NOT_OF_POINT = fields_of("observation", "length")
 
 UNKNOWN_HOST = "unknown"
+
+# What the figures of a source are of.
+A_STEP, RECORDING = "a step", "the whole recording"
 
 _Answer = TypeVar("_Answer")
 
@@ -75,6 +79,11 @@ class Source:
         """What it is a run of, in the order of Run's fields; a profiled run and its twin are of one."""
         own = tuple((name, self.fields[name]) for name in own_names(self.fields))
         return (*(self.fields.get(name) for name in Run.model_fields if name not in NOT_OF_POINT), *own)
+
+    @property
+    def without_steps(self) -> bool:
+        """Whether nothing separates the steps of its traces: the whole recording counts as one."""
+        return self.job is not None and self.job.batches_from == WHOLE
 
     @property
     def gpus_per_rank(self) -> int:
@@ -245,6 +254,14 @@ class Study:
             answer = self.use(source, function)
             if answer is not None:
                 yield source, answer
+
+    def a_step(self, ids: Iterable[str]) -> str:
+        """What figures of these sources are of: ``a step``, or the whole recording where none is known."""
+        of = dict.fromkeys(ids)
+        without = [source.id for source in self.recorded if source.without_steps and source.id in of]
+        if not without:
+            return A_STEP
+        return RECORDING if len(without) == len(of) else f"{A_STEP} (of {', '.join(without)}: {RECORDING})"
 
     def kept(self, what: str) -> dict[Any, Any]:
         """What a measure keeps for the next question, by keys of its own.

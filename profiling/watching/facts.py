@@ -27,6 +27,7 @@ class ModelFacts:
         elements: of each trained parameter how many.
         grad: the precision in which DDP exchanges gradients; "": not known.
         device: of its parameters.
+        group_size: ranks in the program's process group.
     """
 
     name: str = ""
@@ -35,6 +36,12 @@ class ModelFacts:
     elements: dict[str, int] = field(default_factory=dict)
     grad: str = ""
     device: "torch.device | None" = None
+    group_size: int = 1
+
+    @property
+    def is_unwrapped(self) -> bool:
+        """Whether there are other ranks, and nothing was seen by which they exchange gradients."""
+        return self.group_size > 1 and "/" not in self.backend and self.backend != "horovod"
 
     @property
     def on_gpu(self) -> bool:
@@ -53,6 +60,7 @@ def facts_of(model: "torch.nn.Module | None") -> ModelFacts:
         elements={name: one.numel() for name, one in parameters if one.requires_grad},
         grad=_precision_of_gradients(model),
         device=parameters[0][1].device if parameters else None,
+        group_size=_group_size(),
     )
 
 
@@ -71,6 +79,10 @@ def has_group() -> bool:
     """Whether the program has a process group of PyTorch's."""
     distributed = sys.modules.get("torch.distributed")
     return bool(distributed and distributed.is_available() and distributed.is_initialized())
+
+
+def _group_size() -> int:
+    return int(sys.modules["torch.distributed"].get_world_size()) if has_group() else 1
 
 
 def _backend(model: "torch.nn.Module | None") -> str:

@@ -179,44 +179,50 @@ def steps_of(segments: Segments, per_step: int = 1) -> Steps:
     staged = np.flatnonzero(counted & np.isin(kind, STAGES))
     step, kind = of_step[staged], kind[staged]
     begin_ns, end_ns = segments.begin_ns[staged], segments.end_ns[staged]
+    stages_ns = _stages(kind, step, begin_ns, end_ns, count)
     first = np.searchsorted(step, np.arange(count))
     if by == BY_MARKER:
         pieces = np.flatnonzero(counted)
         start_ns = segments.begin_ns[pieces[np.searchsorted(of_step[pieces], np.arange(count))]]
         stop_ns = segments.end_ns[ends]
+        # What a marked step does before its first stage is load.
+        there = np.isin(np.arange(count), step)
+        stages_ns[LOAD][there] += begin_ns[first[there]] - start_ns[there]
     else:
         start_ns = begin_ns[first]
         goes_on = np.append(last_pause[1:] == UNKNOWN, False)
         stop_ns = np.where(goes_on, np.append(start_ns[1:], 0), segments.end_ns[ends])
-    # Each segment lasts until the next of its step begins.
-    last_of_step = np.append(step[1:] != step[:-1], True)
-    until_ns = np.where(last_of_step, end_ns, np.append(begin_ns[1:], 0))
-
-    def total(one: int, of_each: np.ndarray) -> np.ndarray:
-        here = kind == one
-        return np.bincount(step[here], of_each[here], count).astype(np.int64)
-
-    stages_ns = {one: total(one, until_ns - begin_ns) for one in STAGES}
-    # A compiled forward pass is not seen: it is what lies between load and backward.
-    unseen = np.flatnonzero((kind[:-1] == LOAD) & (kind[1:] == BACKWARD) & ~last_of_step[:-1])
-    unseen_ns = np.bincount(step[unseen], (until_ns - end_ns)[unseen], count).astype(np.int64)
-    stages_ns[LOAD] -= unseen_ns
-    stages_ns[FORWARD] += unseen_ns
-    if by == BY_MARKER and len(staged):
-        there = first < np.append(first[1:], len(step))
-        before_ns = np.where(there, begin_ns[np.minimum(first, len(step) - 1)] - start_ns, 0)
-        stages_ns[LOAD] = stages_ns[LOAD] + before_ns
     whole = segments.whole[staged].astype(np.int64)
-    passes = total(BACKWARD, whole)
+    passes = _totals(kind == BACKWARD, step, whole, count)
     return Steps(
         start_ns=start_ns,
         end_ns=stop_ns,
         stages_ns=stages_ns,
         samples=_samples(segments.samples[staged], (kind == LOAD) & (whole > 0), step, count),
-        passes=passes if passes.any() else total(FORWARD, whole),
+        passes=passes if passes.any() else _totals(kind == FORWARD, step, whole, count),
         paused=_last(pauses & (segments.kind != PAUSE), of_step, count) != UNKNOWN,
         by=by,
     )
+
+
+def _stages(
+    kind: np.ndarray, step: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray, count: int
+) -> dict[int, np.ndarray]:
+    """The time of each stage in each step, from the segments of stages: each lasts until the next begins."""
+    last_of_step = np.append(step[1:] != step[:-1], True)
+    until_ns = np.where(last_of_step, end_ns, np.append(begin_ns[1:], 0))
+    stages_ns = {one: _totals(kind == one, step, until_ns - begin_ns, count) for one in STAGES}
+    # A compiled forward pass is not seen: it is what lies between load and backward.
+    unseen = (kind == LOAD) & (np.append(kind[1:], UNKNOWN) == BACKWARD) & ~last_of_step
+    unseen_ns = _totals(unseen, step, until_ns - end_ns, count)
+    stages_ns[LOAD] -= unseen_ns
+    stages_ns[FORWARD] += unseen_ns
+    return stages_ns
+
+
+def _totals(which: np.ndarray, step: np.ndarray, of_each: np.ndarray, count: int) -> np.ndarray:
+    """Of some segments the sum of something in each step."""
+    return np.bincount(step[which], of_each[which], count).astype(np.int64)
 
 
 def _last(which: np.ndarray, of_step: np.ndarray, count: int) -> np.ndarray:

@@ -227,6 +227,11 @@ def findings_of(watch: Watch, steps: Steps) -> list[str]:
     findings = []
     if watch.has_host_clock and watch.model_facts.on_gpu:
         findings.append("times are the host's: the model came to the GPU after the first data were loaded")
+    if watch.model_facts.is_unwrapped:
+        findings.append(
+            f"{watch.model_facts.group_size} ranks, and no DistributedDataParallel, FSDP or the like around "
+            "the model: do they exchange gradients?"
+        )
     if steps.by != BY_OPTIMIZER:
         why = "" if seen.optimizers else "no optimizer's step was seen: "
         findings.append(f"{why}a step ends with {steps.by}")

@@ -84,14 +84,14 @@ def test_a_damaged_run_is_named_and_costs_no_other(tmp_path: Path, what: str) ->
     broken = sweep(tmp_path)
     damage, says = DAMAGE[what]
     damage(broken)
-    for command in ("scaled", "batches"):
-        ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+    scaled, each_run = (run(f"analysis.{c}", tmp_path, "--format", "csv") for c in ("scaled", "batches"))
+    for ran in (scaled, each_run):
         assert ran.code == 1
         failed = [line for line in ran.err.splitlines() if not line.startswith("note:")]
         (line,) = [line for line in failed if broken.name in line]
         assert says in line
-    assert len(run("analysis.batches", tmp_path, "--format", "csv").csv) == 5
-    rows = {row["world_size"]: row for row in run("analysis.scaled", tmp_path, "--format", "csv").csv}
+    assert len(each_run.csv) == 5
+    rows = {row["world_size"]: row for row in scaled.csv}
     # The twins still time the point; what needs the profiled run is not known.
     assert float(rows["2"]["batch_ms"]) == pytest.approx(110, rel=0.01)
     assert (rows["2"]["perturbation"], rows["2"]["kernel_ms"]) == ("", "")
@@ -103,14 +103,16 @@ def test_a_damaged_run_is_named_and_costs_no_other(tmp_path: Path, what: str) ->
 def test_a_truncated_table_of_kernels_is_named_and_costs_no_other(tmp_path: Path, rank: str) -> None:
     broken = sweep(tmp_path)
     truncate(broken / rank / "kernels.parquet")
-    for command in ("scaled", "efficiency", "kernels"):
-        ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+    answers = {
+        c: run(f"analysis.{c}", tmp_path, "--format", "csv") for c in ("scaled", "efficiency", "kernels")
+    }
+    for command, ran in answers.items():
         assert (ran.code, bool(ran.csv)) == (1, True)
         (line,) = [line for line in ran.err.splitlines() if broken.name in line]
         # Where batches are divided the table is read whole, else by a query.
         says = "not a readable kernels table" if command == "scaled" else "damaged or truncated"
         assert says in line
-    rows = {row["world_size"]: row for row in run("analysis.scaled", tmp_path, "--format", "csv").csv}
+    rows = {row["world_size"]: row for row in answers["scaled"].csv}
     assert float(rows["2"]["batch_ms"]) == pytest.approx(110, rel=0.01)
     assert rows["2"]["kernel_ms"] == ""
 
@@ -123,11 +125,11 @@ def test_kernels_without_their_figures_do_not_spoil_the_sums(
 ) -> None:
     broken = sweep(tmp_path)
     change(broken / "rank_0000" / "kernels.parquet", column, lambda values: [value, *values[1:]])
-    for command in COMMANDS:
-        ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+    answers = {command: run(f"analysis.{command}", tmp_path, "--format", "csv") for command in COMMANDS}
+    for ran in answers.values():
         assert ran.code == 0, ran.err
         assert "nan" not in ran.out.lower()
-    rows = {row["world_size"]: row for row in run("analysis.scaled", tmp_path, "--format", "csv").csv}
+    rows = {row["world_size"]: row for row in answers["scaled"].csv}
     assert float(rows["2"]["kernel_ms"]) == pytest.approx(60, rel=0.02)
     assert float(rows["2"]["exposed_communication_ms"]) == pytest.approx(5, rel=0.2)
 

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from analysis.statistics.two_samples import (
     difference,
@@ -118,7 +118,9 @@ def test_a_negative_threshold_is_refused(before):
 def test_the_least_p_value_is_the_tests_own():
     for a, b in ((2, 2), (3, 4), (5, 5)):
         low, high = np.arange(a, dtype=float), 100 + np.arange(b, dtype=float)
-        assert stats.mannwhitneyu(low, high, method="exact").pvalue == pytest.approx(least_p_value([(a, b)]))
+        assert scipy.stats.mannwhitneyu(low, high, method="exact").pvalue == pytest.approx(
+            least_p_value([(a, b)])
+        )
 
 
 @pytest.mark.parametrize(("runs_a", "runs_b"), [(1, 3), (4, 4), (5, 8), (12, 9)])
@@ -126,14 +128,14 @@ def test_p_is_scipys_and_the_interval_ends_where_the_test_begins_to_reject(runs_
     generator = np.random.default_rng(runs_a)
     a, b = np.exp(generator.normal(0, 0.01, runs_a)), np.exp(generator.normal(0.005, 0.01, runs_b))
     found = difference([(a, b)])
-    assert found.p_value == pytest.approx(stats.mannwhitneyu(a, b, method="exact").pvalue)
+    assert found.p_value == pytest.approx(scipy.stats.mannwhitneyu(a, b, method="exact").pvalue)
     if not rejected_counts(((runs_a, runs_b),), 0.05):
         assert np.isnan([found.low, found.high, found.detectable_pct]).all()
         return
     for end, outwards in ((found.low, -1e-4), (found.high, 1e-4)):
         for step, rejected in ((outwards, True), (-outwards, False)):
             moved = b / (1 + (end + step) / 100)
-            assert (stats.mannwhitneyu(a, moved, method="exact").pvalue <= 0.05) == rejected
+            assert (scipy.stats.mannwhitneyu(a, moved, method="exact").pvalue <= 0.05) == rejected
 
 
 def test_runs_that_are_equal_are_no_evidence():

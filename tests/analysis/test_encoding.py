@@ -9,7 +9,7 @@ from plotly.graph_objects import Figure
 
 from analysis.display import plots
 from analysis.display.encoding import Encoding, encode_bars, encode_lines, in_words, levels
-from analysis.display.lines import EFFICIENCY, THROUGHPUT, lines, named_at_ends, spread
+from analysis.display.lines import EFFICIENCY, THROUGHPUT, is_cut, lines, named_at_ends, spread
 from analysis.display.stacked import stacked
 from analysis.report import base
 from analysis.report.base import Context
@@ -257,7 +257,7 @@ def test_few_configurations_are_bars_by_name_and_many_are_panels(tmp_path, batch
         for workers in (2, 4)
         for profile in ("none", "torch")
     ]
-    write_sweep(tmp_path, runs)
+    write_sweep(tmp_path, runs, repetitions={"none": 1, "torch": 1})
     sections = {section.id: section for section in build(load(tmp_path)).sections}
     for id in ("stages", "anatomy"):
         chart = sections[id].charts[0]
@@ -280,3 +280,28 @@ def test_the_factor_that_matters_most_gets_the_colour(tmp_path, monkeypatch):
     # Of a program's own factors too, which effects name as the sweep file does.
     monkeypatch.setattr(base, "effects", lambda context: [{"factor": "lr"}, {"factor": "batch"}])
     assert context.by_effect(["batch", "factors.lr"]) == ["factors.lr", "batch"]
+
+
+def noisy(high: float) -> dict:
+    points = [
+        {"world_size": ranks, "images_per_s": 10.0 * ranks, "facts": {"loader": "dali"}, "sizes": {},
+         "scaling_efficiency_pct": 20.0 * ranks, "scaling_efficiency_pct_low": 0.0,
+         "scaling_efficiency_pct_high": high, "label": "dali"}
+        for ranks in (1, 2)
+    ]  # fmt: skip
+    return lines(pd.DataFrame(points), Encoding("loader"), EFFICIENCY, lambda name, level: str(level))
+
+
+def test_error_bars_far_above_all_points_do_not_stretch_the_axis():
+    cut = noisy(15528.0)
+    assert is_cut(cut) and cut["layout"]["yaxis"]["range"] == pytest.approx([0, 110])  # ideal is at 100
+    plain = noisy(150.0)
+    assert not is_cut(plain) and "range" not in plain["layout"]["yaxis"]
+
+
+def test_a_chart_whose_error_bars_are_cut_says_so(tmp_path):
+    runs = [run_of(gpus_per_node=ranks) for ranks in (1, 2)]
+    write_sweep(tmp_path, runs, Truth(run_noise_ms=40.0))
+    (section,) = (one for one in build(load(tmp_path)).sections if one.id == "scaling")
+    cut = [chart for chart in section.charts if is_cut(chart.figure)]
+    assert cut and all("error bars are cut" in chart.caption for chart in cut)

@@ -95,8 +95,12 @@ def test_energy_that_one_rank_lacks_is_not_made_up(sweep):
     assert f"No energy: {why}." in run("analysis.expense", sweep).out
 
 
-def test_results_of_an_older_release_are_read_and_say_what_they_lack(tmp_path):
-    directory = write_run(tmp_path, run_of(), Truth())
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [({}, "the ranks recorded none"), ({"program": "train.py"}, "profiling.watch does not record it")],
+)
+def test_results_of_older_releases_and_of_watched_programs_say_what_they_lack(tmp_path, fields, why):
+    directory = write_run(tmp_path, run_of(**fields), Truth())
     path = directory / store.MANIFEST
     old = json.loads(path.read_text())
     new = ("metered_s", "device_energy_j", "processors_energy_j", "unmetered", "peak_device_reserved_bytes")
@@ -105,7 +109,7 @@ def test_results_of_an_older_release_are_read_and_say_what_they_lack(tmp_path):
             del rank[name]
     path.write_text(json.dumps(old))
     (row,) = expense.rows(load(tmp_path))
-    assert "recorded none" in row["energy_note"] and row["startup_s"] == 5.0
+    assert row["energy_note"].startswith(why) and row["startup_s"] == 5.0
     assert row["node_hours"] > 0 and "memory_gb" not in row
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from analysis.measures.scaling.factors import Cell, _effect, caption, responses, rows, signal_to_noise_db
 from analysis.results.load import load
@@ -104,7 +104,7 @@ def test_one_factor_agrees_with_scipy():
     groups = [generator.normal(mean, 1, 9) for mean in (0, 0.5, 1.5)]
     levels = [name for name in "abc" for _ in range(9)]
     effect = analysis_of_variance({"x": levels}, np.concatenate(groups), [("x",)])["x",]
-    theirs = stats.f_oneway(*groups)
+    theirs = scipy.stats.f_oneway(*groups)
     assert float(effect.f_value) == pytest.approx(theirs.statistic)
     assert float(effect.p_value) == pytest.approx(theirs.pvalue)
 
@@ -243,5 +243,5 @@ def test_the_interval_of_an_effect_is_of_99_pct_of_student_t_for_two_levels():
     low, high = np.array([99.0, 101.0, 100.0, 104.0]), np.array([110.0, 112.0, 108.0, 118.0])
     (row,) = rows([Cell({"workers": level}, values) for level, values in ((1, low), (2, high))])
     error = np.sqrt((low.var(ddof=1) + high.var(ddof=1)) / 2 * (1 / 4 + 1 / 4))
-    half = stats.t.ppf(0.995, 6) * error * 100 / np.mean([low.mean(), high.mean()])
+    half = scipy.stats.t.ppf(0.995, 6) * error * 100 / np.mean([low.mean(), high.mean()])
     assert row["effect_pct_high"] - row["effect_pct"] == pytest.approx(half, rel=1e-6)

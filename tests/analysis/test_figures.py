@@ -13,8 +13,8 @@ from defusedxml.ElementTree import parse
 
 from analysis.display.encoding import encode_lines
 from analysis.display.lines import EFFICIENCY, lines
-from analysis.report.figures import figures_of, points
-from analysis.report.render import Page
+from analysis.report.figures import Figure, caption, figures_of, points
+from analysis.report.render import Chart, Page, Section
 from tests.analysis.commands import Ran, one_line_error, run
 from tests.analysis.synthetic import run_of, write_sweep
 
@@ -103,6 +103,13 @@ def test_a_caption_says_what_is_shown_in_which_unit_of_how_many_runs(no_browser)
     assert "1 run." in (folder / "kernels.txt").read_text()
 
 
+def test_a_caption_of_a_section_without_text_has_no_empty_line():
+    chart = Chart("loss", {"data": [], "layout": {"title": {"text": "Loss"}}}, "What is lost", runs="1 run")
+    page = Page("b compared with a", "A: 3 runs. B: 3 runs.", [], [], "", [])
+    text = caption(Figure("loss", Section("loss", "What is lost?", ""), chart), page)
+    assert text == "Loss. What is lost. 1 run.\nSource: b compared with a (A: 3 runs. B: 3 runs)."
+
+
 def test_files_are_not_replaced_without_being_asked(sweep, tmp_path):
     mine = tmp_path / "paper"
     mine.mkdir()
@@ -112,6 +119,11 @@ def test_files_are_not_replaced_without_being_asked(sweep, tmp_path):
     assert "--overwrite" in error
     assert (mine / "scaling-throughput.svg").read_text() == "drawn by hand"
     assert not report.exists()
+
+
+@pytest.mark.parametrize("words", [("--overwrite",), ("--figure-format", "png")])
+def test_what_is_said_of_figures_needs_some(sweep, words):
+    assert "use them with --figures" in one_line_error(run(REPORT, sweep, *words))
 
 
 def test_a_file_is_no_folder_of_figures(sweep, tmp_path):

@@ -10,9 +10,12 @@ from analysis.display.metrics import names_of
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS
 from analysis.published import by_method
+from analysis.published.scaled_parts import parts
 from analysis.report.base import Context
+from analysis.report.build import build
 from analysis.report.per_point import knowing, merged
 from analysis.report.scaling import LOSS
+from analysis.report.sentences import LOST
 from analysis.results.load import load
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -205,3 +208,29 @@ def test_a_trace_without_a_collective_is_not_averaged_as_none(tmp_path: Path) ->
     none = by_size(tmp_path)[2]
     assert none["loss_idle_pct"] is None and not none.get("exposed_communication_ms")
     assert none["loss_note"].endswith("traces of several ranks without collectives cannot be used")
+
+
+def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(tmp_path: Path) -> None:
+    """Profiled steps on 4 ranks took five times as long: of a busy machine, which nobody can tell."""
+    write_sweep(tmp_path, [one for one in runs() if one.world_size < 4], Truth(**TRUTH))
+    busy = Truth(**TRUTH | {"perturbation": 5.0})
+    write_sweep(tmp_path, [one for one in runs() if one.world_size == 4], busy)
+    row = by_size(tmp_path)[4]
+    assert row["loss_unattributed_pct"] < -row["loss_pct"]  # the data keep what was measured
+    (part,) = (
+        one for one in parts(list(by_size(tmp_path).values())) if one.title.startswith("Loss of scaling")
+    )
+    two, four = ([column.text(one) for column in part.columns][2:] for one in part.rows)
+    assert set(four) == {"-"} and "-" not in two
+    assert part.caption.count("Parts not available") == 1
+    assert "profiled and unprofiled runs disagree by more than half of the loss" in part.caption
+    found = LOSS.section(Context(load(tmp_path)))
+    assert found is not None
+    labels = found.charts[0].figure["data"][0]["y"]
+    assert [label.rpartition(", ")[2] for label in labels] == ["P = 2"]
+
+
+def test_no_parts_are_drawn_of_another_configuration_than_the_one_that_lost_most(tmp_path: Path) -> None:
+    write_sweep(tmp_path, runs((1, 2)), Truth(**TRUTH))
+    answers = {answer.question: answer for answer in build(load(tmp_path)).opening}
+    assert answers[LOST].drawing is None

@@ -1,5 +1,7 @@
 """Runs of a program in folders of their own, each named with its number of ranks: ``1=DIR 2=DIR``."""
 
+import shutil
+
 import pytest
 
 from analysis.results.load import load_named
@@ -52,3 +54,20 @@ def test_another_number_of_ranks_and_a_mixture_are_one_clear_line(folders, tmp_p
         load_named([f"1={folders[1]}", f"8={folders[4]}"])
     with pytest.raises(UserError, match="give each with its number of ranks"):
         load_named([f"1={folders[1]}", str(folders[4])])
+
+
+def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_path):
+    for ranks in (1, 2):
+        for directory in folders[ranks].glob("run_*"):
+            shutil.copytree(directory, tmp_path / directory.name)
+    done = run("analysis.scaled", tmp_path, "--format", "json")
+    one, two = done.json
+    assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
+    assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)
+    assert (
+        "2 ranks are not compared with 1: the commands differ (train.py --out 1 | train.py --out 2). To "
+        "compare them: analysis.scaled 1=DIR 2=DIR" in done.err
+    )
+    table = run("analysis.scaled", tmp_path).out
+    assert table.count("images/s on") == 1  # of the baselines
+    assert run("analysis.report.__main__", tmp_path).code == 0

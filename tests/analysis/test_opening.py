@@ -1,15 +1,19 @@
 """The first screen: each question with its sentences and a small drawing that shows the same figures."""
 
+import json
 import re
 
 import pytest
 
+from analysis.measures.scaling import expense
 from analysis.report import small
 from analysis.report.build import build
 from analysis.report.render import Page
 from analysis.report.sentences import LOST, SCALES, TRY, Sentence, first_sentence
 from analysis.results.load import load
-from tests.analysis.synthetic import Truth, run_of, write_sweep
+from jobs import store
+from jobs.run_id import format_id
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +103,29 @@ def test_a_drawing_escapes_names_and_cuts_long_ones():
 )
 def test_the_first_sentence_of_a_text(text, first):
     assert first_sentence(text) == first
+
+
+@pytest.fixture
+def running(tmp_path):
+    """A sweep of which one run is going on, and one is waiting."""
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
+    waiting = [format_id(run_of(gpus_per_node=4), repetition) for repetition in (0, 1)]
+    record = json.loads((tmp_path / store.SWEEP).read_text())
+    (tmp_path / store.SWEEP).write_text(json.dumps(record | {"order": waiting}))
+    (tmp_path / waiting[0]).mkdir()
+    return tmp_path
+
+
+def test_the_report_of_a_sweep_that_still_runs_says_so_first_and_calls_no_run_failed(running):
+    page = build(load(running))
+    first = page.summary[0]
+    assert first.text.startswith("The sweep is not complete: 2 of 6 runs have not ended")
+    assert page.opening[0].sentences[0] == first
+    (left_out,) = (section for section in page.sections if section.id == "left-out")
+    assert left_out.finding.startswith("2 runs not run yet; other notes: ")
+
+
+def test_a_run_that_ends_while_the_report_is_built_is_not_costed_as_failed(running):
+    study = load(running)
+    write_run(running, run_of(gpus_per_node=4), Truth(), repetition=1)
+    assert all(run.counts for run in expense.spent(study))

@@ -114,14 +114,6 @@ def seen(browser, report):
     opened.page.close()
 
 
-@pytest.fixture
-def watched(browser, report):
-    """A page of the test's own, to use."""
-    opened = Watched(browser, report)
-    yield opened
-    opened.page.close()
-
-
 def test_it_loads_without_a_message_and_without_the_network(seen, report):
     assert seen.messages == []
     # blob: and data: are the page's own.
@@ -149,7 +141,10 @@ def test_a_kernels_name_stays_text(seen):
     assert not any("dialog" in message for message in seen.messages)
 
 
-def test_a_filter_narrows_charts_and_tables(watched):
+def test_a_filter_narrows_charts_and_tables(browser, report):
+    watched = Watched(browser, report, "#scaling", opened=False)
+    for section in ("table", "kernels"):
+        watched.page.click(f"#{section} summary")
     before = watched.rows("kernel-table").count()
     watched.page.select_option("select[data-filter=loader]", "pytorch")
     assert 0 < watched.rows("kernel-table").count() < before
@@ -157,17 +152,21 @@ def test_a_filter_narrows_charts_and_tables(watched):
     assert shown and all("pytorch" in row for row in shown)
     watched.drawn()
     assert "synthetic" not in watched.lines("throughput")
+    watched.page.close()
 
 
-def test_the_kernel_table_searches(watched):
+def test_the_kernel_table_searches(browser, report):
+    watched = Watched(browser, report, "#kernels", opened=False)
     watched.page.fill("input[data-search=kernel-table]", "optimizer sgd")
     shown = watched.rows("kernel-table").all_inner_texts()
     assert shown and all("sgd" in row for row in shown)
     watched.page.fill("input[data-search=kernel-table]", "no such kernel")
     assert watched.rows("kernel-table").count() == 0
+    watched.page.close()
 
 
-def test_tables_sort_by_keyboard(watched):
+def test_tables_sort_by_keyboard(browser, report):
+    watched = Watched(browser, report, "#table", opened=False)
     header = watched.page.locator("#table-0 th", has_text="images")
     place = header.evaluate("element => element.cellIndex")
 
@@ -180,6 +179,7 @@ def test_tables_sort_by_keyboard(watched):
     assert values() == sorted(values()) and header.get_attribute("aria-sort") == "ascending"
     watched.page.keyboard.press("Enter")
     assert values() == sorted(values(), reverse=True)
+    watched.page.close()
 
 
 def test_charts_do_not_cover_what_follows(seen):
@@ -204,7 +204,7 @@ def test_no_legend_takes_more_than_a_fifth_of_its_chart(browser, many, width):
 
 
 def test_a_filter_forms_the_means_again(browser, many):
-    watched = Watched(browser, many)
+    watched = Watched(browser, many, "#scaling", opened=False)
     lines = (
         "document.getElementById('chart-throughput').data.filter((t) => t.mode === 'lines+markers' && t.x[0])"
     )
@@ -324,14 +324,29 @@ def test_what_is_printed_is_the_whole_page_without_its_controls(closed):
     assert closed.page.locator("main details[open]").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_that_keeps_anyone_out(browser, report, scheme):
+@pytest.fixture(scope="module", params=["light", "dark"])
+def coloured(request, browser, report, seen):
+    """A page in each of the two schemes, to look at; that of other tests is light."""
+    opened = seen if request.param == "light" else Watched(browser, report, color_scheme=request.param)
+    yield request.param, opened.page
+    if opened is not seen:
+        opened.page.close()
+
+
+def test_axe_finds_nothing_that_keeps_anyone_out(coloured):
     from axe_playwright_python.sync_playwright import Axe
 
-    watched = Watched(browser, report, color_scheme=scheme)
-    violations = Axe().run(watched.page).response["violations"]
+    violations = Axe().run(coloured[1]).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == []
-    watched.page.close()
+
+
+def test_text_has_contrast_in_both_schemes(coloured):
+    scheme, page = coloured
+    colours = page.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    ink, paper = (sum(int(part) for part in colour[4:-1].split(",")) for colour in colours)
+    assert (ink < 200 and paper > 600) if scheme == "light" else (ink > 600 and paper < 200)
 
 
 def test_a_chart_is_saved_as_vectors(closed):
@@ -341,17 +356,6 @@ def test_a_chart_is_saved_as_vectors(closed):
     with closed.page.expect_download() as saved:
         closed.page.click("#chart-throughput [data-title*='Download']")
     assert saved.value.suggested_filename == "chart-throughput.svg"
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_contrast_in_both_schemes(browser, report, scheme):
-    watched = Watched(browser, report, color_scheme=scheme)
-    colours = watched.page.evaluate(
-        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
-    )
-    ink, paper = (sum(int(part) for part in colour[4:-1].split(",")) for colour in colours)
-    assert (ink < 200 and paper > 600) if scheme == "light" else (ink > 600 and paper < 200)
-    watched.page.close()
 
 
 @pytest.mark.parametrize("part", ["8 nodes", "lisa"])

@@ -229,6 +229,19 @@ def test_an_efficiency_of_kernels_below_that_of_the_step_is_marked_and_says_why(
     assert shares.count("*") == 2, "those of the kernels, and not those of the step"
 
 
+@pytest.mark.parametrize(
+    ("profiled_runs", "cause"), [(1, "the profiler, or a busy machine"), (3, "the profiler")]
+)
+def test_the_profiler_is_named_as_the_cause_only_where_repeated_runs_show_it(
+    tmp_path: Path, profiled_runs: int, cause: str
+) -> None:
+    truth = Truth(batch_ms={1: 80.0}, perturbation=4.0, kernel_ms=260.0)
+    repetitions = {"none": 3, "torch": profiled_runs}
+    write_sweep(tmp_path, [run_of(profile=profile) for profile in repetitions], truth, repetitions)
+    (row,) = by_method.rows(load(tmp_path))
+    assert f"times as long ({cause})," in row["use_note"]
+
+
 def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Path) -> None:
     """Counters of a kernel are read by running it again and again: 50 times the batch, and no kernels."""
     truth = Truth(noise_ms=0.1)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from analysis.statistics import estimates, inside_run
 
@@ -129,7 +129,7 @@ def test_the_degrees_of_freedom_of_a_ratio_are_those_of_welch_and_satterthwaite(
     ]
     chi_square = freedom / estimates.shared_widening(parts) ** 2
     assert np.quantile(chi_square, [0.1, 0.5, 0.9]) == pytest.approx(
-        stats.chi2.ppf([0.1, 0.5, 0.9], freedom), rel=0.03
+        scipy.stats.chi2.ppf([0.1, 0.5, 0.9], freedom), rel=0.03
     )
 
 

@@ -2,11 +2,13 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.divide import PARTS
 from analysis.measures.batches import rows as batches
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.lateness import stragglers
@@ -16,6 +18,7 @@ from analysis.report.build import build, opening
 from analysis.report.communication import bars_of
 from analysis.report.render import render
 from analysis.results.load import load, load_named
+from analysis.results.study import Study
 from profiling.convert import main as convert
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error
@@ -389,3 +392,71 @@ def test_of_a_recording_without_steps_nothing_is_said_per_step(shared_data, tmp_
     assert "per step" not in said and "kernels: memcpy" not in said
     refused = run("batches", tmp_path)
     assert refused.code == 2 and "No markers separate the steps of its traces" in refused.err
+
+
+def test_nothing_calls_a_recording_without_steps_a_step(shared_data, tmp_path):
+    (trace,) = (shared_data / "nsys").glob("saxpy*.sqlite")
+    convert([str(trace), "--out", str(tmp_path)])
+    for command in ("anatomy", "critical_path", "kernels"):
+        done = run(command, tmp_path)
+        table = done.out.partition("─")[0]
+        assert done.code == 0 and "step" not in table, table
+    assert "Anatomy of the whole recording" in run("anatomy", tmp_path).out
+    assert "Critical path of the whole recording" in run("critical_path", tmp_path).out
+    page = build(load(tmp_path))
+    for section in (one for one in page.sections if one.id in ("anatomy", "critical-path", "kernels")):
+        assert "per step" not in section.finding and "in the recording" in section.finding
+
+
+def test_where_only_some_traces_have_steps_the_title_says_which_have_none():
+    study = SimpleNamespace(recorded=[
+        SimpleNamespace(id="stepped", without_steps=False), SimpleNamespace(id="whole", without_steps=True)
+    ])  # fmt: skip
+    assert Study.a_step(study, ["stepped"]) == "a step"
+    assert Study.a_step(study, ["whole"]) == "the whole recording"
+    assert Study.a_step(study, ["stepped", "whole"]) == "a step (of whole: the whole recording)"
+
+
+def test_what_is_the_longest_on_a_page_of_unlike_jobs_is_of_all_of_them_and_named(tmp_path):
+    """The job of fewer ranks has the longer kernels, the larger saving and the longer collective."""
+    slow = Planted(ranks=2, batches=6, forward=3000.0, backward=5000.0, transfer=900.0)
+    two = job(tmp_path, slow, "two")
+    job(tmp_path, Planted(ranks=4, batches=6), "four")
+    page = build(load(two.parent))
+    findings = {section.id: section.finding for section in page.sections}
+    for id in ("anatomy", "critical-path", "kernels"):
+        assert "two)." in findings[id], findings[id]
+        assert "most ranks" not in findings[id]
+    assert (
+        findings["kernels"].startswith("Longest: ampere_bf16") and "5.00 ms per step" in findings["kernels"]
+    )
+    said = [one.text for one in opening(load(two.parent))]
+    for start in ("Collective with the most exposed time", "Largest class of the model's kernels"):
+        (sentence,) = (text for text in said if text.startswith(start))
+        assert sentence.endswith(" (two)."), sentence
+
+
+def test_the_parts_of_a_step_beside_its_median_are_all_shown_and_sum_to_its_mean(late, scaled):
+    planted, path = late
+    found = traced.answer(load(path))
+    (row,) = found.rows
+    assert row["mean_ms"] == pytest.approx(planted.batch / MS, rel=1e-3)
+    assert row["mean_ms"] == pytest.approx(sum(row[f"{part}_ms"] for part in PARTS))
+    shown = {column.header.replace("\n", " ") for column in traced.part(found).columns}
+    assert {"step mean", "compute", "exposed comm.", "exposed loader", "other copies", "idle"} <= shown
+    assert "where steps or ranks differ" in traced.part(found).caption
+    alone = traced.answer(load_named([f"1={scaled[1][1]}"]))
+    assert "where steps differ" in traced.part(alone).caption
+
+
+def test_a_comparison_of_different_jobs_says_so_and_tests_nothing_of_a_few_steps(unlike, pair):
+    two, four = unlike
+    done = run("compare", two, four)
+    said = " ".join(done.out.split())
+    assert "not tested: 6 steps are too few; largest change" in said
+    assert "difference shown" not in said
+    assert (
+        "a (two) and b (four) are different jobs: they differ in number of ranks (2, 4) and kernels (" in said
+    )
+    _, _, before, after = pair
+    assert "different jobs" not in run("compare", before, after).out

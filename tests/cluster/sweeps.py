@@ -3,35 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.scripted_ranks import scripted, write_sweep
 from jobs import store
 from jobs.store import Manifest
-from profiling import tables
-from tests.cluster.virtual import FOREGROUND, ROOT, Cluster
+from tests.cluster.virtual import FOREGROUND, Cluster
 from tests.ended_runs import ended_runs
-
-BATCHES, BATCH_NS = 10, 50_000_000
-
-
-def make_templates(folder: Path, ranks: int = 16) -> None:
-    """What scripted ranks leave as their batches."""
-    for rank in range(ranks):
-        starts = [1_800_000_000_000_000_000 + index * BATCH_NS for index in range(BATCHES)]
-        stages = ("load_ns", "forward_ns", "backward_ns", "update_ns")
-        rows = {
-            "rank": [rank] * BATCHES, "batch_index": list(range(BATCHES)), "start_ns": starts,
-            "end_ns": [start + BATCH_NS for start in starts], "images": [2] * BATCHES,
-            "loss": [1.0] * BATCHES, "attributed": [False] * BATCHES,
-            **dict.fromkeys(stages, [BATCH_NS // 4] * BATCHES),
-        }  # fmt: skip
-        tables.write(tables.as_table("batches", rows), folder, "batches").rename(folder / f"{rank}.parquet")
-
-
-def leave_out_calibration(results: Path) -> None:
-    """Have a sweep not measure the machine's peaks: its tests are about something else."""
-    nothing = store.Calibration(
-        gemm_flops_per_s={}, copy_bytes_per_s={}, allreduce_bus_bytes_per_s={}, device="cpu", seconds=0
-    )
-    store.write_record(results / store.CALIBRATION, nothing)
 
 
 @dataclass(frozen=True)
@@ -47,13 +23,7 @@ class Sweep:
         self, run: str = "nodes: [1, 2, 4]", more: str = "repetitions: 1", ranks: int = 1, in_all: int = 16
     ) -> "Sweep":
         """The sweep's file, with so many ranks per node; no run has more than ``in_all``."""
-        tiny = f"gpus_per_node: {ranks}, threads: 1, batches: {BATCHES}, batch: 2"
-        self.file.write_text(f"{more}\nrun: {{{run}, {tiny}}}\n")
-        self.results.mkdir(parents=True)
-        leave_out_calibration(self.results)
-        templates = self.folder / "templates"
-        templates.mkdir()
-        make_templates(templates, in_all)
+        write_sweep(self.folder, self.name, run, more, ranks, in_all)
         return self
 
     @property
@@ -67,11 +37,7 @@ class Sweep:
     @property
     def scripted(self) -> dict[str, str]:
         """The environment in which ranks train nothing."""
-        scripted = Path(__file__).parent / "scripted"
-        return {
-            "PYTHONSAFEPATH": "1", "PYTHONPATH": f"{scripted}:{ROOT}", "REPORT": "no",
-            "TEMPLATES": str(self.folder / "templates"),
-        }  # fmt: skip
+        return scripted(self.folder)
 
     def submit(self, *sbatch: str, words: tuple[str, ...] = (), **variables: str) -> str:
         """The job's id; its output is in ``folder/JOB.out``."""

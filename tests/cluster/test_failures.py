@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.failures import RETRIES, explain, first_death
+from jobs.outcome import log_tail
 
 FAILURES = Path(__file__).parent / "failures"
 
@@ -175,3 +176,17 @@ def test_any_log_gives_one_line(log, code):
 def test_what_the_site_file_has_wrong_names_its_key_and_is_not_tried_again(log, says):
     failure = explain(1, "srun ended with exit code 1", f"{log}\n")
     assert failure.kind == "wrong use" and failure.kind not in RETRIES and says in failure.reason
+
+
+def test_the_killed_one_of_a_thousand_ranks_is_found_before_what_the_others_say(tmp_path):
+    frames = "".join(
+        f'[rank{{0}}]:   File "/env/torch/nn/parallel/{i}.py", line {i}, in forward\n' for i in range(60)
+    )
+    lost = "[rank{0}]: torch.distributed.DistBackendError: NCCL error in: remote process exited\n"
+    log = tmp_path / "log.txt"
+    others = "".join((frames + lost).format(rank) for rank in range(1023))
+    log.write_text(
+        f"srun: error: n44: task 700: Killed\n{others}srun: error: n1: task 3: Exited with exit code 1\n"
+    )
+    failure = explain(1, "srun ended with exit code 1", log_tail(log, 1024))
+    assert failure.text == "rank 700 on n44 was killed by signal 9 (SIGKILL)" and failure.nodes == ("n44",)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -22,6 +21,7 @@ from jobs.site import (
 from jobs.sweep import at_site
 from jobs.sweep_file import read_sweep
 from profiling.errors import UserError
+from tests.analysis.commands import run
 
 
 @pytest.mark.parametrize("path", sorted(SITES.glob("*.yaml")), ids=lambda path: path.stem)
@@ -177,29 +177,25 @@ def test_each_network_has_its_variables_and_one_node_has_none():
     assert network_environment(make_run({"network": "ib"}), site, {}) == {}
 
 
-def test_the_sweep_takes_a_site(tmp_path, root):
+def test_the_sweep_takes_a_site(tmp_path, monkeypatch):
     (tmp_path / "s.yaml").write_text("run: {batches: 1}")
-    command = [sys.executable, "-m", "jobs.sweep", str(tmp_path / "s.yaml"), "--dry-run", "--site"]
-    answer = subprocess.run([*command, "laptp"], cwd=root, capture_output=True, text=True, check=False)
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr.startswith("scaleprof: error: no site 'laptp'; did you mean 'laptop'?")
-    environment = {"PATH": os.environ["PATH"]}
-    command = [*command, "laptop", "--launcher", "slurm"]
-    environment["PATH"] = str(tmp_path)  # no srun there
-    answer = subprocess.run(command, cwd=root, capture_output=True, text=True, env=environment, check=False)
-    assert "needs srun, which is not on the PATH" in answer.stderr
-    assert shutil.which("srun", path=str(tmp_path)) is None
+    dry_run = ("jobs.sweep", tmp_path / "s.yaml", "--dry-run", "--site")
+    answer = run(*dry_run, "laptp")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("scaleprof: error: no site 'laptp'; did you mean 'laptop'?")
+    monkeypatch.setenv("PATH", str(tmp_path))  # no srun there
+    assert shutil.which("srun") is None
+    assert "needs srun, which is not on the PATH" in run(*dry_run, "laptop", "--launcher", "slurm").err
 
 
-def test_the_site_file_in_use_is_named_and_its_network_holds_before_anything_runs(tmp_path, root):
+def test_the_site_file_in_use_is_named_and_its_network_holds_before_anything_runs(
+    tmp_path, root, monkeypatch
+):
+    monkeypatch.chdir(root)
     (tmp_path / "s.yaml").write_text("run: {batches: 1, network: [eth, ib]}")
-    command = [sys.executable, "-m", "jobs.sweep", str(tmp_path / "s.yaml"), "--dry-run"]
-
-    def dry_run(*words: str) -> subprocess.CompletedProcess:
-        return subprocess.run([*command, *words], cwd=root, capture_output=True, text=True, check=False)
-
-    answer = dry_run("--site", "virtual", "--only", "network=eth")
-    assert (answer.returncode, answer.stderr.splitlines()[0]) == (0, "site file: jobs/sites/virtual.yaml")
-    answer = dry_run("--site", "virtual")
-    assert answer.returncode == 2 and "network: ib is not in the site file" in answer.stderr
-    assert "site file:" not in dry_run().stderr
+    dry_run = ("jobs.sweep", tmp_path / "s.yaml", "--dry-run")
+    answer = run(*dry_run, "--site", "virtual", "--only", "network=eth")
+    assert (answer.code, answer.err.splitlines()[0]) == (0, "site file: jobs/sites/virtual.yaml")
+    answer = run(*dry_run, "--site", "virtual")
+    assert answer.code == 2 and "network: ib is not in the site file" in answer.err
+    assert "site file:" not in run(*dry_run).err

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.scripted_ranks import leave_out_calibration
 from jobs import store
 from jobs.backends import has_horovod
 from jobs.by_hand import new_directory
@@ -18,7 +19,6 @@ from jobs.run import make_run
 from jobs.run_id import parse_id
 from jobs.store import Manifest
 from jobs.sweep_file import expand, read_sweep
-from tests.cluster.sweeps import leave_out_calibration
 from tests.cluster.virtual import FOREGROUND, ROOT, Cluster
 from tests.ended_runs import ended_runs
 
@@ -52,20 +52,20 @@ def rows_of(said: str) -> list[list[str]]:
 
 
 def test_a_sweep_ends_in_a_table_and_a_report(cluster: Cluster, tmp_path: Path):
-    words = ["--out", str(tmp_path / "results"), "--only", "backend=ddp", "--only", "grad=fp32"]
-    out = tmp_path / "job.out"
-    sweep = ["slurm/sweep.sh", "configs/virtual.yaml", *words, "--only", "nodes=1,2"]
+    file, out = tmp_path / "s.yaml", tmp_path / "job.out"
+    file.write_text(f"repetitions: 1\ntime_limit_s: 300\nrun: {{nodes: [1, 2], network: eth, {TINY}}}")
+    sweep = ["slurm/sweep.sh", str(file), "--out", str(tmp_path / "results")]
     job = cluster.sbatch(*ON_OUR_NODES, f"--output={out}", *sweep)
     assert cluster.wait(job, 900)["ExitCode"] == "0:0", out.read_text()
-    results = results_of(tmp_path, "virtual")
+    results = results_of(tmp_path, "s")
     assert [manifest.run.nodes for _, manifest in results] == [1, 2]
-    for path, manifest in results:
-        assert manifest.done and {report.backend for report in manifest.ranks} == {"ddp/gloo"}
+    for (path, manifest), backend in zip(results, ("single", "ddp/gloo"), strict=True):
+        assert manifest.done and {report.backend for report in manifest.ranks} == {backend}
         assert len({report.hostname for report in manifest.ranks}) == manifest.run.nodes
         assert not list(path.glob("rank_*/stacks.txt"))
         assert manifest.run.nodes == 1 or manifest.environment["GLOO_SOCKET_IFNAME"] == "eth0"
-    assert (tmp_path / "results/virtual/report.html").is_file()
-    assert (tmp_path / "results/virtual/calibration.json").is_file()
+    assert (tmp_path / "results/s/report.html").is_file()
+    assert (tmp_path / "results/s/calibration.json").is_file()
     assert [row[0] for row in rows_of(out.read_text())] == ["1", "2"]
 
 

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -24,14 +26,22 @@ def python(code: str, **environment: str) -> Process:
     return Process([sys.executable, "-c", code], environment)
 
 
-def still_running(marker: str) -> list[int]:
-    """Live processes whose arguments hold ``marker``."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if marker in line and process.pid != os.getpid() and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
-    return found
+@pytest.fixture
+def still_running() -> Callable[[str], list[int]]:
+    """Live processes that began after the test, whose arguments hold a text."""
+    before = set(psutil.pids())  # the many others of a machine need not be looked at again and again
+
+    def look(marker: str) -> list[int]:
+        return [pid for pid in set(psutil.pids()) - before if _runs(pid, marker)]
+
+    return look
+
+
+def _runs(pid: int, marker: str) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return marker in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def test_all_ranks_end_well_and_the_log_has_what_they_print(tmp_path):
@@ -40,7 +50,7 @@ def test_all_ranks_end_well_and_the_log_has_what_they_print(tmp_path):
     assert sorted((tmp_path / "log").read_text().split("\n")) == ["", "rank 0", "rank 1"]
 
 
-def test_when_a_rank_dies_the_others_are_ended_and_it_is_named(tmp_path, monkeypatch):
+def test_when_a_rank_dies_the_others_are_ended_and_it_is_named(tmp_path, monkeypatch, still_running):
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     ranks = [python(f"{SLEEP} # {marker}"), python("import os; os.kill(os.getpid(), 9)")]
@@ -50,7 +60,7 @@ def test_when_a_rank_dies_the_others_are_ended_and_it_is_named(tmp_path, monkeyp
     _until(lambda: not still_running(marker), "all have ended")
 
 
-def test_a_time_limit_ends_the_ranks_and_what_they_started(tmp_path, monkeypatch):
+def test_a_time_limit_ends_the_ranks_and_what_they_started(tmp_path, monkeypatch, still_running):
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{SLEEP} # {marker}'])"
@@ -70,7 +80,7 @@ run_processes(ranks, Path(sys.argv[2]), Limits(600), Path("."))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_no_orphan_is_left_when_the_sweep_is_ended(tmp_path, root: Path, number):
+def test_no_orphan_is_left_when_the_sweep_is_ended(tmp_path, root: Path, number, still_running):
     if number == signal.SIGKILL and sys.platform != "linux":
         pytest.skip("only Linux ends children with their parent")
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
@@ -83,7 +93,7 @@ def test_no_orphan_is_left_when_the_sweep_is_ended(tmp_path, root: Path, number)
     _until(lambda: not still_running(marker), "they have ended")
 
 
-def test_a_signal_in_the_middle_of_a_start_ends_the_run_and_what_was_started(tmp_path, root: Path):
+def test_a_signal_in_the_middle_of_a_start_ends_the_run_and_what_was_started(tmp_path, root, still_running):
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     at_fork = (
         "import os, signal; os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))"
@@ -112,7 +122,9 @@ run_processes([rank], Path(sys.argv[2]), Limits(600), Path("."), dropped.clear)
 """
 
 
-def test_a_signal_that_comes_where_python_drops_what_its_handler_raises_ends_the_run(tmp_path, root: Path):
+def test_a_signal_that_comes_where_python_drops_what_its_handler_raises_ends_the_run(
+    tmp_path, root: Path, still_running
+):
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     driver = subprocess.run(
         [sys.executable, "-c", LOST_DRIVER, marker, str(tmp_path / "log")],
@@ -150,7 +162,7 @@ run_processes([Process(sys.argv[2:])], Path(sys.argv[1]), Limits(600), Path(".")
      (True, signal.SIGKILL)],
 )  # fmt: skip
 def test_nothing_under_a_profiler_that_is_a_shell_outlives_who_is_ended(
-    tmp_path, root: Path, of_a_sweep, number, monkeypatch
+    tmp_path, root: Path, of_a_sweep, number, monkeypatch, still_running
 ):
     tool = tmp_path / "bin" / "tau_exec"
     tool.parent.mkdir()

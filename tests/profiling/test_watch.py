@@ -124,10 +124,17 @@ def test_a_rank_that_has_failed_does_not_wait_for_the_others_to_leave_their_grou
 
 def test_a_program_without_pytorch_is_run_and_said_to_be_one(tmp_path):
     program = tmp_path / "plain.py"
-    program.write_text("import sys; print('arguments', sys.argv[1:], __name__); sys.exit(3)")
-    printed = watch("--out", tmp_path / "run", program, "--batches", "2", code=3)
+    program.write_text("import sys; print('arguments', sys.argv[1:], __name__)")
+    printed = watch("--out", tmp_path / "run", program, "--batches", "2", code=1)
     assert "arguments ['--batches', '2'] __main__" in printed
     assert "no results: the program did not import torch" in printed
+
+
+def test_a_program_that_fails_before_its_first_step_is_said_to_have(tmp_path):
+    program = tmp_path / "fails.py"
+    program.write_text("import sys; sys.exit(3)")
+    printed = watch("--out", tmp_path / "run", program, code=3)
+    assert "no results: the program ended with exit code 3, before its first step" in printed
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from profiling import markers
 from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.watch import main
+from profiling.watching.facts import ModelFacts
 from profiling.watching.segments import UPDATE
 from profiling.watching.watched import Enough, Wanted, Watch, findings_of
 
@@ -175,6 +176,19 @@ def test_an_optimizer_that_is_never_called_is_not_waited_for_without_end(watch):
         for _ in range(ENDLESS):
             passes(model)
     assert len(watched_process.stop()) == 3
+
+
+@pytest.mark.parametrize(("backend", "said"), [("gloo", True), ("ddp/gloo", False), ("horovod", False)])
+def test_ranks_that_exchange_no_gradients_as_far_as_is_seen_are_told_so(watch, backend, said):
+    watched_process = watch(Wanted())
+    model = torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    passes(model)
+    optimizer.step()
+    watched_process.model_facts = ModelFacts("Net", backend, group_size=2)
+    steps = watched_process.stop()
+    assert steps is not None
+    assert any("do they exchange" in one for one in findings_of(watched_process, steps)) == said
 
 
 @pytest.mark.parametrize("words", [["--batchse", "5", "train.py"], ["missing.py"]])

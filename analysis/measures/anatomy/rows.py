@@ -21,7 +21,7 @@ from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN
 from analysis.measures.anatomy.traces import Anatomy, anatomy_of, traces_of
-from analysis.results.study import Source, Study
+from analysis.results.study import A_STEP, RECORDING, Source, Study
 
 LEVELS = {
     "rank": RANK,
@@ -148,17 +148,22 @@ def columns_of(by: Sequence[str] = ()) -> list[Metric]:
     return [*OF_A_RUN, *(LEVELS[name] for name in by), *METRICS]
 
 
-def parts(rows: Rows, by: Sequence[str] = ()) -> list[Part]:
-    """The terminal's tables: the parts of a batch, and what some of them are made of."""
+def parts(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Part]:
+    """The terminal's tables: the parts of a batch, and what some of them are made of.
+
+    Args:
+        of: what they are the parts of, from :meth:`Study.a_step`.
+    """
     keys = [*columns(fields(telling(rows))), *(LEVELS[name].column() for name in by)]
     runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in rows) else []
-    whole = columns(METRICS, "attributed_batches", "wall_ms")
+    counted = [] if of == RECORDING else ["attributed_batches"]
+    whole = columns(METRICS, *counted, "wall_ms")
     beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
     within = _shares(name for names in WITHIN.values() for name in names)
     whole_columns = [*keys, *runs, *whole, *_shares(PARTS), *beside]
     made_of = "Components of communication, loader and idle time, ms"
     return [
-        Part("Anatomy of a step, ms (mean of attributed steps)", rows, whole_columns, _CAPTION),
+        Part(_title(of), rows, whole_columns, _RECORDED_CAPTION if of == RECORDING else _CAPTION),
         Part(made_of, rows, [*keys, *within], _caption(rows)),
     ]
 
@@ -179,6 +184,15 @@ def _shares(names: Iterable[str]) -> list[Column]:
     return [of(metric) for metric in picked(METRICS, *(f"{name}_ms" for name in names))]
 
 
+def _title(of: str) -> str:
+    title = f"Anatomy of {of}, ms"
+    return title if of == RECORDING else f"{title} (mean of attributed steps)"
+
+
+_RECORDED_CAPTION = (
+    "Nothing separates steps. The parts sum to the duration of the recording, mean over ranks; overlapped "
+    "times are not among them."
+)
 _CAPTION = (
     "The parts sum to the wall time of a recorded step, mean over steps and ranks; overlapped times are not "
     "among them. analysis.batches and analysis.scaled show the median step of the slowest rank instead, of "

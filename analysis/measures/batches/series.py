@@ -105,7 +105,7 @@ def _series_of_traces(source: Source) -> Series:
     read = [tables.read(path.parent, "batches", _READ) for path in source.tables("batches")]
     every = [table.sort_by("batch_index") for table in read]
     fewest = min((len(table) for table in every), default=0)
-    if not fewest or source.job is None or source.job.batches_from == WHOLE:
+    if not fewest or source.job is None or source.without_steps:
         raise UserError("no markers separate its steps")
 
     def column(name: str) -> np.ndarray:

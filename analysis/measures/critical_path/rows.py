@@ -1,6 +1,7 @@
 """What is on the critical path of a run's steps, and what would each step take without it?"""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.display.metrics import (
@@ -16,7 +17,7 @@ from analysis.display.metrics import (
     telling,
 )
 from analysis.measures.critical_path.paths import PARTS, TOGETHER, RunPaths, paths_of
-from analysis.results.study import Study
+from analysis.results.study import A_STEP, RECORDING, Study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +65,6 @@ COLUMNS = {
         METRICS[0], *LEVELS.values(), *METRICS[1:],
     )
 }  # fmt: skip
-TITLE = "Critical path of a step"
 
 
 def rows(study: Study, by: Sequence[str] = ()) -> Rows:
@@ -153,23 +153,37 @@ def columns_of(by: Sequence[str] = ()) -> list[Metric]:
     return [*OF_A_RUN, METRICS[0], *(LEVELS[name] for name in by), *METRICS[1:]]
 
 
-def shown(rows: Rows, by: Sequence[str] = ()) -> list[Column]:
-    """The table's columns."""
+def title(of: str = A_STEP) -> str:
+    """What is said above the table.
+
+    Args:
+        of: what the paths are of, from :meth:`Study.a_step`.
+    """
+    return f"Critical path of {of}"
+
+
+def shown(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Column]:
+    """The table's columns; ``of`` as in :func:`title`."""
     runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in rows) else []
     keys = [*columns(fields(telling(rows))), METRICS[0].column(), *(LEVELS[name].column() for name in by)]
     figures = ("step_ms", "path_ms", "path_pct", "pieces")
     saved = () if by else ("step_without_ms", "saved_ms", "saved_pct")
-    return [*keys, *runs, *columns(METRICS, *figures, *saved)]
+    measured = columns(METRICS, *figures, *saved)
+    if of == RECORDING:
+        measured = [replace(column, header=column.header.replace("step", "recording")) for column in measured]
+    return [*keys, *runs, *measured]
 
 
-def caption(by: Iterable[str] = (), left_out: int = 0) -> str:
-    """What is said below the table, from which so many rows are left out."""
+def caption(by: Iterable[str] = (), left_out: int = 0, of: str = A_STEP) -> str:
+    """What is said below the table, from which so many rows are left out; ``of`` as in :func:`title`."""
     text = "The pieces of the path sum to the step while the profiler records it."
+    if of == RECORDING:
+        text = "Nothing separates steps: the pieces of the path sum to the whole recording."
     if left_out:
         text += f"\n{left_out} shorter ones are not shown: --format csv has all."
     if not list(by):
         text += (
-            "\nSaved: how much shorter the step would be if this part took no time and all else stayed as it "
-            "is; savings do not add up."
+            f"\nSaved: how much shorter {'it' if of == RECORDING else 'the step'} would be if this part took "
+            "no time and all else stayed as it is; savings do not add up."
         )
     return text

@@ -1,6 +1,7 @@
 """Which kernels take the time, and how well do they use the device?"""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
@@ -95,11 +96,17 @@ def naming(by: Sequence[str]) -> list[Column]:
     return [BY[name].column(printed=printed(name)) for name in by]
 
 
-def shown() -> list[Column]:
-    """The terminal's columns of figures: what fits into 110 beside names."""
+def shown(without_steps: bool = False) -> list[Column]:
+    """The terminal's columns of figures: what fits into 110 beside names.
+
+    Args:
+        without_steps: the figures are of a whole recording, which has no steps.
+    """
     known = columns(
         METRICS, "ms_per_batch", "share_pct", "calls_per_batch", "mean_us", "flops_efficiency_pct", "bound"
     )
+    if without_steps:
+        known = [replace(column, header=column.header.replace("/\nstep", "")) for column in known]
     roof, of_measured = picked(METRICS, "roof_pct", "roof_of_measured_pct")
 
     def value(row: Mapping[str, Any]) -> float | None:

@@ -34,7 +34,6 @@ from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judg
 from analysis.results.study import UNKNOWN_HOST, Source, Study
 from analysis.statistics import inside_run
 from jobs.run import fields_of, own_names
-from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 
 # What two runs' rows of one rank, in one configuration on as many ranks, agree in.
@@ -148,7 +147,7 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
         there = len(source.tables("batches"))
         study.note(f"traces of {there} of {source.ranks} ranks: lateness is not available", source)
         return None
-    if source.job is not None and source.job.batches_from == WHOLE:
+    if source.without_steps:
         study.note("no markers separate its steps: lateness is not available", source)
         return None
     series = series_of(study, source)

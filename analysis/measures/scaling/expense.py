@@ -1,6 +1,6 @@
 """What did it cost: memory, energy, start-up, node-hours?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -9,6 +9,7 @@ from typing import Any
 from analysis.display.metrics import RANK, Column, Metric, Rows, columns, fields, filled, telling
 from analysis.display.numbers import sortable
 from analysis.measures.scaling.points import POINT_FIELDS, PROFILED, UNPROFILED, point_fields
+from analysis.results.log import attempted
 from analysis.results.study import Source, Study
 from jobs import store
 from jobs.run import ID_FIELDS, Run
@@ -73,6 +74,7 @@ RANK_METRICS = (
 COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
 _NOT_SHOWN = ("metered_on", "hostname", "least_memory_gb", "energy_note")
 _OLD = "the ranks recorded none (they ran with an older release)"
+_OWN_PROGRAM = "profiling.watch does not record it"
 Kept = tuple[Source, Manifest]
 
 
@@ -90,9 +92,11 @@ def spent(study: Study) -> list[Spent]:
     counted = {source.path.resolve() for source in study.of_kind("run")}
     sweeps = {source.path.parent for source in study.of_kind("run")} or {study.path}
     alone = (study.path / store.MANIFEST).is_file()
+    unfinished = {attempted(one.point) for one in study.failed if one.kind == "unfinished"}
     runs = []
     for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in _runs_in(sweep)):
-        if not (directory / store.MANIFEST).is_file():
+        # A run that ended since the results were loaded is none that failed.
+        if not (directory / store.MANIFEST).is_file() or attempted(directory.name) in unfinished:
             study.note(f"{directory.name}: its cost is not available, it has not ended")
             continue
         try:
@@ -194,7 +198,7 @@ def _energy(runs: Sequence[Kept]) -> dict[str, Any]:
             # With backend dp a rank drives several GPUs.
             boards = runs[0][0].gpus_per_rank if name == "device" else 1
             row |= _rates(name, joules, reports, meters, boards)
-    row["energy_note"] = "; ".join(_why_not(reports))
+    row["energy_note"] = "; ".join(_why_not(manifest for _, manifest in runs))
     return row
 
 
@@ -218,10 +222,12 @@ def _joules(report: RankReport, name: str) -> float | None:
     return report.device_energy_j if name == "device" else report.processors_energy_j
 
 
-def _why_not(reports: Sequence[RankReport]) -> list[str]:
-    said = dict.fromkeys(why for report in reports for why in report.unmetered)
-    if any(not report.metered_s for report in reports):
-        said[_OLD] = None
+def _why_not(manifests: Iterable[Manifest]) -> list[str]:
+    said: dict[str, None] = {}
+    for manifest in manifests:
+        said |= dict.fromkeys(why for report in manifest.ranks for why in report.unmetered)
+        if any(not report.metered_s for report in manifest.ranks):
+            said[_OWN_PROGRAM if manifest.run.program else _OLD] = None
     return list(said)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import CONFIDENCE, Metric
+from analysis.display.metrics import CONFIDENCE, Metric, picked
 from analysis.measures.batches.series import STAGES
 from analysis.measures.scaling import loss
 from analysis.measures.scaling.points import NAN, Point, Scaling
@@ -55,6 +55,12 @@ _STARTED = (
 METRICS = (*_SCALING, *loss.METRICS, *_STARTED)
 IN_DATA = (*_SCALING, *loss.IN_DATA, *_STARTED)
 
+# Of a row without a baseline these say nothing.
+AGAINST_BASE = (
+    *(name for one in picked(_SCALING, "speedup", "scaling_efficiency_pct") for name in one.names),
+    "base_images_per_s",
+    "loss_pct",
+)
 ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
 
 

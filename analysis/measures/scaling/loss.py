@@ -14,6 +14,7 @@ as are independent). How much such runs differ from each other is not in them: a
 
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +67,9 @@ _PART_ENDS = tuple(
 )
 IN_DATA = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
 _RESAMPLES = 2000
+# Profiled runs that leave more than this share of the loss without a part do not tell its cause ...
+UNATTRIBUTED_SHARE = 0.5
+_LEAST_UNATTRIBUTED_PCT = 5.0  # ... if that is more than identical runs differ by
 
 
 # Of points: ns of a batch of a rank by part, mean over profiled runs, then means of resampled batches.
@@ -164,6 +168,23 @@ def loss_of(
             row[f"loss_{name}_pct_{end}"] = bound if np.isfinite(bound) else None
     row["loss_unattributed_pct"] = lost - sum(float(row[f"loss_{name}_pct"] or 0) for name in PARTS)
     return row
+
+
+def without_meaningless_parts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with :data:`METRICS`; its parts are None, and the note says why, where they explain no loss.
+
+    So it is where profiled and unprofiled runs differ by more than half of what is lost, so that most of the
+    growth of the parts is that of a machine which was busy meanwhile.
+    """
+    rest, lost = row["loss_unattributed_pct"], row["loss_pct"]
+    if rest is None or not abs(rest) > max(UNATTRIBUTED_SHARE * abs(lost), _LEAST_UNATTRIBUTED_PCT):
+        return dict(row)
+    parts = [name for part in (*_PARTS, _REST) for name in part.names]
+    note = (
+        "profiled and unprofiled runs disagree by more than half of the loss; repeat the profiled runs of "
+        "the configuration and of its baseline"
+    )
+    return {**row, **dict.fromkeys(parts), "loss_note": note}
 
 
 def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:

@@ -1,5 +1,6 @@
 """How does training scale, from runs of our own: a row a configuration, or a group of them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
         sizes = {point.world_size for point in members}
         row["world_size"] = sizes.pop() if len(sizes) == 1 else None
         answer.append({**row, **figures.figures(members, kind, anatomies)})
+    _leave_uncompared(study, answer)
     _note_above_ideal(study, answer)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
@@ -67,6 +69,33 @@ def _note_mixed(study: Study, group_by: Sequence[str], groups: Mapping[tuple, Se
             f"{len(mixed)} of {len(groups)} rows mix world sizes ({named}: {', '.join(map(str, of))} ranks): "
             "their durations and images/s are means over unlike jobs. Add world_size to --group-by to "
             "separate them"
+        )
+
+
+def _leave_uncompared(study: Study, rows: Rows) -> None:
+    """Take the baseline from rows of a command that ran on no fewer ranks where another command did.
+
+    They would be their own baseline, of 100 %, and look as if more ranks had been compared with fewer.
+    """
+    for row in rows:
+        if not row.get("program") or row["world_size"] != row["base_world_size"]:
+            continue
+        fewer = [
+            other
+            for other in rows
+            if other.get("program")
+            and other["program"] != row["program"]
+            and other.get("model") == row.get("model")
+            and other["world_size"] < row["world_size"]
+        ]
+        if not fewer:
+            continue
+        base = min(fewer, key=lambda other: other["world_size"])
+        row |= dict.fromkeys(figures.AGAINST_BASE, math.nan) | {"base": ""}
+        study.note(
+            f"{row['world_size']} ranks are not compared with {base['world_size']}: the commands differ "
+            f"({base['program']} | {row['program']}). To compare them: analysis.scaled "
+            f"{base['world_size']}=DIR {row['world_size']}=DIR"
         )
 
 

@@ -7,7 +7,7 @@ from analysis.results.study import Source, Study
 
 # Of the launches of two jobs the share that they have in common, from which they are the same program: on
 # more ranks a library may choose other kernels for a few layers; another model shares about half.
-_ALIKE = 0.8
+ALIKE = 0.8
 
 
 def programs(study: Study, sources: Sequence[Source]) -> list[list[Source]]:
@@ -21,12 +21,12 @@ def programs(study: Study, sources: Sequence[Source]) -> list[list[Source]]:
     groups: list[list[Source]] = []
     if len(sources) < 2:
         return [[source] for source in sources]
-    launches = {source.id: _launches(study, source) for source in sources}
+    launches = {source.id: launches_of(study, source) for source in sources}
     for source in sources:
         of_source = launches[source.id]
         for group in groups:
             first = group[0]
-            if first.devices == source.devices and in_common(launches[first.id], of_source) >= _ALIKE:
+            if first.devices == source.devices and in_common(launches[first.id], of_source) >= ALIKE:
                 group.append(source)
                 break
         else:
@@ -41,7 +41,7 @@ def in_common(a: dict[str, float], b: dict[str, float]) -> float:
     return sum(min(a.get(name, 0.0), b.get(name, 0.0)) for name in every) / most if most else 0.0
 
 
-def _launches(study: Study, source: Source) -> dict[str, float]:
+def launches_of(study: Study, source: Source) -> dict[str, float]:
     """How often the model launches each kernel per batch."""
     found: dict[str, float] = {}
     for row in kernels_of(study, source):

@@ -32,12 +32,24 @@ METRICS = (
     FIELDS["world_size"],
     Metric("batches", "recorded steps, without warmup", "steps"),
     Metric("batch_ms", "median duration of the recorded steps, without warmup", "step\nmedian", IN_RUN),
+    Metric(
+        "mean_ms",
+        "mean duration of a recorded step, over steps and ranks: sum of the next five; it differs from the "
+        "median where steps or ranks differ",
+        "step\nmean",
+    ),
     Metric("compute_ms", "time per step in which kernels of the model run, mean over ranks", "compute"),
     Metric(
         "exposed_communication_ms",
         "the same of collectives while no kernel of the model runs",
         "exposed\ncomm.",
     ),
+    Metric(
+        "exposed_loader_ms",
+        "the same of data loading while neither of them runs, with the wait for the next batch",
+        "exposed\nloader",
+    ),
+    Metric("exposed_copies_ms", "the same, of other copies", "other\ncopies", priority=0),
     Metric("idle_ms", "the same, while nothing runs", "idle"),
     Metric("speedup", "samples per second, relative to the traces with the fewest ranks", "speedup"),
     Metric(
@@ -55,8 +67,8 @@ METRICS = (
 )
 COLUMNS = {"Traces (one row per job):": METRICS}
 _SHOWN = (
-    "job", "world_size", "batches", "batch_ms", "compute_ms", "exposed_communication_ms", "idle_ms",
-    "speedup", "scaling_efficiency_pct",
+    "job", "world_size", "batches", "batch_ms", "mean_ms", *(f"{name}_ms" for name in PARTS), "speedup",
+    "scaling_efficiency_pct",
 )  # fmt: skip
 
 
@@ -136,6 +148,7 @@ def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any
         "batch_ms": estimate.value,
         "batch_ms_low": estimate.low,
         "batch_ms_high": estimate.high,
+        "mean_ms": parts.get("wall_ms", math.nan),
         **{f"{name}_ms": parts.get(f"{name}_ms", math.nan) for name in (*PARTS, *GREW)},
     }
 
@@ -207,10 +220,11 @@ def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
 
 def part(found: Answer) -> Part:
     """The terminal's table."""
+    differ = "steps or ranks differ" if any(row["world_size"] > 1 for row in found.rows) else "steps differ"
     caption = (
-        "Steps as recorded, including the profiler's overhead: median over the steps of the slowest rank. "
-        "Parts: mean over steps and ranks, so they sum to less where ranks differ. Intervals are over the "
-        "steps of one run."
+        "Steps as recorded, including the profiler's overhead. Median: over the steps of the slowest rank. "
+        "Mean: over steps and ranks, as the parts, which sum to it; it is not the median where "
+        f"{differ}. Intervals are over the steps of one run."
     )
     shown = columns(METRICS, *_SHOWN)
     return Part("Scaling, from traces (ms per step)", found.rows, shown, "\n".join([found.assumed, caption]))

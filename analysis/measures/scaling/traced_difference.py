@@ -1,11 +1,13 @@
 """What is the difference of two jobs, from their traces?
 
 Each was recorded once, so that only their own batches say how sure the difference is: that of the medians is
-shown where the intervals of both, each within its run, do not meet. What other runs would differ by is not
-known from one of each.
+shown where the intervals of both, each within its run, do not meet; of too few steps for an interval nothing
+is tested. What other runs would differ by is not known from one of each.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from analysis.measures.anatomy.divide import EVERY
 from analysis.measures.anatomy.traces import anatomy_of, traces_of
 from analysis.measures.batches.series import STAGES, series_of_traces
 from analysis.measures.kernels.of_run import kernels_of
+from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
@@ -43,7 +46,8 @@ METRICS = (
     Metric("difference_pct", "difference relative to a", places=1),
     Metric(
         "verdict",
-        "of a step: slower or faster if the intervals do not overlap; otherwise not shown",
+        "of a step: slower or faster if the intervals do not overlap, else not shown; not tested: the steps "
+        "are too few for an interval",
         text=True,
         priority=2,
     ),
@@ -74,6 +78,32 @@ def pairs(a: Study, b: Study) -> list[tuple[Source, Source]]:
     )
 
 
+def unlike(a: Study, b: Study) -> list[str]:
+    """A line for each pair of jobs that are different ones: in what they differ."""
+    lines = []
+    for one, other in pairs(a, b):
+        differ = [
+            f"{what} ({', '.join(values)})"
+            for what, values in (
+                ("device", [" and ".join(source.devices) for source in (one, other)]),
+                ("number of ranks", [str(source.world_size or "") for source in (one, other)]),
+            )
+            if all(values) and values[0] != values[1]
+        ]
+        common = in_common(launches_of(a, one), launches_of(b, other))
+        if one.devices == other.devices and common < ALIKE:
+            differ.append(f"kernels ({100 * common:.0f} % of the launches are the same)")
+        if differ:
+            lines.append(
+                f"a ({one.id}) and b ({other.id}) are different jobs: they differ in {_listed(differ)}."
+            )
+    return lines
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else texts[0]
+
+
 def rows(a: Study, b: Study) -> Rows:
     """The figures of each pair of jobs; with :data:`METRICS`.
 
@@ -89,27 +119,40 @@ def rows(a: Study, b: Study) -> Rows:
     return answer
 
 
-# A figure with the ends of its interval, NaN where there is none; all in ms.
-_Figure = tuple[float, float, float]
+@dataclass(frozen=True)
+class _Figure:
+    """A figure with the ends of its interval, NaN where there is none; all in ms.
+
+    Attributes:
+        steps: how many it is the median of; 0: it is none.
+    """
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    steps: int = 0
+
+
+def _of_median(durations_ms: np.ndarray) -> _Figure:
+    estimate = inside_run.of_median(durations_ms)
+    return _Figure(estimate.value, estimate.low, estimate.high, len(durations_ms))
 
 
 def _figures(study: Study, source: Source) -> dict[tuple[str, str], _Figure]:
     found: dict[tuple[str, str], _Figure] = {}
     series = series_of_traces(study).get(source.id)
     if series is not None:
-        estimate = inside_run.of_median(series.steady_ns / 1e6)
-        found["batch", "batch"] = (estimate.value, estimate.low, estimate.high)
+        found["batch", "batch"] = _of_median(series.steady_ns / 1e6)
         for stage in STAGES:
             times = series.stages[stage][series.steady] / 1e6
             if not np.isnan(times).any():
-                lasted = inside_run.of_median(times)
-                found["stages", stage] = (lasted.value, lasted.low, lasted.high)
+                found["stages", stage] = _of_median(times)
 
     def add(family: str, figure: str, value: Any) -> None:
         if value is not None and not math.isnan(value):
             # Groups of one size of which some were recorded in part are rows of their own.
-            so_far = found.get((family, figure), (0.0,))[0]
-            found[family, figure] = (so_far + float(value), math.nan, math.nan)
+            so_far = found.get((family, figure), _Figure(0.0)).value
+            found[family, figure] = _Figure(so_far + float(value))
 
     traces = traces_of(study, [source])
     for row in [row for one in traces for row in anatomy.means(source, anatomy_of(one), ())]:
@@ -132,19 +175,26 @@ def _collectives(study: Study, source: Source) -> Rows:
 
 def _row(name: str, key: tuple[str, str], a: _Figure | None, b: _Figure | None) -> dict[str, Any]:
     # A kernel or collective that one of them lacks takes it no time; a part that is not known is not 0.
-    absent = (0.0 if key[0] in ("collectives", "kernels") else math.nan, math.nan, math.nan)
-    (a_ms, a_low, a_high), (b_ms, b_low, b_high) = a or absent, b or absent
-    verdict = None
-    if key[0] == "batch":
-        verdict = SLOWER if b_low > a_high else FASTER if b_high < a_low else NOT_SHOWN
+    absent = _Figure(0.0 if key[0] in ("collectives", "kernels") else math.nan)
+    a, b = a or absent, b or absent
     return {
         "job": name, "family": key[0], "figure": key[1],
-        "a_ms": a_ms, "a_ms_low": a_low, "a_ms_high": a_high,
-        "b_ms": b_ms, "b_ms_low": b_low, "b_ms_high": b_high,
-        "difference_ms": b_ms - a_ms,
-        "difference_pct": 100 * (b_ms / a_ms - 1) if a_ms else None,
-        "verdict": verdict,
+        "a_ms": a.value, "a_ms_low": a.low, "a_ms_high": a.high,
+        "b_ms": b.value, "b_ms_low": b.low, "b_ms_high": b.high,
+        "difference_ms": b.value - a.value,
+        "difference_pct": 100 * (b.value / a.value - 1) if a.value else None,
+        "verdict": _verdict(a, b) if key[0] == "batch" else None,
     }  # fmt: skip
+
+
+def _verdict(a: _Figure, b: _Figure) -> str:
+    """Of a step: whether the intervals of both sides are apart, or why that is not known."""
+    if math.isnan(a.value) or math.isnan(b.value):
+        return NOT_SHOWN
+    if math.isnan(a.low) or math.isnan(b.low):
+        counts = f"{a.steps} and {b.steps} steps are" if a.steps != b.steps else f"{a.steps} steps are"
+        return f"not tested: {counts} too few"
+    return SLOWER if b.low > a.high else FASTER if b.high < a.low else NOT_SHOWN
 
 
 SAME = "A and B are the same traces, so nothing can differ. Compare two separate results."
@@ -175,7 +225,7 @@ def sentence(found: Rows) -> str:
         ]  # fmt: skip
         sign = 1 if row["difference_ms"] >= 0 else -1
         most = max(parts, key=lambda one: one["difference_ms"] * sign, default=None)
-        said = _SAID[row["verdict"]]
+        said = _SAID.get(row["verdict"], row["verdict"])
         why = f"; largest change: {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
         lines.append(
             f"{row['job']}: a step takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "

@@ -105,7 +105,9 @@ def use_of_device(points: Sequence[Point], anatomies: Anatomies) -> dict[str, An
     row |= _mfu(points)
     if points and all(point.cost for point in points):
         row |= _costs(points)
-        row["use_note"] = _below_step(points, row["kernel_ms"])
+        # One profiled run that took longer may have met a busy machine.
+        slowed = (row["perturbation_low"] or 0.0) > 1
+        row["use_note"] = _below_step(points, row["kernel_ms"], slowed)
     return row | _communication([anatomies.get(point, {}) for point in points])
 
 
@@ -172,11 +174,14 @@ def _interval_of_ratio(drawn: Sequence[tuple[estimates.Drawn, estimates.Drawn]])
     return estimates.interval(over / under)
 
 
-def _below_step(points: Sequence[Point], kernel_ms: float) -> str:
+def _below_step(points: Sequence[Point], kernel_ms: float, slowed: bool) -> str:
     """Why efficiencies of the kernels are below those of the step; empty: they are not.
 
     One device that works on one kernel at a time cannot do so. Kernels are timed in recorded batches, which
     the profiler slows down, and batches in unprofiled ones; and kernels that run at the same time are summed.
+
+    Args:
+        slowed: repeated runs show that steps take longer under the profiler.
     """
     batch_ms = float(np.mean([point.batch.value for point in points])) / 1e6
     if kernel_ms <= batch_ms:
@@ -187,9 +192,10 @@ def _below_step(points: Sequence[Point], kernel_ms: float) -> str:
         f"{digits(kernel_ms)} ms and a step takes {digits(batch_ms)} ms"
     )
     if kernel_ms <= recorded_ms:
+        cause = "the profiler" if slowed else "the profiler, or a busy machine"
         return (
-            f"{below}. The profiler slowed the kernels (recorded steps take {digits(recorded_ms)} ms, "
-            f"{recorded_ms / batch_ms:.2f} times as long), so their efficiencies are too low"
+            f"{below}. Recorded steps take {digits(recorded_ms)} ms, {recorded_ms / batch_ms:.2f} times as "
+            f"long ({cause}), so efficiencies of their kernels are too low"
         )
     return f"{below}. Several kernels run at the same time (recorded steps take {digits(recorded_ms)} ms)"
 

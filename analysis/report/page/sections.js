@@ -22,7 +22,7 @@ const sectionOf = (link) => link.hash.slice(1).split("&")[0];
 
 // A link to a section keeps the filters in the address, in another tab too.
 function addressLinks() {
-  for (const link of links()) link.hash = address(sectionOf(link));
+  for (const link of links()) link.setAttribute("href", address(sectionOf(link)));
 }
 
 // A click opens the section here; with Ctrl and the like it is the browser's: another tab, another window.
