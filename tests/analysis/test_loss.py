@@ -168,7 +168,7 @@ def test_the_bars_of_the_report_add_up_to_the_loss(tmp_path: Path) -> None:
     assert found is not None
     traces = found.charts[0].figure["data"]
     labels = traces[0]["y"]
-    assert [label.rpartition(", ")[2] for label in labels] == ["P = 2", "P = 4"]
+    assert [label.rpartition(", ")[2] for label in labels] == ["2 ranks", "4 ranks"]
     for place, size in enumerate((2, 4)):
         whole = sum(trace["x"][place] for trace in traces)
         assert whole == pytest.approx(100 * (BATCH_MS[size] - 100) / BATCH_MS[size])
@@ -227,7 +227,7 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     found = LOSS.section(Context(load(tmp_path)))
     assert found is not None
     labels = found.charts[0].figure["data"][0]["y"]
-    assert [label.rpartition(", ")[2] for label in labels] == ["P = 2"]
+    assert [label.rpartition(", ")[2] for label in labels] == ["2 ranks"]
 
 
 def test_no_parts_are_drawn_of_another_configuration_than_the_one_that_lost_most(tmp_path: Path) -> None:
