@@ -244,7 +244,7 @@ def test_the_first_screen_answers_with_drawings_and_every_section_is_folded_to_i
     assert closed.page.locator("main details[open]").count() == 0
     assert closed.page.locator(".plot-container").count() == 0  # none is drawn before it is asked for
     folded = closed.page.locator("#anatomy summary").inner_text()
-    assert "Longest part on the most ranks: idle host bound, 85.4 ms" in folded
+    assert "Longest part on the most ranks: idle host bound, 85.5 ms" in folded
     assert not closed.page.locator("#anatomy table").first.is_visible()
 
 
