@@ -22,6 +22,7 @@ HOME_DIR=${VIRTUAL_CLUSTER:-${TMPDIR:-/tmp}/scaleprof-cluster-$UID}
 NET=10.77.0 # the head is .1, node i is .(i+1); private to the cluster's own network namespaces
 export SLURM_CONF=$HOME_DIR/slurm.conf
 
+help() { sed -n '2,${/^\(#SBATCH\|[^#]\)/q;s/^# \{0,1\}//p}' "$SELF"; }
 die() { echo "virtual_cluster.sh: $*" >&2; exit 1; }
 
 # --- machines: namespaces whose first process waits; when it dies, the kernel kills all that is in them ----
@@ -283,5 +284,6 @@ boot-node) check_node "$@"; boot_node "$1" ;;
 shape) shape "${1:?RATE or off}" ;;
 cpu) cpu "${1:?CORES or off}" ;;
 _machine | _watch) "$command" "$@" ;;
-*) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$SELF" >&2; exit 2 ;;
+-h | --help) help ;;
+*) help >&2; exit 2 ;;
 esac
