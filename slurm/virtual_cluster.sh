@@ -245,7 +245,11 @@ cpu() { # CORES|off
 stop() {
     local name group
     power_off head
-    for name in $(nodes); do group=$(cpu_group "$name"); [[ ! -d $group ]] || rmdir "$group" || true; done
+    for name in $(nodes); do
+        group=$(cpu_group "$name")
+        # The last processes of a node may still be ending.
+        for _ in {1..250}; do [[ -d $group ]] && ! rmdir "$group" 2>/dev/null || break; sleep .02; done
+    done
 }
 
 all_up() { [[ $(inside head sinfo -h -N -o %T 2>/dev/null | grep -cE '^(idle|mixed|allocated|completing)$') == "$1" ]]; }
