@@ -1,5 +1,6 @@
 """What does Slurm say of the cluster itself, in a job or on a login node: its name, a partition's nodes?"""
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -36,6 +37,37 @@ def cluster_name(environment: Mapping[str, str]) -> str | None:
         return None
     match = re.search(r"^ClusterName\s*=\s*(\S+)", said, re.MULTILINE)
     return match[1] if match else None
+
+
+def on_compute_node(environment: Mapping[str, str]) -> bool:
+    """Whether Slurm has started this process on a node of a job; a shell of salloc is on the login node."""
+    return "SLURMD_NODENAME" in environment
+
+
+def queued_jobs(comment: str, environment: Mapping[str, str]) -> list[str]:
+    """The ids of the user's jobs with this comment (``sbatch --comment``) that wait or run.
+
+    Raises:
+        UserError: Slurm does not answer.
+    """
+    states = "--states=PENDING,RUNNING,SUSPENDED"
+    command = ["squeue", "--noheader", f"--user={os.getuid()}", states, "--format=%i|%k"]
+    rows = [row.strip().partition("|") for row in _ask(command, environment).splitlines()]
+    return [job for job, _, its_comment in rows if its_comment == comment]
+
+
+def was_requeued(job: str, restarts: int, environment: Mapping[str, str]) -> bool:
+    """Whether Slurm has put a job back into the queue since its last start; False if Slurm does not say.
+
+    Args:
+        restarts: how often the job had been requeued when it started.
+    """
+    try:
+        said = _ask(["scontrol", "show", "job", job], environment)
+    except UserError:
+        return False
+    match = re.search(r"\bRestarts=(\d+)", said)
+    return match is not None and int(match[1]) > restarts
 
 
 def partition(name: str | None, environment: Mapping[str, str]) -> Partition:

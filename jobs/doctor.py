@@ -4,7 +4,7 @@ On a cluster: which site file is used, and is what it says true of this node?
 
     python -m jobs.doctor [--format table|json]
 
-Exit code 0: scaleprof can train here; 1: something that it needs is missing.
+Exit code 0: scaleprof can train here; 1: something that it needs is missing, or the site file is wrong.
 """
 
 import json

@@ -74,7 +74,7 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
     if not again:
         forget_attempts(execution.directory, me)
     done = len(possible) - len(todo) + result.done
-    progress.print_end(console, execution.directory, done, result, len(refused))
+    progress.print_end(console, execution.directory, (done, len(possible)), result, len(refused))
     return Outcome(len(result.failed) + len(result.left) + len(refused), again)
 
 

@@ -177,10 +177,17 @@ def print_refused(console: Console, refused: int) -> None:
         console.print(Text(text, style="bold red"), soft_wrap=True)
 
 
-def print_end(console: Console, directory: Path, done: int, result: Result, refused: int) -> None:
-    """How a sweep ended; the failed runs by name, with the reason and where their log is."""
+def print_end(console: Console, directory: Path, done: tuple[int, int], result: Result, refused: int) -> None:
+    """How a sweep ended; the failed runs by name, with the reason and where their log is.
+
+    Args:
+        done: how many runs are, and of how many that were asked for (``--only``).
+    """
     failures = result.failed
-    text = f"{done} {'run' if done == 1 else 'runs'} of {directory} {'is' if done == 1 else 'are'} done"
+    count, of = done
+    whole = f"{count} {'run' if count == 1 else 'runs'}"
+    runs = whole if count == of else f"{count} of the {of} requested runs"
+    text = f"{runs} of {directory} {'is' if count == 1 else 'are'} done"
     console.print(Text(text, style="" if failures else "green"), soft_wrap=True)
     if result.elsewhere:
         console.print(f"{len(result.elsewhere)} runs are being done by another sweep")

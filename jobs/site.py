@@ -9,6 +9,7 @@ each key. For scripts:
 
 import os
 import shlex
+import socket
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -185,6 +186,19 @@ def check_network(site: Site, networks: Iterable[str]) -> None:
                 f"network: {network} is not in the site file {site.where}, which has only "
                 f"{', '.join(sorted(known))}; add network.{network.lower()} there, or change the sweep"
             )
+
+
+def check_scratch(site: Site) -> None:
+    """Refuse a scratch folder that this node does not have: Slurm would make it, in whatever lies there.
+
+    Raises:
+        UserError: it does not exist.
+    """
+    if site.scratch is not None and not site.scratch.is_dir():
+        raise UserError(
+            f"scratch: {site.scratch} does not exist on {socket.gethostname()}; "
+            f"correct it in the site file {site.where}, or create it on every node"
+        )
 
 
 def why_no_modules(site: Site, environment: Mapping[str, str]) -> str:

@@ -1,11 +1,15 @@
-"""Is what the site file says true of this node? What :mod:`jobs.doctor` shows of the cluster."""
+"""Is what the site file says true of this node? What :mod:`jobs.doctor` shows of the cluster.
+
+On a compute node all of it must be. A login node may lack interfaces, cards, modules, data and scratch.
+"""
 
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from jobs.cluster import cluster_name, partition
+from jobs.cluster import cluster_name, on_compute_node, partition
 from jobs.launchers.base import ROOT
 from jobs.site import Network, Site, find_site, why_no_modules
 from profiling.errors import UserError
@@ -19,9 +23,13 @@ def check_site(environment: Mapping[str, str]) -> list[Presence]:
     try:
         site = find_site(None, environment)
     except UserError as error:
-        return [Presence("site file", False, "cannot be used", str(error))]
+        return [Presence("site file", False, "cannot be used", str(error), required=True)]
     if site.file is not None:
-        return [Presence("site file", True, site.where), *_parts(site, environment)]
+        return [
+            Presence("site file", True, site.where),
+            *_cluster(site, environment),
+            *_node(site, environment),
+        ]
     cluster = cluster_name(environment)
     if cluster is None:
         return []
@@ -29,13 +37,26 @@ def check_site(environment: Mapping[str, str]) -> list[Presence]:
     return [Presence("site file", False, f"none for the cluster {cluster!r}", do)]
 
 
-def _parts(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+def _cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    """What Slurm says alike on every node."""
+    if shutil.which("sinfo", path=environment.get("PATH")):
+        yield replace(_partition(site, environment), required=True)
+
+
+def _node(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    """What compute nodes have, and other nodes may lack."""
+    here = on_compute_node(environment)
+    elsewhere = "" if here else ", or check on a compute node: srun --nodes=1 python -m jobs.doctor"
+    for presence in _parts_of_node(site, environment):
+        remedy = presence.remedy and presence.remedy + elsewhere
+        yield replace(presence, remedy=remedy, required=here)
+
+
+def _parts_of_node(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
     if site.modules:
         why = why_no_modules(site, environment)
         remedy = f"correct `modules` in {site.where}" if why else ""
         yield Presence("modules", not why, why or ", ".join(site.modules), remedy)
-    if shutil.which("sinfo", path=environment.get("PATH")):
-        yield _partition(site, environment)
     for name in sorted(site.network.model_fields_set):
         yield from _network(f"network.{name}", getattr(site.network, name), site)
     for data, here in site.data.items():
@@ -73,11 +94,11 @@ def _network(key: str, network: Network, site: Site) -> Iterator[Presence]:
 def _device(key: str, name: str, names: list[str], site: Site) -> Presence:
     if name in names:
         return Presence(key, True, name)
-    do = f"correct `{key}` in {site.where}, or check on a compute node: srun --nodes=1 python -m jobs.doctor"
-    return Presence(key, False, f"no {name} here, but {', '.join(names) or 'none at all'}", do)
+    found = ", ".join(names) or "none at all"
+    return Presence(key, False, f"no {name} here, but {found}", f"correct `{key}` in {site.where}")
 
 
 def _path(name: str, path: Path, remedy: str) -> Presence:
-    return (
-        Presence(name, True, str(path)) if path.exists() else Presence(name, False, f"no {path} here", remedy)
-    )
+    if path.exists():
+        return Presence(name, True, str(path))
+    return Presence(name, False, f"{path} does not exist", remedy)

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from jobs.run import FACTOR, Run
 from jobs.run_id import format_id
 from profiling.errors import UserError
+from profiling.whole_file import whole_file
 
 MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG = (
     "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt",
@@ -170,15 +171,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path, kept=True) as file:
+        file.write(content)
 
 
 def write_record(path: Path, record: BaseModel) -> None:

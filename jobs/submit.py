@@ -3,6 +3,9 @@
 What would end the jobs at their start is found before the first is queued: a wrong sweep or site file, a
 network or modules that are not there, no data, a partition with too few nodes, CPUs or GPUs. (CHECK=no: where
 compute nodes have what a login node lacks.)
+
+A sweep whose jobs are queued or running is not submitted again: two might run at the same time. (AGAIN=yes:
+it is submitted.)
 """
 
 import itertools
@@ -12,16 +15,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rich.console import Console
 
 from jobs import progress, sweep
+from jobs.cluster import queued_jobs
 from jobs.execute import print_plan, split_possible
 from jobs.execution import ROOT, Execution
 from jobs.launchers.slurm import Slurm
 from jobs.site import CHOOSE, find_site, sbatch_words
 from jobs.sweep_file import SweepRun
-from profiling.errors import EXIT_DONE, UserError, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 _DRY_RUN = "--dry-run"
 
@@ -61,9 +66,11 @@ def main() -> int:
     if not counts:
         print(f"all {len(sweep_runs)} runs of {asked.directory} are done: nothing to submit")
         return EXIT_DONE
+    if not words.dry_run and os.environ.get("AGAIN") != "yes":
+        check_not_queued(asked.directory)
     variables = {CHOOSE: arguments.site} if arguments.site else {}
     start = printed() if words.dry_run else submitted
-    submit(counts, words, sbatch_words(site), str(asked.directory), variables, start)
+    submit(counts, words, sbatch_words(site), asked.directory, variables, start)
     if words.dry_run:
         print_plan(execution, sweep_runs, asked.excluded)
         print("dry run: nothing was submitted", file=sys.stderr)
@@ -129,11 +136,40 @@ def possible_runs(execution: Execution, asked: sweep.Request) -> list[SweepRun]:
     return possible
 
 
+class AlreadyQueued(UserError):
+    """The sweep has jobs in the queue."""
+
+    exit_code = EXIT_FAILED
+
+
+def comment_of(directory: Path) -> str:
+    """The comment of all jobs of a sweep, by which squeue finds them: where their results go."""
+    return f"scaleprof {directory.absolute()}"
+
+
+def check_not_queued(directory: Path) -> None:
+    """Refuse a sweep of which jobs wait or run, if Slurm says so.
+
+    Raises:
+        AlreadyQueued: it names the jobs.
+    """
+    try:
+        jobs = queued_jobs(comment_of(directory), os.environ)
+    except UserError:
+        return  # sbatch itself says what is wrong with Slurm
+    if jobs:
+        which, are = ("jobs", "are") if len(jobs) > 1 else ("job", "is")
+        raise AlreadyQueued(
+            f"{which} {', '.join(jobs)} of this sweep {are} queued or running already: nothing submitted "
+            "(AGAIN=yes submits all the same)"
+        )
+
+
 def submit(
     counts: Sequence[int],
     words: Words,
     of_site: Sequence[str],
-    directory: str,
+    directory: Path,
     variables: Mapping[str, str],
     start: Start,
 ) -> None:
@@ -145,7 +181,9 @@ def submit(
         variables: of all jobs.
     """
     at_once = os.environ.get("AT_ONCE") == "yes"
-    begin = ["sbatch", "--parsable", *of_site, *words.of_sbatch]
+    # A comment of the site's or the user's (for accounting) takes the place of ours: sbatch heeds the last.
+    comment = [] if "SBATCH_COMMENT" in os.environ else [f"--comment={comment_of(directory)}"]
+    begin = ["sbatch", "--parsable", *comment, *of_site, *words.of_sbatch]
     of_sweep = list(_without_nodes(words.of_sweep))
     ids: list[str] = []
     try:
@@ -155,7 +193,7 @@ def submit(
             script = ["slurm/sweep.sh", words.config, "--only", f"nodes={count}", *of_sweep]
             nodes = f"{count} node{'s' if count > 1 else ''}"
             ids.append(start([*begin, *own, *script], {**variables, "REPORT": "no"}, nodes))
-        own = [f"--dependency=afterany:{':'.join(ids)}", "slurm/report.sh", directory]
+        own = [f"--dependency=afterany:{':'.join(ids)}", "slurm/report.sh", str(directory)]
         start([*begin, *own], variables, f"the report, {directory}/report.html")
     except (UserError, KeyboardInterrupt) as error:
         why = str(error) or "interrupted"

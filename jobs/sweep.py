@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import get_args
 
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
-from jobs.cluster import cluster_name
+from jobs.claims import this_owner
+from jobs.cluster import cluster_name, on_compute_node, was_requeued
 from jobs.execute import print_plan, run_sweep
 from jobs.execution import Execution
 from jobs.flags import make_parser
@@ -28,7 +29,7 @@ from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.model_names import check_models
 from jobs.processes import TimeIsUp, stopped_in_order
-from jobs.site import CHOOSE, Site, check_network, find_site, shell_commands, why_no_modules
+from jobs.site import CHOOSE, Site, check_network, check_scratch, find_site, shell_commands, why_no_modules
 from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, expand, parse_only, read_sweep, select
 from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, run_command
@@ -53,6 +54,8 @@ def main() -> int:
     if arguments.dry_run:
         plan = asked.execution(launcher.planned(), arguments)
         return EXIT_FAILED if print_plan(plan, asked.sweep_runs, asked.excluded) else EXIT_DONE
+    if launcher.nodes and on_compute_node(os.environ):  # a login node needs none
+        check_scratch(site)
     try:
         with stopped_in_order():
             outcome = run_sweep(asked.execution(launcher, arguments), asked.sweep_runs, asked.excluded)
@@ -62,7 +65,7 @@ def main() -> int:
         )
         return EXIT_AGAIN
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; to resume: {this_command(sys.argv[1:])}") from None
+        raise Interrupted(f"interrupted; {how_to_resume(sys.argv[1:], os.environ)}") from None
     return EXIT_AGAIN if outcome.again else EXIT_FAILED if outcome.failed else EXIT_DONE
 
 
@@ -126,6 +129,14 @@ class Interrupted(UserError):
     """The user has stopped the sweep."""
 
     exit_code = EXIT_INTERRUPTED
+
+
+def how_to_resume(words: Sequence[str], environment: Mapping[str, str]) -> str:
+    """What resumes an interrupted sweep: Slurm itself, where it has requeued the job; else a command."""
+    me = this_owner(environment)
+    if me.job and was_requeued(me.job, me.restarts, environment):
+        return f"Slurm has requeued job {me.job}, which will resume the sweep"
+    return f"to resume: {this_command(words)}"
 
 
 def this_command(words: Sequence[str]) -> str:

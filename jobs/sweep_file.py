@@ -17,7 +17,7 @@ from jobs.run import Profile, Run, Value, as_text, make_run, parse_value, wrong_
 from jobs.run_id import format_id, id_fields
 from jobs.validation import Problem, problems_of
 from profiling import yaml_text
-from profiling.errors import Mistakes, UserError, did_you_mean
+from profiling.errors import Mistakes, UserError, did_you_mean, did_you_mean_file
 
 Order = Literal["random", "given", "largest", "smallest"]
 Repetitions = Annotated[int, Field(ge=1, le=1000)]
@@ -149,12 +149,11 @@ def read_sweep(path: Path) -> Sweep:
 
 def _near(path: Path) -> str:
     """The sweep file that was meant by one that is not there: beside it, or one of ours of that name."""
-    ours = {file.stem: str(file) for file in sorted(Path("configs").glob("*.yaml"))}
-    beside = [str(file) for file in sorted(path.parent.glob("*.yaml"))]
-    if path.stem in ours:
-        return did_you_mean(ours[path.stem], [ours[path.stem]])
-    files = beside or list(ours.values())
-    return did_you_mean(str(path), files) if files else ""
+    ours = sorted(Path("configs").glob("*.yaml"))
+    beside = sorted(path.parent.glob("*.yaml"))
+    same_name = [file for file in ours if file.stem == path.stem]
+    files = same_name or beside or ours
+    return did_you_mean_file(path, files) if files else ""
 
 
 def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 # What is wrong with the place to write to, not with the program.
@@ -50,6 +51,13 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
     names = [str(option) for option in options]
     near = _nearest(str(word), names)
     return f"; did you mean {near!r}?" if near else f"; one of: {', '.join(names)}"
+
+
+def did_you_mean_file(path: Path, files: Sequence[Path]) -> str:
+    """As :func:`did_you_mean`, of files or folders by their names: the rest of the path is alike in all."""
+    by_name = {file.name.removesuffix(".yaml"): file for file in files}
+    near = _nearest(path.name.removesuffix(".yaml"), list(by_name))
+    return f"; did you mean {str(by_name[near])!r}?" if near else f"; one of: {', '.join(map(str, files))}"
 
 
 def _nearest(word: str, names: Sequence[str]) -> str | None:

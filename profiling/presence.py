@@ -17,12 +17,14 @@ class Presence:
     Attributes:
         detail: which release it is, or what is wrong.
         remedy: what to do where it cannot be used; "" where it can.
+        required: without it nothing works here, where of other things a user may do without.
     """
 
     name: str
     present: bool
     detail: str
     remedy: str = ""
+    required: bool = False
 
 
 def of_program(command: Sequence[str], remedy: str) -> Presence:

@@ -168,13 +168,11 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
         code, reason = _run(program)
         steps = watch.stop()
     if steps is None:
-        failed = code and "torch" in sys.modules
-        why = f"{reason}, before its first step" if failed else _why_nothing()
         if not code:
             with said_by_rank_0(me.rank):
-                raise Nothing(f"no results: {why}")
+                raise Nothing(f"no results: {_why_nothing()}")
         if me.rank == 0:
-            _say(f"no results: {why}")
+            _say(f"no results: {reason}, before its first step")
         return Ended(code)
     findings = [*capture.write(), *findings_of(watch, steps)]
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")

@@ -8,6 +8,7 @@
 #SBATCH --ntasks=1
 #SBATCH --time=0:30:00
 set -euo pipefail
+[[ ${1:-} != -h && ${1:-} != --help ]] || { sed -n '2,${/^\(#SBATCH\|[^#]\)/q;s/^# \{0,1\}//p}' "$0"; exit 0; }
 cd "${SLURM_SUBMIT_DIR:-.}"
 source slurm/common.sh
 site=$("$PYTHON" -m jobs.site --shell) || exit

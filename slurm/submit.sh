@@ -7,6 +7,7 @@
 #   slurm/submit.sh configs/resnet50.yaml --dry-run            print the jobs and their commands, submit nothing
 #   AT_ONCE=yes slurm/submit.sh ...                            all as soon as nodes are free: less waiting, but
 #                                                              they share the network that is being measured
+#   AGAIN=yes slurm/submit.sh ...                              although jobs of this sweep are queued or running
 #   CHECK=no slurm/submit.sh ...                               although this node lacks data or GPUs that jobs have
 # A last job writes the table and the report when all have ended, successfully or not. Partition, account, QOS,
 # reservation and modules are those of the site file (SCALEPROF_SITE, or the one with this cluster's name).
@@ -14,7 +15,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 die() { echo "slurm/submit.sh: $*" >&2; exit 2; }
 
-[[ $# -gt 0 && $1 != -h && $1 != --help ]] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+help() { sed -n '2,${/^\(#SBATCH\|[^#]\)/q;s/^# \{0,1\}//p}' "$0"; }
+
+[[ ${1:-} != -h && ${1:-} != --help ]] || { help; exit 0; }
+[[ $# -gt 0 ]] || { help >&2; exit 2; }
 [[ $1 != -* ]] || die "the sweep file comes first: slurm/submit.sh CONFIG $1"
 command -v sbatch >/dev/null || die "no sbatch here; is this a node of a Slurm cluster?"
 source slurm/common.sh

@@ -26,6 +26,7 @@ trap 'early=yes; [[ -z $sweep ]] || kill -USR1 $sweep' USR1
 trap '[[ -n $sweep ]] || exit 143; kill -TERM $sweep' TERM
 die() { echo "slurm/sweep.sh: $*" >&2; exit 2; }
 
+[[ ${1:-} != -h && ${1:-} != --help ]] || { sed -n '2,${/^\(#SBATCH\|[^#]\)/q;s/^# \{0,1\}//p}' "$0"; exit 0; }
 [[ -n ${SLURM_JOB_ID:-} ]] || die "submit it:  sbatch slurm/sweep.sh [CONFIG]  (without Slurm: python -m jobs.sweep)"
 # sbatch runs a copy of this script from its own folder.
 cd "$SLURM_SUBMIT_DIR"

@@ -22,6 +22,7 @@ HOME_DIR=${VIRTUAL_CLUSTER:-${TMPDIR:-/tmp}/scaleprof-cluster-$UID}
 NET=10.77.0 # the head is .1, node i is .(i+1); private to the cluster's own network namespaces
 export SLURM_CONF=$HOME_DIR/slurm.conf
 
+help() { sed -n '2,${/^\(#SBATCH\|[^#]\)/q;s/^# \{0,1\}//p}' "$SELF"; }
 die() { echo "virtual_cluster.sh: $*" >&2; exit 1; }
 
 # --- machines: namespaces whose first process waits; when it dies, the kernel kills all that is in them ----
@@ -244,7 +245,11 @@ cpu() { # CORES|off
 stop() {
     local name group
     power_off head
-    for name in $(nodes); do group=$(cpu_group "$name"); [[ ! -d $group ]] || rmdir "$group" || true; done
+    for name in $(nodes); do
+        group=$(cpu_group "$name")
+        # The last processes of a node may still be ending.
+        for _ in {1..250}; do [[ -d $group ]] && ! rmdir "$group" 2>/dev/null || break; sleep .02; done
+    done
 }
 
 all_up() { [[ $(inside head sinfo -h -N -o %T 2>/dev/null | grep -cE '^(idle|mixed|allocated|completing)$') == "$1" ]]; }
@@ -283,5 +288,6 @@ boot-node) check_node "$@"; boot_node "$1" ;;
 shape) shape "${1:?RATE or off}" ;;
 cpu) cpu "${1:?CORES or off}" ;;
 _machine | _watch) "$command" "$@" ;;
-*) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$SELF" >&2; exit 2 ;;
+-h | --help) help ;;
+*) help >&2; exit 2 ;;
 esac

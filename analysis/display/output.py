@@ -24,6 +24,7 @@ from analysis.display.terminal import Answer, Results, as_terminal, plain_notes
 from jobs.flags import add_format_flags, make_parser
 from jobs.run import FACTOR
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
+from profiling.whole_file import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,17 +214,13 @@ def write_bytes(content: bytes, output: Path | None) -> None:
             raise UserError("Parquet is binary: give --output FILE, or redirect standard output")
         sys.stdout.buffer.write(content)
         return
-    partial = output.with_name(output.name + ".partial")
     try:
-        partial.write_bytes(content)
-        partial.replace(output)
+        with whole_file(output) as file:
+            file.write(content)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise UserError(
             f"cannot write {output}: {error.strerror}; name a file in an existing folder"
         ) from None
-    finally:
-        if partial.exists():
-            partial.unlink()
 
 
 def to_frame(rows: Rows, columns: Iterable[Metric]) -> "pd.DataFrame":

@@ -199,10 +199,22 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
         totals = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         counted = [f"{totals}: list them with --notes"] if totals else []
         return _printable([*(f"note: {note}" for note in of_answer), *counted])
-    lines = _first([f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad], most)
+    lines = _first(not_done(bad), most)
     lines += _first(not_in_sweep(study.failed), most)
     lines += _first([f"note: {finding}" for finding in study.notes()], most)
     return _printable(lines)
+
+
+def not_done(failed: Sequence[LeftOut]) -> list[str]:
+    """Runs that do not count, a line each; those that have not ended for the same reason in one, counted."""
+    alike: dict[tuple[str, str, str], list[LeftOut]] = {}
+    for failure in failed:
+        own = "" if failure.kind == "unfinished" else failure.point
+        alike.setdefault((failure.kind, failure.reason, own), []).append(failure)
+    return [
+        f"{kind}: {f'{len(runs)} runs' if len(runs) > 1 else runs[0].point}: {reason}"
+        for (kind, reason, _), runs in alike.items()
+    ]
 
 
 def not_in_sweep(failed: Sequence[LeftOut]) -> list[str]:

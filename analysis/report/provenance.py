@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.display.terminal import Part, not_in_sweep
+from analysis.display.terminal import Part, not_done, not_in_sweep
 from analysis.measures.scaling import expense
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.sentences import first_sentence
@@ -39,7 +39,7 @@ def _left_out(context: Context) -> Content:
     """All points that do not count, and what is to be said of those that do."""
     study = context.study
     wrong = [failure for failure in study.failed if failure.kind != "excluded"]
-    failed = [f"{failure.kind}: {failure.point}: {failure.reason}" for failure in wrong]
+    failed = not_done(wrong)
     notes = [*failed, *not_in_sweep(study.failed), *(f"note: {note}" for note in study.notes())]
     text = "Failed runs, combinations that the sweep leaves out and why, and notes on the data."
     if not notes:

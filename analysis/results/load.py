@@ -23,7 +23,7 @@ from jobs import store
 from jobs.run_id import parse_id
 from jobs.store import Calibration, Manifest
 from profiling.clocks import AGREES
-from profiling.errors import UserError, did_you_mean
+from profiling.errors import UserError, did_you_mean_file
 from profiling.tables import rank_directory
 from profiling.traced_job import JOB, read_job
 from profiling.traces.conversion import is_unfinished
@@ -66,8 +66,8 @@ def _add_one_file(contents: Contents, path: Path) -> None:
 
 def _near(path: Path) -> str:
     """What was meant by a folder that does not exist: one beside it, if there are any."""
-    beside = [str(folder) for folder in _visible(path.parent)] if path.parent.is_dir() else []
-    near = did_you_mean(str(path), beside) if beside else ""
+    beside = _visible(path.parent) if path.parent.is_dir() else []
+    near = did_you_mean_file(path, beside) if beside else ""
     return near if "did you mean" in near else "; give a folder of results (results/<sweep>) or a file"
 
 

@@ -310,6 +310,10 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     assert f"unfinished: {killed.name}: no manifest: " in ran.err
     assert "run_0_config_1_4_eth" in ran.err
     assert ran.err.count("unfinished:") == 2
+    more = "run_0_config_1_8_eth_none_2_resnet50_synthetic_32_fp32_fp32"
+    (tmp_path / store.SWEEP).write_text(json.dumps({**record, "order": [*record["order"], more]}))
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert ran.err.count("unfinished:") == 2 and "unfinished: 2 runs: not run yet; unless" in ran.err
 
 
 def test_a_point_that_failed_and_was_done_later_is_no_failure(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from jobs.site import (
     SITES,
     Site,
     check_network,
+    check_scratch,
     find_site,
     read_site,
     sbatch_words,
@@ -199,3 +200,23 @@ def test_the_site_file_in_use_is_named_and_its_network_holds_before_anything_run
     answer = run(*dry_run, "--site", "virtual")
     assert answer.code == 2 and "network: ib is not in the site file" in answer.err
     assert "site file:" not in run(*dry_run).err
+
+
+def test_a_job_on_a_node_without_the_scratch_folder_ends_in_a_line_and_makes_none(tmp_path, monkeypatch):
+    scratch = tmp_path / "none"
+    (tmp_path / "here.yaml").write_text(f"scratch: {scratch}")
+    (tmp_path / "s.yaml").write_text("run: {batches: 3}")
+    (tmp_path / "srun").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "srun").chmod(0o755)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
+    words = [tmp_path / "s.yaml", "--launcher=slurm", "--out", tmp_path, "--site", tmp_path / "here.yaml"]
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    answer = run("jobs.sweep", *words)
+    assert answer.code == 2 and not scratch.exists()
+    said = answer.err.splitlines()[-1]
+    assert said.startswith(f"scaleprof: error: scratch: {scratch} does not exist on ")
+    assert said.endswith(f"correct it in the site file {tmp_path}/here.yaml, or create it on every node")
+    assert run("jobs.sweep", *words, "--dry-run").code == 0
+    check_scratch(Site(scratch=tmp_path))

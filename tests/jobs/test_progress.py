@@ -2,14 +2,15 @@
 
 import io
 import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from jobs.outcome import speed_of
-from jobs.progress import Bar, describe, in_words
+from jobs.progress import Bar, describe, in_words, print_end
 from jobs.run import Run
-from jobs.sweep_file import SweepRun
+from jobs.sweep_file import Result, SweepRun
 from profiling import tables
 
 
@@ -67,3 +68,17 @@ def test_a_runs_speed_is_that_of_its_later_steps_without_the_profilers(tmp_path)
     tables.write(tables.as_table("batches", rows), tmp_path / "rank_0000", "batches")
     run = Run(batches=4, batch=8, nodes=2)
     assert speed_of(tmp_path, run) == "about 100 ms per step, 160 images/s"
+
+
+@pytest.mark.parametrize(
+    ("done", "said"),
+    [
+        ((2, 2), "2 runs of results/mine are done"),
+        ((1, 1), "1 run of results/mine is done"),
+        ((0, 2), "0 of the 2 requested runs of results/mine are done"),
+    ],
+)
+def test_runs_that_are_done_are_counted_among_those_asked_for(done, said):
+    shown = Console(file=io.StringIO(), width=300)
+    print_end(shown, Path("results/mine"), done, Result(), 0)
+    assert shown.file.getvalue() == f"{said}\n"

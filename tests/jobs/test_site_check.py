@@ -1,13 +1,16 @@
 """The doctor says which site file is used, and what of it is not true of this node."""
 
+import os
 import socket
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from jobs import site_check
+from jobs import doctor, site_check
 from jobs.site_check import check_site
 from profiling.presence import Presence
+from tests.analysis.commands import run
 
 INTERFACE = socket.if_nameindex()[0][1]
 SITE = """
@@ -55,7 +58,7 @@ def test_what_the_site_file_says_is_compared_with_the_node(environment, tmp_path
     assert [check.present for check in cards] == [False, True] and "but mlx5_1" in cards[0].detail
     assert of["network.ib.interface"].detail.startswith(f"no ib9 here, but {INTERFACE}")
     assert f"correct `network.ib.interface` in {tmp_path}/mine.yaml" in of["network.ib.interface"].remedy
-    assert of["data data/other"].detail == "no /no/such here"
+    assert of["data data/other"].detail == "/no/such does not exist"
     assert "no command `module`" in of["modules"].detail
     assert all(check.remedy for check in of.values() if not check.present)
 
@@ -73,3 +76,31 @@ def test_a_cluster_without_a_site_file_is_named_and_a_laptop_has_nothing_to_chec
     assert check_site({"PATH": "/nowhere"}) == []
     (wrong,) = check_site({**environment, "SCALEPROF_SITE": "virtul"})
     assert not wrong.present and "did you mean 'virtual'" in wrong.remedy
+
+
+def test_what_is_wrong_on_a_compute_node_is_an_error_and_what_a_login_node_lacks_is_not(environment):
+    on_node = {**environment, "SLURMD_NODENAME": "n1"}
+    wrong = [check for check in check_site(on_node) if not check.present]
+    assert wrong and all(check.required for check in wrong)
+    assert not any("srun" in check.remedy for check in wrong)
+    lacking = [check for check in check_site(environment) if not check.present]
+    assert len(lacking) == len(wrong) and not any(check.required for check in lacking)
+    assert all("check on a compute node: srun --nodes=1" in check.remedy for check in lacking)
+
+
+def test_a_partition_that_is_not_there_is_an_error_on_every_node(environment, tmp_path):
+    (tmp_path / "mine.yaml").write_text("partition: gpux")
+    assert checks(environment)["partition"].required
+    (wrong,) = check_site({**environment, "SCALEPROF_SITE": "virtul"})
+    assert wrong.required
+
+
+def test_the_doctor_ends_with_1_where_the_site_file_is_wrong(environment, monkeypatch):
+    for name, value in {**environment, "SLURMD_NODENAME": "n1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(
+        doctor, "examine", lambda _: [doctor.Finding("cluster", **asdict(c)) for c in check_site(os.environ)]
+    )
+    assert run("jobs.doctor", "--format=json").code == 1
+    monkeypatch.delenv("SLURMD_NODENAME")
+    assert run("jobs.doctor", "--format=json").code == 0

@@ -1,6 +1,7 @@
 """A job for each number of nodes: what would end it is found before it is queued."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def log(tmp_path, monkeypatch) -> Path:
         "scontrol": "echo 'ClusterName = virtual'",
         "sinfo": f"echo '{SINFO}'",
         "srun": "exit 1",
+        "squeue": 'cat "$0.jobs"',
         "sbatch": SBATCH.format(log=log),
     }
     for name, text in scripts.items():
@@ -60,13 +62,13 @@ def asked(log: Path) -> list[str]:
 def test_each_number_of_nodes_is_a_job_with_what_the_site_file_says(submit, log, tmp_path):
     answer = submit("nodes: [2, 1]", "--time=5")
     config, out = tmp_path / "s.yaml", tmp_path / "out"
+    begin = f"--parsable --comment=scaleprof {out}/s --partition=main --time=5"
     assert answer.code == 0, answer.err
     assert asked(log) == [
-        f"no : --parsable --partition=main --time=5 --nodes=1 --job-name=scaleprof-1 slurm/sweep.sh {config} "
-        f"--only nodes=1 --out {out}",
-        "no : --parsable --partition=main --time=5 --nodes=2 --job-name=scaleprof-2 --dependency=afterany:1 "
+        f"no : {begin} --nodes=1 --job-name=scaleprof-1 slurm/sweep.sh {config} --only nodes=1 --out {out}",
+        f"no : {begin} --nodes=2 --job-name=scaleprof-2 --dependency=afterany:1 "
         f"slurm/sweep.sh {config} --only nodes=2 --out {out}",
-        f" : --parsable --partition=main --time=5 --dependency=afterany:1:2 slurm/report.sh {out}/s",
+        f" : {begin} --dependency=afterany:1:2 slurm/report.sh {out}/s",
     ]
     assert answer.out.splitlines() == [
         "job 1: 1 node",
@@ -81,7 +83,7 @@ def test_a_dry_run_prints_the_jobs_and_their_commands_and_submits_nothing(submit
         answer = submit("nodes: [1, 2]", *words)
         assert answer.code == 0 and "dry run: nothing was submitted" in answer.err
         lines = answer.out.splitlines()
-        assert sum("sbatch --parsable --partition=main" in line for line in lines) == 3
+        assert sum("sbatch --parsable '--comment=scaleprof " in line for line in lines) == 3
         assert not any("--dry-run" in line for line in lines)
         assert sum(" srun --nodes=" in line and "--nodelist" not in line for line in lines) == 2
     assert not asked(log)
@@ -131,7 +133,7 @@ def test_modules_and_two_files_for_a_cluster_are_found_before_one_is_queued(
     (sites / "two.yaml").write_text("cluster: virtual")
     assert "choose one: export SCALEPROF_SITE=one" in one_line_error(submit("nodes: 1"))
     assert submit("nodes: 1", "--", "--site", "two").code == 0
-    assert asked(log)[2].startswith("no two: --parsable --nodes=1")
+    assert asked(log)[2].startswith("no two: --parsable --comment=")
 
 
 def test_within_a_job_its_own_nodes_do_not_count(submit, log, monkeypatch):
@@ -184,3 +186,41 @@ def test_an_option_is_found_however_it_is_written(words):
 def test_no_sweep_file_is_said():
     with pytest.raises(UserError, match="no sweep file"):
         read_words([])
+
+
+def test_a_sweep_that_is_queued_or_running_is_not_submitted_again(submit, log, tmp_path, monkeypatch):
+    queue = tmp_path / "squeue.jobs"  # the stand-in fails where there is none, as squeue where Slurm is down
+    mine = f"scaleprof {tmp_path}/out/s"
+    queue.write_text(f"9|{mine}\n10|{mine}2\n11|{mine}\n12|\n")
+    answer = submit("nodes: [1, 2]")
+    assert answer.code == 1 and not asked(log)
+    assert answer.err.splitlines()[-1] == (
+        "scaleprof: error: jobs 9, 11 of this sweep are queued or running already: nothing submitted "
+        "(AGAIN=yes submits all the same)"
+    )
+    assert submit("nodes: [1, 2]", "--dry-run").code == 0
+    queue.write_text(f"9|{mine}\n")
+    assert "job 9 of this sweep is queued or running already" in submit("nodes: [1, 2]").err
+    monkeypatch.setenv("AGAIN", "yes")
+    assert submit("nodes: [1, 2]").code == 0 and len(asked(log)) == 3
+
+
+def test_a_comment_of_the_user_takes_the_place_of_ours(submit, log):
+    assert submit("nodes: 1", "--comment=project-7").code == 0
+    words = asked(log)[0].split()
+    assert words.index("--comment=project-7") > words.index("--comment=scaleprof")
+
+
+@pytest.mark.parametrize("name", ["submit", "sweep", "report", "virtual_cluster"])
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_a_script_prints_its_own_help(name, flag):
+    script = ROOT / "slurm" / f"{name}.sh"
+    answer = subprocess.run([script, flag], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    first, *rest = script.read_text().splitlines()[1:]
+    lines = answer.stdout.splitlines()
+    assert lines[0] == first.removeprefix("# ") and f"slurm/{name}.sh" in answer.stdout
+    assert not any(line.startswith(("SBATCH", "#", "set ")) for line in lines)
+    last = next(line for line in rest if not line.startswith("# ") and line != "#")
+    before = rest[rest.index(last) - 1].removeprefix("#").strip()
+    assert lines[-1].strip() == before

@@ -13,6 +13,7 @@ from tests.analysis.synthetic import Truth, run_of, write_sweep
 # command and arguments -> what the line says; {here} is a folder of the fixture below, with results in a/
 MISTAKES = {
     "jobs.sweep configs/quik.yaml": "no sweep file configs/quik.yaml; did you mean 'configs/quick.yaml'?",
+    "jobs.sweep configs/nonexist.yaml": "no sweep file configs/nonexist.yaml; one of: configs/alexnet.yaml, ",
     "jobs.sweep quick": "no sweep file quick; did you mean 'configs/quick.yaml'?",
     "jobs.sweep {here}/tabs.yaml": "tabs.yaml, line 2: not YAML: indented with a tab",
     "jobs.sweep {here}/model.yaml --dry-run": "invalid model 'resnet19'; did you mean 'resnet18'?",

@@ -25,6 +25,7 @@ from profiling import tables
 from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
 from profiling.number_ranges import listed
+from profiling.whole_file import whole_file
 
 FILE = "trace.pftrace.gz"
 MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
@@ -100,18 +101,14 @@ def write(source: Source, path: Path, span: Span | None = None, more: Added = NO
             f"{source.id} has {count:,} kernels, too many for one timeline; select steps (--batches 40 or "
             "--batches 40-42)"
         )
-    partial = path.with_name(path.name + ".partial")
     try:
         # The name inside and the time are left out: the same run gives the same bytes.
-        with partial.open("wb") as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
+        with whole_file(path) as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
             trace = TraceWriter(file)
             _write(source, timeline, trace, span, more)
             trace.finish()
-        partial.replace(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name a file with --output") from None
-    finally:
-        partial.unlink(missing_ok=True)
     return timeline
 
 

@@ -1,0 +1,33 @@
+"""How is a file written whole or not at all?"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def whole_file(path: Path, kept: bool = False) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of ``path`` at the end, unless something failed.
+
+    A link stays, and the file that it names is replaced. Devices and pipes are written to as they are.
+
+    Args:
+        kept: it outlives a machine that loses power at the next moment.
+    """
+    if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
+        with path.open("wb") as file:
+            yield file
+        return
+    target = path.resolve()
+    partial = target.with_name(target.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            if kept:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
