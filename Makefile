@@ -60,7 +60,7 @@ else
 endif
 
 # 64 ranks on 32 virtual nodes: 18 GB of memory, and 7 minutes on two cores, nearly all of them PyTorch's import. Then
-# six times 1,024 ranks that train nothing on 64 nodes: 11 minutes of processor time.
+# 1,024 ranks that train nothing on 64 nodes, twice, and 256 of which some fail.
 test-wide: $(VENV)/.test-ready
 	$(BIN)/python -m pytest tests/cluster -m wide
 

@@ -22,15 +22,16 @@ def submit(
     cluster: Cluster,
     folder: Path,
     launcher: str,
+    nodes: int = NODES,
     more: str = "",
     sbatch: Sequence[str] = (),
     **variables: str,
 ) -> tuple[Sweep, str]:
-    """A sweep of one run, on all nodes and processors, that is tried once; and its job."""
-    in_all = NODES * RANKS_PER_NODE
+    """A sweep of one run, on all processors of its nodes, that is tried once; and its job."""
+    in_all = nodes * RANKS_PER_NODE
     sweep = Sweep(cluster, folder, keep_off=()).write(
-        f"nodes: {NODES}", f"repetitions: 1\nretries: 0\n{more}", RANKS_PER_NODE, in_all
+        f"nodes: {nodes}", f"repetitions: 1\nretries: 0\n{more}", RANKS_PER_NODE, in_all
     )
     with few_open_files():
         variables = {**many(folder, launcher, cluster.path), **variables}
-        return sweep, sweep.submit(f"--nodes={NODES}", *sbatch, **variables)
+        return sweep, sweep.submit(f"--nodes={nodes}", *sbatch, **variables)
