@@ -324,7 +324,7 @@ def test_what_is_printed_is_the_whole_page_without_its_controls(closed):
     assert closed.page.locator("main details[open]").count() == 0
 
 
-@pytest.fixture(scope="module", params=["light", "dark"])
+@pytest.fixture(scope="module", params=["light", pytest.param("dark", marks=pytest.mark.wide)])
 def coloured(request, browser, report, seen):
     """A page in each of the two schemes, to look at; that of other tests is light."""
     opened = seen if request.param == "light" else Watched(browser, report, color_scheme=request.param)

@@ -88,7 +88,15 @@ MISFITS = """[...document.querySelectorAll('.chart')].map(
 ).filter(([_, wider]) => Math.abs(wider) > 1)"""
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+# Each number of runs at one width, and each width; the other pairs are left to `make test-wide`.
+OFTEN = {(1, 360), (2, 768), (18, 360), (320, 1400)}
+FITS = [
+    pytest.param(*pair, marks=() if pair in OFTEN else pytest.mark.wide)
+    for pair in itertools.product(SIZES, WIDTHS)
+]
+
+
+@pytest.mark.parametrize(("report", "width"), FITS, indirect=["report"], scope="module")
 def test_the_page_fits_any_width_and_no_legend_takes_more_than_a_fifth(opened, width):
     opened.page.set_viewport_size({"width": width, "height": 900})
     settled(opened)

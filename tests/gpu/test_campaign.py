@@ -23,6 +23,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.wide
 def test_the_command_on_a_cpu(tmp_path):
     parts = "machine,speed,batches,markers"
     # It takes 10 s of a processor. The time, of which each part has a share, is for one that has much to do.

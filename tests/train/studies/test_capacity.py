@@ -150,6 +150,7 @@ def test_no_second_gpu_is_one_line(monkeypatch):
         capacity._device_names(flags, gpu=True)
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel limits memory on Linux only")
 def test_capacity_from_the_command_line(answer_of):
     small = ["--device", "cpu", "--batch", "384", "--image-size", "28", "--warmup", "0", "--repetitions", "1"]
