@@ -63,13 +63,14 @@ def shortened(text: str, most: int = 40) -> str:
 def with_interval(
     value: float | None, low: float | None, high: float | None, places: int | None = None
 ) -> str:
-    """``12.3 [12.1, 12.6]``, or ``12.3`` alone where there is no interval."""
+    """``12.3 [12.1, 12.6]``, ``12.3 [12.1, -]`` without an upper limit, ``12.3`` without both."""
     if value is None or not math.isfinite(value):
         return "-"
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+    ends = [end for end in (low, high) if end is not None and math.isfinite(end)]
+    if not ends:
         return digits(value) if places is None else with_places(value, places)
     if places is None:
-        largest = max(abs(value), abs(low), abs(high))
+        largest = max(abs(one) for one in (value, *ends))
         before = math.floor(math.log10(largest)) + 1 if largest else 3
         places = max(0, 4 - before) if before > 0 else 3 - before
-    return f"{value:z.{places}f} [{low:z.{places}f}, {high:z.{places}f}]"
+    return f"{value:z.{places}f} [{with_places(low, places)}, {with_places(high, places)}]"

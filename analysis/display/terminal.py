@@ -206,7 +206,7 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
 
 
 def not_done(failed: Sequence[LeftOut]) -> list[str]:
-    """Runs that do not count, a line each; but of several that have not ended for the same reason the count."""
+    """Runs that do not count, a line each; of several that were not run for one reason, their number."""
     unfinished = Counter(failure.reason for failure in failed if failure.kind == "unfinished")
     lines = [
         f"{failure.kind}: {failure.point}: {failure.reason}"

@@ -55,7 +55,10 @@ _LEAST_ERROR = 0.003
 
 @dataclass(frozen=True)
 class Prediction:
-    """Time of a batch on some number of ranks, with what else the measured points allow; in their unit."""
+    """Time of a batch on some number of ranks, with what else the measured points allow; in their unit.
+
+    Where the points set no lower limit, ``low`` is 0.
+    """
 
     ranks: int
     time: float
@@ -125,6 +128,7 @@ def predict(
     centre = float(np.average(simple.time, weights=np.exp((least - simple.chi_square) / scale / 2)))
     stays, grows = _least_and_most(measured, values, point_errors * np.sqrt(scale), float(wanted), strong)
     low = min(max(float((good.time - reach).min()), stays) if not strong else stays, centre)
+    low = max(low, 0.0)  # the errors of few points reach below what a time can be
     high = max(float((good.most + reach).max()), grows, centre)
     names = tuple(name for name in SHAPES if any(name in one for one in good.shapes))
     return Prediction(wanted, centre, low, high, names)

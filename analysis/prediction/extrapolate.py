@@ -87,16 +87,14 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
             error = 100 * (row["images_per_s"] / measured - 1)
             answer.append(row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error})
             noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
-            ends = row["images_per_s_low"], row["images_per_s_high"]
-            missed = max(
-                missed, outside(measured, *ends, noise) / doublings(*one.ranks[place - 1 : place + 1])
-            )
+            off = outside(measured, row["images_per_s_low"], _highest(row), noise)
+            missed = max(missed, off / doublings(*one.ranks[place - 1 : place + 1]))
         for ranks in (count for count in wanted if count > one.ranks[-1]):
             if one.nodes and (why := one.nodes.unseen(ranks)):
                 reasons.append(why)
                 break  # neither are links of more ranks known
             row = _row(one, ranks, missed)
-            if row["images_per_s_high"] > WIDEST * row["images_per_s_low"]:
+            if _highest(row) > WIDEST * row["images_per_s_low"]:
                 reasons.append(_undetermined(row, [str(one.fields[name]) for name in differing]))
             else:
                 answer.append(row)
@@ -109,12 +107,17 @@ UNDETERMINED = "do not determine"  # measurements what is to be predicted
 def _undetermined(row: Mapping[str, Any], configuration: Sequence[str]) -> str:
     """Why a row whose range is too wide is none; ``configuration`` tells it from the others."""
     measured_on = row["measured_on"].replace(" ", ", ")
-    low, high = digits(row["images_per_s_low"], 3), digits(row["images_per_s_high"], 3)
+    low, high = digits(row["images_per_s_low"], 3), row["images_per_s_high"]
+    fitting = f"{low} images/s or more" if high is None else f"{low} to {digits(high, 3)} images/s"
     return (
         f"{' '.join(configuration)}{': ' if configuration else ''}throughputs on {measured_on} ranks "
-        f"{UNDETERMINED} those on {row['ranks']} ({low} to {high} images/s fit): measure more numbers of "
-        "ranks"
+        f"{UNDETERMINED} those on {row['ranks']} ({fitting} fit): measure more numbers of ranks"
     )
+
+
+def _highest(row: Mapping[str, Any]) -> float:
+    """The upper limit of a row's rate; infinite where it has none."""
+    return np.inf if row["images_per_s_high"] is None else float(row["images_per_s_high"])
 
 
 def doublings(measured: int, wanted: int) -> float:
@@ -126,9 +129,10 @@ def outside(measured: float, low: float, high: float, noise: float) -> float:
     """By how much (of the logarithm) a measured figure is outside a range, beyond its own error.
 
     Args:
+        high: may be infinite.
         noise: standard error of the measured figure, relative.
     """
-    over, under = np.log(measured / high), np.log(low / measured)
+    over, under = np.log(measured) - np.log(high), np.log(low) - np.log(measured)
     return max(0.0, float(max(over, under)) - 1.96 * noise)
 
 
@@ -147,7 +151,8 @@ def _row(one: Series, ranks: int, missed: float) -> dict[str, Any]:
         "scaling": "strong" if one.strong else "weak",
         "images_per_s": images / prediction.time,
         "images_per_s_low": images / high,
-        "images_per_s_high": images / low,
+        # A step that may take next to no time sets no upper limit.
+        "images_per_s_high": images / low if low > 0 else None,
         "batch_ms": 1e3 * prediction.time,
         "batch_ms_low": 1e3 * low,
         "batch_ms_high": 1e3 * high,

@@ -200,6 +200,8 @@ def caption(rows: Rows, in_words: bool = True) -> str:
             )
         elif of:
             lines.append(f"{ranges}\nToo few configurations for a backtest: the accuracy is unknown.")
+    if any(row["images_per_s_high"] is None for row in rows):
+        lines.append("No upper limit of images/s (-): the measurements do not determine it.")
     return "\n".join([*lines, _NOT_95])
 
 

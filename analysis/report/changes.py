@@ -318,6 +318,8 @@ def _stages(sides: Sides) -> Content:
     text = "Stages of a step in unprofiled runs, with the verdicts of analysis.compare."
     sure = [row for row in rows if row["judged"] in ("slower", "faster")]
     finding = "No stage is longer or shorter beyond chance."
+    if all(row["judged"] == "too few runs" for row in rows):
+        finding = "Too few runs to tell whether a stage changed."
     if sure:
         most = max(sure, key=lambda row: abs(row["b"] - row["a"]))
         finding = (

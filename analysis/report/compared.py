@@ -137,19 +137,25 @@ def verdict(rows: Rows, sides: changes.Sides) -> str:
     whole = next((row for row in rows if row["family"] == "combined"), steps[0])
     a, b = sides.names
     of_all = f", over all {len(steps)} configurations" if len(steps) > 1 else ""
+    ends = min(steps, key=_effect), max(steps, key=_effect)
     if {"faster", "slower"} <= {row["verdict"] for row in steps}:
-        ends = [min(steps, key=_effect), max(steps, key=_effect)]
         low, high = (with_ends(row, "effect_pct", 1, " %") for row in ends)
         return f"Mixed: from {a} to {b} the step changes by {low} to {high}, by configuration."
+    # Changes of opposite sign are no change of a mean.
+    apart = f"from {ends[0]['effect_pct']:+.1f} % to {ends[1]['effect_pct']:+.1f} % by configuration"
+    opposite = _effect(ends[0]) < 0 < _effect(ends[1])
+    if whole["verdict"] in ("faster", "slower") and opposite:
+        of_all += f" ({apart})"
     if whole["verdict"] == "faster":
         return f"Better: a step of {b} takes {_shorter(whole)} less time than one of {a}{of_all}."
     change = with_ends(whole, "effect_pct", 1, " %")
     if whole["verdict"] == "slower":
         return f"Worse: a step of {b} takes {change} more time than one of {a}{of_all}."
+    changes_by = f"changes {apart}" if opposite else f"changes by {change}{of_all}"
     if whole["verdict"] == "no difference":
-        return f"No difference could be shown: from {a} to {b} the step changes by {change}{of_all}."
+        return f"No difference could be shown: from {a} to {b} the step {changes_by}."
     return (
-        f"Too few runs to say whether {b} is better or worse than {a}: the step changes by {change}{of_all}, "
+        f"Too few runs to say whether {b} is better or worse than {a}: the step {changes_by}, "
         "which may be chance."
     )
 

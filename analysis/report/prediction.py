@@ -13,12 +13,12 @@ from analysis.measures.scaling.shared_cores import shared_cores
 from analysis.prediction import believed, predictions
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE
-from analysis.prediction.simulate import DEFAULT_WHAT_IFS
+from analysis.prediction.simulate import DEFAULT_WHAT_IFS, in_words
 from analysis.prediction.simulate_rows import SIMULATION
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.forecast import to_try
 from analysis.report.render import Chart
-from analysis.report.sentences import ranks_in_words, runs_in_words
+from analysis.report.sentences import number, ranks_in_words, runs_in_words
 from analysis.report.views import as_view, called, facts
 from jobs.run import own_names
 from profiling.errors import UserError
@@ -34,6 +34,8 @@ _BOTH = (
     "measured number of ranks (a switch, shared links). Errors come from predicting a measured "
     "configuration from smaller ones."
 )
+# A range whose ends are further apart than this factor is no headline.
+_WIDEST = 10.0
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
@@ -60,7 +62,6 @@ def _prediction(context: Context) -> Content:
     best = to_try(rows, own)
     shown = best or _widest(simulated or rows)
     name = called(shown, [factor for factor in factors if factor in (*CONFIGURATION, *own_names(shown))])
-    rate = digits(shown["images_per_s"], 3)
     measured = [row for row in own if same_configuration(row, shown)]
     figure = plots.predictions(_points(rows, measured, shown, factors), f"Measured and predicted: {name}")
     label = f"Measured and predicted images/s, by number of ranks: {name}"
@@ -69,8 +70,28 @@ def _prediction(context: Context) -> Content:
         " ".join(sentence for sentence in sentences if sentence),
         [Chart("prediction", figure, label, runs=runs_in_words(measured))],
         [as_view(part, "prediction-table", factors)],
-        finding="" if best else f"Predicted on {ranks_in_words(shown['ranks'])}: {rate} images/s ({name}).",
+        finding="" if best else headline(shown, measured, name),
     )
+
+
+def headline(shown: Mapping[str, Any], measured: Rows, name: str) -> str:
+    """The prediction in a sentence; empty where its range says next to nothing.
+
+    Args:
+        shown: a row of analysis.predict.
+        measured: the points of its configuration.
+        name: what the configuration is called.
+    """
+    low, high = number(shown, "images_per_s_low"), number(shown, "images_per_s_high")
+    if not high <= _WIDEST * low:  # nor where there is no upper limit
+        return ""
+    rate = f"{digits(shown['images_per_s'], 3)} [{digits(low, 3)}, {digits(high, 3)}] images/s"
+    ranks = ranks_in_words(shown["ranks"])
+    here = next((row["images_per_s"] for row in measured if row["world_size"] == shown["ranks"]), None)
+    beside = f"measured: {digits(here)}; {name}" if here is not None else name
+    if shown["what_if"]:
+        return f"What if: {in_words(shown['what_if'])} would give {rate} on {ranks} ({beside})."
+    return f"Predicted on {ranks}: {rate} ({beside})."
 
 
 PREDICTION = SectionKind(
@@ -92,7 +113,8 @@ def _points(rows: Rows, measured: Rows, shown: Mapping[str, Any], factors: Seque
             points.append({**row, "world_size": row["ranks"], "label": name})
     alike = facts(shown, [name for name in factors if name in (*CONFIGURATION, *own_names(shown))])
     columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high", "label"]
-    return pd.DataFrame([{name: point.get(name) for name in columns} | {"facts": alike} for point in points])
+    table = pd.DataFrame([{name: point.get(name) for name in columns} | {"facts": alike} for point in points])
+    return table.astype(dict.fromkeys(columns[:-1], float))  # also where no point has an upper limit
 
 
 def same_configuration(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.measures.scaling.figures import above_ideal
-from analysis.measures.scaling.loss import UNATTRIBUTED_SHARE
+from analysis.measures.scaling.loss import UNATTRIBUTED_SHARE, other_steps
 from analysis.measures.scaling.points import point_names
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.report.advice import (
@@ -204,16 +204,19 @@ def _why(
             return first, [] if first else of_late
         return first, [Sentence(_too_little(row, bool(first)), "scaling"), *([] if first else of_late)]
     base, rest = _base_of(called, row), number(row, "loss_unattributed_pct")
-    unknown = base is None or np.isnan(rest) or abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]
+    differ = other_steps(row)
+    unknown = base is None or np.isnan(rest) or differ or abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]
     if unknown and late and late.share_pct >= UNATTRIBUTED_SHARE * _lost(row):
         return of_late, []  # half of the loss is enough to call it the cause
     if base is None or np.isnan(rest):
         return [], [*_from_stages(base, row), *of_late]
     if unknown:
+        why = f", and profiled and unprofiled runs disagree by {abs(rest):.0f}"
+        if differ:
+            why = f". Do not use their parts: {differ}"
         text = (
-            f"Not enough data to say what limits scaling: {row['loss_pct']:.0f} percentage points are lost, "
-            f"and profiled and unprofiled runs disagree by {abs(rest):.0f}. Repeat the profiled runs of this "
-            "configuration and of its baseline."
+            f"Not enough data to say what limits scaling: {row['loss_pct']:.0f} percentage points are lost"
+            f"{why}. Repeat the profiled runs of this configuration and of its baseline."
         )
         return [], [Sentence(text, "loss"), *of_late]
     # What was measured in the same sweep needs no simulation: the figures say what it gives.

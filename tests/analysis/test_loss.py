@@ -9,6 +9,7 @@ import pytest
 from analysis.display.metrics import names_of
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS
+from analysis.measures.scaling.loss import other_steps, without_meaningless_parts
 from analysis.published import by_method
 from analysis.published.scaled_parts import parts
 from analysis.report.base import Context
@@ -223,7 +224,12 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     two, four = ([column.text(one) for column in part.columns][2:] for one in part.rows)
     assert set(four) == {"-"} and "-" not in two
     assert part.caption.count("Parts not available") == 1
-    assert "profiled and unprofiled runs disagree by more than half of the loss" in part.caption
+    assert "profiled steps took 5.00 times as long as unprofiled ones" in part.caption
+    assert other_steps(row | {"perturbation": 1.4}) == "" != other_steps(row | {"perturbation": 0.7})
+    disagreeing = without_meaningless_parts(row | {"perturbation": 1.2})
+    assert disagreeing["loss_note"].startswith("profiled and unprofiled runs disagree by more than half")
+    summary = " ".join(one.text for one in build(load(tmp_path)).summary)
+    assert "Do not use their parts: profiled steps took 5.00 times as long as unprofiled ones." in summary
     found = LOSS.section(Context(load(tmp_path)))
     assert found is not None
     labels = found.charts[0].figure["data"][0]["y"]

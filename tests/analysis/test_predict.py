@@ -7,6 +7,8 @@ import pytest
 
 from analysis.prediction import curve
 from analysis.prediction.extrapolate import Series, read_table, rows
+from analysis.prediction.predictions import caption, shown
+from analysis.report.prediction import headline
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -126,6 +128,38 @@ def test_where_nothing_can_be_predicted_one_reason_stands_for_all_and_names_its_
     said = one_line_error(run("analysis.predict", table, "--ranks", "16,32"))
     assert "a: throughputs on 1, 2 ranks do not determine those on 16" in said
     assert "b: throughputs" not in said and "(the first of 4 reasons)" in said
+
+
+def test_a_step_is_never_below_zero_and_a_rate_without_an_upper_limit_has_none():
+    """Of points that are hardly known the range of the step reaches to zero, not beyond."""
+    series = Series({}, (1, 2, 4), (100.0, 110.0, 300.0), 1.0, (0.6, 0.6, 0.6))
+    tested, untold = rows([series], [16])
+    assert any(row["images_per_s_high"] is None for row in tested)
+    for row in tested:
+        assert 0 <= row["batch_ms_low"] <= row["batch_ms"] <= row["batch_ms_high"]
+        assert 0 < row["images_per_s_low"] <= row["images_per_s"]
+        assert row["images_per_s_high"] is None or row["images_per_s_high"] >= row["images_per_s"]
+    assert "images/s or more fit" in untold[0]
+    cell = next(column for column in shown(tested) if column.header.startswith("images/s")).text
+    open_ended = next(row for row in tested if row["images_per_s_high"] is None)
+    assert cell(open_ended).endswith(", -]")
+    assert "No upper limit of images/s (-): the measurements do not determine it." in caption(tested, False)
+
+
+@pytest.mark.parametrize(
+    ("what_if", "high", "says"),
+    [
+        ("fp16-gradients", 360.0, "What if: fp16 gradients would give 231 [148, 360] images/s on 2 ranks "
+         "(measured: 140.6; dali)."),
+        ("", 360.0, "Predicted on 2 ranks: 231 [148, 360] images/s (measured: 140.6; dali)."),
+        ("", 1600.0, ""),
+        ("", None, ""),
+    ],
+)  # fmt: skip
+def test_the_headline_says_what_is_a_what_if_and_is_none_where_the_range_is_wide(what_if, high, says):
+    row = {"ranks": 2, "what_if": what_if, "images_per_s": 231.0, "images_per_s_low": 148.0}
+    measured = [{"world_size": 1, "images_per_s": 75.0}, {"world_size": 2, "images_per_s": 140.6}]
+    assert headline(row | {"images_per_s_high": high}, measured, "dali") == says
 
 
 def test_a_point_that_was_missed_widens_what_lies_ahead():

@@ -151,6 +151,12 @@ def test_both_are_lines_of_one_chart(page):
 @pytest.mark.parametrize(
     ("factors", "repetitions", "said"),
     [
+        (
+            (0.5, 2.0),
+            1,
+            "Too few runs to say whether B: after is better or worse than A: before: the step "
+            "changes from -5",
+        ),
         ((1.03, 1.03), 6, "Worse: a step of B: after takes 3"),
         ((0.97, 1.03), 6, "Mixed: from A: before to B: after the step changes by -3"),
         ((1.0, 1.0), 6, "No difference could be shown: from A: before to B: after the step changes by"),
@@ -165,6 +171,11 @@ def test_worse_mixed_no_difference_and_too_few_runs_are_said(tmp_path, factors, 
             write_sweep(tmp_path / name, runs, truth, repetitions={"none": repetitions})
     page = build(load(tmp_path / "before"), load(tmp_path / "after"))
     assert page.summary[0].text.startswith(said), page.summary[0].text
+    # Changes of opposite sign are not averaged.
+    averaged = "over all" in page.summary[0].text
+    assert not averaged or factors[0] == factors[1]
+    few = "Too few runs to tell whether a stage changed." in section(page, "changed-stages").finding
+    assert few == (repetitions < 3)
     # Neither side was profiled, which its sections say.
     assert section(page, "changed-parts").text.startswith("Not available")
 

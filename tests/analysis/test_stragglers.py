@@ -32,6 +32,7 @@ from analysis.results.matching import match
 from analysis.results.traces import arrays_of
 from profiling import tables
 from profiling.convert import read
+from tests.analysis import late_ranks
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.late_ranks import BATCHES, Job, Planted, write
 from tests.analysis.synthetic import MS, Truth, run_of, write_run, write_sweep
@@ -219,7 +220,10 @@ def test_ranks_that_are_late_as_often_are_judged_alike_however_long_their_latene
 def test_few_batches_repeat_nothing():
     late = np.zeros((8, 3))
     late[2] = 30.0
-    assert [verdict for verdict, _ in judge(lateness(late))].count(TOO_FEW) == 1
+    assert {verdict for verdict, _ in judge(lateness(late))} == {TOO_FEW}
+    # Nor is a rank known not to be late again and again, where no p can be computed.
+    assert {verdict for verdict, _ in judge(lateness(np.zeros((8, 3))))} == {TOO_FEW}
+    assert {verdict for verdict, _ in judge(lateness(np.zeros((8, 30))))} == {NO}
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
@@ -263,10 +267,13 @@ def test_eight_real_ranks(shared_data):
         assert ranks[7].kind[0] == "alltoall" and waited > 4_600_000
         assert found.late_ns[7, -1] == pytest.approx(waited - own)
         assert (found.late_ns[[2, 6], -1] > 4_000_000).all() and found.late_ns[1, -1] < -5_000_000
-        late = [rank for rank, (verdict, _) in enumerate(judge(found)) if verdict != NO]
-        assert late == [0, 2, 6, 7]
+        late = np.flatnonzero(found.late_ns.mean(axis=1) >= of.LATE_SHARE * found.batch_ns)
+        assert late.tolist() == [0, 2, 6, 7]
         # Half of eight ranks, in a handful of stretches: of equal ranks some would be late as often.
-        assert {judge(found)[rank][0] for rank in late} == ({TOO_FEW} if times == 1 else {CHANCE})
+        few = [TOO_FEW] * 8
+        assert [verdict for verdict, _ in judge(found)] == (
+            few if times == 1 else [CHANCE if rank in late else NO for rank in range(8)]
+        )
 
 
 # --- the command --------------------------------------------------------------------------------------
@@ -286,6 +293,23 @@ def test_the_command_by_rank_and_by_batch(tmp_path):
 def test_nobody_is_named_in_words(tmp_path):
     write(tmp_path, Job())
     assert "No stragglers: no rank repeatedly delayed the others." in run("analysis.stragglers", tmp_path).out
+
+
+def test_three_steps_do_not_tell_that_there_is_no_straggler(tmp_path, monkeypatch):
+    monkeypatch.setattr(late_ranks, "BATCHES", 4)  # the first has none before it
+    write(tmp_path, Job(ranks=2))
+    ran = run("analysis.stragglers", tmp_path)
+    assert "Too few steps (3) to tell whether a rank is a straggler." in ran.out
+    assert "No stragglers" not in ran.out and ran.out.count("too few steps") == 2
+
+
+def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
+    enough = rank_row(0, 0.1) | {"batch_ms": 100.0, "judged_batches": 50}
+    few = enough | {"id": "run_1", "verdict": TOO_FEW, "judged_batches": 3}
+    assert sentences([enough, few]) == [
+        "No stragglers: no rank repeatedly delayed the others. 1 of 2 runs: too few steps to tell."
+    ]
+    assert sentences([few]) == ["Too few steps (3) to tell whether a rank is a straggler."]
 
 
 @pytest.mark.parametrize(

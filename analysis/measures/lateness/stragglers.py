@@ -284,17 +284,22 @@ def foremost(rows: Rows) -> dict[str, Any] | None:
     bound of it, which in a long run may be the larger number.
     """
     named = [row for row in rows if row["verdict"] == STRAGGLER]
-    late = named or [row for row in rows if row["verdict"] in (CHANCE, TOO_FEW)]
+    late = named or [row for row in rows if row["verdict"] in (CHANCE, TOO_FEW) and is_late(row)]
     latest = max(late, key=_share, default=None)
     if latest is None:
         return None
-    ever = [row for row in rows if row["verdict"] in (STRAGGLER, CHANCE, TOO_FEW)]
+    ever = [row for row in rows if row["verdict"] in (STRAGGLER, CHANCE, TOO_FEW) and is_late(row)]
     its = [
         row
         for row in ever
         if all(row.get(name) == latest.get(name) for name in (*_OF_A_RANK, *own_names(row, latest)))
     ]
     return max([row for row in its if row.get("told_by") == BY_COLLECTIVES] or [latest], key=_share)
+
+
+def is_late(row: Mapping[str, Any]) -> bool:
+    """Whether the others waited for a rank for long enough, in the mean over the steps."""
+    return bool(row["mean_lateness_ms"] >= LATE_SHARE * row["batch_ms"])
 
 
 def _share(row: dict[str, Any]) -> float:
@@ -307,7 +312,7 @@ def sentences(rows: Rows) -> list[str]:
     if not named:
         most = foremost(rows)
         if most is None:
-            return ["No stragglers: no rank repeatedly delayed the others."]
+            return [_nobody_late(rows)]
         late = (
             f"Largest lateness in {most['id']}: {_rank_in_words(most)}, "
             f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['judged_batches']})"
@@ -322,6 +327,16 @@ def sentences(rows: Rows) -> list[str]:
         f"{row['evidence']}."
         for row in named
     ]
+
+
+def _nobody_late(rows: Rows) -> str:
+    """What is said where no rank is late: nothing can repeat in a few steps."""
+    steps = {row["id"]: row["judged_batches"] for row in rows if row["verdict"] == TOO_FEW}
+    runs = len({row["id"] for row in rows})
+    if len(steps) == runs:
+        return f"Too few steps ({max(steps.values())}) to tell whether a rank is a straggler."
+    few = f" {len(steps)} of {runs} runs: too few steps to tell." if steps else ""
+    return f"No stragglers: no rank repeatedly delayed the others.{few}"
 
 
 CAPTION = (

@@ -7,7 +7,8 @@ beside them (2.5 % for the ranks, 2.5 % for the nodes). Any other rank is not na
 why:
 
     may be chance      equal ranks are late as often
-    too few batches    they hold less than four stretches that do not hang together: nothing can repeat
+    too few steps      they hold less than four stretches that do not hang together: nothing can repeat,
+                       so that a rank which is not late in them may still be a straggler
     clock              its clock says that it comes late, but the others do not wait; or the ends of its
                        collectives agree with the others' less well than it is late
     nobody waited      it was behind, but the others did not wait for it
@@ -43,9 +44,11 @@ def judge(lateness: Lateness, nodes: Sequence[str] = ()) -> list[tuple[str, floa
     level = SIGNIFICANCE / (2 if by_node else 1)
     worth = LATE_SHARE * lateness.batch_ns
     verdicts = _verdicts(lateness.late_ns, worth, level)
+    ranks, steps = lateness.late_ns.shape
+    not_late = NO if enough(ranks, steps, round(_shortest(steps)), level) else TOO_FEW
     for rank, mean in enumerate(lateness.late_ns.mean(axis=1)):
         if mean < worth:
-            verdicts[rank] = (_not_late(lateness, rank, worth), None)
+            verdicts[rank] = (_behind_but_not_late(lateness, rank, worth) or not_late, None)
         elif lateness.residual_ns[rank] >= mean:
             verdicts[rank] = (CLOCK, None)
     if by_node:
@@ -75,9 +78,10 @@ def _verdicts(late_ns: np.ndarray, worth: float, level: float) -> list[tuple[str
     ]
 
 
-def _not_late(lateness: Lateness, rank: int, worth: float) -> str:
+def _behind_but_not_late(lateness: Lateness, rank: int, worth: float) -> str:
+    """The verdict on a rank that the others did not wait for; empty: it was not behind them either."""
     if max(lateness.behind_ns[rank].mean(), lateness.residual_ns[rank]) < worth:
-        return NO
+        return ""
     return CLOCK if lateness.told_by == BY_COLLECTIVES else NOBODY_WAITED
 
 
@@ -88,8 +92,13 @@ def stretches(late_ns: np.ndarray) -> np.ndarray:
     short series are too low. n^(1/3) at least, as for other block bootstraps.
     """
     own = np.array([estimates.correlation_time(values) for values in late_ns])
-    wanted = np.maximum(_CORRELATION_TIMES * np.maximum(own, own.mean()), late_ns.shape[1] ** (1 / 3))
+    wanted = np.maximum(_CORRELATION_TIMES * np.maximum(own, own.mean()), _shortest(late_ns.shape[1]))
     return np.rint(wanted).astype(int)
+
+
+def _shortest(batches: int) -> float:
+    """The least length of a stretch."""
+    return float(batches ** (1 / 3))
 
 
 def enough(units: int, batches: int, length: int, level: float = SIGNIFICANCE) -> bool:

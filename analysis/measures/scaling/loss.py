@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import CONFIDENCE, IN_RUN, Metric, names_of
+from analysis.display.numbers import digits
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.measures.anatomy.traces import Anatomy, anatomy_of, traces_of
 from analysis.measures.scaling.points import Point
@@ -70,6 +71,9 @@ _RESAMPLES = 2000
 # Profiled runs that leave more than this share of the loss without a part do not tell its cause ...
 UNATTRIBUTED_SHARE = 0.5
 _LEAST_UNATTRIBUTED_PCT = 5.0  # ... if that is more than identical runs differ by
+
+# Profiled steps that took less or more than this, relative to unprofiled ones, are other steps.
+_COMPARABLE = (0.8, 1.5)
 
 
 # Of points: ns of a batch of a rank by part, mean over profiled runs, then means of resampled batches.
@@ -173,18 +177,33 @@ def loss_of(
 def without_meaningless_parts(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with :data:`METRICS`; its parts are None, and the note says why, where they explain no loss.
 
-    So it is where profiled and unprofiled runs differ by more than half of what is lost, so that most of the
-    growth of the parts is that of a machine which was busy meanwhile.
+    So it is where profiled steps are not those of unprofiled runs (:func:`other_steps`), or where both differ
+    by more than half of what is lost, so that most of the growth of the parts is that of a machine which was
+    busy meanwhile.
     """
     rest, lost = row["loss_unattributed_pct"], row["loss_pct"]
-    if rest is None or not abs(rest) > max(UNATTRIBUTED_SHARE * abs(lost), _LEAST_UNATTRIBUTED_PCT):
+    if rest is None:
+        return dict(row)
+    note = other_steps(row)
+    if not note and abs(rest) > max(UNATTRIBUTED_SHARE * abs(lost), _LEAST_UNATTRIBUTED_PCT):
+        note = "profiled and unprofiled runs disagree by more than half of the loss"
+    if not note:
         return dict(row)
     parts = [name for part in (*_PARTS, _REST) for name in part.names]
-    note = (
-        "profiled and unprofiled runs disagree by more than half of the loss; repeat the profiled runs of "
-        "the configuration and of its baseline"
-    )
-    return {**row, **dict.fromkeys(parts), "loss_note": note}
+    again = "repeat the profiled runs of the configuration and of its baseline"
+    return {**row, **dict.fromkeys(parts), "loss_note": f"{note}; {again}"}
+
+
+def other_steps(row: Mapping[str, Any]) -> str:
+    """How much longer or shorter profiled steps were, where their parts cannot be those of unprofiled ones.
+
+    Args:
+        row: of ``analysis.scaled``, with ``perturbation`` where both kinds of runs were recorded.
+    """
+    ratio = row.get("perturbation")
+    if ratio is None or _COMPARABLE[0] <= ratio <= _COMPARABLE[1]:
+        return ""
+    return f"profiled steps took {digits(ratio, 3)} times as long as unprofiled ones"
 
 
 def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:
