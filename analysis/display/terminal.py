@@ -206,15 +206,15 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
 
 
 def not_done(failed: Sequence[LeftOut]) -> list[str]:
-    """Runs that do not count, a line each; those that have not ended for the same reason in one, counted."""
-    alike: dict[tuple[str, str, str], list[LeftOut]] = {}
-    for failure in failed:
-        own = "" if failure.kind == "unfinished" else failure.point
-        alike.setdefault((failure.kind, failure.reason, own), []).append(failure)
-    return [
-        f"{kind}: {f'{len(runs)} runs' if len(runs) > 1 else runs[0].point}: {reason}"
-        for (kind, reason, _), runs in alike.items()
+    """Runs that do not count, a line each; of several that were not run for one reason, their number."""
+    unfinished = Counter(failure.reason for failure in failed if failure.kind == "unfinished")
+    lines = [
+        f"{failure.kind}: {failure.point}: {failure.reason}"
+        for failure in failed
+        if failure.kind != "unfinished" or unfinished[failure.reason] == 1
     ]
+    counted = [(count, reason) for reason, count in unfinished.items() if count > 1]
+    return lines + [f"unfinished: {count} runs: {reason}" for count, reason in counted]
 
 
 def not_in_sweep(failed: Sequence[LeftOut]) -> list[str]:
