@@ -63,7 +63,7 @@ def test_a_killed_rank_is_named(large, tmp_path, launcher):
 
 def test_a_rank_that_never_comes_is_named(large, tmp_path):
     misbehave = f"stay-away {FEWER} {ODD}"
-    manifest = run(large, tmp_path, "slurm", FEWER, "hang_limit_s: 60\n", MISBEHAVE=misbehave)
+    manifest = run(large, tmp_path, "slurm", FEWER, "hang_limit_s: 30\n", MISBEHAVE=misbehave)
     assert manifest.failure == "hang"
     assert f"; rank {ODD} has not started" in manifest.reason
     (log,) = tmp_path.glob("results/s/run_*/log.txt")
