@@ -26,7 +26,8 @@ def mpirun(nodes: Sequence[str]) -> str:
     return f"{MPIRUN} --allow-run-as-root {ranks}"
 
 
-@pytest.mark.parametrize("launcher", [srun, pytest.param(mpirun, marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("launcher", [srun, mpirun])
 def test_what_a_lost_node_was_at_is_done_by_the_next_call(cluster: Cluster, tmp_path: Path, launcher):
     if launcher is mpirun:
         need_mpirun()

@@ -83,9 +83,21 @@ def train_under(name, out, *flags, mode="auto", batches=6, first=0, ranks=1, env
                              env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
             for rank in range(ranks)
         ]  # fmt: skip
-        codes = [child.wait(timeout=300) for child in children]
+        try:
+            codes = [child.wait(timeout=150) for child in children]
+        finally:
+            for child in children:
+                child.terminate()  # and with it all that it started
     assert codes == [0] * ranks, (out / "log.txt").read_text()[-2000:]
     return [out / f"rank_{rank:04d}" for rank in range(ranks)]
+
+
+def train_under_nsys(out, **options):
+    """The same under nsys, which now and then loses its own agent on a busy machine: then once more."""
+    try:
+        return train_under("nsys", out, **options)
+    except subprocess.TimeoutExpired:
+        return train_under("nsys", out.with_name("again"), **options)
 
 
 def stage_errors(directory):
@@ -115,7 +127,7 @@ def stage_errors(directory):
 @needs_nsys
 @pytest.mark.parametrize(("ranks", "first"), [(2, 0), (1, 3)])
 def test_the_real_nsys_finds_every_marker_of_every_batch_on_every_rank(ranks, first, tmp_path):
-    for directory in train_under("nsys", tmp_path / "run", first=first, ranks=ranks):
+    for directory in train_under_nsys(tmp_path / "run", first=first, ranks=ranks):
         errors = stage_errors(directory)
         # Where another process takes the core between two clock readings, that one reading is off. A wrong
         # clock would move all of them; a mark of another batch, all of one kind, by a whole stage or step.
