@@ -124,7 +124,7 @@ ReturnToService=2
 SlurmdTimeout=10
 SlurmctldTimeout=10
 MessageTimeout=5
-KillWait=5
+KillWait=15
 CompleteWait=0
 MinJobAge=3600
 # What can never run is refused when it is submitted.

@@ -76,7 +76,7 @@ class Cluster:
         self.until(lambda: self.job(job)["JobState"] in ENDED, timeout_s)
         return self.job(job)
 
-    def until(self, condition: Callable[[], bool], timeout_s: float = 400) -> None:
+    def until(self, condition: Callable[[], bool], timeout_s: float = 240) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"it did not come to pass within {timeout_s:g} s"
