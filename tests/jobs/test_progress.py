@@ -1,14 +1,16 @@
 """What does the user of a sweep see while it runs?"""
 
 import io
+import shlex
 import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from jobs.launchers.base import Process
 from jobs.outcome import speed_of
-from jobs.progress import Bar, describe, in_words, print_end
+from jobs.progress import Bar, describe, in_words, print_commands, print_end
 from jobs.run import Run
 from jobs.sweep_file import Result, SweepRun
 from profiling import tables
@@ -78,6 +80,24 @@ def test_a_runs_speed_is_one_median_and_says_of_which_steps(tmp_path, recorded, 
     }  # fmt: skip
     tables.write(tables.as_table("batches", rows), tmp_path / "rank_0000", "batches")
     assert speed_of(tmp_path, Run(batches=8, batch=8, nodes=2)) == said
+
+
+def test_commands_of_a_dry_run_are_short_lines_that_a_shell_takes(capsys):
+    here = Path.cwd()
+    argv = [f"{here}/bin/python", "-m", "train", f"--out={here}/results/a b", "--data=/elsewhere"]
+    argv += [f"--number-{number}=1" for number in range(20)]
+    shared = {"OMP_NUM_THREADS": "1", "SOMETHING": "of two words"}
+    ranks = [Process(argv, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    other = Process(["sh", "-c", "true"])
+    print_commands([(SweepRun(Run(), 2), ranks), (SweepRun(Run(nodes=2), 0), [other])])
+    said = capsys.readouterr().out
+    assert max(len(line) for line in said.splitlines() if not line.startswith("#")) < 110
+    words = shlex.split(said.replace("\\\n", ""), comments=True)
+    of_rank_0 = ["env", "OMP_NUM_THREADS=1", "SOMETHING=of two words", "RANK=0", "LOCAL_RANK=0", "bin/python"]
+    assert words == [*of_rank_0, "-m", "train", "--out=results/a b", *argv[4:], "sh", "-c", "true"]
+    lines = said.splitlines()
+    assert lines[1] == f"# 1 of 2: {describe(Run())} #2 ({SweepRun(Run(), 2).id})"
+    assert "# at the same time, the same with LOCAL_RANK=1 RANK=1" in lines
 
 
 @pytest.mark.parametrize(

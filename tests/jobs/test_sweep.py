@@ -188,6 +188,23 @@ def test_a_tool_that_is_not_on_the_path_is_known_before_its_runs_run(tmp_path, c
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
 
 
+def test_a_dry_run_begins_with_what_there_is_to_do_and_how_long_it_may_take(tmp_path, capsys):
+    work = execution(tmp_path)
+    execute.print_plan(work, *expand(work.sweep))
+    assert capsys.readouterr().err.splitlines()[0] == f"4 runs to do, 0 done, in {tmp_path}/s"
+    run_all(work)
+    first, *others = ended_runs(work.directory)
+    for directory in others:
+        manifest = store.read_record(directory / "manifest.json", Manifest)
+        store.write_record(directory / "manifest.json", manifest.model_copy(update={"seconds": 200.0}))
+    store.remove(first)
+    capsys.readouterr()
+    execute.print_plan(work, *expand(work.sweep))
+    said = capsys.readouterr()
+    assert said.err.splitlines()[0] == f"1 run to do (about 3 min), 3 done, in {tmp_path}/s"
+    assert said.out.count("# 1 of 1: ") == 1
+
+
 def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     run = make_run({"profile": "tau", "profile_mode": "python"})
