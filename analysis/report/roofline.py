@@ -56,7 +56,8 @@ def _roofline(context: Context) -> Content:
     ]
     view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
     text = _text(rows, placed, named_roofs)
-    return Content(text, [chart], [view], finding=first_sentence(text))
+    notes = kernels.above_measured(study, rows)
+    return Content(text, [chart], [view], notes=notes, finding=first_sentence(text))
 
 
 def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:

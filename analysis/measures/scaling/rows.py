@@ -24,7 +24,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
     kind = scaling or choose_scaling(points)
     _note_kind(study, points, kind)
     anatomies = loss.anatomies_of(points, of_runs)
-    for finding in use.findings(points):
+    for finding in use.findings(study, points):
         study.note(finding)
     groups: dict[tuple, list[Point]] = {}
     for number, point in enumerate(points):
