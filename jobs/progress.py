@@ -14,7 +14,9 @@ from rich.text import Text
 
 from jobs.launchers.base import Process
 from jobs.program import name_of
-from jobs.run import ROLES, Run, as_text, is_default
+from jobs.run import Run
+from jobs.run_fields import ROLES, is_default
+from jobs.run_values import as_text
 from jobs.sweep_file import Excluded, Result, SweepRun
 
 _REDRAW_S = 0.2

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from analysis.display.numbers import digits, shown, with_interval, with_places
-from jobs.run import FACTOR, Run, own_names
+from jobs.run import Run
+from jobs.run_fields import FACTOR, own_names
 
 Rows = list[dict[str, Any]]
 

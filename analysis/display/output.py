@@ -22,7 +22,7 @@ from analysis.display.metrics import FIELDS_OF_RUNS, Metric, Rows, data_columns,
 from analysis.display.numbers import plain
 from analysis.display.terminal import Answer, Results, as_terminal, plain_notes
 from jobs.flags import add_format_flags, make_parser
-from jobs.run import FACTOR
+from jobs.run_fields import FACTOR
 from profiling.arguments import Explain
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
 from profiling.whole_file import whole_file
