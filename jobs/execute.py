@@ -86,9 +86,13 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
     """
     console = Console(stderr=True)
     possible, impossible = split_possible(execution, sweep_runs)
-    todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]
-    done = [sweep_run for sweep_run in possible if sweep_run not in todo]
-    done_s = [execution.manifest_of_done(sweep_run).seconds for sweep_run in done]
+    todo: list[SweepRun] = []
+    done_s: list[float] = []
+    for sweep_run in possible:
+        if execution.state(sweep_run) == "done":
+            done_s.append(execution.manifest_of_done(sweep_run).seconds)
+        else:
+            todo.append(sweep_run)
     progress.print_outlook(console, execution.directory, len(todo), done_s)
     progress.print_excluded(console, [*excluded, *impossible])
     commands = []
