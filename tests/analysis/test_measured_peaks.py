@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from analysis.measures.kernels import rows as kernels
+from analysis.measures.kernels.measured_peaks import exceeded
 from analysis.report.base import Context
 from analysis.report.roofline import ROOFLINE
 from analysis.results.load import load
@@ -38,6 +39,12 @@ def measured(tmp_path: Path):
     return write
 
 
+def said_of_peaks(command: str, path: Path) -> list[str]:
+    ran = run(f"analysis.{command}", path, "--format", "csv")
+    assert ran.code == 0
+    return [line for line in ran.err.splitlines() if "measured too low" in line]
+
+
 @pytest.mark.parametrize(
     ("flops_per_s", "bytes_per_s", "said"),
     [
@@ -52,8 +59,7 @@ def measured(tmp_path: Path):
     ],
 )
 def test_a_step_above_a_measured_peak_is_a_finding(measured, flops_per_s, bytes_per_s, said) -> None:
-    path = measured(flops_per_s, bytes_per_s)
-    notes = [line for line in run("analysis.scaled", path).out.splitlines() if "measured too low" in line]
+    notes = said_of_peaks("scaled", measured(flops_per_s, bytes_per_s))
     assert len(notes) == (said is not None)
     assert not notes or notes[0].startswith(f"note: {said}")
 
@@ -62,18 +68,18 @@ def test_a_kernel_above_a_measured_peak_is_named_with_what_measures_it_again(mea
     path = measured(KERNEL_FLOPS_PER_S / 1.13, HIGH)
     again = "torchrun --nproc-per-node 2 -m train.calibrate --device=auto --precision=fp32 --threads=3"
     for of in (path, next(path.glob("run_*_torch_*"))):
-        (note,) = [
-            line for line in run("analysis.kernels", of).out.splitlines() if "measured too low" in line
-        ]
+        (note,) = said_of_peaks("kernels", of)
         assert note.startswith("note: conv_bprop (convolution, bprop) reaches 113 % of the FLOP rate ")
         assert note.endswith(f"{again} --out={path}/calibration.json")
-    assert "reaches 113 %" in run("analysis.kernels", path, "--format", "csv").err
+    assert "reaches 113 %" in run("analysis.kernels", path).out
     section = ROOFLINE.section(Context(load(path)))
     assert section is not None and [note for note in section.notes if "reaches 113 %" in note]
 
 
-def test_a_kernel_of_no_weight_judges_no_peak(measured) -> None:
-    study = load(measured(KERNEL_FLOPS_PER_S / 1.13, HIGH))
+def test_a_kernel_of_no_weight_judges_no_peak_and_small_tensors_no_bandwidth(measured) -> None:
+    study = load(measured(HIGH, STEP_BYTES_PER_S / 1.2))
     rows, _ = kernels.rows(study)
-    assert kernels.above_measured(study, rows)
-    assert not kernels.above_measured(study, [{**row, "share_pct": 0.5} for row in rows])
+    (line,) = exceeded(study, rows)
+    assert "reaches 120 % of the memory bandwidth measured" in line
+    assert not exceeded(study, [{**row, "share_pct": 0.5} for row in rows])
+    assert not exceeded(study, [{**row, "mbyte_per_batch": 127 * row["calls_per_batch"]} for row in rows])

@@ -5,11 +5,22 @@ those seconds is missing from them.
 """
 
 import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from analysis.measures.kernels.roofline import BANDWIDTH, COMPUTE
+from analysis.display.metrics import Rows
+from analysis.display.numbers import shortened
+from analysis.measures.kernels.of_run import DEFAULT_BY
+from analysis.measures.kernels.roofline import ABOVE_PCT, BANDWIDTH, COMPUTE
 from analysis.results.study import Study
 from jobs import store
 
+_SHARES = {COMPUTE: "flops_efficiency_of_measured_pct", BANDWIDTH: "bandwidth_efficiency_of_measured_pct"}
+# Of the time of all kernels: what is shorter is timed too coarsely to judge a peak by.
+_OF_WEIGHT_PCT = 1.0
+# What a launch moves at least to judge the bandwidth: as much as the copy that measured it on a CPU. Smaller
+# tensors are faster, in a cache.
+_UNCACHED_MB = 128.0
 _RATES = {COMPUTE: "FLOP rate", BANDWIDTH: "memory bandwidth"}
 _WHY = {
     COMPUTE: "it was measured too low (a busy machine, for example)",
@@ -29,6 +40,30 @@ def too_low(study: Study, bound: str, reached: str) -> str:
         f"{reached} of the {_RATES[bound]} measured on this machine: {_WHY[bound]}. Efficiencies relative to "
         f"it are then too high. To measure it again, while nothing else runs: {_command(study)}"
     )
+
+
+def exceeded(study: Study, kernels: Rows, by: Sequence[str] = DEFAULT_BY) -> list[str]:
+    """A line for each measured peak that kernels exceed, which names the one that exceeds it most.
+
+    Args:
+        kernels: rows of :func:`analysis.measures.kernels.of_run.kernels_of`, grouped ``by``.
+    """
+    lines = []
+    for bound, name in _SHARES.items():
+        most = max(
+            (row for row in kernels if _judges(row, bound)), key=lambda row: row[name] or 0, default=None
+        )
+        if most and (most[name] or 0) > ABOVE_PCT:
+            first, *others = [shortened(str(most[one])) for one in by if most[one]] or ["a kernel"]
+            kernel = f"{first} ({', '.join(others)})" if others else first
+            lines.append(too_low(study, bound, f"{kernel} reaches {most[name]:.0f} %"))
+    return lines
+
+
+def _judges(row: Mapping[str, Any], bound: str) -> bool:
+    """Whether a kernel is long enough, and for the bandwidth large enough, to judge a peak by."""
+    large = (row["mbyte_per_batch"] or 0) >= _UNCACHED_MB * row["calls_per_batch"]
+    return (row["share_pct"] or 0) >= _OF_WEIGHT_PCT and (large or bound == COMPUTE)
 
 
 def _command(study: Study) -> str:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.display import output
 from analysis.display.metrics import Column, Metric, Rows, columns, picked
 from analysis.display.numbers import shortened, with_places
-from analysis.measures.kernels import roofline
-from analysis.measures.kernels.measured_peaks import too_low
+from analysis.measures.kernels import measured_peaks, roofline
 from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of_each
 from analysis.results.attributed import has_kernels
 from analysis.results.load import no_result
@@ -18,7 +17,6 @@ from profiling.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-_OF_WEIGHT_PCT = 1.0  # of the time of all kernels: shorter ones are timed too coarsely to judge a peak by
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
 RUN = Metric("run", "run id, if there are several runs", text=True, key=True)
 METRICS = (
@@ -79,27 +77,9 @@ def rows(
         answer += [{"run": source.id, **row} for row in kernels]
     if not answer:
         raise UserError(nothing(study, direction))
-    for line in above_measured(study, answer, by):
+    for line in measured_peaks.exceeded(study, answer, by):
         study.note(line)
     return answer, [*([RUN] if len(sources) > 1 else []), *(BY[name] for name in by), *METRICS]
-
-
-def above_measured(study: Study, kernels: Rows, by: Sequence[str] = DEFAULT_BY) -> list[str]:
-    """A line for each measured peak that a kernel of some weight exceeds."""
-    lines = []
-    for bound, what in ((roofline.COMPUTE, "flops"), (roofline.BANDWIDTH, "bandwidth")):
-        name = f"{what}_efficiency_of_measured_pct"
-        above = [
-            row
-            for row in kernels
-            if (row[name] or 0) > roofline.ABOVE_PCT and (row["share_pct"] or 0) > _OF_WEIGHT_PCT
-        ]
-        if above:
-            most = max(above, key=lambda row: row[name])
-            first, *others = [shortened(str(most[one])) for one in by if most[one]] or ["a kernel"]
-            kernel = f"{first} ({', '.join(others)})" if others else first
-            lines.append(too_low(study, bound, f"{kernel} reaches {most[name]:.0f} %"))
-    return lines
 
 
 def nothing(study: Study, direction: str | None) -> str:
