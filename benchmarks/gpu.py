@@ -111,6 +111,7 @@ def install(wheels: Path, work: Path) -> tuple[Path, dict[str, str]]:
     site, partial = work.resolve() / "site", work.resolve() / "site.partial"
     if site.is_dir():
         return site, {}
+    shutil.rmtree(partial, ignore_errors=True)  # of an installation that was interrupted
     # Names, so that of a folder for several releases of Python pip takes those that fit.
     names = sorted({path.name.split("-")[0] for path in wheels.glob("*.whl")})
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-index",

@@ -44,8 +44,9 @@ def test_a_wheel_that_does_not_fit_is_named_and_costs_no_other(tmp_path):
 def test_an_installation_that_was_interrupted_is_begun_again(tmp_path):
     a_wheel(tmp_path / "wheels", "tiny")
     (tmp_path / "work" / "site.partial").mkdir(parents=True)
+    (tmp_path / "work" / "site.partial" / "tiny.py").write_text("HERE = ")
     site, absent = gpu.install(tmp_path / "wheels", tmp_path / "work")
-    assert absent == {} and (site / "tiny.py").exists()
+    assert absent == {} and (site / "tiny.py").read_text() == "HERE = 'tiny'"
 
 
 def test_the_wheels_that_are_downloaded_are_what_the_project_pins_but_torch():
