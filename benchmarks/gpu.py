@@ -183,24 +183,26 @@ class Campaign:
             worker = subprocess.Popen(
                 command, cwd=ROOT, env=self.environment, stdout=said, stderr=said, process_group=0
             )
-        name = parts[0]
+        number = 0
         try:
             if why := wait_for(results / STARTED, worker, _START_S):
-                self._add(name, self._failed(name, why))
-                self._leave_out(f"no part can begin here: see {name}")
+                self._add(parts[0], self._result(parts[0], why))
+                self._leave_out(f"no part can begin here: see {parts[0]}")
                 return []
             for number, name in enumerate(parts):
                 share = max(0.0, self.left_s * PARTS[name][1]) + GRACE_S
                 why = wait_for(results / f"{name}{DONE}", worker, share)
                 if why and worker.returncode == AGAIN:
                     return parts[number:]
+                self._add(name, self._result(name, why))
                 if why:
-                    self._add(name, self._failed(name, why))
                     return parts[number + 1 :]
-                self._add(name, json.loads((results / f"{name}{DONE}").read_text()))
             return []
         except KeyboardInterrupt:
-            self._add(name, self._failed(name, "it was stopped:"))
+            for name in parts[number:]:
+                self._add(name, result := self._result(name, "it was stopped:"))
+                if result["status"] == "failed":  # the one that was being done
+                    break
             raise
         finally:
             stop(worker)
@@ -209,10 +211,12 @@ class Campaign:
     def _log(self) -> Path:
         return self.out / "log.txt"
 
-    def _failed(self, name: str, why: str) -> dict[str, Any]:
-        """The result of a part that did not write one: what it had so far, and what was printed last."""
+    def _result(self, name: str, why: str) -> dict[str, Any]:
+        """What a part has written; or what it had so far, why it did not end, and what was printed last."""
+        ended, so_far = (self.work / "parts" / f"{name}{ending}" for ending in (DONE, SO_FAR))
+        if ended.exists():
+            return json.loads(ended.read_text())
         last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-        so_far = self.work / "parts" / f"{name}{SO_FAR}"
         found = json.loads(so_far.read_text()) if so_far.exists() else {}
         return {**found, "status": "failed", "why": " ".join([why, *last])[:500]}
 
