@@ -34,7 +34,7 @@ class Scale:
     batches: tuple[int, ...]  # sizes
     precisions: tuple[str, ...]
     launches: Mapping[str, Mapping[str, Any]]  # ways to launch a step's kernels, each with its fields
-    images: int  # of the data set
+    images: int  # of the loaders' data set
     steps: int  # timed together
     cell_s: float  # that one figure may take
 
@@ -47,7 +47,7 @@ ON_GPU = Scale(
      "graph": {"graph": True}, "compile reduce-overhead": {"compile": "reduce-overhead"},
      "compile": {"compile": True}, "compile, graph": {"compile": True, "graph": True},
      "compile max-autotune": {"compile": "max-autotune"}},
-    512, 10, 10.0,
+    256, 10, 10.0,
 )  # fmt: skip
 # Of a GPU's memory that an image of 224 x 224 may need in training ResNet50 in 16 bits, the rest included.
 _IMAGE_BYTES = 110e6

@@ -30,6 +30,7 @@ from train.world import World
 
 # Checks that start processes under a tool.
 TOOLS, COUNTERS = ("cupti", "nsys"), ("ncu",)
+_IMAGES = 16  # for checks: few, since drawing hundreds takes minutes on a host with few cores
 
 
 def machine(part: Part) -> None:
@@ -76,7 +77,7 @@ def counters(part: Part) -> None:
 
 def _check(part: Part, names: Sequence[str]) -> None:
     """A table of these checks."""
-    data = gpu_checks.make_data(part.work / "data", part.scale.images)
+    data = gpu_checks.make_data(part.work / "data", _IMAGES)
     folder = part.work / "checks"
     folder.mkdir(exist_ok=True)
     lab = gpu_checks.Lab(part.device, folder, data, max(20.0, part.left_s / 2))
