@@ -2,8 +2,9 @@
 
 Measured are the command that a user types, on the reference's tables (DIR, 32 of PyProf and TAU) and on
 sweeps of 8, 16, 32 and 64 ranks with 50 batches of 4,062 kernels each (13 million at 64), and the time from
-opening each page in a headless Chromium until it stands and until all charts do. The line through the sweeps' times says
-whether the cost grows in proportion to the ranks. On two cores; memory is the sum of the processes' peaks.
+opening each page in a headless Chromium until it stands and until all its charts do. The line through the
+sweeps' times says whether the cost grows in proportion to the ranks. On two cores; memory is the sum of the
+processes' peaks.
 
     python -m benchmarks.report_speed ../shared/data/surfboard          # needs 3 GB in the temporary folder
 """
