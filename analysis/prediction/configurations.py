@@ -20,7 +20,7 @@ from analysis.prediction import curve
 from analysis.prediction.exchange_forms import Layout
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
-from jobs.run import own_names
+from jobs.run_fields import own_names
 
 KINDS: tuple[Scaling, ...] = ("weak", "strong")
 # A node holds so many GPUs as a rule; what was measured on one node says nothing of more.

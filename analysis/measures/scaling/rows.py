@@ -10,7 +10,8 @@ from analysis.measures.scaling import figures, loss, use
 from analysis.measures.scaling.figures import above_ideal
 from analysis.measures.scaling.points import Point, Scaling, choose_scaling, count_compared, points_of
 from analysis.results.study import Study
-from jobs.run import ID_FIELDS, Run, own_names
+from jobs.run import Run
+from jobs.run_fields import ID_FIELDS, own_names
 
 
 def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = None) -> Rows:
@@ -24,7 +25,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
     kind = scaling or choose_scaling(points)
     _note_kind(study, points, kind)
     anatomies = loss.anatomies_of(points, of_runs)
-    for finding in use.findings(points):
+    for finding in use.findings(study, points):
         study.note(finding)
     groups: dict[tuple, list[Point]] = {}
     for number, point in enumerate(points):
