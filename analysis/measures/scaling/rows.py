@@ -38,6 +38,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
         row["world_size"] = sizes.pop() if len(sizes) == 1 else None
         answer.append({**row, **figures.figures(members, kind, anatomies)})
     _leave_uncompared(study, answer)
+    _note_unknown_samples(study, answer)
     _note_above_ideal(study, answer)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
@@ -96,6 +97,22 @@ def _leave_uncompared(study: Study, rows: Rows) -> None:
             f"{row['world_size']} ranks are not compared with {base['world_size']}: the commands differ "
             f"({base['program']} | {row['program']}). To compare them: analysis.scaled "
             f"{base['world_size']}=DIR {row['world_size']}=DIR"
+        )
+
+
+def _note_unknown_samples(study: Study, rows: Rows) -> None:
+    """Say why rows have no scaling efficiency whose samples are unknown; they are no baselines, either.
+
+    Step durations alone do not give it: whether each rank did as much as on fewer ranks, or all ranks
+    together did, is what makes them weak or strong scaling.
+    """
+    unknown = [row for row in rows if math.isnan(row["images_per_s"])]
+    for row in unknown:
+        row["base"] = ""
+    if unknown:
+        study.note(
+            f"{len(unknown)} of {len(rows)} configurations have no images/s and no scaling efficiency: their "
+            "samples per step are unknown. Run the program with profiling.watch --samples N (per rank)"
         )
 
 
