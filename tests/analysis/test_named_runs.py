@@ -96,8 +96,8 @@ def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
         assert row["batch_ms"] > 0
         assert (row["images_per_s"], row["speedup"], row["scaling_efficiency_pct"]) == (None, None, None)
     assert (
-        "3 of 3 configurations have no images/s and no scaling efficiency: their samples per step are "
-        "unknown. Run the program with profiling.watch --samples N (per rank)" in done.err
+        "3 of 3 configurations have no images/s and no scaling efficiency: samples per step are unknown; "
+        "run the program with profiling.watch --samples N (per rank)" in done.err
     )
     table = run("analysis.scaled", mine).out
     assert "Baselines" not in table and "nan" not in table

@@ -8,7 +8,14 @@ from analysis.display.metrics import Rows
 from analysis.display.numbers import sortable
 from analysis.measures.scaling import figures, loss, use
 from analysis.measures.scaling.figures import above_ideal
-from analysis.measures.scaling.points import Point, Scaling, choose_scaling, count_compared, points_of
+from analysis.measures.scaling.points import (
+    NO_SAMPLES,
+    Point,
+    Scaling,
+    choose_scaling,
+    count_compared,
+    points_of,
+)
 from analysis.results.study import Study
 from jobs.run import ID_FIELDS, Run, own_names
 
@@ -111,8 +118,8 @@ def _note_unknown_samples(study: Study, rows: Rows) -> None:
         row["base"] = ""
     if unknown:
         study.note(
-            f"{len(unknown)} of {len(rows)} configurations have no images/s and no scaling efficiency: their "
-            "samples per step are unknown. Run the program with profiling.watch --samples N (per rank)"
+            f"{len(unknown)} of {len(rows)} configurations have no images/s and no scaling efficiency: "
+            f"{NO_SAMPLES}"
         )
 
 
