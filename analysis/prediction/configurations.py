@@ -21,7 +21,7 @@ from analysis.prediction import curve
 from analysis.prediction.exchange_forms import Layout
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
-from jobs.run import own_names
+from jobs.run_fields import own_names
 from profiling.errors import UserError
 
 KINDS: tuple[Scaling, ...] = ("weak", "strong")

@@ -186,7 +186,7 @@ class Hooks:
             recorder.enter(UPDATE, number)
             try:
                 result = step(this, optimizer, *arguments, **named)
-            except BaseException:
+            except BaseException:  # as around an update, below
                 recorder.leave(whole=False)
                 raise
             self.seen.skipped += not self._updated
@@ -222,7 +222,9 @@ class Hooks:
             try:
                 result = step(optimizer, *arguments, **named)
             except BaseException:
-                # No update was made: what it took is of the step that goes on.
+                # Whatever ends it, Ctrl-C and sys.exit() too: the program may catch that and train on, and a
+                # segment that is left open would hold all that follows. No update was made: what it took is
+                # of the step that goes on.
                 recorder.leave(whole=False)
                 raise
             self._leave_update(recorder, number)

@@ -161,26 +161,20 @@ def test_data_that_are_loaded_before_training_end_no_step(watch):
     assert optimizer.steps == 3 and len(watched_process.stop()) == 3
 
 
-def test_gradients_that_are_accumulated_for_long_end_no_step(watch):
-    watched_process = watch(Wanted(batches=2))
+@pytest.mark.parametrize(
+    ("steps_after", "passes_of_steps"),
+    [pytest.param(16, [16, 16], id="accumulated for long"), pytest.param(None, [1, 1, 1], id="never called")],
+)
+def test_an_optimizer_is_waited_for_but_not_without_end(watch, steps_after, passes_of_steps):
+    watched_process = watch(Wanted(batches=len(passes_of_steps)))
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
     with pytest.raises(Enough):
-        for index in range(ENDLESS):
+        for number in range(1, ENDLESS + 1):
             passes(model)
-            if index % 16 == 15:
+            if steps_after and number % steps_after == 0:
                 optimizer.step()
-    assert watched_process.stop().passes.tolist() == [16, 16]
-
-
-def test_an_optimizer_that_is_never_called_is_not_waited_for_without_end(watch):
-    watched_process = watch(Wanted(batches=3))
-    model = torch.nn.Linear(3, 2)
-    _optimizer = descent(model)
-    with pytest.raises(Enough):
-        for _ in range(ENDLESS):
-            passes(model)
-    assert len(watched_process.stop()) == 3
+    assert watched_process.stop().passes.tolist() == passes_of_steps
 
 
 @pytest.mark.parametrize(("backend", "said"), [("gloo", True), ("ddp/gloo", False), ("horovod", False)])

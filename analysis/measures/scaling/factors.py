@@ -24,7 +24,8 @@ from analysis.statistics.variance import (
     holm,
     range_quantile,
 )
-from jobs.run import FACTOR, ID_FIELDS, Run, own_names
+from jobs.run import Run
+from jobs.run_fields import FACTOR, ID_FIELDS, own_names
 from profiling.errors import UserError
 
 METRICS = (

@@ -20,7 +20,7 @@ from analysis.measures.scaling.baselines import Scaling, base_of, world_size
 from analysis.results.attributed import COSTS, Costs
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
-from jobs.run import fields_of, is_default, own_names
+from jobs.run_fields import fields_of, is_default, own_names
 
 NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed

@@ -17,7 +17,8 @@ from analysis.measures.scaling.points import (
     points_of,
 )
 from analysis.results.study import Study
-from jobs.run import ID_FIELDS, Run, own_names
+from jobs.run import Run
+from jobs.run_fields import ID_FIELDS, own_names
 
 
 def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = None) -> Rows:
@@ -31,7 +32,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
     kind = scaling or choose_scaling(points)
     _note_kind(study, points, kind)
     anatomies = loss.anatomies_of(points, of_runs)
-    for finding in use.findings(points):
+    for finding in use.findings(study, points):
         study.note(finding)
     groups: dict[tuple, list[Point]] = {}
     for number, point in enumerate(points):
