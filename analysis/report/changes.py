@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import plots
+from analysis.display.colours import GREEN, GREY, SKY, VERMILLION
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIDENCE, CONFIGURATION, NOMINAL, Metric, Rows, columns
 from analysis.display.numbers import signed
@@ -87,7 +88,7 @@ _STAGES = (
     Metric("effect_pct", "b divided by a, minus 1", "change\n%", NOMINAL, places=1),
     Metric("verdict", "of analysis.compare", text=True),
 )
-_COLOURS = {"slower": "#D55E00", "faster": "#009E73", "no difference": "#7F7F7F", "too few runs": "#56B4E9"}
+_COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too few runs": SKY}
 _SHOWN = {"no difference": "no difference shown"}
 
 
