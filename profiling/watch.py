@@ -260,11 +260,19 @@ def _run(program: Program) -> tuple[int, str]:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED, "the program was interrupted"
     except BaseException as error:  # noqa: BLE001 (of the user's program: any)
-        # As Python would show it, or the program would, from the program's first line on.
-        shown = error.with_traceback(_of_program(error.__traceback__))
-        sys.excepthook(type(shown), shown, shown.__traceback__)
+        _show(error.with_traceback(_of_program(error.__traceback__)))
         return EXIT_FAILED, f"the program failed: {type(error).__name__}: {error}"
     return EXIT_DONE, ""
+
+
+def _show(error: BaseException) -> None:
+    """Show a failure as Python would, or the program by a hook of its own, which may fail or exit in turn."""
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit:
+        return  # what was seen of the steps is written all the same
+    except BaseException as own:  # noqa: BLE001 (of the program's hook: any)
+        sys.__excepthook__(type(own), own, own.__traceback__)  # and of the failure that it was to show
 
 
 def _of_program(trace: TracebackType | None) -> TracebackType | None:

@@ -120,6 +120,25 @@ def test_a_program_shows_its_failure_in_its_own_way(tmp_path, forks):
     assert "mine: Stop 4" in printed and "the program failed: Stop" in printed
 
 
+@pytest.mark.parametrize(
+    ("hook", "shown"), [("sys.exit(3)", []), ("1 / 0", ["ZeroDivisionError", "not a class"])]
+)
+def test_a_hook_of_the_program_that_ends_it_does_not_cost_the_results(tmp_path, forks, hook, shown):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import sys, torch\n"
+        f"sys.excepthook = lambda *error: {hook}\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "model(torch.ones(1, 2)).sum().backward()\n"
+        "torch.optim.SGD(model.parameters(), lr=0.1).step()\n"
+        "raise ValueError('not a class')\n"
+    )
+    printed = forks.watch("--out", tmp_path / "run", script, code=1)
+    assert all(text in printed for text in shown)
+    assert manifest_of(tmp_path / "run").reason.endswith("the program failed: ValueError: not a class")
+    assert len(batches_of(tmp_path / "run")) == 1
+
+
 def test_a_gpu_that_has_failed_with_the_program_hides_no_traceback_of_its(tmp_path, forks):
     script = tmp_path / "fails.py"
     script.write_text(
