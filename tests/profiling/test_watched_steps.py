@@ -95,6 +95,12 @@ def test_where_an_optimizer_stays_away_the_next_ones_end_the_steps():
     assert len(steps_of(segments(first * 20 + "L F B U1 F B U2 " * 20))) == 40
 
 
+def test_a_phase_of_fewer_steps_is_counted_into_the_next_step():
+    steps = steps_of(segments("L F B U0 " * (LATE - 1) + "L F B U1 " * 20))
+    assert steps.passes.tolist() == [LATE, *[1] * 19]
+    assert len(steps_of(segments("L F B U0 " * LATE + "L F B U1 " * 20))) == LATE + 20
+
+
 def test_an_optimizer_of_each_parameter_ends_one_step():
     every = "L F B " + " ".join(f"U{number}" for number in range(40))
     assert steps_of(segments(f"{every} " * 6)).passes.tolist() == [1] * 6
