@@ -203,6 +203,20 @@ def test_a_launch_without_a_duration_does_not_hide_the_batch(tmp_path: Path) -> 
     assert totals(a, b) == before and "step" in before
 
 
+def test_a_rank_whose_kernels_have_no_place_in_time_leaves_the_step_unexplained(tmp_path: Path) -> None:
+    """The other rank's step would not be that of the kernels of both."""
+    a, b = (
+        write_run(tmp_path / name, run_of(profile="torch", gpus_per_node=2), Truth(noise_ms=0))
+        for name in "ab"
+    )
+    assert "step" in totals(a, b)
+    table = tables.read(b / "rank_0001", "kernels")
+    nowhere = pa.array([None, *table["start_ns"].to_pylist()[1:]], pa.int64())
+    table = table.set_column(table.column_names.index("start_ns"), "start_ns", nowhere)
+    tables.write(table, b / "rank_0001", "kernels")
+    assert "all kernels" in (found := totals(a, b)) and "step" not in found
+
+
 def test_what_is_gone_is_the_mirror_of_what_is_new(planted: Path) -> None:
     one, two = run_paths(planted)
     there, back = totals(one, two), totals(two, one)
