@@ -136,12 +136,15 @@ class Modules:
             recorder = None if is_compiling() else self.recorder()
             if recorder is None:
                 return this._call_impl(*arguments, **named)
-            watched = self._of(this)
-            if watched is None and self._waits and is_grad_enabled() and not _is_within(recorder):
+            watched, graded = self._of(this), is_grad_enabled()
+            if watched is None and self._waits and graded and not _is_within(recorder):
                 watched = self._meet(this)
-            if watched is None:
+            if watched is None or not self._begins(this, watched, recorder, graded):
                 return this._call_impl(*arguments, **named)
-            return self._pass(this, watched, recorder, this._call_impl, arguments, named)
+            try:
+                return this._call_impl(*arguments, **named)
+            finally:
+                recorder.leave()
 
         return call
 
@@ -155,34 +158,20 @@ class Modules:
         self._watch(module)
         return self._of(module)
 
-    def _pass(
-        self,
-        module: "torch.nn.Module",
-        watched: _Watched,
-        recorder: Recorder,
-        inner: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:
-        """Call a module that is watched, and record when."""
-        import torch
-
-        graded = torch.is_grad_enabled()
+    def _begins(self, module: "torch.nn.Module", watched: _Watched, recorder: Recorder, graded: bool) -> bool:
+        """The call of a module that is watched begins; whether it is a pass, which is to be left."""
         if graded:
             self.calls += 1
             if self._waits:
                 self._stop_waiting()
         # A pass without gradients in training mode is a part of the step (a GAN's), not an evaluation.
         if _is_within(recorder) or not (graded or not module.training):
-            return inner(*arguments, **named)
+            return False
         if not watched.outermost:
             watched.outermost = True
             self.trained += 1
         recorder.enter(FORWARD if graded else EVALUATION, watched.number)
-        try:
-            return inner(*arguments, **named)
-        finally:
-            recorder.leave()
+        return True
 
     def _of(self, module: "torch.nn.Module") -> _Watched | None:
         watched = self._watched.get(id(module))
@@ -215,13 +204,21 @@ class Modules:
 
         if getattr(compiled, "watches", None) is self:
             return
-        is_compiling, find = torch.compiler.is_compiling, watched.module  # it must not keep the module alive
+        is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+        find = watched.module  # what belongs to the module must not keep it alive
 
         def call(*arguments: Any, **named: Any) -> Any:
             this, recorder = find(), None if is_compiling() else self.recorder()
-            if this is None or recorder is None:
+            if (
+                this is None
+                or recorder is None
+                or not self._begins(this, watched, recorder, is_grad_enabled())
+            ):
                 return compiled(*arguments, **named)
-            return self._pass(this, watched, recorder, compiled, arguments, named)
+            try:
+                return compiled(*arguments, **named)
+            finally:
+                recorder.leave()
 
         call.watches = self  # type: ignore[attr-defined]
         call.compiled = compiled  # type: ignore[attr-defined]  # for whoever asks whether it is
