@@ -34,7 +34,7 @@ def test_the_command_on_a_cpu(tmp_path):
     ours, bare = report["parts"]["speed"]["tables"][0]["rows"]
     assert ours[:1] + bare[:1] == ["scaleprof", "bare PyTorch"] and ours[1] > 0 and bare[1] > 0
     text = (tmp_path / "gpu.md").read_text()
-    assert text in done.stdout and f"| torch | {torch.__version__} |" in text
+    assert text in done.stdout and f"| PyTorch's build | {torch.__version__} |" in text
 
 
 def test_it_needs_nothing_but_the_standard_library_before_the_wheels_are_there():
