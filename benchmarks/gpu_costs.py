@@ -89,7 +89,7 @@ def perturbation(part: Part) -> None:
             part.left_out[name] = str(error)
             continue
         except UserError as error:
-            part.could_not(name, str(error))
+            part.failed(name, error)
             continue
         plain = found if name == "none" else plain
         rows.append([name, found, found / plain if plain else None])

@@ -20,6 +20,7 @@ import torch
 from benchmarks.gpu import DONE, ROOT, SO_FAR
 from jobs.launchers.base import Process
 from jobs.processes import Limits, run_processes
+from profiling.errors import UserError
 
 OUT_OF_TIME = 124  # an exit code, as timeout(1) has it
 # What commands of ours say where the machine lacks something: nothing of scaleprof is wrong then.
@@ -177,8 +178,9 @@ def machine_lacks(said: str) -> bool:
 
 
 def line_of(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+    """An error in one line; of one of ours what it says, which names no class."""
+    said = " ".join(str(error).split())[:400]
+    return said if isinstance(error, UserError) else f"{type(error).__name__}: {said}"
 
 
 def finish(device: torch.device) -> None:
