@@ -48,7 +48,7 @@ ON_GPU = Scale(
      "graph": {"graph": True}, "compile reduce-overhead": {"compile": "reduce-overhead"},
      "compile": {"compile": True}, "compile, graph": {"compile": True, "graph": True},
      "compile max-autotune": {"compile": "max-autotune"}},
-    256, 10, 10.0,
+    256, 10, 5.0,
 )  # fmt: skip
 # Of a GPU's memory for an image of 224 x 224: ResNet50 in bf16 keeps up to 69 MB of it (saved_bytes).
 _IMAGE_BYTES = 110e6

@@ -38,7 +38,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         "",
     ]
     lines += [f"Not installed from the wheels: {name}: {why}" for name, why in report["wheels"].items()]
-    lines += [_summary(report["parts"]), ""]
+    lines += [*_summary(report["parts"]), ""]
     for name, part in report["parts"].items():
         lines += [f"## {name}: {part['question']}", ""]
         if part["status"] != "done":
@@ -52,11 +52,18 @@ def as_markdown(report: Mapping[str, Any]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _summary(parts: Mapping[str, Mapping[str, Any]]) -> str:
-    done = sum(part["status"] == "done" for part in parts.values())
-    bad = [name for name, part in parts.items() if is_bad(part)]
-    said = f"{done} of {len(parts)} parts done"
-    return f"{said}; failed, or with results that are not right: {', '.join(bad)}." if bad else f"{said}."
+def _summary(parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    done, bad, left = (
+        [name for name, part in parts.items() if belongs(part)]
+        for belongs in (
+            lambda part: part["status"] == "done",
+            is_bad,
+            lambda part: part["status"] == "left out",
+        )
+    )
+    lines = [f"{len(done)} of {len(parts)} parts done."]
+    lines += [f"Failed, or with results that are not right: {', '.join(bad)}."] if bad else []
+    return [*lines, *([f"Left out; these are done by: --parts {','.join(left)}"] if left else [])]
 
 
 def _table(table: Mapping[str, Any]) -> list[str]:

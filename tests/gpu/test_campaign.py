@@ -103,7 +103,9 @@ def test_a_part_that_hangs_or_dies_costs_itself_alone_and_keeps_what_it_had(tmp_
     assert found["speed"]["why"] == "its process ended with exit code 1: no such speed"
     text = (tmp_path / "gpu.md").read_text()
     assert "- **not right**: too slow" in text
-    assert "failed, or with results that are not right: machine, correctness, speed, batches." in text
+    assert (
+        "2 of 4 parts done.\nFailed, or with results that are not right: machine, correctness, speed" in text
+    )
 
 
 def test_after_a_part_that_failed_the_others_have_a_new_process(tmp_path, campaign):
@@ -124,7 +126,8 @@ def test_where_no_part_can_begin_none_is_tried_again(tmp_path, campaign):
 def test_what_the_time_does_not_suffice_for_is_named(tmp_path, campaign):
     code, found = campaign("speed", minutes=0)
     assert code == 0 and found["speed"]["why"] == "the time was up"
-    assert "left out: the time was up" in (tmp_path / "gpu.md").read_text()
+    text = (tmp_path / "gpu.md").read_text()
+    assert "left out: the time was up" in text and "are done by: --parts speed\n" in text
 
 
 def test_what_is_stopped_ends_its_processes_and_keeps_what_it_had(tmp_path):

@@ -195,10 +195,9 @@ def test_a_bare_command_has_little_of_the_environment(tmp_path, monkeypatch, cap
 
 
 def test_of_a_run_that_failed_the_log_is_printed(part, tmp_path, capsys):
-    run = make_run(
-        {"model": "resnet18", "loader": "pytorch", "data": str(tmp_path / "none"), "device": "cpu"}
-    )
-    with pytest.raises(UserError, match="a run under none failed: scaleprof: error: .*none") as error:
+    nowhere = {"loader": "pytorch", "data": str(tmp_path / "nowhere")}
+    run = make_run({"model": "resnet18", "device": "cpu", **nowhere})
+    with pytest.raises(UserError, match=r"a run under none failed: scaleprof: error: .*nowhere") as error:
         steps_ms(run, tmp_path / "run")
     part.failed("none", error.value)
     assert part.wrong == [f"none: {error.value}"]
