@@ -53,17 +53,13 @@ def as_markdown(report: Mapping[str, Any]) -> str:
 
 
 def _summary(parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    done, bad, left = (
-        [name for name, part in parts.items() if belongs(part)]
-        for belongs in (
-            lambda part: part["status"] == "done",
-            is_bad,
-            lambda part: part["status"] == "left out",
-        )
+    done, left = (
+        [name for name, part in parts.items() if part["status"] == status] for status in ("done", "left out")
     )
-    lines = [f"{len(done)} of {len(parts)} parts done."]
-    lines += [f"Failed, or with results that are not right: {', '.join(bad)}."] if bad else []
-    return [*lines, *([f"Left out; these are done by: --parts {','.join(left)}"] if left else [])]
+    bad = [name for name, part in parts.items() if is_bad(part)]
+    lines = [f"- {len(done)} of {len(parts)} parts done"]
+    lines += [f"- failed, or with results that are not right: {', '.join(bad)}"] if bad else []
+    return [*lines, *([f"- left out, and done by: --parts {','.join(left)}"] if left else [])]
 
 
 def _table(table: Mapping[str, Any]) -> list[str]:

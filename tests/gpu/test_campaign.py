@@ -127,7 +127,7 @@ def test_what_the_time_does_not_suffice_for_is_named(tmp_path, campaign):
     code, found = campaign("speed", minutes=0)
     assert code == 0 and found["speed"]["why"] == "the time was up"
     text = (tmp_path / "gpu.md").read_text()
-    assert "left out: the time was up" in text and "are done by: --parts speed\n" in text
+    assert "left out: the time was up" in text and "- left out, and done by: --parts speed\n" in text
 
 
 def test_what_is_stopped_ends_its_processes_and_keeps_what_it_had(tmp_path):
