@@ -23,8 +23,10 @@ from jobs.processes import Limits, run_processes
 from profiling.errors import UserError
 
 OUT_OF_TIME = 124  # an exit code, as timeout(1) has it
-# What commands of ours say where the machine lacks something: nothing of scaleprof is wrong then.
-_LACKS = re.compile(r"on the PATH|needs the package|has no permission|restricts profiling")
+# What commands of ours, and PyTorch, say where the machine lacks something: nothing is wrong then.
+_LACKS = re.compile(
+    r"on the PATH|needs the package|has no permission|restricts profiling|find a working triton"
+)
 
 
 @dataclass(frozen=True)

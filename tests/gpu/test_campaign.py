@@ -103,9 +103,8 @@ def test_a_part_that_hangs_or_dies_costs_itself_alone_and_keeps_what_it_had(tmp_
     assert found["speed"]["why"] == "its process ended with exit code 1: no such speed"
     text = (tmp_path / "gpu.md").read_text()
     assert "- **not right**: too slow" in text
-    assert (
-        "2 of 4 parts done.\nFailed, or with results that are not right: machine, correctness, speed" in text
-    )
+    assert "- 2 of 4 parts done\n" in text
+    assert "- failed, or with results that are not right: machine, correctness, speed, batches\n" in text
 
 
 def test_after_a_part_that_failed_the_others_have_a_new_process(tmp_path, campaign):
