@@ -53,13 +53,18 @@ def as_markdown(report: Mapping[str, Any]) -> str:
 
 
 def _summary(parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    done, left = (
-        [name for name, part in parts.items() if part["status"] == status] for status in ("done", "left out")
-    )
+    done = [name for name, part in parts.items() if part["status"] == "done"]
     bad = [name for name, part in parts.items() if is_bad(part)]
+    left = [name for name, part in parts.items() if _needs_more_time(part)]
     lines = [f"- {len(done)} of {len(parts)} parts done"]
     lines += [f"- failed, or with results that are not right: {', '.join(bad)}"] if bad else []
-    return [*lines, *([f"- left out, and done by: --parts {','.join(left)}"] if left else [])]
+    return [*lines, *([f"- the time was too short for: --parts {','.join(left)}"] if left else [])]
+
+
+def _needs_more_time(part: Mapping[str, Any]) -> bool:
+    """Whether a part, or something of it, was left out for lack of time."""
+    reasons = [part.get("why", ""), *part.get("left_out", {}).values()]
+    return any("the time was up" in why or "took more than" in why for why in reasons)
 
 
 def _table(table: Mapping[str, Any]) -> list[str]:

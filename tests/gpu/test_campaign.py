@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks import gpu, gpu_checks, gpu_parts
+from benchmarks.gpu_report import as_markdown
 from profiling.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,7 +104,7 @@ def test_a_part_that_hangs_or_dies_costs_itself_alone_and_keeps_what_it_had(tmp_
     assert found["speed"]["why"] == "its process ended with exit code 1: no such speed"
     text = (tmp_path / "gpu.md").read_text()
     assert "- **not right**: too slow" in text
-    assert "- 2 of 4 parts done\n" in text
+    assert "- 2 of 4 parts done\n" in text and "- the time was too short for: --parts correctness\n" in text
     assert "- failed, or with results that are not right: machine, correctness, speed, batches\n" in text
 
 
@@ -126,7 +127,16 @@ def test_what_the_time_does_not_suffice_for_is_named(tmp_path, campaign):
     code, found = campaign("speed", minutes=0)
     assert code == 0 and found["speed"]["why"] == "the time was up"
     text = (tmp_path / "gpu.md").read_text()
-    assert "left out: the time was up" in text and "- left out, and done by: --parts speed\n" in text
+    assert "left out: the time was up" in text and "- the time was too short for: --parts speed\n" in text
+
+
+def test_a_part_of_which_something_took_too_long_is_to_be_done_again():
+    reasons = {"sweep": "it took more than 9 s", "studies": "the time was up", "loaders": "not installed"}
+    parts = {
+        name: {"question": "?", "status": "done", "left_out": {"x": why}} for name, why in reasons.items()
+    }
+    text = as_markdown({"command": "c", "started": "s", "wheels": {}, "parts": parts})
+    assert "- the time was too short for: --parts sweep,studies\n" in text
 
 
 def test_what_is_stopped_ends_its_processes_and_keeps_what_it_had(tmp_path):
