@@ -31,7 +31,9 @@ BASE = point(1, 100.0)
 
 
 def text(*rows: dict[str, Any]) -> str:
-    return " ".join(sentence.text for sentence in verdict(rows, [f"P = {row['world_size']}" for row in rows]))
+    return " ".join(
+        sentence.alone for sentence in verdict(rows, [f"P = {row['world_size']}" for row in rows])
+    )
 
 
 def test_no_run_is_said():
