@@ -35,9 +35,9 @@ from analysis.measures.kernels.activities import (
 )
 from analysis.results.load import load
 from analysis.results.study import Study
-from profiling import convert
 from profiling.errors import UserError, run_command
 from profiling.readers.printed_tables import ON_DEVICE
+from profiling.tools import recognition
 
 TOP = 25  # rows that the terminal shows of each run
 
@@ -81,7 +81,7 @@ def _of_folder(path: Path, by: Iterable[str]) -> Profile:
 
 
 def _of_file(path: Path, by: Iterable[str]) -> Profile:
-    converted = convert.read(path)
+    converted = recognition.read(path)
     rows = _rows(dict(converted.tables), path, by, converted.findings)
     return Profile(path.name, rows, findings=converted.findings)
 

@@ -75,16 +75,14 @@ def _of_traces(a: Study, b: Study, arguments: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser(
-        "python -m analysis.compare", output.described(__doc__, {**COLUMNS, **traced_difference.COLUMNS})
-    )
+    parser = make_parser("python -m analysis.compare", __doc__)
     parser.add_argument("a", type=Path, metavar="A", help="results before: a sweep, a run, or traces")
     parser.add_argument("b", type=Path, metavar="B", help="results after")
     parser.add_argument("--across", metavar="FIELD,...", help="fields in which A and B may differ")
     parser.add_argument(
         "--threshold", type=float, default=0.0, metavar="PCT", help="accepted slowdown of a step, %% [0]"
     )
-    return output.add_output_flags(parser)
+    return output.add_output_flags(parser, {**COLUMNS, **traced_difference.COLUMNS})
 
 
 _CAPTION = (

@@ -83,7 +83,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("python -m analysis.kernels", output.described(__doc__, COLUMNS))
+    parser = make_parser("python -m analysis.kernels", __doc__)
     parser.add_argument("path", type=Path, metavar="A", help="a run, a sweep, or a PyProf kernel table")
     parser.add_argument(
         "other", type=Path, metavar="B", nargs="?", help="a second run or table, to compare with the first"
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="the first N kernels of each run [all; table: 25 of one run, 5 of each of several]",
     )
-    return output.add_output_flags(parser)
+    return output.add_output_flags(parser, COLUMNS)
 
 
 def _by(arguments: argparse.Namespace) -> list[str]:

@@ -26,8 +26,8 @@ from analysis.measures.scaling.utilization import (
 )
 from analysis.results.load import load
 from analysis.results.study import Study
-from profiling import convert
 from profiling.errors import UserError, run_command
+from profiling.tools import recognition
 
 
 def of_trace(path: Path) -> tuple[Rows, list[str]]:
@@ -36,7 +36,7 @@ def of_trace(path: Path) -> tuple[Rows, list[str]]:
     Raises:
         UserError: no tool's file, or no kernel with its time in it.
     """
-    converted = convert.read(path)
+    converted = recognition.read(path)
     table = converted.tables.get("kernels")
     answer: Rows = []
     for device, kernels in (by_device(table) if table is not None else {}).items():

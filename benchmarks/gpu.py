@@ -2,12 +2,15 @@
 
 What matters most comes first, and each part's result is written as soon as it is there: if the time runs out,
 or a part fails, the others stand, and what was left out is named with the reason. A part that hangs is ended,
-and the next one begins in a new process. Results below --out: gpu.json and gpu.md with hardware and versions,
-a sweep with its report, small raw profiles.
+and the next one begins in a new process, as after a part that failed.
 
     python -m benchmarks.gpu                     an environment of the project's own
     python3 -m benchmarks.gpu --wheels FOLDER    Python 3.11 to 3.13, torch 2.11 to 2.13; the rest from wheels
     python -m benchmarks.gpu --device cpu        sized down: that the command works, and nothing of a GPU
+
+Results are a few files in --out: gpu.md and gpu.json with hardware and versions, log.txt with all that was
+printed, a sweep's report.html, and sweep.tar.gz, studies.tar.gz and profiles.tar.gz (small raw profiles).
+Everything else is below --work, and may be deleted.
 
 Exit code 1: a part failed, or a result is not right.
 """
@@ -15,34 +18,47 @@ Exit code 1: a part failed, or a result is not right.
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.gpu_report import as_markdown, is_bad, left_out, write
 
 # Nothing but the standard library: what else is needed may still be in --wheels.
 ROOT = Path(__file__).resolve().parents[1]
 # part -> (what it answers, the share of the time left that it may take), what matters most first
 PARTS: dict[str, tuple[str, float]] = {
-    "machine": ("What is measured, with which versions?", 0.10),
-    "correctness": ("Does a GPU compute what a CPU does?", 0.30),
-    "speed": ("Images/s against a bare PyTorch loop, and against the targets", 0.30),
-    "batches": ("Images/s by batch size, and the share of the peak", 0.30),
-    "loaders": ("Images/s by loader, and each loader's own limit", 0.40),
-    "precisions": ("Images/s by precision and memory layout", 0.30),
-    "markers": ("What do the markers of a step cost?", 0.30),
-    "host": ("What does a step cost the host?", 0.30),
-    "perturbation": ("What does each profiler cost?", 0.50),
-    "compile": ("Images/s by compile mode and CUDA graphs", 0.60),
-    "sweep": ("A sweep, its table and its report", 0.60),
-    "studies": ("The single-node studies", 0.80),
-    "profiles": ("Small raw profiles, as test data", 1.00),
+    "machine": ("what is measured, with which versions?", 0.15),
+    "correctness": ("does a GPU compute what a CPU does?", 0.25),
+    "speed": ("images/s against a bare PyTorch loop, and against the targets", 0.30),
+    "batches": ("images/s by batch size, and the share of the peak", 0.30),
+    "loaders": ("images/s by loader, and each loader's own limit", 0.40),
+    "precisions": ("images/s by precision and memory layout", 0.30),
+    "markers": ("what do the markers of a step cost?", 0.30),
+    "host": ("what does a step cost the host?", 0.30),
+    "tools": ("do cupti and nsys record what the torch profiler records?", 0.40),
+    "perturbation": ("what does each profiler cost?", 0.50),
+    "compile": ("images/s by compile mode and CUDA graphs", 0.60),
+    "sweep": ("a sweep, its table and its report", 0.60),
+    "studies": ("the single-node studies", 0.60),
+    # Last: ncu sets the GPU's clock, and may leave it so where it is killed.
+    "counters": ("does ncu record the same kernels?", 0.60),
+    "profiles": ("small raw profiles, as test data", 1.00),
 }
 WORKER = ["-m", "benchmarks.gpu_parts"]
-_GRACE_S = 20.0  # beyond its share before a part is ended
+DONE, SO_FAR = ".json", ".sofar"  # endings of the files of a part
+STARTED = "started"  # a file: PyTorch is imported, and the device answers
+AGAIN = 75  # a worker's exit code after a part that failed: the others are for a new process
+_START_S = 120.0  # to import PyTorch from a cold disk, and to wake the device
+GRACE_S = 20.0  # beyond its share before a part is ended
+_LEAST_S = 5.0
 
 
 def main() -> int:
@@ -53,99 +69,172 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=8.0, help="for all of it [8]")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu", help="[results/gpu]")
+    parser.add_argument("--work", type=Path, help="for what need not be kept: data, wheels, runs [OUT/work]")
     parser.add_argument("--wheels", type=Path, help="a folder of wheels: all that is needed beside torch")
-    parser.add_argument("--device", choices=("auto", "cpu"), default="auto", help="[auto]")
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="[gpu]")
     parser.add_argument("--parts", default=",".join(PARTS), help="of " + ", ".join(PARTS))
     given = parser.parse_args()
+    end = time.monotonic() + 60 * given.minutes
     parts = given.parts.split(",")
     if unknown := [name for name in parts if name not in PARTS]:
         parser.error(f"unknown part {unknown[0]!r}; one of: {', '.join(PARTS)}")
+    if given.wheels and not any(given.wheels.glob("*.whl")):
+        parser.error(f"{given.wheels} holds no wheels: python -m benchmarks.gpu_wheels FOLDER downloads them")
+    # Who stops it (a batch system, a time limit) ends what it has started, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    work = given.work or given.out / "work"
+    (work / "parts").mkdir(parents=True, exist_ok=True)
     given.out.mkdir(parents=True, exist_ok=True)
-    environment = dict(os.environ)
-    if given.wheels:
-        environment["PYTHONPATH"] = os.pathsep.join([str(install(given.wheels, given.out)), str(ROOT)])
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     report: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.gpu", *sys.argv[1:]]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "minutes": given.minutes,
-        "parts": {name: left_out("not reached") for name in parts},
+        "wheels": {},
+        "parts": {name: {"question": PARTS[name][0], **left_out("not reached")} for name in parts},
     }
-    run_parts(parts, given, environment, report, time.monotonic() + 60 * given.minutes)
+    if given.wheels:
+        site, report["wheels"] = install(given.wheels, work)
+        paths = [str(site), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    Campaign(given.out, work, given.device, end, environment, report).run(parts)
     print(as_markdown(report))
-    wrong = [name for name, one in report["parts"].items() if one["status"] == "failed" or one.get("wrong")]
-    return 1 if wrong else 0
+    return 1 if any(map(is_bad, report["parts"].values())) else 0
 
 
-def install(wheels: Path, out: Path) -> Path:
-    """Unpack the wheels into a folder of their own, without a registry; torch stays the machine's."""
-    site = out.resolve() / "site"
-    if not site.is_dir():
-        # Names, so that of a folder for several releases of Python pip takes those that fit.
-        names = sorted({path.name.split("-")[0] for path in wheels.glob("*.whl")})
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile"]
-        command += ["--find-links", str(wheels), "--target", str(site), *names]
-        subprocess.run(command, check=True)
-    return site
+def install(wheels: Path, work: Path) -> tuple[Path, dict[str, str]]:
+    """Unpack the wheels into a folder of their own, without a registry; torch stays the machine's.
+
+    Returns:
+        The folder, and those that do not fit this Python, each with the reason.
+    """
+    site, partial = work.resolve() / "site", work.resolve() / "site.partial"
+    if site.is_dir():
+        return site, {}
+    shutil.rmtree(partial, ignore_errors=True)  # of an installation that was interrupted
+    # Names, so that of a folder for several releases of Python pip takes those that fit.
+    names = sorted({path.name.split("-")[0] for path in wheels.glob("*.whl")})
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-index",
+           "--no-deps", "--no-compile", "--find-links", str(wheels), "--target", str(partial)]  # fmt: skip
+    absent: dict[str, str] = {}
+    # All at once: a second call would not add to a package that the first has begun (nvidia/).
+    if _failure([*pip, *names]):
+        absent = {name: why for name in names if (why := _failure([*pip, "--dry-run", name]))}
+        if fitting := [name for name in names if name not in absent]:
+            shutil.rmtree(partial, ignore_errors=True)
+            subprocess.run([*pip, *fitting], check=True)
+    partial.mkdir(exist_ok=True)
+    partial.rename(site)
+    return site, absent
 
 
-def run_parts(
-    parts: Sequence[str],
-    given: argparse.Namespace,
-    environment: Mapping[str, str],
-    report: dict[str, Any],
-    end: float,
-) -> None:
-    """Do the parts in one process, and in another what is left when that has ended before its time."""
-    left = list(parts)
-    while left:
-        if end - time.monotonic() < 5:
-            report["parts"] |= {name: left_out("the time was up") for name in left}
-            break
-        left = work(left, given, environment, report, end)
-        write(report, given.out)
-    write(report, given.out)
+def _failure(command: Sequence[str]) -> str:
+    """The last line of what a command says that fails; "" if it does not."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    last = (done.stdout.strip().splitlines() or ["it said nothing"])[-1]
+    return last if done.returncode else ""
 
 
-def work(
-    left: list[str],
-    given: argparse.Namespace,
-    environment: Mapping[str, str],
-    report: dict[str, Any],
-    end: float,
-) -> list[str]:
-    """One process for the parts that are left; those that it did not come to are returned."""
-    results = given.out / "parts"
-    results.mkdir(exist_ok=True)
-    for name in left:
-        for suffix in (".json", ".sofar"):
-            (results / f"{name}{suffix}").unlink(missing_ok=True)
-    log = given.out / "log.txt"
-    command = [sys.executable, *WORKER, "--out", str(given.out), "--device", given.device]
-    command += ["--seconds", f"{end - time.monotonic():.0f}", *left]
-    with log.open("a") as said:
-        worker = subprocess.Popen(
-            command, cwd=ROOT, env=dict(environment), stdout=said, stderr=said, start_new_session=True
-        )
-    while left:
-        share = (end - time.monotonic()) * PARTS[left[0]][1] + _GRACE_S
-        why = wait_for(results / f"{left[0]}.json", worker, share)
-        if why:
+@dataclass
+class Campaign:
+    """Parts, done in one process after another.
+
+    Attributes:
+        out: for the results.
+        work: for all else; ``parts`` below it is where the processes leave each part's result.
+        end: of the time, by time.monotonic.
+        environment: of the processes.
+        report: what is written; each part's result is added.
+    """
+
+    out: Path
+    work: Path
+    device: str
+    end: float
+    environment: dict[str, str]
+    report: dict[str, Any]
+
+    @property
+    def left_s(self) -> float:
+        return self.end - time.monotonic()
+
+    def run(self, parts: Sequence[str]) -> None:
+        """Do the parts in one process, and in another what is left when that has ended before its time."""
+        left = list(parts)
+        try:
+            while left and self.left_s >= _LEAST_S:
+                left = self._in_one_process(left)
+        except KeyboardInterrupt:
+            self._leave_out("it was stopped")
+        self._leave_out("the time was up")
+
+    def _in_one_process(self, parts: list[str]) -> list[str]:
+        """One process for the parts; those that are left for another are returned."""
+        results = self.work / "parts"
+        for path in (
+            results / STARTED,
+            *(results / f"{name}{end}" for name in parts for end in (DONE, SO_FAR)),
+        ):
+            path.unlink(missing_ok=True)
+        command = [sys.executable, *WORKER, "--out", str(self.out), "--work", str(self.work)]
+        command += ["--device", self.device, "--seconds", f"{self.left_s:.0f}", *parts]
+        with self._log.open("a") as said:
+            # Of this session: whoever ends that, ends this process too.
+            worker = subprocess.Popen(
+                command, cwd=ROOT, env=self.environment, stdout=said, stderr=said, process_group=0
+            )
+        number = 0
+        try:
+            if why := wait_for(results / STARTED, worker, _START_S):
+                self._add(parts[0], self._result(parts[0], why))
+                self._leave_out(f"no part can begin here: see {parts[0]}")
+                return []
+            for number, name in enumerate(parts):
+                share = max(0.0, self.left_s * PARTS[name][1]) + GRACE_S
+                why = wait_for(results / f"{name}{DONE}", worker, share)
+                if why and worker.returncode == AGAIN:
+                    return parts[number:]
+                self._add(name, self._result(name, why))
+                if why:
+                    return parts[number + 1 :]
+            return []
+        except KeyboardInterrupt:
+            for name in parts[number:]:
+                self._add(name, result := self._result(name, "it was stopped:"))
+                if result["status"] == "failed":  # the one that was being done
+                    break
+            raise
+        finally:
             stop(worker)
-            last = log.read_text(errors="replace").strip().splitlines()[-1:]
-            so_far = results / f"{left[0]}.sofar"
-            found = json.loads(so_far.read_text()) if so_far.exists() else {}
-            report["parts"][left[0]] = {**found, "status": "failed", "why": " ".join([why, *last])[:500]}
-            return left[1:]
-        report["parts"][left[0]] = json.loads((results / f"{left[0]}.json").read_text())
-        print(f"{left[0]}: {report['parts'][left[0]]['status']}", file=sys.stderr, flush=True)
-        write(report, given.out)
-        left = left[1:]
-    worker.wait()
-    return []
+
+    @property
+    def _log(self) -> Path:
+        return self.out / "log.txt"
+
+    def _result(self, name: str, why: str) -> dict[str, Any]:
+        """What a part has written; or what it had so far, why it did not end, and what was printed last."""
+        ended, so_far = (self.work / "parts" / f"{name}{ending}" for ending in (DONE, SO_FAR))
+        if ended.exists():
+            return json.loads(ended.read_text())
+        last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+        found = json.loads(so_far.read_text()) if so_far.exists() else {}
+        return {**found, "status": "failed", "why": " ".join([why, *last])[:500]}
+
+    def _add(self, name: str, result: dict[str, Any]) -> None:
+        self.report["parts"][name] = {"question": PARTS[name][0], **result}
+        print(f"{name}: {result['status']}", file=sys.stderr, flush=True)
+        write(self.report, self.out)
+
+    def _leave_out(self, why: str) -> None:
+        """Say why the parts were left out that have not been reached."""
+        for part in self.report["parts"].values():
+            if part.get("why") == "not reached":
+                part |= left_out(why)
+        write(self.report, self.out)
 
 
 def wait_for(result: Path, worker: subprocess.Popen, seconds: float) -> str:
-    """Wait for a part's file; why it does not come, or "" when it is there."""
+    """Wait for a file of a process; why it does not come, or "" when it is there."""
     deadline = time.monotonic() + seconds
     while not result.exists():
         if worker.poll() is not None and not result.exists():
@@ -158,56 +247,9 @@ def wait_for(result: Path, worker: subprocess.Popen, seconds: float) -> str:
 
 def stop(worker: subprocess.Popen) -> None:
     """End a process with all that it has started."""
-    if worker.poll() is None:
+    with suppress(ProcessLookupError):  # it has ended by itself, and so has what it started
         os.killpg(worker.pid, signal.SIGKILL)
     worker.wait()
-
-
-def left_out(why: str) -> dict[str, Any]:
-    return {"status": "left out", "why": why}
-
-
-def write(report: Mapping[str, Any], out: Path) -> None:
-    """Both files, each whole or as it was."""
-    for name, text in (("gpu.json", json.dumps(report, indent=1) + "\n"), ("gpu.md", as_markdown(report))):
-        partial = out / f"{name}.partial"
-        partial.write_text(text)
-        partial.replace(out / name)
-
-
-def as_markdown(report: Mapping[str, Any]) -> str:
-    """The report for people."""
-    lines = [
-        "# scaleprof on this GPU",
-        "",
-        f"    {report['command']}",
-        "",
-        f"Started {report['started']}.",
-        "",
-    ]
-    for name, part in report["parts"].items():
-        lines += [f"## {PARTS[name][0]}", ""]
-        if part["status"] != "done":
-            lines += [f"{part['status']}: {part['why']}", ""]
-        for table in part.get("tables", []):
-            lines += [*_table(table), ""]
-        lines += [f"- {note}" for note in part.get("notes", [])]
-        lines += [f"- left out: {what}: {why}" for what, why in part.get("left_out", {}).items()]
-        lines += [f"- **not right**: {what}" for what in part.get("wrong", [])]
-        lines += [f"- took {part['seconds']:.0f} s", ""] if "seconds" in part else [""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _table(table: Mapping[str, Any]) -> list[str]:
-    rows = [[_cell(value) for value in row] for row in table["rows"]]
-    head = [f"| {' | '.join(table['columns'])} |", f"|{' --- |' * len(table['columns'])}"]
-    return [*head, *(f"| {' | '.join(row)} |" for row in rows)]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return "" if value is None else str(value)
 
 
 if __name__ == "__main__":

@@ -2,46 +2,55 @@
 
 import json
 import shutil
+from pathlib import Path
 
 from benchmarks.gpu_part import Part, command
 from jobs.flags import to_flags
 from jobs.run import make_run
 
+_ANSWERS = ("analysis.scaled", "analysis.kernels")
+
 
 def studies(part: Part) -> None:
-    device = "gpu" if part.device.type == "cuda" else "cpu"
-    small = (
-        ["--repetitions", "2", "--warmup", "1"]
-        if device == "cpu"
-        else ["--repetitions", "5", "--warmup", "2"]
-    )
+    on_cpu = part.device.type == "cpu"
+    small = ["--repetitions", "2", "--warmup", "1"] if on_cpu else ["--repetitions", "5", "--warmup", "2"]
+    device = ["--device", "cpu" if on_cpu else "gpu"]
     rows = part.table("study", "ended with", "result")
+    folder = _new(part.work / "studies")
     for name, seconds in part.cells(["layers", "gemm", "order", "capacity"], 10.0):
-        out = part.out / "studies" / name
-        shutil.rmtree(out, ignore_errors=True)
-        words = [f"train.studies.{name}", "--device", device, *small, "--out", str(out)]
+        words = [f"train.studies.{name}", *device, *small, "--out", str(folder / name)]
         code, said = command(words, seconds)
         if part.ended_well(f"study {name}", code, said):
-            rows.append([name, code, str(out.relative_to(part.out))])
+            rows.append([name, code, f"studies/{name}"])
+        part.keep(folder)
 
 
 def sweep(part: Part) -> None:
-    folder = part.out / "sweep"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    file = part.out / "sweep.yaml"
+    file, folder = part.work / "sweep.yaml", _new(part.work / "sweep")  # named after the file
     fields = {**part.scale.run, "loader": "synthetic", "batches": 40, "profile": ["none", "torch"]}
     run = "".join(f"  {name}: {json.dumps(value)}\n" for name, value in fields.items())
     file.write_text(f"repetitions: {{none: 2, torch: 1}}\ntime_limit_s: 300\nrun:\n{run}")
     rows = part.table("command", "ended with")
-    commands = [["jobs.sweep", str(file), "--out", str(folder)], ["analysis.scaled", str(folder)],
-                ["analysis.kernels", str(folder)], ["analysis.report", str(folder)]]  # fmt: skip
-    for name, _ in part.cells([" ".join(words) for words in commands], 5.0):
-        # The sweep is nearly all of it; if it takes too long there is nothing to answer from.
-        code, said = command(name.split(), part.left_s)
-        if not part.ended_well(name, code, said):
-            return
-        rows.append([name.replace(str(part.out), "DIR"), code])
+    commands = {"jobs.sweep": ["jobs.sweep", str(file), "--out", str(part.work)],
+                **{name: [name, str(folder)] for name in (*_ANSWERS, "analysis.report")}}  # fmt: skip
+    for name, _ in part.cells(list(commands), 5.0):
+        # The sweep is nearly all of it.
+        code, said = command(commands[name], part.left_s)
+        if part.ended_well(name, code, said):
+            rows.append([name, code])
+        elif name == "jobs.sweep":
+            part.left_out |= dict.fromkeys((*_ANSWERS, "analysis.report"), "the sweep did not end well")
+            break
+    part.keep(folder)
+    if (folder / "report.html").is_file():
+        shutil.copyfile(folder / "report.html", part.out / "report.html")
+
+
+def _new(folder: Path) -> Path:
+    """The folder, empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
 
 
 def profiles(part: Part) -> None:
@@ -56,12 +65,11 @@ def profiles(part: Part) -> None:
     }
     tiny |= {"device": part.scale.run["device"], "compute": part.scale.run["compute"]}
     rows = part.table("profile", "file", "bytes")
-    kept = part.out / "profiles"
-    shutil.rmtree(kept, ignore_errors=True)
+    kept, folder = _new(part.work / "profiles"), _new(part.work / "profiled")
     for name, seconds in part.cells(
         ["torch", "cupti", "nsys", "ncu"] if part.device.type == "cuda" else ["torch"], 10
     ):
-        out = part.out / "profiled" / name
+        out = folder / name
         flags = [*to_flags(make_run({**tiny, "profile": name})), f"--out={out}"]
         words = ["train", *flags, "--keep-raw"]
         if name in ("nsys", "ncu"):
@@ -74,5 +82,5 @@ def profiles(part: Part) -> None:
             target = kept / name / path.name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
-            rows.append([name, str(target.relative_to(part.out)), target.stat().st_size])
-    shutil.rmtree(part.out / "profiled", ignore_errors=True)
+            rows.append([name, f"profiles/{name}/{path.name}", target.stat().st_size])
+        part.keep(kept)

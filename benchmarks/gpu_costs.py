@@ -44,7 +44,7 @@ def host(part: Part) -> None:
         open_clock(part.device.type), lambda: at_instants.append(time.process_time_ns())
     )
     step = make_step(run, model, make_optimizer(model, run, part.device), Precision(run, part.device))
-    capture = open_capture("none", part.out, 0)
+    capture = open_capture("none", part.work, 0)
     loop.train(run, step, batches, open_markers(), clock, capture, lambda index, loss: None)
     ticks = np.array(at_instants).reshape(-1, timing.INSTANTS)[run.batches // 2 :]
     stages = np.diff(ticks, axis=1)
@@ -78,15 +78,18 @@ def perturbation(part: Part) -> None:
         "batches": 40,
     }
     rows = part.table("profile", "ms a step", "divided by the unprofiled run")
-    folder = part.out / "perturbation"
+    folder = part.work / "perturbation"
     shutil.rmtree(folder, ignore_errors=True)
     plain: float | None = None
     wanted = ["none", *(name for name in ("torch", "cupti", "nsys") if name in names)]
     for name, seconds in part.cells(wanted, 20.0 if part.device.type == "cuda" else 5.0):
         try:
             found = of_tools.steps_ms(make_run({**fields, "profile": name}), folder / name, seconds)["median"]
-        except UserError as error:
+        except of_tools.OutOfTime as error:
             part.left_out[name] = str(error)
+            continue
+        except UserError as error:
+            part.could_not(name, str(error))
             continue
         plain = found if name == "none" else plain
         rows.append([name, found, found / plain if plain else None])

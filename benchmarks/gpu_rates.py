@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from train.studies.memory import is_out_of_memory
 # Images/s that ResNet50 in bf16, channels_last, should reach at batch 256, synthetic, by the GPU's name.
 TARGETS = {"H200": 3500.0, "H100": 3000.0}
 LEAST_OF_BARE = 0.99
+LEAST_WITH_DALI = 0.98  # of synthetic data's images/s, or of what the loader alone can do
 
 
 def rate(run: Run, device: torch.device, seconds: float, steps: int) -> float:
@@ -44,6 +45,8 @@ def rate(run: Run, device: torch.device, seconds: float, steps: int) -> float:
         raise
     finally:
         loader.close()
+        if run.compile:
+            torch._dynamo.reset()  # else the next model would be one more variant of this one's code
         free()
 
 
@@ -137,11 +140,14 @@ def _rates(part: Part, what: str, cells: Mapping[str, Mapping[str, Any]], least_
         except UserError as error:
             part.left_out[f"{what} {name}"] = str(error)
             continue
+        except Exception as error:  # noqa: BLE001 (one figure that is not to be had must not cost the others)
+            part.failed(f"{what} {name}", error)
+            continue
         rows.append([name, found, run.batch * 1e3 / found, share_of_peak(run, part.device, found)])
 
 
 def loaders(part: Part) -> None:
-    data = gpu_checks.make_data(part.out / "data", part.scale.images)
+    data = gpu_checks.make_data(part.work / "data", part.scale.images)
     rows = part.table("loader", "workers", "images/s, training", "images/s, loading alone")
     names = ["synthetic", "dali-gpu", "pytorch", "dali-cpu-to-gpu", "dali-cpu"]
     workers = max(1, min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
@@ -152,10 +158,27 @@ def loaders(part: Part) -> None:
             each_s = min(part.scale.cell_s, 0.4 * seconds)
             trained = rate(run, part.device, each_s, part.scale.steps)
             alone = None if name == "synthetic" else _alone(run, part.device, each_s)
-        except (UserError, ImportError) as error:
+        except UserError as error:
             part.left_out[name] = str(error)
             continue
+        except Exception as error:  # noqa: BLE001 (one loader that fails must not cost the others)
+            part.failed(name, error)
+            continue
         rows.append([name, workers, trained, alone])
+    if part.device.type == "cuda":
+        part.wrong += slow_loaders(rows)
+
+
+def slow_loaders(rows: Sequence[Sequence[Any]]) -> list[str]:
+    """What is wrong with dali-gpu's rate in a table of loaders (name, workers, training, loading alone)."""
+    training = {name: trained for name, _, trained, _ in rows}
+    alone = {name: rate for name, _, _, rate in rows}
+    if not {"synthetic", "dali-gpu"} <= set(training):
+        return []
+    least = LEAST_WITH_DALI * min(training["synthetic"], alone["dali-gpu"])
+    if training["dali-gpu"] >= least:
+        return []
+    return [f"dali-gpu: {training['dali-gpu']:.0f} images/s, at least {least:.0f} wanted"]
 
 
 def _alone(run: Run, device: torch.device, seconds: float) -> float:

@@ -3,9 +3,14 @@
 For a GPU machine that reaches no package registry: run this where there is one, copy FOLDER, and there
 ``python3 -m benchmarks.gpu --wheels FOLDER``. Without DALI (--without-dali) they are 175 MB for Python 3.11.
 torch and torchvision are the machine's own. What has no wheel for that Python is named, and left out.
+
+A machine that has much of it already needs less: --have FILE, which ``python3 -m pip freeze`` printed there.
+Its own releases are then used instead of those that the tests run on. Where only so much can be copied at a
+time: ``tar c FOLDER | split -b 60M - piece.`` here, and ``cat piece.* | tar x`` there.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import tomllib
@@ -57,6 +62,19 @@ def download(folder: Path, dali: bool, python: str) -> list[str]:
     ]
 
 
+def leave_out(folder: Path, have: str) -> None:
+    """Delete the wheels of packages that are in a list, as ``pip freeze`` prints it."""
+    there = {_normal(re.split(r"[=@ ]", line)[0]) for line in have.splitlines()}
+    for path in folder.glob("*.whl"):
+        if _normal(path.name.split("-")[0]) in there:
+            path.unlink()
+
+
+def _normal(name: str) -> str:
+    """A package's name, whichever way it is written."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu_wheels",
@@ -66,8 +84,11 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", choices=PYTHONS, default="3.12", help="of the GPU machine [3.12]")
     parser.add_argument("--without-dali", action="store_true")
+    parser.add_argument("--have", type=Path, help="a list of what the GPU machine has: none of these")
     given = parser.parse_args()
     absent = download(given.folder, not given.without_dali, given.python)
+    if given.have:
+        leave_out(given.folder, given.have.read_text())
     size = sum(path.stat().st_size for path in given.folder.glob("*.whl"))
     print(f"{len(list(given.folder.glob('*.whl')))} wheels, {size / 1e6:.0f} MB, in {given.folder}")
     for one in absent:

@@ -10,7 +10,7 @@ store), tell each other a text, leave their files and end. What is measured:
 3. Calls about files (strace) of one real rank of training: those in its run's folder, and all others, which
    are Python's and PyTorch's at import.
 
-    python -m benchmarks.many_ranks          (10 minutes; as root, with Slurm, Open MPI and strace)
+    python -m benchmarks.many_ranks --scratch FOLDER   (10 minutes; as root, with Slurm, Open MPI, strace)
 """
 
 import argparse
@@ -144,7 +144,8 @@ def calls_of_a_rank(folder: Path) -> dict[str, Any]:
     if done.returncode:
         raise UserError(f"strace of a rank failed: {done.stderr.strip()[-300:]}")
     lines = calls.read_text(errors="replace").splitlines()
-    own = [line for line in lines if str(out) in line]
+    # What starts it names the folder, too.
+    own = [line for line in lines if str(out) in line and "execve(" not in line]
     names: dict[str, int] = {}
     for line in own:
         name = line.split()[1].partition("(")[0]

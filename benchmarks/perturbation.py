@@ -55,6 +55,10 @@ LEAST_PAIRS = 6
 MEASURES = {"median": 50, "fastest_tenth": 10}  # percentiles of a run's steps
 
 
+class OutOfTime(UserError):
+    """A run took longer than it may."""
+
+
 def tools_here(findings: Sequence[Finding], has_gpu: bool) -> tuple[list[str], dict[str, str]]:
     """The tools that can record on this machine, and why each other one cannot."""
     known = {finding.name: finding for finding in findings if finding.group in ("profilers", "libraries")}
@@ -82,6 +86,7 @@ def steps_ms(run: Run, out: Path, limit_s: float = LIMIT_S) -> dict[str, float]:
     """Train, for ``limit_s`` at most, and give :data:`MEASURES` of the recorded batches' steps in ms.
 
     Raises:
+        OutOfTime: it took longer.
         UserError: the run failed; the message has its last line.
     """
     out.mkdir(parents=True)
@@ -89,6 +94,8 @@ def steps_ms(run: Run, out: Path, limit_s: float = LIMIT_S) -> dict[str, float]:
     command = wrapped(run.profile, command, out, run.device, run.first_attributed, False)
     log = out / "log.txt"
     ended = run_processes(Local(this_machine()).processes(run, command, out), log, Limits(limit_s), ROOT)
+    if ended.kind == "time limit":
+        raise OutOfTime(f"a run under {run.profile} took more than {limit_s:.0f} s")
     if ended.exit_code:
         last = (log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
         raise UserError(f"a run under {run.profile} failed: {last}")

@@ -5,9 +5,9 @@ documentation asks, under TraceML (`pip install traceml-ai`), in processes of th
 compared is the processor time of the thread that trains. On a shared machine that changes by half from one
 minute to the next, and so does that of a fixed piece of work after each step: each step is divided by it, and
 the quotients' differences, the median over rounds, are given in microseconds at the speed of the fastest
-tenth of that work. Of the step that does next to nothing that is the cost itself; of the residual network,
-with its noise, it is a share of the step. Beside that, with --instructions: the instructions of a step that
-does next to nothing, counted by valgrind, with few and with many steps so that what starting takes cancels.
+tenth of that work. Of the step that does next to nothing that is the cost itself. The residual network's
+step varies by more than that from one process to the next: what watching adds to it is shown by
+--instructions, which valgrind counts, with few and with many steps so that what starting takes cancels.
 
     python -m benchmarks.watch                    (5 minutes)
     python -m benchmarks.watch --instructions     (20 minutes)
@@ -35,8 +35,8 @@ from profiling.presence import is_importable
 BAR_US, BAR_SHARE = 50.0, 0.01
 LOOP = ROOT / "benchmarks" / "watch_loop.py"
 STEPS = {"next-to-nothing": 1500, "residual": 60}
-FEW, MANY = 20, 220  # steps of which instructions are counted
 SMALL, LARGE = "next-to-nothing", "residual"
+COUNTED = {SMALL: (20, 220), LARGE: (2, 12)}  # few and many steps, of which instructions are counted
 BLOCK = 20  # neighbouring steps of which the machine's speed is one
 # Its command, which gives its aggregator 15 s to start (launcher/process.py): too few on a busy machine, and
 # without it nothing runs.
@@ -87,25 +87,31 @@ def timed(how: str, cell: str) -> dict[str, float]:
     return {**ratios, "work_us": float(np.quantile(work, 0.1)) / 1e3}
 
 
-def instructions(how: str, steps: int) -> int:
+def instructions(how: str, cell: str, steps: int) -> int:
     """Instructions of a process that trains so many steps."""
     counter = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    counted = re.search(r"Collected : (\d+)", run(how, SMALL, steps, counter)[1])
+    counted = re.search(r"Collected : (\d+)", run(how, cell, steps, counter)[1])
     if counted is None:
         raise UserError("valgrind did not count")
     return int(counted[1])
 
 
-def count_instructions() -> dict[str, float]:
-    """Instructions of a step, unwatched and watched."""
+def count_instructions(steps: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Instructions of a step of each cell, unwatched and watched."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {
-            (how, n): pool.submit(instructions, how, n) for how in ("bare", "watched") for n in (FEW, MANY)
+            (how, cell, n): pool.submit(instructions, how, cell, n)
+            for cell in steps
+            for how in ("bare", "watched")
+            for n in COUNTED[cell]
         }
-    return {
-        how: (jobs[how, MANY].result() - jobs[how, FEW].result()) / (MANY - FEW)
-        for how in ("bare", "watched")
-    }
+    counts = {key: job.result() for key, job in jobs.items()}
+
+    def of_a_step(how: str, cell: str) -> float:
+        few, many = COUNTED[cell]
+        return (counts[how, cell, many] - counts[how, cell, few]) / (many - few)
+
+    return {cell: {how: of_a_step(how, cell) for how in ("bare", "watched")} for cell in steps}
 
 
 def measure(rounds: int, ways: Sequence[str], steps: Sequence[str]) -> dict[str, Any]:
@@ -159,11 +165,12 @@ def as_markdown(report: dict[str, Any]) -> str:
         of = {how: share(report["cells"], how) for how in report["cells"][SMALL] if how != "bare"}
         parts = ", ".join(f"{how} {100 * part:.2f} %" for how, part in of.items())
         lines += ["", f"What it costs the small step, as a part of the residual network's: {parts}."]
-    if counted := report["instructions"]:
+    for cell, counted in (report["instructions"] or {}).items():
+        few, many = COUNTED[cell]
+        more = counted["watched"] - counted["bare"]
         lines += [
-            "", f"Instructions of a step that does next to nothing, from {MANY - FEW} steps: bare "
-            f"{counted['bare']:,.0f}, watched {counted['watched']:,.0f}: "
-            f"{counted['watched'] - counted['bare']:,.0f} more.",
+            "", f"Instructions of a step ({cell}), from {many - few} steps: bare {counted['bare']:,.0f}, "
+            f"watched {counted['watched']:,.0f}: {more:,.0f} more, {100 * more / counted['bare']:.2f} %.",
         ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
@@ -177,17 +184,20 @@ def main() -> int:
     given = parser.parse_args()
     ways = ["bare", "watched", *(["TraceML"] if is_importable("traceml_ai") else [])]
     libraries = ["torch", *(["traceml-ai"] if "TraceML" in ways else [])]
+    steps = [given.cell] if given.cell else list(STEPS)
     report: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.watch", *sys.argv[1:]]),
         "machine": machine(libraries),
         "rounds": given.rounds,
-        "cells": measure(given.rounds, ways, [given.cell] if given.cell else list(STEPS)),
-        "instructions": count_instructions() if given.instructions else None,
+        "cells": measure(given.rounds, ways, steps),
+        "instructions": count_instructions(steps) if given.instructions else None,
     }
     write("watch", report, as_markdown(report))
     cells = report["cells"]
     missed = SMALL in cells and cells[SMALL]["watched"]["more_us"] > BAR_US
     missed |= len(cells) == len(STEPS) and share(cells, "watched") > BAR_SHARE
+    if counted := (report["instructions"] or {}).get(LARGE):
+        missed |= counted["watched"] > (1 + BAR_SHARE) * counted["bare"]
     return EXIT_FAILED if missed else EXIT_DONE
 
 

@@ -25,149 +25,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-import pyarrow as pa
-
 from profiling.arguments import Help, Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.identity import Identity, launch_of, read_identity
-from profiling.readers.chunks import read_head, why_unreadable
-from profiling.tables import Writer, table_path
-from profiling.tools import TOOLS, Converted, Profiler, tool
-from profiling.traced_job import JOB
+from profiling.tables import table_path
+from profiling.tools import TOOLS, tool
+from profiling.tools.recognition import supported
 from profiling.traces.conversion import (
     Outcome,
     Unit,
     busy_with,
-    keep,
     kept,
     not_kept,
     share_of,
     wait_for_others,
 )
-from profiling.traces.grouping import Recorded
 from profiling.traces.jobs import Placed, place_jobs, together
-from profiling.traces.ranks import record_ranks
+from profiling.traces.one_unit import convert_unit
+from profiling.traces.units import units_of
 from profiling.workers import open_workers
 
-_ENDINGS = re.compile(
-    r"(\.(json|gz|gzip|parquet|csv|sqlite|sql|db|nsys-rep|xml|pt|trace|txt))+$", re.IGNORECASE
-)
-# What we write ourselves is not to be converted again.
-_OUR_TABLES = re.compile(
-    r"^(batches|markers|kernels|synchronizations|memory|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$"
-    r"|^log\.txt$"
-)
-
-
-def recognise(path: Path) -> str | None:
-    """The name of the tool that wrote a file, by what is in it; None if none is known.
-
-    A folder is recognised where its files are one result (TAU's text profiles).
-
-    Raises:
-        UserError: the file cannot be read, or is damaged beyond recognition.
-    """
-    if path.is_dir():
-        return next((name for file in path.rglob("*") if (name := _bundled(file)[1]) is not None), None)
-    head = read_head(path)
-    return next((name for name in TOOLS if tool(name).recognise(path, head)), None)
-
-
-def read(path: Path, name: str | None = None) -> Converted:
-    """A profiler's file as tables.
-
-    Args:
-        name: of the tool; None: recognised.
-
-    Raises:
-        UserError: not recognised, or broken.
-    """
-    return _reader(path, name or recognise(path)).read(path)
-
-
-def _reader(path: Path, name: str | None) -> Profiler:
-    """The profiler that wrote a file, by its name where that is known."""
-    if name is None and path.is_dir():
-        raise UserError(f"{path} is a folder of files; convert them one by one, or with profiling.convert")
-    if name is None and (why := why_unreadable(path)):
-        raise UserError(f"{path} {why}")
-    if name is None:
-        raise Unrecognised(f"{path}: unrecognised format; {_supported()}")
-    if not tool(name).reads:
-        raise UserError(f"--tool {name} writes no files to read; one of: {', '.join(_readers())}")
-    return tool(name)
-
-
-class Unrecognised(UserError):
-    """A file that no tool known here has written."""
-
-
-def _supported() -> str:
-    return f"supported: {', '.join(_readers())} (--tool NAME says which it is)"
-
-
-def _readers() -> list[str]:
-    return [name for name in TOOLS if tool(name).reads]
-
-
-def files_of(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files to convert: those named, and those in the folders named, tables of ours left out.
-
-    Raises:
-        UserError: a path does not exist.
-    """
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.is_file())
-            yield from (file for file in inside if not _is_ours(file) and file.name[0] != ".")
-        elif path.exists():
-            yield path
-        else:
-            raise UserError(f"{path} does not exist")
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether a file is a table or record of ours; a trace may be called as the record of a job is."""
-    beside_ranks = path.name == JOB and any(path.parent.glob("rank_*"))
-    return beside_ranks or _OUR_TABLES.match(path.name) is not None
-
-
-def target_of(path: Path, out: Path | None) -> Path:
-    """Where the tables of a file go."""
-    stem = _ENDINGS.sub("", path.name) or path.name
-    folder = (out or path.parent) / stem
-    return folder.with_name(stem + ".tables") if folder.is_file() else folder
-
-
-def _bundled(path: Path) -> tuple[Path, str | None]:
-    """(the folder that a file is a part of, the tool whose file it is); the file itself and None if none."""
-    for name in TOOLS:
-        if (whole := tool(name).bundle(path)) != path:
-            return whole, name
-    return path, None
-
-
-def units_of(paths: Iterable[Path], name: str | None, out: Path | None, batch_marker: str = "") -> list[Unit]:
-    """What is to be converted of files and folders; see :func:`files_of`."""
-    marker = batch_marker if out is not None else None
-    units: dict[Path, Unit] = {}
-    used: set[Path] = set()
-    for named in paths:
-        for path in files_of([named]):
-            whole, of = _bundled(path) if named.is_dir() else (path, None)
-            if of is None or name not in (None, of):
-                whole, of = path, name
-            if whole not in units:
-                root = named if named.is_dir() else named.parent
-                units[whole] = Unit(whole, of, _unused(_target(whole, named, out), used), root, marker, out)
-    return list(units.values())
-
-
-def _target(path: Path, named: Path, out: Path | None) -> Path:
-    """Where the tables of a file in ``named`` go: with --out, below the names of the folders it is in."""
-    if out is None or not named.is_dir():
-        return target_of(path, out)
-    return target_of(path, out / named.resolve().name / path.relative_to(named).parent)
+_MOST_NAMED = 6  # files
+_STDERR = 2  # the file descriptor
 
 
 def convert(
@@ -260,7 +139,7 @@ def _naming_what_is_left(units: Sequence[Unit], launch: str) -> Iterator[None]:
     def say_and_leave(*_: object) -> None:
         # No more than this: the launcher is about to kill this process.
         line = _what_is_left(not_kept(units, launch), len(units))
-        os.write(STDERR, f"scaleprof: error: {line}\n".encode())
+        os.write(_STDERR, f"scaleprof: error: {line}\n".encode())
         os._exit(EXIT_FAILED)
 
     before = signal.signal(signal.SIGTERM, say_and_leave)
@@ -302,7 +181,7 @@ def _complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]
     if len(unknown) > 1:
         return [
             *lines,
-            f"{len(unknown)} files are in an unrecognised format: {_named(unknown)}; {_supported()}",
+            f"{len(unknown)} files are in an unrecognised format: {_named(unknown)}; {supported()}",
         ]
     return [*lines, *(outcome.error for outcome in outcomes if outcome.unrecognised)]
 
@@ -341,72 +220,7 @@ def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) ->
     return command + ("" if out else "; with --out DIR traces become results that every command takes")
 
 
-_MOST_NAMED = 6  # files, or their endings
-STDERR = 2  # the file descriptor
 _ACTIVITIES = ("kernels", "intervals")  # tables that analysis.activities reads
-
-
-def convert_unit(unit: Unit, launch: str = "") -> Outcome:
-    """Write the tables of one file, a piece at a time where its tool can; unless an earlier call has.
-
-    Args:
-        launch: that all ranks that share the work are of; what they cannot convert is recorded, too.
-    """
-    if (before := kept(unit, launch)) is not None:
-        return before
-    shutil.rmtree(unit.scratch, ignore_errors=True)  # that call was ended in the middle of it
-    outcome = _convert_unit(unit)
-    if outcome.error:
-        shutil.rmtree(unit.scratch, ignore_errors=True)
-    if launch or not outcome.error:
-        keep(unit, outcome, launch)
-    return outcome
-
-
-def _convert_unit(unit: Unit) -> Outcome:
-    findings: list[str] = []
-    try:
-        ranks = _ranks(unit, findings)
-        if ranks:
-            return Outcome(unit.target, tuple(findings), ranks=ranks)
-        with Writer(unit.target) as writer:
-            for table, piece in _pieces(unit, findings):
-                writer.add(table, piece)
-    except UserError as error:
-        return Outcome(unit.target, error=str(error), unrecognised=isinstance(error, Unrecognised))
-    except OSError as error:
-        why = error.strerror or error
-        return Outcome(
-            unit.target,
-            error=f"cannot write to {unit.target}: {why}; free some space or choose another --out",
-        )
-    return Outcome(unit.target, tuple(findings))
-
-
-def _ranks(unit: Unit, findings: list[str]) -> tuple[Recorded, ...]:
-    """The ranks of a trace, if the unit is one and is to be one of a job."""
-    if unit.batch_marker is None:
-        return ()
-    name = unit.name or recognise(unit.path)
-    facts = _reader(unit.path, name).facts(unit.path)
-    if name is None or facts is None:
-        return ()
-    return record_ranks(unit.path, unit.root, name, facts, unit.scratch, unit.batch_marker, findings)
-
-
-def _pieces(unit: Unit, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
-    reader = _reader(unit.path, unit.name or recognise(unit.path))
-    yield from reader.stream(unit.path, findings)
-
-
-def _unused(target: Path, used: set[Path]) -> Path:
-    # Two files of one name from different folders must not share a folder of tables.
-    number, free = 2, target
-    while free in used:
-        free = target.with_name(f"{target.name}-{number}")
-        number += 1
-    used.add(free)
-    return free
 
 
 def _check_marker(marker: str, out: Path | None) -> None:

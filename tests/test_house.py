@@ -25,7 +25,10 @@ MAY_IMPORT = {
         *(*("jobs.by_hand", "jobs.data_sets"), "jobs.gpus"),
         "profiling",
     ),
-    "analysis": ("jobs.run", "jobs.run_id", "jobs.flags", "jobs.store", "profiling"),
+    "analysis": (
+        *("jobs.run", "jobs.run_fields", "jobs.run_values", "jobs.run_id", "jobs.flags", "jobs.store"),
+        "profiling",
+    ),
 }
 # The layers of a package, each a package in it, from the bottom up: each may import those below it, none
 # those above. Files beside them are commands, which import any layer and no other command; of profiling all
@@ -223,8 +226,17 @@ def test_the_environment_for_older_gpus_differs_in_what_is_built_for_cuda_alone(
     assert {pin.partition("==")[0] for pin in old - new if "==" in pin} == {
         "torch", "torchvision", "nvidia-dali-cuda120",
     }  # fmt: skip
-    (torch,) = (pin for pin in old if pin.startswith("torch=="))
-    assert why_not_tested(torch.partition("==")[2]) == ""
+    versions = [dict(pin.split("==") for pin in pins) for pins in (new, old)]
+    assert versions[0]["nvidia-dali-cuda130"] == versions[1]["nvidia-dali-cuda120"]
+    assert why_not_tested(versions[1]["torch"]) == ""
+    for pins in versions:
+        (torch, _, cuda), (vision, _, cuda_of_vision) = (
+            pins[name].partition("+") for name in ("torch", "torchvision")
+        )
+        # Release 2.N of PyTorch is made with 0.(N + 15) of torchvision, for the same CUDA.
+        assert int(vision.split(".")[1]) == int(torch.split(".")[1]) + 15 and cuda == cuda_of_vision
+    beside = [[entry for entry in one["dependencies"] if isinstance(entry, str)] for one in both]
+    assert beside[0] == beside[1] and both[0]["channels"] == both[1]["channels"]
 
 
 def test_our_profiling_package_hides_none_of_the_standard_librarys():

@@ -15,7 +15,7 @@ from markupsafe import escape
 from analysis.display.images import Order, draw
 from analysis.display.lines import spread
 from analysis.report.render import SIDES, Chart, Page, Section
-from jobs.run import FACTOR
+from jobs.run_fields import FACTOR
 from jobs.store import write_bytes, write_text
 from profiling.errors import UserError
 

@@ -21,7 +21,7 @@ from analysis.report.forecast import to_try
 from analysis.report.render import Chart
 from analysis.report.sentences import number, ranks_in_words, runs_in_words
 from analysis.report.views import as_view, called, facts
-from jobs.run import own_names
+from jobs.run_fields import own_names
 from profiling.errors import UserError
 
 _CURVE = "The curve extrapolates the measured throughput; its range covers the other curves that fit."

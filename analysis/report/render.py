@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.report.sentences import QUESTIONS, Sentence
 from analysis.report.small import Drawing
-from jobs.run import FACTOR
+from jobs.run_fields import FACTOR
 
 _PAGE = Path(__file__).parent / "page"
 _SCRIPTS = ("filters", "tables", "charts", "sections", "start")  # in the order in which the page runs them

@@ -50,7 +50,7 @@ from analysis.report.forecast import forecast, was_measured
 from analysis.report.ideal import efficiency_of, is_strong, share_of_ideal, superlinear, unrepeated
 from analysis.report.measured import measured_gain
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
-from jobs.run import own_names
+from jobs.run_fields import own_names
 
 
 def verdict(

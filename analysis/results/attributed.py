@@ -15,10 +15,10 @@ from analysis.results import borrowed
 from analysis.results.pyprof_tables import TableSums, batches_of, table_sums
 from analysis.results.query import note_left_out, query, untimed_launches
 from analysis.results.study import Source, Study, Unusable
-from profiling import convert
 from profiling.errors import UserError
 from profiling.readers import pyprof
 from profiling.tables import ATTRIBUTED, COUNTED, IS_MODEL
+from profiling.tools import recognition
 from profiling.workers import cores, in_threads
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def kernels(source: Source) -> "pa.Table | list[Path]":
         UserError: a table of PyProf's is damaged.
     """
     if source.kind == "pyprof":
-        return convert.read(source.path, "pyprof").tables["kernels"]
+        return recognition.read(source.path, "pyprof").tables["kernels"]
     return source.tables("kernels")
 
 

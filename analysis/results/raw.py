@@ -8,8 +8,9 @@ from pathlib import Path
 from analysis.results.load import load
 from analysis.results.study import Study
 from analysis.results.unconverted import first_trace
-from profiling import convert
+from profiling.convert import convert
 from profiling.errors import UserError
+from profiling.traces import units
 
 BESIDE = "-converted"
 
@@ -65,7 +66,7 @@ def _why_no_results(path: Path) -> UserError | None:
 def target_of(paths: Sequence[Path]) -> Path:
     """Where the traces of such paths are converted to."""
     first = paths[0].resolve()
-    folder = first if first.is_dir() else convert.target_of(first, None)
+    folder = first if first.is_dir() else units.target_of(first, None)
     return folder.with_name(folder.name + BESIDE)
 
 
@@ -73,7 +74,7 @@ def _converted(paths: Sequence[Path]) -> Path:
     out = target_of(paths)
     # Standard output is the answer's: where tables went is said beside it.
     with redirect_stdout(sys.stderr):
-        done = convert.convert(paths, out=out, suggest=False)
+        done = convert(paths, out=out, suggest=False)
     if not done or not done[0]:
         raise UserError(f"nothing in {', '.join(map(str, paths))} is a result or a readable trace")
     return out

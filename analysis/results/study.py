@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import duckdb
 
 from analysis.results.log import Failure, FailureKind, Log, Side
-from jobs.run import Run, fields_of, own_names
+from jobs.run import Run
+from jobs.run_fields import fields_of, own_names
 from jobs.store import Calibration, Manifest
 from profiling import database
 from profiling.attribution.batch_times import WHOLE

@@ -2,16 +2,17 @@
 
 from pathlib import Path
 
-from profiling import convert
 from profiling.errors import UserError
 from profiling.tools import tool
+from profiling.tools.recognition import recognise
+from profiling.traces.units import files_of
 
 
 def first_trace(path: Path) -> tuple[Path, str] | None:
     """The first file that is the trace of a job, and the tool that wrote it; None: there is none."""
     if not path.exists():
         return None
-    return next(((file, name) for file in convert.files_of([path]) if (name := _tool_of(file))), None)
+    return next(((file, name) for file in files_of([path]) if (name := _tool_of(file))), None)
 
 
 def how_to_convert(path: Path) -> str | None:
@@ -26,7 +27,7 @@ def how_to_convert(path: Path) -> str | None:
 
 def _tool_of(path: Path) -> str | None:
     try:
-        name = convert.recognise(path)
+        name = recognise(path)
         return name if name is not None and tool(name).facts(path) is not None else None
     except UserError:
         return None

@@ -10,7 +10,7 @@ from analysis.measures.kernels import rows as kernels
 from analysis.results.borrowed import PLAIN, lender_of, relation
 from analysis.results.load import load
 from profiling import tables
-from profiling.convert import read
+from profiling.tools.recognition import read
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 

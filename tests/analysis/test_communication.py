@@ -15,7 +15,7 @@ from analysis.results.matching import match
 from analysis.results.traces import arrays_of, column_of
 from profiling import tables
 from profiling.attribution.messages import kind_of
-from profiling.convert import read
+from profiling.tools.recognition import read
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_tau
 

@@ -11,7 +11,8 @@ from analysis.measures.kernels.hotspot_runs import by_kernel
 from analysis.measures.kernels.hotspots import why
 from analysis.report.build import build
 from analysis.results.load import load
-from profiling import convert, tables
+from profiling import tables
+from profiling.tools import recognition
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run
 from tests.profiling.samples import NCU_RAW, NVPROF_METRICS, VTUNE
@@ -71,7 +72,7 @@ def plant(sweep, profile, path, tool):
     ended = write_run(sweep, run_of(profile=profile, batches=3, attribute_from=2), Truth())
     rank = ended / "rank_0000"
     (rank / "kernels.parquet").unlink()
-    for name, table in convert.read(path, tool).tables.items():
+    for name, table in recognition.read(path, tool).tables.items():
         tables.write(table, rank, name)
 
 

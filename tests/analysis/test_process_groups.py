@@ -18,7 +18,7 @@ from analysis.results.matching import Calls, match
 from analysis.results.traces import GROUP
 from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL
-from profiling.convert import read
+from profiling.tools.recognition import read
 from tests.analysis import late_ranks
 from tests.analysis.commands import run
 from tests.analysis.late_ranks import BATCHES, Job, Planted

@@ -31,7 +31,7 @@ from analysis.results.load import load
 from analysis.results.matching import match
 from analysis.results.traces import arrays_of
 from profiling import tables
-from profiling.convert import read
+from profiling.tools.recognition import read
 from tests.analysis import late_ranks
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.late_ranks import BATCHES, Job, Planted, write

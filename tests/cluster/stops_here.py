@@ -11,11 +11,11 @@ import time
 
 from profiling import convert
 from profiling.errors import run_command
-from profiling.traces import conversion
+from profiling.traces import conversion, one_unit
 from profiling.traces.conversion import Outcome, Unit
 
 node, arguments = sys.argv[1], sys.argv[2:]
-convert_file = convert._convert_unit
+convert_file = one_unit.tables_of
 
 
 def stop_or_convert(unit: Unit) -> Outcome:
@@ -25,5 +25,5 @@ def stop_or_convert(unit: Unit) -> Outcome:
 
 
 conversion.LOST_S = 8.0
-convert._convert_unit = stop_or_convert
+one_unit.tables_of = stop_or_convert
 run_command(lambda: convert.main(arguments))

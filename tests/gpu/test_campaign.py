@@ -1,26 +1,20 @@
-"""python -m benchmarks.gpu, sized down: every part on a CPU, and what becomes of one that fails or hangs."""
+"""python -m benchmarks.gpu: its processes, and what becomes of a part that fails, hangs or cannot begin."""
 
 import json
+import signal
 import subprocess
 import sys
-import zipfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_checks, gpu_parts, gpu_wheels
+from benchmarks import gpu, gpu_checks, gpu_parts
+from profiling.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
-CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.wide
@@ -48,90 +42,129 @@ def test_it_needs_nothing_but_the_standard_library_before_the_wheels_are_there()
     subprocess.run([sys.executable, "-c", code + "import benchmarks.gpu"], cwd=ROOT, check=True)
 
 
+# Instead of benchmarks.gpu_parts: what a part does is in its name.
 WORKER = """
 import json, pathlib, sys, time
 words = sys.argv[1:]
-out = pathlib.Path(words[words.index("--out") + 1]) / "parts"
-for name in words[6:]:
+work = pathlib.Path(words[words.index("--work") + 1])
+with (work / "starts.txt").open("a") as starts:
+    print(*words[8:], file=starts)
+out = work / "parts"
+if "studies" in words:
+    sys.exit("no driver")
+(out / "started").touch()
+for name in words[8:]:
     if name == "correctness":
         (out / "correctness.sofar").write_text(json.dumps({"notes": ["half of it"]}))
         time.sleep(1000)
     if name == "speed":
         sys.exit("no such speed")
-    (out / f"{name}.json").write_text(json.dumps({"status": "done", "wrong": ["too slow"]}))
+    failed = name == "loaders"
+    result = {"status": "failed", "why": "broken"} if failed else {"status": "done", "wrong": ["too slow"]}
+    (out / f"{name}.json").write_text(json.dumps(result))
+    if failed:
+        sys.exit(75)
 """
 
 
-def test_a_part_that_hangs_or_dies_costs_itself_alone_and_keeps_what_it_had(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def campaign(tmp_path, monkeypatch, capsys):
+    """Runs the command with that worker in its process; the exit code and the parts of its report."""
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
     monkeypatch.setattr(gpu, "WORKER", [str(worker)])
-    monkeypatch.setattr(gpu, "_GRACE_S", 0.0)
+    monkeypatch.setattr(gpu, "GRACE_S", 0.0)
     monkeypatch.setattr(gpu, "PARTS", {name: (what, 0.2) for name, (what, _) in gpu.PARTS.items()})
+
+    def run(*parts: str, minutes: float = 0.3) -> tuple[int, dict]:
+        words = ["gpu", "--minutes", str(minutes), "--out", str(tmp_path), "--parts", ",".join(parts)]
+        monkeypatch.setattr(sys, "argv", words)
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            code = gpu.main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        return code, json.loads((tmp_path / "gpu.json").read_text())["parts"]
+
+    return run
+
+
+def starts(out: Path) -> list[str]:
+    return (out / "work" / "starts.txt").read_text().splitlines()
+
+
+def test_a_part_that_hangs_or_dies_costs_itself_alone_and_keeps_what_it_had(tmp_path, campaign):
     parts = ["machine", "correctness", "speed", "batches"]
-    words = ["gpu", "--minutes", "0.2", "--out", str(tmp_path), "--parts", ",".join(parts)]
-    monkeypatch.setattr(sys, "argv", words)
-    assert gpu.main() == 1
-    found = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    code, found = campaign(*parts)
+    assert code == 1
     assert [found[name]["status"] for name in parts] == ["done", "failed", "failed", "done"]
     assert found["correctness"]["why"].startswith("it took more than")
     assert found["correctness"]["notes"] == ["half of it"]
     assert found["speed"]["why"] == "its process ended with exit code 1: no such speed"
-    assert "- **not right**: too slow" in (tmp_path / "gpu.md").read_text()
+    text = (tmp_path / "gpu.md").read_text()
+    assert "- **not right**: too slow" in text
+    assert "failed, or with results that are not right: machine, correctness, speed, batches." in text
 
 
-def test_what_the_time_does_not_suffice_for_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["gpu", "--minutes", "0", "--out", str(tmp_path), "--parts", "speed"])
-    assert gpu.main() == 0
+def test_after_a_part_that_failed_the_others_have_a_new_process(tmp_path, campaign):
+    code, found = campaign("machine", "loaders", "precisions", "host")
+    assert code == 1
+    assert [found[name]["status"] for name in found] == ["done", "failed", "done", "done"]
+    assert found["loaders"]["why"] == "broken"
+    assert starts(tmp_path) == ["machine loaders precisions host", "precisions host"]
+
+
+def test_where_no_part_can_begin_none_is_tried_again(tmp_path, campaign):
+    code, found = campaign("machine", "speed", "studies")
+    assert code == 1 and len(starts(tmp_path)) == 1
+    assert found["machine"]["why"] == "its process ended with exit code 1: no driver"
+    assert found["speed"]["why"] == found["studies"]["why"] == "no part can begin here: see machine"
+
+
+def test_what_the_time_does_not_suffice_for_is_named(tmp_path, campaign):
+    code, found = campaign("speed", minutes=0)
+    assert code == 0 and found["speed"]["why"] == "the time was up"
     assert "left out: the time was up" in (tmp_path / "gpu.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["precisions", "clocks", "backends", "loaders"])
-def test_the_checks_hold_on_a_cpu(tmp_path, name):
-    lab = gpu_checks.Lab(CPU, tmp_path, gpu_checks.make_data(tmp_path / "data", 16))
-    checks = gpu_checks.CHECKS[name](lab)
-    assert checks and all(check.right for check in checks), checks
+def test_what_is_stopped_ends_its_processes_and_keeps_what_it_had(tmp_path):
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER)
+    code = f"import sys; from benchmarks import gpu; gpu.WORKER = [{str(worker)!r}]; sys.exit(gpu.main())"
+    words = ["--out", str(tmp_path), "--parts", "machine,correctness,host"]
+    command = subprocess.Popen([sys.executable, "-c", code, *words], cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        so_far = tmp_path / "work" / "parts" / "correctness.sofar"
+        until = time.monotonic() + 60
+        while not so_far.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        children = psutil.Process(command.pid).children()
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(30) == 1
+    finally:
+        command.kill()
+        command.wait()
+    assert len(children) == 1 and not children[0].is_running()
+    found = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    assert found["machine"]["status"] == "done"
+    assert (found["correctness"]["status"], found["correctness"]["notes"]) == ("failed", ["half of it"])
+    assert found["host"]["why"] == "it was stopped"
 
 
-def test_a_check_can_fail():
-    assert not gpu_checks.Check("off", 0.2, 0.1).right and not gpu_checks.failed(ValueError("x"), "y").right
+def test_without_a_gpu_it_says_so_and_how_it_is_tried_without_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = ["gpu_parts", "--out", str(tmp_path), "--work", str(tmp_path), "--seconds", "9", "machine"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(UserError, match="torch sees none here; use --device cpu"):
+        gpu_parts.main()
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_part_is_there():
     assert list(gpu_parts.DO) == list(gpu.PARTS)
 
 
-def a_wheel(folder: Path, name: str, text: str) -> None:
-    """The smallest wheel that pip takes."""
-    about = f"{name}-1.0.dist-info"
-    files = {
-        f"{name}.py": text,
-        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
-        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    files[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
-        for path, content in files.items():
-            wheel.writestr(path, content)
-
-
-def test_wheels_are_unpacked_without_a_registry_and_beside_the_results(tmp_path):
-    (tmp_path / "wheels").mkdir()
-    for name in ("first_tiny", "second_tiny"):
-        a_wheel(tmp_path / "wheels", name, f"HERE = {name!r}")
-    site = gpu.install(tmp_path / "wheels", tmp_path / "out")
-    assert site == (tmp_path / "out" / "site").resolve()
-    assert {path.name for path in site.glob("*.py")} == {"first_tiny.py", "second_tiny.py"}
-    (tmp_path / "wheels" / "first_tiny-1.0-py3-none-any.whl").unlink()
-    assert gpu.install(tmp_path / "wheels", tmp_path / "out") == site, "it is done once"
-
-
-def test_the_wheels_that_are_downloaded_are_what_the_project_pins_but_torch():
-    with_needs, alone = gpu_wheels.requirements(dali=True)
-    assert any(one.startswith("pydantic==") for one in with_needs)
-    assert {one.partition("==")[0] for one in alone} >= {"cupti-python", "nvidia-dali-cuda130"}
-    assert not any(one.startswith("torch") for one in with_needs + alone)
-    assert not any("dali" in one for one in gpu_wheels.requirements(dali=False)[1])
-    words = gpu_wheels.command(Path("wheels"), ["nvtx"], "3.13", alone=True)
-    assert words[-2:] == ["--no-deps", "nvtx"] and words[words.index("--python-version") + 1] == "3.13"
-    assert "--platform=manylinux_2_28_x86_64" in words and "--only-binary=:all:" in words
+def test_ncu_which_sets_the_gpus_clock_comes_after_all_that_is_timed():
+    assert list(gpu.PARTS)[-2:] == ["counters", "profiles"]
+    assert set(gpu_parts.COUNTERS) == {"ncu"} and not set(gpu_parts.TOOLS) & set(gpu_parts.COUNTERS)
+    assert {*gpu_parts.TOOLS, *gpu_parts.COUNTERS} < set(gpu_checks.CHECKS)

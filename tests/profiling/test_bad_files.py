@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.convert import read, recognise
 from profiling.errors import UserError
 from profiling.tables import SCHEMAS
 from profiling.tools import TOOLS
+from profiling.tools.recognition import read, recognise
 from tests.profiling.gpu_databases import change, tables_of
 from tests.profiling.samples import SAMPLES
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from profiling.attribution.checks import clock_findings, stage_findings
-from profiling.convert import read
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tools import Options, Origin, tool
 from profiling.tools.cupti import CuptiCapture
+from profiling.tools.recognition import read
 from profiling.wrap import collect_output
 from tests.profiling.fake_cupti import records_file
 from tests.profiling.gpu_databases import change

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from profiling import convert as command
-from profiling.convert import convert, convert_unit, units_of
+from profiling.convert import convert
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.traces import conversion
+from profiling.traces import conversion, one_unit
 from profiling.traces.conversion import Unit, kept, not_kept, share_of
+from profiling.traces.one_unit import convert_unit
+from profiling.traces.units import units_of
 from tests.profiling.test_convert_many import tables_below
 from tests.profiling.traced_jobs import Planted, trace_of
 
@@ -40,7 +41,7 @@ def test_the_same_call_again_does_the_rest(raw, tmp_path, monkeypatch, capsys):
     assert not_kept(units) == units[2:]
     read = []
     monkeypatch.setattr(
-        command, "_convert_unit", lambda unit, real=command._convert_unit: (read.append(unit), real(unit))[1]
+        one_unit, "tables_of", lambda unit, real=one_unit.tables_of: (read.append(unit), real(unit))[1]
     )
     capsys.readouterr()
     assert convert([raw], out=out, jobs=1) == (RANKS, 0)
@@ -70,9 +71,10 @@ def test_a_damaged_file_leaves_nothing_behind(raw, tmp_path):
 
 
 def test_a_conversion_that_is_ended_names_what_is_left(raw, tmp_path):
-    code = "import os, signal\nfrom profiling import convert\nreal = convert._convert_unit\n"
+    code = "import os, signal\nfrom profiling import convert\nfrom profiling.traces import one_unit\n"
+    code += "real = one_unit.tables_of\n"
     code += "def one(unit):\n    if unit.path.name == 'rank_2.json': os.kill(os.getpid(), signal.SIGTERM)\n"
-    code += "    return real(unit)\nconvert._convert_unit = one\n"
+    code += "    return real(unit)\none_unit.tables_of = one\n"
     code += f"convert.convert([convert.Path({str(raw)!r})], out=convert.Path('out'), jobs=1)"
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path.cwd())},
@@ -118,7 +120,7 @@ def test_where_a_rank_was_lost_its_files_are_named_and_the_rest_is_kept(raw, tmp
     assert convert([raw], out=out) is None
     as_rank(monkeypatch, 0, 2, step=1)
     read = []
-    monkeypatch.setattr(command, "_convert_unit", read.append)
+    monkeypatch.setattr(one_unit, "tables_of", read.append)
     assert convert([raw], out=out) == (RANKS, 0) and not read
 
 

@@ -7,11 +7,12 @@ import sys
 
 import pytest
 
-from profiling.convert import main, recognise
-from profiling.convert import read as read_any
+from profiling.convert import main
 from profiling.errors import UserError
 from profiling.tables import read
 from profiling.tools import TOOLS
+from profiling.tools.recognition import read as read_any
+from profiling.tools.recognition import recognise
 from tests.profiling.traces import Trace, training_step
 
 

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from profiling.convert import convert, read, recognise
+from profiling.convert import convert
 from profiling.errors import UserError
 from profiling.tables import SCHEMAS, Writer, as_table
+from profiling.tools.recognition import read, recognise
 from tests.profiling.samples import SAMPLES, nsys_database, threads
 from tests.profiling.tau_files import write_text
 

@@ -7,11 +7,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from profiling.convert import read as convert_file
 from profiling.errors import UserError
 from profiling.markers import open_markers
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE, read
 from profiling.tools import cupti, open_capture
+from profiling.tools.recognition import read as convert_file
 from tests.profiling.fake_cupti import (
     ATTRIBUTES,
     CLASSES,

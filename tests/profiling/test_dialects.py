@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from profiling.convert import recognise
 from profiling.tools import tool
+from profiling.tools.recognition import recognise
 from tests.profiling.traces import Trace, tensors, training_step
 
 read = tool("torch").read

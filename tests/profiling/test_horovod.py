@@ -5,8 +5,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.convert import recognise
 from profiling.tools import tool
+from profiling.tools.recognition import recognise
 from tests.profiling.samples import HOROVOD
 
 read = tool("horovod").read

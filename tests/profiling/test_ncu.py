@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from profiling.convert import recognise
 from profiling.tools import tool
+from profiling.tools.recognition import recognise
 from tests.profiling.samples import NCU_DETAILS, NCU_RAW
 
 read = tool("ncu").read

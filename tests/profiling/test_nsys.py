@@ -2,9 +2,9 @@
 
 import pytest
 
-from profiling.convert import recognise
 from profiling.errors import UserError
 from profiling.tools import tool
+from profiling.tools.recognition import recognise
 from tests.profiling.gpu_databases import DEMANGLED, EPOCH_NS, Nsys, change
 
 read = tool("nsys").read

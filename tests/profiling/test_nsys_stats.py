@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from profiling.convert import recognise
 from profiling.errors import UserError
 from profiling.tools import tool
+from profiling.tools.recognition import recognise
 
 read = tool("nsys").read
 

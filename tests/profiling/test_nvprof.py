@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
-from profiling.convert import recognise
 from profiling.tools import tool
+from profiling.tools.recognition import recognise
 from tests.profiling.gpu_databases import change
 from tests.profiling.samples import nvprof_database
 

@@ -13,8 +13,8 @@ import pytest
 
 from jobs.flags import to_flags
 from jobs.run import make_run
-from profiling.convert import read, recognise
 from profiling.tools import Options, tool
+from profiling.tools.recognition import read, recognise
 from profiling.wrap import wrapped
 
 pytestmark = pytest.mark.long

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.convert import recognise
 from profiling.errors import UserError
 from profiling.tables import SCHEMAS
 from profiling.tools import tool
+from profiling.tools.recognition import recognise
 from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text
 
 read, bundle = tool("tau").read, tool("tau").bundle

@@ -2,10 +2,10 @@
 
 import pytest
 
-from profiling.convert import recognise
 from profiling.errors import UserError
 from profiling.tables import SCHEMAS
 from profiling.tools import Origin, tool
+from profiling.tools.recognition import recognise
 from tests.profiling.tau_files import Thread, write_merged, write_text
 
 read = tool("tau").read

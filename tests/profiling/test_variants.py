@@ -2,8 +2,8 @@
 
 import pytest
 
-from profiling.convert import read, recognise
 from profiling.readers.printed import has_decimal_commas, number_and_unit
+from profiling.tools.recognition import read, recognise
 from tests.profiling.samples import HOROVOD, NCU_DETAILS, NCU_RAW, VTUNE
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from profiling.convert import recognise
 from profiling.tools import tool
+from profiling.tools.recognition import recognise
 
 read = tool("vtune").read
 

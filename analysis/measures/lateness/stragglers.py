@@ -33,7 +33,7 @@ from analysis.measures.lateness.lateness import (
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
 from analysis.results.study import UNKNOWN_HOST, Source, Study
 from analysis.statistics import inside_run
-from jobs.run import fields_of, own_names
+from jobs.run_fields import fields_of, own_names
 from profiling.errors import UserError
 
 # What two runs' rows of one rank, in one configuration on as many ranks, agree in.

@@ -11,8 +11,9 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from profiling import convert, tables
+from profiling import tables
 from profiling.errors import UserError
+from profiling.tools import recognition
 
 _APPLICATION = ".TAU application"
 _TABLES = ("intervals", "atomics", "markers")
@@ -49,7 +50,7 @@ class Profile:
                     if tables.table_path(folder, name).exists():
                         yield name, tables.read(folder, name)
             return
-        converted = convert.read(self.path, "tau")
+        converted = recognition.read(self.path, "tau")
         self.findings += converted.findings
         yield from converted.tables.items()
 

@@ -26,6 +26,10 @@ def test_memory_of_a_layer_is_what_its_tensors_take():
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("can't start new thread"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        torch.distributed.DistBackendError(
+            "NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'"
+        ),
     ],
 )
 def test_a_want_of_memory_is_known(error):

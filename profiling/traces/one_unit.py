@@ -1,0 +1,67 @@
+"""How does a file become tables?"""
+
+import shutil
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from profiling.errors import UserError
+from profiling.tables import Writer
+from profiling.tools.recognition import Unrecognised, reader_of, recognise
+from profiling.traces.conversion import Outcome, Unit, keep, kept
+from profiling.traces.grouping import Recorded
+from profiling.traces.ranks import record_ranks
+
+
+def convert_unit(unit: Unit, launch: str = "") -> Outcome:
+    """Write the tables of one file, a piece at a time where its tool can; unless an earlier call has.
+
+    Args:
+        launch: that all ranks that share the work are of; what they cannot convert is recorded, too.
+    """
+    if (before := kept(unit, launch)) is not None:
+        return before
+    shutil.rmtree(unit.scratch, ignore_errors=True)  # that call was ended in the middle of it
+    outcome = tables_of(unit)
+    if outcome.error:
+        shutil.rmtree(unit.scratch, ignore_errors=True)
+    if launch or not outcome.error:
+        keep(unit, outcome, launch)
+    return outcome
+
+
+def tables_of(unit: Unit) -> Outcome:
+    """Write the tables of one file, whatever was there before."""
+    findings: list[str] = []
+    try:
+        ranks = _ranks(unit, findings)
+        if ranks:
+            return Outcome(unit.target, tuple(findings), ranks=ranks)
+        with Writer(unit.target) as writer:
+            for table, piece in _pieces(unit, findings):
+                writer.add(table, piece)
+    except UserError as error:
+        return Outcome(unit.target, error=str(error), unrecognised=isinstance(error, Unrecognised))
+    except OSError as error:
+        why = error.strerror or error
+        return Outcome(
+            unit.target,
+            error=f"cannot write to {unit.target}: {why}; free some space or choose another --out",
+        )
+    return Outcome(unit.target, tuple(findings))
+
+
+def _ranks(unit: Unit, findings: list[str]) -> tuple[Recorded, ...]:
+    """The ranks of a trace, if the unit is one and is to be one of a job."""
+    if unit.batch_marker is None:
+        return ()
+    name = unit.name or recognise(unit.path)
+    facts = reader_of(unit.path, name).facts(unit.path)
+    if name is None or facts is None:
+        return ()
+    return record_ranks(unit.path, unit.root, name, facts, unit.scratch, unit.batch_marker, findings)
+
+
+def _pieces(unit: Unit, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
+    reader = reader_of(unit.path, unit.name or recognise(unit.path))
+    yield from reader.stream(unit.path, findings)

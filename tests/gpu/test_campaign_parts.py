@@ -1,0 +1,250 @@
+"""The parts of benchmarks.gpu on a CPU: what one notes, what costs what, and the commands that it starts."""
+
+import json
+import tarfile
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks import gpu_checks, gpu_commands, gpu_part, gpu_parts, gpu_rates
+from benchmarks.gpu import DONE, GRACE_S, PARTS, SO_FAR
+from benchmarks.gpu_part import ON_CPU, ON_GPU, OUT_OF_TIME, Part, command, that_fits
+from jobs.sweep_file import expand, read_sweep
+from profiling.errors import UserError
+
+CPU = torch.device("cpu")
+GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def part(tmp_path) -> Part:
+    """A part with minutes of time, in a folder whose name has a space."""
+    out, work = tmp_path / "my results", tmp_path / "my results" / "work"
+    (work / "parts").mkdir(parents=True)
+    return Part("batches", CPU, ON_CPU, out, work, time.monotonic() + 600)
+
+
+def result(part: Part, ending: str = DONE) -> dict:
+    return json.loads((part.work / "parts" / f"{part.name}{ending}").read_text())
+
+
+@pytest.mark.parametrize("name", ["precisions", "clocks", "backends", "loaders"])
+def test_the_checks_hold_on_a_cpu(tmp_path, name):
+    lab = gpu_checks.Lab(CPU, tmp_path, gpu_checks.make_data(tmp_path, 16))
+    checks = gpu_checks.CHECKS[name](lab)
+    assert checks and all(check.right for check in checks), checks
+
+
+def test_a_check_can_fail():
+    assert not gpu_checks.Check("off", 0.2, 0.1).right
+    assert not gpu_checks.Check("off", float("nan"), 0.1).right
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "well", "left_out", "wrong"),
+    [
+        (0, "1 of 1 runs done", True, {}, []),
+        (1, "ValueError: no", False, {}, ["study: ended with 1: ValueError: no"]),
+        (-9, "killed", False, {}, ["study: ended with -9: killed"]),
+        (OUT_OF_TIME, "it took more than 9 s", False, {"study": "it took more than 9 s"}, []),
+        (2, "error: profile ncu needs ncu on the PATH (see ...)", False, {"study": "ended with 2: error: "
+         "profile ncu needs ncu on the PATH (see ...)"}, []),
+        (2, "ncu has no permission to read the GPU's counters", False, {"study": "ended with 2: ncu has no "
+         "permission to read the GPU's counters"}, []),
+    ],
+)  # fmt: skip
+def test_how_a_command_ended_is_noted(part, code, said, well, left_out, wrong):
+    assert part.ended_well("study", code, said) == well
+    assert (part.left_out, part.wrong) == (left_out, wrong)
+
+
+def test_what_is_written_is_json_without_nan(part):
+    part.table("check", "found").append(["loss", float("nan")])
+    part.save({"status": "done", **part.found()})
+    assert result(part)["tables"] == [{"columns": ["check", "found"], "rows": [["loss", None]]}]
+
+
+def test_a_folder_is_kept_as_one_file(part):
+    folder = part.work / "studies"
+    (folder / "gemm").mkdir(parents=True)
+    (folder / "gemm" / "study.json").write_text("{}")
+    part.keep(folder)
+    with tarfile.open(part.out / "studies.tar.gz") as pack:
+        assert "studies/gemm/study.json" in pack.getnames()
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "capability", "batch", "compute"),
+    [(80, (9, 0), 256, "bf16"), (24, (8, 6), 128, "bf16"), (16, (7, 5), 128, "fp16"), (1, (7, 0), 8, "fp16")],
+)
+def test_what_is_trained_fits_the_gpu(memory_gib, capability, batch, compute):
+    run = that_fits(ON_GPU, memory_gib * GIB, capability).run
+    assert (run["batch"], run["compute"]) == (batch, compute)
+
+
+def test_a_figure_that_is_not_to_be_had_costs_no_other(part, monkeypatch):
+    rates = {4: RuntimeError("cuDNN found no kernel"), 2: 9.0, 8: UserError("not enough memory")}
+
+    def rate(run, *given):
+        if isinstance(rates[run.batch], Exception):
+            raise rates[run.batch]
+        return rates[run.batch]
+
+    monkeypatch.setattr(gpu_rates, "rate", rate)
+    part.scale = replace(ON_CPU, batches=(4, 8, 2))
+    gpu_rates.batches(part)
+    assert [row[:2] for row in part.tables[0]["rows"]] == [["2", 9.0]]
+    assert part.wrong == ["batch 4: RuntimeError: cuDNN found no kernel"]
+    assert part.left_out == {"batch 8": "not enough memory"}
+
+
+@pytest.mark.parametrize(
+    ("training", "alone", "wrong"),
+    [
+        (2950, 9000, []),  # of 3000 with synthetic data
+        (1990, 2000, []),  # the loader's own limit
+        (2500, 9000, ["dali-gpu: 2500 images/s, at least 2940 wanted"]),
+    ],
+)
+def test_a_loader_is_as_fast_as_no_data_or_as_it_can_be(training, alone, wrong):
+    rows = [["synthetic", 8, 3000.0, None], ["dali-gpu", 8, float(training), float(alone)]]
+    assert gpu_rates.slow_loaders(rows) == wrong
+    assert gpu_rates.slow_loaders(rows[:1]) == gpu_rates.slow_loaders(rows[1:]) == []
+
+
+def test_a_gpu_that_answers_no_more_ends_its_part_and_process(part, monkeypatch):
+    """A context of CUDA that is lost stays lost: each further figure would fail for the same reason."""
+
+    def rate(run, *given):
+        raise RuntimeError("illegal memory access")
+
+    def finish(device):
+        raise RuntimeError("the context is lost")
+
+    monkeypatch.setattr(gpu_rates, "rate", rate)
+    monkeypatch.setattr(gpu_part, "finish", finish)
+    assert not gpu_parts.do_part("batches", CPU, part.out, part.work, part.end)
+    found = result(part)
+    assert (found["status"], found["why"]) == ("failed", "RuntimeError: the context is lost")
+    assert found["wrong"] == ["batch 4: RuntimeError: illegal memory access"]
+
+
+def test_where_a_part_hangs_is_written_before_it_is_ended(part, monkeypatch):
+    asked = []
+    monkeypatch.setattr(gpu_parts.faulthandler, "dump_traceback_later", asked.append)
+    monkeypatch.setattr(gpu_parts.faulthandler, "cancel_dump_traceback_later", lambda: asked.append("not"))
+    monkeypatch.setitem(gpu_parts.DO, "batches", lambda part: asked.append("done"))
+    assert gpu_parts.do_part("batches", CPU, part.out, part.work, time.monotonic() + 100)
+    own_s = 100 * PARTS["batches"][1]
+    assert own_s < asked[0] < own_s + GRACE_S and asked[1:] == ["done", "not"]
+
+
+def test_a_part_for_which_no_time_is_left_is_not_begun(part, monkeypatch):
+    monkeypatch.setitem(gpu_parts.DO, "batches", lambda part: pytest.fail("begun"))
+    assert gpu_parts.do_part("batches", CPU, part.out, part.work, time.monotonic() - 1)
+    assert result(part) == {"status": "left out", "why": "the time was up"}
+
+
+def test_cells_share_the_time_and_what_was_had_is_written_after_each(part):
+    part.end = time.monotonic() + 100
+    cells = part.cells(["a", "b"], 5.0)
+    name, seconds = next(cells)
+    assert name == "a" and 45 < seconds <= 50
+    part.notes.append("of a")
+    assert next(cells)[0] == "b" and result(part, SO_FAR)["notes"] == ["of a"]
+    part.end = time.monotonic() + 1
+    assert not list(part.cells(["c"], 5.0)) and part.left_out == {"c": "the time was up"}
+
+
+def a_module(tmp_path, monkeypatch, text: str) -> str:
+    (tmp_path / "a_command.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return "a_command"
+
+
+def test_of_a_command_all_is_printed_and_the_last_line_is_given(tmp_path, monkeypatch, capsys):
+    name = a_module(tmp_path, monkeypatch, "import sys; print('first'); sys.exit('last ' + sys.argv[1])")
+    assert command([name, "a b"], 60) == (1, "last a b")
+    assert "first\nlast a b" in capsys.readouterr().out
+
+
+def test_a_command_whose_time_is_up_is_ended(tmp_path, monkeypatch, capsys):
+    name = a_module(tmp_path, monkeypatch, "import time; print('begun'); time.sleep(1000)")
+    before = time.monotonic()
+    assert command([name], 5) == (OUT_OF_TIME, "it took more than 5 s")
+    assert time.monotonic() - before < 60 and "begun" in capsys.readouterr().out
+
+
+def test_a_bare_command_has_little_of_the_environment(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("A_SECRET", "1")
+    name = a_module(tmp_path, monkeypatch, "import os; print('A_SECRET' in os.environ, 'PATH' in os.environ)")
+    assert command([name], 60) == (0, "True True")
+    assert command([name], 60, bare=True) == (0, "False True")
+
+
+class Commands:
+    """Instead of ``command``: what was asked for, with the exit codes that each is to have."""
+
+    def __init__(self, monkeypatch, **codes: int) -> None:
+        self.codes, self.asked = codes, []
+        monkeypatch.setattr(gpu_commands, "command", self)
+
+    def __call__(self, words, seconds, bare=False):
+        self.asked.append(words)
+        if words[0] == "analysis.report" and not self.codes.get("report"):
+            (gpu_commands.Path(words[1]) / "report.html").write_text("<p>")
+        return self.codes.get(words[0].rpartition(".")[2], 0), "its last line"
+
+
+def test_a_sweep_is_run_answered_and_kept_with_its_report(part, monkeypatch):
+    commands = Commands(monkeypatch)
+    gpu_commands.sweep(part)
+    names = ["jobs.sweep", "analysis.scaled", "analysis.kernels", "analysis.report"]
+    assert [words[0] for words in commands.asked] == names
+    # Their paths have a space.
+    assert commands.asked[0][1:] == [str(part.work / "sweep.yaml"), "--out", str(part.work)]
+    assert all(words[1:] == [str(part.work / "sweep")] for words in commands.asked[1:])
+    assert part.tables[0]["rows"] == [[name, 0] for name in names]
+    assert (part.out / "report.html").read_text() == "<p>"
+    with tarfile.open(part.out / "sweep.tar.gz") as pack:
+        assert "sweep/report.html" in pack.getnames()
+    runs, _ = expand(read_sweep(part.work / "sweep.yaml"))
+    assert sorted(run.configuration.profile for run in runs) == ["none", "none", "torch"]
+
+
+def test_of_a_sweep_that_failed_nothing_is_asked_and_that_is_said(part, monkeypatch):
+    commands = Commands(monkeypatch, sweep=1)
+    gpu_commands.sweep(part)
+    assert len(commands.asked) == 1
+    assert part.wrong == ["jobs.sweep: ended with 1: its last line"]
+    assert part.left_out == dict.fromkeys(
+        ["analysis.scaled", "analysis.kernels", "analysis.report"], "the sweep did not end well"
+    )
+    assert (part.out / "sweep.tar.gz").exists()  # its logs
+
+
+def test_an_answer_that_failed_costs_no_other(part, monkeypatch):
+    Commands(monkeypatch, scaled=1)
+    gpu_commands.sweep(part)
+    assert [row[0] for row in part.tables[0]["rows"]] == ["jobs.sweep", "analysis.kernels", "analysis.report"]
+    assert part.wrong == ["analysis.scaled: ended with 1: its last line"]
+
+
+def test_studies_are_of_the_device_and_kept(part, monkeypatch):
+    commands = Commands(monkeypatch, gemm=1)
+    gpu_commands.studies(part)
+    assert all(words[1:3] == ["--device", "cpu"] for words in commands.asked)
+    assert [row[0] for row in part.tables[0]["rows"]] == ["layers", "order", "capacity"]
+    assert (
+        part.wrong == ["study gemm: ended with 1: its last line"] and (part.out / "studies.tar.gz").exists()
+    )

@@ -1,0 +1,68 @@
+"""benchmarks.gpu_wheels, and --wheels of benchmarks.gpu: what a machine without a package registry needs."""
+
+import zipfile
+from pathlib import Path
+
+from benchmarks import gpu, gpu_wheels
+
+
+def a_wheel(folder: Path, name: str, place: str = "", tag: str = "py3-none-any") -> None:
+    """The smallest wheel that pip takes: a module, in a folder of its name or in ``place``."""
+    about = f"{name}-1.0.dist-info"
+    files = {
+        f"{place}{name}.py": f"HERE = {name!r}",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{about}/WHEEL": f"Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: {tag}\n",
+    }
+    files[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{name}-1.0-{tag}.whl", "w") as wheel:
+        for path, content in files.items():
+            wheel.writestr(path, content)
+
+
+def test_wheels_are_unpacked_without_a_registry_and_once(tmp_path):
+    for name in ("first_tiny", "second_tiny"):
+        a_wheel(tmp_path / "wheels", name)
+    site, absent = gpu.install(tmp_path / "wheels", tmp_path / "work")
+    assert absent == {} and site == (tmp_path / "work" / "site").resolve()
+    assert {path.name for path in site.glob("*.py")} == {"first_tiny.py", "second_tiny.py"}
+    (tmp_path / "wheels" / "first_tiny-1.0-py3-none-any.whl").unlink()
+    assert gpu.install(tmp_path / "wheels", tmp_path / "work") == (site, {}), "it is done once"
+
+
+def test_a_wheel_that_does_not_fit_is_named_and_costs_no_other(tmp_path):
+    wheels = tmp_path / "wheels"
+    for name in ("dali", "codec"):  # both below nvidia/, as NVIDIA's are
+        a_wheel(wheels, name, "nvidia/")
+    a_wheel(wheels, "older", tag="cp27-none-any")
+    site, absent = gpu.install(wheels, tmp_path / "work")
+    assert list(absent) == ["older"] and "older" in absent["older"]
+    assert {path.name for path in (site / "nvidia").iterdir()} == {"dali.py", "codec.py"}
+
+
+def test_an_installation_that_was_interrupted_is_begun_again(tmp_path):
+    a_wheel(tmp_path / "wheels", "tiny")
+    (tmp_path / "work" / "site.partial").mkdir(parents=True)
+    (tmp_path / "work" / "site.partial" / "tiny.py").write_text("HERE = ")
+    site, absent = gpu.install(tmp_path / "wheels", tmp_path / "work")
+    assert absent == {} and (site / "tiny.py").read_text() == "HERE = 'tiny'"
+
+
+def test_the_wheels_that_are_downloaded_are_what_the_project_pins_but_torch():
+    with_needs, alone = gpu_wheels.requirements(dali=True)
+    assert any(one.startswith("pydantic==") for one in with_needs)
+    assert {one.partition("==")[0] for one in alone} >= {"cupti-python", "nvidia-dali-cuda130"}
+    assert not any(one.startswith("torch") for one in with_needs + alone)
+    assert not any("dali" in one for one in gpu_wheels.requirements(dali=False)[1])
+    words = gpu_wheels.command(Path("wheels"), ["nvtx"], "3.13", alone=True)
+    assert words[-2:] == ["--no-deps", "nvtx"] and words[words.index("--python-version") + 1] == "3.13"
+    assert "--platform=manylinux_2_28_x86_64" in words and "--only-binary=:all:" in words
+
+
+def test_what_the_machine_has_already_is_not_brought(tmp_path):
+    for name in ("typing_extensions", "pydantic", "torch_like"):
+        a_wheel(tmp_path, name)
+    have = "Typing.Extensions==4.15.0\ntorch-like @ file:///wheels/torch_like-1.0-py3-none-any.whl\nnumpy==2.5.2\n"
+    gpu_wheels.leave_out(tmp_path, have)
+    assert [path.name for path in tmp_path.glob("*.whl")] == ["pydantic-1.0-py3-none-any.whl"]
