@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.display.colours import GREY
 from analysis.display.encoding import Encoding, levels
 from analysis.display.panels import Grid
 from analysis.display.plots import (
@@ -27,7 +28,7 @@ from analysis.display.plots import (
 )
 
 DASHES = ("solid", "dash", "dot")
-_KEY_COLOUR = "#7F7F7F"  # of a legend's entry that shows a dash
+_KEY_COLOUR = GREY  # of a legend's entry that shows a dash
 _MOST_LABELS = 4  # lines that are named at their end instead of in a legend
 _LONGEST_LABEL = 22  # characters
 _LETTER = 7  # pixels

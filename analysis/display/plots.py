@@ -1,6 +1,6 @@
 """How does a table become a chart? Each function takes a table and gives a plotly figure as plain data.
 
-Colours are Okabe and Ito's, which colour-blind readers tell apart; series differ in symbol and dash as well.
+Series differ in symbol and dash as well as in colour.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,24 +9,35 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8A8A00", "#7F7F7F")
+from analysis.display.colours import (
+    BLUE,
+    BROWN,
+    DARK_GREY,
+    GREEN,
+    GREY,
+    MID_GREY,
+    OLIVE,
+    PALE_GREY,
+    PINK,
+    SKY,
+    VERMILLION,
+    WINE,
+    YELLOW,
+)
+
+PALETTE = (BLUE, BROWN, GREEN, PINK, SKY, VERMILLION, OLIVE, GREY)
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
-STAGE_COLOURS = {
-    "load": "#E69F00",
-    "forward": "#56B4E9",
-    "backward": "#0072B2",
-    "update": "#009E73",
-}
+STAGE_COLOURS = {"load": BROWN, "forward": SKY, "backward": BLUE, "update": GREEN}
 PART_COLOURS = {
-    "compute": "#0072B2",
-    "exposed_transfer": "#D55E00",
-    "exposed_wait": "#F0E442",
-    "exposed_communication": "#882255",  # of runs whose communication is not split
-    "exposed_loader": "#E69F00",
-    "exposed_copies": "#CC79A7",
-    "idle_host_bound": "#7F7F7F",
-    "idle_other": "#CCCCCC",
-    "idle": "#BBBBBB",  # of runs whose idle time is not split
+    "compute": BLUE,
+    "exposed_transfer": VERMILLION,
+    "exposed_wait": YELLOW,
+    "exposed_communication": WINE,  # of runs whose communication is not split
+    "exposed_loader": BROWN,
+    "exposed_copies": PINK,
+    "idle_host_bound": DARK_GREY,
+    "idle_other": PALE_GREY,
+    "idle": MID_GREY,  # of runs whose idle time is not split
 }
 _LAYOUT: dict[str, Any] = {
     "margin": {"l": 64, "r": 16, "t": 96, "b": 56},
@@ -174,8 +185,8 @@ def growth(points: pd.DataFrame, title: str) -> Figure:
     order = [_shortened(name) for name in points["figure"]]
     traces = []
     for name, here, colour in (
-        ("longer in B", points[points["difference_ms"] > 0], "#D55E00"),
-        ("shorter in B", points[points["difference_ms"] <= 0], "#009E73"),
+        ("longer in B", points[points["difference_ms"] > 0], VERMILLION),
+        ("shorter in B", points[points["difference_ms"] <= 0], GREEN),
     ):
         if here.empty:
             continue

@@ -9,12 +9,13 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.display.colours import GREY
 from analysis.display.encoding import Encoding, levels
 from analysis.display.lines import Name, spread
 from analysis.display.panels import Grid, Panel
 from analysis.display.plots import Figure, beside_ticks, is_drawn, layout, plain_numbers
 
-_MARK = "#7F7F7F"  # of the totals
+_MARK = GREY  # of the totals
 
 
 def stacked(

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import plots
+from analysis.display.colours import GREEN, GREY, SKY, VERMILLION
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIDENCE, CONFIGURATION, NOMINAL, Metric, Rows, columns
 from analysis.display.numbers import signed
@@ -25,7 +26,7 @@ from profiling.errors import UserError
 
 MOST_BARS = 40  # configurations of the chart of changes, and kernels
 RESULTS = "results"  # the factor by which charts of both tell them apart
-_COLOURS = {"slower": "#D55E00", "faster": "#009E73", "no difference": "#7F7F7F", "too few runs": "#56B4E9"}
+_COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too few runs": SKY}
 METRICS = (
     CONFIGURATION,
     Metric("a", "median step duration in A, over its runs", "step A\nms"),

@@ -110,7 +110,7 @@ def write_figures(page: Page, report: Path, folder: Path, image_format: str) -> 
         files = [path for figure in figures for path in _write_words(figure, page, folder)]
     except OSError as error:
         raise UserError(f"cannot write figures to {folder}: {error.strerror}") from None
-    orders = [Order(f"figure-{figure.chart.id}", figure.width) for figure in figures]
+    orders = [Order(f"chart-{figure.chart.id}", figure.width) for figure in figures]
     try:
         images = draw(report, orders, image_format, _PNG_SCALE if image_format == "png" else 1.0)
     except UserError as error:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.display import plots
+from analysis.display.colours import BLACK
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
 from analysis.display.numbers import digits
@@ -24,7 +25,7 @@ from analysis.report.verdict import has_scaled, unscaled
 from analysis.report.views import as_view, called, facts
 from analysis.results.study import RECORDING, Study
 
-_LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": "#000000"}
+_LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": BLACK}
 
 
 def _scaling(context: Context) -> Content:

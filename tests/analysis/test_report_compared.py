@@ -17,9 +17,8 @@ from analysis.report.sides import Sides
 from analysis.results.load import load
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
-from tests.analysis.test_report_browser import Watched
+from tests.analysis.test_report_browser import Watched, assert_fits, violations
 from tests.analysis.test_report_browser import browser as browser  # a fixture
-from tests.analysis.test_report_sizes import settled
 from tests.profiling.test_convert import trace
 
 BEFORE_MS = {1: 100.0, 2: 110.0}
@@ -196,26 +195,44 @@ def test_worse_mixed_no_difference_and_too_few_runs_are_said(tmp_path, factors, 
     assert section(page, "changed-parts").text.startswith("Not available")
 
 
-@pytest.mark.long
-def test_one_filter_acts_on_both_sides_whose_axes_are_the_same(browser, page, tmp_path):
-    file = tmp_path / "report.html"
+@pytest.fixture(scope="module")
+def seen(browser, page, tmp_path_factory):
+    """The page, one side's charts beside the other's."""
+    file = tmp_path_factory.mktemp("page") / "report.html"
     file.write_text(render(page), encoding="utf-8")
     watched = Watched(browser, file, "#scaling&loader=synthetic", opened=False)
-    watched.page.click("#table summary")
+    yield watched
+    watched.page.close()
+
+
+@pytest.mark.long
+def test_one_filter_acts_on_both_sides_whose_axes_are_the_same(seen):
+    seen.page.click("#table summary")
     for side, configurations in (("a", 2), ("b", 2)):
-        assert watched.rows(f"{side}-table-0").count() == configurations
-    watched.drawn()
+        assert seen.rows(f"{side}-table-0").count() == configurations
+    seen.see("#chart-b-efficiency")
     ranges = "document.getElementById('chart-{}-efficiency').layout.{}.range"
     for axis in ("xaxis", "yaxis"):
-        of_a, of_b = (watched.page.evaluate(ranges.format(side, axis)) for side in "ab")
+        of_a, of_b = (seen.page.evaluate(ranges.format(side, axis)) for side in "ab")
         assert of_a == of_b and len(of_a) == 2
-    assert watched.lines("b-throughput") and watched.page.locator("#change summary").inner_text()
-    for width in (360, 768):
-        watched.page.set_viewport_size({"width": width, "height": 900})
-        settled(watched)
-        assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
-    assert watched.messages == []
-    watched.page.close()
+    assert seen.lines("b-throughput") and seen.page.locator("#change summary").inner_text()
+    assert seen.messages == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [360, 768, 1400])
+def test_both_sides_fit_any_width(seen, width):
+    assert_fits(seen, width)
+    assert seen.messages == []
+
+
+@pytest.mark.long
+@pytest.mark.wide
+def test_axe_finds_nothing_that_keeps_anyone_out_of_both_sides(seen):
+    seen.page.click("#open-all")
+    seen.settled()
+    assert violations(seen.page) == []
+    assert seen.messages == []
 
 
 # --- which paths are compared -----------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_a_run_whose_kernels_are_damaged_times_no_point(tmp_path: Path) -> None:
 def test_rows_are_of_their_own_table_where_one_before_it_was_found_unusable(tmp_path: Path) -> None:
     for number in range(3):
         write_pyprof(tmp_path, attributed=number + 1, name=PYPROF_NAME.replace("run_0", f"run_{number}"))
-    sql = "select sum(duration_ns) from {launches}"
+    sql = "select sum(ns) from {sums}"
     expected = {source.id: groups for source, groups in asked(load(tmp_path), sql)}
     assert len({groups.rows[0] for groups in expected.values()}) == 3
     study = load(tmp_path)
@@ -138,7 +138,7 @@ def test_what_was_not_read_ahead_in_time_is_read_when_it_is_asked(tmp_path: Path
 
     write_pyprof(tmp_path)
     study = load(tmp_path)
-    sql = "select count(*) from {launches}"
+    sql = "select sum(calls) from {sums}"
     monkeypatch.setattr(attributed, "ThreadPoolExecutor", Late)
     with attributed.reading_ahead(study, Question(sql)):
         pass

@@ -9,6 +9,7 @@ in which none runs: so these add up to the difference of the batch.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of
 from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.errors import UserError
+from profiling.workers import in_threads
 
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
 KINDS = ("slower", "faster", "more calls", "fewer calls", "new", "gone", "same")
@@ -103,23 +105,33 @@ def side_of(study: Study, source: Source, direction: str | None, by: Sequence[st
 
 
 def _wall_and_busy(source: Source) -> tuple[float | None, float | None]:
-    wall = busy = count = 0
-    for directory in [path.parent for path in source.tables("kernels")]:
-        batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
-        kernels = tables.read(directory, "kernels", ["batch_index", "start_ns", "duration_ns"])
-        # Launches without a duration, or with one below 0, are in no figure of kernels, nor here.
-        lasting = kernels.filter(pc.greater_equal(kernels["duration_ns"], 0))
-        if lasting["start_ns"].null_count:
-            return None, None
-        counted = batches["attributed"].to_numpy(zero_copy_only=False)
-        # Batches without a kernel are not those that kernels are divided by.
-        counted = counted & np.isin(batches["batch_index"].to_numpy(), kernels["batch_index"].drop_null())
-        windows = (batches["start_ns"].to_numpy()[counted], batches["end_ns"].to_numpy()[counted])
-        start = lasting["start_ns"].to_numpy()
-        busy += int(covered(windows, union(start, start + lasting["duration_ns"].to_numpy())).sum())
-        wall += int((windows[1] - windows[0]).sum())
-        count += len(windows[0])
-    return (wall / count / 1e6, busy / count / 1e6) if count else (None, None)
+    folders = [path.parent for path in source.tables("kernels")]
+    ranks = list(in_threads(_of_rank, folders))
+    known = [one for one in ranks if one is not None]
+    wall, busy, count = (sum(figures) for figures in zip((0, 0, 0), *known, strict=True))
+    if not count or len(known) < len(ranks):
+        return None, None
+    return wall / count / 1e6, busy / count / 1e6
+
+
+def _of_rank(directory: Path) -> tuple[int, int, int] | None:
+    """Of a rank's steps that have kernels the wall time, that in which one runs (ns), and how many they are.
+
+    None: not all of its kernels have a place in time.
+    """
+    batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
+    kernels = tables.read(directory, "kernels", ["batch_index", "start_ns", "duration_ns"])
+    # Launches without a duration, or with one below 0, are in no figure of kernels, nor here.
+    lasting = kernels.filter(pc.greater_equal(kernels["duration_ns"], 0))
+    if lasting["start_ns"].null_count:
+        return None
+    counted = batches["attributed"].to_numpy(zero_copy_only=False)
+    # Batches without a kernel are not those that kernels are divided by.
+    counted = counted & np.isin(batches["batch_index"].to_numpy(), kernels["batch_index"].drop_null())
+    windows = (batches["start_ns"].to_numpy()[counted], batches["end_ns"].to_numpy()[counted])
+    start = lasting["start_ns"].to_numpy()
+    busy = covered(windows, union(start, start + lasting["duration_ns"].to_numpy()))
+    return int((windows[1] - windows[0]).sum()), int(busy.sum()), len(windows[0])
 
 
 # --- kernel by kernel ---------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from analysis.display.metrics import (
     BATCH,
     IN_RUN,
@@ -271,8 +269,7 @@ def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
         "lateness_ms_high": median.high,
         "mean_lateness_ms": float(late.mean()),
         "late_pct": 100 * float(lateness.late[rank].mean()),
-        # Where ranks come together none is last.
-        "last_pct": 100 * float((late > np.delete(lateness.late_ns, rank, axis=0).max(axis=0) / 1e6).mean()),
+        "last_pct": 100 * float(lateness.last[rank].mean()),
         "held_up_ms": float(lateness.alone_ns[rank].mean()) / 1e6,
     }
 
