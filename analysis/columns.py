@@ -16,8 +16,8 @@ from profiling.errors import UserError, did_you_mean, run_command
 _HEAD = """# Columns
 
 The columns of each command's results in CSV, JSON, Parquet and DataFrames. Tables show some of them under
-shorter headings. `python -m analysis.columns > docs/columns.md` writes this page. `--help` and the report's
-tooltips come from the same definitions.
+shorter headings. `python -m analysis.columns > docs/columns.md` writes this page. A command's `--columns` and
+the report's tooltips come from the same definitions.
 
 Names end in their unit ({units}).
 

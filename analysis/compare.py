@@ -6,7 +6,8 @@
 
 For converted traces (one job on each side): one row per step duration, part, collective and kernel class.
 
-One row per configuration and quantity. A note names the devices of both sides if they differ.
+One row per configuration and quantity. A note names the devices of both sides if they differ; a note of one
+side begins with A or B.
 
 Each family of rows is tested separately. The families batch and combined decide the exit code: 1 if a row of
 theirs is slower by more than --threshold. Without a real difference, this happens in at most 5 % of
@@ -50,7 +51,8 @@ def main(words: list[str] | None = None) -> int:
     worse = regressed(figures, arguments.threshold)
     notes = [sentence(a, b, figures, arguments.threshold)]
     changed = [row for row in figures if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
-    parts = [Part(f"{arguments.b.name} compared with {arguments.a.name}", changed, shown(figures), _CAPTION)]
+    title = f"{arguments.b.name} (B) compared with {arguments.a.name} (A)"
+    parts = [Part(title, changed, shown(figures), _CAPTION)]
     if same_runs(a, b):
         parts = []  # a table of intervals would look like an answer
     studies[0].log.add(studies[1].log, studies[0].path.resolve() == studies[1].path.resolve())
@@ -73,16 +75,14 @@ def _of_traces(a: Study, b: Study, arguments: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser(
-        "python -m analysis.compare", output.described(__doc__, {**COLUMNS, **traced_difference.COLUMNS})
-    )
+    parser = make_parser("python -m analysis.compare", __doc__)
     parser.add_argument("a", type=Path, metavar="A", help="results before: a sweep, a run, or traces")
     parser.add_argument("b", type=Path, metavar="B", help="results after")
     parser.add_argument("--across", metavar="FIELD,...", help="fields in which A and B may differ")
     parser.add_argument(
         "--threshold", type=float, default=0.0, metavar="PCT", help="accepted slowdown of a step, %% [0]"
     )
-    return output.add_output_flags(parser)
+    return output.add_output_flags(parser, {**COLUMNS, **traced_difference.COLUMNS})
 
 
 _CAPTION = (

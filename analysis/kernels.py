@@ -8,9 +8,9 @@
     python -m analysis.kernels A --metric flops-efficiency --method published
 
 The corrected method (default) gives times per step and rank, in attributed steps only. For two runs, each
-kernel is slower, faster, new, gone or the same. The differences of these kinds sum to that of all kernels;
-with the time that kernels share and the time without a kernel, they sum to that of the step. The published
-method reads PyProf tables, by kernel name, largest first.
+kernel is slower, faster, called more or less often, new, gone or the same. The differences of these kinds sum
+to that of all kernels; with the time that kernels share and the time without a kernel, they sum to that of
+the step. The published method reads PyProf tables, by kernel name, largest first.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("python -m analysis.kernels", output.described(__doc__, COLUMNS))
+    parser = make_parser("python -m analysis.kernels", __doc__)
     parser.add_argument("path", type=Path, metavar="A", help="a run, a sweep, or a PyProf kernel table")
     parser.add_argument(
         "other", type=Path, metavar="B", nargs="?", help="a second run or table, to compare with the first"
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="the first N kernels of each run [all; table: 25 of one run, 5 of each of several]",
     )
-    return output.add_output_flags(parser)
+    return output.add_output_flags(parser, COLUMNS)
 
 
 def _by(arguments: argparse.Namespace) -> list[str]:

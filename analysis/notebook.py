@@ -8,7 +8,7 @@
     results.kernels(results.path / "run_...")         # a second path, where the command takes one
     results.charts()["scaling"]                       # plotly figures, by the section of the report
 
-A frame has all columns of the command's ``--help``. ``frame.attrs["meaning"]`` explains each column;
+A frame has all columns of the command's ``--columns``. ``frame.attrs["meaning"]`` explains each column;
 ``frame.attrs["notes"]`` holds the command's notes, failed runs included.
 """
 
@@ -106,12 +106,12 @@ class Question:
         of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
         metrics = [*of_command, *answer.columns]
         meaning = {name: metric.description for metric in metrics for name in metric.names if name in frame}
-        frame.attrs = {"meaning": meaning, "notes": [*answer.notes, *said_of_results]}
+        frame.attrs = {"meaning": meaning, "notes": [*answer.lead, *answer.notes, *said_of_results]}
         return frame
 
 
-# Flags that say where an answer goes and how it looks there: here it is a frame.
-_OF_A_TERMINAL = ("format", "help", "notes", "output")
+# Flags that say where an answer goes and how it looks there, or explain it: here it is a frame, which does.
+_OF_A_TERMINAL = ("columns", "format", "help", "notes", "output")
 
 
 def _flag(name: str, value: Setting | None) -> list[str]:

@@ -71,7 +71,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("python -m analysis.predict", output.described(__doc__, COLUMNS))
+    parser = make_parser("python -m analysis.predict", __doc__)
     parser.add_argument("path", type=Path, metavar="DIR|TABLE.csv", help="a sweep's results, or a CSV table")
     parser.add_argument(
         "--ranks",
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         help="GPUs per node [the most measured on one node; if all runs used one node, "
         f"{configurations.GPUS_OF_A_NODE}]",
     )  # fmt: skip
-    return output.add_output_flags(parser)
+    return output.add_output_flags(parser, COLUMNS)
 
 
 def _network(arguments: argparse.Namespace) -> Network:

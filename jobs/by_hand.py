@@ -15,7 +15,8 @@ from jobs import store
 from jobs.claims import OWNER
 from jobs.outcome import make_manifest
 from jobs.processes import Ended
-from jobs.run import OUTSIDE_FIELDS, Run
+from jobs.run import Run
+from jobs.run_fields import OUTSIDE_FIELDS
 from jobs.run_id import format_id, parse_id
 from jobs.store import Manifest
 from profiling import tables

@@ -1,15 +1,17 @@
-"""What does Slurm say of the cluster itself, in a job or on a login node: its name, a partition's nodes?"""
+"""What does Slurm say, in a job or on a login node: of the cluster, its partitions, queued and new jobs?"""
 
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from profiling.errors import UserError, did_you_mean
 
 _TIMEOUT_S = 10.0
 _ROW = "%P|%D|%c|%G"  # partition (* marks the default one), nodes, CPUs and generic resources of each
+# In what Slurm says of a job that it will never take as it is. Others may wait, e.g. for a reservation.
+_REFUSAL = re.compile(r"\binvalid\b|\bnot permitted\b|\bdenied to\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,46 @@ def on_compute_node(environment: Mapping[str, str]) -> bool:
     return "SLURMD_NODENAME" in environment
 
 
-def queued_jobs(comment: str, environment: Mapping[str, str]) -> list[str]:
-    """The ids of the user's jobs with this comment (``sbatch --comment``) that wait or run.
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job that waits or runs.
+
+    Attributes:
+        folder: in which it was submitted.
+        command: its script with the arguments, which Slurm joins by blanks.
+        comment: of ``sbatch --comment``.
+    """
+
+    id: str
+    folder: str
+    command: str
+    comment: str
+
+
+def queued_jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
+    """The user's jobs that wait or run.
 
     Raises:
         UserError: Slurm does not answer.
     """
     states = "--states=PENDING,RUNNING,SUSPENDED"
-    command = ["squeue", "--noheader", f"--user={os.getuid()}", states, "--format=%i|%k"]
-    rows = [row.strip().partition("|") for row in _ask(command, environment).splitlines()]
-    return [job for job, _, its_comment in rows if its_comment == comment]
+    command = ["squeue", "--noheader", f"--user={os.getuid()}", states, "--format=%i|%Z|%o|%k"]
+    rows = _ask(command, environment).splitlines()
+    return [QueuedJob(*(part.strip() for part in row.split("|", 3))) for row in rows if row.count("|") >= 3]
+
+
+def why_refused(words: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Why Slurm would refuse a job for good, e.g. for its account; "" if it would take it, or does not say.
+
+    Args:
+        words: of sbatch: its options, and the script.
+    """
+    try:
+        _ask(["sbatch", "--test-only", *words], environment)
+    except UserError as error:
+        why = re.sub(r"^.*?(sbatch: error: |allocation failure: )+", "", str(error))
+        return why if _REFUSAL.search(why) else ""
+    return ""
 
 
 def was_requeued(job: str, restarts: int, environment: Mapping[str, str]) -> bool:

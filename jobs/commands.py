@@ -67,7 +67,7 @@ def listing() -> str:
         lines += [f"  {module.rpartition('.')[2]:<{width}}  {question(module)}" for module in modules]
     lines += [
         "",
-        "scaleprof COMMAND --help explains a command, its flags and its columns;",
+        "scaleprof COMMAND --help explains a command and its flags, --columns the columns of its results;",
         "scaleprof COMMAND ... is python -m MODULE ..., e.g. python -m analysis.scaled DIR.",
     ]
     return "\n".join(lines)

@@ -86,18 +86,22 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
     """
     console = Console(stderr=True)
     possible, impossible = split_possible(execution, sweep_runs)
+    todo: list[SweepRun] = []
+    done_s: list[float] = []
+    for sweep_run in possible:
+        if execution.state(sweep_run) == "done":
+            done_s.append(execution.manifest_of_done(sweep_run).seconds)
+        else:
+            todo.append(sweep_run)
+    progress.print_outlook(console, execution.directory, len(todo), done_s)
     progress.print_excluded(console, [*excluded, *impossible])
-    todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]
-    commands = {}
+    commands = []
     for sweep_run in todo:
         directory = execution.running(sweep_run)
-        processes = execution.launcher.processes(
-            sweep_run.configuration, execution.command(sweep_run.configuration, directory), directory
-        )
-        commands[sweep_run.id] = [(process.environment, process.argv) for process in processes]
+        command = execution.command(sweep_run.configuration, directory)
+        processes = execution.launcher.processes(sweep_run.configuration, command, directory)
+        commands.append((sweep_run, processes))
     progress.print_commands(commands)
-    done = len(possible) - len(todo)
-    console.print(Text(f"{len(todo)} runs to do, {done} done, in {execution.directory}"), soft_wrap=True)
     refused = 0 if execution.sweep.unavailable == "skip" else len(impossible)
     progress.print_refused(console, refused)
     return refused

@@ -54,8 +54,7 @@ class Execution:
             self.directory, sweep_run.configuration, sweep_run.repetition, sweep_run.outside
         )
         if state == "done":
-            ended = self.running(sweep_run).with_name(f"{sweep_run.id}_ret_0")
-            before = store.read_record(ended / store.MANIFEST, Manifest).run
+            before = self.manifest_of_done(sweep_run).run
             for name in Run.model_fields:
                 old, new = getattr(before, name), getattr(sweep_run.configuration, name)
                 if old != new:
@@ -64,6 +63,11 @@ class Execution:
                         "give the sweep another name, or another --out"
                     )
         return state
+
+    def manifest_of_done(self, sweep_run: SweepRun) -> Manifest:
+        """What a run that is done says of itself."""
+        ended = self.running(sweep_run).with_name(f"{sweep_run.id}_ret_0")
+        return store.read_record(ended / store.MANIFEST, Manifest)
 
 
 def _watched(run: Run) -> list[str]:

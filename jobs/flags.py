@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from jobs.run import Run, as_text, make_run, parse_value, wrong_values
+from jobs.run import Run, make_run
+from jobs.run_values import as_text, parse_value, wrong_values
 from jobs.validation import literal_options
 from profiling.arguments import Help, Parser
 from profiling.errors import Mistakes, UserError

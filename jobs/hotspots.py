@@ -29,7 +29,9 @@ from jobs.launchers.local import Local
 from jobs.machine import Machine, this_machine
 from jobs.processes import become, stopped_in_order
 from jobs.progress import describe
-from jobs.run import OUTSIDE_FIELDS, Run, make_run, parse_value
+from jobs.run import Run, make_run
+from jobs.run_fields import OUTSIDE_FIELDS
+from jobs.run_values import parse_value
 from jobs.studies import check_output
 from jobs.sweep_file import Sweep, SweepRun, expand, parse_only, read_sweep, select
 from profiling import tables

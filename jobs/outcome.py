@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from jobs import machine, store
@@ -108,25 +108,29 @@ def why_not_right(run: Run, reports: Sequence[RankReport], directory: Path) -> s
 
 
 def speed_of(directory: Path, run: Run) -> str:
-    """How fast a run was, by the later half of rank 0's steps: ``about 421 ms per step, 76.1 images/s``.
+    """How fast a run was: ``about 421 ms per step, 76.1 images/s (median of the last 12 steps)``.
 
-    For the user who watches a sweep; an analysis finds the warmup, and the slowest rank. Steps that the
-    profiler recorded count only where there are no others. "" if the table has no times.
+    Both numbers are of the median step, of the later half of rank 0's. For the user who watches a sweep; an
+    analysis finds the warmup, and the slowest rank. Steps that the profiler recorded count only where there
+    are no others. "" if the table has no times.
 
     Raises:
         UserError: there is no such table.
     """
     table = tables.read(tables.rank_directory(directory, 0), "batches", ["start_ns", "end_ns", "attributed"])
     rows = [row for row in table.to_pylist() if None not in (row["start_ns"], row["end_ns"])]
-    counted = [row for row in rows if not row["attributed"]] or rows
-    steps = [row["end_ns"] - row["start_ns"] for row in counted[len(counted) // 2 :]]
-    if not steps:
+    if not rows:
         return ""
-    a_step = f"about {_short(median(steps) / 1e6)} ms per step"
-    if run.program:  # how many samples a step has is in its table, where it is known
-        return a_step
-    images_per_s = run.batch * run.world_size * 1e9 / fmean(steps)
-    return f"{a_step}, {_short(images_per_s)} images/s"
+    unrecorded = [row for row in rows if not row["attributed"]]
+    counted = unrecorded or rows
+    later = counted[len(counted) // 2 :]
+    step_ns = median(row["end_ns"] - row["start_ns"] for row in later)
+    speed = f"about {_short(step_ns / 1e6)} ms per step"
+    if not run.program:  # how many samples a step of a program has is in its table, where it is known
+        speed += f", {_short(run.batch * run.world_size * 1e9 / step_ns)} images/s"
+    apart = "unrecorded " if 0 < len(unrecorded) < len(rows) else ""
+    which = f"median of the last {len(later)} {apart}steps" if len(later) > 1 else f"the last {apart}step"
+    return f"{speed} ({which})"
 
 
 def _short(value: float) -> str:

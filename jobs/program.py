@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.run import FILLING, STARTING, Run, as_text, fields_of
+from jobs.run import Run
+from jobs.run_fields import FILLING, STARTING, fields_of
+from jobs.run_values import as_text
 from profiling.errors import UserError, did_you_mean
 
 # What a factor of the user's cannot be called: it would be taken for something else.

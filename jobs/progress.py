@@ -4,18 +4,23 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from jobs.launchers.base import Process
 from jobs.program import name_of
-from jobs.run import ROLES, Run, as_text, is_default
+from jobs.run import Run
+from jobs.run_fields import ROLES, is_default
+from jobs.run_values import as_text
 from jobs.sweep_file import Excluded, Result, SweepRun
 
 _REDRAW_S = 0.2
+_WIDTH_OF_COMMANDS = 100
 # Most sweeps set these once for all their runs; of those that they vary some are in a run's words anyway.
 _OF_ALL_RUNS = (
     "nodes", "gpus_per_node", "model", "loader", "batch", "grad", "batches", "attribute_from", "device",
@@ -162,12 +167,50 @@ def print_excluded(console: Console, excluded: Sequence[Excluded]) -> None:
         console.print(Text(f"left out {line}", style="yellow"), soft_wrap=True)
 
 
-def print_commands(commands: Mapping[str, Sequence[tuple[Mapping[str, str], list[str]]]]) -> None:
+def print_outlook(console: Console, directory: Path, todo: int, done_s: Sequence[float]) -> None:
+    """What a sweep would do, in a line: how many runs, where, and about how long it would take.
+
+    Args:
+        done_s: how long each run took that is done; the others are taken to be as long.
+    """
+    left = f" ({in_words(todo * fmean(done_s))})" if todo and done_s else ""
+    text = f"{todo} run{'' if todo == 1 else 's'} to do{left}, {len(done_s)} done, in {directory}"
+    console.print(Text(text, style="bold"), soft_wrap=True)
+
+
+def print_commands(commands: Sequence[tuple[SweepRun, Sequence[Process]]]) -> None:
     """A dry run: for each run its processes as one can paste them into a shell. On standard output."""
-    for run_id, processes in commands.items():
-        print(f"# {run_id}")
-        for environment, argv in processes:
-            print(shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *argv]))
+    for number, (sweep_run, (first, *others)) in enumerate(commands, start=1):
+        print(f"\n# {number} of {len(commands)}: {_with_repetition(sweep_run)} ({sweep_run.id})")
+        print(_pasteable(first))
+        for process in others:
+            if process.argv == first.argv:
+                own = dict(process.environment.items() - first.environment.items())
+                print(f"# at the same time, the same with {' '.join(sorted(_assignments(own)))}")
+            else:
+                print(_pasteable(process))
+
+
+def _assignments(environment: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in environment.items()]
+
+
+def _pasteable(process: Process) -> str:
+    """A process as a shell takes it, in short lines; paths below this folder are relative to it."""
+    here = f"{Path.cwd()}/"
+    argv = [re.sub(rf"^(--[a-z-]+=)?{re.escape(here)}", r"\1", word) for word in process.argv]
+    environment = ["env", *_assignments(process.environment)] if process.environment else []
+    parts = [part for part in (environment, argv) if part]
+    return " \\\n  ".join(" \\\n    ".join(_lines(map(shlex.quote, part))) for part in parts)
+
+
+def _lines(words: Iterable[str]) -> list[str]:
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(word) >= _WIDTH_OF_COMMANDS:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return lines
 
 
 def print_refused(console: Console, refused: int) -> None:

@@ -2,23 +2,24 @@
 
 :class:`Run` is the one definition of every option: the flags of ``python -m train``, the keys of a sweep's
 YAML, the columns of the analysis and the documentation are its fields. What a run is called:
-:mod:`jobs.run_id`.
+:mod:`jobs.run_id`; what its fields are to others: :mod:`jobs.run_fields`; a value as text:
+:mod:`jobs.run_values`.
 """
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from jobs.backends import BACKENDS
+from jobs.combinations import why_no_graph, why_no_mode, why_not_dp
 from jobs.loaders import LOADERS
 from jobs.schedule import parse_schedule, why_no_schedule
-from jobs.validation import explain, literal_options, problems_of
-from profiling.errors import UserError, did_you_mean
-from profiling.tools import STARTED, check_mode
+from jobs.validation import explain
+from profiling.errors import UserError
+from profiling.tools import STARTED
 
 # Else pydantic looks for plugins in every installed package, which takes each command 0.1 s.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -35,12 +36,6 @@ else:  # what there is of each is said in one place
 
 # DDP builds its buckets anew in the first steps and times ten of them, which no graph can hold.
 STEPS_BEFORE_GRAPH = 11
-# The fields that make the id, in its order.
-ID_FIELDS = (
-    "nodes", "gpus_per_node", "network", "profile", "workers", "model", "loader", "batch", "grad", "compute",
-)  # fmt: skip
-# Those of a run of a program: our own training loop's would say what is not so.
-PROGRAM_ID_FIELDS = ID_FIELDS[:4]
 
 
 @dataclass(frozen=True)
@@ -202,62 +197,37 @@ class Run(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Run":
-        if self.attribute_from is not None and self.attribute_from >= self.batches:
-            raise ValueError(
-                f"attribute_from ({self.attribute_from}) must be less than batches ({self.batches})"
-            )
-        if self.profile_schedule and (
-            wrong := why_no_schedule(self.profile_schedule, self.profile, self.batches, self.attribute_from)
-        ):
-            raise ValueError(wrong)
-        if self.backend == "dp":
-            self._check_dp()
-        if self.graph:
-            self._check_graph()
-        if self.backend == "single" and self.world_size > 1:
-            raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
-        if self.backend == "horovod" and self.grad == "bf16":
-            raise ValueError("Horovod does not support bf16 gradients; use grad fp16 or backend ddp")
-        if self.profile_mode != "auto":
-            _check_profile(self.profile, self.profile_mode)
-        if self.device == "cpu" and (instead := LOADERS[self.loader].on_cpu):
-            raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use {instead}")
+        if why := self._why_inconsistent():
+            raise ValueError(why)
         return self
 
-    def _check_graph(self) -> None:
-        if self.device == "cpu":
-            raise ValueError("graph true needs a GPU; on device cpu use graph false")
-        if self.backend in ("dp", "horovod"):
-            raise ValueError(
-                f"graph true: backend {self.backend} cannot be captured in a CUDA graph; use ddp or single"
-            )
-        if self.compile in ("max-autotune", "reduce-overhead"):
-            raise ValueError(
-                f"compile {self.compile} makes CUDA graphs itself; with graph true use compile true or false"
-            )
-        first = STEPS_BEFORE_GRAPH
-        if self.batches <= first:
-            raise ValueError(
-                f"graph true: the first {first} steps run without it; use batches {first + 1} or more"
-            )
-        begins = self.recordings[0].start - self.profiler_warm_up
-        if self.profile != "none" and begins < first:
-            raise ValueError(
-                f"graph true: the first {first} steps run without it, and the profiler would start at step "
-                f"{begins}; use attribute_from {first} or more"
-            )
+    def _why_inconsistent(self) -> str:
+        """Which of the values do not go together, in one line; "" if all do."""
+        if self.attribute_from is not None and self.attribute_from >= self.batches:
+            return f"attribute_from ({self.attribute_from}) must be less than batches ({self.batches})"
+        if self.profile_schedule and (
+            why := why_no_schedule(self.profile_schedule, self.profile, self.batches, self.attribute_from)
+        ):
+            return why
+        if self.backend == "dp" and (
+            why := why_not_dp(self.nodes, self.grad, self.channels_last, self.compile)
+        ):
+            return why
+        if self.graph and (why := self._why_no_graph()):
+            return why
+        if self.backend == "single" and self.world_size > 1:
+            return f"backend single is for one rank, not {self.world_size}; use ddp"
+        if self.backend == "horovod" and self.grad == "bf16":
+            return "Horovod does not support bf16 gradients; use grad fp16 or backend ddp"
+        if self.profile_mode != "auto" and (why := why_no_mode(self.profile, self.profile_mode)):
+            return why
+        if self.device == "cpu" and (instead := LOADERS[self.loader].on_cpu):
+            return f"loader {self.loader} needs a GPU; on device cpu use {instead}"
+        return ""
 
-    def _check_dp(self) -> None:
-        if self.nodes > 1:
-            raise ValueError(f"backend dp drives the GPUs of one node, not of {self.nodes}; use ddp")
-        if self.grad != "fp32":
-            raise ValueError(f"backend dp sums gradients in fp32; for grad {self.grad} use ddp")
-        if self.channels_last:
-            raise ValueError("backend dp copies weights to the other GPUs as NCHW; for channels_last use ddp")
-        if self.compile:
-            raise ValueError(
-                "backend dp copies the model to each GPU, which a compiled model does not allow; use ddp"
-            )
+    def _why_no_graph(self) -> str:
+        starts = self.recordings[0].start - self.profiler_warm_up if self.profile != "none" else None
+        return why_no_graph(self.device, self.backend, self.compile, self.batches, starts, STEPS_BEFORE_GRAPH)
 
     def __hash__(self) -> int:
         return hash(self.model_dump_json())  # factors are a dict, which has none
@@ -316,55 +286,11 @@ class Run(BaseModel):
         return parse_schedule(self.profile_schedule).warm_up if self.profile_schedule else 0
 
 
-def _check_profile(profile: str, mode: str) -> None:
-    try:
-        check_mode(profile, mode)
-    except UserError as error:
-        raise ValueError(str(error)) from None
-
-
-ROLES: Mapping[str, Role] = {
-    name: next(one for one in of.metadata if isinstance(one, Role)) for name, of in Run.model_fields.items()
-}
-
-
-# How an answer names a factor of a program's own: nothing that is measured is called so.
-FACTOR = "factors."
-
-
-def fields_of(*kinds: str) -> tuple[str, ...]:
-    """The fields of such roles (:class:`Role`), in their order."""
-    return tuple(name for name, role in ROLES.items() if role.kind in kinds)
-
-
-# What a run of a program has of them. These take effect whatever it is: how it is started, ended, recorded.
-STARTING = (
-    *fields_of("size", "length"),
-    *("network", "device", "threads", "profile", "profile_mode", "profile_kernels", "attribute_from"),
-)
-# And these, if its command names them. All others are our own training loop's.
-FILLING = ("batch", "data", "workers", "seed")
-
-
-def own_names(*fields: Mapping[str, Any]) -> list[str]:
-    """The factors of programs' own among the fields of runs, as answers name them; each once."""
-    return [name for name in dict.fromkeys(name for one in fields for name in one) if name.startswith(FACTOR)]
-
-
-# Fields that are not in the id; a sweep that varies one appends it.
-OUTSIDE_FIELDS = tuple(name for name in Run.model_fields if name not in (*ID_FIELDS, "factors"))
-
-
-def is_default(name: str, value: Any) -> bool:
-    """Whether a field has the value that it has where nobody sets it."""
-    return name in Run.model_fields and bool(Run.model_fields[name].default == value)
-
-
 def make_run(values: Mapping[str, Any], where: str = "") -> Run:
     """A validated Run.
 
     Args:
-        values: field -> value, of the field's own type (as YAML or :func:`parse_value` gives them).
+        values: field -> value, of the field's own type (as YAML gives them, or :mod:`jobs.run_values`).
         where: what the values are of, for the message, e.g. ``configs/quick.yaml``.
 
     Raises:
@@ -374,43 +300,3 @@ def make_run(values: Mapping[str, Any], where: str = "") -> Run:
         return Run.model_validate(dict(values))
     except ValidationError as error:
         raise UserError((f"{where}: " if where else "") + explain(error, Run)) from None
-
-
-def wrong_values(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with values of fields, each taken by itself: a line each."""
-    try:
-        Run.model_validate(dict(values))
-    except ValidationError as error:
-        # Whether values go together shows only where all of a run's are known.
-        return [problem.text for problem in problems_of(error, Run) if problem.place]
-    return []
-
-
-def as_text(value: Any) -> str:
-    """A value as ids and flags write it; the inverse of :func:`parse_value`."""
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-@cache
-def _adapter(name: str) -> TypeAdapter:
-    annotation: Any = Run.model_fields[name].annotation
-    return TypeAdapter(annotation)
-
-
-def parse_value(name: str, text: str) -> Any:
-    """``text`` (a flag's value, a part of an id) as a value of the type of Run's field ``name``.
-
-    Raises:
-        UserError: no such field, or no value of its type.
-    """
-    if name not in Run.model_fields:
-        raise UserError(f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
-    annotation: Any = Run.model_fields[name].annotation
-    if text == "" and type(None) in get_args(annotation):
-        return None
-    try:
-        return _adapter(name).validate_strings(text)
-    except ValidationError:
-        options = literal_options(annotation)
-        hint = did_you_mean(text, options) if options else f": {Run.model_fields[name].description}"
-        raise UserError(f"invalid {name} {text!r}{hint}") from None

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
 
-from jobs.run import FILLING, ID_FIELDS, PROGRAM_ID_FIELDS, STARTING, Run, as_text, make_run, parse_value
+from jobs.run import Run, make_run
+from jobs.run_fields import FILLING, ID_FIELDS, PROGRAM_ID_FIELDS, STARTING
+from jobs.run_values import as_text, parse_value
 from profiling.errors import UserError
 
 _SIZED = r"(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<network>[A-Za-z]+)_(?P<profile>[a-z]+)"

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.cluster import cluster_name, on_compute_node, partition
+from jobs.cluster import cluster_name, on_compute_node, partition, why_refused
 from jobs.launchers.base import ROOT
-from jobs.site import Network, Site, find_site, why_no_modules
+from jobs.site import Network, Site, find_site, sbatch_words, why_no_modules
 from profiling.errors import UserError
 from profiling.presence import Presence
 
@@ -41,6 +41,11 @@ def _cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
     """What Slurm says alike on every node."""
     if shutil.which("sinfo", path=environment.get("PATH")):
         yield replace(_partition(site, environment), required=True)
+    options = sbatch_words(site)
+    if why := why_refused([*options, "--wrap=true"], environment):
+        detail = f"Slurm refuses {' '.join(options) or 'jobs without options'}: {why}"
+        remedy = f"correct `partition`, `account`, `qos`, `reservation` or `sbatch` in {site.where}"
+        yield Presence("jobs", False, detail, remedy, required=True)
 
 
 def _node(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:

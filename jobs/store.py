@@ -21,7 +21,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from jobs.run import FACTOR, Run
+from jobs.run import Run
+from jobs.run_fields import FACTOR
 from jobs.run_id import format_id
 from profiling.errors import UserError
 from profiling.whole_file import whole_file

@@ -1,8 +1,8 @@
 """Submit a sweep as one Slurm job for each number of nodes; slurm/submit.sh is how users call it.
 
 What would end the jobs at their start is found before the first is queued: a wrong sweep or site file, a
-network or modules that are not there, no data, a partition with too few nodes, CPUs or GPUs. (CHECK=no: where
-compute nodes have what a login node lacks.)
+network or modules that are not there, no data, a partition with too few nodes, CPUs or GPUs, an account, QOS
+or reservation that Slurm refuses. (CHECK=no: where compute nodes have what a login node lacks.)
 
 A sweep whose jobs are queued or running is not submitted again: two might run at the same time. (AGAIN=yes:
 it is submitted.)
@@ -20,15 +20,24 @@ from pathlib import Path
 from rich.console import Console
 
 from jobs import progress, sweep
-from jobs.cluster import queued_jobs
+from jobs.cluster import QueuedJob, queued_jobs, why_refused
 from jobs.execute import print_plan, split_possible
 from jobs.execution import ROOT, Execution
 from jobs.launchers.slurm import Slurm
 from jobs.site import CHOOSE, find_site, sbatch_words
-from jobs.sweep_file import SweepRun
+from jobs.sweep_file import SweepRun, read_sweep
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 _DRY_RUN = "--dry-run"
+_SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
+_SWEEP_OF_SCRIPT = "configs/resnet50.yaml"  # that it runs if none is named
+# sbatch's options of what Slurm may refuse; each is a variable, too: SBATCH_ACCOUNT.
+_OPTIONS = {
+    "partition": ("-p", "--partition"),
+    "account": ("-A", "--account"),
+    "qos": ("-q", "--qos"),
+    "reservation": ("--reservation",),
+}
 
 # Starts a job of these words of sbatch, with these variables; what it is to the user; returns its id.
 Start = Callable[[Sequence[str], Mapping[str, str], str], str]
@@ -53,10 +62,8 @@ def main() -> int:
     if checked:
         sweep.check_modules(site)
     sweep.announce(asked, site)
-    # As sbatch takes it: what is typed comes before what is set, and both before its own default.
-    wanted = (
-        option(words.of_sbatch, "-p", "--partition") or site.partition or os.environ.get("SBATCH_PARTITION")
-    )
+    options = [*sbatch_words(site), *words.of_sbatch]
+    wanted = asked_of_sbatch("partition", options)
     launcher = Slurm.open(site.model_copy(update={"partition": wanted}), os.environ)
     # From within a job, too, others are submitted.
     execution = asked.execution(replace(launcher, allocation=None).planned(), arguments)
@@ -66,11 +73,13 @@ def main() -> int:
     if not counts:
         print(f"all {len(sweep_runs)} runs of {asked.directory} are done: nothing to submit")
         return EXIT_DONE
+    if checked:
+        check_accepted(options, max(counts))
     if not words.dry_run and os.environ.get("AGAIN") != "yes":
         check_not_queued(asked.directory)
     variables = {CHOOSE: arguments.site} if arguments.site else {}
     start = printed() if words.dry_run else submitted
-    submit(counts, words, sbatch_words(site), asked.directory, variables, start)
+    submit(counts, options, words, asked.directory, variables, start)
     if words.dry_run:
         print_plan(execution, sweep_runs, asked.excluded)
         print("dry run: nothing was submitted", file=sys.stderr)
@@ -120,6 +129,11 @@ def option(words: Sequence[str], *names: str) -> str | None:
     return value
 
 
+def asked_of_sbatch(name: str, options: Sequence[str]) -> str | None:
+    """What sbatch is asked for, of :data:`_OPTIONS`: what is typed counts before what is set."""
+    return option(options, *_OPTIONS[name]) or os.environ.get(f"SBATCH_{name.upper()}")
+
+
 def possible_runs(execution: Execution, asked: sweep.Request) -> list[SweepRun]:
     """The runs that can start in jobs of this site.
 
@@ -154,9 +168,11 @@ def check_not_queued(directory: Path) -> None:
         AlreadyQueued: it names the jobs.
     """
     try:
-        jobs = queued_jobs(comment_of(directory), os.environ)
+        queued = queued_jobs(os.environ)
     except UserError:
         return  # sbatch itself says what is wrong with Slurm
+    ours = comment_of(directory)
+    jobs = [job.id for job in queued if job.comment == ours or results_of(job) == directory.resolve()]
     if jobs:
         which, are = ("jobs", "are") if len(jobs) > 1 else ("job", "is")
         raise AlreadyQueued(
@@ -165,10 +181,40 @@ def check_not_queued(directory: Path) -> None:
         )
 
 
+def results_of(job: QueuedJob) -> Path | None:
+    """Where the results of ``sbatch slurm/sweep.sh ...`` go; None for a job of another script."""
+    script, *words = job.command.split() or [""]
+    if Path(job.folder, script).resolve() != _SWEEP_SCRIPT:
+        return None
+    try:
+        arguments = sweep.parser().parse_args(words or [_SWEEP_OF_SCRIPT])
+        return Path(job.folder, arguments.out, read_sweep(Path(job.folder, arguments.config)).name).resolve()
+    except UserError:
+        return None  # its sweep file is no longer there, or no longer right
+
+
+def check_accepted(options: Sequence[str], nodes: int) -> None:
+    """Refuse jobs that Slurm would refuse: the account, QOS or reservation is wrong, for example.
+
+    Args:
+        options: of sbatch.
+        nodes: of the largest job.
+
+    Raises:
+        UserError: it says why, and names what the options ask for.
+    """
+    why = why_refused([*options, f"--nodes={nodes}", str(_SWEEP_SCRIPT)], os.environ)
+    if not why:
+        return
+    values = {name: asked_of_sbatch(name, options) for name in _OPTIONS}
+    named = ", ".join(f"{name} {value!r}" for name, value in values.items() if value)
+    raise UserError(f"Slurm refuses the jobs: {why} ({named or 'no partition or account is given'})")
+
+
 def submit(
     counts: Sequence[int],
+    options: Sequence[str],
     words: Words,
-    of_site: Sequence[str],
     directory: Path,
     variables: Mapping[str, str],
     start: Start,
@@ -176,14 +222,14 @@ def submit(
     """Start a job for each number of nodes and, when all have ended, one that writes the report.
 
     Args:
-        of_site: options of sbatch that the site file gives; those that the user has typed come after them.
+        options: of sbatch: those that the site file gives, then those that the user has typed.
         directory: where the results go.
         variables: of all jobs.
     """
     at_once = os.environ.get("AT_ONCE") == "yes"
     # A comment of the site's or the user's (for accounting) takes the place of ours: sbatch heeds the last.
     comment = [] if "SBATCH_COMMENT" in os.environ else [f"--comment={comment_of(directory)}"]
-    begin = ["sbatch", "--parsable", *comment, *of_site, *words.of_sbatch]
+    begin = ["sbatch", "--parsable", *comment, *options]
     of_sweep = list(_without_nodes(words.of_sweep))
     ids: list[str] = []
     try:

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobs import program
-from jobs.run import Profile, Run, Value, as_text, make_run, parse_value, wrong_values
+from jobs.run import Profile, Run, Value, make_run
 from jobs.run_id import format_id, id_fields
+from jobs.run_values import as_text, parse_value, wrong_values
 from jobs.validation import Problem, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, did_you_mean_file

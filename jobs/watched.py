@@ -17,7 +17,8 @@ import psutil
 from jobs import by_hand, store
 from jobs.outcome import make_manifest
 from jobs.processes import Ended
-from jobs.run import LONGEST_PROGRAM, Run, make_run, wrong_values
+from jobs.run import LONGEST_PROGRAM, Run, make_run
+from jobs.run_values import wrong_values
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError

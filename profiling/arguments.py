@@ -1,9 +1,12 @@
-"""A parser of a command's flags: wrong use is one line, with the near miss named."""
+"""A parser of a command's flags: wrong use is one line, with the near miss named.
+
+``--help`` is short. What a reader looks up, a command prints by a flag of its own (:class:`Explain`).
+"""
 
 import argparse
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from profiling.errors import Mistakes, UserError, did_you_mean
@@ -46,6 +49,18 @@ def _wrapped(block: str, width: int) -> str:
         pieces += textwrap.wrap(command, width, subsequent_indent=_BELOW, break_on_hyphens=False)
         pieces += textwrap.wrap(" ".join(what), width, initial_indent=_BELOW, subsequent_indent=_BELOW)
     return "\n".join(pieces)
+
+
+class Explain(argparse.Action):
+    """A flag that prints a text and ends the command, as ``--help`` does: whatever else is on the line."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, text: Callable[[], str], help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+        self._text = text
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(self._text())
+        parser.exit()
 
 
 class Parser(argparse.ArgumentParser):

@@ -57,6 +57,12 @@ def launch_of(environment: Mapping[str, str]) -> str:
     return "/".join(environment.get(name, "") for name in _LAUNCHES).strip("/")
 
 
+def is_restarted(environment: Mapping[str, str]) -> bool:
+    """Whether this launch repeats an earlier one: torchrun's after a rank has failed, or a requeued job."""
+    counts = (environment.get(name, "") for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+    return any(count.isdecimal() and int(count) > 0 for count in counts)
+
+
 def read_identity(environment: Mapping[str, str]) -> Identity:
     """What a launcher wrote into ``environment``; one rank of one where there was no launcher.
 

@@ -126,7 +126,7 @@ class ProgramRange:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _listener().pop(self._name)
+        _listener().pop(self._name, whole=kind is None)
 
 
 step, load, forward, backward, update = (
@@ -145,10 +145,10 @@ class _Collectors:
         if name in self._ranges:
             self._ranges[name].__enter__()
 
-    def pop(self, name: str) -> None:
+    def pop(self, name: str, whole: bool) -> None:
         if name in self._ranges:
             self._ranges[name].__exit__(None, None, None)
-        elif name == STEP:
+        elif name == STEP and whole:
             self._markers.end_of_batch()
 
 
@@ -157,7 +157,8 @@ class Listener(Protocol):
 
     def push(self, name: str) -> None: ...
 
-    def pop(self, name: str) -> None: ...
+    def pop(self, name: str, whole: bool) -> None:
+        """The range ends; not ``whole``: it failed, as by the StopIteration of a loader at its end."""
 
 
 _LISTENER: list[Listener] = []

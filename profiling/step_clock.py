@@ -127,10 +127,23 @@ class DeviceClock:
         return (elapsed_ns + self._epoch_ns)[1:-1]
 
 
-def open_clock(device_type: str) -> Clock:
-    """The clock on which stages of a device run."""
+def open_clock(device_type: str, index: int | None = None) -> Clock:
+    """The clock on which stages of a device run.
+
+    Args:
+        index: of the GPU, where it need not be the current one.
+    """
     if device_type == "cpu":
         return HostClock()
     import torch
 
-    return DeviceClock(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
+    if index is None:
+        return DeviceClock(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
+
+    class Event(torch.cuda.Event):
+        """An event in the current stream of one GPU, whichever GPU is the current one."""
+
+        def record(self, stream: Any = None) -> None:
+            super().record(stream or torch.cuda.current_stream(index))
+
+    return DeviceClock(lambda: Event(enable_timing=True), lambda: torch.cuda.synchronize(index))

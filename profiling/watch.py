@@ -17,7 +17,6 @@ import os
 import shlex
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,12 +37,13 @@ from profiling.errors import (
     run_command,
     said_by_rank_0,
 )
-from profiling.identity import Identity, read_identity
+from profiling.identity import Identity, is_restarted, read_identity
 from profiling.stacks import write_stacks_at_signal
-from profiling.tools import STARTED, Options, open_capture
+from profiling.tools import STARTED, Options, check_mode, open_capture
 from profiling.watching.facts import leave_group
 from profiling.watching.program import Program, hidden, when_imported
 from profiling.watching.program import __file__ as program_file
+from profiling.watching.steps import Steps
 from profiling.watching.watched import (
     Enough,
     Wanted,
@@ -52,7 +52,7 @@ from profiling.watching.watched import (
     findings_of,
     usual_samples,
 )
-from profiling.wrap import has_gpu, run_wrapped, wraps
+from profiling.wrap import check_can_start, has_gpu, run_wrapped, wraps
 
 # Without --batches: what a profiler records.
 FIRST_RECORDED, RECORDED = 10, 20
@@ -93,11 +93,12 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Program]:
     )
     add("program", nargs=argparse.REMAINDER, help="your script and its arguments")
     given = parser.parse_args(arguments)
-    words = given.module or given.program
+    words = given.module or given.program[given.program[:1] == ["--"] :]
     if not words:
         raise UserError("no program: give a script or -m MODULE, e.g. python -m profiling.watch my_train.py")
     if given.profile not in STARTED:
         raise UserError(f"invalid --profile {given.profile!r}{did_you_mean(given.profile, STARTED)}")
+    check_mode(given.profile, given.profile_mode)
     if given.batches and given.attribute_from is not None and given.attribute_from >= given.batches:
         raise UserError(
             f"--attribute-from {given.attribute_from} must be less than --batches {given.batches}"
@@ -145,7 +146,12 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = wanted_of(given)
     if mine and wraps(given.profile):
         words = sys.argv[1:] if arguments is None else arguments
-        ended = Ended(_under_profiler(given, words, out, me, wanted))
+        first = wanted.recordings[0].start
+        options = Options(given.profile_mode, "", first, has_gpu(), me.size, me.rank)
+        with said_by_rank_0(me.local_rank):
+            check_can_start(given.profile, options)
+        inside = ["-m", "profiling.watch", "--inside", f"--out={out}", *words]
+        ended = Ended(run_wrapped(given.profile, inside, out, options, given.keep_raw))
     else:
         ended = _watched(given, program, out, me, wanted)
     if mine and me.rank == 0 and (tables.rank_directory(out, 0) / RANK_REPORT).exists():
@@ -157,22 +163,26 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
     """Run the program in this process, and write what was seen of this rank."""
     directory = tables.rank_directory(out, me.rank)
     directory.mkdir(parents=True, exist_ok=True)
-    capture = open_capture(given.profile, directory, me.rank, given.keep_raw, given.profile_mode)
+    with said_by_rank_0(me.local_rank):
+        capture = open_capture(given.profile, directory, me.rank, given.keep_raw, given.profile_mode)
     in_sweep = not by_hand.is_by_hand(given.out)
     if in_sweep:  # which looks at how far its runs are, and asks one that hangs where it is
         write_stacks_at_signal(directory / STACKS)
     progress = _progress(wanted.batches) if in_sweep and me.rank == 0 else None
     watch = Watch(wanted, capture, progress)
+    process = os.getpid()
     with hidden(("jobs",)):
         when_imported("torch", watch.hooks.attach)
         code, reason = _run(program)
-        steps = watch.stop()
+        if os.getpid() != process:  # one that the program has forked ends here, too
+            sys.exit(code)
+        steps, why_none = _steps_of(watch, bool(code))
     if steps is None:
         if not code:
             with said_by_rank_0(me.rank):
                 raise Nothing(f"no results: {_why_nothing()}")
         if me.rank == 0:
-            _say(f"no results: {reason}, before its first step")
+            _say(f"no results: {reason}{why_none}")
         return Ended(code)
     findings = [*capture.write(), *findings_of(watch, steps)]
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
@@ -187,14 +197,15 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
     return Ended(code, reason)
 
 
-def _under_profiler(
-    given: argparse.Namespace, words: list[str], out: Path, me: Identity, wanted: Wanted
-) -> int:
-    """Run this command under a profiler that watches a process from outside; the exit code."""
-    first = wanted.recordings[0].start
-    options = Options(given.profile_mode, "", first, has_gpu(), me.size, me.rank)
-    inside = ["-m", "profiling.watch", "--inside", f"--out={out}", *words]
-    return run_wrapped(given.profile, inside, out, options, given.keep_raw)
+def _steps_of(watch: Watch, failed: bool) -> tuple[Steps | None, str]:
+    """The steps of a program that has ended, perhaps failed; None, and then why."""
+    try:
+        return watch.stop(), ", before its first step"
+    except RuntimeError as error:
+        if not failed:
+            raise
+        # A GPU on which something has failed answers nothing any more.
+        return None, f"; its times cannot be read: {error}"
 
 
 class Nothing(UserError):
@@ -224,15 +235,14 @@ def _prepare(given: argparse.Namespace, program: Program, me: Identity) -> tuple
     """
     if given.inside:
         return given.out.absolute(), False
-    if given.out is None:
-        return (watched.PARENT / watched.new_name(program.name, me, os.environ)).absolute(), True
-    out = given.out.absolute()
-    mine = by_hand.is_by_hand(out)
+    out = given.out or watched.PARENT / watched.new_name(program.name, me, os.environ)
+    mine = by_hand.is_by_hand(given.out)
     if mine:
-        by_hand.check_unused(out, given.overwrite)
+        # What a launch leaves that failed and is started again, as a program resumes, is no other run.
+        by_hand.check_unused(out, given.overwrite or is_restarted(os.environ))
         if me.rank == 0:
             by_hand.prepare(out)
-    return out, mine
+    return out.absolute(), mine
 
 
 def _run(program: Program) -> tuple[int, str]:
@@ -249,9 +259,10 @@ def _run(program: Program) -> tuple[int, str]:
         return EXIT_FAILED, f"the program ended: {left.code}"
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED, "the program was interrupted"
-    except Exception as error:  # noqa: BLE001 (of the user's program: any)
-        # As Python would print it, from the program's first line on.
-        traceback.print_exception(error.with_traceback(_of_program(error.__traceback__)))
+    except BaseException as error:  # noqa: BLE001 (of the user's program: any)
+        # As Python would show it, or the program would, from the program's first line on.
+        shown = error.with_traceback(_of_program(error.__traceback__))
+        sys.excepthook(type(shown), shown, shown.__traceback__)
         return EXIT_FAILED, f"the program failed: {type(error).__name__}: {error}"
     return EXIT_DONE, ""
 

@@ -70,13 +70,8 @@ def wrapped(
     return [*words, *(["--keep-raw"] if keep_raw else []), "--", *command[1:]]
 
 
-def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, keep_raw: bool = False) -> int:
-    """Run Python under a tool as one rank; the exit code.
-
-    Raises:
-        UserError: the tool is not on the PATH, records nothing of a CPU, or what it wrote cannot be read.
-    """
-    profiler = tool(name)
+def check_can_start(name: str, options: Options) -> None:
+    """Raise UserError where a tool has no such mode, is not on the PATH or could not record the rank."""
     check_mode(name, options.mode)
     if not options.gpu and (why := why_not_on_a_cpu(name)):
         raise UserError(why)
@@ -84,6 +79,16 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
         raise UserError(why)
     if why := why_not_installed(name, options.mode):
         raise UserError(why)
+
+
+def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, keep_raw: bool = False) -> int:
+    """Run Python under a tool as one rank; the exit code.
+
+    Raises:
+        UserError: the tool is not on the PATH, records nothing of a CPU, or what it wrote cannot be read.
+    """
+    check_can_start(name, options)
+    profiler = tool(name)
     directory = rank_directory(out, options.rank) / RAW
     directory.mkdir(parents=True, exist_ok=True)
     command = profiler.wrap([sys.executable, *arguments], directory, options)

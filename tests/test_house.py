@@ -25,7 +25,10 @@ MAY_IMPORT = {
         *(*("jobs.by_hand", "jobs.data_sets"), "jobs.gpus"),
         "profiling",
     ),
-    "analysis": ("jobs.run", "jobs.run_id", "jobs.flags", "jobs.store", "profiling"),
+    "analysis": (
+        *("jobs.run", "jobs.run_fields", "jobs.run_values", "jobs.run_id", "jobs.flags", "jobs.store"),
+        "profiling",
+    ),
 }
 # The layers of a package, each a package in it, from the bottom up: each may import those below it, none
 # those above. Files beside them are commands, which import any layer and no other command; of profiling all

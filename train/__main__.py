@@ -101,7 +101,7 @@ def train(run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool
         wrong = by_hand.write_manifest(run, finished.out, started).reason or wrong
     if wrong:
         raise NotRight(wrong)
-    say(f"done: {finished.images_per_s:.1f} images/s (all {run.batches} batches, warmup included)")
+    say(f"done: {finished.images_per_s:.1f} images/s (all {run.batches} steps, warmup included)")
     if mine:
         say(f"results: {finished.out}")
         say(f"next: {_next_command(finished.out)}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.run import FACTOR
+from jobs.run_fields import FACTOR
 
 MOST_COLOURS = 8  # as many as readers tell apart, the colour-blind and in print too
 MOST_DASHES = 3

@@ -1,7 +1,7 @@
 """What is a column? Its name, what it means and how it is printed, said once.
 
 A measure exports its columns as a tuple of :class:`Metric`. From it derive the names of the data's columns,
-the list in ``--help``, the columns of the terminal's and the report's tables with their tooltips, and
+the list of ``--columns``, the columns of the terminal's and the report's tables with their tooltips, and
 docs/columns.md.
 """
 
@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from analysis.display.numbers import digits, shown, with_interval, with_places
-from jobs.run import FACTOR, Run, own_names
+from jobs.run import Run
+from jobs.run_fields import FACTOR, own_names
 
 Rows = list[dict[str, Any]]
 
@@ -36,11 +37,11 @@ UNITS = {
     "_pct": "%", "_ms": "ms", "_us": "us", "_ns": "ns", "_gb_per_s": "GB/s", "tflops_per_s": "TFLOP/s",
     "flops_per_s": "FLOP/s", "_per_s": "/s", "_s": "s", "_db": "dB", "_gb": "GB", "_w": "W",
 }  # fmt: skip
-_WIDEST = 110  # of the list in --help
+_WIDEST = 110  # of the list of --columns
 
 
 def _width() -> int:
-    """Of the list in --help: the terminal's, as argparse has it for the flags."""
+    """Of the list of --columns: the terminal's, as argparse has it for the flags."""
     return max(60, min(_WIDEST, shutil.get_terminal_size((_WIDEST + 2, 24)).columns - 2))
 
 
@@ -79,7 +80,7 @@ class Metric:
 
     Attributes:
         name: the key of a row and the column of CSV, JSON and Parquet; it ends in its unit (:data:`UNITS`).
-        meaning: a phrase for --help, the docs and the report's tooltips.
+        meaning: a phrase for --columns, the docs and the report's tooltips.
         header: in tables, "\\n" breaks it; by default the name, its unit last.
         interval: what the two columns beside it are (:data:`CONFIDENCE`, :data:`NOMINAL`,
             :data:`IN_RUN`, :data:`RANGE`); "": there are none.
@@ -268,8 +269,8 @@ def filled(some: Iterable[Column], rows: Rows) -> list[Column]:
     return [column for column in some if any(column.text(row) not in ("", "-") for row in rows)]
 
 
-def help_of(groups: Mapping[str, Sequence[Metric]]) -> str:
-    """The columns as ``--help`` lists them, each group below what it is of, then what intervals are."""
+def explain_columns(groups: Mapping[str, Sequence[Metric]]) -> str:
+    """The columns as ``--columns`` lists them, each group below what it is of, then what intervals are."""
     width = _width()
     listed = [f"{textwrap.fill(of, width)}\n\n{_listed(metrics, width)}" for of, metrics in groups.items()]
     used = {metric.interval for metrics in groups.values() for metric in metrics}

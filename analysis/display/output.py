@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.display.metrics import FIELDS_OF_RUNS, Metric, Rows, data_columns, help_of
+from analysis.display.metrics import FIELDS_OF_RUNS, Metric, Rows, data_columns, explain_columns
 from analysis.display.numbers import plain
 from analysis.display.terminal import Answer, Results, as_terminal, plain_notes
 from jobs.flags import add_format_flags, make_parser
-from jobs.run import FACTOR
+from jobs.run_fields import FACTOR
+from profiling.arguments import Explain
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
 from profiling.whole_file import whole_file
 
@@ -42,25 +43,22 @@ def parser(
     """A command's parser with the flags that all analyses share.
 
     Args:
-        columns: of its answers, by what they are of, for ``--help``.
+        columns: of its answers, by what they are of, for ``--columns``.
     """
-    command_line = make_parser(f"python -m {module}", described(description, columns or {}))
+    command_line = make_parser(f"python -m {module}", description)
     command_line.add_argument(
         "path",
         type=Path,
         metavar=what,
         help="a sweep's results, a run, a folder of reference files, or a file",
     )
-    return add_output_flags(command_line)
+    return add_output_flags(command_line, columns or {})
 
 
-def described(description: str | None, columns: Mapping[str, Sequence[Metric]]) -> str:
-    """A command's help: what it says of itself, then its columns."""
-    return "\n".join([description or "", *([help_of(columns), ""] if columns else [])])
-
-
-def add_output_flags(command_line: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """``--format``, ``--output``, ``--wide``, ``--notes`` and ``--peaks``.
+def add_output_flags(
+    command_line: argparse.ArgumentParser, columns: Mapping[str, Sequence[Metric]]
+) -> argparse.ArgumentParser:
+    """``--format``, ``--output``, ``--wide``, ``--notes``, ``--peaks`` and, of its columns, ``--columns``.
 
     A command that is where notes are looked for says so by ``set_defaults(most_notes=MOST_NOTES)``.
     """
@@ -73,6 +71,11 @@ def add_output_flags(command_line: argparse.ArgumentParser) -> argparse.Argument
         help="list failed runs, runs left out and notes in full, not only their number",
     )  # fmt: skip
     add_peaks_flag(command_line)
+    if columns:
+        command_line.add_argument(
+            "--columns", action=Explain, text=lambda: explain_columns(columns),
+            help="explain the columns of the results, and exit",
+        )  # fmt: skip
     return command_line
 
 
@@ -153,7 +156,7 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
         _write_text(shown, arguments.output)
     else:
         _write(answer, arguments.format, arguments.output)
-        for line in [*answer.notes, *said_of_results]:
+        for line in [*answer.lead, *answer.notes, *said_of_results]:
             print(line, file=sys.stderr)
     failed = study is not None and any(failure.kind != "excluded" for failure in study.failed)
     return EXIT_FAILED if failed else EXIT_DONE

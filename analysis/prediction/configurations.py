@@ -9,6 +9,7 @@ import numpy as np
 from analysis.measures.batches.series import Series
 from analysis.measures.scaling.baselines import NOT_ALIKE
 from analysis.measures.scaling.points import (
+    NO_SAMPLES,
     POINT_FIELDS,
     UNPROFILED,
     Point,
@@ -20,7 +21,8 @@ from analysis.prediction import curve
 from analysis.prediction.exchange_forms import Layout
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
-from jobs.run import own_names
+from jobs.run_fields import own_names
+from profiling.errors import UserError
 
 KINDS: tuple[Scaling, ...] = ("weak", "strong")
 # A node holds so many GPUs as a rule; what was measured on one node says nothing of more.
@@ -92,19 +94,27 @@ def chosen(study: Study, scaling: Scaling | None = None) -> Scaling:
 def configurations(
     study: Study, scaling: Scaling | None = None, gpus_per_node: int | None = None
 ) -> list[Configuration]:
-    """A sweep's configurations; one rank sends no gradients, so its point may be of another precision."""
+    """A sweep's configurations; one rank sends no gradients, so its point may be of another precision.
+
+    Raises:
+        UserError: of none of them the samples of a step are known.
+    """
     kind = chosen(study, scaling)
     groups: dict[tuple, list[Point]] = {}
-    for point in points_of(study, kind):
-        if not point.fields["batch"]:
-            study.note(f"{point.label}: no prediction, for the samples of a step are unknown")
+    points = points_of(study, kind)
+    known = [point for point in points if point.fields["batch"] and point.has_samples]
+    if points and not known:
+        raise UserError(f"no prediction: {NO_SAMPLES}")
+    for point in points:
+        if point not in known:
+            study.note(f"{point.label}: no prediction: {NO_SAMPLES}")
             continue
         own = {name: point.fields[name] for name in (*CONFIGURATION, *own_names(point.fields))}
         if kind == "strong":
             own["batch"] *= point.world_size
         members = groups.setdefault(tuple(map(str, own.items())), [])
         base = point.base
-        if base.world_size < point.world_size and base not in members:
+        if base.world_size < point.world_size and base in known and base not in members:
             members.append(base)
         if point not in members:
             members.append(point)

@@ -12,7 +12,7 @@ from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from analysis.results.load import no_result
 from analysis.results.study import Study
-from jobs.run import ID_FIELDS
+from jobs.run_fields import ID_FIELDS
 from profiling.errors import UserError
 
 if TYPE_CHECKING:

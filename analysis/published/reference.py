@@ -14,7 +14,7 @@ from analysis.measures.scaling.use import coverage_findings
 from analysis.results.attributed import Costs
 from analysis.results.pyprof_tables import TableSums, table_sums
 from analysis.results.study import Source, Study
-from jobs.run import ID_FIELDS
+from jobs.run_fields import ID_FIELDS
 
 METRICS = (
     Metric(

@@ -13,7 +13,7 @@ from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.results.pyprof_tables import table_sums
 from analysis.results.study import Study
-from jobs.run import ID_FIELDS
+from jobs.run_fields import ID_FIELDS
 
 METRICS = (
     Metric("batch_duration_s", "published estimate of the step duration, from TAU's times", "step, s\n(TAU)"),

@@ -34,33 +34,7 @@ _FILE = "report.html"
 
 
 def main() -> int:
-    parser = make_parser("python -m analysis.report", __doc__)
-    parser.add_argument(
-        "path", type=Path, nargs="+", metavar="DIR",
-        help="a sweep's results, a run, studies, reference files; two of them to compare; or raw traces",
-    )  # fmt: skip
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="[DIR/report.html; of A B: B/compared-with-A.html]"
-    )
-    parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        nargs="?",
-        const=_BESIDE,
-        metavar="FILE",
-        help=f"also write the timeline of a run, for Perfetto [{timeline.FILE} beside the report]",
-    )
-    timeline.add_flags(parser)
-    parser.add_argument(
-        "--figures", type=Path, metavar="FOLDER",
-        help="also write each chart as an image for a paper, with its caption and its data as CSV; needs "
-        "Chromium or Chrome",
-    )  # fmt: skip
-    parser.add_argument("--figure-format", choices=FORMATS, help=f"of the images [{FORMATS[0]}]")
-    parser.add_argument("--overwrite", action="store_true", help="replace the files that --figures writes")
-    output.add_peaks_flag(parser)
-    arguments = parser.parse_args()
+    arguments = _parser().parse_args()
     # Pandas, and all that is drawn: not for the help.
     from analysis.report import figures, studies
     from analysis.report.build import build
@@ -90,6 +64,36 @@ def main() -> int:
         own = arguments.trace if arguments.trace != _BESIDE else beside(folder, timeline.FILE)
         timeline.write_of(study, own, arguments.run, arguments.batches, track.added)
     return _failed(study)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("python -m analysis.report", __doc__)
+    parser.add_argument(
+        "path", type=Path, nargs="+", metavar="DIR",
+        help="a sweep's results, a run, studies, reference files; two of them to compare; or raw traces",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="[DIR/report.html; of A B: B/compared-with-A.html]"
+    )
+    parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        nargs="?",
+        const=_BESIDE,
+        metavar="FILE",
+        help=f"also write the timeline of a run, for Perfetto [{timeline.FILE} beside the report]",
+    )
+    timeline.add_flags(parser)
+    parser.add_argument(
+        "--figures", type=Path, metavar="FOLDER",
+        help="also write each chart as an image for a paper, with its caption and its data as CSV; needs "
+        "Chromium or Chrome",
+    )  # fmt: skip
+    parser.add_argument("--figure-format", choices=FORMATS, help=f"of the images [{FORMATS[0]}]")
+    parser.add_argument("--overwrite", action="store_true", help="replace the files that --figures writes")
+    output.add_peaks_flag(parser)
+    return parser
 
 
 def _compare(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from analysis.published import by_method
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.views import FACTORS, varied, with_ranks
 from analysis.results.study import Study
-from jobs.run import FACTOR
+from jobs.run_fields import FACTOR
 from profiling.errors import UserError
 
 _SIZE = ("nodes", "gpus_per_node", "world_size")

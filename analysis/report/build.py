@@ -30,7 +30,7 @@ from analysis.report.verdict import verdict
 from analysis.report.views import called
 from analysis.results.log import in_counts
 from analysis.results.study import Study
-from jobs.run import as_text
+from jobs.run_values import as_text
 from jobs.store import Manifest
 
 # In the order of the page.

@@ -9,7 +9,7 @@ from analysis.display.numbers import digits
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.simulate import in_words
 from analysis.report.sentences import Sentence, number, ranks_in_words
-from jobs.run import own_names
+from jobs.run_fields import own_names
 
 # A change that would give less than this, by simulation, is not worth a sentence of its own.
 WORTH_TRYING_PCT = 5.0

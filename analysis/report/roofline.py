@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
+from analysis.display.colours import GREY
 from analysis.display.metrics import Column, Rows, columns, picked
 from analysis.display.terminal import Part
-from analysis.measures.kernels import costs
+from analysis.measures.kernels import costs, measured_peaks
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.of_run import BY, kernels_of
 from analysis.measures.kernels.roofline import Roof, roofs
@@ -56,7 +57,8 @@ def _roofline(context: Context) -> Content:
     ]
     view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
     text = _text(rows, placed, named_roofs)
-    return Content(text, [chart], [view], finding=first_sentence(text))
+    notes = measured_peaks.exceeded(study, rows)
+    return Content(text, [chart], [view], notes=notes, finding=first_sentence(text))
 
 
 def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:
@@ -140,7 +142,7 @@ def _roof_line(name: str, roof: Roof, span: tuple[float, float], number: int) ->
         "y": [roof.at(intensity) / 1e9 for intensity in at],
         "name": plots.escaped(name),
         "mode": "lines",
-        "line": {"color": "#7F7F7F", "width": 2, "dash": "solid" if number == 0 else "dash"},
+        "line": {"color": GREY, "width": 2, "dash": "solid" if number == 0 else "dash"},
         "hovertemplate": f"{plots.escaped(name)}: %{{y:.4g}} GFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
     }
 

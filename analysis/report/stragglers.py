@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.display.colours import BLUE, VERMILLION
 from analysis.display.metrics import Rows
 from analysis.display.plots import Figure, bars, escaped
 from analysis.display.terminal import Part
@@ -24,7 +25,7 @@ from analysis.results.study import Source
 from profiling.errors import UserError
 
 # Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.
-DIVERGING = ((0.0, "#0072B2"), (0.5, "#F2F2F2"), (1.0, "#D55E00"))
+DIVERGING = ((0.0, BLUE), (0.5, "#F2F2F2"), (1.0, VERMILLION))
 _FEW_COLUMNS = 5
 MOST_COLUMNS = 100  # of a heat map: of more batches, neighbours share one, by their median
 MOST_ROWS = 64  # of a heat map: of more ranks, neighbours share one, by the latest of them in each step

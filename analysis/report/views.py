@@ -9,7 +9,8 @@ from analysis.display.numbers import plain
 from analysis.display.terminal import Part, by_repetition
 from analysis.report.render import Cell, Heading, Row, TableView
 from analysis.report.sentences import ranks_in_words
-from jobs.run import FACTOR, ROLES, as_text, fields_of
+from jobs.run_fields import FACTOR, ROLES, fields_of
+from jobs.run_values import as_text
 
 # Fields that may tell configurations apart, in the order in which one reads them.
 _FIRST = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 
 from analysis.results.study import Contents, Source
-from jobs.run import ID_FIELDS
+from jobs.run_fields import ID_FIELDS
 from jobs.run_id import parse_id
 from profiling import database
 from profiling.errors import UserError

@@ -56,12 +56,19 @@ def facts_of(model: "torch.nn.Module | None") -> ModelFacts:
     return ModelFacts(
         name=_class_of(model),
         backend=_backend(model),
-        parameters=sum(one.numel() for _, one in parameters),
-        elements={name: one.numel() for name, one in parameters if one.requires_grad},
+        parameters=sum(elements_of(one) for _, one in parameters),
+        elements={name: elements_of(one) for name, one in parameters if one.requires_grad},
         grad=_precision_of_gradients(model),
         device=parameters[0][1].device if parameters else None,
         group_size=_group_size(),
     )
+
+
+def elements_of(parameter: "torch.nn.Parameter") -> int:
+    """How many elements a parameter has; 0 of a lazy module's, which has no shape before the first call."""
+    import torch
+
+    return 0 if torch.nn.parameter.is_lazy(parameter) else parameter.numel()
 
 
 def _class_of(model: "torch.nn.Module") -> str:

@@ -8,15 +8,20 @@ step (benchmarks/watch.py), so what is done in them is little.
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from profiling.watching.modules import MOST_SEARCHES, Modules, parameters_of
-from profiling.watching.segments import BACKWARD, LOAD, PAUSE, UNKNOWN, UPDATE, Recorder
+from profiling.watching.modules import Modules
+from profiling.watching.segments import BACKWARD, LOAD, UNKNOWN, UPDATE, Recorder
 
-_SEQUENCES = (list, tuple)
+if TYPE_CHECKING:
+    import torch
+
+# A batch may be of lists of all its numbers: so many parts of a part are looked at, and so deep.
+_MOST_PARTS, _DEEPEST = 16, 4
 
 
 @dataclass
@@ -26,6 +31,8 @@ class Seen:
     optimizers: list[str] = field(default_factory=list)  # of each its class
     loaders: int = 0
     workers: int = 0  # of the first loader
+    # Of its first batch the samples and the first dimension of the first tensor, if they differ.
+    samples: tuple[int, int] | None = None
     skipped: int = 0  # updates that a gradient scaler left out
 
 
@@ -45,7 +52,9 @@ class Hooks:
         # Other threads' loads and passes overlap the main one's.
         self._thread = threading.main_thread().ident
         self._loaders: Any = weakref.WeakKeyDictionary()
-        self._optimizers: Any = weakref.WeakKeyDictionary()
+        self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # that were made
+        self._optimizers: Any = weakref.WeakKeyDictionary()  # those that stepped
+        self._calls: dict[int, int] = {}  # of modules, when each of these stepped last
         self._last: tuple[Any, int] = (lambda: None, 0)  # the optimizer that stepped last, and its number
         self._updated = False  # whether an optimizer took a step since the gradient scaler was asked for one
         self._is_compiling: Callable[[], bool] = lambda: False
@@ -58,23 +67,31 @@ class Hooks:
         """Put the hooks into PyTorch, which has been imported."""
         import torch
         from torch.optim import optimizer
-        from torch.utils.data import dataloader
+        from torch.utils.data import IterableDataset, dataloader
 
         self._is_compiling = torch.compiler.is_compiling
-        self._hook_loaders(dataloader._BaseDataLoaderIter, torch.Tensor)
+        self._hook_loaders(dataloader._BaseDataLoaderIter, IterableDataset, torch.Tensor)
         torch.autograd.backward = self._around_backward(torch.autograd.backward)
         self._hook_scaler(torch.amp.GradScaler)
         self._hook_optimizers(optimizer.Optimizer)
+        self.modules.attach()
 
     def stop(self) -> None:
         """Record nothing from now on."""
         self._on = False
+        self.modules.stop_waiting()
+
+    @property
+    def on_watched_thread(self) -> bool:
+        """Whether what happens now is watched."""
+        return threading.get_ident() == self._thread and self._on
 
     def recorder(self) -> Recorder | None:
         """The recorder, if this is the thread that is watched."""
         if threading.get_ident() != self._thread or not self._on:
             return None
         if self._recorder is None:
+            self.modules.search()
             self._recorder = self._open_recorder()
         if self.is_capturing is not None and self.is_capturing():
             return None
@@ -83,18 +100,23 @@ class Hooks:
     def awaits_optimizer(self) -> bool:
         """Whether the program has an optimizer that has not stepped, for parameters of its own."""
         stepped = {id(one) for optimizer in self._optimizers for one in parameters_of(optimizer)}
-        others = [{id(one) for one in parameters_of(optimizer)} for optimizer in self.modules.optimizers]
+        others = [{id(one) for one in parameters_of(optimizer)} for optimizer in self.optimizers]
         # A wrapper of an optimizer has its parameters.
         return any(parameters and not parameters & stepped for parameters in others)
 
+    def updates(self) -> int:
+        """A number that grows whenever an optimizer's parameters are changed, by whomever."""
+        return sum(parameter._version for one in self.optimizers for parameter in parameters_of(one))
+
     # --- loaders --------------------------------------------------------------------------------------
 
-    def _hook_loaders(self, iterator: Any, tensor: type) -> None:
+    def _hook_loaders(self, iterator: Any, iterable: type, tensor: type) -> None:
         start, advance = iterator.__init__, iterator.__next__
 
         @wraps(start)
         def started(this: Any, loader: Any, *arguments: Any, **named: Any) -> None:
-            this._scaleprof = self._number_of_loader(loader)
+            draws = None if isinstance(loader.dataset, iterable) else draws_of(loader)
+            this._scaleprof = self._number_of_loader(loader), draws
             start(this, loader, *arguments, **named)
 
         @wraps(advance)
@@ -102,18 +124,25 @@ class Hooks:
             recorder = self.recorder()
             if recorder is None or recorder.open[LOAD]:
                 return advance(this)
-            if not self.modules.ever_called and not self.modules.fruitless:
-                self.modules.search()
-            recorder.enter(LOAD, getattr(this, "_scaleprof", 0))
+            number, draws = getattr(this, "_scaleprof", (0, None))
+            recorder.enter(LOAD, number)
             data, samples = None, UNKNOWN
             try:
                 data = advance(this)
-                samples = samples_in(data, tensor)
+                if draws is None:
+                    samples = samples_in(data, tensor)
+                else:
+                    samples = drawn(this._num_yielded, *draws)
+                    if not number and this._num_yielded == 1:
+                        self._compare(samples, samples_in(data, tensor))
             finally:
                 recorder.leave(samples, data is not None)
             return data
 
         iterator.__init__, iterator.__next__ = started, advanced
+
+    def _compare(self, drawn: int, shown: int) -> None:
+        self.seen.samples = (drawn, shown) if shown not in (drawn, UNKNOWN) else None
 
     def _number_of_loader(self, loader: Any) -> int:
         if loader not in self._loaders:
@@ -133,8 +162,6 @@ class Hooks:
             # Checkpoints call it within itself.
             if recorder is None or recorder.open[BACKWARD]:
                 return backward(*arguments, **named)
-            if not self.modules.ever_called and self.modules.fruitless < MOST_SEARCHES:
-                self.modules.search()
             recorder.enter(BACKWARD)
             try:
                 return backward(*arguments, **named)
@@ -155,21 +182,29 @@ class Hooks:
             if recorder is None or recorder.open[UPDATE]:
                 return step(this, optimizer, *arguments, **named)
             self._updated = False
-            recorder.enter(UPDATE, self._number_of_optimizer(optimizer))
+            number = self._number_of_optimizer(optimizer)
+            recorder.enter(UPDATE, number)
             try:
                 result = step(this, optimizer, *arguments, **named)
-            except BaseException:
+            except BaseException:  # as around an update, below
                 recorder.leave(whole=False)
                 raise
             self.seen.skipped += not self._updated
-            self._leave_update(recorder)
+            self._leave_update(recorder, number)
             return result
 
         scaler.step = stepped
 
     def _hook_optimizers(self, optimizer: Any) -> None:
+        start, hooked = optimizer.__init__, optimizer.profile_hook_step
+
+        @wraps(start)
+        def started(this: Any, *arguments: Any, **named: Any) -> None:
+            self.optimizers.add(this)
+            start(this, *arguments, **named)
+
+        optimizer.__init__ = started
         # Not by PyTorch's hooks around a step: none of them is called after a step that has failed.
-        hooked = optimizer.profile_hook_step
         optimizer.profile_hook_step = staticmethod(lambda step: self._around_update(hooked(step)))
 
     def _around_update(self, step: Callable) -> Callable:
@@ -182,28 +217,29 @@ class Hooks:
             # Horovod's optimizer calls the one that it wraps, a gradient scaler calls any.
             if recorder.open[UPDATE]:
                 return step(optimizer, *arguments, **named)
-            recorder.enter(UPDATE, self._number_of_optimizer(optimizer))
+            number = self._number_of_optimizer(optimizer)
+            recorder.enter(UPDATE, number)
             try:
                 result = step(optimizer, *arguments, **named)
             except BaseException:
-                # No update was made: what it took is of the step that goes on.
+                # Whatever ends it, Ctrl-C and sys.exit() too: the program may catch that and train on, and a
+                # segment that is left open would hold all that follows. No update was made: what it took is
+                # of the step that goes on.
                 recorder.leave(whole=False)
                 raise
-            self._leave_update(recorder)
+            self._leave_update(recorder, number)
             return result
 
         return stepped
 
-    def _leave_update(self, recorder: Recorder) -> None:
-        modules = self.modules
-        called, modules.called = modules.called, False
+    def _leave_update(self, recorder: Recorder, number: int) -> None:
+        # An optimizer comes for the first time, or no module was called since its last step: the program may
+        # have gone to another model.
+        calls = self.modules.calls
+        if self._calls.get(number, calls) == calls:
+            self.modules.await_call()
+        self._calls[number] = calls
         recorder.leave()
-        if called:
-            modules.prune()
-        elif modules.fruitless < MOST_SEARCHES:
-            recorder.enter(PAUSE)  # it takes longer than many a step
-            modules.search()
-            recorder.leave()
 
     def _number_of_optimizer(self, optimizer: Any) -> int:
         last, number = self._last
@@ -216,20 +252,43 @@ class Hooks:
         return number
 
 
-def samples_in(data: Any, tensor: type) -> int:
-    """How many samples a loader's batch holds: the first dimension of its first tensor.
+def parameters_of(optimizer: "torch.optim.Optimizer") -> "list[torch.nn.Parameter]":
+    """All that an optimizer updates; a library's own may keep none."""
+    groups = getattr(optimizer, "param_groups", [])
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def draws_of(loader: Any) -> tuple[int, float] | None:
+    """How many samples a loader draws for a batch, and in all (infinity: not known, or without end).
+
+    None where another than the loader says what a batch is: its dataset, or a sampler of the user's.
+    """
+    if loader.batch_size is None:
+        return None
+    try:
+        return loader.batch_size, len(loader.sampler)
+    except Exception:  # noqa: BLE001 (of the user's sampler: any; many have no length)
+        return loader.batch_size, float("inf")
+
+
+def drawn(batches: int, batch_size: int, in_all: float) -> int:
+    """How many samples the last of so many batches has: all have ``batch_size`` but the very last."""
+    left = in_all - (batches - 1) * batch_size
+    return int(left) if 0 < left < batch_size else batch_size
+
+
+def samples_in(data: Any, tensor: type, depth: int = 0) -> int:
+    """The first dimension of a batch's first tensor; :data:`UNKNOWN` where there is none.
 
     Args:
         tensor: the class of tensors.
     """
     if isinstance(data, tensor):
         return data.size(0) if data.ndim else UNKNOWN  # type: ignore[attr-defined, no-any-return]
-    if isinstance(data, _SEQUENCES):
-        parts: Any = data
-    else:
-        parts = data.values() if hasattr(data, "values") and hasattr(data, "keys") else ()
-    for part in parts:
-        samples = samples_in(part, tensor)
-        if samples != UNKNOWN:
-            return samples
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else ()
+    if depth < _DEEPEST:
+        for part in islice(parts, _MOST_PARTS):
+            samples = samples_in(part, tensor, depth + 1)
+            if samples != UNKNOWN:
+                return samples
     return UNKNOWN

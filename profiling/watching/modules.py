@@ -3,35 +3,39 @@
 A model of a thousand layers so costs what one of ten does. A call is seen by what PyTorch calls in place of
 a module's own ``_call_impl`` (as ``Module.compile`` does), and not by a hook: hooks are saved and copied with
 the module, take a longer way through PyTorch, and change what the compiler sees.
+
+The outermost modules are searched for when the program first loads or computes. One that is made later, or is
+a part of one that is not called itself, is met when it is called: until one that is watched is called, all
+modules' calls are seen.
 """
 
 import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from profiling.watching.facts import elements_of
 from profiling.watching.segments import BACKWARD, EVALUATION, FORWARD, Recorder
 
 if TYPE_CHECKING:
     import torch
 
-# Searches in a row after which no module was called.
+# Searches take as long as many a step: a program may make a new model for each of its steps.
 MOST_SEARCHES = 4
 _CALL = "_compiled_call_impl"
 
 
 @dataclass
-class _Wrapped:
+class _Watched:
     """A module whose calls are seen.
 
     Attributes:
-        before: what was called in place of its own before us (by ``Module.compile``); None: nothing.
         outermost: whether it was called by none of the others.
     """
 
     module: "weakref.ref[torch.nn.Module]"
-    before: Any
     outermost: bool = False
 
 
@@ -41,70 +45,115 @@ class Modules:
 
     Args:
         recorder: the recorder, or None in a thread that is not watched.
+
+    Attributes:
+        calls: how often any of them was called with gradients.
+        trained: how many were called outermost.
     """
 
     recorder: Callable[[], Recorder | None]
-    # Those that there were when modules were searched for.
-    optimizers: "weakref.WeakSet[torch.optim.Optimizer]" = field(default_factory=weakref.WeakSet)
-    ever_called: bool = False  # whether any was, with gradients
-    called: bool = False  # the same since someone set it to False
-    fruitless: int = 0  # searches after which none was called
-    _wrapped: list[_Wrapped] = field(default_factory=list)
-    _all: bool = False  # whether inner modules are wrapped, too
+    calls: int = 0
+    trained: int = 0
+    _number: int = 0  # of the next one
+    _searches: int = 0
+    _waits: bool = False  # for the call of one that is not watched
+    _watched: list[_Watched] = field(default_factory=list)
 
     @property
     def largest(self) -> "torch.nn.Module | None":
-        """The one of most parameters that is there."""
-        there = [one for one in (wrapped.module() for wrapped in self._wrapped) if one is not None]
-        return max(there, key=lambda one: sum(p.numel() for p in one.parameters()), default=None)
+        """The one of most parameters that is there, of those that were called outermost if any was."""
+        there = [(one.outermost, module) for one in self._watched if (module := one.module()) is not None]
+        there.sort(key=lambda one: (one[0], sum(map(elements_of, one[1].parameters()))))
+        return there[-1][1] if there else None
 
-    def updates(self) -> int:
-        """A number that grows whenever an optimizer's parameters are changed, by whomever."""
-        return sum(parameter._version for one in self.optimizers for parameter in parameters_of(one))
+    def attach(self) -> None:
+        """See the modules' calls, once PyTorch has been imported."""
+        import torch
 
-    @property
-    def trained(self) -> int:
-        """How many were called outermost."""
-        return sum(wrapped.outermost for wrapped in self._wrapped)
+        replicate, compile_in_place = torch.nn.Module._replicate_for_data_parallel, torch.nn.Module.compile
+
+        def replicated(this: Any) -> Any:
+            # It has all that the module has: its own calls would go to the module, on another device.
+            replica = replicate(this)
+            if self._is_watched(replica):
+                replica.__dict__[_CALL] = None
+            return replica
+
+        @wraps(compile_in_place)
+        def compiled(this: Any, *arguments: Any, **named: Any) -> None:
+            compile_in_place(this, *arguments, **named)  # what is called from now on is not ours
+            if self._searches and _is_trained(this):
+                self._watch(this)
+
+        torch.nn.Module._replicate_for_data_parallel = replicated  # type: ignore[method-assign]
+        torch.nn.Module.compile = compiled  # type: ignore[method-assign, assignment]
+        self.await_call()
 
     def search(self) -> None:
-        """Wrap the outermost modules that have parameters to train.
-
-        If none of those that were found was called since, all: then what is called outermost remains.
-        """
+        """Watch the outermost modules that have parameters to train."""
         import torch
 
-        everything = gc.get_objects()
-        self.optimizers.update(one for one in everything if issubclass(type(one), torch.optim.Optimizer))
-        modules = [one for one in everything if issubclass(type(one), torch.nn.Module) and _is_trained(one)]
-        # What is compiled would be compiled again.
-        within = {id(inner) for one in modules if _is_compiled(one) for inner in list(one.modules())[1:]}
-        children = {id(child) for one in modules for child in one.children()}
-        known = {id(wrapped.module()) for wrapped in self._wrapped}
-        self._all = self.fruitless > 0
-        without = known | within | (set() if self._all else children)
+        self._searches += 1
+        every = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
+        modules = [module for module in every if _is_trained(module)]
+        # Not by methods of a class of the user's, who may have given their names to something else.
+        of = torch.nn.Module
+        # What is within a compiled module would be compiled again.
+        parts = {id(part) for one in modules if _is_compiled(one) for part in list(of.modules(one))[1:]}
+        parts |= {id(child) for one in modules for child in of.children(one)}
         for module in modules:
-            if id(module) not in without and not isinstance(module, torch.jit.ScriptModule):
-                self._wrap(module)
-        self.fruitless += 1
+            if id(module) not in parts:
+                self._watch(module)
 
-    def prune(self) -> None:
-        """Modules were called: of all that are wrapped leave those that were called outermost."""
-        if self._all:
-            self._all = False
-            for wrapped in [one for one in self._wrapped if not one.outermost]:
-                module = wrapped.module()
-                if module is not None:
-                    module.__dict__[_CALL] = wrapped.before
-
-    def _wrap(self, module: "torch.nn.Module") -> None:
+    def await_call(self) -> None:
+        """Watch the next module that is called, too, unless one that is watched is called before."""
         import torch
 
-        number, before = len(self._wrapped), module.__dict__.get(_CALL)
-        # The wrapper belongs to the module, which it must not keep alive.
-        wrapped = _Wrapped(weakref.ref(module), before)
-        self._wrapped.append(wrapped)
-        find, recorder_of = wrapped.module, self.recorder
+        if not self._waits:
+            self._waits = True
+            # Not all calls, for good: that would cost each layer of a model.
+            torch.nn.Module._compiled_call_impl = self._call_of_any()
+
+    def stop_waiting(self) -> None:
+        """Undo :meth:`await_call`."""
+        if self._waits:
+            import torch
+
+            self._waits = False
+            torch.nn.Module._compiled_call_impl = None
+
+    def _call_of_any(self) -> Callable[..., Any]:
+        """What is called in place of the ``_call_impl`` of each module that is not watched."""
+        import torch
+
+        is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+
+        def call(this: "torch.nn.Module", *arguments: Any, **named: Any) -> Any:
+            recorder = None if is_compiling() or not is_grad_enabled() else self.recorder()
+            if recorder is None or _is_within(recorder) or not _is_trained(this):
+                return this._call_impl(*arguments, **named)
+            self.stop_waiting()
+            if not self._is_watched(this) and self._searches < MOST_SEARCHES:
+                self.search()
+            self._watch(this)
+            return (this._compiled_call_impl or this._call_impl)(*arguments, **named)
+
+        return call
+
+    def _is_watched(self, module: "torch.nn.Module") -> bool:
+        return getattr(module.__dict__.get(_CALL), "watches", None) is self
+
+    def _watch(self, module: "torch.nn.Module") -> None:
+        import torch
+
+        if self._is_watched(module) or isinstance(module, torch.jit.ScriptModule):
+            return
+        number, before = self._number, module.__dict__.get(_CALL)
+        self._number += 1
+        # The call belongs to the module, which it must not keep alive.
+        watched = _Watched(weakref.ref(module))
+        self._watched = [one for one in self._watched if one.module() is not None] + [watched]
+        find, recorder_of = watched.module, self.recorder
         is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 
         def call(*arguments: Any, **named: Any) -> Any:
@@ -116,28 +165,31 @@ class Modules:
                 return inner(*arguments, **named)
             graded = is_grad_enabled()
             if graded:
-                self.called = self.ever_called = True
-                self.fruitless = 0
-            opened = recorder.open
+                self.calls += 1
+                if self._waits:
+                    self.stop_waiting()
             # A pass without gradients in training mode is a part of the step (a GAN's), not an evaluation.
-            if opened[FORWARD] or opened[EVALUATION] or opened[BACKWARD] or not (graded or not this.training):
+            if _is_within(recorder) or not (graded or not this.training):
                 return inner(*arguments, **named)
-            wrapped.outermost = True
+            if not watched.outermost:
+                watched.outermost = True
+                self.trained += 1
             recorder.enter(FORWARD if graded else EVALUATION, number)
             try:
                 return inner(*arguments, **named)
             finally:
                 recorder.leave()
 
+        call.watches = self  # type: ignore[attr-defined]
         call.compiled = before  # type: ignore[attr-defined]  # for whoever asks whether it is
         # Not by setattr: an OptimizedModule would hand it on to the module within.
         module.__dict__[_CALL] = call
 
 
-def parameters_of(optimizer: "torch.optim.Optimizer") -> "list[torch.nn.Parameter]":
-    """All that an optimizer updates; a library's own may keep none."""
-    groups = getattr(optimizer, "param_groups", [])
-    return [parameter for group in groups for parameter in group["params"]]
+def _is_within(recorder: Recorder) -> bool:
+    """Whether a call is a part of a pass that is seen already."""
+    opened = recorder.open
+    return bool(opened[FORWARD] or opened[EVALUATION] or opened[BACKWARD])
 
 
 def _is_compiled(module: "torch.nn.Module") -> bool:
@@ -146,4 +198,10 @@ def _is_compiled(module: "torch.nn.Module") -> bool:
 
 
 def _is_trained(module: "torch.nn.Module") -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
+    """Whether it has parameters to train."""
+    import torch
+
+    try:
+        return any(one.requires_grad for _, one in torch.nn.Module.named_parameters(module))
+    except AttributeError:  # its __init__ has not come to PyTorch's, or the same of a module in it
+        return False

@@ -1,5 +1,6 @@
 """How is the user's program run as Python would run it by itself, with hooks that wait for PyTorch?"""
 
+import builtins
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -36,38 +37,65 @@ class Program:
     def check(self) -> None:
         """Raise UserError where there is no such program."""
         if self.is_module:
-            try:
-                found = importlib.util.find_spec(self.target)
-            except ImportError:
-                found = None
-            if found is None:
-                raise UserError(f"no module {self.target!r}: python -m {self.target} does not run either")
+            self._set_path()
+            with hidden(("jobs",)):
+                _spec_of(self.target)
         elif not Path(self.target).exists():
             raise UserError(f"{self.target} does not exist; give the script of your program, or -m MODULE")
 
     def run(self) -> None:
         """Run it to its end as ``__main__``; what it raises comes through."""
-        if self.is_module:
-            sys.argv = [self.target, *self.arguments]
-            runpy.run_module(self.target, run_name="__main__", alter_sys=True)
-            return
-        path = Path(self.target)
         sys.argv = [self.target, *self.arguments]
-        if not path.is_file():  # a folder or an archive with a __main__.py
+        if not self.is_module and not Path(self.target).is_file():  # a folder or archive with a __main__.py
             runpy.run_path(self.target, run_name="__main__")
             return
-        sys.path[0] = str(path.resolve().parent)
+        self._set_path()
         # Not by runpy: it takes the module away when the program ends, and functions that run at exit, or
         # are unpickled then, need it.
-        module = ModuleType("__main__")
-        module.__file__ = self.target
-        module.__dict__["__builtins__"] = __builtins__
-        sys.modules["__main__"] = module
-        exec(_compiled(path), module.__dict__)
+        main = ModuleType("__main__")
+        main.__dict__["__builtins__"] = builtins
+        code = self._module_into(main) if self.is_module else self._script_into(main)
+        sys.modules["__main__"] = main
+        exec(code, main.__dict__)
+
+    def _set_path(self) -> None:
+        """The first place where modules are looked for is that of Python's own, unless it is to have none."""
+        if not sys.flags.safe_path:
+            sys.path[0] = str(Path.cwd() if self.is_module else Path(self.target).resolve().parent)
+
+    def _script_into(self, main: ModuleType) -> CodeType:
+        # As Python has it: where it is when the program has gone to another folder and spawns processes, too.
+        path = Path(self.target).absolute()
+        main.__file__ = str(path)
+        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", str(path))
+        return compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+
+    def _module_into(self, main: ModuleType) -> CodeType:
+        spec, loader = _spec_of(self.target)
+        code: CodeType | None = loader.get_code(spec.name)
+        if code is None:
+            raise ImportError(f"no code object available for {self.target}")
+        main.__spec__, main.__loader__, main.__package__ = spec, loader, spec.parent
+        if spec.origin:
+            main.__file__ = sys.argv[0] = spec.origin
+        return code
 
 
-def _compiled(path: Path) -> CodeType:
-    return compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+def _spec_of(name: str) -> tuple[importlib.machinery.ModuleSpec, Any]:
+    """Where the module lies that ``python -m NAME`` runs, and what loads it.
+
+    Raises:
+        UserError: there is none, or what is imported before it cannot be.
+    """
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ImportError as error:
+        raise UserError(f"no module {name!r} ({error}): python -m {name} does not run either") from None
+    if spec is None or spec.loader is None:
+        raise UserError(f"no module {name!r}: python -m {name} does not run either")
+    return spec, spec.loader
 
 
 @contextmanager

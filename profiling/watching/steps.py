@@ -1,19 +1,19 @@
 """Which steps did a watched program do? Segments in, one row per step out; pure.
 
-The last of a step's segments is the optimizer's step, of several optimizers that of the one that came last;
-where nothing is optimised, the last backward pass before the next load or forward pass; else each forward
-pass, else each load. What lies between two segments belongs to the stage of the one before: moving the batch
-to load, the loss to forward, clipping gradients to backward; what follows the last, to the end of the step.
-So a step's stages add up, and steps follow each other without a gap, but for evaluations and for what a
-profiler takes to start.
+The last of a step's segments is the optimizer's step, of several optimizers that of the one which
+:mod:`profiling.watching.cycle` finds; where nothing is optimised, the last backward pass before the next load
+or forward pass; else each forward pass, else each load. What lies between two segments belongs to the stage
+of the one before: moving the batch to load, the loss to forward, clipping gradients to backward; what follows
+the last, to the end of the step. So a step's stages add up, and steps follow each other without a gap, but
+for evaluations and for what a profiler takes to start.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from profiling.watching.cycle import Cycle
 from profiling.watching.segments import (
     BACKWARD,
     EVALUATION,
@@ -25,9 +25,6 @@ from profiling.watching.segments import (
     UPDATE,
     Segments,
 )
-
-# An optimizer that comes after so many steps of another begins a new phase, and ends no step.
-LATE = 10
 
 STAGES = (LOAD, FORWARD, BACKWARD, UPDATE)
 
@@ -47,6 +44,7 @@ class Steps:
         passes: how many backward passes it had (forward passes, where there is no backward one).
         paused: whether an evaluation before it was left out.
         by: what ends a step.
+        phases: of the program, each with optimizers of its own.
     """
 
     start_ns: np.ndarray
@@ -56,6 +54,7 @@ class Steps:
     passes: np.ndarray
     paused: np.ndarray
     by: str
+    phases: int = 1
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -70,6 +69,7 @@ class Steps:
             passes=self.passes[:count],
             paused=self.paused[:count],
             by=self.by,
+            phases=self.phases,
         )
 
 
@@ -82,8 +82,7 @@ class Ends:
 
     def __init__(self, per_step: int = 1) -> None:
         self._per_step = per_step
-        self._counts: Counter[int] = Counter()
-        self._ending = UNKNOWN
+        self._cycle = Cycle()
         self._marked = 0
         # Before any optimizer's step:
         self.has_backward = False
@@ -93,18 +92,16 @@ class Ends:
     @property
     def steps(self) -> int:
         """How many steps have ended."""
-        if self._marked or self._counts:
-            return self._marked or self._counts[self._ending] // self._per_step
-        return self._passes
+        return self._marked or len(self._cycle.ends) // self._per_step or self._passes
 
     @property
     def may_change(self) -> bool:
         """Whether an optimizer that steps from now on for the first time ends the steps."""
-        return 0 < self._counts[self._ending] < LATE
+        return self._cycle.may_change
 
     def begins(self, kind: int) -> bool:
         """A segment begins; whether a step without an optimizer has ended before it."""
-        if self._marked or self._counts or kind not in (LOAD, FORWARD):
+        if self._marked or self._cycle.ends or kind not in (LOAD, FORWARD):
             return False
         if kind == FORWARD and not self.has_backward:
             return False
@@ -123,50 +120,37 @@ class Ends:
             self.has_backward = self._in_pass = True
         if kind != UPDATE or self._marked:
             return False
-        if who not in self._counts and self._counts.get(self._ending, 0) < LATE:
-            self._ending = who
-        self._counts[who] += 1
-        return who == self._ending and self._counts[who] % self._per_step == 0
+        self._passes = 0
+        return self._cycle.updated(who) and len(self._cycle.ends) % self._per_step == 0
 
 
-def ending_optimizer(who: np.ndarray) -> int:
-    """Which optimizer ends a step: of those that came early enough the one that came last.
-
-    Args:
-        who: the optimizers' numbers in the order of their steps.
-    """
-    ending, counts = UNKNOWN, Counter[int]()
-    for one in who.tolist():
-        if not counts[one] and counts[ending] < LATE:
-            ending = one
-        counts[one] += 1
-    return ending
-
-
-def ends_of(segments: Segments, per_step: int = 1) -> tuple[np.ndarray, str]:
-    """The places of the segments that end a step, and what these are."""
+def ends_of(segments: Segments, per_step: int = 1) -> tuple[np.ndarray, str, int]:
+    """The places of the segments that end a step, what these are, and the phases (:class:`Cycle`)."""
     kind, whole = segments.kind, segments.whole
     marked = np.flatnonzero((kind == STEP) & whole)
     if len(marked):
-        return marked, BY_MARKER
+        return marked, BY_MARKER, 1
     updates = np.flatnonzero((kind == UPDATE) & whole)
     if len(updates):
-        who = segments.who[updates]
-        return updates[who == ending_optimizer(who)][per_step - 1 :: per_step], BY_OPTIMIZER
+        cycle = Cycle()
+        for who in segments.who[updates].tolist():
+            cycle.updated(who)
+        cycle.finished()
+        return updates[np.asarray(cycle.ends)[per_step - 1 :: per_step]], BY_OPTIMIZER, cycle.phases
     last = np.flatnonzero(np.isin(kind, (LOAD, FORWARD, BACKWARD)))
     backward = kind[last] == BACKWARD
     if backward.any():
         before_other = backward & ~np.append(backward[1:], False)
-        return last[before_other], BY_BACKWARD
+        return last[before_other], BY_BACKWARD, 1
     for one, by in ((FORWARD, BY_FORWARD), (LOAD, BY_LOAD)):
         if len(places := np.flatnonzero((kind == one) & whole)):
-            return places, by
-    return np.empty(0, dtype=np.int64), BY_NOTHING
+            return places, by, 1
+    return np.empty(0, dtype=np.int64), BY_NOTHING, 1
 
 
 def steps_of(segments: Segments, per_step: int = 1) -> Steps:
     """The steps that were done to their end."""
-    ends, by = ends_of(segments, per_step)
+    ends, by, phases = ends_of(segments, per_step)
     count = len(ends)
     of_step = np.searchsorted(ends, np.arange(len(segments.kind)))
     pauses = _pauses(segments, of_step, count)
@@ -202,6 +186,7 @@ def steps_of(segments: Segments, per_step: int = 1) -> Steps:
         passes=passes if passes.any() else _totals(kind == FORWARD, step, whole, count),
         paused=_last(pauses & (segments.kind != PAUSE), of_step, count) != UNKNOWN,
         by=by,
+        phases=phases,
     )
 
 

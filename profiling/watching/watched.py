@@ -14,7 +14,6 @@ from profiling.step_clock import open_clock
 from profiling.tools import Capture, switch
 from profiling.watching.facts import ModelFacts, facts_of
 from profiling.watching.hooks import Hooks
-from profiling.watching.modules import MOST_SEARCHES
 from profiling.watching.segments import (
     BACKWARD,
     FORWARD,
@@ -27,6 +26,8 @@ from profiling.watching.segments import (
 )
 from profiling.watching.steps import BY_OPTIMIZER, Ends, Steps, steps_of
 
+# In its first steps a program may still put DDP or the like around its model.
+_STEPS_OF_FACTS = 4
 # Backward passes after which a program that has an optimizer is not waited for to call it.
 MOST_ACCUMULATED = 512
 
@@ -51,18 +52,21 @@ class _Explicit:
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
-        self._entered: list[bool] = []
+        self._entered: list[Recorder | None] = []  # of each range that is open; None: it is not recorded
 
     def push(self, name: str) -> None:
+        if not self._hooks.on_watched_thread:
+            return
         recorder, kind = self._hooks.recorder(), self._KINDS[name]
-        self._entered.append(recorder is not None and not recorder.open[kind])
-        if recorder is not None and self._entered[-1]:
+        if recorder is not None and recorder.open[kind]:
+            recorder = None
+        self._entered.append(recorder)
+        if recorder is not None:
             recorder.enter(kind)
 
-    def pop(self, name: str) -> None:
-        recorder = self._hooks.recorder()
-        if self._entered and self._entered.pop() and recorder is not None:
-            recorder.leave()
+    def pop(self, name: str, whole: bool) -> None:
+        if self._hooks.on_watched_thread and self._entered and (recorder := self._entered.pop()) is not None:
+            recorder.leave(whole=whole)
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,10 @@ class Watch:
         import torch
 
         on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
-        self._clock = open_clock("cuda" if on_gpu else "cpu")
+        device = facts_of(self.hooks.modules.largest).device
+        # A program need not make the GPU of its model the current one.
+        index = device.index if device is not None and device.type == "cuda" else None
+        self._clock = open_clock("cuda" if on_gpu else "cpu", index)
         self.has_host_clock = not on_gpu
         self.hooks.is_capturing = torch.cuda.is_current_stream_capturing if on_gpu else None
         self._markers = open_markers()
@@ -135,9 +142,9 @@ class Watch:
         A program that has an optimizer may accumulate gradients for long before its first step, and may load
         all its data before it begins. But if its parameters change, the updates are there and not seen.
         """
-        if not self.hooks.modules.optimizers:
+        if not self.hooks.optimizers:
             return self._ends.has_backward
-        optimizers, updates = len(self.hooks.modules.optimizers), self.hooks.modules.updates()
+        optimizers, updates = len(self.hooks.optimizers), self.hooks.updates()
         self._unseen |= self._looked[0] == optimizers and self._looked[1] != updates
         self._looked = optimizers, updates
         return self._unseen or (self._ends.has_backward and self._ends.steps >= MOST_ACCUMULATED)
@@ -156,14 +163,15 @@ class Watch:
         steps = self._ends.steps
         if self._progress:
             self._progress(steps)
-        # Modules that are called in none of the first steps are looked for once more.
-        if steps <= MOST_SEARCHES:
+        if steps <= _STEPS_OF_FACTS:
             self.model_facts = facts_of(self.hooks.modules.largest)
         if self.wanted.batches and steps >= self.wanted.batches and not self._may_end_later():
             raise Enough
-        # Not twice: a step that ended with one optimizer ends once more where a second then follows it.
-        if self.wanted.recordings and steps > self._switched:
-            self._switch(steps)
+        if self.wanted.recordings:
+            # Not twice: a step that ended with one optimizer ends once more where a second then follows it.
+            # Several at a time are those of a new phase, of which it was not known at once that they are.
+            for index in range(self._switched + 1, steps + 1):
+                self._switch(index)
         # Asked once a step: what nobody hears would cost as much as all the rest.
         if self._markers.are_heard() != self._recorder.heard:
             self._recorder.hear(not self._recorder.heard)
@@ -237,8 +245,9 @@ def findings_of(watch: Watch, steps: Steps) -> list[str]:
         findings.append(f"{why}a step ends with {steps.by}")
     elif len(seen.optimizers) > 1:
         names = ", ".join(dict.fromkeys(seen.optimizers))
+        phases = f" of each of {steps.phases} phases" if steps.phases > 1 else ""
         findings.append(
-            f"{len(seen.optimizers)} optimizers ({names}): a step ends with the one that steps last"
+            f"{len(seen.optimizers)} optimizers ({names}): a step ends with the one that steps last{phases}"
         )
     if (models := hooks.modules.trained) > 1:
         findings.append(f"{models} models are trained: model and parameters are of the largest")
@@ -251,13 +260,21 @@ def findings_of(watch: Watch, steps: Steps) -> list[str]:
         findings.append("no PyTorch data loader: load is 0; its time is in the end of the step before")
     if not wanted.samples and (steps.samples == UNKNOWN).any():
         findings.append("samples per step are unknown: give --samples N (per rank)")
-    if not hooks.modules.ever_called:
+    elif not wanted.samples and seen.samples:
+        findings.append(
+            f"the data loader's batch size is {seen.samples[0]}, its first tensor's first dimension "
+            f"{seen.samples[1]}: samples per step are by the batch size, else give --samples N (per rank)"
+        )
+    forward_ns = steps.stages_ns[FORWARD]
+    if not hooks.modules.calls:
         findings.append(
             "no module's forward pass was seen (is the step compiled?): forward is the time between load and "
             "backward"
         )
     elif not steps.stages_ns[BACKWARD].any():
         findings.append("no backward pass was seen (a compiled step?): backward is 0")
+    elif not forward_ns[0] and forward_ns.any():
+        findings.append("the first step's forward pass was not seen: it is shown too short")
     if steps.paused.any():
         findings.append(f"evaluations are left out of the steps: {int(steps.paused.sum())}")
     return findings

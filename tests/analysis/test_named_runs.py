@@ -1,6 +1,7 @@
 """Runs of a program in folders of their own, each named with its number of ranks: ``1=DIR 2=DIR``."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,10 +10,25 @@ from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
 from jobs import store
 from jobs.run_id import format_id
 from jobs.store import Manifest
+from profiling import tables
 from profiling.errors import UserError
-from tests.analysis.commands import run
+from tests.analysis.commands import one_line_error, run
 
 REPETITIONS = 2
+
+
+def plant(folder: Path, ranks: int, program: str) -> None:
+    """Runs of a program on so many ranks."""
+    job = Job(ranks=ranks, load_ms=5.0 * (ranks - 1))
+    write_sweep(folder, [job], noise=NO_NOISE, repetitions={"none": REPETITIONS})
+    for directory in folder.glob("run_*"):
+        manifest = store.read_record(directory / store.MANIFEST, Manifest)
+        if manifest.run.program:
+            continue
+        run = manifest.run.model_copy(update={"program": program})
+        renamed = directory.with_name(format_id(run, manifest.repetition, 0))
+        store.write_record(directory / store.MANIFEST, manifest.model_copy(update={"run": run}))
+        directory.rename(renamed)
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +36,7 @@ def folders(tmp_path_factory):
     """Runs on one, two and four ranks, with commands that differ in where they write."""
     folder = tmp_path_factory.mktemp("named")
     for ranks in (1, 2, 4):
-        job = Job(ranks=ranks, load_ms=5.0 * (ranks - 1))
-        write_sweep(folder / str(ranks), [job], noise=NO_NOISE, repetitions={"none": REPETITIONS})
-        for directory in (folder / str(ranks)).glob("run_*"):
-            manifest = store.read_record(directory / store.MANIFEST, Manifest)
-            run = manifest.run.model_copy(update={"program": f"train.py --out {ranks}"})
-            renamed = directory.with_name(format_id(run, manifest.repetition, 0))
-            store.write_record(directory / store.MANIFEST, manifest.model_copy(update={"run": run}))
-            directory.rename(renamed)
+        plant(folder / str(ranks), ranks, f"train.py --out {ranks}")
     return {ranks: folder / str(ranks) for ranks in (1, 2, 4)}
 
 
@@ -71,3 +80,29 @@ def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_pat
     table = run("analysis.scaled", tmp_path).out
     assert table.count("images/s on") == 1  # of the baselines
     assert run("analysis.report.__main__", tmp_path).code == 0
+
+
+def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
+    mine = tmp_path / "mine"
+    for ranks in (1, 2, 4):
+        plant(mine, ranks, "train.py")
+    for path in mine.rglob("batches.parquet"):
+        read = tables.read(path.parent, "batches")
+        columns = {name: read[name] for name in read.column_names if name != "images"}
+        tables.write(tables.as_table("batches", columns), path.parent, "batches")
+    done = run("analysis.scaled", mine, "--format", "json")
+    assert [row["world_size"] for row in done.json] == [1, 2, 4]
+    for row in done.json:
+        assert row["batch_ms"] > 0
+        assert (row["images_per_s"], row["speedup"], row["scaling_efficiency_pct"]) == (None, None, None)
+    assert (
+        "3 of 3 configurations have no images/s and no scaling efficiency: samples per step are unknown; "
+        "run the program with profiling.watch --samples N (per rank)" in done.err
+    )
+    table = run("analysis.scaled", mine).out
+    assert "Baselines" not in table and "nan" not in table
+    page = tmp_path / "report.html"
+    assert run("analysis.report.__main__", mine, "--output", page).code == 0
+    assert "--samples N" in page.read_text()
+    assert "--samples N" in one_line_error(run("analysis.predict", mine))
+    assert "--samples N" in one_line_error(run("analysis.factors", mine))

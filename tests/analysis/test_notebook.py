@@ -87,7 +87,9 @@ def test_wrong_use_is_one_line(sweep, tmp_path):
     assert "How does training scale" in results.scaled.__doc__
 
 
-@pytest.mark.parametrize("setting", [{"output": "a.csv"}, {"format": "csv"}, {"notes": True}, {"help": True}])
+@pytest.mark.parametrize(
+    "setting", [{"output": "a.csv"}, {"format": "csv"}, {"notes": True}, {"help": True}, {"columns": True}]
+)
 def test_what_says_where_an_answer_goes_is_no_setting(sweep, setting):
     with pytest.raises(UserError, match=f"^{next(iter(setting))}: no setting in a notebook"):
         load(sweep).batches(**setting)

@@ -52,6 +52,13 @@ def lateness(late_ns: np.ndarray, batch_ns: float = 100.0) -> of.Lateness:
 # --- planted ------------------------------------------------------------------------------------------
 
 
+def test_a_rank_is_last_if_all_others_came_before_it():
+    late = np.array([[3.0, 1.0, 2.0], [1.0, 1.0, 2.0], [0.0, 0.0, 2.0]])
+    zeros = np.zeros(late.shape)
+    one = of.Lateness(of.BY_STAGES, np.arange(3), late, zeros, zeros, {}, 100.0, np.zeros(3))
+    assert one.last.tolist() == [[True, False, False], [False] * 3, [False] * 3]
+
+
 def test_a_slow_loader_of_one_rank(tmp_path):
     write(tmp_path, Job(planted={3: Planted(load=6.0)}))
     made = rows(load(tmp_path))

@@ -19,6 +19,7 @@ from jobs.run import make_run
 from jobs.run_id import parse_id
 from jobs.store import Manifest
 from jobs.sweep_file import expand, read_sweep
+from tests.analysis.commands import run as run_analysis
 from tests.cluster.virtual import FOREGROUND, ROOT, Cluster
 from tests.ended_runs import ended_runs
 
@@ -67,6 +68,30 @@ def test_a_sweep_ends_in_a_table_and_a_report(cluster: Cluster, tmp_path: Path):
     assert (tmp_path / "results/s/report.html").is_file()
     assert (tmp_path / "results/s/calibration.json").is_file()
     assert [row[0] for row in rows_of(out.read_text())] == ["1", "2"]
+
+
+def test_a_sweep_of_a_users_program_is_answered(cluster: Cluster, tmp_path: Path):
+    file, out, results = tmp_path / "s.yaml", tmp_path / "job.out", tmp_path / "results"
+    program = "configs/program.py --batch-size {batch} --hidden {hidden}"
+    run = f"program: '{program}', nodes: [1, 2], network: eth, threads: 1, batches: 8, batch: 16, hidden: 16"
+    file.write_text(f"repetitions: 1\ntime_limit_s: 300\nrun: {{{run}}}")
+    (results / "s").mkdir(parents=True)
+    leave_out_calibration(results / "s")
+    sweep = ["slurm/sweep.sh", str(file), "--out", str(results)]
+    job = cluster.sbatch(*ON_OUR_NODES, f"--output={out}", *sweep, REPORT="no")
+    assert cluster.wait(job, 900)["ExitCode"] == "0:0", out.read_text()
+    runs = results_of(tmp_path, "s")
+    assert [manifest.run.nodes for _, manifest in runs] == [1, 2]
+    for _, manifest in runs:
+        assert manifest.done
+        assert {(report.batches_done, report.images_done) for report in manifest.ranks} == {(8, 8 * 16)}
+        assert {report.backend for report in manifest.ranks} == {"ddp/gloo"}
+        assert len({report.hostname for report in manifest.ranks}) == manifest.run.nodes
+    one, two = run_analysis("analysis.scaled", results / "s", "--format", "json").json
+    assert [row["world_size"] for row in (one, two)] == [1, 2]
+    assert [row["factors.hidden"] for row in (one, two)] == [16, 16]
+    assert two["speedup"] == pytest.approx(two["images_per_s"] / one["images_per_s"])
+    assert two["scaling_efficiency_pct"] == pytest.approx(50 * two["speedup"])
 
 
 @pytest.mark.wide

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from jobs.flags import add_run_flags, make_parser, run_from_flags, to_flags
 from jobs.program import is_own
-from jobs.run import ID_FIELDS, OUTSIDE_FIELDS, ROLES, Run, fields_of, make_run, parse_value
+from jobs.run import Run, make_run
+from jobs.run_fields import ID_FIELDS, OUTSIDE_FIELDS, ROLES, fields_of
 from jobs.run_id import format_id, parse_id
+from jobs.run_values import parse_value
 from jobs.validation import literal_options
 from profiling.errors import UserError
 from profiling.tools import tool

@@ -29,7 +29,9 @@ container: {{runtime: apptainer, image: /no/image.sif}}
 def environment(tmp_path, monkeypatch) -> dict[str, str]:
     """Of a node with Slurm, one InfiniBand card, and a site file for it."""
     (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'main*|4|2|(null)'\necho 'gpu|3|64|gpu:2'\n")
-    (tmp_path / "sinfo").chmod(0o755)
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 'allocation failure: Nodes are busy' >&2; exit 1\n")
+    for name in ("sinfo", "sbatch"):
+        (tmp_path / name).chmod(0o755)
     (tmp_path / "cards" / "mlx5_1").mkdir(parents=True)
     monkeypatch.setattr(site_check, "CARDS", tmp_path / "cards")
     site = tmp_path / "mine.yaml"
@@ -68,6 +70,16 @@ def test_more_gpus_than_the_partition_has_are_named(environment, tmp_path):
     assert checks(environment)["partition"].remedy == f"correct `gpus_per_node` (4) in {tmp_path}/mine.yaml"
     (tmp_path / "mine.yaml").write_text("partition: gpux")
     assert "no partition 'gpux'; did you mean 'gpu'?" in checks(environment)["partition"].detail
+
+
+def test_an_account_that_slurm_refuses_is_shown(environment, tmp_path):
+    (tmp_path / "mine.yaml").write_text("partition: gpu\naccount: me")
+    assert "jobs" not in checks(environment)
+    refused = "echo 'sbatch: error: x' >&2; echo 'allocation failure: Invalid account' >&2; exit 1"
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\n{refused}\n")
+    jobs = checks(environment)["jobs"]
+    assert jobs.detail == "Slurm refuses --partition=gpu --account=me: Invalid account"
+    assert not jobs.present and jobs.required and jobs.remedy.endswith(f"in {tmp_path}/mine.yaml")
 
 
 def test_a_cluster_without_a_site_file_is_named_and_a_laptop_has_nothing_to_check(environment):

@@ -11,7 +11,13 @@ from profiling.errors import UserError
 from tests.analysis.commands import ROOT, Ran, one_line_error, run
 
 SINFO = "main*|4|2|(null)"
-SBATCH = """echo "$REPORT $SCALEPROF_SITE: $*" >>{log}
+REFUSAL = "Invalid account or account/partition combination specified"
+SBATCH = """case "$*" in
+    --test-only*' -A nobody '*) echo "allocation failure: {refusal}" >&2; exit 1;;
+    --test-only*' --begin='*) echo "allocation failure: Requested reservation not usable now" >&2; exit 1;;
+    --test-only*) echo "sbatch: Job 7 to start at 2026-01-01T00:00:00" >&2; exit 0;;
+esac
+echo "$REPORT $SCALEPROF_SITE: $*" >>{log}
 case "$*" in
     *--bad*) echo "sbatch: error: bad" >&2; exit 1;;
     *--limit*--nodes=2*) exit 1;;
@@ -29,7 +35,7 @@ def log(tmp_path, monkeypatch) -> Path:
         "sinfo": f"echo '{SINFO}'",
         "srun": "exit 1",
         "squeue": 'cat "$0.jobs"',
-        "sbatch": SBATCH.format(log=log),
+        "sbatch": SBATCH.format(log=log, refusal=REFUSAL),
     }
     for name, text in scripts.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -191,7 +197,7 @@ def test_no_sweep_file_is_said():
 def test_a_sweep_that_is_queued_or_running_is_not_submitted_again(submit, log, tmp_path, monkeypatch):
     queue = tmp_path / "squeue.jobs"  # the stand-in fails where there is none, as squeue where Slurm is down
     mine = f"scaleprof {tmp_path}/out/s"
-    queue.write_text(f"9|{mine}\n10|{mine}2\n11|{mine}\n12|\n")
+    queue.write_text(f"9|/x|(null)|{mine}\n10|/x|(null)|{mine}2\n11|/x|(null)|{mine}\n12|/x||\n")
     answer = submit("nodes: [1, 2]")
     assert answer.code == 1 and not asked(log)
     assert answer.err.splitlines()[-1] == (
@@ -199,10 +205,43 @@ def test_a_sweep_that_is_queued_or_running_is_not_submitted_again(submit, log, t
         "(AGAIN=yes submits all the same)"
     )
     assert submit("nodes: [1, 2]", "--dry-run").code == 0
-    queue.write_text(f"9|{mine}\n")
+    queue.write_text(f"9|/x|(null)|{mine}\n")
     assert "job 9 of this sweep is queued or running already" in submit("nodes: [1, 2]").err
     monkeypatch.setenv("AGAIN", "yes")
     assert submit("nodes: [1, 2]").code == 0 and len(asked(log)) == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "known"),
+    [
+        ("{root}/slurm/sweep.sh {config} --only nodes=1 --out {out}", True),
+        ("slurm/sweep.sh {config} --out {out}/../out", True),
+        ("{root}/slurm/sweep.sh {config}", False),  # into results/s
+        ("{root}/slurm/sweep.sh", False),  # configs/resnet50.yaml
+        ("{root}/slurm/sweep.sh {config}.not.there --out {out}", False),
+        ("/other/slurm/sweep.sh {config} --out {out}", False),
+        ("{root}/slurm/report.sh {out}/s", False),
+    ],
+)
+def test_a_sweep_that_was_submitted_by_hand_is_found_by_its_command(submit, log, tmp_path, command, known):
+    said = command.format(root=ROOT, config=tmp_path / "s.yaml", out=tmp_path / "out")
+    (tmp_path / "squeue.jobs").write_text(f"9|{ROOT}|{said}|\n")
+    answer = submit("nodes: 1")
+    assert (answer.code == 1) == known == ("job 9 of this sweep is queued" in answer.err)
+    assert bool(asked(log)) != known
+
+
+def test_an_account_that_slurm_refuses_is_one_line_before_a_job_is_queued(submit, log, monkeypatch):
+    for words in (["-A", "nobody"], ["-A", "nobody", "--dry-run"]):
+        answer = submit("nodes: [1, 2]", *words)
+        assert answer.code == 2 and answer.out == "" and not asked(log)
+        assert answer.err.splitlines()[-1] == (
+            f"scaleprof: error: Slurm refuses the jobs: {REFUSAL} (partition 'main', account 'nobody')"
+        )
+    # A job that may only have to wait is submitted.
+    assert submit("nodes: 1", "--begin=tomorrow").code == 0 and len(asked(log)) == 2
+    monkeypatch.setenv("CHECK", "no")
+    assert submit("nodes: 1", "-A", "nobody").code == 0
 
 
 def test_a_comment_of_the_user_takes_the_place_of_ours(submit, log):

@@ -93,8 +93,11 @@ def test_every_run_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path,
     runs = [(line, below) for line, below in pairwise(lines) if "(run_" in line]
     assert [line.split()[0] for line, _ in runs] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
     # Of 2 images per rank in 250 ms.
-    speeds = {True: "  about 250 ms per step, 16.0 images/s", False: "  about 250 ms per step, 8.0 images/s"}
-    assert [below for _, below in runs] == [speeds["1 node x 2" in line] for line, _ in runs]
+    speeds = {True: "16.0", False: "8.0"}
+    assert [below for _, below in runs] == [
+        f"  about 250 ms per step, {speeds['1 node x 2' in line]} images/s (median of the last 2 steps)"
+        for line, _ in runs
+    ]
     first = manifests(work)
     assert len(first) == 4 and all(m.done and m.reason == "" for m in first.values())
     assert run_all(work) == 0
@@ -183,6 +186,23 @@ def test_a_tool_that_is_not_on_the_path_is_known_before_its_runs_run(tmp_path, c
     assert missing in " ".join(said.err.split()) and "profiling.wrap" not in said.out
     assert run_all(work) == 1
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
+
+
+def test_a_dry_run_begins_with_what_there_is_to_do_and_how_long_it_may_take(tmp_path, capsys):
+    work = execution(tmp_path)
+    execute.print_plan(work, *expand(work.sweep))
+    assert capsys.readouterr().err.splitlines()[0] == f"4 runs to do, 0 done, in {tmp_path}/s"
+    run_all(work)
+    first, *others = ended_runs(work.directory)
+    for directory in others:
+        manifest = store.read_record(directory / "manifest.json", Manifest)
+        store.write_record(directory / "manifest.json", manifest.model_copy(update={"seconds": 200.0}))
+    store.remove(first)
+    capsys.readouterr()
+    execute.print_plan(work, *expand(work.sweep))
+    said = capsys.readouterr()
+    assert said.err.splitlines()[0] == f"1 run to do (about 3 min), 3 done, in {tmp_path}/s"
+    assert said.out.count("# 1 of 1: ") == 1
 
 
 def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path):

@@ -205,4 +205,6 @@ def test_a_programs_own_ranges_reach_the_collectors_and_a_step_ends_with_its_mar
             pass
         with markers.forward:
             pass
+    with pytest.raises(StopIteration), markers.step, markers.load:  # at the end of the data
+        next(iter([]))
     assert lines == ["a push Forward Pass", "a pop Forward Pass", "a mark End of Batch"]

@@ -108,6 +108,50 @@ def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_pat
     assert len(batches_of(out)) == 16
 
 
+def test_a_program_shows_its_failure_in_its_own_way(tmp_path, forks):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import sys, torch\n"
+        "sys.excepthook = lambda kind, error, trace: print('mine:', kind.__name__, trace.tb_lineno)\n"
+        "class Stop(BaseException): pass\n"
+        "raise Stop\n"
+    )
+    printed = forks.watch("--out", tmp_path / "run", script, code=1)
+    assert "mine: Stop 4" in printed and "the program failed: Stop" in printed
+
+
+def test_a_gpu_that_has_failed_with_the_program_hides_no_traceback_of_its(tmp_path, forks):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import torch\n"
+        "from profiling.step_clock import HostClock\n"
+        "def failed(self): raise RuntimeError('CUDA error: device-side assert triggered')\n"
+        "HostClock.instants_ns = failed\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "model(torch.ones(1, 2)).sum().backward()\n"
+        "torch.optim.SGD(model.parameters(), lr=0.1).step()\n"
+        "raise ValueError('not a class')\n"
+    )
+    printed = forks.watch("--out", tmp_path / "run", script, code=1)
+    assert printed.count("Traceback") == 1 and "its times cannot be read: CUDA error: device-side" in printed
+
+
+def test_a_process_that_the_program_has_forked_leaves_no_results(tmp_path, forks):
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os, sys, torch\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for step in range(4):\n"
+        "    model(torch.ones(1, 2)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    if step == 1 and not os.fork(): sys.exit(0)\n"
+        "os.wait()\n"
+    )
+    printed = forks.watch("--out", tmp_path / "run", script)
+    assert printed.count("watched") == 1 and len(batches_of(tmp_path / "run")) == 4
+
+
 def test_a_rank_that_has_failed_does_not_wait_for_the_others_to_leave_their_group(tmp_path, forks):
     script = tmp_path / "fails.py"
     script.write_text(
@@ -144,6 +188,7 @@ def test_a_program_that_fails_before_its_first_step_is_said_to_have(tmp_path):
         (["--batches", "0", "x.py"], "'0' is not a whole number from 1 on"),
         (["--profile", "torhc", "x.py"], "did you mean 'torch'"),
         (["--batches", "5", "--attribute-from", "5", "x.py"], "must be less than --batches 5"),
+        (["--profile", "torch", "--profile-mode", "memry", "x.py"], "did you mean 'memory'"),
     ],
 )
 def test_wrong_use_is_one_line(words, message):
@@ -161,6 +206,10 @@ def test_wrong_use_is_one_line(words, message):
 def test_a_program_that_is_not_there_is_one_line(words, message):
     with pytest.raises(UserError, match=message):
         main(words)
+
+
+def test_two_dashes_may_stand_before_the_program():
+    assert parse(["--batches", "5", "--", "x.py", "--", "y"])[1].words == ["x.py", "--", "y"]
 
 
 def test_results_are_not_overwritten_unasked(tmp_path):

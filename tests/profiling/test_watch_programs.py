@@ -48,6 +48,8 @@ def test_two_optimizers_of_a_gan(tmp_path, forks):
     assert "no PyTorch data loader: load is 0" in printed and "samples per step are unknown" in printed
     rows = batches_of(tmp_path / "run")
     assert len(rows) == 6 and (rows[STAGES[1:]] > 0).all(axis=None) and (rows.load_ns == 0).all()
+    assert passes(tmp_path / "run") == "2 backward passes per step (gradient accumulation, or several losses)"
+    assert gaps(tmp_path / "run") == []
     assert rows.images.isna().all()
     assert manifest_of(tmp_path / "run").fields["batch"] is None
 

@@ -1,23 +1,24 @@
 """Programs that do what is not usual, watched within this process: what is made of their steps?"""
 
-import gc
 import itertools
 import os
+import threading
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.optim.optimizer import Optimizer
-from torch.utils.data import DataLoader, dataloader
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, dataloader
 
 from jobs import watched
 from profiling import markers
 from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.watch import main
-from profiling.watching.facts import ModelFacts
-from profiling.watching.segments import UPDATE
+from profiling.watching.facts import ModelFacts, facts_of
+from profiling.watching.hooks import drawn, samples_in
+from profiling.watching.segments import BACKWARD, FORWARD, UNKNOWN, UPDATE
 from profiling.watching.watched import Enough, Wanted, Watch, findings_of
 
 ENDLESS = 2000  # steps of a program that should be ended before
@@ -28,12 +29,16 @@ def watch(monkeypatch):
     """Starts to watch this process; PyTorch is as it was when the test has ended."""
     monkeypatch.setattr(markers, "_LISTENER", [])
     iterator, scaler = dataloader._BaseDataLoaderIter, torch.amp.GradScaler
-    hooked = [(iterator, "__init__"), (iterator, "__next__"), (scaler, "step"), (torch.autograd, "backward")]
+    module = torch.nn.Module
+    hooked = [
+        (iterator, "__init__"), (iterator, "__next__"), (scaler, "step"), (torch.autograd, "backward"),
+        (Optimizer, "__init__"), (module, "compile"), (module, "_replicate_for_data_parallel"),
+        (module, "_compiled_call_impl"),
+    ]  # fmt: skip
     for place, name in hooked:
         monkeypatch.setattr(place, name, getattr(place, name))
     monkeypatch.setattr(Optimizer, "profile_hook_step", staticmethod(Optimizer.profile_hook_step))
     watches = []
-    gc.collect()  # optimizers of other tests would be waited for
 
     def start(wanted: Wanted) -> Watch:
         watches.append(Watch(wanted, Mock()))
@@ -156,26 +161,20 @@ def test_data_that_are_loaded_before_training_end_no_step(watch):
     assert optimizer.steps == 3 and len(watched_process.stop()) == 3
 
 
-def test_gradients_that_are_accumulated_for_long_end_no_step(watch):
-    watched_process = watch(Wanted(batches=2))
+@pytest.mark.parametrize(
+    ("steps_after", "passes_of_steps"),
+    [pytest.param(16, [16, 16], id="accumulated for long"), pytest.param(None, [1, 1, 1], id="never called")],
+)
+def test_an_optimizer_is_waited_for_but_not_without_end(watch, steps_after, passes_of_steps):
+    watched_process = watch(Wanted(batches=len(passes_of_steps)))
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
     with pytest.raises(Enough):
-        for index in range(ENDLESS):
+        for number in range(1, ENDLESS + 1):
             passes(model)
-            if index % 16 == 15:
+            if steps_after and number % steps_after == 0:
                 optimizer.step()
-    assert watched_process.stop().passes.tolist() == [16, 16]
-
-
-def test_an_optimizer_that_is_never_called_is_not_waited_for_without_end(watch):
-    watched_process = watch(Wanted(batches=3))
-    model = torch.nn.Linear(3, 2)
-    _optimizer = descent(model)
-    with pytest.raises(Enough):
-        for _ in range(ENDLESS):
-            passes(model)
-    assert len(watched_process.stop()) == 3
+    assert watched_process.stop().passes.tolist() == passes_of_steps
 
 
 @pytest.mark.parametrize(("backend", "said"), [("gloo", True), ("ddp/gloo", False), ("horovod", False)])
@@ -191,6 +190,259 @@ def test_ranks_that_exchange_no_gradients_as_far_as_is_seen_are_told_so(watch, b
     assert any("do they exchange" in one for one in findings_of(watched_process, steps)) == said
 
 
+def train(model: torch.nn.Module, optimizer: Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        passes(model)
+        optimizer.step()
+
+
+def follow_each_other(steps) -> bool:
+    """Whether nothing is left out between steps."""
+    return steps.start_ns[1:].tolist() == steps.end_ns[:-1].tolist()
+
+
+def test_without_a_data_loader_the_first_step_is_whole(watch):
+    watched_process = watch(Wanted())
+    model = torch.nn.Linear(3, 2)
+    train(model, descent(model), 4)
+    steps = watched_process.stop()
+    assert steps.passes.tolist() == [1] * 4 and (steps.stages_ns[FORWARD] > 0).all()
+    assert follow_each_other(steps)
+    assert torch.nn.Module._compiled_call_impl is None  # layers' calls cost nothing any more
+
+
+def test_so_it_is_of_two_models_with_an_optimizer_each(watch):
+    watched_process = watch(Wanted())
+    models = [torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)]
+    optimizers = [*map(descent, models)]
+    for _ in range(4):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            passes(model)
+            optimizer.step()
+    steps = watched_process.stop()
+    assert steps.passes.tolist() == [2] * 4 and (steps.stages_ns[FORWARD] > 0).all()
+    assert follow_each_other(steps)
+
+
+def test_a_first_step_whose_beginning_was_not_seen_is_said_to_be_short(watch):
+    watched_process = watch(Wanted())
+    model = torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    model._call_impl(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    train(model, optimizer, 2)
+    said = findings_of(watched_process, watched_process.stop())
+    assert "the first step's forward pass was not seen: it is shown too short" in said
+
+
+def test_optimizers_that_step_one_after_the_other_take_nothing_out_of_the_steps(watch):
+    """Once modules were searched for at each second of them."""
+    watched_process = watch(Wanted())
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    optimizers = [descent(part) for part in (*model, model)]
+    for _ in range(6):
+        passes(model)
+        for optimizer in optimizers:
+            optimizer.step()
+    steps = watched_process.stop()
+    assert len(steps) == 6 and (steps.stages_ns[FORWARD] > 0).all() and (steps.stages_ns[BACKWARD] > 0).all()
+    assert follow_each_other(steps)
+
+
+def test_a_model_that_is_made_after_the_first_data_were_loaded_is_seen(watch):
+    watched_process = watch(Wanted())
+    loader = DataLoader(torch.ones(6, 3), 2)
+    model = torch.nn.Linear(next(iter(loader)).size(1), 2)
+    optimizer = descent(model)
+    for data in loader:
+        model(data).sum().backward()
+        optimizer.step()
+    assert (watched_process.stop().stages_ns[FORWARD] > 0).all()
+
+
+class Training(torch.nn.Module):
+    """A module that is not called itself, as Lightning's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.unused = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+
+
+def test_a_part_of_a_module_that_is_not_called_itself_is_seen(watch):
+    watched_process = watch(Wanted())
+    training = Training()
+    optimizer = descent(training.net)
+    for data in DataLoader(torch.ones(6, 3), 2):
+        training.net(data).sum().backward()
+        optimizer.step()
+    assert (watched_process.stop().stages_ns[FORWARD] > 0).all()
+
+
+def test_a_second_phase_with_another_model_has_steps_and_stages_as_the_first(watch):
+    watched_process = watch(Wanted(batches=35))
+    first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    train(first, descent(first), 12)
+    with pytest.raises(Enough):
+        train(second, descent(second), ENDLESS)
+    steps = watched_process.stop()
+    assert len(steps) == 35 and steps.passes.tolist() == [1] * 35
+    assert (steps.stages_ns[FORWARD] > 0).sum() >= 34
+    assert any("a step ends with the one that steps last of each of 2 phases" in one
+               for one in findings_of(watched_process, steps))  # fmt: skip
+
+
+def test_a_module_that_is_compiled_in_place_later_is_compiled_and_seen(watch, monkeypatch):
+    compiled = []
+
+    def counted(call):
+        return lambda *arguments: compiled.append(1) or call(*arguments)
+
+    monkeypatch.setattr(torch, "compile", counted)
+    watched_process = watch(Wanted())
+    model = torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    train(model, optimizer, 2)
+    model.compile()
+    train(model, optimizer, 2)
+    assert len(compiled) == 2 and (watched_process.stop().stages_ns[FORWARD] > 0).all()
+
+
+def test_a_replica_of_a_module_is_called_itself(watch):
+    """DataParallel makes one for each GPU, of all that the module has."""
+    watch(Wanted())
+    model = torch.nn.Linear(3, 2)
+    train(model, descent(model), 1)
+    replica = model._replicate_for_data_parallel()
+    replica.__dict__.update(weight=torch.zeros(2, 3), bias=None)
+    assert replica(torch.ones(1, 3)).tolist() == [[0, 0]]
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_modules_that_are_not_finished_are_no_fault_of_the_program(watch):
+    watched_process = watch(Wanted())
+    half_made = torch.nn.Linear.__new__(torch.nn.Linear)
+    model = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 2), "lazy": torch.nn.LazyLinear(2)})
+    optimizer = descent(model["used"])
+    for _ in DataLoader(torch.ones(3, 3), 1):
+        passes(model["used"])
+        optimizer.step()
+    assert len(watched_process.stop()) == 3 and facts_of(model).parameters == 8
+    del half_made
+
+
+def images_of(loader: DataLoader, watched_process: Watch) -> tuple[list[int], list[str]]:
+    """The samples of each step of a program that has this loader, and what is said of them."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    for _ in loader:
+        passes(model)
+        optimizer.step()
+    steps = watched_process.stop()
+    return steps.samples.tolist(), [one for one in findings_of(watched_process, steps) if "sampl" in one]
+
+
+class Streamed(IterableDataset):
+    def __iter__(self):
+        return iter(torch.ones(5, 3))
+
+
+def pictures(pairs: list) -> tuple:
+    """Of each batch a tuple of pictures and one of what they show, as detection has them."""
+    return tuple(zip(*pairs, strict=True))
+
+
+PICTURES = TensorDataset(torch.ones(5, 3, 8, 8), torch.ones(5))
+
+
+@pytest.mark.parametrize(
+    ("loader", "samples"),
+    [
+        (DataLoader(PICTURES, 2), [2, 2, 1]),
+        (DataLoader(PICTURES, 2, drop_last=True), [2, 2]),
+        (DataLoader(Streamed(), 2), [2, 2, 1]),
+        (DataLoader(PICTURES, batch_sampler=[[0, 1, 2], [3]]), [3, 1]),
+    ],
+)
+def test_samples_are_those_of_the_loaders_batch(watch, loader, samples):
+    assert images_of(loader, watch(Wanted())) == (samples, [])
+
+
+def test_samples_are_those_that_the_loader_draws_whatever_it_makes_of_them(watch):
+    images, (said,) = images_of(DataLoader(PICTURES, 2, collate_fn=pictures), watch(Wanted()))
+    assert images == [2, 2, 1]
+    assert said.startswith("the data loader's batch size is 2, its first tensor's first dimension 3")
+
+
+def test_of_a_sampler_without_a_length_all_batches_are_full():
+    assert [drawn(batches, 4, float("inf")) for batches in (1, 1000)] == [4, 4]
+    assert [drawn(batches, 4, 10) for batches in (1, 2, 3, 4)] == [4, 4, 2, 4]
+
+
+def test_only_a_few_parts_of_a_batch_are_looked_at():
+    class Jagged:
+        """As torchrec's: no mapping, though it has keys and values."""
+
+        def keys(self) -> list[str]:
+            return ["a"]
+
+        def values(self) -> torch.Tensor:
+            pytest.fail("all its numbers are looked at")
+
+    assert samples_in(Jagged(), torch.Tensor) == UNKNOWN
+    assert samples_in({"lengths": [1, 2], "inputs": torch.ones(7, 2)}, torch.Tensor) == 7
+    asked = []
+
+    class Long(list):
+        def __iter__(self):
+            return (asked.append(1) or number for number in super().__iter__())
+
+    assert samples_in([Long(range(100_000))], torch.Tensor) == UNKNOWN and len(asked) < 20
+
+
+def mark_steps(batches: list) -> None:
+    """Marked steps to the end of the data, at which one begins that does not come to its own."""
+    data = iter(batches)
+    try:
+        while True:
+            with markers.step:
+                with markers.load:
+                    next(data)
+                with markers.forward:
+                    pass
+    except StopIteration:
+        pass
+
+
+def test_a_marked_step_that_fails_is_none(watch):
+    watched_process = watch(Wanted())
+    mark_steps([1, 2, 3])
+    mark_steps([1, 2])
+    assert len(watched_process.stop()) == 5
+
+
+def test_what_another_thread_marks_does_not_disturb(watch):
+    watched_process = watch(Wanted())
+    begun, ended = threading.Event(), threading.Event()
+
+    def prefetch() -> None:
+        with markers.load:
+            begun.set()
+            ended.wait(60)
+
+    thread = threading.Thread(target=prefetch)
+    for _ in range(2):
+        with markers.step:
+            if not begun.is_set():
+                thread.start()
+                begun.wait(60)
+            with markers.forward:
+                pass
+    ended.set()
+    thread.join()
+    steps = watched_process.stop()
+    assert len(steps) == 2 and (steps.stages_ns[FORWARD] > 0).all()
+
+
 @pytest.mark.parametrize("words", [["--batchse", "5", "train.py"], ["missing.py"]])
 def test_wrong_use_is_said_by_rank_0_alone(words, monkeypatch):
     monkeypatch.setattr("profiling.errors.RANK_0_FIRST_S", 0.0)
@@ -199,6 +451,21 @@ def test_wrong_use_is_said_by_rank_0_alone(words, monkeypatch):
     with pytest.raises(UserError):
         main(words)
     monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+
+
+def test_a_profiler_that_cannot_record_here_is_named_by_rank_0_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr("profiling.errors.RANK_0_FIRST_S", 0.0)
+    monkeypatch.setattr("profiling.watch.has_gpu", lambda: False)
+    words = ["--out", str(tmp_path / "run"), "--profile", "nvprof", __file__]
+    for name, value in (("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="nvprof records GPU activity only"):
+        main(words)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2

@@ -4,8 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from profiling.markers import Markers
+from profiling.watching.cycle import LATE
 from profiling.watching.segments import (
     BACKWARD,
     EVALUATION,
@@ -24,7 +27,6 @@ from profiling.watching.steps import (
     BY_LOAD,
     BY_MARKER,
     BY_OPTIMIZER,
-    LATE,
     Ends,
     steps_of,
 )
@@ -82,6 +84,32 @@ def test_five_steps_of_the_critic_and_one_of_the_generator_are_one_step():
 def test_an_optimizer_of_a_later_phase_ends_no_step():
     steps = steps_of(segments("L F B U0 " * LATE + "L F B U0 F B U1 " * 3))
     assert len(steps) == LATE + 3
+
+
+def test_where_an_optimizer_stays_away_the_next_ones_end_the_steps():
+    first, second = "L F B U0 ", "L F B U1 "
+    assert len(steps_of(segments(first * 20 + second * 20))) == 40
+    assert len(steps_of(segments(first * 20 + second * 3))) == 23  # the program ends in its second phase
+    by_turns = steps_of(segments((first * 30 + second * 30) * 2))
+    assert len(by_turns) == 120 and by_turns.phases == 4 and set(by_turns.passes) == {1}
+    assert len(steps_of(segments(first * 20 + "L F B U1 F B U2 " * 20))) == 40
+
+
+def test_an_optimizer_of_each_parameter_ends_one_step():
+    every = "L F B " + " ".join(f"U{number}" for number in range(40))
+    assert steps_of(segments(f"{every} " * 6)).passes.tolist() == [1] * 6
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(LATE + 2, 40)), min_size=1, max_size=4))
+def test_in_each_phase_the_last_optimizer_ends_the_steps(phases):
+    """Phases, each of some optimizers that step one after the other, so and so often."""
+    numbers, words = itertools.count(), []
+    for optimizers, times in phases:
+        cycle = [f"F B U{next(numbers)}" for _ in range(optimizers)]
+        words += ["L", *cycle] * times
+    steps = steps_of(segments(" ".join(words)))
+    assert steps.passes.tolist() == [optimizers for optimizers, times in phases for _ in range(times)]
+    assert steps.phases == len(phases)
 
 
 def test_a_forward_pass_that_is_not_seen_is_what_lies_between_load_and_backward():
@@ -146,6 +174,7 @@ def test_samples_that_a_loader_does_not_tell_are_unknown():
         "L F B U " * 20,
         "L F B U0 F B U1 " * 9,
         "L F B U0 " * LATE + "L F B U0 F B U1 " * 3,
+        "L F B U0 " * 20 + "L F B U1 F B U2 " * 20,
         "L F B " * 7 + "L",
         "F B B " * 7 + "F",
     ],

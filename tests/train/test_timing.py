@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from profiling import tables
-from profiling.step_clock import DeviceClock, HostClock
+from profiling.step_clock import DeviceClock, HostClock, open_clock
 from train.timing import INSTANTS, batch_columns
 
 
@@ -68,6 +68,30 @@ class FakeEvent:
 
     def elapsed_time(self, later: "FakeEvent") -> float:
         return float(np.float32((later.at_ns - self.at_ns) / 1e6))
+
+
+def test_a_clock_of_one_gpu_ticks_in_its_stream_whichever_gpu_is_the_current_one(monkeypatch):
+    torch = pytest.importorskip("torch")
+    streams, waits = [], []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: str) -> None:
+            streams.append(stream)
+
+        def elapsed_time(self, later: "Event") -> float:
+            return 1.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index=0: f"of GPU {index}")
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    clock = open_clock("cuda", 1)
+    clock.start()
+    clock.tick()
+    assert len(clock.instants_ns()) == 1
+    assert set(streams) == {"of GPU 1"} and set(waits) == {1}
 
 
 @pytest.mark.parametrize("ppm", [0, 30, -80])

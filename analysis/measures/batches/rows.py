@@ -24,7 +24,7 @@ from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates, inside_run
-from jobs.run import ID_FIELDS
+from jobs.run_fields import ID_FIELDS
 
 if TYPE_CHECKING:
     import pandas as pd

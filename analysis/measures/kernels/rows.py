@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.display import output
 from analysis.display.metrics import Column, Metric, Rows, columns, picked
 from analysis.display.numbers import shortened, with_places
-from analysis.measures.kernels import roofline
+from analysis.measures.kernels import measured_peaks, roofline
 from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of_each
 from analysis.results.attributed import has_kernels
 from analysis.results.load import no_result
@@ -77,6 +77,8 @@ def rows(
         answer += [{"run": source.id, **row} for row in kernels]
     if not answer:
         raise UserError(nothing(study, direction))
+    for line in measured_peaks.exceeded(study, answer, by):
+        study.note(line)
     return answer, [*([RUN] if len(sources) > 1 else []), *(BY[name] for name in by), *METRICS]
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from analysis.display.metrics import (
     BATCH,
     IN_RUN,
@@ -33,7 +31,7 @@ from analysis.measures.lateness.lateness import (
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
 from analysis.results.study import UNKNOWN_HOST, Source, Study
 from analysis.statistics import inside_run
-from jobs.run import fields_of, own_names
+from jobs.run_fields import fields_of, own_names
 from profiling.errors import UserError
 
 # What two runs' rows of one rank, in one configuration on as many ranks, agree in.
@@ -271,8 +269,7 @@ def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
         "lateness_ms_high": median.high,
         "mean_lateness_ms": float(late.mean()),
         "late_pct": 100 * float(lateness.late[rank].mean()),
-        # Where ranks come together none is last.
-        "last_pct": 100 * float((late > np.delete(lateness.late_ns, rank, axis=0).max(axis=0) / 1e6).mean()),
+        "last_pct": 100 * float(lateness.last[rank].mean()),
         "held_up_ms": float(lateness.alone_ns[rank].mean()) / 1e6,
     }
 

@@ -6,7 +6,7 @@ Points are given by their fields; what is returned are places among them.
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from jobs.run import fields_of
+from jobs.run_fields import fields_of
 
 Scaling = Literal["weak", "strong"]
 Fields = Mapping[str, Any]

@@ -18,7 +18,8 @@ from analysis.statistics.two_samples import (
     runs_needed,
 )
 from analysis.statistics.variance import holm
-from jobs.run import Run, own_names
+from jobs.run import Run
+from jobs.run_fields import own_names
 
 Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
 Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figure) -> a value a run

@@ -12,7 +12,8 @@ from analysis.measures.scaling.points import POINT_FIELDS, PROFILED, UNPROFILED,
 from analysis.results.log import attempted
 from analysis.results.study import Source, Study
 from jobs import store
-from jobs.run import ID_FIELDS, Run
+from jobs.run import Run
+from jobs.run_fields import ID_FIELDS
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError

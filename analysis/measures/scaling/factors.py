@@ -11,7 +11,7 @@ import numpy as np
 from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns
 from analysis.display.numbers import probability
 from analysis.measures.batches.series import all_series
-from analysis.measures.scaling.points import point_fields
+from analysis.measures.scaling.points import NO_SAMPLES, point_fields
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau.published_formulas import EPOCH_IMAGES
 from analysis.results.study import Study
@@ -24,7 +24,8 @@ from analysis.statistics.variance import (
     holm,
     range_quantile,
 )
-from jobs.run import FACTOR, ID_FIELDS, Run, own_names
+from jobs.run import Run
+from jobs.run_fields import FACTOR, ID_FIELDS, own_names
 from profiling.errors import UserError
 
 METRICS = (
@@ -92,7 +93,7 @@ def responses(study: Study) -> tuple[str, list[Cell]]:
     """What is compared, and its values by configuration.
 
     Raises:
-        UserError: the study holds no repeated runs, nor TAU tables.
+        UserError: the study holds no repeated runs, nor TAU tables, or not the samples of their steps.
     """
     if study.tau_intervals:
         return "published scaling efficiency, %", _of_tau(study)
@@ -105,6 +106,8 @@ def responses(study: Study) -> tuple[str, list[Cell]]:
             cell[1].append(series[source.id].images_per_s / (source.world_size or 1))
     if not cells:
         raise UserError(f"{study.path} holds no unprofiled run and no TAU table: there is nothing to compare")
+    if np.isnan([rate for _, rates in cells.values() for rate in rates]).any():
+        raise UserError(f"{study.path}: {NO_SAMPLES}")
     return "images/s per rank", [Cell(fields, np.array(values)) for fields, values in cells.values()]
 
 

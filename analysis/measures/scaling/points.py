@@ -20,7 +20,7 @@ from analysis.measures.scaling.baselines import Scaling, base_of, world_size
 from analysis.results.attributed import COSTS, Costs
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
-from jobs.run import fields_of, is_default, own_names
+from jobs.run_fields import fields_of, is_default, own_names
 
 NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
@@ -29,6 +29,8 @@ UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is
 TWO_RUNS_WIDER = 2.5
 # Runs of one point that differ by more (standard deviation of the logarithm) are worth a line.
 WIDE_SCATTER = 0.1
+# Of a program that was watched, what it lacks for a rate, and what gives it.
+NO_SAMPLES = "samples per step are unknown; run the program with profiling.watch --samples N (per rank)"
 NO_BOUND = Bound("", None, None)
 POINT_FIELDS = fields_of("workload", "size", "length")
 
@@ -80,6 +82,11 @@ class Point:
     def images(self) -> float:
         """Images of one batch of the job."""
         return float(np.mean([series.images[series.steady].mean() for _, series in self.timed]))
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether its images are known; of a program that was watched they may not be."""
+        return not np.isnan(self.images)
 
     @property
     def on_cpus(self) -> bool:

@@ -8,9 +8,17 @@ from analysis.display.metrics import Rows
 from analysis.display.numbers import sortable
 from analysis.measures.scaling import figures, loss, use
 from analysis.measures.scaling.figures import above_ideal
-from analysis.measures.scaling.points import Point, Scaling, choose_scaling, count_compared, points_of
+from analysis.measures.scaling.points import (
+    NO_SAMPLES,
+    Point,
+    Scaling,
+    choose_scaling,
+    count_compared,
+    points_of,
+)
 from analysis.results.study import Study
-from jobs.run import ID_FIELDS, Run, own_names
+from jobs.run import Run
+from jobs.run_fields import ID_FIELDS, own_names
 
 
 def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = None) -> Rows:
@@ -24,7 +32,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
     kind = scaling or choose_scaling(points)
     _note_kind(study, points, kind)
     anatomies = loss.anatomies_of(points, of_runs)
-    for finding in use.findings(points):
+    for finding in use.findings(study, points):
         study.note(finding)
     groups: dict[tuple, list[Point]] = {}
     for number, point in enumerate(points):
@@ -38,6 +46,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
         row["world_size"] = sizes.pop() if len(sizes) == 1 else None
         answer.append({**row, **figures.figures(members, kind, anatomies)})
     _leave_uncompared(study, answer)
+    _note_unknown_samples(study, answer)
     _note_above_ideal(study, answer)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
@@ -96,6 +105,22 @@ def _leave_uncompared(study: Study, rows: Rows) -> None:
             f"{row['world_size']} ranks are not compared with {base['world_size']}: the commands differ "
             f"({base['program']} | {row['program']}). To compare them: analysis.scaled "
             f"{base['world_size']}=DIR {row['world_size']}=DIR"
+        )
+
+
+def _note_unknown_samples(study: Study, rows: Rows) -> None:
+    """Say why rows have no scaling efficiency whose samples are unknown; they are no baselines, either.
+
+    Step durations alone do not give it: whether each rank did as much as on fewer ranks, or all ranks
+    together did, is what makes them weak or strong scaling.
+    """
+    unknown = [row for row in rows if math.isnan(row["images_per_s"])]
+    for row in unknown:
+        row["base"] = ""
+    if unknown:
+        study.note(
+            f"{len(unknown)} of {len(rows)} configurations have no images/s and no scaling efficiency: "
+            f"{NO_SAMPLES}"
         )
 
 

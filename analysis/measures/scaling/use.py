@@ -10,8 +10,11 @@ import numpy as np
 
 from analysis.display.metrics import CONFIDENCE, Metric, names_of
 from analysis.display.numbers import digits
+from analysis.measures.kernels.measured_peaks import too_low
+from analysis.measures.kernels.roofline import ABOVE_PCT, BANDWIDTH, COMPUTE
 from analysis.measures.scaling.loss import Anatomies
 from analysis.measures.scaling.points import UNPROFILED, Point
+from analysis.results.study import Study
 from analysis.statistics import estimates
 
 # Credited FLOPs outside this share of the analytic count are worth a warning.
@@ -269,11 +272,12 @@ def _costs(points: Sequence[Point]) -> dict[str, Any]:
     return row
 
 
-def findings(points: Sequence[Point]) -> list[str]:
-    """Lines for points whose credit cannot be right: not near the analytic count, or over the peak."""
+def findings(study: Study, points: Sequence[Point]) -> list[str]:
+    """Lines for points whose credit cannot be right: not near the analytic count, or over a peak."""
     costs = [_costs([point]) for point in points if point.cost]
     lines = coverage_findings([row["flop_coverage_pct"] for row in costs])
-    for what in ("flops", "bandwidth"):
+    for what, bound in (("flops", COMPUTE), ("bandwidth", BANDWIDTH)):
+        lines += _above_measured(study, costs, what, bound)
         shares = [row[f"{what}_efficiency_of_kernels_pct"] or 0 for row in costs]
         over = [share for share in shares if share > 100]
         if over:
@@ -288,6 +292,16 @@ def findings(points: Sequence[Point]) -> list[str]:
             "count or the peak (--peaks; for the precision used) is wrong"
         )
     return lines
+
+
+def _above_measured(study: Study, costs: Sequence[Mapping[str, Any]], what: str, bound: str) -> list[str]:
+    """A line where points exceed the measured peak that bounds ``what``."""
+    names = [f"{what}_efficiency_of_{part}_of_measured_pct" for part in ("kernels", "batch")]
+    above = [share for row in costs if (share := max(row[name] or 0 for name in names)) > ABOVE_PCT]
+    if not above:
+        return []
+    reached = f"{_points(len(above))} reach{'es' if len(above) == 1 else ''} up to {max(above):.0f} %"
+    return [too_low(study, bound, reached)]
 
 
 def coverage_findings(coverage_pct: Sequence[float | None]) -> list[str]:

@@ -17,7 +17,8 @@ from analysis.display.numbers import sortable
 from analysis.measures.tau import published_formulas
 from analysis.results.query import ask
 from analysis.results.study import Source, Study, Unusable
-from jobs.run import ID_FIELDS, Run
+from jobs.run import Run
+from jobs.run_fields import ID_FIELDS
 from profiling.errors import no_command
 
 METRICS = (

@@ -23,7 +23,7 @@ from analysis.measures.tau.applications import (
 from analysis.results.load import no_result
 from analysis.results.query import query_arrays
 from analysis.results.study import Source, Study
-from jobs.run import ID_FIELDS, fields_of
+from jobs.run_fields import ID_FIELDS, fields_of
 from profiling.errors import UserError, no_command
 
 # The functions whose time and messages count -> what TAU calls the event of their messages.

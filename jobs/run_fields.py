@@ -1,0 +1,45 @@
+"""What are the fields of a run to those who use them: of the id, of a program's run, or by their role?"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jobs.run import Role, Run
+
+ROLES: Mapping[str, Role] = {
+    name: next(one for one in of.metadata if isinstance(one, Role)) for name, of in Run.model_fields.items()
+}
+
+
+def fields_of(*kinds: str) -> tuple[str, ...]:
+    """The fields of such roles (:class:`Role`), in their order."""
+    return tuple(name for name, role in ROLES.items() if role.kind in kinds)
+
+
+# The fields that make the id, in its order.
+ID_FIELDS = (
+    "nodes", "gpus_per_node", "network", "profile", "workers", "model", "loader", "batch", "grad", "compute",
+)  # fmt: skip
+# Fields that are not in the id; a sweep that varies one appends it.
+OUTSIDE_FIELDS = tuple(name for name in Run.model_fields if name not in (*ID_FIELDS, "factors"))
+
+# Those in the id of a run of a program: our own training loop's would say what is not so.
+PROGRAM_ID_FIELDS = ID_FIELDS[:4]
+# What a run of a program has of them. These take effect whatever it is: how it is started, ended, recorded.
+STARTING = (
+    *fields_of("size", "length"),
+    *("network", "device", "threads", "profile", "profile_mode", "profile_kernels", "attribute_from"),
+)
+# And these, if its command names them. All others are our own training loop's.
+FILLING = ("batch", "data", "workers", "seed")
+# How an answer names a factor of a program's own: nothing that is measured is called so.
+FACTOR = "factors."
+
+
+def own_names(*fields: Mapping[str, Any]) -> list[str]:
+    """The factors of programs' own among the fields of runs, as answers name them; each once."""
+    return [name for name in dict.fromkeys(name for one in fields for name in one) if name.startswith(FACTOR)]
+
+
+def is_default(name: str, value: Any) -> bool:
+    """Whether a field has the value that it has where nobody sets it."""
+    return name in Run.model_fields and bool(Run.model_fields[name].default == value)

@@ -1,0 +1,85 @@
+"""Work that exceeds a measured peak shows that the peak was measured too low: it is said, and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.kernels.measured_peaks import exceeded
+from analysis.report.base import Context
+from analysis.report.roofline import ROOFLINE
+from analysis.results.load import load
+from jobs import store
+from jobs.store import Calibration
+from tests.analysis.commands import run
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+
+HIGH = 1e16
+STEP_FLOPS_PER_S = Truth().flops / (Truth().kernel_ms / 1e3)
+STEP_BYTES_PER_S = Truth().bytes / (Truth().kernel_ms / 1e3)
+# Of the backward convolution: two thirds of the FLOPs in a quarter of the time.
+KERNEL_FLOPS_PER_S = STEP_FLOPS_PER_S * 8 / 3
+TOO_LOW = "measured on this machine: it was measured too low (a busy machine, for example)"
+
+
+@pytest.fixture
+def measured(tmp_path: Path):
+    """Writes a profiled run of two ranks, whose sweep measured such peaks."""
+
+    def write(flops_per_s: float, bytes_per_s: float) -> Path:
+        runs = [run_of(gpus_per_node=2, profile=profile, threads=3) for profile in ("none", "torch")]
+        write_sweep(tmp_path, runs)
+        peaks = Calibration(
+            gemm_flops_per_s={2: flops_per_s}, copy_bytes_per_s={2: bytes_per_s},
+            allreduce_bus_bytes_per_s={}, device=Truth().device, seconds=1.0,
+        )  # fmt: skip
+        store.write_record(tmp_path / store.CALIBRATION, peaks)
+        return tmp_path
+
+    return write
+
+
+def said_of_peaks(command: str, path: Path) -> list[str]:
+    ran = run(f"analysis.{command}", path, "--format", "csv")
+    assert ran.code == 0
+    return [line for line in ran.err.splitlines() if "measured too low" in line]
+
+
+@pytest.mark.parametrize(
+    ("flops_per_s", "bytes_per_s", "said"),
+    [
+        (STEP_FLOPS_PER_S / 1.13, HIGH, f"1 configuration reaches up to 113 % of the FLOP rate {TOO_LOW}."),
+        (
+            HIGH,
+            STEP_BYTES_PER_S / 1.2,
+            f"1 configuration reaches up to 120 % of the memory bandwidth {TOO_LOW}, or tensors stayed in a",
+        ),
+        # Clocks and peaks are some per cent off.
+        (STEP_FLOPS_PER_S / 1.09, STEP_BYTES_PER_S / 1.09, None),
+    ],
+)
+def test_a_step_above_a_measured_peak_is_a_finding(measured, flops_per_s, bytes_per_s, said) -> None:
+    notes = said_of_peaks("scaled", measured(flops_per_s, bytes_per_s))
+    assert len(notes) == (said is not None)
+    assert not notes or notes[0].startswith(f"note: {said}")
+
+
+def test_a_kernel_above_a_measured_peak_is_named_with_what_measures_it_again(measured) -> None:
+    path = measured(KERNEL_FLOPS_PER_S / 1.13, HIGH)
+    again = "torchrun --nproc-per-node 2 -m train.calibrate --device=auto --precision=fp32 --threads=3"
+    for of in (path, next(path.glob("run_*_torch_*"))):
+        (note,) = said_of_peaks("kernels", of)
+        assert note.startswith("note: conv_bprop (convolution, bprop) reaches 113 % of the FLOP rate ")
+        assert note.endswith(f"{again} --out={path}/calibration.json")
+    assert "reaches 113 %" in run("analysis.kernels", path).out
+    section = ROOFLINE.section(Context(load(path)))
+    assert section is not None and [note for note in section.notes if "reaches 113 %" in note]
+
+
+def test_a_kernel_of_no_weight_judges_no_peak_and_small_tensors_no_bandwidth(measured) -> None:
+    study = load(measured(HIGH, STEP_BYTES_PER_S / 1.2))
+    rows, _ = kernels.rows(study)
+    (line,) = exceeded(study, rows)
+    assert "reaches 120 % of the memory bandwidth measured" in line
+    assert not exceeded(study, [{**row, "share_pct": 0.5} for row in rows])
+    assert not exceeded(study, [{**row, "mbyte_per_batch": 127 * row["calls_per_batch"]} for row in rows])

@@ -1,0 +1,98 @@
+"""A program under profiling.watch finds what it finds under Python itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiling.errors import UserError
+from profiling.identity import Identity, is_restarted
+from profiling.watch import _prepare, parse
+from profiling.watching.program import Program
+
+ROOT = Path(__file__).resolve().parents[2]
+# It goes to another folder, spawns a process that imports it again, and pickles one of its classes at exit.
+SCRIPT = """
+import atexit, json, multiprocessing, os, pickle, sys
+
+class Mine:
+    pass
+
+def age(number):
+    return number + 1
+
+def spawned():
+    os.chdir("elsewhere")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(age, (1,))
+
+if __name__ == "__main__":
+    main = sys.modules["__main__"]
+    spec = main.__spec__
+    found = {
+        "file": __file__, "argv": sys.argv, "path": sys.path[0], "package": __package__,
+        "spec": spec and spec.name, "builtins": __builtins__.len is len, "loader": type(__loader__).__name__,
+        "is_main": main.__dict__ is globals(),
+        "spawned": spawned() if "__main__" not in __file__ else 2,  # spawn does not import a __main__.py
+    }
+    atexit.register(lambda: print(json.dumps(found), len(pickle.dumps(Mine())), sep="\\n"))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "package").mkdir()
+    for name in ("script.py", "package/__main__.py", "package/module.py", "package/__init__.py"):
+        (tmp_path / name).write_text(SCRIPT if "__init__" not in name else "")
+    return tmp_path
+
+
+def run(folder: Path, *words: str) -> list[str]:
+    """The lines that Python printed, started in a folder with these words."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+@pytest.mark.parametrize("words", [("script.py",), ("-m", "package"), ("-m", "package.module")])
+def test_a_program_finds_what_it_finds_under_python(folder, words):
+    by_python = run(folder, *words, "--lr", "1")
+    program = Program(words[-1], ("--lr", "1"), words[0] == "-m")
+    code = f"from profiling.watching.program import Program; it = {program!r}; it.check(); it.run()"
+    assert run(folder, "-c", code) == by_python
+    assert json.loads(by_python[0])["spawned"] == 2
+
+
+def test_why_a_module_cannot_be_run_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    for name in ("needs_one", "no_main"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "needs_one" / "__init__.py").write_text("import no_such_package")
+    (tmp_path / "no_main" / "__init__.py").touch()
+    with pytest.raises(UserError, match=r"no module 'needs_one.train' \(No module named 'no_such_package'\)"):
+        Program("needs_one.train", is_module=True).check()
+    with pytest.raises(UserError, match="no module 'no_main': python -m no_main does not run either"):
+        Program("no_main", is_module=True).check()
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
+def test_ranks_that_are_started_again_may_write_where_they_did(tmp_path, monkeypatch, name):
+    """torchrun --max-restarts; a job that Slurm has put back into the queue."""
+    rank = tmp_path / "run" / "rank_0000"
+    rank.mkdir(parents=True)
+    (rank / "rank.json").write_text("{}")
+    given, program = parse(["--out", str(tmp_path / "run"), "train.py"])
+    monkeypatch.setenv(name, "0")
+    with pytest.raises(UserError, match="already holds a run"):
+        _prepare(given, program, Identity())
+    monkeypatch.setenv(name, "1")
+    assert _prepare(given, program, Identity()) == (tmp_path / "run", True)
+    assert not any(rank.iterdir()) and not is_restarted({name: "x"})
