@@ -74,7 +74,7 @@ def _collectives(context: Context) -> Content:
         "exposed and overlapped time counts once, transfer and wait for each of them: the charts then have "
         "different totals. busbw is the bus bandwidth as nccl-tests defines it."
     )
-    part = Part("", rows, communication.shown(rows))
+    part = Part("", rows, communication.shown(rows), "\n".join(communication.no_bandwidth(rows)))
     view = as_view(part, "communication-table", context.factors)
     exposed = points["exposed_ms"].dropna()
     finding = f"Exposed: {exposed.min():.3g} to {exposed.max():.3g} ms per step." if len(exposed) else ""

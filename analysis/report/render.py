@@ -98,13 +98,17 @@ class Chart:
         return unescape(self.figure["layout"]["title"]["text"])
 
 
+SIDES = ("a", "b")  # of two results, in ids
+
+
 @dataclass(frozen=True)
 class Section:
     """A question and its answer.
 
     Attributes:
         finding: the answer in a sentence, which stands while the section is folded.
-        beside: sections of several results side by side, each below the name of its results.
+        beside: sections of two results side by side, each below the name of its results; ids of their charts
+            and tables begin with their side (:data:`SIDES`).
     """
 
     id: str
