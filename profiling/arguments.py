@@ -1,6 +1,6 @@
 """A parser of a command's flags: wrong use is one line, with the near miss named.
 
-``--help`` fits a screen. What a reader looks up, a command prints by a flag of its own (:class:`Explain`).
+``--help`` is short. What a reader looks up, a command prints by a flag of its own (:class:`Explain`).
 """
 
 import argparse

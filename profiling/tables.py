@@ -27,16 +27,6 @@ APART = ("loader", "communication", "memcpy", "memset")
 IS_MODEL = f"""("class"::varchar not in {APART!r} and coalesce(direction::varchar, '') <> 'loader')"""
 # A run's attributed batches, in SQL; an attributed launch is one in such a batch.
 ATTRIBUTED = "(select distinct rank, batch_index from read_parquet($batches) where attributed)"
-# How many attributed batches have kernels, and how many there are of the ranks that have any: a profiler may
-# watch some ranks alone, or its recording be cut.
-COUNTED = f"""
-with attributed as {ATTRIBUTED}, recorded as (
-    select distinct rank, batch_index from read_parquet($kernels)
-    semi join attributed using (rank, batch_index)
-)
-select (select count(*) from recorded) as recorded,
-    (select count(*) from attributed where rank in (select rank from recorded)) as attributed
-"""
 DIRECTIONS = ("fprop", "bprop", "update", "loader", "none")  # none: not attributed
 
 # The stages of a batch as every tool sees them; "End of Batch" is a mark, the others are ranges.

@@ -19,7 +19,7 @@ class Order:
     """An image to be drawn.
 
     Attributes:
-        id: of the figure's data in the page.
+        id: of the chart in the page.
         width: in CSS pixels, 96 of which are an inch.
     """
 

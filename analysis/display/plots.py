@@ -1,32 +1,43 @@
 """How does a table become a chart? Each function takes a table and gives a plotly figure as plain data.
 
-Colours are Okabe and Ito's, which colour-blind readers tell apart; series differ in symbol and dash as well.
+Series differ in symbol and dash as well as in colour.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8A8A00", "#7F7F7F")
+from analysis.display.colours import (
+    BLUE,
+    BROWN,
+    DARK_GREY,
+    GREEN,
+    GREY,
+    MID_GREY,
+    OLIVE,
+    PALE_GREY,
+    PINK,
+    SKY,
+    VERMILLION,
+    WINE,
+    YELLOW,
+)
+
+PALETTE = (BLUE, BROWN, GREEN, PINK, SKY, VERMILLION, OLIVE, GREY)
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
-STAGE_COLOURS = {
-    "load": "#E69F00",
-    "forward": "#56B4E9",
-    "backward": "#0072B2",
-    "update": "#009E73",
-}
+STAGE_COLOURS = {"load": BROWN, "forward": SKY, "backward": BLUE, "update": GREEN}
 PART_COLOURS = {
-    "compute": "#0072B2",
-    "exposed_transfer": "#D55E00",
-    "exposed_wait": "#F0E442",
-    "exposed_communication": "#882255",  # of runs whose communication is not split
-    "exposed_loader": "#E69F00",
-    "exposed_copies": "#CC79A7",
-    "idle_host_bound": "#7F7F7F",
-    "idle_other": "#CCCCCC",
-    "idle": "#BBBBBB",  # of runs whose idle time is not split
+    "compute": BLUE,
+    "exposed_transfer": VERMILLION,
+    "exposed_wait": YELLOW,
+    "exposed_communication": WINE,  # of runs whose communication is not split
+    "exposed_loader": BROWN,
+    "exposed_copies": PINK,
+    "idle_host_bound": DARK_GREY,
+    "idle_other": PALE_GREY,
+    "idle": MID_GREY,  # of runs whose idle time is not split
 }
 _LAYOUT: dict[str, Any] = {
     "margin": {"l": 64, "r": 16, "t": 96, "b": 56},
@@ -36,6 +47,9 @@ _LAYOUT: dict[str, Any] = {
     "height": 400,
     "hovermode": "closest",
 }
+
+_MOST_ABOVE = 2.0  # times the highest point, to which error bars stretch the axis
+_ROOM = 1.1  # of the highest point, where they would stretch it further
 
 Figure = dict[str, Any]
 
@@ -55,7 +69,10 @@ def predictions(points: pd.DataFrame, title: str, label: str = "label") -> Figur
         _line(series, name, index, "images_per_s", "images/s")
         for index, (name, series) in enumerate(_series(points, label))
     ]
-    return figure(traces, _against_ranks(points, escaped(title), "images/s"))
+    placed = _against_ranks(points, escaped(title), "images/s")
+    if top := axis_end(points["images_per_s"].max(), points["images_per_s_high"]):
+        placed["yaxis"]["range"] = [0, top]
+    return figure(traces, placed)
 
 
 def parts(
@@ -69,7 +86,8 @@ def parts(
     """What each part of a batch takes, a bar a configuration; parts below 0 go to the left.
 
     Args:
-        points: columns ``<part>_<unit>`` for the keys of ``colours`` (absent ones are left out), ``facts``.
+        points: columns ``<part>_<unit>`` for the keys of ``colours`` (those that are absent, or 0 everywhere,
+            are left out), ``facts``.
         colours: :data:`STAGE_COLOURS` or :data:`PART_COLOURS`.
         unit, of: how columns end, and what the axis says.
     """
@@ -85,9 +103,14 @@ def parts(
             "hovertemplate": f"%{{y}}<br>{part.replace('_', ' ')}: %{{x:.2f}} {of}<extra></extra>",
         }
         for part, colour in colours.items()
-        if f"{part}_{unit}" in points
+        if f"{part}_{unit}" in points and is_drawn(points[f"{part}_{unit}"])
     ]
     return figure(traces, bars(title, of, len(points)))
+
+
+def is_drawn(values: Iterable[float | None]) -> bool:
+    """Whether a bar of some length is drawn, so that a legend has to name it."""
+    return any(value for value in plain_numbers(list(values)))
 
 
 def kernels(top: pd.DataFrame, title: str) -> Figure:
@@ -162,9 +185,11 @@ def growth(points: pd.DataFrame, title: str) -> Figure:
     order = [_shortened(name) for name in points["figure"]]
     traces = []
     for name, here, colour in (
-        ("longer in B", points[points["difference_ms"] > 0], "#D55E00"),
-        ("shorter in B", points[points["difference_ms"] <= 0], "#009E73"),
+        ("longer in B", points[points["difference_ms"] > 0], VERMILLION),
+        ("shorter in B", points[points["difference_ms"] <= 0], GREEN),
     ):
+        if here.empty:
+            continue
         traces.append(
             {
                 "type": "bar",
@@ -190,6 +215,26 @@ def layout(title: str) -> dict[str, Any]:
     """What all charts have: margins, the legend above the plot, the title on the left."""
     place = {"x": 0.01, "xanchor": "left", "y": 0.98, "yanchor": "top"}
     return {**_LAYOUT, "title": {"text": title, "font": {"size": 15}, **place}}
+
+
+def axis_end(highest: float, ends: pd.Series) -> float | None:
+    """Where a vertical axis ends if error bars would make the points a line at zero; None: they do not.
+
+    Args:
+        highest: point of the chart.
+        ends: of the error bars above; infinite or NaN where a point has none.
+    """
+    finite = ends.astype(float)
+    reach = finite[np.isfinite(finite)].max()  # NaN of none
+    return _ROOM * float(highest) if reach > _MOST_ABOVE * highest else None
+
+
+def is_cut(figure: Figure) -> bool:
+    """Whether some error bars end beyond the chart."""
+    return "range" in figure["layout"]["yaxis"]
+
+
+CUT = "Some error bars are cut at the upper edge; the table has their ends."
 
 
 def beside_ticks(text: str) -> dict[str, Any]:

@@ -15,12 +15,12 @@ give one report: to compare two jobs by their traces, convert each of them first
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from analysis.display import output
 from analysis.display.images import FORMATS
 from analysis.measures.anatomy import timeline
 from analysis.measures.critical_path import track
-from analysis.report.render import Page, render
 from analysis.results.load import load
 from analysis.results.log import in_counts
 from analysis.results.raw import are_two_results, load_or_convert
@@ -29,38 +29,15 @@ from jobs.flags import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
+if TYPE_CHECKING:
+    from analysis.report.render import Page
+
 _BESIDE = Path()  # --trace without a name
 _FILE = "report.html"
 
 
 def main() -> int:
-    parser = make_parser("python -m analysis.report", __doc__)
-    parser.add_argument(
-        "path", type=Path, nargs="+", metavar="DIR",
-        help="a sweep's results, a run, studies, reference files; two of them to compare; or raw traces",
-    )  # fmt: skip
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="[DIR/report.html; of A B: B/compared-with-A.html]"
-    )
-    parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        nargs="?",
-        const=_BESIDE,
-        metavar="FILE",
-        help=f"also write the timeline of a run, for Perfetto [{timeline.FILE} beside the report]",
-    )
-    timeline.add_flags(parser)
-    parser.add_argument(
-        "--figures", type=Path, metavar="FOLDER",
-        help="also write each chart as an image for a paper, with its caption and its data as CSV; needs "
-        "Chromium or Chrome",
-    )  # fmt: skip
-    parser.add_argument("--figure-format", choices=FORMATS, help=f"of the images [{FORMATS[0]}]")
-    parser.add_argument("--overwrite", action="store_true", help="replace the files that --figures writes")
-    output.add_peaks_flag(parser)
-    arguments = parser.parse_args()
+    arguments = _parser().parse_args()
     # Pandas, and all that is drawn: not for the help.
     from analysis.report import figures, studies
     from analysis.report.build import build
@@ -92,6 +69,36 @@ def main() -> int:
     return _failed(study)
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("python -m analysis.report", __doc__)
+    parser.add_argument(
+        "path", type=Path, nargs="+", metavar="DIR",
+        help="a sweep's results, a run, studies, reference files; two of them to compare; or raw traces",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="[DIR/report.html; of A B: B/compared-with-A.html]"
+    )
+    parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        nargs="?",
+        const=_BESIDE,
+        metavar="FILE",
+        help=f"also write the timeline of a run, for Perfetto [{timeline.FILE} beside the report]",
+    )
+    timeline.add_flags(parser)
+    parser.add_argument(
+        "--figures", type=Path, metavar="FOLDER",
+        help="also write each chart as an image for a paper, with its caption and its data as CSV; needs "
+        "Chromium or Chrome",
+    )  # fmt: skip
+    parser.add_argument("--figure-format", choices=FORMATS, help=f"of the images [{FORMATS[0]}]")
+    parser.add_argument("--overwrite", action="store_true", help="replace the files that --figures writes")
+    output.add_peaks_flag(parser)
+    return parser
+
+
 def _compare(arguments: argparse.Namespace) -> int:
     from analysis.report import compared
 
@@ -114,9 +121,10 @@ def _failed(study: Study) -> int:
     return EXIT_FAILED if failed else EXIT_DONE
 
 
-def _write(arguments: argparse.Namespace, file: Path, page: Page) -> None:
+def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
     """The report, in ``file`` if no other is named, and its figures if they are wanted."""
     from analysis.report.figures import write_figures
+    from analysis.report.render import render
 
     target: Path = arguments.output or file
     try:

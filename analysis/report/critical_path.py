@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import plots
+from analysis.display.colours import BLUE, PALE_GREY
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
@@ -21,7 +22,7 @@ from analysis.report.views import as_view
 from analysis.results.study import RECORDING
 from profiling.errors import UserError
 
-_COLOURS = {"saved": "#0072B2", "not_saved": "#BBBBBB"}
+_COLOURS = {"saved": BLUE, "not_saved": PALE_GREY}
 
 
 def _applies(context: Context) -> bool:
@@ -46,6 +47,7 @@ def _critical_path(context: Context) -> Content:
         {"label": row["part"], "facts": {}, "saved_ms": row["saved_ms"],
          "not_saved_ms": max(row["path_ms"] - row["saved_ms"], 0)}
         for row in rows
+        if row["path_ms"] or row["saved_ms"]
     ])  # fmt: skip
     title = f"Time on the critical path: what {of} would be shorter by without it, and what not"
     chart = Chart(

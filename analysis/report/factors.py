@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.display import plots
+from analysis.display.colours import BLUE, BROWN
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
@@ -18,7 +19,7 @@ _TOO_FEW = (
     "Not available: every run differs from every other in several factors and none is repeated, so the "
     "factors cannot be separated. Repeat configurations, or cross the factors."
 )
-_COLOURS = {"main effect": "#0072B2", "interaction": "#E69F00"}
+_COLOURS = {"main effect": BLUE, "interaction": BROWN}
 
 
 def _varying(context: Context) -> bool:

@@ -1,4 +1,4 @@
-"""How do sections become one HTML file? Values are escaped by the template; charts travel as JSON."""
+"""How do sections become one HTML file? Values are escaped by the template; charts travel as packed JSON."""
 
 import base64
 import gzip
@@ -12,6 +12,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+from analysis.display.colours import ON_DARK
 from analysis.report.sentences import QUESTIONS, Sentence
 from analysis.report.small import Drawing
 from jobs.run_fields import FACTOR
@@ -97,13 +98,17 @@ class Chart:
         return unescape(self.figure["layout"]["title"]["text"])
 
 
+SIDES = ("a", "b")  # of two results, in ids
+
+
 @dataclass(frozen=True)
 class Section:
     """A question and its answer.
 
     Attributes:
         finding: the answer in a sentence, which stands while the section is folded.
-        beside: sections of several results side by side, each below the name of its results.
+        beside: sections of two results side by side, each below the name of its results; ids of their charts
+            and tables begin with their side (:data:`SIDES`).
     """
 
     id: str
@@ -177,19 +182,18 @@ def render(page: Page) -> str:
         loader=FileSystemLoader(_PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     facts = Facts()
-    figures = [
-        {"id": chart.id, "json": script_json(facts.in_figure(chart.figure))}
-        for section in page.sections
-        for chart in section.every_chart
-    ]
+    charts = [chart for section in page.sections for chart in section.every_chart]
+    figures = [script_json(facts.in_figure(chart.figure)) for chart in charts]
     return environment.get_template("report.html.j2").render(
         **{name: getattr(page, name) for name in page.__dataclass_fields__},
         opening=page.opening,
         css=(_PAGE / "style.css").read_text(encoding="utf-8"),
         scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS],
         plotly=_plotly(),
-        figures=figures,
+        numbers={chart.id: number for number, chart in enumerate(charts)},
+        figures=_packed("\n".join(figures)),
         facts=facts,
+        colours_on_dark=script_json(ON_DARK),
     )
 
 
@@ -256,4 +260,9 @@ def _plotly() -> str:
     # release without it is embedded as it is.
     if wrapped := _WRAPPED.fullmatch(text):
         text = f"{wrapped['licence']}\n{wrapped['library']}"
+    return _packed(text)
+
+
+def _packed(text: str) -> str:
+    """A text as the page unpacks it: with gzip, in base64."""
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()

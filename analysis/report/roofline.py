@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
+from analysis.display.colours import GREY
 from analysis.display.metrics import Column, Rows, columns, picked
 from analysis.display.terminal import Part
 from analysis.measures.kernels import costs, measured_peaks
@@ -141,7 +142,7 @@ def _roof_line(name: str, roof: Roof, span: tuple[float, float], number: int) ->
         "y": [roof.at(intensity) / 1e9 for intensity in at],
         "name": plots.escaped(name),
         "mode": "lines",
-        "line": {"color": "#7F7F7F", "width": 2, "dash": "solid" if number == 0 else "dash"},
+        "line": {"color": GREY, "width": 2, "dash": "solid" if number == 0 else "dash"},
         "hovertemplate": f"{plots.escaped(name)}: %{{y:.4g}} GFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
     }
 

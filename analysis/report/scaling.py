@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.display import plots
+from analysis.display.colours import BLACK
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
 from analysis.display.numbers import digits
@@ -12,6 +13,7 @@ from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling import figures
+from analysis.measures.scaling.certainty import without_unusable_intervals
 from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.by_rank import chart_by_rank
@@ -23,7 +25,7 @@ from analysis.report.verdict import has_scaled, unscaled
 from analysis.report.views import as_view, called, facts
 from analysis.results.study import RECORDING, Study
 
-_LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": "#000000"}
+_LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": BLACK}
 
 
 def _scaling(context: Context) -> Content:
@@ -54,7 +56,10 @@ def points_against_ranks(own: Rows, series: Sequence[str]) -> Rows:
     A base point can be another configuration's (one rank sends no gradients, whatever their precision): it
     is repeated in each series that is compared with it.
     """
-    points = [{**row, "label": called(row, series), "facts": facts(row, series)} for row in own]
+    points = [
+        {**without_unusable_intervals(row), "label": called(row, series), "facts": facts(row, series)}
+        for row in own
+    ]
     sizes = {(row["label"], row["world_size"]) for row in points}
     for row in list(points):
         start = (row["label"], row["base_world_size"])

@@ -15,9 +15,10 @@ from analysis.results import borrowed
 from analysis.results.pyprof_tables import TableSums, batches_of, table_sums
 from analysis.results.query import note_left_out, query, untimed_launches
 from analysis.results.study import Source, Study, Unusable
+from analysis.results.summed import KEYS, kept_sums, sums_of
 from profiling.errors import UserError
 from profiling.readers import pyprof
-from profiling.tables import ATTRIBUTED, COUNTED, IS_MODEL
+from profiling.tables import ATTRIBUTED, IS_MODEL
 from profiling.tools import recognition
 from profiling.workers import cores, in_threads
 
@@ -73,19 +74,21 @@ class Costs:
 
 COSTS = tuple(one.name for one in fields(Costs) if one.name != "batches")
 
-_SUMS = f"""
-with counted as ({COUNTED}), launches as (
-    select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes,
-        "class"::varchar as class, {IS_MODEL} as model
-    from {{launches}} semi join {ATTRIBUTED} using (rank, batch_index)
-    where duration_ns >= 0
-)
-select (select recorded from counted), (select attributed from counted),
-    sum(ns) filter (model), sum(ns) filter (model and flops > 0),
-    sum(flops) filter (model), sum(bytes) filter (model),
-    sum(ns) filter (not model and class not in ('communication', 'memcpy', 'memset')),
+_COSTS = f"""
+select sum(ns) filter ({IS_MODEL}), sum(counted_ns) filter ({IS_MODEL}),
+    sum(flops) filter ({IS_MODEL}), sum(bytes) filter ({IS_MODEL}),
+    sum(ns) filter (not {IS_MODEL} and class not in ('communication', 'memcpy', 'memset')),
     sum(ns) filter (class = 'communication'), sum(ns) filter (class in ('memcpy', 'memset'))
-from launches
+from {{sums}} semi join {ATTRIBUTED} using (rank, batch_index)
+"""
+# How many attributed batches have kernels, and how many there are of the ranks that have any: a profiler may
+# watch some ranks alone, or its recording be cut.
+_COUNTED = f"""
+with attributed as {ATTRIBUTED}, recorded as (
+    select distinct rank, batch_index from {{sums}} semi join attributed using (rank, batch_index)
+)
+select (select count(*) from recorded) as recorded,
+    (select count(*) from attributed where rank in (select rank from recorded)) as attributed
 """
 
 
@@ -120,11 +123,12 @@ def _sums_of_table(study: Study, source: Source, sums: TableSums | None) -> Cost
 
 
 def _sums_of_run(study: Study, source: Source) -> Costs | None:
-    paths = {name: source.tables(name) for name in ("kernels", "batches")}
-    if not all(paths.values()):
+    batches = source.tables("batches")
+    if not batches or not source.tables("kernels"):
         return None
-    sql = _SUMS.format(launches=borrowed.relation(study, source))
-    ((recorded, attributed, *sums),) = query(study, source, sql, **paths)
+    table = kept_sums(study, source, borrowed.relation(study, source))
+    ((recorded, attributed),) = query(study, source, _COUNTED.format(sums=table), batches=batches)
+    (sums,) = query(study, source, _COSTS.format(sums=table), batches=batches)
     untimed = untimed_launches(study, source)
     # Only batches that have kernels count: a profiler may watch some ranks alone, or its recording be cut.
     if not recorded or sums[0] is None:
@@ -141,13 +145,17 @@ def _sums_of_run(study: Study, source: Source) -> Costs | None:
 
 @dataclass(frozen=True)
 class Question:
-    """A query over the launches of a run's attributed batches, ``{launches}`` in it; columns as our tables'.
+    """A query over the launches of a run's attributed batches.
 
     Attributes:
+        sql: ``{sums}`` in it are the launches, summed by ``keys`` at least, with the columns of
+            :func:`summed.sums_of`.
+        keys: columns of kernels that it groups them by, or chooses them by.
         optional: columns of PyProf's tables that it needs beside those that are always read.
     """
 
     sql: str
+    keys: tuple[str, ...] = KEYS
     optional: tuple[str, ...] = ()
 
 
@@ -229,7 +237,8 @@ def _asking(
                 return error
             own.register("launches_of_pyprof", read.tables["kernels"])
             launches = f"(select * from launches_of_pyprof where batch_index >= {counted.first_attributed})"
-            return own.execute(question.sql.format(launches=launches)).fetchall()
+            sums = f"({sums_of(launches, question.keys)})"
+            return own.execute(question.sql.format(sums=sums)).fetchall()
 
     return ask
 
@@ -251,14 +260,13 @@ def groups_of_run(study: Study, source: Source, question: Question) -> Groups | 
     Raises:
         Unusable: a table is damaged.
     """
-    paths = {name: source.tables(name) for name in ("kernels", "batches")}
-    launches = (
-        f"(select * from {borrowed.relation(study, source)} semi join {ATTRIBUTED} using (rank, batch_index))"
-    )
-    ((recorded, attributed),) = query(study, source, COUNTED, **paths)
+    batches = source.tables("batches")
+    table = kept_sums(study, source, borrowed.relation(study, source), question.keys)
+    ((recorded, attributed),) = query(study, source, _COUNTED.format(sums=table), batches=batches)
     if not recorded:
         return None
-    rows = query(study, source, question.sql.format(launches=launches), **paths)
+    sums = f"(select * from {table} semi join {ATTRIBUTED} using (rank, batch_index))"
+    rows = query(study, source, question.sql.format(sums=sums), batches=batches)
     untimed = untimed_launches(study, source)
     note_left_out(study, source, attributed - recorded, attributed, untimed)
     return Groups(recorded * source.gpus_per_rank, rows)

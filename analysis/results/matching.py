@@ -8,7 +8,7 @@ clocks; what single ends differ from that is the residual. Groups that have rank
 all their ranks; nothing is known between ranks that no group joins.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -216,19 +216,35 @@ def _clocks(ranks: Sequence[Calls], pools: Sequence[Shared]) -> tuple[tuple[Ahea
     """
     ahead = [Ahead()] * len(ranks)
     clock = np.full(len(ranks), -1)
+    of_rank: dict[int, list[int]] = {}
+    for number, one in enumerate(pools):
+        for member in one.members:
+            of_rank.setdefault(member, []).append(number)
     for root in range(len(ranks)):
         if clock[root] >= 0:
             continue
         clock[root] = root
+        joined = [pools[number] for number in _joined(root, pools, of_rank)]
         reached = True
         while reached:
             reached = False
-            for one in pools:
+            for one in joined:
                 of_members = clock[list(one.members)]
                 if (of_members == root).any() and (of_members < 0).any():
                     _set(ranks, one, ahead, clock, int(np.argmax(of_members == root)))
                     reached = True
     return tuple(ahead), clock
+
+
+def _joined(root: int, pools: Sequence[Shared], of_rank: Mapping[int, Sequence[int]]) -> list[int]:
+    """Which pools a rank is in, or is led to by ranks that it shares one with; in their order."""
+    found = set(of_rank.get(root, ()))
+    left = list(found)
+    while left:
+        more = {number for member in pools[left.pop()].members for number in of_rank[member]} - found
+        found |= more
+        left += more
+    return sorted(found)
 
 
 def _set(ranks: Sequence[Calls], one: Shared, ahead: list[Ahead], clock: np.ndarray, known: int) -> None:

@@ -95,7 +95,8 @@ def in_time(kernels: pa.Table) -> tuple[pa.Table, int]:
     """The kernels that have a place in time; how many have no duration, or one below 0."""
     lasts = pc.fill_null(pc.greater_equal(kernels["duration_ns"], 0), False)
     in_time = pc.and_(pc.is_valid(kernels["start_ns"]), lasts)
-    return kernels.filter(in_time), len(kernels) - (pc.sum(lasts).as_py() or 0)
+    placed = kernels if pc.all(in_time).as_py() else kernels.filter(in_time)
+    return placed, len(kernels) - (pc.sum(lasts).as_py() or 0)
 
 
 def arrays_of(kernels: pa.Table) -> dict[str, np.ndarray]:

@@ -4,6 +4,8 @@ import csv
 import re
 import shutil
 import struct
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,13 @@ import pytest
 from defusedxml.ElementTree import parse
 
 from analysis.display.encoding import encode_lines
+from analysis.display.images import Order, draw
 from analysis.display.lines import EFFICIENCY, lines
-from analysis.report.figures import Figure, caption, figures_of, points
-from analysis.report.render import Chart, Page, Section
+from analysis.report import figures
+from analysis.report.build import build
+from analysis.report.figures import Figure, caption, figures_of, points, write_figures
+from analysis.report.render import Chart, Page, Section, render
+from analysis.results.load import load
 from tests.analysis.commands import Ran, one_line_error, run
 from tests.analysis.synthetic import run_of, write_sweep
 
@@ -40,18 +46,40 @@ def sweep(tmp_path_factory) -> Path:
 def no_browser(sweep, tmp_path_factory) -> tuple[Ran, Path]:
     """The command's answer where there is no browser, and the folder of the figures."""
     folder = tmp_path_factory.mktemp("words") / "figures"
+    words = ("--figures", folder, "--figure-format", "png", "--output", folder.parent / "report.html")
+    formats = []
+
+    def drawn(page: Path, orders: Sequence[Order], image_format: str, scale: float) -> list[str]:
+        formats.append((image_format, scale))
+        return draw(page, orders, image_format, scale)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BROWSER_PATH", "/nowhere/chromium")
-        return run(REPORT, sweep, "--figures", folder, "--output", folder.parent / "report.html"), folder
+        patch.setattr(figures, "draw", drawn)
+        ran = run(REPORT, sweep, *words)
+    assert formats == [("png", 300 / 96)]
+    return ran, folder
 
 
 @pytest.fixture(scope="module")
-def drawn(sweep, tmp_path_factory) -> Path:
+def page(sweep) -> Page:
+    return build(load(sweep))
+
+
+@pytest.fixture(scope="module")
+def report(page, tmp_path_factory) -> Path:
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
-    folder = tmp_path_factory.mktemp("images") / "figures"
-    ran = run(REPORT, sweep, "--figures", folder, "--output", folder.parent / "report.html")
-    assert ran.code == 0, ran.err
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    file.write_text(render(page), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def drawn(page, report) -> Path:
+    folder = report.parent / "figures"
+    files = write_figures(page, report, folder, "svg")
+    assert set(files) == set(folder.iterdir())
     return folder
 
 
@@ -169,11 +197,7 @@ def test_names_that_plotly_would_read_as_html_are_the_original_ones():
 # --- images ---------------------------------------------------------------------------------------------
 
 
-def test_each_chart_has_an_image_a_caption_and_data_of_one_name(drawn, sweep):
-    from analysis.report.build import build
-    from analysis.results.load import load
-
-    page: Page = build(load(sweep))
+def test_each_chart_has_an_image_a_caption_and_data_of_one_name(drawn, page):
     names = [figure.name for figure in figures_of(page)]
     assert len(set(names)) == len(names)
     assert {"scaling-throughput", "scaling-efficiency", "loss", "anatomy", "kernels"} <= set(names)
@@ -208,12 +232,10 @@ def test_the_image_shows_the_points_of_the_data(drawn):
     assert np.allclose(np.polyval((slope, offset), values), heights, atol=0.1)
 
 
-def test_an_image_of_pixels_has_300_of_them_per_inch(sweep, tmp_path):
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    words = (sweep, "--figures", tmp_path / "png", "--figure-format", "png", "--output", tmp_path / "a.html")
-    assert run(REPORT, *words).code == 0
-    image = (tmp_path / "png" / "scaling-throughput.png").read_bytes()
+def test_an_image_of_pixels_has_300_of_them_per_inch(page, report, tmp_path):
+    scaling = [section for section in page.sections if section.id == "scaling"]
+    write_figures(replace(page, sections=scaling), report, tmp_path, "png")
+    image = (tmp_path / "scaling-throughput.png").read_bytes()
     assert image.startswith(b"\x89PNG")
     width, _ = struct.unpack(">II", image[16:24])
     assert width == 1050  # 3.5 in

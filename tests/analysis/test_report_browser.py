@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.display.colours import BLACK, ON_DARK
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 from tests.analysis.test_report import EVIL, plant_kernel_name
@@ -78,6 +79,7 @@ class Watched:
     def __init__(self, browser, path: Path, address: str = "", opened: bool = True, **options) -> None:
         self.page = browser.new_page(**options)
         self.page.set_default_timeout(300_000)  # of a machine that has much else to do
+        self.drawn_first = 0
         self.messages: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
@@ -92,13 +94,48 @@ class Watched:
         self.drawn()
 
     def drawn(self) -> None:
-        """Wait until every chart stands."""
+        """Wait until every chart near the view stands."""
         self.page.wait_for_selector("body[data-drawn]", timeout=300_000)
+
+    def settled(self) -> None:
+        """After what the page hears of a moment later: a new width, a filter, what came into view."""
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.drawn()
+
+    def see(self, selector: str):
+        """Scroll there; the first element."""
+        element = self.page.locator(selector).first
+        element.scroll_into_view_if_needed()
+        self.settled()
+        return element
+
+    def see_all(self) -> None:
+        """Scroll to every chart of an open section: a chart is drawn when it comes near the view."""
+        for chart in self.page.locator("details[open] .chart").all():
+            chart.scroll_into_view_if_needed()
+            self.settled()
+
+    def as_opened(self) -> None:
+        """Sections folded, nothing chosen, at the top of the page."""
+        self.page.evaluate(
+            """() => {
+              for (const details of folded()) details.open = false;
+              for (const box of document.querySelectorAll("input[type=search]")) box.value = "";
+              history.replaceState(null, "", "#");
+              followAddress();
+              scrollTo(0, 0);
+            }"""
+        )
+        self.settled()
+
+    def go(self, address: str) -> None:
+        """Follow a link of this page: a section, filters."""
+        self.page.evaluate("(address) => { location.hash = address; }", address)
+        self.settled()
 
     def rows(self, table: str):
         """The rows that are seen, once the table is in view: before, none is laid out."""
-        self.page.locator(f"#{table}").scroll_into_view_if_needed()
-        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.see(f"#{table}")
         return self.page.locator(f"#{table} tbody tr:visible")
 
     def lines(self, chart: str) -> list[str]:
@@ -110,8 +147,24 @@ class Watched:
 def seen(browser, report):
     """One page for all tests that only look at it."""
     opened = Watched(browser, report)
+    opened.drawn_first = opened.page.locator(".plot-container").count()
+    opened.see_all()
     yield opened
     opened.page.close()
+
+
+@pytest.fixture(scope="module")
+def used(browser, report):
+    """One page for all tests that do something with it."""
+    opened = Watched(browser, report, opened=False)
+    yield opened
+    opened.page.close()
+
+
+@pytest.fixture
+def closed(used):
+    used.as_opened()
+    return used
 
 
 def test_it_loads_without_a_message_and_without_the_network(seen, report):
@@ -120,7 +173,8 @@ def test_it_loads_without_a_message_and_without_the_network(seen, report):
     assert [url for url in seen.requests if not url.startswith(("blob:", "data:"))] == [report.as_uri()]
 
 
-def test_every_chart_is_drawn(seen):
+def test_every_chart_is_drawn_when_it_comes_near_the_view(seen):
+    assert 0 < seen.drawn_first < seen.page.locator(".chart").count()
     assert seen.page.locator(".chart").count() >= 7
     assert seen.page.locator(".chart .main-svg").first.is_visible()
     for chart in seen.page.locator(".chart").all():
@@ -141,45 +195,42 @@ def test_a_kernels_name_stays_text(seen):
     assert not any("dialog" in message for message in seen.messages)
 
 
-def test_a_filter_narrows_charts_and_tables(browser, report):
-    watched = Watched(browser, report, "#scaling", opened=False)
+def test_a_filter_narrows_charts_and_tables(closed):
+    closed.go("scaling")
     for section in ("table", "kernels"):
-        watched.page.click(f"#{section} summary")
-    before = watched.rows("kernel-table").count()
-    watched.page.select_option("select[data-filter=loader]", "pytorch")
-    assert 0 < watched.rows("kernel-table").count() < before
-    shown = watched.rows("table-0").all_inner_texts()
+        closed.page.click(f"#{section} summary")
+    before = closed.rows("kernel-table").count()
+    closed.page.select_option("select[data-filter=loader]", "pytorch")
+    assert 0 < closed.rows("kernel-table").count() < before
+    shown = closed.rows("table-0").all_inner_texts()
     assert shown and all("pytorch" in row for row in shown)
-    watched.drawn()
-    assert "synthetic" not in watched.lines("throughput")
-    watched.page.close()
+    closed.see("#chart-throughput")
+    assert "synthetic" not in closed.lines("throughput")
 
 
-def test_the_kernel_table_searches(browser, report):
-    watched = Watched(browser, report, "#kernels", opened=False)
-    watched.page.fill("input[data-search=kernel-table]", "optimizer sgd")
-    shown = watched.rows("kernel-table").all_inner_texts()
+def test_the_kernel_table_searches(closed):
+    closed.go("kernels")
+    closed.page.fill("input[data-search=kernel-table]", "optimizer sgd")
+    shown = closed.rows("kernel-table").all_inner_texts()
     assert shown and all("sgd" in row for row in shown)
-    watched.page.fill("input[data-search=kernel-table]", "no such kernel")
-    assert watched.rows("kernel-table").count() == 0
-    watched.page.close()
+    closed.page.fill("input[data-search=kernel-table]", "no such kernel")
+    assert closed.page.locator("#kernel-table tbody tr:visible").count() == 0
 
 
-def test_tables_sort_by_keyboard(browser, report):
-    watched = Watched(browser, report, "#table", opened=False)
-    header = watched.page.locator("#table-0 th", has_text="images")
+def test_tables_sort_by_keyboard(closed):
+    closed.go("table")
+    header = closed.page.locator("#table-0 th", has_text="images")
     place = header.evaluate("element => element.cellIndex")
 
     def values() -> list[float]:
         return [float(row.locator("td").nth(place).get_attribute("data-value"))
-                for row in watched.rows("table-0").all()]  # fmt: skip
+                for row in closed.rows("table-0").all()]  # fmt: skip
 
     header.locator("button").focus()
-    watched.page.keyboard.press("Enter")
+    closed.page.keyboard.press("Enter")
     assert values() == sorted(values()) and header.get_attribute("aria-sort") == "ascending"
-    watched.page.keyboard.press("Enter")
+    closed.page.keyboard.press("Enter")
     assert values() == sorted(values(), reverse=True)
-    watched.page.close()
 
 
 def test_charts_do_not_cover_what_follows(seen):
@@ -191,49 +242,77 @@ def test_charts_do_not_cover_what_follows(seen):
 LEGENDS = """[...document.querySelectorAll('.chart')].map((chart) => [
   chart.id, chart.clientHeight,
   [...chart.querySelectorAll('.legend, .legend2')].reduce((sum, one) => sum + one.getBBox().height, 0)])"""
+# Of the names in legends and above panels, pairs that lie on each other, and those that leave their chart.
+OVERPRINTED = """[...document.querySelectorAll('.chart')].flatMap((chart) => {
+  const texts = [...chart.querySelectorAll('.legend text, .legend2 text, .annotation text')];
+  const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
+  const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+  const whole = chart.getBoundingClientRect();
+  return boxes.flatMap(([name, box], number) => {
+    const others = boxes.slice(number + 1).filter((other) => meet(box, other[1]));
+    const leaves = box.left < whole.left - 1 || box.right > whole.right + 1;
+    return [...(leaves ? [[chart.id, name]] : []), ...others.map((other) => [chart.id, name, other[0]])];
+  });
+})"""
+# By how much the contents, which stay in view, cover the heading of a section that a link opened.
+COVERED = """(() => {
+  openSection('table');
+  const [bar, section] = ['nav', '#table'].map((one) => document.querySelector(one).getBoundingClientRect());
+  return bar.right <= section.left ? 0 : bar.bottom - section.top;
+})()"""
+
+
+def assert_fits(watched: Watched, width: int) -> None:
+    """No legend takes more than a fifth of its chart, no name lies on another one, no heading is covered."""
+    watched.page.set_viewport_size({"width": width, "height": 900})
+    watched.settled()
+    watched.see_all()
+    charts = watched.page.evaluate(LEGENDS)
+    assert charts and [(id, legend) for id, height, legend in charts if legend > height / 5] == []
+    assert watched.page.evaluate(OVERPRINTED) == []
+    assert watched.page.evaluate(COVERED) < 1
+    assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.fixture(scope="module")
+def many_seen(browser, many):
+    opened = Watched(browser, many)
+    yield opened
+    opened.page.close()
 
 
 @pytest.mark.parametrize("width", [360, 1400])
-def test_no_legend_takes_more_than_a_fifth_of_its_chart(browser, many, width):
-    watched = Watched(browser, many, viewport={"width": width, "height": 900})
-    charts = watched.page.evaluate(LEGENDS)
-    assert any(legend for _, _, legend in charts)
-    assert [(id, legend) for id, height, legend in charts if legend > height / 5] == []
-    assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
-    watched.page.close()
+def test_a_page_of_many_lines_fits_any_width(many_seen, width):
+    assert_fits(many_seen, width)
+    assert any(legend for _, _, legend in many_seen.page.evaluate(LEGENDS))
 
 
-def test_a_filter_forms_the_means_again(browser, many):
-    watched = Watched(browser, many, "#scaling", opened=False)
+def test_a_filter_forms_the_means_again(many_seen):
+    many_seen.as_opened()
+    many_seen.go("scaling")
+    many_seen.see_all()
     lines = (
         "document.getElementById('chart-throughput').data.filter((t) => t.mode === 'lines+markers' && t.x[0])"
     )
-    whole = watched.page.evaluate(f"{lines}.map((t) => [t.name, t.meta.members.length, t.y[0]])")
+    whole = many_seen.page.evaluate(f"{lines}.map((t) => [t.name, t.meta.members.length, t.y[0]])")
     assert len(whole) == 16 and {members for _, members, _ in whole} == {2}
-    watched.page.select_option("select[data-filter=network]", "ib")
-    watched.drawn()
-    left = watched.page.evaluate(f"{lines}.map((t) => [t.name, t.facts.network, t.y[0]])")
+    many_seen.page.select_option("select[data-filter=network]", "ib")
+    many_seen.see("#chart-throughput")
+    left = many_seen.page.evaluate(f"{lines}.map((t) => [t.name, t.facts.network, t.y[0]])")
     assert [name for name, _, _ in left] == [name for name, _, _ in whole]
     assert {network for _, network, _ in left} == {"ib"}
     # A batch takes 1.1 times as long over eth.
     ratios = [alone / mean for (_, _, alone), (_, _, mean) in zip(left, whole, strict=True)]
     assert ratios == pytest.approx([2 / (1 + 1 / 1.1)] * 16, rel=0.02)
-    watched.page.select_option("select[data-filter=gpus_per_node]", "2")
-    watched.drawn()
-    assert {tuple(x) for x in watched.page.evaluate(f"{lines}.map((t) => t.x)")} <= {(2,), (1, 2)}
-    titles = watched.page.locator("#scaling .chart-title").all_inner_texts()
+    many_seen.page.select_option("select[data-filter=gpus_per_node]", "2")
+    many_seen.see("#chart-throughput")
+    assert {tuple(x) for x in many_seen.page.evaluate(f"{lines}.map((t) => t.x)")} <= {(2,), (1, 2)}
+    titles = many_seen.page.locator("#scaling .chart-title").all_inner_texts()
     assert titles == ["Throughput", "Scaling efficiency"]  # neither says that it is not filtered
-    watched.page.close()
 
 
 # --- the way through the page ---------------------------------------------------------------------------
-
-
-@pytest.fixture
-def closed(browser, report):
-    made = Watched(browser, report, opened=False)
-    yield made
-    made.page.close()
 
 
 def test_the_first_screen_answers_with_drawings_and_every_section_is_folded_to_its_finding(closed):
@@ -242,7 +321,6 @@ def test_the_first_screen_answers_with_drawings_and_every_section_is_folded_to_i
     assert closed.page.locator(".answer svg[role=img]").count() >= 2
     assert closed.page.locator("main details").count() > 15
     assert closed.page.locator("main details[open]").count() == 0
-    assert closed.page.locator(".plot-container").count() == 0  # none is drawn before it is asked for
     folded = closed.page.locator("#anatomy summary").inner_text()
     assert "Longest part on the most ranks: idle host bound, 85.5 ms" in folded
     assert not closed.page.locator("#anatomy table").first.is_visible()
@@ -251,9 +329,10 @@ def test_the_first_screen_answers_with_drawings_and_every_section_is_folded_to_i
 def test_a_click_opens_a_section_and_draws_its_charts(closed):
     closed.page.click("#scaling summary")
     closed.page.wait_for_selector("#scaling .plot-container")
-    closed.drawn()
+    closed.see_all()
     assert closed.page.locator("details[open]").count() == 1
-    assert closed.page.locator(".plot-container").count() == closed.page.locator("#scaling .chart").count()
+    drawn = closed.page.locator("#scaling .plot-container").count()
+    assert drawn == closed.page.locator("#scaling .chart").count()
 
 
 def test_the_contents_lead_by_keyboard_to_a_section_and_stay_in_view(closed):
@@ -268,6 +347,7 @@ def test_the_contents_lead_by_keyboard_to_a_section_and_stay_in_view(closed):
 
 def test_the_address_keeps_section_and_filters(browser, report):
     watched = Watched(browser, report, "#table&loader=pytorch&no_such=1", opened=False)
+    assert watched.page.locator(".plot-container").count() == 0  # none is drawn before it is asked for
     assert watched.page.input_value("select[data-filter=loader]") == "pytorch"
     assert watched.page.locator("#table details[open]").count() == 1
     shown = watched.rows("table-0").all_inner_texts()
@@ -295,19 +375,18 @@ def test_what_a_filter_does_not_change_says_so_while_one_is_set(closed):
     assert said() == []
 
 
-def test_a_table_is_copied_as_csv_with_the_rows_that_are_shown(browser, report):
-    watched = Watched(browser, report, "#table&loader=pytorch", opened=False)
-    watched.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    watched.page.click("button[data-copy=table-0]")
-    watched.page.wait_for_selector("#table [role=status]:text-is('copied')")
-    text = watched.page.evaluate("navigator.clipboard.readText()")
+def test_a_table_is_copied_as_csv_with_the_rows_that_are_shown(closed):
+    closed.go("table&loader=pytorch")
+    closed.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    closed.page.click("button[data-copy=table-0]")
+    closed.page.wait_for_selector("#table [role=status]:text-is('copied')")
+    text = closed.page.evaluate("navigator.clipboard.readText()")
     header, *rows = csv.reader(io.StringIO(text))
     place = next(n for n, name in enumerate(header) if name.startswith("images"))
-    shown = watched.rows("table-0").all()
+    shown = closed.rows("table-0").all()
     assert [row[place] for row in rows] == [
         row.locator("td").nth(place).get_attribute("data-value") for row in shown
     ]
-    watched.page.close()
 
 
 def test_what_is_printed_is_the_whole_page_without_its_controls(closed):
@@ -321,7 +400,29 @@ def test_what_is_printed_is_the_whole_page_without_its_controls(closed):
     assert closed.page.evaluate(hidden) == "visible"
     assert closed.page.evaluate("getComputedStyle(document.querySelector('#table')).breakBefore") == "page"
     closed.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    closed.page.emulate_media(media="screen")
     assert closed.page.locator("main details[open]").count() == 0
+
+
+# Of a chart, the colour of a class and that of its text.
+COLOURS = """(name) => {
+  const chart = document.getElementById('chart-loss');
+  return [chart.data.find((one) => one.name === name).marker.color, chart.layout.font.color];
+}"""
+
+
+def test_a_chart_has_other_colours_on_a_dark_screen_and_those_of_paper_in_print(closed):
+    closed.go("loss")
+    closed.see("#chart-loss")
+    light = closed.page.evaluate(COLOURS, "unattributed")
+    assert light == [BLACK, "#1b1f24"]
+    closed.page.emulate_media(color_scheme="dark")
+    closed.settled()
+    assert closed.page.evaluate(COLOURS, "unattributed") == [ON_DARK[BLACK], "#e6edf3"]
+    closed.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert closed.page.evaluate(COLOURS, "unattributed") == light
+    closed.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    closed.page.emulate_media(color_scheme="light")
 
 
 @pytest.fixture(scope="module", params=["light", pytest.param("dark", marks=pytest.mark.wide)])
@@ -333,11 +434,15 @@ def coloured(request, browser, report, seen):
         opened.page.close()
 
 
-def test_axe_finds_nothing_that_keeps_anyone_out(coloured):
+def violations(page) -> list[tuple[str, str]]:
+    """What axe finds: the rule, and the first element that breaks it."""
     from axe_playwright_python.sync_playwright import Axe
 
-    violations = Axe().run(coloured[1]).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == []
+    return [(one["id"], one["nodes"][0]["html"]) for one in Axe().run(page).response["violations"]]
+
+
+def test_axe_finds_nothing_that_keeps_anyone_out(coloured):
+    assert violations(coloured[1]) == []
 
 
 def test_text_has_contrast_in_both_schemes(coloured):
@@ -350,8 +455,8 @@ def test_text_has_contrast_in_both_schemes(coloured):
 
 
 def test_a_chart_is_saved_as_vectors(closed):
-    closed.page.click("#scaling summary")
-    closed.drawn()
+    closed.go("scaling")
+    closed.see("#chart-throughput")
     closed.page.hover("#chart-throughput")
     with closed.page.expect_download() as saved:
         closed.page.click("#chart-throughput [data-title*='Download']")
@@ -368,6 +473,7 @@ def test_the_reference_files_too(browser, shared_data, tmp_path, part):
     ran = run("analysis.report.__main__", source, "--output", tmp_path / "r.html")
     assert ran.code == 0, ran.err
     watched = Watched(browser, tmp_path / "r.html")
+    watched.see_all()
     assert watched.messages == []
     assert watched.page.locator(".chart .main-svg").count() > 0
     watched.page.close()

@@ -7,17 +7,18 @@ import pytest
 
 from analysis.display import plots
 from analysis.measures.scaling.compared import compared
-from analysis.report import changes
+from analysis.report import changed_configurations, changed_steps
 from analysis.report.base import Context
 from analysis.report.build import SECTIONS
 from analysis.report.compared import build, names_of
+from analysis.report.figures import caption, figures_of
 from analysis.report.render import Page, Section, render
+from analysis.report.sides import Sides
 from analysis.results.load import load
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
-from tests.analysis.test_report_browser import Watched
+from tests.analysis.test_report_browser import Watched, assert_fits, violations
 from tests.analysis.test_report_browser import browser as browser  # a fixture
-from tests.analysis.test_report_sizes import settled
 from tests.profiling.test_convert import trace
 
 BEFORE_MS = {1: 100.0, 2: 110.0}
@@ -51,9 +52,9 @@ def page(folders) -> Page:
 
 
 @pytest.fixture(scope="module")
-def sides(folders) -> changes.Sides:
+def sides(folders) -> Sides:
     a, b = load(folders[0]), load(folders[1])
-    return changes.Sides(Context(a, b), Context(b, a), names_of(*folders), compared(a, b))
+    return Sides(Context(a, b), Context(b, a), names_of(*folders), compared(a, b))
 
 
 def section(page: Page, id: str) -> Section:
@@ -74,7 +75,7 @@ def test_the_first_sentence_says_better_and_by_how_much(page):
 
 
 def test_each_configuration_has_the_figures_and_the_verdict_of_analysis_compare(folders, sides):
-    rows = changes.configurations(sides)
+    rows = changed_configurations.configurations(sides)
     command = run("analysis.compare", *folders, "--format", "csv").csv
     steps = [row for row in command if row["family"] == "batch"]
     assert len(rows) == len(steps) == 3
@@ -94,11 +95,11 @@ def test_each_configuration_has_the_figures_and_the_verdict_of_analysis_compare(
 
 
 def test_what_shrank_is_found_in_the_parts_the_stages_and_the_kernels(sides):
-    for row in changes.part_changes(sides):
+    for row in changed_steps.part_changes(sides):
         assert row["compute_ms"] == pytest.approx(-12, abs=0.1)
         parts = [row[f"{name}_ms"] for name in plots.PART_COLOURS if f"{name}_ms" in row]
         assert sum(parts) == pytest.approx(row["difference_ms"], abs=0.01)
-    kernels = [row for row in changes.kernel_changes(sides) if row["figure"].startswith("conv")]
+    kernels = [row for row in changed_steps.kernel_changes(sides) if row["figure"].startswith("conv")]
     assert len(kernels) == 2 * 3 and {row["verdict"].split(":")[0] for row in kernels} == {"too few runs"}
     assert [row["difference_ms"] for row in kernels] == pytest.approx([-3.0] * 6, abs=0.01)
 
@@ -107,7 +108,7 @@ def test_kernels_that_only_one_side_has_are_new_and_gone(sides):
     key, family, _ = next(of for of in sides.compared.b if of[1] == "kernels")
     sides.compared.b[key, family, "fused (fprop)"] = [7.0]
     try:
-        (new,) = [row for row in changes.kernel_changes(sides) if row["figure"] == "fused (fprop)"]
+        (new,) = [row for row in changed_steps.kernel_changes(sides) if row["figure"] == "fused (fprop)"]
     finally:
         del sides.compared.b[key, family, "fused (fprop)"]
     assert (new["a"], new["b"], new["difference_ms"], new["verdict"]) == (0.0, 7.0, 7.0, "new")
@@ -137,6 +138,20 @@ def test_both_reports_stand_side_by_side_below_the_same_filters(page):
     # Of 4 configurations in A and 3 in B, filters know all factors, although loader does not vary on 2 GPUs.
     facts = [row.facts for _, side in section(page, "table").beside for row in side.tables[0].rows]
     assert all(set(one) == {"loader", "gpus_per_node"} for one in facts) and len(facts) == 7
+
+
+def test_files_of_figures_say_which_side_they_show(page):
+    figures = {figure.name: figure for figure in figures_of(page)}
+    assert len(figures) == len(figures_of(page))
+    assert {"change", "changed-scaling-images_per_s", "a-scaling-throughput", "b-scaling-throughput",
+            "a-anatomy", "b-anatomy-ranks"} <= set(figures)  # fmt: skip
+    for name, figure in figures.items():
+        side = {"a": "A: before", "b": "B: after"}.get(name.split("-")[0], "")
+        assert figure.side == side and caption(figure, page).startswith(
+            f"{side}. " if side else figure.chart.title
+        )
+    # The text of the side's own section, not the empty one of both.
+    assert "Weak scaling" in caption(figures["a-scaling-throughput"], page)
 
 
 def test_both_are_lines_of_one_chart(page):
@@ -180,26 +195,44 @@ def test_worse_mixed_no_difference_and_too_few_runs_are_said(tmp_path, factors, 
     assert section(page, "changed-parts").text.startswith("Not available")
 
 
-@pytest.mark.long
-def test_one_filter_acts_on_both_sides_whose_axes_are_the_same(browser, page, tmp_path):
-    file = tmp_path / "report.html"
+@pytest.fixture(scope="module")
+def seen(browser, page, tmp_path_factory):
+    """The page, one side's charts beside the other's."""
+    file = tmp_path_factory.mktemp("page") / "report.html"
     file.write_text(render(page), encoding="utf-8")
     watched = Watched(browser, file, "#scaling&loader=synthetic", opened=False)
-    watched.page.click("#table summary")
+    yield watched
+    watched.page.close()
+
+
+@pytest.mark.long
+def test_one_filter_acts_on_both_sides_whose_axes_are_the_same(seen):
+    seen.page.click("#table summary")
     for side, configurations in (("a", 2), ("b", 2)):
-        assert watched.rows(f"{side}-table-0").count() == configurations
-    watched.drawn()
+        assert seen.rows(f"{side}-table-0").count() == configurations
+    seen.see("#chart-b-efficiency")
     ranges = "document.getElementById('chart-{}-efficiency').layout.{}.range"
     for axis in ("xaxis", "yaxis"):
-        of_a, of_b = (watched.page.evaluate(ranges.format(side, axis)) for side in "ab")
+        of_a, of_b = (seen.page.evaluate(ranges.format(side, axis)) for side in "ab")
         assert of_a == of_b and len(of_a) == 2
-    assert watched.lines("b-throughput") and watched.page.locator("#change summary").inner_text()
-    for width in (360, 768):
-        watched.page.set_viewport_size({"width": width, "height": 900})
-        settled(watched)
-        assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
-    assert watched.messages == []
-    watched.page.close()
+    assert seen.lines("b-throughput") and seen.page.locator("#change summary").inner_text()
+    assert seen.messages == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [360, 768, 1400])
+def test_both_sides_fit_any_width(seen, width):
+    assert_fits(seen, width)
+    assert seen.messages == []
+
+
+@pytest.mark.long
+@pytest.mark.wide
+def test_axe_finds_nothing_that_keeps_anyone_out_of_both_sides(seen):
+    seen.page.click("#open-all")
+    seen.settled()
+    assert violations(seen.page) == []
+    assert seen.messages == []
 
 
 # --- which paths are compared -----------------------------------------------------------------------------

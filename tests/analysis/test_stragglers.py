@@ -52,6 +52,13 @@ def lateness(late_ns: np.ndarray, batch_ns: float = 100.0) -> of.Lateness:
 # --- planted ------------------------------------------------------------------------------------------
 
 
+def test_a_rank_is_last_if_all_others_came_before_it():
+    late = np.array([[3.0, 1.0, 2.0], [1.0, 1.0, 2.0], [0.0, 0.0, 2.0]])
+    zeros = np.zeros(late.shape)
+    one = of.Lateness(of.BY_STAGES, np.arange(3), late, zeros, zeros, {}, 100.0, np.zeros(3))
+    assert one.last.tolist() == [[True, False, False], [False] * 3, [False] * 3]
+
+
 def test_a_slow_loader_of_one_rank(tmp_path):
     write(tmp_path, Job(planted={3: Planted(load=6.0)}))
     made = rows(load(tmp_path))
@@ -371,6 +378,13 @@ def test_the_report_shows_the_widest_run_and_names_the_rank(tmp_path):
     assert late.shape[0] == 8 and np.median(late[3]) == pytest.approx(6, abs=0.3)
     assert (late.argmax(axis=0) == 3).all() and trace["zmin"] == -trace["zmax"] < -4
     assert len(found.tables[0].rows) == 8
+
+
+def test_the_report_calls_runs_by_what_they_differ_in(tmp_path):
+    write(tmp_path, Job(planted={3: Planted(load=6.0)}), grad="fp16")
+    write(tmp_path, Job(), grad="fp32")
+    (said,) = section_of(tmp_path).notes
+    assert said.startswith("fp16 gradients: rank 3 (node0) is a straggler: ")
 
 
 def test_a_report_of_one_rank_has_no_such_section(tmp_path):

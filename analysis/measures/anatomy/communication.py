@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import OF_A_RUN, RANK, TELLING, Column, Metric, Rows, columns, fields, telling
+from analysis.measures.anatomy.rows import STEPS_OF_RANKS
 from analysis.measures.anatomy.traces import RunTrace, trace_of
 from analysis.measures.tau import messages
 from analysis.results.matching import Calls, Matched
@@ -48,7 +49,7 @@ METRICS = (
         "clock_residual_us",
         "remaining error of the alignment of the ranks' clocks (aligned at the ends of collectives)",
     ),
-    Metric("attributed_batches", "number of steps averaged, over all ranks"),
+    Metric("attributed_batches", STEPS_OF_RANKS),
 )
 COLUMNS = {
     "Columns: id, the fields of the run, then (rank with --by rank), per step and rank:": (RANK, *METRICS),
@@ -114,15 +115,19 @@ def rows_of(trace: RunTrace, by_rank: bool, measured: Mapping[int, float]) -> Ro
     ranks = trace.calls
     made = []
     for kind, shape, masks in _families(ranks):
+        recorded = _recorded_size(ranks, masks)
+        groups_of = _groups_of(shape)
         places = [[place] for place in range(len(ranks))] if by_rank else [list(range(len(ranks)))]
         for of_row in places:
             first = ranks[of_row[0]]
-            groups = tuple(group for group in shape if not by_rank or first.rank in group)
+            groups = groups_of.get(first.rank, ()) if by_rank else shape
             if (by_rank and not first.batches) or (shape and not groups):
                 continue  # it recorded nothing, or is in no such group
             row = {"collective": kind, **_described(groups)} | ({"rank": first.rank} if by_rank else {})
             if groups:
-                row["group_size"] = _size(ranks, masks, groups, trace.source.ranks)
+                # As recorded; of a group of all ranks that are there it is that of the job.
+                whole = trace.source.ranks if len(groups[0]) == len(ranks) else len(groups[0])
+                row["group_size"] = recorded or whole
             figures = _figures(ranks, masks, trace.matched, of_row)
             made.append(row | figures | _bandwidth(kind, row["group_size"], figures, measured))
     return made
@@ -150,14 +155,11 @@ def _families(ranks: Sequence[Calls]) -> list[tuple[str, Shape, list[np.ndarray]
     for one in ranks:
         pairs = dict.fromkeys(zip(one.kind.tolist(), one.group.tolist(), strict=True))
         families |= {(kind, shape_of[name]): None for kind, name in pairs}
-    return [
-        (
-            kind,
-            shape,
-            [_of_shape(one, kind, [name for name in members if shape_of[name] == shape]) for one in ranks],
-        )
-        for kind, shape in families
-    ]
+    found = []
+    for kind, shape in families:
+        names = [name for name in members if shape_of[name] == shape]
+        found.append((kind, shape, [_of_shape(one, kind, names) for one in ranks]))
+    return found
 
 
 def _of_shape(calls: Calls, kind: str, groups: Sequence[str]) -> np.ndarray:
@@ -181,10 +183,18 @@ def _members(ranks: Sequence[Calls]) -> dict[str, Members]:
     return {name: known.get(name, tuple(members)) for name, members in found.items()}
 
 
-def _size(ranks: Sequence[Calls], masks: Sequence[np.ndarray], shape: Shape, of_job: int) -> int:
-    """How many ranks a group has: as recorded; one of all ranks that are there is of all of the job."""
-    sizes = (one.group_size[mask].max(initial=0) for one, mask in zip(ranks, masks, strict=True))
-    return int(max(sizes)) or (of_job if len(shape[0]) == len(ranks) else len(shape[0]))
+def _recorded_size(ranks: Sequence[Calls], masks: Sequence[np.ndarray]) -> int:
+    """How many ranks the groups of a family have, as was recorded; 0: it was not."""
+    return int(max(one.group_size[mask].max(initial=0) for one, mask in zip(ranks, masks, strict=True)))
+
+
+def _groups_of(shape: Shape) -> dict[int, Shape]:
+    """The groups that each rank is in."""
+    found: dict[int, list[Members]] = {}
+    for group in shape:
+        for rank in group:
+            found.setdefault(rank, []).append(group)
+    return {rank: tuple(groups) for rank, groups in found.items()}
 
 
 def _described(shape: Shape) -> dict[str, Any]:
@@ -243,6 +253,25 @@ def _bandwidth(
     bus = figures["algbw_gb_per_s"] * bus_factor(kind, ranks)
     bound = measured.get(ranks)
     return {"busbw_gb_per_s": bus, "busbw_of_measured_pct": 100 * bus * 1e9 / bound if bound else None}
+
+
+def no_bandwidth(rows: Rows) -> list[str]:
+    """Why a row has no bandwidth, or none to compare it with: lines for below the table."""
+    lines = []
+    if unknown := [row for row in rows if row.get("busbw_gb_per_s") is None]:
+        whys = {
+            "the profiler did not record the bytes of its calls": "mbyte_per_batch",
+            "transfer is not known: not all ranks recorded the same collectives": "transfer_ms",
+        }
+        said = [why for why, name in whys.items() if any(row.get(name) is None for row in unknown)]
+        lines.append(f"No busbw (-): {'; or '.join(said) or 'its calls moved nothing, or took no time'}.")
+    known = [row for row in rows if row.get("busbw_gb_per_s") is not None]
+    if any(row.get("busbw_of_measured_pct") is None for row in known):
+        lines.append(
+            "No % of measured (-): no allreduce of as many ranks was measured at the start of the sweep, on "
+            "one node (of traces never)."
+        )
+    return lines
 
 
 CAPTION = (

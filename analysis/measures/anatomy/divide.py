@@ -97,9 +97,10 @@ def split(windows: Intervals, activities: Activities) -> dict[str, np.ndarray]:
         activity: Intervals | None = getattr(activities, kind)
         if activity is None:
             continue
+        reached = taken
         if len(activity[0]):
             before = _joined(before, activity)
-        reached = covered(windows, before)
+            reached = covered(windows, before)
         parts[name] = reached - taken
         taken = reached
     if "idle_other" in parts:
@@ -205,7 +206,7 @@ def queued(kernels: dict[str, np.ndarray]) -> Intervals | None:
     reach = np.maximum.accumulate(start + kernels["duration_ns"][order])
     since = np.concatenate([start[:1] - EVER, reach])[np.searchsorted(start, start)]
     begin = np.minimum(np.where(known[order], kernels["launch_ns"][order], since), start)
-    return np.append(begin, reach[-1]), np.append(start, reach[-1] + EVER)
+    return union(np.append(begin, reach[-1]), np.append(start, reach[-1] + EVER))
 
 
 def windows_of(edges: np.ndarray) -> Intervals:

@@ -28,17 +28,12 @@ BY = {
 DEFAULT_BY = ("kernel", "class", "direction")
 
 _CORRECTED = """
-with launches as (
-    select *, nullif(flops, 'nan'::double) as work, nullif(bytes, 'nan'::double) as moved
-    from {launches} where duration_ns >= 0
-)
-select {groups}, count(*), sum(duration_ns)::double, min(duration_ns), max(duration_ns),
-    sum(work), sum(moved),
-    coalesce(sum(work) filter ({placed}), 0), coalesce(sum(moved) filter ({placed}), 0),
-    coalesce(sum(duration_ns) filter ({placed}), 0)::double,
-    (select sum(duration_ns) from launches)::double
-from launches where {wanted}
-group by {groups} order by sum(duration_ns) desc, {groups}
+with sums as (select * from {sums} where calls > 0)
+select {groups}, sum(calls)::bigint, sum(ns)::double, min(least_ns), max(most_ns), sum(flops), sum(bytes),
+    coalesce(sum(placed_flops), 0), coalesce(sum(placed_bytes), 0), coalesce(sum(placed_ns), 0)::double,
+    (select sum(ns) from sums)::double
+from sums where {wanted}
+group by {groups} order by sum(ns) desc, {groups}
 """
 
 
@@ -71,10 +66,12 @@ def reading_ahead(study: Study) -> AbstractContextManager[None]:
 
 def question_of(by: Sequence[str], direction: str | None = None) -> Question:
     """What is read of a run's launches for :func:`rows_of`."""
-    wanted = f"direction::varchar = {direction!r}" if direction else "true"
-    groups = ", ".join(f'"{GROUPS[name]}"::varchar' for name in by)
+    wanted = f"direction = {direction!r}" if direction else "true"
+    columns = [GROUPS[name] for name in by]
+    groups = ", ".join(f'"{column}"' for column in columns)
     sql = _CORRECTED.replace("{groups}", groups).replace("{wanted}", wanted)
-    return Question(sql.replace("{placed}", roofline.PLACED), ("Layer",) if "layer" in by else ())
+    keys = dict.fromkeys([*columns, *(["direction"] if direction else [])])
+    return Question(sql, tuple(keys), ("Layer",) if "layer" in by else ())
 
 
 def rows_of(groups: Groups, by: Sequence[str], bound: costs.Bound) -> Rows:

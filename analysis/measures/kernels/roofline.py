@@ -13,7 +13,6 @@ from typing import Any
 
 from analysis.display.metrics import Metric, names_of
 from analysis.measures.kernels.costs import Bound
-from profiling.tables import IS_MODEL
 
 METRICS = (
     Metric(
@@ -39,8 +38,6 @@ COLUMNS = tuple(names_of(METRICS))
 COMPUTE, BANDWIDTH = "compute", "bandwidth"
 # From here on it is not that roof that bounds: clocks and measured peaks are some per cent off, and no more.
 ABOVE_PCT = 110.0
-# Launches that have a place on the roofline (SQL over kernels): of the model, with known bytes.
-PLACED = f"{IS_MODEL} and bytes > 0 and not isnan(bytes) and duration_ns > 0"
 
 
 @dataclass(frozen=True)

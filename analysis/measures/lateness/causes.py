@@ -15,17 +15,17 @@ from analysis.measures.lateness.lateness import Lateness, over_others
 from analysis.measures.scaling.points import point_fields
 from analysis.results.query import query_arrays
 from analysis.results.study import Source, Study
+from analysis.results.summed import kept_sums
 from profiling.tables import ATTRIBUTED, IS_MODEL
 
 # A part is the cause if it makes up this share of the lateness or more.
 MOST = 0.5
 
 _KERNELS = f"""
-select rank, batch_index, direction::varchar || ' ' || short_name::varchar as name, count(*) as calls,
-    sum(duration_ns)::double as ns
-from read_parquet($kernels)
-semi join {ATTRIBUTED} using (rank, batch_index)
-where {IS_MODEL} and duration_ns is not null
+select rank, batch_index, direction || ' ' || short_name as name, sum(calls)::bigint as calls,
+    sum(ns)::double as ns
+from {{sums}} semi join {ATTRIBUTED} using (rank, batch_index)
+where {IS_MODEL} and calls > 0
 group by all
 """
 
@@ -78,7 +78,7 @@ def _times_of(study: Study, source: Source, borrowed: bool = False) -> KernelTim
     kernels, batches, ranks = source.tables("kernels"), source.tables("batches"), source.world_size or 1
     if len(kernels) != ranks or len(batches) != ranks:
         return None
-    rows = query_arrays(study, source, _KERNELS, kernels=kernels, batches=batches)
+    rows = query_arrays(study, source, _KERNELS.format(sums=kept_sums(study, source)), batches=batches)
     return compare(rows, ranks, borrowed)
 
 

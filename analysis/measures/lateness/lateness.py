@@ -14,6 +14,7 @@ slow node is late too.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -54,10 +55,16 @@ class Lateness:
     batch_ns: float
     residual_ns: np.ndarray
 
-    @property
+    @cached_property
     def late(self) -> np.ndarray:
         """Which rank was late in which batch."""
         return self.late_ns >= LATE_SHARE * self.batch_ns
+
+    @cached_property
+    def last(self) -> np.ndarray:
+        """Which rank came last in which batch: where several came together, none."""
+        second = np.partition(self.late_ns, -2, axis=0)[-2]
+        return self.late_ns > second
 
 
 def over_others(values: np.ndarray) -> np.ndarray:

@@ -22,8 +22,10 @@ def notable_ranks(rows: Rows, all_by: str = "--wide or --format csv") -> tuple[R
         (their rows in order, what the others are in a line; empty: there are no others).
     """
     kept: Rows = []
-    for run in dict.fromkeys(row["id"] for row in rows):
-        of_run = [row for row in rows if row["id"] == run]
+    by_run: dict[str, Rows] = {}
+    for row in rows:
+        by_run.setdefault(row["id"], []).append(row)
+    for of_run in by_run.values():
         order = sorted(of_run, key=lambda row: -row["mean_lateness_ms"])
         named = [row for row in order if row["verdict"] == STRAGGLER]
         late = [row for row in order if row["verdict"] in (CHANCE, TOO_FEW)]

@@ -1,6 +1,8 @@
 """How busy was each GPU, and what did more of them gain?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,23 @@ from analysis.display.metrics import (
     OF_A_RUN,
     RANK,
     TELLING,
-    Column,
     Metric,
     Rows,
     columns,
     fields,
+    filled,
     telling,
 )
+from analysis.display.terminal import Part
 from analysis.measures.batches.overlap import Intervals, covered, length, union
 from analysis.measures.scaling import figures
+from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
 from analysis.measures.scaling.points import points_of
 from analysis.results.query import note_left_out, untimed_launches
 from analysis.results.study import Source, Study, reading
 from profiling import tables
 from profiling.errors import UserError
+from profiling.workers import in_threads
 
 METRICS = (
     RANK,
@@ -101,10 +106,15 @@ class Kernels:
     def times(self) -> Intervals:
         return self.start_ns, self.end_ns
 
+    @cached_property
+    def busy(self) -> Intervals:
+        """When at least one of them runs, disjoint and in order."""
+        return union(*self.times)
+
 
 def gpu_utilization_pct(kernels: Kernels, windows: Intervals) -> float:
     """Time in which at least one kernel runs over that of ``windows`` (disjoint, in order)."""
-    return 100 * int(covered(windows, union(*kernels.times)).sum()) / length(windows)
+    return 100 * int(covered(windows, kernels.busy).sum()) / length(windows)
 
 
 def sm_efficiency_pct(kernels: Kernels, windows: Intervals) -> float | None:
@@ -180,24 +190,36 @@ def by_device(table: "pa.Table") -> dict[int, Kernels]:
     return kernels_of
 
 
-def _of_rank(study: Study, source: Source, directory: Path) -> tuple[Rows, np.ndarray]:
-    """A row a device of a rank, and which of its recorded batches have kernels, of which the figures are."""
+@dataclass(frozen=True)
+class _Rank:
+    """One rank.
+
+    Attributes:
+        devices: a row for each of its devices.
+        busy: which of its recorded batches have kernels, of which the figures are.
+        nowhere: how many of its kernels name no device.
+    """
+
+    rank: int
+    devices: Rows
+    busy: np.ndarray
+    nowhere: int
+
+
+def _of_rank(directory: Path) -> _Rank:
     batches = tables.read(directory, "batches", ["start_ns", "end_ns", "attributed"])
     recorded = batches.filter(batches["attributed"])
     table = tables.read(directory, "kernels", list(_READ))
     kernels_by_device = by_device(table)
-    rank = int(directory.name.rpartition("_")[2])
-    nowhere = table["device"].null_count
-    if nowhere:
-        study.note(f"kernels of rank {rank} that name no device are left out: {nowhere}", source)
+    rank, nowhere = int(directory.name.rpartition("_")[2]), table["device"].null_count
     start, end = recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy()
     busy = np.zeros(len(recorded) if kernels_by_device else 0, bool)
     for kernels in kernels_by_device.values():
-        busy |= covered((start, end), union(*kernels.times)) > 0
+        busy |= covered((start, end), kernels.busy) > 0
     if not busy.any():
-        return [], busy
+        return _Rank(rank, [], busy, nowhere)
     windows = union(start[busy], end[busy])
-    return [
+    devices = [
         {
             "rank": rank,
             "gpu": device,
@@ -205,7 +227,8 @@ def _of_rank(study: Study, source: Source, directory: Path) -> tuple[Rows, np.nd
             **of_device(kernels, windows, device < 0),
         }
         for device, kernels in kernels_by_device.items()
-    ], busy
+    ]
+    return _Rank(rank, devices, busy, nowhere)
 
 
 def rows(study: Study) -> Rows:
@@ -227,14 +250,18 @@ def rows(study: Study) -> Rows:
 
 
 def _of_run(study: Study, source: Source) -> Rows:
-    devices: Rows = []
-    without = recorded = 0
-    for directory in (path.parent for path in source.tables("kernels")):
+    def of_rank(path: Path) -> _Rank:
         with reading(source):
-            rows_of_it, busy = _of_rank(study, source, directory)
-        devices += rows_of_it
-        # A batch in which nothing ran was not idle, but not recorded.
-        without, recorded = without + int((~busy).sum()), recorded + len(busy)
+            return _of_rank(path.parent)
+
+    ranks = list(in_threads(of_rank, source.tables("kernels")))
+    for one in ranks:
+        if one.nowhere:
+            study.note(f"kernels of rank {one.rank} that name no device are left out: {one.nowhere}", source)
+    devices = [row for one in ranks for row in one.devices]
+    # A batch in which nothing ran was not idle, but not recorded.
+    recorded = sum(len(one.busy) for one in ranks)
+    without = recorded - sum(int(one.busy.sum()) for one in ranks)
     note_left_out(study, source, without, recorded, untimed_launches(study, source))
     if not devices:
         study.note(
@@ -260,10 +287,17 @@ def _speedups(study: Study) -> dict[str, dict[str, Any]]:
     return by_run
 
 
-CAPTION = (
-    "Values cover the time of recorded steps. SM efficiency and occupancy are estimated from the size of "
-    "each launch. Speedup: images/s relative to one GPU, from the slowest rank's time."
-)
+# What is said of a column below the table, where a row has it.
+_EXPLAINED = {
+    "sm_efficiency_pct": "SM efficiency and occupancy are estimated from the size of each launch.",
+    "speedup": "Speedup: images/s relative to one GPU, from the slowest rank's time.",
+}
+
+
+def caption(rows: Rows) -> str:
+    """What stands below the table: of the columns that it has."""
+    explained = (text for name, text in _EXPLAINED.items() if any(row.get(name) is not None for row in rows))
+    return " ".join(["Values cover the time of recorded steps.", *explained])
 
 
 def columns_of() -> list[Metric]:
@@ -271,11 +305,18 @@ def columns_of() -> list[Metric]:
     return [*OF_A_RUN[:-1], *METRICS]
 
 
-def shown(rows: Rows) -> list[Column]:
-    """The tables' columns."""
+def part(some: Rows, every: Rows, title: str, lines: Sequence[str]) -> Part:
+    """The table, without empty columns: a CPU has no multiprocessors, and a trace no images/s.
+
+    Args:
+        some: the rows of ``every`` that are shown.
+        lines: below it.
+    """
     left_out = ("device_name", "attributed_batches", "profiled_ms", "unknown")
     wanted = [metric for metric in METRICS if metric.name not in left_out]
-    return columns([*fields(telling(rows, TELLING)), *wanted])
+    shown = [without_unusable_intervals(row) for row in some]
+    columns_shown = filled(columns([*fields(telling(every, TELLING)), *wanted]), shown)
+    return Part(title, shown, columns_shown, "\n".join([*lines, *open_intervals(shown)]))
 
 
 def notes_of(rows: Rows) -> list[str]:

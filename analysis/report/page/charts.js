@@ -1,20 +1,22 @@
 "use strict";
 // Charts: what of a figure the filters leave, in the page's colours, with legends that fit its width.
 
-// The chart library is embedded compressed, so that the file stays small; the browser unpacks it. One that
-// cannot shows all but the charts, and says so.
-async function loadPlotly() {
-  if (!globalThis.DecompressionStream) {
-    document.body.classList.add("without-charts");
-    return;
-  }
-  const packed = document.getElementById("plotly-gz").textContent.trim();
-  const text = atob(packed);
+// The chart library and the figures are embedded compressed, so that the file stays small; the browser unpacks
+// them. One that cannot shows all but the charts (start.js says so).
+async function unpacked(id) {
+  const text = atob(document.getElementById(id).textContent.trim());
   const bytes = new Uint8Array(text.length);
   for (let place = 0; place < text.length; place += 1) bytes[place] = text.charCodeAt(place);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
+let figureTexts = []; // JSON, by the number that a chart's element names
+
+async function loadPlotly() {
+  if (!globalThis.DecompressionStream) return;
+  figureTexts = (await unpacked("figures-gz")).split("\n");
   const script = document.createElement("script");
-  script.textContent = await new Response(stream).text();
+  script.textContent = await unpacked("plotly-gz");
   document.head.append(script);
 }
 
@@ -87,6 +89,7 @@ const AROUND = 10; // all of them
 const SIGN = 46; // the width of an entry's sign and of the gaps around its name
 const LETTER = 6.6;
 const PANEL_TITLE = 22;
+const SECOND_LINE = 16; // of panels' titles
 const MOST_LEGEND = 0.2; // of a chart's height
 const MOST_LABELS = 0.4; // of its width, beside bars
 
@@ -113,12 +116,27 @@ function inLines(name, most) {
     .join("<br>");
 }
 
+// Titles of columns of panels, in two lines where these are narrow.
+function withPanelTitles(layout, width) {
+  const isTop = (annotation) => annotation.yanchor === "bottom";
+  const all = layout.annotations ?? [];
+  const room = (width - layout.margin.l - layout.margin.r) / all.filter(isTop).length;
+  const fitted = (one) => (isTop(one) ? { ...one, text: inLines(one.text, Math.floor(room / LETTER)) } : one);
+  return { ...layout, annotations: all.map(fitted) };
+}
+
+function heightOfPanelTitles({ annotations }) {
+  const texts = annotations.filter((one) => one.yanchor === "bottom").map((one) => one.text);
+  if (texts.length === 0) return 0;
+  return PANEL_TITLE + (texts.some((text) => text.includes("<br>")) ? SECOND_LINE : 0);
+}
+
 // A chart of the page grows where legends would take too much of it.
 const onPage = (layout, legends) => Math.max(layout.height, Math.ceil(legends / MOST_LEGEND));
 
 // Legends on top, as many entries in a line as fit.
 function withLegends(unlabelled, data, width, heightOf = onPage) {
-  const layout = withLabels(unlabelled, data, width);
+  const layout = withPanelTitles(withLabels(unlabelled, data, width), width);
   const legends = new Map();
   for (const trace of data) {
     if (trace.showlegend === false || trace.type === "heatmap") continue;
@@ -134,11 +152,10 @@ function withLegends(unlabelled, data, width, heightOf = onPage) {
     above += ENTRY * Math.ceil(names.length / inLine) + AROUND;
   }
   const height = heightOf(layout, above);
-  const panels = (layout.annotations ?? []).some((one) => one.yanchor === "bottom") ? PANEL_TITLE : 0;
   const fitted = {
     ...layout,
     height,
-    margin: { ...layout.margin, t: above + panels + 4 },
+    margin: { ...layout.margin, t: above + heightOfPanelTitles(layout) + 4 },
     title: "",
   };
   for (const { id, entry, above } of placed) {
@@ -148,6 +165,18 @@ function withLegends(unlabelled, data, width, heightOf = onPage) {
     };
   }
   return fitted;
+}
+
+const isDark = () =>
+  matchMedia("(prefers-color-scheme: dark)").matches && !document.documentElement.classList.contains("paper");
+
+// A figure's colours are those for white paper; on a dark screen others stand for them
+// (analysis/display/colours.py).
+function figureOf(element) {
+  const text = figureTexts[Number(element.dataset.figure)];
+  if (!isDark()) return JSON.parse(text);
+  const onDark = JSON.parse(document.getElementById("colours-on-dark").textContent);
+  return JSON.parse(text, (key, value) => (key === "color" ? (onDark[value] ?? value) : value));
 }
 
 function themed(layout) {
@@ -166,7 +195,7 @@ function themed(layout) {
 
 // Args: width: in pixels; by default that of the element.
 function drawChart(element, filters, width = element.clientWidth) {
-  const figure = JSON.parse(document.getElementById(element.dataset.figure).textContent);
+  const figure = figureOf(element);
   const config = {
     displaylogo: false,
     modeBarButtonsToRemove: ["lasso2d", "select2d"],
@@ -186,15 +215,15 @@ const PAPER_PLOT = 0.8; // of the plot's height on the page, where a chart has a
 // In a column, which is narrow, a legend is high: it comes on top of the plot.
 function onPaper(layout, legends) {
   const plot = layout.height - layout.margin.t - layout.margin.b;
-  return Math.round(PAPER_PLOT * plot + PANEL_TITLE + 14 + legends + layout.margin.b);
+  const titles = Math.max(PANEL_TITLE, heightOfPanelTitles(layout));
+  return Math.round(PAPER_PLOT * plot + titles + 14 + legends + layout.margin.b);
 }
 
 // All of a chart on white, for `analysis.report --figures` (analysis/display/images.py): SVG as text, PNG in
 // base64.
 async function chartImage(id, format, width, scale) {
-  library ??= loadPlotly();
-  await library;
-  const figure = JSON.parse(document.getElementById(id).textContent);
+  await loaded();
+  const figure = figureOf(document.getElementById(id));
   const data = visibleData(figure.data, {});
   const layout = { ...themed(withLegends(figure.layout, data, width, onPaper)), font: PAPER_FONT };
   Object.assign(layout, { width, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" });
@@ -205,41 +234,60 @@ async function chartImage(id, format, width, scale) {
 // --- when ---------------------------------------------------------------------------------------------
 
 const nextTask = () => new Promise((resolve) => setTimeout(resolve));
-let drawing = 0; // a newer drawing ends an older one
 let library = null; // loaded once, after the first view stands
+let view = 0; // counts the changes that all charts depend on: of filters, width and colours
+const drawnIn = new Map(); // chart -> the view in which it was drawn last
+let running = null; // the drawing that is under way
+let printing = false;
 
-// Draw the charts of open sections: first those in view, then the others one at a time, so that the page
-// answers meanwhile.
-async function drawCharts() {
-  const mine = ++drawing;
+const loaded = () => (library ??= loadPlotly());
+
+// What all charts depend on has changed.
+function redrawCharts() {
+  view += 1;
+  drawCharts();
+}
+
+// Draw the charts near the view that do not show it yet: nobody looks at the others, and each takes long.
+function drawCharts() {
   delete document.body.dataset.drawn;
-  document.body.dataset.ready = "true";
+  running ??= drawNext().finally(() => {
+    running = null;
+  });
+}
+
+// One at a time, so that the page answers meanwhile.
+async function drawNext() {
+  const drawn = new Set();
   await nextTask();
-  library ??= loadPlotly();
-  await library;
-  if (!globalThis.Plotly) return;
-  const filters = chosen();
-  const inView = (element) => {
-    const box = element.getBoundingClientRect();
-    return box.bottom > 0 && box.top < innerHeight;
-  };
-  const charts = [...document.querySelectorAll("details[open] .chart")];
-  const first = charts.filter(inView);
-  for (const element of [...first, ...charts.filter((one) => !first.includes(one))]) {
-    if (mine !== drawing) return;
-    drawChart(element, filters);
+  for (let element = nextChart(); element && !printing; element = nextChart()) {
+    await loaded();
+    if (!globalThis.Plotly || printing) return;
+    drawnIn.set(element, view);
+    drawn.add(element);
+    drawChart(element, chosen());
     await nextTask();
   }
-  if (mine !== drawing) return;
-  matchAxes();
+  if (printing) return;
+  matchAxes(drawn);
   document.body.dataset.drawn = "true";
 }
 
+// Of the charts that are not drawn in this view: one that is seen, or else one that is less than a screen away.
+function nextChart() {
+  const left = [...document.querySelectorAll("details[open] .chart")].filter((one) => drawnIn.get(one) !== view);
+  const within = (away) => (element) => {
+    const box = element.getBoundingClientRect();
+    return box.bottom > -away && box.top < innerHeight + away;
+  };
+  return left.find(within(0)) ?? left.find(within(innerHeight));
+}
+
 // Charts of two results side by side have the same axes.
-function matchAxes() {
+function matchAxes(drawn) {
   for (const a of document.querySelectorAll("[id^='chart-a-']")) {
     const b = document.getElementById(a.id.replace("chart-a-", "chart-b-"));
-    if (!a._fullLayout || !b?._fullLayout) continue;
+    if (!a._fullLayout || !b?._fullLayout || !(drawn.has(a) || drawn.has(b))) continue;
     const ranges = {};
     for (const name of ["xaxis", "yaxis"]) {
       const [one, other] = [a, b].map((chart) => chart._fullLayout[name]);
@@ -253,11 +301,19 @@ function matchAxes() {
 
 const PAPER = 680; // the width of a sheet between its margins, A4 or letter
 
-// What is printed is the whole page.
+// What is printed is the whole page, as on white paper.
 function drawForPaper() {
+  printing = true;
+  document.documentElement.classList.add("paper");
   if (!globalThis.Plotly) return;
-  drawing += 1;
-  for (const element of document.querySelectorAll(".chart")) drawChart(element, chosen(), PAPER);
-  matchAxes();
+  const charts = [...document.querySelectorAll(".chart")];
+  for (const element of charts) drawChart(element, chosen(), PAPER);
+  matchAxes(new Set(charts));
   document.body.dataset.drawn = "true";
+}
+
+function drawForScreen() {
+  printing = false;
+  document.documentElement.classList.remove("paper");
+  redrawCharts();
 }

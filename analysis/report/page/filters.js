@@ -54,5 +54,5 @@ function applyFilters() {
   document.body.classList.toggle("filtered", Object.keys(chosen()).length > 0);
   addressLinks();
   filterRows();
-  drawCharts();
+  redrawCharts();
 }

@@ -45,5 +45,5 @@ function openForPrint() {
 function closeAfterPrint() {
   for (const details of closedBefore) details.open = false;
   closedBefore = [];
-  drawCharts();
+  drawForScreen();
 }

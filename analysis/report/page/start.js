@@ -15,12 +15,19 @@ function listen() {
   for (const link of links()) link.addEventListener("click", followLink);
   on("main details", "toggle", drawCharts);
   on("#open-all", "click", openAll);
+  const arriving = new IntersectionObserver(drawCharts, { rootMargin: "100% 0px" });
+  for (const chart of document.querySelectorAll(".chart")) arriving.observe(chart);
   addEventListener("hashchange", followAddress);
   addEventListener("popstate", followAddress);
-  addEventListener("resize", drawCharts);
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (width === innerWidth) return; // a phone hides its address bar
+    width = innerWidth;
+    redrawCharts();
+  });
   addEventListener("beforeprint", openForPrint);
   addEventListener("afterprint", closeAfterPrint);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
 }
 
 function followAddress() {
@@ -30,5 +37,9 @@ function followAddress() {
   if (section) openSection(section);
 }
 
+if (!globalThis.DecompressionStream) document.body.classList.add("without-charts");
 listen();
 followAddress();
+document.body.dataset.ready = "true";
+// A printer does not wait for it.
+(globalThis.requestIdleCallback ?? setTimeout)(loaded);

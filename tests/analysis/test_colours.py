@@ -1,0 +1,71 @@
+"""Whoever sees a chart can tell its colours from what they stand on."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from analysis.display import colours, plots
+from analysis.display.colours import EVERY, ON_DARK
+from analysis.report.small import bars, differences, lines
+
+ANALYSIS = Path(colours.__file__).parents[1]
+COLOUR = re.compile(r"#[0-9A-Fa-f]{6}\b")
+LEAST = 3.0  # WCAG 2.2, 1.4.11: graphical objects
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, as WCAG 2.2 defines it."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def papers() -> tuple[str, str]:
+    """The page's background, light and dark."""
+    css = (ANALYSIS / "report/page/style.css").read_text()
+    light, dark = re.findall(r"--paper: (#[0-9a-f]{6})", css)
+    return light, dark
+
+
+def test_contrast_is_that_of_wcag():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)
+
+
+@pytest.mark.parametrize("colour", EVERY)
+def test_every_colour_is_told_from_the_background_in_both_schemes(colour):
+    light, dark = papers()
+    assert contrast(colour, light) >= LEAST
+    assert contrast(ON_DARK.get(colour, colour), dark) >= LEAST
+
+
+def test_drawings_of_the_opening_have_colours_for_both_schemes():
+    used = set(COLOUR.findall(lines([("a", [(1, 2)]), ("b", [(1, 3)])], "%", "").svg))
+    used |= set(
+        COLOUR.findall(bars([("a", 1)], "%", "").svg + differences([("a", 1), ("b", -1)], "%", "").svg)
+    )
+    assert len(used) == 4
+    assert min(contrast(colour, paper) for colour in used for paper in papers()) >= LEAST
+
+
+def test_colours_that_differ_on_white_differ_on_a_dark_screen():
+    assert len(set(EVERY)) == len(EVERY) == len({ON_DARK.get(colour, colour) for colour in EVERY})
+    assert set(ON_DARK) <= set(EVERY)
+
+
+def test_charts_have_no_other_colours():
+    assert {*plots.PALETTE, *plots.STAGE_COLOURS.values(), *plots.PART_COLOURS.values()} <= set(EVERY)
+    elsewhere = {
+        (path.name, colour)
+        for folder in ("display", "report")
+        for path in (ANALYSIS / folder).glob("*.py")
+        if path.name != "colours.py"
+        for colour in COLOUR.findall(path.read_text())
+    }
+    assert elsewhere <= {("stragglers.py", "#F2F2F2")}, "the middle of a scale alone may be pale"

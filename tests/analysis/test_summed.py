@@ -1,0 +1,113 @@
+"""The launches of a run are read once, and their sums are those of the launches."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.measures.kernels.costs import costs_of
+from analysis.measures.kernels.of_run import kernels_of
+from analysis.measures.lateness.causes import kernel_times
+from analysis.results.load import load
+from analysis.results.study import Study
+from analysis.results.summed import KEYS, kept_sums
+from profiling import tables
+from tests.analysis.synthetic import run_of, write_sweep
+from tests.analysis.test_bad_results import truncate
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of two ranks, of which some launches lack a time, a direction, FLOPs or a step."""
+    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")])
+    for rank in tmp_path.glob("run_*/rank_*"):
+        kernels = tables.read(rank, "kernels").to_pandas()
+        texts = kernels.select_dtypes("category").columns
+        kernels[texts] = kernels[texts].astype(object)
+        kernels.loc[::7, "duration_ns"] = -1
+        kernels.loc[3::11, "flops"] = None
+        kernels.loc[5::11, "direction"] = None
+        kernels.loc[len(kernels) - 2 :, "batch_index"] = None
+        columns = {name: kernels[name].astype(object).where(kernels[name].notna(), None) for name in kernels}
+        table = tables.as_table("kernels", {name: values.tolist() for name, values in columns.items()})
+        tables.write(table, rank, "kernels")
+    return tmp_path
+
+
+def launches(folder: Path) -> pd.DataFrame:
+    parts = [tables.read(path, "kernels").to_pandas() for path in sorted(folder.glob("run_*/rank_*"))]
+    every = pd.concat(parts, ignore_index=True)
+    return every.assign(**{name: every[name].astype(object).where(every[name].notna(), "") for name in KEYS})
+
+
+def test_the_sums_are_those_of_the_launches(folder):
+    study = load(folder)
+    (source,) = study.recorded
+    summed = study.connection.execute(f"select * from {kept_sums(study, source)}").df()
+    by = ["rank", "batch_index", *KEYS]
+    assert not summed.duplicated(by).any()
+    every = launches(folder)
+    assert len(summed) == len(every.groupby(by, dropna=False, observed=True))
+    timed = every[every["duration_ns"] >= 0]
+    assert 0 < summed["calls"].sum() == len(timed) < len(every)
+    assert summed["ns"].sum() == timed["duration_ns"].sum()
+    assert summed["least_ns"].min() == timed["duration_ns"].min() > 0
+    assert summed["most_ns"].max() == timed["duration_ns"].max()
+    assert summed["flops"].sum() == pytest.approx(timed["flops"].sum())
+    assert summed["bytes"].sum() == pytest.approx(timed["bytes"].sum())
+    assert summed["counted_ns"].sum() == timed.loc[timed["flops"] > 0, "duration_ns"].sum()
+    one = timed[(timed["rank"] == 1) & (timed["batch_index"] == timed["batch_index"].max())]
+    shortest = one.groupby("short_name", observed=True)["duration_ns"].min()
+    rows = summed[(summed["rank"] == 1) & (summed["batch_index"] == summed["batch_index"].max())]
+    assert rows.groupby("short_name")["least_ns"].min().dropna().to_dict() == shortest.to_dict()
+
+
+def test_the_roofline_is_of_the_models_launches_with_bytes(folder):
+    study = load(folder)
+    (source,) = study.recorded
+    summed = study.connection.execute(f"select * from {kept_sums(study, source)}").df()
+    every = launches(folder)
+    placed = every[
+        tables.is_model(every["class"].to_numpy(), every["direction"].to_numpy())
+        & (every["bytes"] > 0)
+        & (every["duration_ns"] > 0)
+    ]
+    assert 0 < len(placed) < len(every)
+    assert summed["placed_ns"].sum() == placed["duration_ns"].sum()
+    assert summed["placed_flops"].sum() == pytest.approx(placed["flops"].sum())
+    assert summed["placed_bytes"].sum() == pytest.approx(placed["bytes"].sum())
+
+
+def answers(study: Study) -> list[dict[str, object]]:
+    """What is asked of a run's launches, one question after the other, as rows."""
+    (source,) = study.recorded
+    (costs,) = costs_of(study, [source]).values()
+    rows = [kernels_of(study, source), kernels_of(study, source, by=("class",)),
+            kernels_of(study, source, "fprop", ("kernel",))]  # fmt: skip
+    times = kernel_times(study, source)
+    assert times is not None and all(rows)
+    of_ranks = dict(enumerate(np.stack([times.own_ns, times.over_ns]).ravel().tolist()))
+    return [vars(costs), *(row for answer in rows for row in answer), of_ranks]
+
+
+def test_the_launches_are_read_for_the_first_question_only(folder):
+    expected = answers(load(folder))
+    study = load(folder)
+    (source,) = study.recorded
+    costs_of(study, [source])
+    for path in source.tables("kernels"):
+        truncate(path)
+    # Sums of floats depend on the order, which that of threads decides.
+    for row, same in zip(answers(study), expected, strict=True):
+        assert row == pytest.approx(same)
+    damaged = load(folder)
+    assert costs_of(damaged, damaged.recorded) == {}
+
+
+def test_what_needs_another_column_reads_the_launches_again(folder):
+    study = load(folder)
+    (source,) = study.recorded
+    assert kernels_of(study, source)
+    assert {row["layer"] for row in kernels_of(study, source, by=("layer",))} == {None}
+    assert kept_sums(study, source) != kept_sums(study, source, keys=("layer",))
