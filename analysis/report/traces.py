@@ -11,7 +11,7 @@ from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.anatomy.traces import anatomy_of, traces_of
 from analysis.measures.kernels.of_run import kernels_of_each
-from analysis.measures.lateness import stragglers
+from analysis.measures.lateness.in_words import sentences as straggler_sentences
 from analysis.measures.scaling import traced
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
@@ -213,7 +213,7 @@ def _batch(context: Context, source: Source) -> list[Sentence]:
 
 def _late(context: Context) -> list[Sentence]:
     late = context.once(late_runs) or []
-    return [Sentence(text, "stragglers") for text in stragglers.sentences(rows_of(late))] if late else []
+    return [Sentence(text, "stragglers") for text in straggler_sentences(rows_of(late))] if late else []
 
 
 def _whose(context: Context, job: str) -> str:
