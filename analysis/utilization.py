@@ -15,9 +15,9 @@ from analysis.display.terminal import Answer
 from analysis.measures.batches.overlap import length
 from analysis.measures.scaling.notable_gpus import notable_gpus
 from analysis.measures.scaling.utilization import (
-    CAPTION,
     COLUMNS,
     by_device,
+    caption,
     columns_of,
     notes_of,
     of_device,
@@ -60,7 +60,7 @@ def main(words: list[str] | None = None) -> int:
         study = load(arguments.path, arguments.peaks)
         answer, notes = rows(study), []
     some, others = (answer, "") if arguments.wide else notable_gpus(answer, "--wide or --format csv")
-    shown = part(some, answer, "Utilisation of each GPU", [*([others] if others else []), CAPTION])
+    shown = part(some, answer, "Utilisation of each GPU", [*([others] if others else []), caption(answer)])
     return output.emit(
         Answer(answer, columns_of(), parts=[shown], notes=[*notes_of(answer), *notes]), study, arguments
     )

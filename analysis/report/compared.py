@@ -200,10 +200,12 @@ def _of_traces(a: Study, b: Study, names: tuple[str, str]) -> Page:
 
 
 def _in_words(rows: Rows) -> list[str]:
-    """Better or worse, a sentence for each pair of jobs."""
+    """Better or worse, a sentence for each pair of jobs; one that was not tested says so itself."""
     said = traced_difference.sentence(rows).splitlines()
-    verdicts = [_OF_TRACES[row["verdict"]] for row in rows if row["family"] == "batch"]
-    return [f"{verdict}: {line}" for verdict, line in zip(verdicts, said, strict=True)] if verdicts else said
+    verdicts = [_OF_TRACES.get(row["verdict"]) for row in rows if row["family"] == "batch"]
+    if not verdicts:
+        return said
+    return [f"{verdict}: {line}" if verdict else line for verdict, line in zip(verdicts, said, strict=True)]
 
 
 def _parts_chart(rows: Rows) -> Chart:

@@ -254,6 +254,7 @@ def test_tau_tables_are_drawn_by_nodes(tmp_path):
     # Of 4 n ranks all but one take half a second less; mpi_allreduce is half of each rank's time.
     assert line["y"] == pytest.approx([((61 * n - 0.5) * (4 * n - 1) + 61 * n) / 2 for n in (1, 2, 4)])
     assert all(above > 0 for above in line["error_y"]["array"])
+    assert found.finding == "Time in MPI, all ranks: 121 to 1948 s."
 
 
 def write_under_tau(folder, count=10.0, **fields):

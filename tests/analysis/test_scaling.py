@@ -15,6 +15,7 @@ from analysis.measures.scaling.certainty import OPEN, has_open_interval, without
 from analysis.published import by_method
 from analysis.report.build import build, opening
 from analysis.results.load import load
+from analysis.statistics import estimates
 from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
@@ -327,6 +328,18 @@ def test_an_interval_has_to_tell_the_order_of_magnitude(low: Any, high: Any, sho
     else:
         assert (found["batch_ms_low"], found["batch_ms_high"]) == shown
         assert has_open_interval(found) is (shown == OPEN)
+
+
+@pytest.mark.parametrize(
+    ("runs", "factor", "usable"), [(2, 1.45, True), (2, 1.6, False), (3, 4.5, True), (3, 5.5, False)]
+)
+def test_how_far_apart_runs_are_whose_interval_says_nothing(runs: int, factor: float, usable: bool) -> None:
+    """As docs/methods.md has it: the longest run takes so many times as long as the shortest."""
+    medians = np.geomspace(100.0, 100.0 * factor, runs)
+    drawn = estimates.draw_runs([np.full(40, median) for median in medians])
+    low, high = estimates.interval(drawn.values())
+    row = {"batch_ms": drawn.value, "batch_ms_low": low, "batch_ms_high": high}
+    assert has_open_interval(without_unusable_intervals(row)) is not usable
 
 
 def test_what_is_lost_is_as_sure_as_the_efficiency() -> None:

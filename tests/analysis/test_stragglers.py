@@ -381,6 +381,13 @@ def test_the_report_shows_the_widest_run_and_names_the_rank(tmp_path):
     assert len(found.tables[0].rows) == 8
 
 
+def test_the_report_calls_runs_by_what_they_differ_in(tmp_path):
+    write(tmp_path, Job(planted={3: Planted(load=6.0)}), grad="fp16")
+    write(tmp_path, Job(), grad="fp32")
+    (said,) = section_of(tmp_path).notes
+    assert said.startswith("fp16 gradients: rank 3 (node0) is a straggler: ")
+
+
 def test_a_report_of_one_rank_has_no_such_section(tmp_path):
     write_sweep(tmp_path, [run_of()])
     assert section_of(tmp_path) is None

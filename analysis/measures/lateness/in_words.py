@@ -1,6 +1,7 @@
 """What is said of who is slow: which of several runs' ranks is shown, and in which words?"""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from analysis.display.metrics import Rows
@@ -42,22 +43,26 @@ def _share(row: dict[str, Any]) -> float:
     return float(row["mean_lateness_ms"] / row["batch_ms"])
 
 
-def sentences(rows: Rows) -> list[str]:
-    """The named ranks in words, a line each; one line if there is none, and what speaks against late ones."""
+def sentences(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("id")) -> list[str]:
+    """The named ranks in words, a line each; one line if there is none, and what speaks against late ones.
+
+    Args:
+        name: what a row's run is called.
+    """
     named = [row for row in rows if row["verdict"] == STRAGGLER]
     if not named:
         most = foremost(rows)
         if most is None:
             return [_nobody_late(rows)]
         late = (
-            f"Largest lateness in {most['id']}: {_rank_in_words(most)}, "
+            f"Largest lateness in {name(most)}: {_rank_in_words(most)}, "
             f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['judged_batches']})"
         )
         if most["verdict"] == TOO_FEW:
             return [f"Too few steps to tell whether a rank is a straggler. {late}."]
         return [f"No stragglers. {late}, which may be chance."]
     return [
-        f"{row['id']}: {_rank_in_words(row)} is a straggler: "
+        f"{name(row)}: {_rank_in_words(row)} is a straggler: "
         f"{'at least ' if row['told_by'] == BY_STAGES else ''}{digits(row['mean_lateness_ms'], 3)} ms late "
         f"per step, late in {row['late_pct']:.0f} % of the steps. Likely cause: {row['cause']}: "
         f"{row['evidence']}."

@@ -8,8 +8,8 @@ from analysis.display.metrics import CONFIDENCE, Rows
 from analysis.measures.scaling import figures, use
 
 # An interval that reaches beyond so many times its value, or below that fraction of it, does not even tell
-# the order of magnitude. Two runs of which one takes 1.5 times as long as the other have such an interval,
-# three need a factor of 5.
+# the order of magnitude. Two runs of which one takes more than 1.5 times as long as the other have such an
+# interval; of three runs the longest takes more than 5 times as long as the shortest.
 WIDEST_FACTOR = 10.0
 OPEN = (-math.inf, math.inf)  # the ends of an interval that is not usable, in a row that is shown
 # A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
