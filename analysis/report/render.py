@@ -18,7 +18,8 @@ from analysis.report.small import Drawing
 from jobs.run_fields import FACTOR
 
 _PAGE = Path(__file__).parent / "page"
-_SCRIPTS = ("filters", "tables", "charts", "sections", "start")  # in the order in which the page runs them
+# In the order in which the page runs them.
+_SCRIPTS = ("filters", "tables", "charts", "drawing", "sections", "start")
 _WRAPPED = re.compile(
     r"(?P<licence>/\*.*?\*/)\s*\(\s*function\(root, factory\) \{.{1,300}?\} "
     r"\(typeof self !== \"undefined\" \? self : this, \(\) => \{(?P<library>.*)return Plotly;\s*\}\)\);\s*",

@@ -14,7 +14,7 @@ from analysis.display.colours import BLUE, VERMILLION
 from analysis.display.metrics import Rows, telling
 from analysis.display.plots import Figure, bars, escaped
 from analysis.display.terminal import Part
-from analysis.measures.lateness import stragglers
+from analysis.measures.lateness import in_words, stragglers
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
 from analysis.measures.lateness.notable import notable_ranks
 from analysis.measures.lateness.verdicts import STRAGGLER
@@ -90,7 +90,7 @@ def _stragglers(context: Context) -> Content:
 
 def _shown(judged: Sequence[Judged]) -> Judged:
     """The run that is drawn: the one that the sentences are about, so that both show the same rank."""
-    late = stragglers.foremost(rows_of(judged))
+    late = in_words.foremost(rows_of(judged))
     if late is not None:
         return next(run for run in judged if run.source.id == late["id"])
     # Collectives tell the whole lateness, stages a lower bound of it.
@@ -119,7 +119,7 @@ def said_of(judged: Sequence[Judged]) -> list[str]:
     def name(row: dict[str, Any]) -> str:
         return called(row, fields) if fields and not row.get("job") else str(row["id"])
 
-    return stragglers.sentences(rows, name)
+    return in_words.sentences(rows, name)
 
 
 def _label(lateness: Lateness, ranks: int) -> str:
