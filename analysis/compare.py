@@ -6,7 +6,8 @@
 
 For converted traces (one job on each side): one row per step duration, part, collective and kernel class.
 
-One row per configuration and quantity. A note names the devices of both sides if they differ.
+One row per configuration and quantity. A note names the devices of both sides if they differ; a note of one
+side begins with A or B.
 
 Each family of rows is tested separately. The families batch and combined decide the exit code: 1 if a row of
 theirs is slower by more than --threshold. Without a real difference, this happens in at most 5 % of
@@ -50,7 +51,8 @@ def main(words: list[str] | None = None) -> int:
     worse = regressed(figures, arguments.threshold)
     notes = [sentence(a, b, figures, arguments.threshold)]
     changed = [row for row in figures if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
-    parts = [Part(f"{arguments.b.name} compared with {arguments.a.name}", changed, shown(figures), _CAPTION)]
+    title = f"{arguments.b.name} (B) compared with {arguments.a.name} (A)"
+    parts = [Part(title, changed, shown(figures), _CAPTION)]
     if same_runs(a, b):
         parts = []  # a table of intervals would look like an answer
     studies[0].log.add(studies[1].log, studies[0].path.resolve() == studies[1].path.resolve())

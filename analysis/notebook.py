@@ -106,7 +106,7 @@ class Question:
         of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
         metrics = [*of_command, *answer.columns]
         meaning = {name: metric.description for metric in metrics for name in metric.names if name in frame}
-        frame.attrs = {"meaning": meaning, "notes": [*answer.notes, *said_of_results]}
+        frame.attrs = {"meaning": meaning, "notes": [*answer.lead, *answer.notes, *said_of_results]}
         return frame
 
 

@@ -16,6 +16,7 @@ from analysis.display import output
 from analysis.display.terminal import MOST_NOTES, Answer
 from analysis.measures.scaling import rows as scaling
 from analysis.measures.scaling import traced
+from analysis.measures.scaling.certainty import too_few_runs
 from analysis.measures.scaling.points import Scaling
 from analysis.published.by_method import COLUMNS, METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
@@ -59,7 +60,14 @@ def main(words: list[str] | None = None) -> int:
 
         own = scaling.rows(study, (), arguments.scaling) if study.of_kind("run") else []
         notes = explain(study, own)
-    answer = Answer(configurations, columns_of(group_by), parts=parts(configurations, group_by), notes=notes)
+    unsure = too_few_runs(configurations)
+    answer = Answer(
+        configurations,
+        columns_of(group_by),
+        parts=parts(configurations, group_by),
+        lead=[unsure] if unsure else [],
+        notes=notes,
+    )
     return output.emit(answer, study, arguments)
 
 

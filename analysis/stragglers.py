@@ -10,8 +10,9 @@ does not count.
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
+from analysis.measures.lateness.in_words import sentences
 from analysis.measures.lateness.notable import latest_steps, notable_ranks
-from analysis.measures.lateness.stragglers import CAPTION, COLUMNS, columns_of, rows, sentences, shown
+from analysis.measures.lateness.stragglers import CAPTION, COLUMNS, columns_of, rows, shown
 from analysis.results.load import load
 from profiling.errors import run_command
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from analysis.display import output
 from analysis.display.metrics import Rows
-from analysis.display.terminal import Answer, Part
+from analysis.display.terminal import Answer
 from analysis.measures.batches.overlap import length
 from analysis.measures.scaling.notable_gpus import notable_gpus
 from analysis.measures.scaling.utilization import (
-    CAPTION,
     COLUMNS,
     by_device,
+    caption,
     columns_of,
     notes_of,
     of_device,
+    part,
     rows,
-    shown,
 )
 from analysis.results.load import load
 from analysis.results.study import Study
@@ -60,10 +60,9 @@ def main(words: list[str] | None = None) -> int:
         study = load(arguments.path, arguments.peaks)
         answer, notes = rows(study), []
     some, others = (answer, "") if arguments.wide else notable_gpus(answer, "--wide or --format csv")
-    caption = "\n".join([*([others] if others else []), CAPTION])
-    part = Part("Utilisation of each GPU", some, shown(answer), caption)
+    shown = part(some, answer, "Utilisation of each GPU", [*([others] if others else []), caption(answer)])
     return output.emit(
-        Answer(answer, columns_of(), parts=[part], notes=[*notes_of(answer), *notes]), study, arguments
+        Answer(answer, columns_of(), parts=[shown], notes=[*notes_of(answer), *notes]), study, arguments
     )
 
 

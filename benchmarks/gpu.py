@@ -18,7 +18,6 @@ Exit code 1: a part failed, or a result is not right.
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_report import as_markdown, is_bad, left_out, write
+from benchmarks.gpu_wheels import install
 
 # Nothing but the standard library: what else is needed may still be in --wheels.
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,9 +59,36 @@ AGAIN = 75  # a worker's exit code after a part that failed: the others are for 
 _START_S = 120.0  # to import PyTorch from a cold disk, and to wake the device
 GRACE_S = 20.0  # beyond its share before a part is ended
 _LEAST_S = 5.0
+_NOT_REACHED = "not reached"
 
 
 def main() -> int:
+    given = _arguments()
+    end = time.monotonic() + 60 * given.minutes
+    # Who stops it (a batch system, a time limit) ends what it has started, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    out = given.out.resolve()
+    work = given.work.resolve() if given.work else out / "work"
+    (work / "parts").mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    report: dict[str, Any] = {
+        "command": " ".join(["python -m benchmarks.gpu", *sys.argv[1:]]),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "minutes": given.minutes,
+        "wheels": {},
+        "parts": {name: {"question": PARTS[name][0], **left_out(_NOT_REACHED)} for name in given.parts},
+    }
+    if given.wheels:
+        site, report["wheels"] = install(given.wheels, work)
+        paths = [str(site), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    Campaign(out, work, given.device, end, environment, report).run(given.parts)
+    print(as_markdown(report))
+    return 1 if any(map(is_bad, report["parts"].values())) else 0
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
         description=__doc__,
@@ -74,65 +101,12 @@ def main() -> int:
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="[gpu]")
     parser.add_argument("--parts", default=",".join(PARTS), help="of " + ", ".join(PARTS))
     given = parser.parse_args()
-    end = time.monotonic() + 60 * given.minutes
-    parts = given.parts.split(",")
-    if unknown := [name for name in parts if name not in PARTS]:
+    given.parts = given.parts.split(",")
+    if unknown := [name for name in given.parts if name not in PARTS]:
         parser.error(f"unknown part {unknown[0]!r}; one of: {', '.join(PARTS)}")
     if given.wheels and not any(given.wheels.glob("*.whl")):
         parser.error(f"{given.wheels} holds no wheels: python -m benchmarks.gpu_wheels FOLDER downloads them")
-    # Who stops it (a batch system, a time limit) ends what it has started, too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    work = given.work or given.out / "work"
-    (work / "parts").mkdir(parents=True, exist_ok=True)
-    given.out.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    report: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.gpu", *sys.argv[1:]]),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "minutes": given.minutes,
-        "wheels": {},
-        "parts": {name: {"question": PARTS[name][0], **left_out("not reached")} for name in parts},
-    }
-    if given.wheels:
-        site, report["wheels"] = install(given.wheels, work)
-        paths = [str(site), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-    Campaign(given.out, work, given.device, end, environment, report).run(parts)
-    print(as_markdown(report))
-    return 1 if any(map(is_bad, report["parts"].values())) else 0
-
-
-def install(wheels: Path, work: Path) -> tuple[Path, dict[str, str]]:
-    """Unpack the wheels into a folder of their own, without a registry; torch stays the machine's.
-
-    Returns:
-        The folder, and those that do not fit this Python, each with the reason.
-    """
-    site, partial = work.resolve() / "site", work.resolve() / "site.partial"
-    if site.is_dir():
-        return site, {}
-    shutil.rmtree(partial, ignore_errors=True)  # of an installation that was interrupted
-    # Names, so that of a folder for several releases of Python pip takes those that fit.
-    names = sorted({path.name.split("-")[0] for path in wheels.glob("*.whl")})
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-index",
-           "--no-deps", "--no-compile", "--find-links", str(wheels), "--target", str(partial)]  # fmt: skip
-    absent: dict[str, str] = {}
-    # All at once: a second call would not add to a package that the first has begun (nvidia/).
-    if _failure([*pip, *names]):
-        absent = {name: why for name in names if (why := _failure([*pip, "--dry-run", name]))}
-        if fitting := [name for name in names if name not in absent]:
-            shutil.rmtree(partial, ignore_errors=True)
-            subprocess.run([*pip, *fitting], check=True)
-    partial.mkdir(exist_ok=True)
-    partial.rename(site)
-    return site, absent
-
-
-def _failure(command: Sequence[str]) -> str:
-    """The last line of what a command says that fails; "" if it does not."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    last = (done.stdout.strip().splitlines() or ["it said nothing"])[-1]
-    return last if done.returncode else ""
+    return given
 
 
 @dataclass
@@ -171,11 +145,8 @@ class Campaign:
     def _in_one_process(self, parts: list[str]) -> list[str]:
         """One process for the parts; those that are left for another are returned."""
         results = self.work / "parts"
-        for path in (
-            results / STARTED,
-            *(results / f"{name}{end}" for name in parts for end in (DONE, SO_FAR)),
-        ):
-            path.unlink(missing_ok=True)
+        for name in (STARTED, *(f"{part}{ending}" for part in parts for ending in (DONE, SO_FAR))):
+            (results / name).unlink(missing_ok=True)
         command = [sys.executable, *WORKER, "--out", str(self.out), "--work", str(self.work)]
         command += ["--device", self.device, "--seconds", f"{self.left_s:.0f}", *parts]
         with self._log.open("a") as said:
@@ -228,7 +199,7 @@ class Campaign:
     def _leave_out(self, why: str) -> None:
         """Say why the parts were left out that have not been reached."""
         for part in self.report["parts"].values():
-            if part.get("why") == "not reached":
+            if part.get("why") == _NOT_REACHED:
                 part |= left_out(why)
         write(self.report, self.out)
 

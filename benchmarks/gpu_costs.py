@@ -75,21 +75,21 @@ def perturbation(part: Part) -> None:
         **part.scale.run,
         "loader": "synthetic",
         "batch": min(64, part.scale.run["batch"]),
-        "batches": 40,
+        "batches": 24,
     }
     rows = part.table("profile", "ms a step", "divided by the unprofiled run")
     folder = part.work / "perturbation"
     shutil.rmtree(folder, ignore_errors=True)
     plain: float | None = None
     wanted = ["none", *(name for name in ("torch", "cupti", "nsys") if name in names)]
-    for name, seconds in part.cells(wanted, 20.0 if part.device.type == "cuda" else 5.0):
+    for name, seconds in part.cells(wanted, 12.0 if part.device.type == "cuda" else 5.0):
         try:
             found = of_tools.steps_ms(make_run({**fields, "profile": name}), folder / name, seconds)["median"]
         except of_tools.OutOfTime as error:
             part.left_out[name] = str(error)
             continue
         except UserError as error:
-            part.could_not(name, str(error))
+            part.failed(name, error)
             continue
         plain = found if name == "none" else plain
         rows.append([name, found, found / plain if plain else None])

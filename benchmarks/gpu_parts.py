@@ -36,10 +36,11 @@ _IMAGES = 16  # for checks: few, since drawing hundreds takes minutes on a host 
 def machine(part: Part) -> None:
     rows = part.table("what", "found")
     for finding in examine(this_machine()):
-        rows.append([finding.name, finding.detail + (f" ({finding.remedy})" if finding.remedy else "")])
+        remedy = "" if finding.present or not finding.remedy else f" ({finding.remedy})"
+        rows.append([finding.name, finding.detail + remedy])
     rows += [
         ["python", platform.python_version()],
-        ["torch", torch.__version__],
+        ["PyTorch's build", torch.__version__],
         ["CUDA", torch.version.cuda],
     ]
     names = ("pydantic", "pyarrow", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "cupti-python", "triton")

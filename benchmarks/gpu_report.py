@@ -38,7 +38,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         "",
     ]
     lines += [f"Not installed from the wheels: {name}: {why}" for name, why in report["wheels"].items()]
-    lines += [_summary(report["parts"]), ""]
+    lines += [*_summary(report["parts"]), ""]
     for name, part in report["parts"].items():
         lines += [f"## {name}: {part['question']}", ""]
         if part["status"] != "done":
@@ -52,11 +52,19 @@ def as_markdown(report: Mapping[str, Any]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _summary(parts: Mapping[str, Mapping[str, Any]]) -> str:
-    done = sum(part["status"] == "done" for part in parts.values())
+def _summary(parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    done = [name for name, part in parts.items() if part["status"] == "done"]
     bad = [name for name, part in parts.items() if is_bad(part)]
-    said = f"{done} of {len(parts)} parts done"
-    return f"{said}; failed, or with results that are not right: {', '.join(bad)}." if bad else f"{said}."
+    left = [name for name, part in parts.items() if _needs_more_time(part)]
+    lines = [f"- {len(done)} of {len(parts)} parts done"]
+    lines += [f"- failed, or with results that are not right: {', '.join(bad)}"] if bad else []
+    return [*lines, *([f"- the time was too short for: --parts {','.join(left)}"] if left else [])]
+
+
+def _needs_more_time(part: Mapping[str, Any]) -> bool:
+    """Whether a part, or something of it, was left out for lack of time."""
+    reasons = [part.get("why", ""), *part.get("left_out", {}).values()]
+    return any("the time was up" in why or "took more than" in why for why in reasons)
 
 
 def _table(table: Mapping[str, Any]) -> list[str]:

@@ -49,6 +49,7 @@ HOROVOD = {"gpus_per_node": 2, "backend": "horovod"}
 # What the doctor calls the tools whose names are others.
 _PROGRAMS = {"tau": "tau_exec", "horovod": "horovod"}
 LIMIT_S = 600.0
+_LOGGED = 4000  # characters of a log
 SEED, RESAMPLES = 0, 10_000
 # Fewer pairs bound no median with 95 %: even their whole range misses it with a chance of 2 / 2^pairs.
 LEAST_PAIRS = 6
@@ -87,7 +88,7 @@ def steps_ms(run: Run, out: Path, limit_s: float = LIMIT_S) -> dict[str, float]:
 
     Raises:
         OutOfTime: it took longer.
-        UserError: the run failed; the message has its last line.
+        UserError: the run failed; the message has its last line, a note the end of its log.
     """
     out.mkdir(parents=True)
     command = [sys.executable, "-m", "train", *to_flags(run), f"--out={out}"]
@@ -97,8 +98,10 @@ def steps_ms(run: Run, out: Path, limit_s: float = LIMIT_S) -> dict[str, float]:
     if ended.kind == "time limit":
         raise OutOfTime(f"a run under {run.profile} took more than {limit_s:.0f} s")
     if ended.exit_code:
-        last = (log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-        raise UserError(f"a run under {run.profile} failed: {last}")
+        said = log.read_text(errors="replace").strip() or "it said nothing"
+        error = UserError(f"a run under {run.profile} failed: {said.splitlines()[-1]}")
+        error.add_note(said[-_LOGGED:])
+        raise error
     steps = steps_of(out, run.world_size, run.first_attributed)
     return {name: float(np.percentile(steps, percent)) for name, percent in MEASURES.items()}
 

@@ -154,7 +154,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     for row in report["rows"]:
         by = f"{row['method']}, what if {row['what_if']}" if row["what_if"] else row["method"]
-        rate = f"{row['images_per_s']:.1f} ({row['images_per_s_low']:.1f} to {row['images_per_s_high']:.1f})"
+        rate = f"{row['images_per_s']:.1f} ({_range(row)})"
         fit = "" if row["fit_error_pct"] is None else f"{row['fit_error_pct']:+.1f}"
         beta = "" if row["beta_gb_per_s"] is None else f"{1e3 * row['beta_gb_per_s']:.1f}"
         runs = ", ".join(f"{one:.1f}" for one in row["measured_runs"])
@@ -169,6 +169,12 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         batch = f"{row['batch_ms']:.0f} | {row['measured_batch_ms']:.0f}"
         lines.append(f"| {row['rate']} | {row['grad']} | {batch} | {row['error_pct']:+.1f} |")
     return "\n".join(lines) + "\n"
+
+
+def _range(row: Mapping[str, Any]) -> str:
+    """Of a prediction; a curve may have no upper limit."""
+    low, high = row["images_per_s_low"], row["images_per_s_high"]
+    return f"{low:.1f} or more" if high is None else f"{low:.1f} to {high:.1f}"
 
 
 def worst_pct(rows: Sequence[Mapping[str, Any]]) -> float:

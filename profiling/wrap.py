@@ -95,10 +95,14 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     variables = profiler.environment(directory, options)
     heard: list[int] = []  # who was asked to end is not started again
     code = run_tree(command, {**os.environ, **variables}, heard)
-    for _ in range(_TRIES - 1):
-        if code and not heard and profiler.may_not_start and not any(directory.iterdir()):
-            print(f"scaleprof: {name} ended before it had started anything; trying again", file=sys.stderr)
-            code = run_tree(command, {**os.environ, **variables}, heard)
+    starts = 1
+    while code and not heard and profiler.may_not_start and not any(directory.iterdir()):
+        last = starts == _TRIES
+        what_next = f", {starts} times (exit code {code})" if last else "; trying again"
+        print(f"scaleprof: {name} ended before it had started anything{what_next}", file=sys.stderr)
+        if last:
+            break
+        code, starts = run_tree(command, {**os.environ, **variables}, heard), starts + 1
     check_permission(name, profiler.outputs(directory))
     if code == 0:
         findings = collect_output(name, directory, options)

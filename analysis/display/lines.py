@@ -5,16 +5,27 @@ A line of several configurations is their mean, with a band from the lowest to t
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.display.colours import GREY
 from analysis.display.encoding import Encoding, levels
 from analysis.display.panels import Grid
-from analysis.display.plots import PALETTE, SYMBOLS, Figure, beside_ticks, escaped, layout, plain_numbers
+from analysis.display.plots import (
+    PALETTE,
+    SYMBOLS,
+    Figure,
+    axis_end,
+    beside_ticks,
+    escaped,
+    layout,
+    plain_numbers,
+)
 
 DASHES = ("solid", "dash", "dot")
 _KEY_COLOUR = GREY  # of a legend's entry that shows a dash
@@ -22,8 +33,6 @@ _MOST_LABELS = 4  # lines that are named at their end instead of in a legend
 _LONGEST_LABEL = 22  # characters
 _LETTER = 7  # pixels
 _LEAST_APART = 0.06  # of the chart's height, between labels
-_MOST_ABOVE = 2.0  # times the highest point, to which error bars stretch the axis
-_ROOM = 1.1  # of the highest point, where they would stretch it further
 _MOST_IDEAL = 6  # lines that have an ideal line each
 
 Name = Callable[[str, Any], str]
@@ -95,9 +104,9 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
     return {"data": [*traces, *ideal], "layout": whole}
 
 
-def is_cut(figure: Figure) -> bool:
-    """Whether some error bars end beyond the chart."""
-    return "range" in figure["layout"]["yaxis"]
+def has_open_intervals(points: Iterable[Mapping[str, Any]], axes: Axes) -> bool:
+    """Whether a point's interval has no end above, so that it has no error bar."""
+    return any(point.get(f"{axes.y}_high") == math.inf for point in points)
 
 
 def _cut_at(points: pd.DataFrame, axes: Axes, ideal: Sequence[Mapping[str, Any]]) -> float | None:
@@ -105,7 +114,7 @@ def _cut_at(points: pd.DataFrame, axes: Axes, ideal: Sequence[Mapping[str, Any]]
     if f"{axes.y}_high" not in points:
         return None
     highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
-    return _ROOM * float(highest) if points[f"{axes.y}_high"].max() > _MOST_ABOVE * highest else None
+    return axis_end(highest, points[f"{axes.y}_high"])
 
 
 def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -143,7 +152,7 @@ def _member(points: pd.DataFrame, axes: Axes) -> dict[str, Any]:
     member = {"facts": points["facts"].iloc[0], "x": plain_numbers(points[axes.x]), "y": y}
     if any(points["sizes"]):
         member["customdata"] = points["sizes"].tolist()
-    if f"{axes.y}_low" not in points or points[f"{axes.y}_low"].isna().all():
+    if f"{axes.y}_low" not in points or not np.isfinite(points[f"{axes.y}_low"].astype(float)).any():
         return member
     ends: dict[str, Any] = {"type": "data", "symmetric": False, "thickness": 1.5, "width": 5}
     ends |= {"array": plain_numbers(points[f"{axes.y}_high"] - values)}

@@ -63,9 +63,14 @@ def shortened(text: str, most: int = 40) -> str:
 def with_interval(
     value: float | None, low: float | None, high: float | None, places: int | None = None
 ) -> str:
-    """``12.3 [12.1, 12.6]``, ``12.3 [12.1, -]`` without an upper limit, ``12.3`` without both."""
+    """``12.3 [12.1, 12.6]``, ``12.3 [12.1, -]`` without an upper limit, ``12.3`` without both.
+
+    ``12.3 [?]``: both ends are infinite, so there is an interval and it says nothing.
+    """
     if value is None or not math.isfinite(value):
         return "-"
+    if (low, high) == (-math.inf, math.inf):
+        return f"{with_interval(value, None, None, places)} [?]"
     ends = [end for end in (low, high) if end is not None and math.isfinite(end)]
     if not ends:
         return digits(value) if places is None else with_places(value, places)

@@ -156,7 +156,7 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
         _write_text(shown, arguments.output)
     else:
         _write(answer, arguments.format, arguments.output)
-        for line in [*answer.notes, *said_of_results]:
+        for line in [*answer.lead, *answer.notes, *said_of_results]:
             print(line, file=sys.stderr)
     failed = study is not None and any(failure.kind != "excluded" for failure in study.failed)
     return EXIT_FAILED if failed else EXIT_DONE

@@ -3,7 +3,7 @@
 Series differ in symbol and dash as well as in colour.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,9 @@ _LAYOUT: dict[str, Any] = {
     "hovermode": "closest",
 }
 
+_MOST_ABOVE = 2.0  # times the highest point, to which error bars stretch the axis
+_ROOM = 1.1  # of the highest point, where they would stretch it further
+
 Figure = dict[str, Any]
 
 
@@ -66,7 +69,10 @@ def predictions(points: pd.DataFrame, title: str, label: str = "label") -> Figur
         _line(series, name, index, "images_per_s", "images/s")
         for index, (name, series) in enumerate(_series(points, label))
     ]
-    return figure(traces, _against_ranks(points, escaped(title), "images/s"))
+    placed = _against_ranks(points, escaped(title), "images/s")
+    if top := axis_end(points["images_per_s"].max(), points["images_per_s_high"]):
+        placed["yaxis"]["range"] = [0, top]
+    return figure(traces, placed)
 
 
 def parts(
@@ -80,7 +86,8 @@ def parts(
     """What each part of a batch takes, a bar a configuration; parts below 0 go to the left.
 
     Args:
-        points: columns ``<part>_<unit>`` for the keys of ``colours`` (absent ones are left out), ``facts``.
+        points: columns ``<part>_<unit>`` for the keys of ``colours`` (those that are absent, or 0 everywhere,
+            are left out), ``facts``.
         colours: :data:`STAGE_COLOURS` or :data:`PART_COLOURS`.
         unit, of: how columns end, and what the axis says.
     """
@@ -96,9 +103,14 @@ def parts(
             "hovertemplate": f"%{{y}}<br>{part.replace('_', ' ')}: %{{x:.2f}} {of}<extra></extra>",
         }
         for part, colour in colours.items()
-        if f"{part}_{unit}" in points
+        if f"{part}_{unit}" in points and is_drawn(points[f"{part}_{unit}"])
     ]
     return figure(traces, bars(title, of, len(points)))
+
+
+def is_drawn(values: Iterable[float | None]) -> bool:
+    """Whether a bar of some length is drawn, so that a legend has to name it."""
+    return any(value for value in plain_numbers(list(values)))
 
 
 def kernels(top: pd.DataFrame, title: str) -> Figure:
@@ -176,6 +188,8 @@ def growth(points: pd.DataFrame, title: str) -> Figure:
         ("longer in B", points[points["difference_ms"] > 0], VERMILLION),
         ("shorter in B", points[points["difference_ms"] <= 0], GREEN),
     ):
+        if here.empty:
+            continue
         traces.append(
             {
                 "type": "bar",
@@ -201,6 +215,26 @@ def layout(title: str) -> dict[str, Any]:
     """What all charts have: margins, the legend above the plot, the title on the left."""
     place = {"x": 0.01, "xanchor": "left", "y": 0.98, "yanchor": "top"}
     return {**_LAYOUT, "title": {"text": title, "font": {"size": 15}, **place}}
+
+
+def axis_end(highest: float, ends: pd.Series) -> float | None:
+    """Where a vertical axis ends if error bars would make the points a line at zero; None: they do not.
+
+    Args:
+        highest: point of the chart.
+        ends: of the error bars above; infinite or NaN where a point has none.
+    """
+    finite = ends.astype(float)
+    reach = finite[np.isfinite(finite)].max()  # NaN of none
+    return _ROOM * float(highest) if reach > _MOST_ABOVE * highest else None
+
+
+def is_cut(figure: Figure) -> bool:
+    """Whether some error bars end beyond the chart."""
+    return "range" in figure["layout"]["yaxis"]
+
+
+CUT = "Some error bars are cut at the upper edge; the table has their ends."
 
 
 def beside_ticks(text: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from analysis.display.colours import GREY
 from analysis.display.encoding import Encoding, levels
 from analysis.display.lines import Name, spread
 from analysis.display.panels import Grid, Panel
-from analysis.display.plots import Figure, beside_ticks, layout, plain_numbers
+from analysis.display.plots import Figure, beside_ticks, is_drawn, layout, plain_numbers
 
 _MARK = GREY  # of the totals
 
@@ -36,7 +36,7 @@ def stacked(
     totals: list[dict[str, Any]] = []
     for panel in grid.panels():
         here = points[[_in_panel(one, encoding, panel) for one in facts]]
-        parts = [part for part in colours if part in here and here[part].notna().any()]
+        parts = [part for part in colours if part in here and is_drawn(here[part])]
         # What one configuration has as a whole, another has in its parts: all count in each mean, so that
         # the means of the parts add up to that of the totals.
         here = here.dropna(subset=parts, how="all").fillna(dict.fromkeys(parts, 0.0))

@@ -66,6 +66,7 @@ class Answer:
         columns: of the data, in order.
         parts: the terminal's tables; by default one with all columns that are not empty. Empty: no table.
         title, caption: above and below that one.
+        lead: lines above the tables: what has to be known before a figure is read.
         notes: lines below the tables, or on standard error beside data (explanations).
     """
 
@@ -74,6 +75,7 @@ class Answer:
     parts: Sequence[Part] | None = None
     title: str = ""
     caption: str = ""
+    lead: Sequence[str] = ()
     notes: Sequence[str] = ()
 
 
@@ -103,8 +105,10 @@ def as_terminal(
     parts = [_whole(answer)] if answer.parts is None else [by_repetition(part) for part in answer.parts]
     if study and study.on_cpus:
         parts = [with_ranks(part) for part in parts]
+    for line in answer.lead:
+        text.print(Text(_clean(line)), style="yellow")
     for number, part in enumerate(parts):
-        if number:
+        if number or answer.lead:
             text.print()
         whole = Fitted(list(part.columns), [])
         table = whole if wide or width is None else fit(part.rows, part.columns, width)

@@ -20,6 +20,7 @@ from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import PARTS, WITHIN
 from analysis.measures.scaling import figures, loss, use
+from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
 from analysis.measures.scaling.points import UNPROFILED
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
@@ -39,7 +40,7 @@ _MOST_BASES = 8  # named below the table; the rest is counted
 
 def parts(rows: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> list[Part]:
     """The terminal's tables: durations and scaling, what is lost, use of the device, and reference files'."""
-    own = [row for row in rows if row.get("scaling")]
+    own = [without_unusable_intervals(row) for row in rows if row.get("scaling")]
     counted = [row for row in rows if row["tables"] is not None]
     published = [row for row in rows if row["method"] == "published"]
     tables = []
@@ -112,6 +113,7 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     )
     notes = dict.fromkeys(row["interval_note"] for row in own if row.get("interval_note"))
     lines += [f"No interval: {note}." for note in notes]
+    lines += open_intervals(own)
     if any(row["timed_by"] != UNPROFILED for row in own):
         lines.append("Configurations without unprofiled runs are timed by their profiled runs.")
     return "\n".join(lines)
@@ -124,7 +126,9 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
         intervals: beside the parts, too: for pages, which are wider than terminals.
     """
     scaled = [
-        loss.without_meaningless_parts(row) for row in own if row["world_size"] != row["base_world_size"]
+        loss.without_meaningless_parts(without_unusable_intervals(row))
+        for row in own
+        if row["world_size"] != row["base_world_size"]
     ]
     if not scaled:
         return None
@@ -151,6 +155,7 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
             f"Communication {'of some rows ' if split else ''}includes waiting for other ranks: to separate "
             "it from transfer, the same collectives of all ranks must be recorded."
         )
+    lines += open_intervals(scaled) if intervals else []  # in the terminal the first table says it
     notes = dict.fromkeys(row["loss_note"] for row in scaled if row["loss_note"])
     lines += [f"Parts not available: {note}." for note in list(notes)[:_MOST_BASES]]
     if len(notes) > _MOST_BASES:

@@ -15,12 +15,12 @@ give one report: to compare two jobs by their traces, convert each of them first
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from analysis.display import output
 from analysis.display.images import FORMATS
 from analysis.measures.anatomy import timeline
 from analysis.measures.critical_path import track
-from analysis.report.render import Page, render
 from analysis.results.load import load
 from analysis.results.log import in_counts
 from analysis.results.raw import are_two_results, load_or_convert
@@ -28,6 +28,9 @@ from analysis.results.study import Study
 from jobs.flags import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+
+if TYPE_CHECKING:
+    from analysis.report.render import Page
 
 _BESIDE = Path()  # --trace without a name
 _FILE = "report.html"
@@ -118,9 +121,10 @@ def _failed(study: Study) -> int:
     return EXIT_FAILED if failed else EXIT_DONE
 
 
-def _write(arguments: argparse.Namespace, file: Path, page: Page) -> None:
+def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
     """The report, in ``file`` if no other is named, and its figures if they are wanted."""
     from analysis.report.figures import write_figures
+    from analysis.report.render import render
 
     target: Path = arguments.output or file
     try:

@@ -27,7 +27,7 @@ CAUSES = {
     "idle": ("idle", "idle time"),
 }  # fmt: skip
 HALVED, FASTER = "fp16 gradients (grad), ", ", a faster network"
-_SEND_LESS = f"{HALVED}larger buckets (bucket_mb), a larger batch size (batch){FASTER}"
+_SEND_LESS = f"larger buckets (bucket_mb), {HALVED}a larger batch size (batch){FASTER}"
 ADVICE = {
     "transfer": _SEND_LESS,
     "communication": f"profile all ranks (profile: torch) to separate transfer from waiting; {_SEND_LESS}",
@@ -93,22 +93,22 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
         advice = ADVICE[part]
         for words in without:
             advice = advice.replace(words, "")
-        return [Sentence(f"What to try: {advice}.", "table", answers=TRY)]
+        return [Sentence(_sentence(advice), "table", answers=TRY)]
     on = f"simulated on {ranks_in_words(tried[0]['ranks'])}"
     useful = [row for row in tried if row["gain_pct"] >= LEAST_GAIN_PCT]
     if not useful:
         names = ", ".join(in_words(row["what_if"]) for row in tried)
         text = f"None of these gains {LEAST_GAIN_PCT:g} % or more, {on}: {names}."
         if part in _SENDS:
-            text += f" What to try: a larger batch size{_OF_LATENCY if key == 'latency' else ''}."
+            text += f" That leaves a larger batch size{_OF_LATENCY if key == 'latency' else ''}."
         return [Sentence(text, "prediction")]
     useful.sort(key=lambda row: -row["gain_pct"])
     if part in _SENDS:
         changes = ", ".join(f"{in_words(row['what_if'])} ({row['gain_pct']:+.0f} %)" for row in useful)
-        text = f"What to try (gain in images/s, {on}): {changes}; or a larger batch size."
+        text = f"Gain in images/s, {on}: {changes}. Or a larger batch size."
     else:
         gain = f"{useful[0]['gain_pct']:+.0f} % images/s, {on}"
-        text = f"What to try: {ADVICE[part]}. Without {_WITHOUT.get(part, 'that cost')}: {gain}."
+        text = f"{_sentence(ADVICE[part])} Without {_WITHOUT.get(part, 'that cost')}: {gain}."
     return [Sentence(text, "prediction")]
 
 
@@ -129,8 +129,13 @@ def held_up(late: Late | None) -> list[Sentence]:
     )
     sentences = [Sentence(text, "stragglers", key_of(late))]
     if late.cause in _ABOUT_LATE:
-        sentences.append(Sentence(f"What to try: {_ABOUT_LATE[late.cause]}.", "stragglers", answers=TRY))
+        sentences.append(Sentence(_sentence(_ABOUT_LATE[late.cause]), "stragglers", answers=TRY))
     return sentences
+
+
+def _sentence(advice: str) -> str:
+    """Advice below the opening's question what to try, which it does not repeat."""
+    return f"{advice[0].upper()}{advice[1:]}."
 
 
 def perhaps(ranks: Sequence[int], ms: float) -> list[Sentence]:

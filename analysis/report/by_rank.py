@@ -51,7 +51,7 @@ def _figure(rows: Rows, title: str, meta: dict[str, Any]) -> plots.Figure:
     traces = [
         _bars(part, ranks, [of.get(part, 0.0) for of in parts]) | {"meta": meta, "marker": {"color": colour}}
         for part, colour in plots.PART_COLOURS.items()
-        if any(part in of for of in parts)
+        if any(of.get(part) for of in parts)
     ]
     layout = {
         **plots.layout(title), "barmode": "relative",

@@ -15,11 +15,10 @@ from analysis.display.metrics import Rows
 from analysis.measures.anatomy.divide import finest
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW
+from analysis.measures.scaling.certainty import LEAST_PCT
 
 # A rank that is named in no more than this share of the runs is not what slows the job.
 LATE_RUNS_SHARE = 0.5
-# What costs less than this of a batch (percentage points) is not worth a sentence.
-LEAST_PCT = 2.5
 LATE_RANKS = "late ranks"  # the cause that is no part of a batch
 
 # The cause of a rank's lateness -> the part of its own batch in which it shows.

@@ -8,6 +8,7 @@ from analysis.display import plots
 from analysis.display.colours import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.lines import Axes
 from analysis.display.metrics import TELLING, Rows, columns, filled
+from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.kernels.activities import SHARES, of_study, shares
@@ -74,7 +75,7 @@ def _collectives(context: Context) -> Content:
         "exposed and overlapped time counts once, transfer and wait for each of them: the charts then have "
         "different totals. busbw is the bus bandwidth as nccl-tests defines it."
     )
-    part = Part("", rows, communication.shown(rows))
+    part = Part("", rows, communication.shown(rows), "\n".join(communication.no_bandwidth(rows)))
     view = as_view(part, "communication-table", context.factors)
     exposed = points["exposed_ms"].dropna()
     finding = f"Exposed: {exposed.min():.3g} to {exposed.max():.3g} ms per step." if len(exposed) else ""
@@ -135,7 +136,10 @@ def _mpi(context: Context) -> Content:
         "(the spread of runs, not a confidence interval)."
     )
     (part,) = messages.answer(context.study).parts or ()
-    return Content(text, charts, [as_view(part, "mpi-table", fields)])
+    spent = [row["mpi_s"] for row in rows if pd.notna(row.get("mpi_s"))]
+    span = f"{digits(min(spent), 3)} to {digits(max(spent), 3)}" if spent else ""
+    finding = f"Time in MPI, all ranks: {span} s." if spent else ""
+    return Content(text, charts, [as_view(part, "mpi-table", fields)], finding=finding)
 
 
 def _batch_sizes_differ(context: Context) -> bool:

@@ -11,11 +11,12 @@ from analysis.display.metrics import Rows
 from analysis.measures.kernels import of_run as kernels_of_run
 from analysis.measures.scaling import compare_rows, traced_difference
 from analysis.measures.scaling.compared import compared
-from analysis.report import changes, small
+from analysis.report import changed_configurations, changed_steps, changes, small
 from analysis.report.base import Context
 from analysis.report.build import METHODS, filters_of, page_of
-from analysis.report.render import Chart, Page, Section
+from analysis.report.render import SIDES, Chart, Page, Section
 from analysis.report.sentences import CHANGED, GREW, Sentence, with_ends
+from analysis.report.sides import Sides
 from analysis.report.views import as_view
 from analysis.results.study import Study
 from profiling.errors import UserError
@@ -46,7 +47,7 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
         found = compared(a, b, across)
         if compare_rows.same_runs(found.a, found.b):
             raise UserError("A and B are the same runs, so nothing can differ; compare two separate results")
-        sides = changes.Sides(Context(a, b, across), Context(b, a, across), names, found)
+        sides = Sides(Context(a, b, across), Context(b, a, across), names, found)
         first = changes.sections(sides)
         findings = {section.id: section.finding for section in first}
         page = _page((sides.a, sides.b), names, first)
@@ -88,7 +89,7 @@ def _beside(pages: Sequence[Page], names: tuple[str, str]) -> list[Section]:
     a, b = ({section.id: section for section in page.sections} for page in pages)
     said = Section(
         "both-answers", "What does each report say?", "",
-        beside=[(name, Section("", "", "", notes=[sentence.text for sentence in page.summary]))
+        beside=[(name, Section("", "", "", notes=[sentence.alone for sentence in page.summary]))
                 for name, page in zip(names, pages, strict=True)],
     )  # fmt: skip
     return [said, *(_pair(a.get(id), b.get(id), names) for id in dict.fromkeys([*b, *a]))]
@@ -97,8 +98,8 @@ def _beside(pages: Sequence[Page], names: tuple[str, str]) -> list[Section]:
 def _pair(a: Section | None, b: Section | None, names: tuple[str, str]) -> Section:
     some = b or a
     assert some is not None  # its id is that of one of them
-    sides = [(name, _apart(section, side)) for name, section, side in zip(names, (a, b), "ab", strict=True)]
-    findings = [f"{side.upper()}: {section.finding}" for section, side in ((a, "a"), (b, "b"))
+    sides = [(name, _apart(section, side)) for name, section, side in zip(names, (a, b), SIDES, strict=True)]
+    findings = [f"{side.upper()}: {section.finding}" for section, side in zip((a, b), SIDES, strict=True)
                 if section and section.finding]  # fmt: skip
     return Section(some.id, some.heading, "", finding=" ".join(findings), beside=sides)
 
@@ -115,7 +116,7 @@ def _apart(section: Section | None, side: str) -> Section:
 # --- the opening of two sets of runs ----------------------------------------------------------------------
 
 
-def _summary(sides: changes.Sides, findings: dict[str, str]) -> list[Sentence]:
+def _summary(sides: Sides, findings: dict[str, str]) -> list[Sentence]:
     """Better or worse, and by how much; then what grew and shrank."""
     rows = sides.compared.rows
     sentences = [Sentence(verdict(rows, sides), "change")]
@@ -129,7 +130,7 @@ def _summary(sides: changes.Sides, findings: dict[str, str]) -> list[Sentence]:
     return sentences
 
 
-def verdict(rows: Rows, sides: changes.Sides) -> str:
+def verdict(rows: Rows, sides: Sides) -> str:
     """Whether B is better than A: of all configurations together, or of the one that there is."""
     steps = [row for row in rows if row["family"] == "batch"]
     if not steps:
@@ -170,9 +171,10 @@ def _shorter(row: dict[str, Any]) -> str:
     return with_ends({"by": -row["effect_pct"], "by_low": low, "by_high": high}, "by", 1, " %")
 
 
-def _drawing(sides: changes.Sides) -> small.Drawing | None:
+def _drawing(sides: Sides) -> small.Drawing | None:
     """The configurations whose step changed most."""
-    rows = sorted(changes.configurations(sides), key=lambda row: -abs(row["effect_pct"]))[:_MOST_BARS]
+    every = changed_configurations.configurations(sides)
+    rows = sorted(every, key=lambda row: -abs(row["effect_pct"]))[:_MOST_BARS]
     if not rows:
         return None
     rows.sort(key=lambda row: row["effect_pct"])
@@ -198,10 +200,12 @@ def _of_traces(a: Study, b: Study, names: tuple[str, str]) -> Page:
 
 
 def _in_words(rows: Rows) -> list[str]:
-    """Better or worse, a sentence for each pair of jobs."""
+    """Better or worse, a sentence for each pair of jobs; one that was not tested says so itself."""
     said = traced_difference.sentence(rows).splitlines()
-    verdicts = [_OF_TRACES[row["verdict"]] for row in rows if row["family"] == "batch"]
-    return [f"{verdict}: {line}" for verdict, line in zip(verdicts, said, strict=True)] if verdicts else said
+    verdicts = [_OF_TRACES.get(row["verdict"]) for row in rows if row["family"] == "batch"]
+    if not verdicts:
+        return said
+    return [f"{verdict}: {line}" if verdict else line for verdict, line in zip(verdicts, said, strict=True)]
 
 
 def _parts_chart(rows: Rows) -> Chart:
@@ -210,7 +214,7 @@ def _parts_chart(rows: Rows) -> Chart:
     known = [row for row in rows if row["family"] == "parts" and row["difference_ms"] == row["difference_ms"]]
     part = pd.DataFrame([
         {"figure": row["figure"], "difference_ms": row["difference_ms"], "facts": {}}
-        for row in sorted(known, key=lambda row: -abs(row["difference_ms"]))[: changes.TOP_KERNELS]
+        for row in sorted(known, key=lambda row: -abs(row["difference_ms"]))[: changed_steps.TOP_KERNELS]
     ])  # fmt: skip
     figure = plots.growth(part, "Parts of a step that changed most")
     return Chart("change", figure, "Growth of each part of a step from A to B, in milliseconds")

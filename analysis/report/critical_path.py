@@ -47,6 +47,7 @@ def _critical_path(context: Context) -> Content:
         {"label": row["part"], "facts": {}, "saved_ms": row["saved_ms"],
          "not_saved_ms": max(row["path_ms"] - row["saved_ms"], 0)}
         for row in rows
+        if row["path_ms"] or row["saved_ms"]
     ])  # fmt: skip
     title = f"Time on the critical path: what {of} would be shorter by without it, and what not"
     chart = Chart(

@@ -37,12 +37,12 @@ def line_chart(
     ]
     figure = lines.lines(pd.DataFrame(sized), encoding, axes, _name)
     wide, runs = bool(encoding.columns), runs_in_words(points)
-    cut = (
-        " Some error bars are cut at the upper edge; the table has their ends."
-        if lines.is_cut(figure)
-        else ""
-    )
-    return Chart(id, figure, label, f"{in_words(encoding)}{cut}".strip(), wide, runs)
+    said = [in_words(encoding)]
+    if plots.is_cut(figure):
+        said.append(plots.CUT)
+    if lines.has_open_intervals(points, axes):
+        said.append("Points without an error bar have no usable interval.")
+    return Chart(id, figure, label, " ".join(filter(None, said)), wide, runs)
 
 
 def bar_chart(

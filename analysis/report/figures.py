@@ -14,7 +14,7 @@ from markupsafe import escape
 
 from analysis.display.images import Order, draw
 from analysis.display.lines import spread
-from analysis.report.render import Chart, Page, Section
+from analysis.report.render import SIDES, Chart, Page, Section
 from jobs.run_fields import FACTOR
 from jobs.store import write_bytes, write_text
 from profiling.errors import UserError
@@ -32,12 +32,14 @@ class Figure:
     """A chart of the report as a figure of its own.
 
     Attributes:
-        name: of its files, without ending: the section and the chart.
+        name: of its files, without ending: the section and the chart; of one of two results, its side first.
+        side: of two results that are compared the one that it shows, ``A: before``; empty: both, or the only.
     """
 
     name: str
     section: Section
     chart: Chart
+    side: str = ""
 
     @property
     def width(self) -> int:
@@ -54,18 +56,24 @@ class Figure:
 
 def figures_of(page: Page) -> list[Figure]:
     """The charts of a page, in its order."""
-    return [
-        Figure(_name(section.id, chart.id), section, chart)
-        for section in page.sections
-        for chart in section.every_chart
-    ]
+    return [figure for section in page.sections for figure in _of_section(section)]
+
+
+def _of_section(section: Section) -> Iterator[Figure]:
+    for chart in section.charts:
+        yield Figure(_name(section.id, chart.id), section, chart)
+    for (name, one), side in zip(section.beside, SIDES, strict=False):
+        for chart in one.charts:
+            yield Figure(f"{side}-{_name(one.id, chart.id.removeprefix(f'{side}-'))}", one, chart, name)
 
 
 def _name(section: str, chart: str) -> str:
-    """``scaling-throughput``; where one of them says the other, too, it is enough."""
+    """``scaling-throughput``; what both begin with, or one of them says of the other, stands once."""
     if chart in section:
         return section
-    return chart if chart.startswith(section) else f"{section}-{chart}"
+    if chart.startswith(section):
+        return chart
+    return f"{section}-{chart.removeprefix(section.split('-')[0] + '-')}"
 
 
 def check_folder(folder: Path, overwrite: bool) -> None:
@@ -140,7 +148,8 @@ def caption(figure: Figure, page: Page) -> str:
         f"{axis} axis: {title}." for axis, title in zip("xy", axis_titles(chart.figure), strict=True) if title
     ]
     runs = f"{chart.runs}." if chart.runs else ""
-    shown = [f"{chart.title}. {chart.label}.", chart.caption, *axes, runs]
+    side = f"{figure.side}. " if figure.side else ""
+    shown = [f"{side}{chart.title}. {chart.label}.", chart.caption, *axes, runs]
     source = f"Source: {page.title} ({page.subtitle.rstrip('.')})."
     return "\n".join(filter(None, [" ".join(filter(None, shown)), figure.section.text, source]))
 

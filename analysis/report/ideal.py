@@ -6,6 +6,7 @@ import numpy as np
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
+from analysis.measures.scaling.certainty import without_unusable_intervals
 from analysis.measures.scaling.figures import above_ideal
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
 
@@ -65,5 +66,5 @@ def is_strong(row: dict[str, Any]) -> bool:
 
 
 def efficiency_of(row: dict[str, Any]) -> str:
-    """A configuration's scaling efficiency with its interval."""
-    return with_ends(row, "scaling_efficiency_pct", unit=" %")
+    """A configuration's scaling efficiency with its interval, if that is usable."""
+    return with_ends(without_unusable_intervals(row), "scaling_efficiency_pct", unit=" %")

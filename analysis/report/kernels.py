@@ -201,7 +201,8 @@ def _utilization(context: Context) -> Content:
         "TensorBoard plugin). Speedup is relative to one GPU of the same configuration."
     )
     some, others = notable_gpus(rows, "analysis.utilization --format csv")
-    view = as_view(Part("", some, utilization.shown(rows), others), "utilization-table", context.factors)
+    part = utilization.part(some, rows, "", [others] if others else [])
+    view = as_view(part, "utilization-table", context.factors)
     busy = [row["gpu_utilization_pct"] for row in rows if row.get("gpu_utilization_pct") is not None]
     finding = f"A kernel runs in {min(busy):.0f} to {max(busy):.0f} % of the time." if busy else ""
     return Content(text, tables=[view], notes=utilization.notes_of(rows), finding=finding)

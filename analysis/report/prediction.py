@@ -9,6 +9,7 @@ from analysis.display import plots
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
+from analysis.measures.scaling.certainty import without_unusable_intervals
 from analysis.measures.scaling.shared_cores import shared_cores
 from analysis.prediction import believed, predictions
 from analysis.prediction.configurations import CONFIGURATION
@@ -63,15 +64,25 @@ def _prediction(context: Context) -> Content:
     shown = best or _widest(simulated or rows)
     name = called(shown, [factor for factor in factors if factor in (*CONFIGURATION, *own_names(shown))])
     measured = [row for row in own if same_configuration(row, shown)]
+    measured.sort(key=lambda row: row["nodes"])
     figure = plots.predictions(_points(rows, measured, shown, factors), f"Measured and predicted: {name}")
     label = f"Measured and predicted images/s, by number of ranks: {name}"
     part = Part("", rows, predictions.shown(rows), predictions.caption(rows, in_words=False))
     return Content(
         " ".join(sentence for sentence in sentences if sentence),
-        [Chart("prediction", figure, label, runs=runs_in_words(measured))],
+        [Chart("prediction", figure, label, _said_of(figure, measured), runs=runs_in_words(measured))],
         [as_view(part, "prediction-table", factors)],
         finding="" if best else headline(shown, measured, name),
     )
+
+
+def _said_of(figure: plots.Figure, measured: Rows) -> str:
+    """What stands below the chart."""
+    said = [plots.CUT] if plots.is_cut(figure) else []
+    sizes = [row["world_size"] for row in measured]
+    if len(set(sizes)) < len(sizes):
+        said.append("Predictions are made from the measurements on the fewest nodes.")
+    return " ".join(said)
 
 
 def headline(shown: Mapping[str, Any], measured: Rows, name: str) -> str:
@@ -79,7 +90,7 @@ def headline(shown: Mapping[str, Any], measured: Rows, name: str) -> str:
 
     Args:
         shown: a row of analysis.predict.
-        measured: the points of its configuration.
+        measured: the points of its configuration, those on the fewest nodes first.
         name: what the configuration is called.
     """
     low, high = number(shown, "images_per_s_low"), number(shown, "images_per_s_high")
@@ -105,8 +116,21 @@ def _widest(rows: Rows) -> dict[str, Any]:
 
 
 def _points(rows: Rows, measured: Rows, shown: Mapping[str, Any], factors: Sequence[str]) -> pd.DataFrame:
-    """The chart's points: a line of what was measured, one a method, one a what-if."""
-    points = [{**row, "label": "measured"} for row in measured]
+    """The chart's points: a line of what was measured, one a method, one a what-if.
+
+    Where a number of ranks was measured on several numbers of nodes, predictions are made from the fewest:
+    the others are points of their own.
+
+    Args:
+        measured: those on the fewest nodes first.
+    """
+    points: list[dict[str, Any]] = []
+    on_line: set[int] = set()
+    for row in map(without_unusable_intervals, measured):
+        apart = row["world_size"] in on_line
+        label = f"measured on {row['nodes']} nodes" if apart else "measured"
+        on_line.add(row["world_size"])
+        points.append({**row, "label": label})
     for row in rows:
         if same_configuration(row, shown):
             name = f"simulated with {row['what_if']}" if row["what_if"] else _NAMES[row["method"]]

@@ -18,7 +18,8 @@ from analysis.report.small import Drawing
 from jobs.run_fields import FACTOR
 
 _PAGE = Path(__file__).parent / "page"
-_SCRIPTS = ("filters", "tables", "charts", "sections", "start")  # in the order in which the page runs them
+# In the order in which the page runs them.
+_SCRIPTS = ("filters", "tables", "charts", "drawing", "sections", "start")
 _WRAPPED = re.compile(
     r"(?P<licence>/\*.*?\*/)\s*\(\s*function\(root, factory\) \{.{1,300}?\} "
     r"\(typeof self !== \"undefined\" \? self : this, \(\) => \{(?P<library>.*)return Plotly;\s*\}\)\);\s*",
@@ -98,13 +99,17 @@ class Chart:
         return unescape(self.figure["layout"]["title"]["text"])
 
 
+SIDES = ("a", "b")  # of two results, in ids
+
+
 @dataclass(frozen=True)
 class Section:
     """A question and its answer.
 
     Attributes:
         finding: the answer in a sentence, which stands while the section is folded.
-        beside: sections of several results side by side, each below the name of its results.
+        beside: sections of two results side by side, each below the name of its results; ids of their charts
+            and tables begin with their side (:data:`SIDES`).
     """
 
     id: str

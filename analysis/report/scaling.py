@@ -13,6 +13,7 @@ from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling import figures
+from analysis.measures.scaling.certainty import without_unusable_intervals
 from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.by_rank import chart_by_rank
@@ -55,7 +56,10 @@ def points_against_ranks(own: Rows, series: Sequence[str]) -> Rows:
     A base point can be another configuration's (one rank sends no gradients, whatever their precision): it
     is repeated in each series that is compared with it.
     """
-    points = [{**row, "label": called(row, series), "facts": facts(row, series)} for row in own]
+    points = [
+        {**without_unusable_intervals(row), "label": called(row, series), "facts": facts(row, series)}
+        for row in own
+    ]
     sizes = {(row["label"], row["world_size"]) for row in points}
     for row in list(points):
         start = (row["label"], row["base_world_size"])

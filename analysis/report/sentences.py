@@ -39,6 +39,11 @@ class Sentence:
         """What it answers; empty: none of the opening's questions."""
         return self.answers or _ANSWERED_BY.get(self.figure, "")
 
+    @property
+    def alone(self) -> str:
+        """The sentence where its question does not stand above it."""
+        return f"{TRY} {self.text}" if self.question == TRY else self.text
+
 
 def first_sentence(text: str) -> str:
     """A text up to the first full stop that ends a sentence."""

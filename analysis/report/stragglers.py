@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from analysis.display.colours import BLUE, VERMILLION
-from analysis.display.metrics import Rows
+from analysis.display.metrics import Rows, telling
 from analysis.display.plots import Figure, bars, escaped
 from analysis.display.terminal import Part
-from analysis.measures.lateness import stragglers
+from analysis.measures.lateness import in_words, stragglers
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
 from analysis.measures.lateness.notable import notable_ranks
 from analysis.measures.lateness.verdicts import STRAGGLER
@@ -84,13 +84,13 @@ def _stragglers(context: Context) -> Content:
         f"{100 * LATE_SHARE:g} % of a step on average, and more often than chance explains."
     )
     view = as_view(part, "straggler-table", context.factors)
-    said = stragglers.sentences(rows_of(judged))
+    said = said_of(judged)
     return Content(text, [chart], [view], said, finding=said[0])
 
 
 def _shown(judged: Sequence[Judged]) -> Judged:
     """The run that is drawn: the one that the sentences are about, so that both show the same rank."""
-    late = stragglers.foremost(rows_of(judged))
+    late = in_words.foremost(rows_of(judged))
     if late is not None:
         return next(run for run in judged if run.source.id == late["id"])
     # Collectives tell the whole lateness, stages a lower bound of it.
@@ -103,8 +103,23 @@ STRAGGLERS = SectionKind(
 
 
 def rows_of(judged: Sequence[Judged]) -> Rows:
-    """The rows of all runs, each with its run's id and fields."""
-    return [{"id": run.source.id, **run.source.fields, **row} for run in judged for row in run.rows]
+    """The rows of all runs, each with its run's id, repetition and fields."""
+    return [
+        {"id": run.source.id, "repetition": run.source.repetition, **run.source.fields, **row}
+        for run in judged
+        for row in run.rows
+    ]
+
+
+def said_of(judged: Sequence[Judged]) -> list[str]:
+    """The stragglers in words. Of runs of our own each is called by the values in which they differ."""
+    rows = rows_of(judged)
+    fields = telling(rows)
+
+    def name(row: dict[str, Any]) -> str:
+        return called(row, fields) if fields and not row.get("job") else str(row["id"])
+
+    return in_words.sentences(rows, name)
 
 
 def _label(lateness: Lateness, ranks: int) -> str:

@@ -11,12 +11,11 @@ from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.anatomy.traces import anatomy_of, traces_of
 from analysis.measures.kernels.of_run import kernels_of_each
-from analysis.measures.lateness import stragglers
 from analysis.measures.scaling import traced
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.sentences import Sentence
-from analysis.report.stragglers import late_runs, rows_of
+from analysis.report.stragglers import late_runs, said_of
 from analysis.report.views import as_view, called
 from analysis.results.study import Source
 from profiling.attribution.batch_times import WHOLE
@@ -213,7 +212,7 @@ def _batch(context: Context, source: Source) -> list[Sentence]:
 
 def _late(context: Context) -> list[Sentence]:
     late = context.once(late_runs) or []
-    return [Sentence(text, "stragglers") for text in stragglers.sentences(rows_of(late))] if late else []
+    return [Sentence(text, "stragglers") for text in said_of(late)] if late else []
 
 
 def _whose(context: Context, job: str) -> str:

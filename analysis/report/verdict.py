@@ -10,6 +10,16 @@ import numpy as np
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
+from analysis.measures.scaling.certainty import (
+    LEAST_PCT,
+    LIMITING_SHARE,
+    half_width_pct,
+    is_unsure,
+    leading,
+    least_pct,
+    lost_pct,
+    too_few_runs,
+)
 from analysis.measures.scaling.figures import above_ideal
 from analysis.measures.scaling.loss import UNATTRIBUTED_SHARE, other_steps
 from analysis.measures.scaling.points import point_names
@@ -27,7 +37,6 @@ from analysis.report.advice import (
 )
 from analysis.report.causes import (
     LATE_RANKS,
-    LEAST_PCT,
     Cause,
     Late,
     gains,
@@ -42,13 +51,6 @@ from analysis.report.ideal import efficiency_of, is_strong, share_of_ideal, supe
 from analysis.report.measured import measured_gain
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
 from jobs.run_fields import own_names
-
-# As LEAST_PCT, where points ran once, so that nobody knows how much runs differ.
-LEAST_UNREPEATED_PCT = 5.0
-# A part of the batch that makes up less than this share of what was lost is not what limits it.
-LIMITING_SHARE = 0.25
-# A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
-WIDEST_INTERVAL_PCT = 40.0
 
 
 def verdict(
@@ -75,14 +77,7 @@ def verdict(
             *held_up(late_ranks(late or [])),
         ]
     scaled = [row for row in called if row["world_size"] != row["base_world_size"]]
-    largest = max(row["world_size"] for row in scaled)
-    widest = [row for row in scaled if row["world_size"] == largest]
-    best = max(widest, key=lambda row: row["scaling_efficiency_pct"])
-    worst = min(widest, key=lambda row: row["scaling_efficiency_pct"])
-    lowest = min(scaled, key=lambda row: row["scaling_efficiency_pct"])
-    # The most ranks matter most; what is lost on fewer only is still lost.
-    enough = max(_least(worst), LIMITING_SHARE * _lost(lowest))
-    judged = worst if _lost(worst) >= enough else lowest
+    best, worst, judged = leading(scaled)
     of_runs = _of_point(late or [], judged)
     here = late_ranks(of_runs)
     first, why = _why(called, judged, here, gains(judged, predicted or [], CONFIGURATION))
@@ -90,10 +85,10 @@ def verdict(
         why += perhaps(*suspected(of_runs))
     others = [] if here else held_up(late_ranks(late or []))
     # Who reads one sentence has to know that the figure in the next one says little.
-    unsure = _too_wide(best, worst, judged)
+    unsure = too_few_runs(scaled)
     return [
         *first,
-        *unsure,
+        *([Sentence(unsure, "scaling")] if unsure else []),
         share_of_ideal(best, worst),
         *unrepeated(best, worst),
         *superlinear(scaled),
@@ -105,47 +100,21 @@ def verdict(
     ]
 
 
-def _lost(row: dict[str, Any]) -> float:
-    return 100 - float(row["scaling_efficiency_pct"])
-
-
-def _least(row: dict[str, Any]) -> float:
-    """Percentage points from which on a loss, or a part of it, exceeds the spread between identical runs."""
-    half = _half(row)
-    return LEAST_UNREPEATED_PCT if np.isnan(half) else max(LEAST_PCT, half)
-
-
-def _half(row: dict[str, Any]) -> float:
-    return (number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")) / 2
-
-
-def _too_wide(*rows: dict[str, Any]) -> list[Sentence]:
-    """That identical runs differ too much for the efficiencies named next to mean anything."""
-    widths = [width for row in rows if (width := 2 * _half(row)) > WIDEST_INTERVAL_PCT]
-    if not widths:
-        return []
-    text = (
-        "Not enough runs: identical runs differ so much that a 95 % confidence interval spans "
-        f"{max(widths):.0f} percentage points. Repeat them (repetitions) with more steps (batches) on an "
-        "otherwise idle machine."
-    )
-    return [Sentence(text, "scaling")]
-
-
 def _too_little(row: dict[str, Any], late: bool) -> str:
     """That too little is lost to say why; that nothing limits scaling only where next to nothing is.
 
     Args:
         late: a late rank was said to hold up the job.
     """
-    if _lost(row) < LEAST_PCT:
+    if lost_pct(row) < LEAST_PCT:
         answer = f"Nothing {'else ' if late else ''}limits scaling yet"
     else:
         answer = f"No {'other ' if late else ''}cause can be identified"
-    spread = "given the spread between identical runs" if np.isfinite(_half(row)) else "without repetitions"
+    repeated = np.isfinite(half_width_pct(row))
     return (
-        f"{answer}: {max(_lost(row), 0):.1f} percentage points are lost, and less than {_least(row):.1f} "
-        f"cannot be resolved {spread}."
+        f"{answer}: {max(lost_pct(row), 0):.1f} percentage points are lost, and less than "
+        f"{least_pct(row):.1f} cannot be resolved "
+        f"{'given the spread between identical runs' if repeated else 'without repetitions'}."
     )
 
 
@@ -180,7 +149,7 @@ def _rate(called: Rows) -> Sentence:
 
 def _on_fewer(row: dict[str, Any]) -> list[Sentence]:
     """What is lost on fewer ranks than the most, where these lose next to nothing."""
-    if _lost(row) < _least(row):
+    if lost_pct(row) < least_pct(row):
         return []
     ranks = ranks_in_words(row["world_size"])
     text = f"The lowest scaling efficiency is on {ranks}: {efficiency_of(row)} ({row['called']})."
@@ -195,18 +164,18 @@ def _why(
 ) -> tuple[list[Sentence], list[Sentence]]:
     """(what comes first of all: the late ranks, if they are the cause; what else is said of causes)."""
     of_late = held_up(late)
-    if 2 * _half(row) > WIDEST_INTERVAL_PCT:
+    if is_unsure(row):
         return [], of_late  # said before all else
-    if _lost(row) < _least(row):
+    if lost_pct(row) < least_pct(row):
         # A rank that is late in the baseline, too, costs the job much and its scaling nothing.
-        first = of_late if late and late.share_pct >= _least(row) else []
+        first = of_late if late and late.share_pct >= least_pct(row) else []
         if above_ideal(row):  # said already; what a disturbed baseline hides may well limit it
             return first, [] if first else of_late
         return first, [Sentence(_too_little(row, bool(first)), "scaling"), *([] if first else of_late)]
     base, rest = _base_of(called, row), number(row, "loss_unattributed_pct")
     differ = other_steps(row)
     unknown = base is None or np.isnan(rest) or differ or abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]
-    if unknown and late and late.share_pct >= UNATTRIBUTED_SHARE * _lost(row):
+    if unknown and late and late.share_pct >= UNATTRIBUTED_SHARE * lost_pct(row):
         return of_late, []  # half of the loss is enough to call it the cause
     if base is None or np.isnan(rest):
         return [], [*_from_stages(base, row), *of_late]
@@ -236,7 +205,7 @@ def _from_parts(
     """The causes by the parts of the loss and the lateness of ranks: the first, and the next if large."""
     lost, rest, of_late = row["loss_pct"], row["loss_unattributed_pct"], held_up(late)
     causes = of_loss(row, late)
-    least = max(_least(row), LIMITING_SHARE * lost)
+    least = max(least_pct(row), LIMITING_SHARE * lost)
     large = [cause for cause in causes if cause.cost_pct >= least]
     certain = [cause for cause in large if lowest_of(row, cause) > 0][:2]
     if not large:

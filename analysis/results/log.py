@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -37,15 +37,30 @@ def in_counts(failures: Sequence[Failure], what: str = "run") -> str:
     return f"{first[0]} {what}{'' if first[0] == 1 else 's'} {first[1]}{rest}"
 
 
+Side = Literal["", "A", "B", "both"]
+BOTH: Side = "both"
+
+
 @dataclass(frozen=True)
 class Note:
-    """What a reader of the figures should know, in one line; ``run`` is the id of the run that it is of."""
+    """What a reader of the figures should know, in one line.
+
+    Attributes:
+        run: the id of the run that it is of, if it is of one.
+        side: of two results that are compared, which it is of; ``""`` where there are no two.
+    """
 
     run: str | None
     text: str
+    side: Side = ""
+
+    @property
+    def of_side(self) -> str:
+        """``A: `` before what is said of one of two results alone."""
+        return f"{self.side}: " if self.side in ("A", "B") else ""
 
     def __str__(self) -> str:
-        return f"{self.run}: {self.text}" if self.run else self.text
+        return f"{self.of_side}{self.run}: {self.text}" if self.run else f"{self.of_side}{self.text}"
 
 
 @dataclass
@@ -60,9 +75,9 @@ class Log:
     of_loading: set[Note] = field(default_factory=set)
     unusable: set[Path] = field(default_factory=set)  # paths of sources that were loaded and do not count
 
-    def note(self, text: str, run: str | None = None) -> None:
-        """Add a note, once; on a run, if its id is given."""
-        note = Note(run, text)
+    def note(self, text: str, run: str | None = None, side: Side = "") -> None:
+        """Add a note, once; on a run, if its id is given; :data:`BOTH`: on two results together."""
+        note = Note(run, text, side)
         if note not in self.notes:
             self.notes.append(note)
 
@@ -73,28 +88,44 @@ class Log:
             self.failed.append(Failure(run, reason, "unreadable"))
 
     def add(self, other: "Log", of_the_same: bool = False) -> None:
-        """Append what another set's log says, notes once.
+        """Append the log of results B to this one, of results A: from now on a line says which it is of.
+
+        What is noted of both stands once and names neither.
 
         Args:
-            of_the_same: it is of the same runs, so that what failed is in both; else runs of equal names are
+            of_the_same: they are the same runs, so that what failed is in both; else runs of equal names are
                 two.
         """
-        self.failed += [one for one in other.failed if not (of_the_same and one in self.failed)]
-        self.notes += [note for note in other.notes if note not in self.notes]
-        self.of_loading |= other.of_loading
+        common = set(self.notes) & set(other.notes)
+        failed_in_both = [one for one in self.failed if of_the_same and one in other.failed]
+
+        def of(note: Note, side: Side) -> Note:
+            return note if note.side or note in common else replace(note, side=side)
+
+        notes = [*(of(note, "A") for note in self.notes), *(of(note, "B") for note in other.notes)]
+        self.notes = list(dict.fromkeys(notes))
+        self.of_loading = {of(note, "A") for note in self.of_loading} | {
+            of(note, "B") for note in other.of_loading
+        }
+        self.failed = failed_in_both + [
+            one if one.kind == "excluded" else replace(one, point=f"{side}: {one.point}")
+            for side, failed in (("A", self.failed), ("B", other.failed))
+            for one in failed
+            if one not in failed_in_both
+        ]
 
     def lines(self, of_loading: bool = True) -> list[str]:
-        """The notes in their order; what is said alike of several runs once: ``6 runs: ...``.
+        """The notes in their order; what is said alike of several runs (of a side) once: ``6 runs: ...``.
 
         Args:
             of_loading: those of the results themselves, too.
         """
-        alike: dict[str, list[Note]] = {}
+        alike: dict[tuple[str, str], list[Note]] = {}
         for note in self.notes:
             if note in self.of_loading and not of_loading:
                 continue
-            alike.setdefault(note.text, []).append(note)
+            alike.setdefault((note.of_side, note.text), []).append(note)
         return [
-            str(notes[0]) if len(notes) == 1 else f"{len(notes)} runs: {text}"
-            for text, notes in alike.items()
+            str(notes[0]) if len(notes) == 1 else f"{side}{len(notes)} runs: {text}"
+            for (side, text), notes in alike.items()
         ]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import duckdb
 
-from analysis.results.log import Failure, FailureKind, Log
+from analysis.results.log import Failure, FailureKind, Log, Side
 from jobs.run import Run
 from jobs.run_fields import fields_of, own_names
 from jobs.store import Calibration, Manifest
@@ -279,9 +279,9 @@ class Study:
 
     # --- what is said of it ---------------------------------------------------------------------------
 
-    def note(self, text: str, source: Source | None = None) -> None:
-        """Add a note, once; on a run, if one is given."""
-        self.log.note(text, source.id if source else None)
+    def note(self, text: str, source: Source | None = None, side: Side = "") -> None:
+        """Add a note, once; on a run, if one is given (:meth:`Log.note`)."""
+        self.log.note(text, source.id if source else None, side)
 
     def notes(self, of_loading: bool = True) -> list[str]:
         """The notes as lines (:meth:`Log.lines`)."""

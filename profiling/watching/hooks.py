@@ -79,7 +79,7 @@ class Hooks:
     def stop(self) -> None:
         """Record nothing from now on."""
         self._on = False
-        self.modules.stop_waiting()
+        self.modules.stop()
 
     @property
     def on_watched_thread(self) -> bool:
@@ -88,7 +88,7 @@ class Hooks:
 
     def recorder(self) -> Recorder | None:
         """The recorder, if this is the thread that is watched."""
-        if threading.get_ident() != self._thread or not self._on:
+        if not self._on or threading.get_ident() != self._thread:
             return None
         if self._recorder is None:
             self.modules.search()

@@ -2,7 +2,9 @@
 
 A model of a thousand layers so costs what one of ten does. A call is seen by what PyTorch calls in place of
 a module's own ``_call_impl`` (as ``Module.compile`` does), and not by a hook: hooks are saved and copied with
-the module, take a longer way through PyTorch, and change what the compiler sees.
+the module, take a longer way through PyTorch, and change what the compiler sees. It is set for the module's
+class: of the module itself, a copy that a library makes (DataParallel's replicas, clones for meta-learning)
+would have it, too, and call the module instead of itself.
 
 The outermost modules are searched for when the program first loads or computes. One that is made later, or is
 a part of one that is not called itself, is met when it is called: until one that is watched is called, all
@@ -14,6 +16,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from profiling.watching.facts import elements_of
@@ -27,15 +30,33 @@ MOST_SEARCHES = 4
 _CALL = "_compiled_call_impl"
 
 
+class _Call:
+    """A function as a method of a class, of which nothing is left where the class is pickled by value.
+
+    cloudpickle does so with classes of the program's script.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __get__(self, module: "torch.nn.Module | None", of: type) -> Any:
+        return self if module is None else MethodType(self._function, module)
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
+
+
 @dataclass
 class _Watched:
     """A module whose calls are seen.
 
     Attributes:
+        number: by which its passes are told from those of others.
         outermost: whether it was called by none of the others.
     """
 
     module: "weakref.ref[torch.nn.Module]"
+    number: int
     outermost: bool = False
 
 
@@ -57,12 +78,14 @@ class Modules:
     _number: int = 0  # of the next one
     _searches: int = 0
     _waits: bool = False  # for the call of one that is not watched
-    _watched: list[_Watched] = field(default_factory=list)
+    _watched: dict[int, _Watched] = field(default_factory=dict)  # by the module's identity
+    _classes: list[type] = field(default_factory=list)  # of those modules
 
     @property
     def largest(self) -> "torch.nn.Module | None":
         """The one of most parameters that is there, of those that were called outermost if any was."""
-        there = [(one.outermost, module) for one in self._watched if (module := one.module()) is not None]
+        watched = self._watched.values()
+        there = [(one.outermost, module) for one in watched if (module := one.module()) is not None]
         there.sort(key=lambda one: (one[0], sum(map(elements_of, one[1].parameters()))))
         return there[-1][1] if there else None
 
@@ -70,14 +93,7 @@ class Modules:
         """See the modules' calls, once PyTorch has been imported."""
         import torch
 
-        replicate, compile_in_place = torch.nn.Module._replicate_for_data_parallel, torch.nn.Module.compile
-
-        def replicated(this: Any) -> Any:
-            # It has all that the module has: its own calls would go to the module, on another device.
-            replica = replicate(this)
-            if self._is_watched(replica):
-                replica.__dict__[_CALL] = None
-            return replica
+        compile_in_place = torch.nn.Module.compile
 
         @wraps(compile_in_place)
         def compiled(this: Any, *arguments: Any, **named: Any) -> None:
@@ -85,7 +101,6 @@ class Modules:
             if self._searches and _is_trained(this):
                 self._watch(this)
 
-        torch.nn.Module._replicate_for_data_parallel = replicated  # type: ignore[method-assign]
         torch.nn.Module.compile = compiled  # type: ignore[method-assign, assignment]
         self.await_call()
 
@@ -111,77 +126,120 @@ class Modules:
 
         if not self._waits:
             self._waits = True
-            # Not all calls, for good: that would cost each layer of a model.
-            torch.nn.Module._compiled_call_impl = self._call_of_any()
+            # Not for good: that would cost each layer of a model.
+            torch.nn.Module._compiled_call_impl = self._call()
 
-    def stop_waiting(self) -> None:
-        """Undo :meth:`await_call`."""
+    def _stop_waiting(self) -> None:
+        import torch
+
+        self._waits = False
+        torch.nn.Module._compiled_call_impl = None
+
+    def stop(self) -> None:
+        """See no calls any more."""
         if self._waits:
-            import torch
+            self._stop_waiting()
+        for of in self._classes:
+            delattr(of, _CALL)
+        self._classes.clear()
 
-            self._waits = False
-            torch.nn.Module._compiled_call_impl = None
-
-    def _call_of_any(self) -> Callable[..., Any]:
-        """What is called in place of the ``_call_impl`` of each module that is not watched."""
+    def _call(self) -> Callable[..., Any]:
+        """What is called in place of the ``_call_impl`` of the modules of a class."""
         import torch
 
         is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 
         def call(this: "torch.nn.Module", *arguments: Any, **named: Any) -> Any:
-            recorder = None if is_compiling() or not is_grad_enabled() else self.recorder()
-            if recorder is None or _is_within(recorder) or not _is_trained(this):
+            # While the compiler traces a call, nothing of ours may get into its graph.
+            recorder = None if is_compiling() else self.recorder()
+            if recorder is None:
                 return this._call_impl(*arguments, **named)
-            self.stop_waiting()
-            if not self._is_watched(this) and self._searches < MOST_SEARCHES:
-                self.search()
-            self._watch(this)
-            return (this._compiled_call_impl or this._call_impl)(*arguments, **named)
+            watched, graded = self._of(this), is_grad_enabled()
+            if watched is None and self._waits and graded and not _is_within(recorder):
+                watched = self._meet(this)
+            if watched is None or not self._begins(this, watched, recorder, graded):
+                return this._call_impl(*arguments, **named)
+            try:
+                return this._call_impl(*arguments, **named)
+            finally:
+                recorder.leave()
 
         return call
 
-    def _is_watched(self, module: "torch.nn.Module") -> bool:
-        return getattr(module.__dict__.get(_CALL), "watches", None) is self
+    def _meet(self, module: "torch.nn.Module") -> _Watched | None:
+        """A module is called that is not watched: from now on it is, if it has parameters to train."""
+        if not _is_trained(module):
+            return None
+        self._stop_waiting()
+        if self._searches < MOST_SEARCHES:
+            self.search()
+        self._watch(module)
+        return self._of(module)
+
+    def _begins(self, module: "torch.nn.Module", watched: _Watched, recorder: Recorder, graded: bool) -> bool:
+        """The call of a module that is watched begins; whether it is a pass, which is to be left."""
+        if graded:
+            self.calls += 1
+            if self._waits:
+                self._stop_waiting()
+        # A pass without gradients in training mode is a part of the step (a GAN's), not an evaluation.
+        if _is_within(recorder) or not (graded or not module.training):
+            return False
+        if not watched.outermost:
+            watched.outermost = True
+            self.trained += 1
+        recorder.enter(FORWARD if graded else EVALUATION, watched.number)
+        return True
+
+    def _of(self, module: "torch.nn.Module") -> _Watched | None:
+        watched = self._watched.get(id(module))
+        return watched if watched is not None and watched.module() is module else None
 
     def _watch(self, module: "torch.nn.Module") -> None:
         import torch
 
-        if self._is_watched(module) or isinstance(module, torch.jit.ScriptModule):
+        # A bare container is not called, and its class is that of all modules.
+        if isinstance(module, torch.jit.ScriptModule) or type(module) is torch.nn.Module:
             return
-        number, before = self._number, module.__dict__.get(_CALL)
-        self._number += 1
-        # The call belongs to the module, which it must not keep alive.
-        watched = _Watched(weakref.ref(module))
-        self._watched = [one for one in self._watched if one.module() is not None] + [watched]
-        find, recorder_of = watched.module, self.recorder
+        watched = self._of(module)
+        if watched is None:
+            watched = _Watched(weakref.ref(module), self._number)
+            self._number += 1
+            self._watched = {key: one for key, one in self._watched.items() if one.module() is not None}
+            self._watched[id(module)] = watched
+        compiled = module.__dict__.get(_CALL)
+        if compiled is not None:
+            self._watch_compiled(module, watched, compiled)
+        elif type(module) not in self._classes:
+            self._classes.append(type(module))
+            setattr(type(module), _CALL, _Call(self._call()))
+
+    def _watch_compiled(
+        self, module: "torch.nn.Module", watched: _Watched, compiled: Callable[..., Any]
+    ) -> None:
+        """What ``Module.compile`` calls is the module's own, and so is what sees that."""
+        import torch
+
+        if getattr(compiled, "watches", None) is self:
+            return
         is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+        find = watched.module  # what belongs to the module must not keep it alive
 
         def call(*arguments: Any, **named: Any) -> Any:
-            this: Any = find()
-            inner = before or this._call_impl
-            # While the compiler traces a call, nothing of ours may get into its graph.
-            recorder = None if is_compiling() else recorder_of()
-            if recorder is None:
-                return inner(*arguments, **named)
-            graded = is_grad_enabled()
-            if graded:
-                self.calls += 1
-                if self._waits:
-                    self.stop_waiting()
-            # A pass without gradients in training mode is a part of the step (a GAN's), not an evaluation.
-            if _is_within(recorder) or not (graded or not this.training):
-                return inner(*arguments, **named)
-            if not watched.outermost:
-                watched.outermost = True
-                self.trained += 1
-            recorder.enter(FORWARD if graded else EVALUATION, number)
+            this, recorder = find(), None if is_compiling() else self.recorder()
+            if (
+                this is None
+                or recorder is None
+                or not self._begins(this, watched, recorder, is_grad_enabled())
+            ):
+                return compiled(*arguments, **named)
             try:
-                return inner(*arguments, **named)
+                return compiled(*arguments, **named)
             finally:
                 recorder.leave()
 
         call.watches = self  # type: ignore[attr-defined]
-        call.compiled = before  # type: ignore[attr-defined]  # for whoever asks whether it is
+        call.compiled = compiled  # type: ignore[attr-defined]  # for whoever asks whether it is
         # Not by setattr: an OptimizedModule would hand it on to the module within.
         module.__dict__[_CALL] = call
 

@@ -137,6 +137,17 @@ def test_where_two_commands_show_two_durations_of_a_step_each_says_which_it_show
     assert "Profiled runs" not in run("analysis.batches", tmp_path / "plain").out
 
 
+def test_the_number_of_steps_says_that_each_counts_once_for_every_rank(tmp_path):
+    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=2)])
+    (row,) = run("analysis.anatomy", tmp_path, "--format", "json").json
+    (file, _) = tmp_path.glob("run_*_torch_*/rank_*/batches.parquet")
+    recorded = sum(tables.read(file.parent, "batches")["attributed"].to_pylist())
+    assert row["attributed_batches"] == 2 * recorded
+    lines = run("analysis.anatomy", tmp_path).out.splitlines()
+    (head,) = [place for place, line in enumerate(lines) if "steps x" in line]
+    assert lines[head + 1].split()[0] == "ranks"
+
+
 def test_a_run_without_a_profiler_is_said_in_one_line(tmp_path):
     write_sweep(tmp_path, [run_of()])
     assert "needs a run with profile: torch" in one_line_error(run("analysis.anatomy", tmp_path))

@@ -5,9 +5,10 @@ import pyarrow.compute as pc
 import pytest
 
 from analysis.measures.anatomy.collectives import calls_of
-from analysis.measures.anatomy.communication import bus_factor, rows
+from analysis.measures.anatomy.communication import bus_factor, no_bandwidth, rows
 from analysis.measures.anatomy.divide import activities_of
 from analysis.report.base import Context
+from analysis.report.build import build
 from analysis.report.communication import COMMUNICATION, bars_of, of_points
 from analysis.results.load import load
 from analysis.results.matching import match
@@ -148,6 +149,24 @@ def test_a_sweep_of_our_own(tmp_path):
     assert [one["rank"] for one in by_rank] == [0, 1]
 
 
+def test_a_missing_bandwidth_has_its_reason_below_the_table(tmp_path):
+    runs = [run_of(gpus_per_node=2, profile="torch")]
+    write_sweep(tmp_path / "measured", runs)
+    assert "(-)" not in run("analysis.communication", tmp_path / "measured").out
+    write_sweep(tmp_path / "unmeasured", runs, calibration=False)
+    said = "No % of measured (-): no allreduce of as many ranks was measured at the start of the sweep"
+    assert said in " ".join(run("analysis.communication", tmp_path / "unmeasured").out.split())
+    (section,) = (one for one in build(load(tmp_path / "unmeasured")).sections if one.id == "communication")
+    assert said in section.tables[0].note
+    known = {"busbw_gb_per_s": 1.0, "busbw_of_measured_pct": 50.0, "mbyte_per_batch": 8.0, "transfer_ms": 1.0}
+    missing = {"busbw_gb_per_s": None, "busbw_of_measured_pct": None}
+    assert no_bandwidth([known]) == []
+    (line,) = no_bandwidth([known, known | missing | {"mbyte_per_batch": None}])
+    assert line == "No busbw (-): the profiler did not record the bytes of its calls."
+    (line,) = no_bandwidth([known | missing | {"transfer_ms": None}])
+    assert line == "No busbw (-): transfer is not known: not all ranks recorded the same collectives."
+
+
 def test_tau_tables(tmp_path):
     path = write_tau(tmp_path / "x_interval.gzip", {(1, 4, 32): [60.0, 62.0, 64.0]})
     (row,) = run("analysis.communication", path, "--format", "csv").csv
@@ -235,6 +254,7 @@ def test_tau_tables_are_drawn_by_nodes(tmp_path):
     # Of 4 n ranks all but one take half a second less; mpi_allreduce is half of each rank's time.
     assert line["y"] == pytest.approx([((61 * n - 0.5) * (4 * n - 1) + 61 * n) / 2 for n in (1, 2, 4)])
     assert all(above > 0 for above in line["error_y"]["array"])
+    assert found.finding == "Time in MPI, all ranks: 121 to 1948 s."
 
 
 def write_under_tau(folder, count=10.0, **fields):

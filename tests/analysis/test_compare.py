@@ -1,6 +1,7 @@
 """Equal results are called equal, planted differences are found, and too few runs are said to be too few."""
 
 import itertools
+import json
 import shutil
 
 import numpy as np
@@ -309,3 +310,24 @@ def test_what_is_said_alike_of_both_sides_is_said_once(tmp_path):
     shutil.copytree(tmp_path, copy)
     ran = run("analysis.compare", tmp_path, copy, "--notes")
     assert ran.out.count("out of memory") == 2  # of two results there are two
+
+
+def test_a_note_of_one_side_says_of_which(before, tmp_path):
+    after = tmp_path / "after"
+    shifted(after, 100.0)
+    for file in (before, after):
+        manifest = next(file.glob("run_0_*/manifest.json"))
+        record = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps(record | {"findings": [f"its clock is {file.name}"]}))
+    write_run(after, run_of(), Truth(), 99, exit_code=1, reason="out of memory")
+    said = run("analysis.compare", before, after, "--format", "csv").err.splitlines()
+    (of_a,) = [line for line in said if "its clock is before" in line]
+    (of_b,) = [line for line in said if "its clock is after" in line]
+    assert of_a.startswith("note: A: run_0_") and of_b.startswith("note: B: run_0_")
+    assert any(line.startswith("failed: B: run_99_") for line in said)
+    other = tmp_path / "other"
+    write(other, 100.0, runs=[run_of(), run_of(workers=7)])
+    said = run("analysis.compare", before, other, "--format", "csv").err.splitlines()
+    (together,) = [line for line in said if "not compared" in line]
+    assert together.startswith("note: only in ")
+    assert "after (B) compared with before (A)" in run("analysis.compare", before, after).out

@@ -9,7 +9,7 @@ from plotly.graph_objects import Figure
 
 from analysis.display import plots
 from analysis.display.encoding import Encoding, encode_bars, encode_lines, in_words, levels
-from analysis.display.lines import EFFICIENCY, THROUGHPUT, is_cut, lines, named_at_ends, spread
+from analysis.display.lines import EFFICIENCY, THROUGHPUT, lines, named_at_ends, spread
 from analysis.display.stacked import stacked
 from analysis.report import base
 from analysis.report.base import Context
@@ -294,14 +294,35 @@ def noisy(high: float) -> dict:
 
 def test_error_bars_far_above_all_points_do_not_stretch_the_axis():
     cut = noisy(15528.0)
-    assert is_cut(cut) and cut["layout"]["yaxis"]["range"] == pytest.approx([0, 110])  # ideal is at 100
+    assert plots.is_cut(cut) and cut["layout"]["yaxis"]["range"] == pytest.approx([0, 110])  # ideal is at 100
     plain = noisy(150.0)
-    assert not is_cut(plain) and "range" not in plain["layout"]["yaxis"]
+    assert not plots.is_cut(plain) and "range" not in plain["layout"]["yaxis"]
 
 
 def test_a_chart_whose_error_bars_are_cut_says_so(tmp_path):
     runs = [run_of(gpus_per_node=ranks) for ranks in (1, 2)]
     write_sweep(tmp_path, runs, Truth(run_noise_ms=40.0))
     (section,) = (one for one in build(load(tmp_path)).sections if one.id == "scaling")
-    cut = [chart for chart in section.charts if is_cut(chart.figure)]
+    cut = [chart for chart in section.charts if plots.is_cut(chart.figure)]
     assert cut and all("error bars are cut" in chart.caption for chart in cut)
+
+
+def test_a_part_that_is_0_everywhere_is_in_no_legend():
+    stages = {"load_ms": [0.0, 0.0], "forward_ms": [0.0, 2.0], "update_ms": [None, 1.0]}
+    bars = pd.DataFrame({"label": ["a", "b"], "facts": [{}, {}], **stages})
+    figure = plots.parts(bars, plots.STAGE_COLOURS, "Stages")
+    assert [trace["name"] for trace in figure["data"]] == ["forward", "update"]
+    by_ranks = pd.DataFrame({"load": [0.0, 0.0], "forward": [0.0, 2.0], "ranks": [1, 2], "facts": [{}, {}]})
+    figure = stacked(by_ranks, Encoding(), plots.STAGE_COLOURS, "Stages", "ms", lambda name, level: level)
+    assert [trace["name"] for trace in figure["data"]] == ["forward"]
+    grown = pd.DataFrame({"figure": ["gemm"], "difference_ms": [1.0], "facts": [{}]})
+    assert [trace["name"] for trace in plots.growth(grown, "Kernels")["data"]] == ["longer in B"]
+
+
+def test_ranges_far_above_all_predictions_do_not_stretch_the_axis():
+    rates = {"images_per_s": [10.0, 20.0], "images_per_s_low": [9.0, 2.0], "images_per_s_high": [11.0, 900.0]}
+    points = pd.DataFrame({"world_size": [1.0, 2.0], **rates, "label": "curve", "facts": [{}, {}]})
+    figure = plots.predictions(points, "Predicted")
+    assert plots.is_cut(figure) and figure["layout"]["yaxis"]["range"] == pytest.approx([0, 22])
+    points["images_per_s_high"] = [11.0, 30.0]
+    assert not plots.is_cut(plots.predictions(points, "Predicted"))

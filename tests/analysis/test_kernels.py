@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -189,6 +190,52 @@ def test_the_planted_difference_is_explained_and_adds_up(tmp_path: Path) -> None
     assert kinds == pytest.approx(differences["all kernels"]) == pytest.approx(40)
     parts = ("all kernels", "run at once", "no kernel runs")
     assert sum(differences[name] for name in parts) == pytest.approx(differences["step"])
+
+
+def side(calls: float, each_ms: float) -> kernel_difference.Side:
+    """A side of one kernel with so many calls per step, of so many ms each."""
+    named = {"kernel": "gemm", "class": "gemm", "direction": "fprop"}
+    return kernel_difference.Side([{**named, "calls_per_batch": calls, "ms_per_batch": calls * each_ms}])
+
+
+@pytest.mark.parametrize(
+    ("calls", "each_ms", "change", "by_calls", "by_duration"),
+    [
+        (20, 1.0, "more calls", 10.0, 0.0),
+        (5, 1.0, "fewer calls", -5.0, 0.0),
+        (10, 1.5, "slower", 0.0, 5.0),
+        (10, 0.5, "faster", 0.0, -5.0),
+        (20, 0.8, "more calls", 9.0, -3.0),  # although each is shorter
+        (8, 2.0, "slower", -3.0, 9.0),  # although they are fewer
+        (20, 0.5, "same", 7.5, -7.5),
+        (10, 1.0, "same", 0.0, 0.0),
+    ],
+)
+def test_more_calls_are_not_slower_ones(
+    calls: float, each_ms: float, change: str, by_calls: float, by_duration: float
+) -> None:
+    """Before, a step has 10 calls of 1 ms."""
+    a, b = side(10, 1.0), side(calls, each_ms)
+    (row,) = kernel_difference.rows(a, b)
+    assert row["change"] == change
+    assert (row["by_calls_ms"], row["by_duration_ms"]) == pytest.approx((by_calls, by_duration))
+    assert row["by_calls_ms"] + row["by_duration_ms"] == pytest.approx(row["difference_ms"])
+    (back,) = kernel_difference.rows(b, a)
+    assert (back["by_calls_ms"], back["by_duration_ms"]) == pytest.approx((-by_calls, -by_duration))
+    *_, whole = kernel_difference.summary([row], a, b)
+    assert whole["by_calls_ms"] + whole["by_duration_ms"] == pytest.approx(whole["difference_ms"])
+
+
+def test_a_kernel_that_is_launched_twice_as_often_has_more_calls(tmp_path: Path) -> None:
+    a, b = (write_run(tmp_path / name, run_of(profile="torch"), Truth(noise_ms=0)) for name in "ab")
+    table = tables.read(b / "rank_0000", "kernels")
+    again = table.filter(pc.equal(table["short_name"].cast(pa.string()), "relu"))
+    tables.write(pa.concat_tables([table, again]).unify_dictionaries(), b / "rank_0000", "kernels")
+    rows = run("analysis.kernels", a, b, "--format", "json").json
+    assert {row["kernel"]: row["change"] for row in rows if row["change"] != "same"} == {"relu": "more calls"}
+    assert rows[0]["by_calls_ms"] == pytest.approx(rows[0]["difference_ms"]) == pytest.approx(15)
+    out = run("analysis.kernels", a, b).out
+    assert "more calls" in out and "slower" not in out.split("Largest differences")[1]
 
 
 def test_a_launch_without_a_duration_does_not_hide_the_batch(tmp_path: Path) -> None:

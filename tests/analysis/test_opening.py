@@ -7,7 +7,9 @@ import pytest
 
 from analysis.measures.scaling import expense
 from analysis.report import small
+from analysis.report.advice import against, held_up
 from analysis.report.build import build
+from analysis.report.causes import Late
 from analysis.report.render import Page
 from analysis.report.sentences import LOST, SCALES, TRY, Sentence, first_sentence
 from analysis.results.load import load
@@ -38,12 +40,25 @@ def test_sentences_stand_below_the_question_that_they_answer(page):
     [
         (Sentence("80 %.", "scaling"), SCALES),
         (Sentence("Rank 3 is late.", "stragglers"), LOST),
-        (Sentence("What to try: another GPU.", "stragglers", answers=TRY), TRY),
+        (Sentence("Another GPU.", "stragglers", answers=TRY), TRY),
         (Sentence("Two runs failed.", "left-out"), ""),
     ],
 )
 def test_a_section_says_which_question_its_sentences_answer(sentence, question):
     assert sentence.question == question
+
+
+def test_advice_does_not_repeat_the_question_that_stands_above_it():
+    gained = {"network=2x": {"ranks": 4, "what_if": "network=2x", "gain_pct": 9.0}}
+    late = Late((3,), "node1", 20.0, 12.0, True, 3, 3, "GPU")
+    sentences = [*against("loader", {}), *against("transfer", gained), *held_up(late)]
+    advice = [one for one in sentences if one.question == TRY]
+    assert len(advice) == 3
+    for one in advice:
+        assert not one.text.lower().startswith("what to try") and one.text[0].isupper()
+        # In a list without questions they stand by themselves.
+        assert one.alone == f"What to try? {one.text}"
+    assert sentences[-2].alone == sentences[-2].text  # the straggler
 
 
 def test_the_drawings_show_the_figures_of_the_sections(page):

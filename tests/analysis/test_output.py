@@ -233,10 +233,10 @@ def test_names_without_common_parts_are_cut_in_the_middle_if_they_still_differ()
 def test_a_narrow_terminal_still_names_the_activities_and_the_speedup(tmp_path: Path, monkeypatch) -> None:
     runs = [run_of(gpus_per_node=size, profile=profile) for size in (1, 2) for profile in ("none", "torch")]
     write_sweep(tmp_path, runs)
-    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setenv("COLUMNS", "60")
     for command, heading in (("activities", "name"), ("utilization", "speedup"), ("stragglers", "verdict")):
         out = run(f"analysis.{command}", tmp_path).out
-        assert "Not shown in 70 columns: " in out, command
+        assert "Not shown in 60 columns: " in out, command
         heads = out[: out.index(" ──")]
         assert heading in heads, command
 

@@ -8,7 +8,10 @@ import pytest
 from analysis.prediction import curve
 from analysis.prediction.extrapolate import Series, read_table, rows
 from analysis.prediction.predictions import caption, shown
+from analysis.report.build import build
 from analysis.report.prediction import headline
+from analysis.results.load import load
+from benchmarks import prediction as benchmark
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -213,3 +216,29 @@ def test_one_world_size_is_said(tmp_path):
     with pytest.raises(UserError, match="nothing to extrapolate from"):
         rows([Series({}, (1,), (100.0,), 1.0)], [2])
     assert "nothing to extrapolate from" in one_line_error(run("analysis.predict", tmp_path))
+
+
+def test_the_benchmark_shows_a_prediction_without_an_upper_limit():
+    row = {"rate": "50mbit", "grad": "fp32", "what_if": "", "method": "curve", "images_per_s": 8.0,
+           "images_per_s_low": 3.0, "images_per_s_high": None, "fit_error_pct": None, "beta_gb_per_s": None,
+           "measured_runs": [7.9], "measured_images_per_s": 7.9, "error_pct": 1.3}  # fmt: skip
+    report = {
+        "machine": {},
+        "load_before": 0.1,
+        "batches": 16,
+        "repetitions": 1,
+        "command": "",
+        "of_network": [],
+    }
+    said = benchmark.as_markdown(report | {"rows": [row, row | {"images_per_s_high": 9.0}]})
+    assert "| 8.0 (3.0 or more) |" in said and "| 8.0 (3.0 to 9.0) |" in said
+
+
+def test_equal_ranks_on_other_numbers_of_nodes_are_points_of_their_own(tmp_path):
+    runs = [run_of(nodes=nodes, gpus_per_node=gpus) for nodes, gpus in ((1, 1), (1, 2), (2, 2), (1, 4))]
+    write_sweep(tmp_path, runs, repetitions={"none": 3})
+    (section,) = (one for one in build(load(tmp_path)).sections if one.id == "prediction")
+    (chart,) = section.charts
+    lines = {trace["name"]: trace["x"] for trace in chart.figure["data"]}
+    assert lines["measured"] == [1, 2, 4] and lines["measured on 2 nodes"] == [4]
+    assert "from the measurements on the fewest nodes" in chart.caption

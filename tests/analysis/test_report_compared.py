@@ -7,11 +7,13 @@ import pytest
 
 from analysis.display import plots
 from analysis.measures.scaling.compared import compared
-from analysis.report import changes
+from analysis.report import changed_configurations, changed_steps
 from analysis.report.base import Context
 from analysis.report.build import SECTIONS
 from analysis.report.compared import build, names_of
+from analysis.report.figures import caption, figures_of
 from analysis.report.render import Page, Section, render
+from analysis.report.sides import Sides
 from analysis.results.load import load
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
@@ -50,9 +52,9 @@ def page(folders) -> Page:
 
 
 @pytest.fixture(scope="module")
-def sides(folders) -> changes.Sides:
+def sides(folders) -> Sides:
     a, b = load(folders[0]), load(folders[1])
-    return changes.Sides(Context(a, b), Context(b, a), names_of(*folders), compared(a, b))
+    return Sides(Context(a, b), Context(b, a), names_of(*folders), compared(a, b))
 
 
 def section(page: Page, id: str) -> Section:
@@ -73,7 +75,7 @@ def test_the_first_sentence_says_better_and_by_how_much(page):
 
 
 def test_each_configuration_has_the_figures_and_the_verdict_of_analysis_compare(folders, sides):
-    rows = changes.configurations(sides)
+    rows = changed_configurations.configurations(sides)
     command = run("analysis.compare", *folders, "--format", "csv").csv
     steps = [row for row in command if row["family"] == "batch"]
     assert len(rows) == len(steps) == 3
@@ -93,11 +95,11 @@ def test_each_configuration_has_the_figures_and_the_verdict_of_analysis_compare(
 
 
 def test_what_shrank_is_found_in_the_parts_the_stages_and_the_kernels(sides):
-    for row in changes.part_changes(sides):
+    for row in changed_steps.part_changes(sides):
         assert row["compute_ms"] == pytest.approx(-12, abs=0.1)
         parts = [row[f"{name}_ms"] for name in plots.PART_COLOURS if f"{name}_ms" in row]
         assert sum(parts) == pytest.approx(row["difference_ms"], abs=0.01)
-    kernels = [row for row in changes.kernel_changes(sides) if row["figure"].startswith("conv")]
+    kernels = [row for row in changed_steps.kernel_changes(sides) if row["figure"].startswith("conv")]
     assert len(kernels) == 2 * 3 and {row["verdict"].split(":")[0] for row in kernels} == {"too few runs"}
     assert [row["difference_ms"] for row in kernels] == pytest.approx([-3.0] * 6, abs=0.01)
 
@@ -106,7 +108,7 @@ def test_kernels_that_only_one_side_has_are_new_and_gone(sides):
     key, family, _ = next(of for of in sides.compared.b if of[1] == "kernels")
     sides.compared.b[key, family, "fused (fprop)"] = [7.0]
     try:
-        (new,) = [row for row in changes.kernel_changes(sides) if row["figure"] == "fused (fprop)"]
+        (new,) = [row for row in changed_steps.kernel_changes(sides) if row["figure"] == "fused (fprop)"]
     finally:
         del sides.compared.b[key, family, "fused (fprop)"]
     assert (new["a"], new["b"], new["difference_ms"], new["verdict"]) == (0.0, 7.0, 7.0, "new")
@@ -136,6 +138,20 @@ def test_both_reports_stand_side_by_side_below_the_same_filters(page):
     # Of 4 configurations in A and 3 in B, filters know all factors, although loader does not vary on 2 GPUs.
     facts = [row.facts for _, side in section(page, "table").beside for row in side.tables[0].rows]
     assert all(set(one) == {"loader", "gpus_per_node"} for one in facts) and len(facts) == 7
+
+
+def test_files_of_figures_say_which_side_they_show(page):
+    figures = {figure.name: figure for figure in figures_of(page)}
+    assert len(figures) == len(figures_of(page))
+    assert {"change", "changed-scaling-images_per_s", "a-scaling-throughput", "b-scaling-throughput",
+            "a-anatomy", "b-anatomy-ranks"} <= set(figures)  # fmt: skip
+    for name, figure in figures.items():
+        side = {"a": "A: before", "b": "B: after"}.get(name.split("-")[0], "")
+        assert figure.side == side and caption(figure, page).startswith(
+            f"{side}. " if side else figure.chart.title
+        )
+    # The text of the side's own section, not the empty one of both.
+    assert "Weak scaling" in caption(figures["a-scaling-throughput"], page)
 
 
 def test_both_are_lines_of_one_chart(page):

@@ -145,6 +145,7 @@ def test_a_section_folds_and_opens(opened):
     assert opened.page.locator("#scaling .plot-container").count() > 0
 
 
+@pytest.mark.parametrize("report", [1, 320], indirect=True, scope="module")
 def test_paper_gets_all_of_every_chart(opened):
     """A sheet of A4 is narrower than a screen."""
     opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")

@@ -1,6 +1,7 @@
 """Scaled efficiencies of a sweep whose truth is planted."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,12 +11,14 @@ import pytest
 from analysis import efficiency
 from analysis.measures.batches import rows as batches
 from analysis.measures.kernels import rows as kernels
+from analysis.measures.scaling.certainty import OPEN, has_open_interval, without_unusable_intervals
 from analysis.published import by_method
-from analysis.report.build import build
+from analysis.report.build import build, opening
 from analysis.results.load import load
+from analysis.statistics import estimates
 from profiling import tables
 from tests.analysis.commands import run
-from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
 
 SIZES = (1, 2, 4)
 
@@ -268,6 +271,90 @@ def test_one_repetition_says_why_there_is_no_interval(tmp_path: Path) -> None:
     row = run("analysis.scaled", tmp_path, "--format", "json").json[0]
     assert row["batch_ms_low"] is None
     assert "one repetition" in row["interval_note"]
+
+
+def wild(folder: Path) -> Path:
+    """Two runs of each configuration; on two ranks the second takes twice as long."""
+    for size in (1, 2):
+        for repetition in (0, 1):
+            truth = Truth(batch_ms={1: 100.0, 2: 110.0 * (1 + repetition)})
+            write_run(folder, run_of(gpus_per_node=size), truth, repetition)
+    write_sweep_record(folder)
+    return folder
+
+
+def test_an_interval_that_says_nothing_is_not_shown_and_data_keep_it(tmp_path: Path) -> None:
+    _, row = run("analysis.scaled", wild(tmp_path), "--format", "csv").csv
+    assert float(row["batch_ms_high"]) > 10 * float(row["batch_ms"])
+    out = run("analysis.scaled", tmp_path).out
+    assert "[?]: no usable interval (2 runs)." in out and row["batch_ms_high"].split(".")[0] not in out
+    sections = {one.id: one for one in build(load(tmp_path)).sections}
+    table, *_ = sections["table"].tables
+    open_ones = [cell.text for cell in table.rows[1].cells if cell.text.endswith(" [?]")]
+    assert len(open_ones) == 2 and all(text in out for text in open_ones)  # the step and its efficiency
+    assert "no usable interval (2 runs)" in table.note
+    for chart in sections["scaling"].charts:
+        (line,) = [trace for trace in chart.figure["data"] if "lines+markers" in trace["mode"]]
+        assert line["x"] == [1, 2] and line.get("error_y", {"array": [None]})["array"][-1] is None
+        assert "Points without an error bar have no usable interval." in chart.caption
+
+
+def test_where_runs_differ_too_much_terminal_and_report_begin_with_it(
+    tmp_path: Path, planted: tuple[Path, Truth]
+) -> None:
+    said = "Not enough runs: identical runs differ so much that there is no usable 95 % confidence interval. "
+    first, *_ = opening(load(wild(tmp_path)))
+    assert first.text.startswith(said) and "Was the machine busy?" in first.text
+    assert " ".join(run("analysis.scaled", tmp_path).out.split()).startswith(first.text)
+    assert first.text in run("analysis.scaled", tmp_path, "--format", "csv").err
+    assert "Not enough runs" not in run("analysis.scaled", planted[0]).out
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (1.0, 100.0, (1.0, 100.0)),  # ten times its value, either way
+        (1.0, 100.5, OPEN),
+        (0.9, 50.0, OPEN),
+        (float("nan"), float("nan"), None),
+        (None, None, None),
+    ],
+)
+def test_an_interval_has_to_tell_the_order_of_magnitude(low: Any, high: Any, shown: Any) -> None:
+    row = {"batch_ms": 10.0, "batch_ms_low": low, "batch_ms_high": high}
+    found = without_unusable_intervals(row)
+    if shown is None:
+        assert found is not row and found["batch_ms_high"] is high and not has_open_interval(found)
+    else:
+        assert (found["batch_ms_low"], found["batch_ms_high"]) == shown
+        assert has_open_interval(found) is (shown == OPEN)
+
+
+@pytest.mark.parametrize(
+    ("runs", "factor", "usable"), [(2, 1.45, True), (2, 1.6, False), (3, 4.5, True), (3, 5.5, False)]
+)
+def test_how_far_apart_runs_are_whose_interval_says_nothing(runs: int, factor: float, usable: bool) -> None:
+    """As docs/methods.md has it: the longest run takes so many times as long as the shortest."""
+    medians = np.geomspace(100.0, 100.0 * factor, runs)
+    drawn = estimates.draw_runs([np.full(40, median) for median in medians])
+    low, high = estimates.interval(drawn.values())
+    row = {"batch_ms": drawn.value, "batch_ms_low": low, "batch_ms_high": high}
+    assert has_open_interval(without_unusable_intervals(row)) is not usable
+
+
+def test_what_is_lost_is_as_sure_as_the_efficiency() -> None:
+    """A loss near 0 has an interval that is many times as wide, and says much."""
+    ends = {"scaling_efficiency_pct_low": 92.0, "scaling_efficiency_pct_high": 108.0}
+    row = {
+        "scaling_efficiency_pct": 99.9,
+        **ends,
+        "loss_pct": 0.1,
+        "loss_pct_low": -8.0,
+        "loss_pct_high": 8.0,
+    }
+    assert without_unusable_intervals(row) == row
+    found = without_unusable_intervals(row | {"scaling_efficiency_pct_high": 1600.0, "loss_pct_low": -1500.0})
+    assert (found["loss_pct_low"], found["loss_pct_high"]) == OPEN
 
 
 def test_without_a_twin_the_profiled_run_times_itself_by_unrecorded_batches(tmp_path: Path) -> None:

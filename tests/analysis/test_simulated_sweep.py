@@ -251,8 +251,8 @@ def test_no_sentence_of_what_would_gain_little(tmp_path):
     study = load(sweep(tmp_path))
     rows = predictions.of_study(study, "4", ["no-stragglers"])
     points = by_method.rows(study)
-    said = " ".join(one.text for one in verdict(points, ["a", "b"], rows))
-    assert "What to try" in said and "would give most" not in said
+    said = " ".join(one.alone for one in verdict(points, ["a", "b"], rows))
+    assert "What to try? " in said and "would give most" not in said
 
 
 def test_gradients_of_16_bits_are_not_halved_again(tmp_path):

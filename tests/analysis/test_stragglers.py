@@ -10,10 +10,11 @@ import pytest
 from analysis.measures.anatomy.collectives import calls_of
 from analysis.measures.anatomy.divide import activities_of
 from analysis.measures.batches.series import Series
+from analysis.measures.lateness import in_words
 from analysis.measures.lateness import lateness as of
-from analysis.measures.lateness import stragglers
+from analysis.measures.lateness.in_words import sentences
 from analysis.measures.lateness.notable import notable_ranks
-from analysis.measures.lateness.stragglers import rows, sentences
+from analysis.measures.lateness.stragglers import rows
 from analysis.measures.lateness.verdicts import (
     CHANCE,
     CLOCK,
@@ -380,6 +381,13 @@ def test_the_report_shows_the_widest_run_and_names_the_rank(tmp_path):
     assert len(found.tables[0].rows) == 8
 
 
+def test_the_report_calls_runs_by_what_they_differ_in(tmp_path):
+    write(tmp_path, Job(planted={3: Planted(load=6.0)}), grad="fp16")
+    write(tmp_path, Job(), grad="fp32")
+    (said,) = section_of(tmp_path).notes
+    assert said.startswith("fp16 gradients: rank 3 (node0) is a straggler: ")
+
+
 def test_a_report_of_one_rank_has_no_such_section(tmp_path):
     write_sweep(tmp_path, [run_of()])
     assert section_of(tmp_path) is None
@@ -406,14 +414,14 @@ def test_the_rank_to_show_is_the_one_that_the_sentences_are_about():
         return {"id": name, "verdict": verdict, "mean_lateness_ms": late_ms, "batch_ms": batch_ms}
 
     on_time = row("a", "no", 90.0, 100.0)
-    small, large = row("b", stragglers.TOO_FEW, 30.0, 1000.0), row("c", stragglers.CHANCE, 20.0, 100.0)
-    assert stragglers.foremost([on_time]) is None
-    assert stragglers.foremost([on_time, small, large]) is large
-    named = row("d", stragglers.STRAGGLER, 3.0, 100.0)
-    assert stragglers.foremost([small, large, named]) is named
-    traced = row("e", stragglers.TOO_FEW, 2.0, 100.0) | {"told_by": of.BY_COLLECTIVES}
-    assert stragglers.foremost([named, traced]) is traced, "of the same rank: it tells the whole lateness"
-    assert stragglers.foremost([named, traced | {"rank": 5}]) is named
+    small, large = row("b", TOO_FEW, 30.0, 1000.0), row("c", CHANCE, 20.0, 100.0)
+    assert in_words.foremost([on_time]) is None
+    assert in_words.foremost([on_time, small, large]) is large
+    named = row("d", STRAGGLER, 3.0, 100.0)
+    assert in_words.foremost([small, large, named]) is named
+    traced = row("e", TOO_FEW, 2.0, 100.0) | {"told_by": of.BY_COLLECTIVES}
+    assert in_words.foremost([named, traced]) is traced, "of the same rank: it tells the whole lateness"
+    assert in_words.foremost([named, traced | {"rank": 5}]) is named
 
 
 # --- many ranks ---------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from analysis.measures.scaling.points import points_of
 from analysis.results import attributed
 from analysis.results.attributed import Groups, Question, groups_of_each
 from analysis.results.load import load
-from analysis.results.log import Failure, Log, in_counts
+from analysis.results.log import BOTH, Failure, Log, in_counts
 from analysis.results.study import Source, Study, Unusable
 from tests.analysis.synthetic import PYPROF_NAME, run_of, write_pyprof, write_sweep
 from tests.analysis.test_bad_results import sweep, truncate
@@ -153,8 +153,17 @@ def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_sai
     for log in logs:
         log.failed.append(Failure("run_0", "killed", "failed"))
         log.note("no peaks were measured")
+    logs[0].note("its clock is late", "run_0")
+    logs[1].note("its clock is late", "run_1")
+    logs[1].note("its clock is late", "run_2")
+    logs[1].note("they ran one after the other", side=BOTH)
     logs[0].add(logs[1], of_the_same)
-    assert len(logs[0].failed) == failed and logs[0].lines() == ["no peaks were measured"]
+    points = ["run_0"] if of_the_same else ["A: run_0", "B: run_0"]
+    assert [one.point for one in logs[0].failed] == points and len(points) == failed
+    assert logs[0].lines() == [
+        "no peaks were measured", "A: run_0: its clock is late", "B: 2 runs: its clock is late",
+        "they ran one after the other",
+    ]  # fmt: skip
 
 
 def asked(study: Study, sql: str) -> Iterator[tuple[Source, Groups]]:

@@ -455,6 +455,8 @@ def test_a_comparison_of_different_jobs_says_so_and_tests_nothing_of_a_few_steps
     said = " ".join(done.out.split())
     assert "not tested: 6 steps are too few; largest change" in said
     assert "difference shown" not in said
+    untested, *_ = compared.build(load(two), load(four)).summary
+    assert untested.text.startswith("two, four: a step takes") and "not tested: 6 steps" in untested.text
     assert (
         "a (two) and b (four) are different jobs: they differ in number of ranks (2, 4) and kernels (" in said
     )

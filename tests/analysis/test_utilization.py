@@ -130,6 +130,13 @@ def test_a_cpu_and_a_profiler_that_does_not_record_blocks_say_why_they_are_not_k
     assert "not available: a CPU has no multiprocessors" in ran.out
     section = {one.id: one for one in build(load(sweep)).sections}["utilization"]
     assert "a CPU has no multiprocessors" in section.notes[0]
+    # What is empty in every row is no column of the tables; data have it.
+    heads = [column.header for column in section.tables[0].columns]
+    assert not [head for head in heads if "util." in head or "occup." in head] and "speedup" in " ".join(
+        heads
+    )
+    assert "util. %" not in ran.out and "Speedup: " in ran.out and "are estimated" not in ran.out
+    assert "gpu_utilization_pct" in run(MODULE, sweep, "--format", "csv").csv[0]
 
 
 def test_without_a_run_on_one_gpu_there_is_no_speedup_and_a_line_says_so(tmp_path):

@@ -31,7 +31,9 @@ BASE = point(1, 100.0)
 
 
 def text(*rows: dict[str, Any]) -> str:
-    return " ".join(sentence.text for sentence in verdict(rows, [f"P = {row['world_size']}" for row in rows]))
+    return " ".join(
+        sentence.alone for sentence in verdict(rows, [f"P = {row['world_size']}" for row in rows])
+    )
 
 
 def test_no_run_is_said():
@@ -78,7 +80,7 @@ def test_in_strong_scaling_computing_is_blamed_on_the_small_batch_and_not_on_cor
     row |= {"scaling_efficiency_pct_low": 62.0, "scaling_efficiency_pct_high": 63.0}
     said = text(BASE | strong | {"batch": 32}, row)
     assert "Largest cause: computation with fewer images per rank, 30.0" in said
-    assert "a larger global batch size" in said and "clocks" not in said
+    assert "A larger global batch size" in said and "clocks" not in said
 
 
 @pytest.mark.parametrize("more", [{}, {"loader": "pytorch"}])
@@ -118,9 +120,9 @@ LOST_PCT = 37.5
         (
             "exposed_communication",
             "non-overlapped (exposed) communication",
-            "profile all ranks",
+            "Profile all ranks",
         ),
-        ("exposed_loader", "data loading", "more workers"),
+        ("exposed_loader", "data loading", "More workers"),
         ("compute", "computation", "the same cores"),
         ("exposed_copies", "memory copies", "need no copy"),
         ("idle", "idle time", "timeline"),
@@ -178,7 +180,7 @@ def test_parts_that_miss_the_loss_tell_no_cause(parts):
 def test_without_profiled_runs_the_wait_for_data_is_known():
     row = point(4, 160.0, load_ms=60.0, backward_ms=60.0)
     said = text(BASE, row)
-    assert "Data loading grew by 55 ms" in said and "more workers" in said
+    assert "Data loading grew by 55 ms" in said and "More workers" in said
 
 
 def test_strong_scaling_is_judged_by_the_share_of_a_batch():
@@ -378,7 +380,7 @@ def test_of_what_was_simulated_only_what_gains_is_advised():
         what_if("network=2x", 12.0, alpha_us=4.0),
     ]
     said = " ".join(one.text for one in verdict([BASE, row], ["a", "b"], gained))
-    assert "simulated on 8 ranks): 2x link bandwidth (+12 %), fp16 gradients (+9 %); or" in said
+    assert "simulated on 8 ranks: 2x link bandwidth (+12 %), fp16 gradients (+9 %). Or" in said
     assert "In simulation, the limit is link bandwidth." in said and "buckets" not in said
 
 
@@ -491,7 +493,7 @@ def test_gradients_of_16_bits_are_no_advice_where_they_were_measured(grad, advis
     row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0)) | {"grad": grad}
     said = text(BASE, row)
     assert "Largest cause: non-overlapped (exposed) gradient transfer" in said
-    assert "larger buckets (bucket_mb)" in said
+    assert "Larger buckets (bucket_mb)" in said
     assert ("fp16 gradients (grad)" in said) is advised
 
 

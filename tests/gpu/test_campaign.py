@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks import gpu, gpu_checks, gpu_parts
+from benchmarks.gpu_report import as_markdown
 from profiling.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +35,7 @@ def test_the_command_on_a_cpu(tmp_path):
     ours, bare = report["parts"]["speed"]["tables"][0]["rows"]
     assert ours[:1] + bare[:1] == ["scaleprof", "bare PyTorch"] and ours[1] > 0 and bare[1] > 0
     text = (tmp_path / "gpu.md").read_text()
-    assert text in done.stdout and f"| torch | {torch.__version__} |" in text
+    assert text in done.stdout and f"| PyTorch's build | {torch.__version__} |" in text
 
 
 def test_it_needs_nothing_but_the_standard_library_before_the_wheels_are_there():
@@ -103,7 +104,8 @@ def test_a_part_that_hangs_or_dies_costs_itself_alone_and_keeps_what_it_had(tmp_
     assert found["speed"]["why"] == "its process ended with exit code 1: no such speed"
     text = (tmp_path / "gpu.md").read_text()
     assert "- **not right**: too slow" in text
-    assert "failed, or with results that are not right: machine, correctness, speed, batches." in text
+    assert "- 2 of 4 parts done\n" in text and "- the time was too short for: --parts correctness\n" in text
+    assert "- failed, or with results that are not right: machine, correctness, speed, batches\n" in text
 
 
 def test_after_a_part_that_failed_the_others_have_a_new_process(tmp_path, campaign):
@@ -124,7 +126,17 @@ def test_where_no_part_can_begin_none_is_tried_again(tmp_path, campaign):
 def test_what_the_time_does_not_suffice_for_is_named(tmp_path, campaign):
     code, found = campaign("speed", minutes=0)
     assert code == 0 and found["speed"]["why"] == "the time was up"
-    assert "left out: the time was up" in (tmp_path / "gpu.md").read_text()
+    text = (tmp_path / "gpu.md").read_text()
+    assert "left out: the time was up" in text and "- the time was too short for: --parts speed\n" in text
+
+
+def test_a_part_of_which_something_took_too_long_is_to_be_done_again():
+    reasons = {"sweep": "it took more than 9 s", "studies": "the time was up", "loaders": "not installed"}
+    parts = {
+        name: {"question": "?", "status": "done", "left_out": {"x": why}} for name, why in reasons.items()
+    }
+    text = as_markdown({"command": "c", "started": "s", "wheels": {}, "parts": parts})
+    assert "- the time was too short for: --parts sweep,studies\n" in text
 
 
 def test_what_is_stopped_ends_its_processes_and_keeps_what_it_had(tmp_path):

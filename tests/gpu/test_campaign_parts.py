@@ -11,6 +11,8 @@ import torch
 from benchmarks import gpu_checks, gpu_commands, gpu_part, gpu_parts, gpu_rates
 from benchmarks.gpu import DONE, GRACE_S, PARTS, SO_FAR
 from benchmarks.gpu_part import ON_CPU, ON_GPU, OUT_OF_TIME, Part, command, that_fits
+from benchmarks.perturbation import steps_ms
+from jobs.run import make_run
 from jobs.sweep_file import expand, read_sweep
 from profiling.errors import UserError
 
@@ -190,6 +192,16 @@ def test_a_bare_command_has_little_of_the_environment(tmp_path, monkeypatch, cap
     name = a_module(tmp_path, monkeypatch, "import os; print('A_SECRET' in os.environ, 'PATH' in os.environ)")
     assert command([name], 60) == (0, "True True")
     assert command([name], 60, bare=True) == (0, "False True")
+
+
+def test_of_a_run_that_failed_the_log_is_printed(part, tmp_path, capsys):
+    nowhere = {"loader": "pytorch", "data": str(tmp_path / "nowhere")}
+    run = make_run({"model": "resnet18", "device": "cpu", **nowhere})
+    with pytest.raises(UserError, match=r"a run under none failed: scaleprof: error: .*nowhere") as error:
+        steps_ms(run, tmp_path / "run")
+    part.failed("none", error.value)
+    assert part.wrong == [f"none: {error.value}"]
+    assert "scaleprof: error:" in capsys.readouterr().err.partition("UserError: a run")[2].partition("\n")[2]
 
 
 class Commands:

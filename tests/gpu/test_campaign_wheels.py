@@ -3,7 +3,7 @@
 import zipfile
 from pathlib import Path
 
-from benchmarks import gpu, gpu_wheels
+from benchmarks import gpu_wheels
 
 
 def a_wheel(folder: Path, name: str, place: str = "", tag: str = "py3-none-any") -> None:
@@ -24,11 +24,11 @@ def a_wheel(folder: Path, name: str, place: str = "", tag: str = "py3-none-any")
 def test_wheels_are_unpacked_without_a_registry_and_once(tmp_path):
     for name in ("first_tiny", "second_tiny"):
         a_wheel(tmp_path / "wheels", name)
-    site, absent = gpu.install(tmp_path / "wheels", tmp_path / "work")
+    site, absent = gpu_wheels.install(tmp_path / "wheels", tmp_path / "work")
     assert absent == {} and site == (tmp_path / "work" / "site").resolve()
     assert {path.name for path in site.glob("*.py")} == {"first_tiny.py", "second_tiny.py"}
     (tmp_path / "wheels" / "first_tiny-1.0-py3-none-any.whl").unlink()
-    assert gpu.install(tmp_path / "wheels", tmp_path / "work") == (site, {}), "it is done once"
+    assert gpu_wheels.install(tmp_path / "wheels", tmp_path / "work") == (site, {}), "it is done once"
 
 
 def test_a_wheel_that_does_not_fit_is_named_and_costs_no_other(tmp_path):
@@ -36,7 +36,7 @@ def test_a_wheel_that_does_not_fit_is_named_and_costs_no_other(tmp_path):
     for name in ("dali", "codec"):  # both below nvidia/, as NVIDIA's are
         a_wheel(wheels, name, "nvidia/")
     a_wheel(wheels, "older", tag="cp27-none-any")
-    site, absent = gpu.install(wheels, tmp_path / "work")
+    site, absent = gpu_wheels.install(wheels, tmp_path / "work")
     assert list(absent) == ["older"] and "older" in absent["older"]
     assert {path.name for path in (site / "nvidia").iterdir()} == {"dali.py", "codec.py"}
 
@@ -45,7 +45,7 @@ def test_an_installation_that_was_interrupted_is_begun_again(tmp_path):
     a_wheel(tmp_path / "wheels", "tiny")
     (tmp_path / "work" / "site.partial").mkdir(parents=True)
     (tmp_path / "work" / "site.partial" / "tiny.py").write_text("HERE = ")
-    site, absent = gpu.install(tmp_path / "wheels", tmp_path / "work")
+    site, absent = gpu_wheels.install(tmp_path / "wheels", tmp_path / "work")
     assert absent == {} and (site / "tiny.py").read_text() == "HERE = 'tiny'"
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pickle
 import threading
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -32,8 +33,7 @@ def watch(monkeypatch):
     module = torch.nn.Module
     hooked = [
         (iterator, "__init__"), (iterator, "__next__"), (scaler, "step"), (torch.autograd, "backward"),
-        (Optimizer, "__init__"), (module, "compile"), (module, "_replicate_for_data_parallel"),
-        (module, "_compiled_call_impl"),
+        (Optimizer, "__init__"), (module, "compile"), (module, "_compiled_call_impl"),
     ]  # fmt: skip
     for place, name in hooked:
         monkeypatch.setattr(place, name, getattr(place, name))
@@ -307,27 +307,46 @@ def test_a_module_that_is_compiled_in_place_later_is_compiled_and_seen(watch, mo
     assert len(compiled) == 2 and (watched_process.stop().stages_ns[FORWARD] > 0).all()
 
 
-def test_a_replica_of_a_module_is_called_itself(watch):
-    """DataParallel makes one for each GPU, of all that the module has."""
+def copied(model: torch.nn.Module) -> torch.nn.Module:
+    """As libraries for meta-learning do."""
+    clone = model.__new__(type(model))
+    clone.__dict__ = {**model.__dict__, "_parameters": {}}
+    return clone
+
+
+@pytest.mark.parametrize("copy", [torch.nn.Module._replicate_for_data_parallel, copied])
+def test_a_copy_of_a_module_is_called_itself(watch, copy):
     watch(Wanted())
     model = torch.nn.Linear(3, 2)
     train(model, descent(model), 1)
-    replica = model._replicate_for_data_parallel()
-    replica.__dict__.update(weight=torch.zeros(2, 3), bias=None)
-    assert replica(torch.ones(1, 3)).tolist() == [[0, 0]]
+    copy_of_it = copy(model)
+    copy_of_it.__dict__.update(weight=torch.zeros(2, 3), bias=None)
+    assert copy_of_it(torch.ones(1, 3)).tolist() == [[0, 0]]
+
+
+def test_a_class_that_is_pickled_by_value_has_nothing_of_ours(watch):
+    watch(Wanted())
+    model = Training()
+    optimizer = descent(model)
+    for part in (model.net, model.unused):
+        train(part, optimizer, 1)
+    ours = vars(Training)["_compiled_call_impl"]
+    assert callable(model._compiled_call_impl) and pickle.loads(pickle.dumps(ours)) is None  # noqa: S301
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_modules_that_are_not_finished_are_no_fault_of_the_program(watch):
     watched_process = watch(Wanted())
-    half_made = torch.nn.Linear.__new__(torch.nn.Linear)
+    half_made, bare = torch.nn.Linear.__new__(torch.nn.Linear), torch.nn.Module()
+    bare.weight = torch.nn.Parameter(torch.ones(9))
     model = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 2), "lazy": torch.nn.LazyLinear(2)})
     optimizer = descent(model["used"])
     for _ in DataLoader(torch.ones(3, 3), 1):
         passes(model["used"])
         optimizer.step()
     assert len(watched_process.stop()) == 3 and facts_of(model).parameters == 8
-    del half_made
+    assert torch.nn.Module._compiled_call_impl is None and torch.nn.Linear(3, 2)(torch.ones(3)).shape == (2,)
+    del half_made, bare
 
 
 def images_of(loader: DataLoader, watched_process: Watch) -> tuple[list[int], list[str]]:

@@ -247,6 +247,13 @@ def test_nsys_that_ends_before_it_starts_anything_is_started_again(tmp_path, fak
     assert pq.read_table(tmp_path / "run/rank_0000/markers.parquet").num_rows == 12
 
 
+def test_nsys_that_never_starts_anything_ends_with_its_exit_code_and_a_line(tmp_path, fake, capfd):
+    fake("nsys", "sys.exit(134)")
+    assert main(["--tool", "nsys", "--out", str(tmp_path / "run"), "--", "-c", "pass"]) == 134
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[-1] == "scaleprof: nsys ended before it had started anything, 4 times (exit code 134)"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import OF_A_RUN, RANK, TELLING, Column, Metric, Rows, columns, fields, telling
+from analysis.measures.anatomy.rows import STEPS_OF_RANKS
 from analysis.measures.anatomy.traces import RunTrace, trace_of
 from analysis.measures.tau import messages
 from analysis.results.matching import Calls, Matched
@@ -48,7 +49,7 @@ METRICS = (
         "clock_residual_us",
         "remaining error of the alignment of the ranks' clocks (aligned at the ends of collectives)",
     ),
-    Metric("attributed_batches", "number of steps averaged, over all ranks"),
+    Metric("attributed_batches", STEPS_OF_RANKS),
 )
 COLUMNS = {
     "Columns: id, the fields of the run, then (rank with --by rank), per step and rank:": (RANK, *METRICS),
@@ -252,6 +253,25 @@ def _bandwidth(
     bus = figures["algbw_gb_per_s"] * bus_factor(kind, ranks)
     bound = measured.get(ranks)
     return {"busbw_gb_per_s": bus, "busbw_of_measured_pct": 100 * bus * 1e9 / bound if bound else None}
+
+
+def no_bandwidth(rows: Rows) -> list[str]:
+    """Why a row has no bandwidth, or none to compare it with: lines for below the table."""
+    lines = []
+    if unknown := [row for row in rows if row.get("busbw_gb_per_s") is None]:
+        whys = {
+            "the profiler did not record the bytes of its calls": "mbyte_per_batch",
+            "transfer is not known: not all ranks recorded the same collectives": "transfer_ms",
+        }
+        said = [why for why, name in whys.items() if any(row.get(name) is None for row in unknown)]
+        lines.append(f"No busbw (-): {'; or '.join(said) or 'its calls moved nothing, or took no time'}.")
+    known = [row for row in rows if row.get("busbw_gb_per_s") is not None]
+    if any(row.get("busbw_of_measured_pct") is None for row in known):
+        lines.append(
+            "No % of measured (-): no allreduce of as many ranks was measured at the start of the sweep, on "
+            "one node (of traces never)."
+        )
+    return lines
 
 
 CAPTION = (

@@ -23,6 +23,7 @@ from analysis.measures.anatomy.divide import BESIDE, EVERY, PARTS, STAGES, WITHI
 from analysis.measures.anatomy.traces import Anatomy, anatomy_of, traces_of
 from analysis.results.study import A_STEP, RECORDING, Source, Study
 
+STEPS_OF_RANKS = "steps averaged, each counted once for every rank that recorded it"
 LEVELS = {
     "rank": RANK,
     "batch_index": BATCH,
@@ -74,7 +75,7 @@ _PRIORITIES = {
     "loader_copies": 0, "compute": 2, "exposed_communication": 2, "idle": 2,
 }  # fmt: skip
 METRICS = (
-    Metric("attributed_batches", "number of steps averaged, over all ranks", "steps"),
+    Metric("attributed_batches", STEPS_OF_RANKS, "steps x\nranks"),
     Metric(
         "wall_ms",
         "duration of a recorded step, mean over steps and ranks: sum of the parts (batch_ms of "

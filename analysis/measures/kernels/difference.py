@@ -1,9 +1,10 @@
 """Which kernels make one run's batch longer than another's?
 
-Every kernel that either run has is in one of five kinds: slower, faster, new, gone, same. Their differences
-add up to that of all kernels. A batch's wall time is the time of its kernels, less what runs at once (of two
-kernels in the same microsecond one counts), plus the time in which none runs: so these add up to the
-difference of the batch.
+A kernel's difference has two parts, which add up to it (:func:`effects`): of other numbers of calls, and of
+other durations per call. The larger one says which of the :data:`KINDS` a kernel is: one that is called more
+often is not slower. The differences of the kinds add up to that of all kernels. A batch's wall time is the
+time of its kernels, less what runs at once (of two kernels in the same microsecond one counts), plus the time
+in which none runs: so these add up to the difference of the batch.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,17 +26,39 @@ from profiling.errors import UserError
 from profiling.workers import in_threads
 
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
-KINDS = ("slower", "faster", "new", "gone", "same")
+KINDS = ("slower", "faster", "more calls", "fewer calls", "new", "gone", "same")
 ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "step"
 FIGURES = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
 _RATIO = Metric("b_to_a", "b divided by a")
+# They add up to difference_ms.
+_EFFECTS = (
+    Metric(
+        "by_calls_ms",
+        "part of the difference that the number of calls makes: b's calls minus a's, times the mean of both "
+        "durations per call (new and gone kernels: all of it)",
+        "by calls\nms",
+        show=signed(3),
+    ),
+    Metric(
+        "by_duration_ms",
+        "part that the duration per call makes: b's minus a's, times the mean of both numbers of calls",
+        "by duration\nms",
+        show=signed(3),
+    ),
+)
 METRICS = {
     "duration": (
         Metric("a_ms_per_batch", "time per step in A", "a, ms/\nstep"),
         Metric("b_ms_per_batch", "time per step in B", "b, ms/\nstep"),
         _RATIO,
         Metric("difference_ms", "b minus a", "b - a\nms", show=signed(3)),
-        Metric("change", "slower, faster, new, gone, same", text=True),
+        *_EFFECTS,
+        Metric(
+            "change",
+            "slower, faster: calls take longer or shorter; more calls, fewer calls: their number makes the "
+            "larger part of the difference; new, gone; same: within 1 %",
+            text=True,
+        ),
         Metric("a_calls_per_batch", "launches per step in A", "a, calls/\nstep", places=1),
         Metric("b_calls_per_batch", "launches per step in B", "b, calls/\nstep", places=1),
     ),
@@ -48,14 +71,15 @@ METRICS = {
 SUMMARY_METRICS = (
     Metric(
         "change",
-        "slower, faster, new, gone and same sum to all kernels; adding the time that concurrent kernels "
-        "share (run at once) and the time without a kernel (no kernel runs) gives the step",
+        "slower to same sum to all kernels; adding the time that concurrent kernels share (run at once) and "
+        "the time without a kernel (no kernel runs) gives the step",
         text=True,
     ),
     Metric("kernels", "number of kernels", "kernels"),
     Metric("a_ms", "time per step in A", "a, ms/\nstep"),
     Metric("b_ms", "time per step in B", "b, ms/\nstep"),
     Metric("difference_ms", "b minus a", "b - a\nms", show=signed(3)),
+    *_EFFECTS,
 )
 
 
@@ -132,6 +156,7 @@ def rows(a: Side, b: Side, metric: str = "duration", by: Sequence[str] = DEFAULT
         }
         if metric == "duration":
             row["difference_ms"] = (other or 0.0) - (one or 0.0)
+            row["by_calls_ms"], row["by_duration_ms"] = effects(of_a, of_b)
             row["change"] = change(of_a, of_b)
             row["a_calls_per_batch"] = of_a["calls_per_batch"] if of_a else None
             row["b_calls_per_batch"] = of_b["calls_per_batch"] if of_b else None
@@ -154,7 +179,26 @@ def change(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> st
     one, other = of_a["ms_per_batch"], of_b["ms_per_batch"]
     if abs(other - one) <= SAME * one:
         return "same"
-    return "slower" if other > one else "faster"
+    # The larger of the two has the sign of the difference.
+    by_calls, by_duration = effects(of_a, of_b)
+    if abs(by_calls) > abs(by_duration):
+        return "more calls" if by_calls > 0 else "fewer calls"
+    return "slower" if by_duration > 0 else "faster"
+
+
+def effects(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> tuple[float, float]:
+    """What other numbers of calls and other durations per call make of a kernel's difference, ms a batch.
+
+    Each is weighted by the mean of both sides (as in Marshall and Edgeworth's index numbers), so that the two
+    add up to the difference, and from B to A have the other sign. A kernel that one side lacks is a matter of
+    calls alone.
+    """
+    if of_a is None or of_b is None:
+        return (of_b["ms_per_batch"] if of_b else 0.0) - (of_a["ms_per_batch"] if of_a else 0.0), 0.0
+    (calls_a, each_a), (calls_b, each_b) = (
+        (row["calls_per_batch"], row["ms_per_batch"] / row["calls_per_batch"]) for row in (of_a, of_b)
+    )
+    return (calls_b - calls_a) * (each_a + each_b) / 2, (each_b - each_a) * (calls_a + calls_b) / 2
 
 
 # --- the total ----------------------------------------------------------------------------------------
@@ -171,17 +215,18 @@ def summary(rows: Rows, a: Side, b: Side) -> Rows:
     once = (a.busy_ms - whole["a_ms"], b.busy_ms - whole["b_ms"])
     none = (a.wall_ms - a.busy_ms, b.wall_ms - b.busy_ms)
     for name, (one, other) in ((AT_ONCE, once), (NO_KERNEL, none), (BATCH, (a.wall_ms, b.wall_ms))):
-        totals.append(
-            {"change": name, "kernels": None, "a_ms": one, "b_ms": other, "difference_ms": other - one}
-        )
+        totals.append({
+            "change": name, "kernels": None, "a_ms": one, "b_ms": other, "difference_ms": other - one,
+            "by_calls_ms": None, "by_duration_ms": None,
+        })  # fmt: skip
     return totals
 
 
 def _sum(name: str, of_kind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     of_kind = list(of_kind)
     one, other = (sum(row[f"{side}_ms_per_batch"] or 0.0 for row in of_kind) for side in "ab")
-    difference = sum(row["difference_ms"] for row in of_kind)
-    return dict(zip(names_of(SUMMARY_METRICS), (name, len(of_kind), one, other, difference), strict=True))
+    sums = (sum(row[name] for row in of_kind) for name in ("difference_ms", "by_calls_ms", "by_duration_ms"))
+    return dict(zip(names_of(SUMMARY_METRICS), (name, len(of_kind), one, other, *sums), strict=True))
 
 
 # --- the terminal -------------------------------------------------------------------------------------
@@ -202,6 +247,8 @@ def parts(shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Col
         "a_ms_per_batch",
         "b_ms_per_batch",
         "difference_ms",
+        "by_calls_ms",
+        "by_duration_ms",
         "a_calls_per_batch",
         "b_calls_per_batch",
     )

@@ -11,6 +11,7 @@ from analysis.measures.batches.series import STAGES, all_series
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.scaling.compare_rows import Key, Values, rows, telling
 from analysis.measures.scaling.points import point_fields
+from analysis.results.log import BOTH
 from analysis.results.study import Source, Study
 from profiling.errors import UserError
 
@@ -118,7 +119,7 @@ def _note_alone(study: Study, alone: Sequence[Sequence[str]], paths: tuple[Path,
     for path, names in zip(paths, alone, strict=True):
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         if names:
-            study.note(f"only in {path}, so not compared: {', '.join(names[:MOST_NAMED])}{more}")
+            study.note(f"only in {path}, so not compared: {', '.join(names[:MOST_NAMED])}{more}", side=BOTH)
 
 
 def _no_batch(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
@@ -153,7 +154,8 @@ def _note_if_apart(a: Study, b: Study) -> None:
     if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):
         b.note(
             "all runs of one side came before those of the other, so drift of the machine looks like a "
-            "difference; alternate the runs to rule this out"
+            "difference; alternate the runs to rule this out",
+            side=BOTH,
         )
 
 
@@ -162,4 +164,4 @@ def _note_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None
     names = [sorted({device for run in study.of_kind("run") for device in run.devices}) for study in (a, b)]
     if all(names) and names[0] != names[1]:
         ran = [f"{path} ran on {' and '.join(of)}" for path, of in zip(paths, names, strict=True)]
-        b.note(f"{', '.join(ran)}: differences may come from the devices")
+        b.note(f"{', '.join(ran)}: differences may come from the devices", side=BOTH)

@@ -193,6 +193,7 @@ def _verdict(a: _Figure, b: _Figure) -> str:
         return NOT_SHOWN
     if math.isnan(a.low) or math.isnan(b.low):
         counts = f"{a.steps} and {b.steps} steps are" if a.steps != b.steps else f"{a.steps} steps are"
+        counts = "1 step is" if a.steps == b.steps == 1 else counts
         return f"not tested: {counts} too few"
     return SLOWER if b.low > a.high else FASTER if b.high < a.low else NOT_SHOWN
 

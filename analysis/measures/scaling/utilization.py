@@ -1,5 +1,6 @@
 """How busy was each GPU, and what did more of them gain?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,15 +14,17 @@ from analysis.display.metrics import (
     OF_A_RUN,
     RANK,
     TELLING,
-    Column,
     Metric,
     Rows,
     columns,
     fields,
+    filled,
     telling,
 )
+from analysis.display.terminal import Part
 from analysis.measures.batches.overlap import Intervals, covered, length, union
 from analysis.measures.scaling import figures
+from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
 from analysis.measures.scaling.points import points_of
 from analysis.results.query import note_left_out, untimed_launches
 from analysis.results.study import Source, Study, reading
@@ -284,10 +287,17 @@ def _speedups(study: Study) -> dict[str, dict[str, Any]]:
     return by_run
 
 
-CAPTION = (
-    "Values cover the time of recorded steps. SM efficiency and occupancy are estimated from the size of "
-    "each launch. Speedup: images/s relative to one GPU, from the slowest rank's time."
-)
+# What is said of a column below the table, where a row has it.
+_EXPLAINED = {
+    "sm_efficiency_pct": "SM efficiency and occupancy are estimated from the size of each launch.",
+    "speedup": "Speedup: images/s relative to one GPU, from the slowest rank's time.",
+}
+
+
+def caption(rows: Rows) -> str:
+    """What stands below the table: of the columns that it has."""
+    explained = (text for name, text in _EXPLAINED.items() if any(row.get(name) is not None for row in rows))
+    return " ".join(["Values cover the time of recorded steps.", *explained])
 
 
 def columns_of() -> list[Metric]:
@@ -295,11 +305,18 @@ def columns_of() -> list[Metric]:
     return [*OF_A_RUN[:-1], *METRICS]
 
 
-def shown(rows: Rows) -> list[Column]:
-    """The tables' columns."""
+def part(some: Rows, every: Rows, title: str, lines: Sequence[str]) -> Part:
+    """The table, without empty columns: a CPU has no multiprocessors, and a trace no images/s.
+
+    Args:
+        some: the rows of ``every`` that are shown.
+        lines: below it.
+    """
     left_out = ("device_name", "attributed_batches", "profiled_ms", "unknown")
     wanted = [metric for metric in METRICS if metric.name not in left_out]
-    return columns([*fields(telling(rows, TELLING)), *wanted])
+    shown = [without_unusable_intervals(row) for row in some]
+    columns_shown = filled(columns([*fields(telling(every, TELLING)), *wanted]), shown)
+    return Part(title, shown, columns_shown, "\n".join([*lines, *open_intervals(shown)]))
 
 
 def notes_of(rows: Rows) -> list[str]:

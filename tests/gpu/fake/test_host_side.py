@@ -230,3 +230,18 @@ def test_a_launcher_sees_the_gpus_that_ranks_take_with_and_without_nvml(no_nvml)
     variables = {"FAKE_NVML_NO": 1} if no_nvml else {}
     code = "from jobs.machine import this_machine as here; print(len(here().gpus), here().capability)"
     assert run("-c", code, FAKE_GPUS=2, FAKE_CC=90, **variables) == (0, "2 (9, 0)\n")
+
+
+@pytest.mark.wide
+def test_parts_of_the_campaign_are_done_on_a_gpu(tmp_path):
+    """What they find is wrong, since nothing is computed; that they are done is what the day needs."""
+    parts = "machine,correctness,markers,host,counters"
+    code, said = run("-m", "benchmarks.gpu", "--minutes", 30, "--parts", parts, "--out", tmp_path)
+    found = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    assert code == 1 and [part["status"] for part in found.values()] == ["done"] * 5, said
+    checks = {row[0]: row[3] for row in found["correctness"]["tables"][0]["rows"]}
+    assert checks["loss, fp32, against a CPU's fp32"] == "NO"
+    assert (
+        checks["labels of pytorch that differ"] == checks["out of memory, and no line that says so"] == "yes"
+    )
+    assert not any("Error" in what for what in found["correctness"]["wrong"]), found["correctness"]["wrong"]

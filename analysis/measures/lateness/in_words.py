@@ -1,0 +1,85 @@
+"""What is said of who is slow: which of several runs' ranks is shown, and in which words?"""
+
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Any
+
+from analysis.display.metrics import Rows
+from analysis.display.numbers import digits
+from analysis.measures.lateness.lateness import BY_COLLECTIVES, BY_STAGES, LATE_SHARE
+from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW
+from jobs.run_fields import fields_of, own_names
+
+# What two runs' rows of one rank, in one configuration on as many ranks, agree in.
+_OF_A_RANK = ("rank", *fields_of("workload", "size"))
+
+
+def foremost(rows: Rows) -> dict[str, Any] | None:
+    """Of several runs' ranks the one to show: a straggler, else the latest; None: nobody is late.
+
+    Of a rank's runs in one configuration that whose collectives tell the whole lateness: stages give a lower
+    bound of it, which in a long run may be the larger number.
+    """
+    named = [row for row in rows if row["verdict"] == STRAGGLER]
+    late = named or [row for row in rows if row["verdict"] in (CHANCE, TOO_FEW) and is_late(row)]
+    latest = max(late, key=_share, default=None)
+    if latest is None:
+        return None
+    ever = [row for row in rows if row["verdict"] in (STRAGGLER, CHANCE, TOO_FEW) and is_late(row)]
+    its = [
+        row
+        for row in ever
+        if all(row.get(name) == latest.get(name) for name in (*_OF_A_RANK, *own_names(row, latest)))
+    ]
+    return max([row for row in its if row.get("told_by") == BY_COLLECTIVES] or [latest], key=_share)
+
+
+def is_late(row: Mapping[str, Any]) -> bool:
+    """Whether the others waited for a rank for long enough, in the mean over the steps."""
+    return bool(row["mean_lateness_ms"] >= LATE_SHARE * row["batch_ms"])
+
+
+def _share(row: dict[str, Any]) -> float:
+    return float(row["mean_lateness_ms"] / row["batch_ms"])
+
+
+def sentences(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("id")) -> list[str]:
+    """The named ranks in words, a line each; one line if there is none, and what speaks against late ones.
+
+    Args:
+        name: what a row's run is called.
+    """
+    named = [row for row in rows if row["verdict"] == STRAGGLER]
+    if not named:
+        most = foremost(rows)
+        if most is None:
+            return [_nobody_late(rows)]
+        late = (
+            f"Largest lateness in {name(most)}: {_rank_in_words(most)}, "
+            f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['judged_batches']})"
+        )
+        if most["verdict"] == TOO_FEW:
+            return [f"Too few steps to tell whether a rank is a straggler. {late}."]
+        return [f"No stragglers. {late}, which may be chance."]
+    return [
+        f"{name(row)}: {_rank_in_words(row)} is a straggler: "
+        f"{'at least ' if row['told_by'] == BY_STAGES else ''}{digits(row['mean_lateness_ms'], 3)} ms late "
+        f"per step, late in {row['late_pct']:.0f} % of the steps. Likely cause: {row['cause']}: "
+        f"{row['evidence']}."
+        for row in named
+    ]
+
+
+def _nobody_late(rows: Rows) -> str:
+    """What is said where no rank is late: nothing can repeat in a few steps."""
+    steps = {row["id"]: row["judged_batches"] for row in rows if row["verdict"] == TOO_FEW}
+    runs = len({row["id"] for row in rows})
+    if len(steps) == runs:
+        return f"Too few steps ({max(steps.values())}) to tell whether a rank is a straggler."
+    few = f" {len(steps)} of {runs} runs: too few steps to tell." if steps else ""
+    return f"No stragglers: no rank repeatedly delayed the others.{few}"
+
+
+def _rank_in_words(row: Mapping[str, Any]) -> str:
+    """``rank 3 (node0)``, and ``rank 3`` where its host is not known."""
+    return f"rank {row['rank']} ({row['node']})" if row["node"] else f"rank {row['rank']}"

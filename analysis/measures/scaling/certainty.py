@@ -1,0 +1,147 @@
+"""How sure are the figures of analysis.scaled? Which intervals are usable, and are there enough runs?"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.display.metrics import CONFIDENCE, Rows
+from analysis.measures.scaling import figures, use
+
+# An interval that reaches beyond so many times its value, or below that fraction of it, does not even tell
+# the order of magnitude. Two runs of which one takes more than 1.5 times as long as the other have such an
+# interval; of three runs the longest takes more than 5 times as long as the shortest.
+WIDEST_FACTOR = 10.0
+OPEN = (-math.inf, math.inf)  # the ends of an interval that is not usable, in a row that is shown
+# A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
+WIDEST_INTERVAL_PCT = 40.0
+# What costs less than this of a batch (percentage points) is not worth a sentence ...
+LEAST_PCT = 2.5
+# ... or than this where points ran once, so that nobody knows how much runs differ.
+LEAST_UNREPEATED_PCT = 5.0
+# What makes up less than this share of what is lost is not what limits scaling.
+LIMITING_SHARE = 0.25
+
+_EFFICIENCY, _LOSS = "scaling_efficiency_pct", "loss_pct"
+# All are above 0 but what is lost, which is as sure as the efficiency that it is the rest of.
+_POSITIVE = tuple(
+    metric.name
+    for metric in (*figures.METRICS, *use.METRICS)
+    if metric.interval == CONFIDENCE and metric.name != _LOSS
+)
+
+
+# --- intervals that are shown ---------------------------------------------------------------------------
+
+
+def without_unusable_intervals(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of analysis.scaled as tables, charts and sentences show it; data keep the row itself.
+
+    The ends of an interval that is not usable are :data:`OPEN`.
+    """
+    shown = dict(row)
+    for name in _POSITIVE:
+        if not _is_usable(row, name):
+            shown[f"{name}_low"], shown[f"{name}_high"] = OPEN
+    if not _is_usable(row, _EFFICIENCY) and _LOSS in row:
+        shown[f"{_LOSS}_low"], shown[f"{_LOSS}_high"] = OPEN
+    return shown
+
+
+def _is_usable(row: Mapping[str, Any], name: str) -> bool:
+    """Whether the interval of a figure tells its order of magnitude; also of a figure without one."""
+    value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    if value is None or low is None or high is None or math.isnan(low) or math.isnan(high):
+        return True
+    return bool(high <= WIDEST_FACTOR * value and low >= value / WIDEST_FACTOR)
+
+
+def has_open_interval(row: Mapping[str, Any]) -> bool:
+    """Whether a row that is shown has an interval that is not usable."""
+    return any(name.endswith("_high") and value == math.inf for name, value in row.items())
+
+
+def open_intervals(shown: Rows) -> list[str]:
+    """The line that explains ``[?]`` below a table; nothing where no row has it.
+
+    Args:
+        shown: of :func:`without_unusable_intervals`.
+    """
+    rows = [row for row in shown if has_open_interval(row)]
+    if not rows:
+        return []
+    counts = sorted({int(row["repetitions"]) for row in rows if row.get("repetitions")})
+    runs = f" ({' or '.join(map(str, counts))} runs)" if counts else ""
+    return [
+        f"[?]: no usable interval{runs}. Runs differ so much that the true value may be "
+        f"{WIDEST_FACTOR:g} times as high or as low: repeat the runs."
+    ]
+
+
+# --- whether there are enough runs ------------------------------------------------------------------------
+
+
+def lost_pct(row: Mapping[str, Any]) -> float:
+    """Percentage points that are lost to scaling."""
+    return 100 - float(row[_EFFICIENCY])
+
+
+def half_width_pct(row: Mapping[str, Any]) -> float:
+    """Of the interval of the scaling efficiency, percentage points; NaN without one."""
+    low, high = row.get(f"{_EFFICIENCY}_low"), row.get(f"{_EFFICIENCY}_high")
+    return math.nan if low is None or high is None else (float(high) - float(low)) / 2
+
+
+def least_pct(row: Mapping[str, Any]) -> float:
+    """Percentage points from which on a loss, or a part of it, exceeds the spread between identical runs."""
+    half = half_width_pct(row)
+    return LEAST_UNREPEATED_PCT if math.isnan(half) else max(LEAST_PCT, half)
+
+
+def leading(scaled: Rows) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """(the best and the worst configuration on the most ranks, the one whose loss is to be explained).
+
+    The most ranks matter most; what is lost on fewer only is still lost.
+
+    Args:
+        scaled: one or more rows of configurations that are compared with one of fewer ranks.
+    """
+    largest = max(row["world_size"] for row in scaled)
+    widest = sorted((row for row in scaled if row["world_size"] == largest), key=lost_pct)
+    best, worst = widest[0], widest[-1]
+    lowest = max(scaled, key=lost_pct)
+    enough = max(least_pct(worst), LIMITING_SHARE * lost_pct(lowest))
+    return best, worst, worst if lost_pct(worst) >= enough else lowest
+
+
+def is_unsure(row: Mapping[str, Any]) -> bool:
+    """Whether identical runs differ too much for the efficiency of a row to mean anything."""
+    return 2 * half_width_pct(row) > WIDEST_INTERVAL_PCT
+
+
+def too_few_runs(rows: Rows) -> str:
+    """That there are too few runs for the figures which matter most; empty: there are enough.
+
+    Report and terminal begin with it.
+
+    Args:
+        rows: of analysis.scaled.
+    """
+    scaled = [row for row in rows if row.get("base_world_size") and _is_scaled(row)]
+    unsure = [row for row in leading(scaled) if is_unsure(row)] if scaled else []
+    if not unsure:
+        return ""
+    return (
+        f"Not enough runs: identical runs differ so much that {_how_wide(unsure)}. Was the machine busy? "
+        "Repeat them (repetitions) with more steps (batches) on an otherwise idle machine."
+    )
+
+
+def _is_scaled(row: Mapping[str, Any]) -> bool:
+    return row["world_size"] is not None and row["world_size"] != row["base_world_size"]
+
+
+def _how_wide(unsure: Sequence[Mapping[str, Any]]) -> str:
+    if any(not _is_usable(row, _EFFICIENCY) for row in unsure):
+        return "there is no usable 95 % confidence interval"
+    widest = 2 * max(map(half_width_pct, unsure))
+    return f"a 95 % confidence interval spans {widest:.0f} percentage points"

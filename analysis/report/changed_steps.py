@@ -1,0 +1,183 @@
+"""What of a step changed between two sets of runs: which parts, stages and kernels?
+
+What differs beyond chance is what :mod:`analysis.measures.scaling.compared` finds; nothing is tested here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from analysis.display import plots
+from analysis.display.metrics import CONFIGURATION, NOMINAL, Metric, Rows, columns
+from analysis.display.numbers import signed
+from analysis.display.terminal import Part
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.divide import EVERY, PARTS, finest
+from analysis.measures.scaling.compare_rows import Key
+from analysis.report.base import Content
+from analysis.report.encoded import bar_chart
+from analysis.report.per_point import named
+from analysis.report.render import Chart
+from analysis.report.scaling import anatomy_of_points
+from analysis.report.sides import (
+    Sides,
+    by_key,
+    fields_of,
+    key_of,
+    rows_of_family,
+    with_names,
+    with_names_of_points,
+)
+from analysis.report.views import as_view, facts
+from profiling.errors import UserError
+
+TOP_KERNELS = 15  # of a configuration, that changed most
+_PARTS = (
+    CONFIGURATION,
+    Metric("a_wall_ms", "recorded step in A, mean over steps, ranks and runs", "step A\nms"),
+    Metric("b_wall_ms", "the same in B", "step B\nms"),
+    Metric("difference_ms", "B minus A", "B - A\nms", show=signed(2)),
+)
+_KERNELS = (
+    CONFIGURATION,
+    Metric("figure", "kernel and its direction", "kernel", text=True),
+    Metric("a", "time per step and rank in A; 0: A has no such kernel", "A, ms\nper step"),
+    Metric("b", "time per step and rank in B; 0: B has no such kernel", "B, ms\nper step"),
+    Metric("difference_ms", "B minus A", "B - A\nms", show=signed(3)),
+    Metric("effect_pct", "b divided by a, minus 1", "change\n%", NOMINAL, places=1),
+    Metric("verdict", "of analysis.compare; new: only in B; gone: only in A", text=True),
+)
+_STAGES = (
+    CONFIGURATION,
+    Metric("figure", "stage of a step", "stage", text=True),
+    Metric("a", "median in A, over its runs", "A\nms"),
+    Metric("b", "median in B, over its runs", "B\nms"),
+    Metric("effect_pct", "b divided by a, minus 1", "change\n%", NOMINAL, places=1),
+    Metric("verdict", "of analysis.compare", text=True),
+)
+
+
+# --- parts --------------------------------------------------------------------------------------------------
+
+
+def part_changes(sides: Sides) -> Rows:
+    """A row for each configuration that both have profiled runs of: what grew, what shrank, in ms."""
+    across = sides.compared.across
+    before, after = (by_key(anatomy_of_points(context.study), across) for context in (sides.a, sides.b))
+    rows = []
+    for key, of_b in after.items():
+        if of_a := before.get(key):
+            walls = {"a_wall_ms": of_a["wall_ms"], "b_wall_ms": of_b["wall_ms"]}
+            grew = {f"{name}_ms": ms for name, ms in _grew(of_a, of_b).items()}
+            total = {"difference_ms": of_b["wall_ms"] - of_a["wall_ms"]}
+            rows.append({**fields_of(of_b), "facts": facts(of_b, sides.factors), **walls, **total, **grew})
+    if not rows:
+        raise UserError("no configuration has profiled runs on both sides")
+    return with_names(rows, sides)
+
+
+def _grew(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, float]:
+    """Part -> by how much it is longer in B; split as far as both are."""
+    of_a, of_b = (finest({name: row[f"{name}_ms"] for name in EVERY}) for row in (a, b))
+    if set(of_a) != set(of_b):
+        of_a, of_b = ({name: float(row[f"{name}_ms"]) for name in PARTS} for row in (a, b))
+    return {name: of_b[name] - of_a[name] for name in of_a}
+
+
+def parts(sides: Sides) -> Content:
+    rows = part_changes(sides)
+    frame = named(
+        [{name: value for name, value in row.items() if name != "facts"} for row in rows], sides.factors
+    )
+    label = "Growth of each part of a step from A to B, in milliseconds"
+    chart = bar_chart(
+        sides.b, "changed-parts", frame, plots.PART_COLOURS, "Growth of a step, B minus A", label
+    )
+    grown = [metric for metric in anatomy.METRICS if any(metric.name in row for row in rows)
+             and metric.name.removesuffix("_ms") in plots.PART_COLOURS]  # fmt: skip
+    view = as_view(Part("", rows, columns((*_PARTS, *grown))), "changed-parts-table", sides.factors)
+    text = (
+        "B minus A, ms per step, of profiled runs: mean over steps, ranks and runs. Parts that grew are "
+        "positive, parts that shrank negative; they sum to the difference of the recorded step. Profiled "
+        "runs are few: these differences say where to look and have no verdict; the stages below have one."
+    )
+    return Content(text, [chart], [view], finding=_largest_part(rows))
+
+
+def _largest_part(rows: Rows) -> str:
+    """The part that changed most in the configuration of most ranks."""
+    most = max(rows, key=lambda row: (row["nodes"] * row["gpus_per_node"], abs(row["difference_ms"])))
+    parts = {name: most[f"{name}_ms"] for name in plots.PART_COLOURS if f"{name}_ms" in most}
+    ordered = sorted(parts.items(), key=lambda part: -abs(part[1]))
+    largest = [f"{name.replace('_', ' ')} {ms:+.2f} ms" for name, ms in ordered[:2]]
+    return (
+        f"A recorded step changes by {most['difference_ms']:+.2f} ms, of which {' and '.join(largest)} "
+        f"({most['configuration']})."
+    )
+
+
+# --- stages -------------------------------------------------------------------------------------------------
+
+
+def stages(sides: Sides) -> Content:
+    rows = with_names_of_points(rows_of_family("stages", sides), sides)
+    if not rows:
+        raise UserError("neither side has unprofiled runs")
+    view = as_view(Part("", rows, columns(_STAGES)), "changed-stages-table", sides.factors)
+    text = "Stages of a step in unprofiled runs, with the verdicts of analysis.compare."
+    sure = [row for row in rows if row["judged"] in ("slower", "faster")]
+    finding = "No stage is longer or shorter beyond chance."
+    if all(row["judged"] == "too few runs" for row in rows):
+        finding = "Too few runs to tell whether a stage changed."
+    if sure:
+        most = max(sure, key=lambda row: abs(row["b"] - row["a"]))
+        finding = (
+            f"Largest change beyond chance: {most['figure'].removesuffix('_ms')} "
+            f"{most['b'] - most['a']:+.3g} ms ({most['configuration']})."
+        )
+    return Content(text, tables=[view], finding=finding)
+
+
+# --- kernels ------------------------------------------------------------------------------------------------
+
+
+def kernel_changes(sides: Sides) -> Rows:
+    """The kernels that changed most, a row each; those that only one side has, too."""
+    rows = [{**row, "difference_ms": row["b"] - row["a"]} for row in rows_of_family("kernels", sides)]
+    both = {key for key, _ in sides.compared.by_configuration("kernels")}
+    sources = by_key([source.fields for source in sides.b.study.sources], sides.compared.across)
+    for verdict, here, there in (("gone", "a", "b"), ("new", "b", "a")):
+        values, others = getattr(sides.compared, here), getattr(sides.compared, there)
+        for (key, family, figure), of_runs in values.items():
+            if family == "kernels" and key in both and (key, family, figure) not in others:
+                ms = float(pd.Series(of_runs).median())
+                fields = sources[key]
+                rows.append({
+                    **fields_of(fields), "facts": facts(fields, sides.factors), "figure": figure, here: ms,
+                    there: 0.0, "difference_ms": ms if here == "b" else -ms, "judged": verdict,
+                    "verdict": verdict,
+                })  # fmt: skip
+    by_point: dict[Key, Rows] = {}
+    for row in sorted(rows, key=lambda row: -abs(row["difference_ms"])):
+        by_point.setdefault(key_of(row, ()), []).append(row)
+    return with_names_of_points([row for of in by_point.values() for row in of[:TOP_KERNELS]], sides)
+
+
+def kernels(sides: Sides) -> Content:
+    rows = kernel_changes(sides)
+    if not rows:
+        raise UserError("no configuration has profiled runs on both sides")
+    most = max(rows, key=lambda row: (row["nodes"] * row["gpus_per_node"], abs(row["difference_ms"])))
+    of_most = [row for row in rows if row["configuration"] == most["configuration"]]
+    figure = plots.growth(pd.DataFrame(of_most), f"Kernels that changed most: {most['configuration']}")
+    chart = Chart("changed-kernels", figure, "Growth of kernels from A to B, in milliseconds per step")
+    note = f"The {TOP_KERNELS} of each configuration that changed most."
+    view = as_view(Part("", rows, columns(_KERNELS), note), "changed-kernels-table", sides.factors, True)
+    text = (
+        "Time per step and rank of profiled runs. The verdicts of analysis.compare need several profiled "
+        "runs of each configuration."
+    )
+    changed = f"{most['figure']} {most['difference_ms']:+.3g} ms per step"
+    finding = f"Largest change: {changed} ({most['configuration']})."
+    return Content(text, [chart], [view], finding=finding)

@@ -1,0 +1,87 @@
+"use strict";
+// When is a chart drawn? When it comes near the view, and again when what it depends on has changed.
+
+const nextTask = () => new Promise((resolve) => setTimeout(resolve));
+let library = null; // loaded once, after the first view stands
+let view = 0; // counts the changes that all charts depend on: of filters, width and colours
+const drawnIn = new Map(); // chart -> the view in which it was drawn last
+let running = null; // the drawing that is under way
+let printing = false;
+
+const loaded = () => (library ??= loadPlotly());
+
+// What all charts depend on has changed.
+function redrawCharts() {
+  view += 1;
+  drawCharts();
+}
+
+// Draw the charts near the view that do not show it yet: nobody looks at the others, and each takes long.
+function drawCharts() {
+  delete document.body.dataset.drawn;
+  running ??= drawNext().finally(() => {
+    running = null;
+  });
+}
+
+// One at a time, so that the page answers meanwhile.
+async function drawNext() {
+  const drawn = new Set();
+  await nextTask();
+  for (let element = nextChart(); element && !printing; element = nextChart()) {
+    await loaded();
+    if (!globalThis.Plotly || printing) return;
+    drawnIn.set(element, view);
+    drawn.add(element);
+    drawChart(element, chosen());
+    await nextTask();
+  }
+  if (printing) return;
+  matchAxes(drawn);
+  document.body.dataset.drawn = "true";
+}
+
+// Of the charts that are not drawn in this view: one that is seen, or else one that is less than a screen away.
+function nextChart() {
+  const left = [...document.querySelectorAll("details[open] .chart")].filter((one) => drawnIn.get(one) !== view);
+  const within = (away) => (element) => {
+    const box = element.getBoundingClientRect();
+    return box.bottom > -away && box.top < innerHeight + away;
+  };
+  return left.find(within(0)) ?? left.find(within(innerHeight));
+}
+
+// Charts of two results side by side have the same axes.
+function matchAxes(drawn) {
+  for (const a of document.querySelectorAll("[id^='chart-a-']")) {
+    const b = document.getElementById(a.id.replace("chart-a-", "chart-b-"));
+    if (!a._fullLayout || !b?._fullLayout || !(drawn.has(a) || drawn.has(b))) continue;
+    const ranges = {};
+    for (const name of ["xaxis", "yaxis"]) {
+      const [one, other] = [a, b].map((chart) => chart._fullLayout[name]);
+      if (one?.type !== other?.type || !["linear", "log"].includes(one?.type)) continue;
+      const ends = [...one.range, ...other.range];
+      ranges[`${name}.range`] = [Math.min(...ends), Math.max(...ends)];
+    }
+    for (const chart of [a, b]) Plotly.relayout(chart, ranges);
+  }
+}
+
+const PAPER = 680; // the width of a sheet between its margins, A4 or letter
+
+// What is printed is the whole page, as on white paper.
+function drawForPaper() {
+  printing = true;
+  document.documentElement.classList.add("paper");
+  if (!globalThis.Plotly) return;
+  const charts = [...document.querySelectorAll(".chart")];
+  for (const element of charts) drawChart(element, chosen(), PAPER);
+  matchAxes(new Set(charts));
+  document.body.dataset.drawn = "true";
+}
+
+function drawForScreen() {
+  printing = false;
+  document.documentElement.classList.remove("paper");
+  redrawCharts();
+}

@@ -1,0 +1,76 @@
+"""Two sets of runs side by side: their configurations by name, and what was tested of them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.display.metrics import Rows
+from analysis.measures.scaling.compare_rows import Key, verdict_of
+from analysis.measures.scaling.compared import Compared
+from analysis.measures.scaling.points import point_names
+from analysis.report.base import Context
+from analysis.report.per_point import labels_of
+from analysis.report.views import facts
+
+SHOWN = {"no difference": "no difference shown"}
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Two sets of runs, what they are called, and what differs."""
+
+    a: Context
+    b: Context
+    names: tuple[str, str]
+    compared: Compared
+
+    @property
+    def factors(self) -> list[str]:
+        """By which the page is filtered: of both sides the same."""
+        return self.b.factors
+
+
+def by_key(rows: Iterable[Mapping[str, Any]], across: Sequence[str]) -> dict[Key, Mapping[str, Any]]:
+    """Rows by the configuration that analysis.compare knows them by."""
+    return {key_of(row, across): row for row in rows}
+
+
+def key_of(row: Mapping[str, Any], across: Sequence[str]) -> Key:
+    return tuple((name, str(row.get(name))) for name in point_names(row) if name not in across)
+
+
+def fields_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row.get(name) for name in point_names(row)}
+
+
+def of_test(tested: Mapping[str, Any], tests: int) -> dict[str, Any]:
+    names = ("family", "figure", "a", "b", "effect_pct", "effect_pct_low", "effect_pct_high")
+    said = verdict_of(tested, tests)
+    return {name: tested[name] for name in names} | {
+        "judged": tested["verdict"], "verdict": SHOWN.get(said, said)
+    }  # fmt: skip
+
+
+def rows_of_family(family: str, sides: Sides) -> Rows:
+    """The rows of a family, each with its configuration's name and facts."""
+    found = sides.compared.by_configuration(family)
+    sources = by_key([source.fields for source in sides.b.study.sources], sides.compared.across)
+    rows = []
+    for key, row in found:
+        fields = sources[key]
+        rows.append({**fields_of(fields), "facts": facts(fields, sides.factors), **of_test(row, len(found))})
+    return rows
+
+
+def with_names(rows: Rows, sides: Sides) -> Rows:
+    return [
+        {**row, "configuration": label}
+        for row, label in zip(rows, labels_of(rows, sides.factors), strict=True)
+    ]
+
+
+def with_names_of_points(rows: Rows, sides: Sides) -> Rows:
+    """Rows of which several are of one configuration, with its name."""
+    points: dict[Key, dict[str, Any]] = {key_of(row, ()): row for row in rows}
+    names = dict(zip(points, labels_of(list(points.values()), sides.factors), strict=True))
+    return [{**row, "configuration": names[key_of(row, ())]} for row in rows]
