@@ -225,8 +225,8 @@ def _every_thread() -> tuple[Any, list[str]]:
 
 def _is_compiled(model: "torch.nn.Module") -> bool:
     modules = list(model.modules())
-    # Of a watched program (profiling.watching.modules) it may be what watches the calls.
-    calls = [getattr(one, "_compiled_call_impl", None) for one in modules]
+    # Of a watched program (profiling.watching.modules) it may be what sees the calls; a class only has that.
+    calls = [one.__dict__.get("_compiled_call_impl") for one in modules]
     return any(hasattr(one, "_orig_mod") for one in modules) or any(
         getattr(call, "compiled", call) is not None for call in calls
     )

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from profiling.watching.facts import elements_of
@@ -29,11 +30,28 @@ MOST_SEARCHES = 4
 _CALL = "_compiled_call_impl"
 
 
+class _Call:
+    """A function as a method of a class, of which nothing is left where the class is pickled by value.
+
+    cloudpickle does so with classes of the program's script.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __get__(self, module: "torch.nn.Module | None", of: type) -> Any:
+        return self if module is None else MethodType(self._function, module)
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
+
+
 @dataclass
 class _Watched:
     """A module whose calls are seen.
 
     Attributes:
+        number: by which its passes are told from those of others.
         outermost: whether it was called by none of the others.
     """
 
@@ -194,7 +212,7 @@ class Modules:
             self._watch_compiled(module, watched, compiled)
         elif type(module) not in self._classes:
             self._classes.append(type(module))
-            setattr(type(module), _CALL, self._call())
+            setattr(type(module), _CALL, _Call(self._call()))
 
     def _watch_compiled(
         self, module: "torch.nn.Module", watched: _Watched, compiled: Callable[..., Any]

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pickle
 import threading
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -321,6 +322,16 @@ def test_a_copy_of_a_module_is_called_itself(watch, copy):
     copy_of_it = copy(model)
     copy_of_it.__dict__.update(weight=torch.zeros(2, 3), bias=None)
     assert copy_of_it(torch.ones(1, 3)).tolist() == [[0, 0]]
+
+
+def test_a_class_that_is_pickled_by_value_has_nothing_of_ours(watch):
+    watch(Wanted())
+    model = Training()
+    optimizer = descent(model)
+    for part in (model.net, model.unused):
+        train(part, optimizer, 1)
+    ours = vars(Training)["_compiled_call_impl"]
+    assert callable(model._compiled_call_impl) and pickle.loads(pickle.dumps(ours)) is None  # noqa: S301
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--linears", type=common.whole, default=8, help="linear layers to start with [8]")
     parser.add_argument(
         "--memory-limit", type=size, metavar="SIZE",
-        help=f"memory memory of a device, e.g. 2GiB [a GPU's own memory; on a CPU {LIMIT_ON_CPU}]",
+        help=f"memory of a device, e.g. 2GiB [a GPU's own memory; on a CPU {LIMIT_ON_CPU}]",
     )  # fmt: skip
     parser.add_argument(
         "--balance", choices=("memory", "time"), default="memory", help="what a split balances [memory]"
