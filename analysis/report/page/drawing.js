@@ -28,9 +28,10 @@ function drawCharts() {
 async function drawNext() {
   const drawn = new Set();
   await nextTask();
+  if (nextChart()) await loaded();
+  if (!globalThis.Plotly && nextChart()) return;
+  // Nothing is waited for between the choice of a chart and its drawing: it may be folded meanwhile.
   for (let element = nextChart(); element && !printing; element = nextChart()) {
-    await loaded();
-    if (!globalThis.Plotly || printing) return;
     drawnIn.set(element, view);
     drawn.add(element);
     drawChart(element, chosen());
