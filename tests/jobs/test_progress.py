@@ -100,6 +100,15 @@ def test_commands_of_a_dry_run_are_short_lines_that_a_shell_takes(capsys):
     assert "# at the same time, the same with LOCAL_RANK=1 RANK=1" in lines
 
 
+def test_processes_of_a_dry_run_that_are_other_commands_are_shown_whole(capsys):
+    processes = [
+        Process(["sh", "-c", text], {"RANK": str(rank)}) for rank, text in enumerate(("true", "false"))
+    ]
+    print_commands([(SweepRun(Run(), 0), processes)])
+    words = shlex.split(capsys.readouterr().out.replace("\\\n", ""), comments=True)
+    assert words == ["env", "RANK=0", "sh", "-c", "true", "env", "RANK=1", "sh", "-c", "false"]
+
+
 @pytest.mark.parametrize(
     ("done", "said"),
     [
