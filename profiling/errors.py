@@ -61,12 +61,14 @@ def did_you_mean_file(path: Path, files: Sequence[Path]) -> str:
 
 
 def _nearest(word: str, names: Sequence[str]) -> str | None:
-    """The option that ``word`` is, misspelled; else one of the same words, more or less; else one like it."""
+    """The option that ``word`` is, cut short or misspelled; else one of the same words; else one like it."""
+    word = word.lstrip("-")
     bare = {name.lstrip("-"): name for name in names}  # the dashes of flags are alike in all of them
     parts = _words(word)
     related = [name for name in bare if _words(name) and (_words(name) <= parts or parts <= _words(name))]
-    for among, cutoff in ((list(bare), _TYPO), (related, 0.0), (list(bare), _ALIKE)):
-        if near := difflib.get_close_matches(word.lstrip("-"), among, n=1, cutoff=cutoff):
+    longer = [name for name in bare if word and name.startswith(word)]
+    for among, cutoff in ((longer, 0.0), (list(bare), _TYPO), (related, 0.0), (list(bare), _ALIKE)):
+        if near := difflib.get_close_matches(word, among, n=1, cutoff=cutoff):
             return bare[near[0]]
     return None
 

@@ -44,6 +44,7 @@ MISTAKES = {
     "analysis.kernels {here}/a --by clas": "did you mean 'class'?",
     "analysis.compare {here}/a": "missing argument: B",
     "profiling.convert {here}/none": "none does not exist",
+    "profiling.watch --batch 30 my.py": "unknown flag --batch; did you mean '--batches'?",
     "profiling.wrap --tool nsyss --out x": "did you mean 'nsys'?",
 }  # fmt: skip
 
