@@ -57,6 +57,14 @@ def prepare(out: Path) -> Path:
     return out
 
 
+def remove_empty(directory: Path, out: Path) -> None:
+    """Remove a rank's folder, that of its run and :data:`PARENT`, as far as nothing is in them."""
+    chosen_here = out.parent.parts[-len(PARENT.parts) :] == PARENT.parts
+    with suppress(OSError):  # something is in it: another rank's results, or another run's
+        for folder in (directory, out, *(out.parents[: len(PARENT.parts)] if chosen_here else ())):
+            folder.rmdir()
+
+
 def _of_a_run(out: Path) -> list[Path]:
     """The manifest and the ranks' directories in ``out``; one that holds a profiler's folder only is none."""
     written = [path for name in ("*.parquet", store.RANK_REPORT) for path in out.glob(f"rank_*/{name}")]

@@ -24,7 +24,8 @@ from profiling import tables
 from profiling.errors import UserError
 from profiling.identity import Identity, rank_on_node
 from profiling.process_facts import device_used_bytes, peak_memory_bytes, torch_versions
-from profiling.watching.facts import ModelFacts
+from profiling.watching.facts import GENERIC, ModelFacts
+from profiling.watching.program import Program
 
 PARENT = by_hand.PARENT
 _JOBS = (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("PBS_JOBID",), ("LSB_JOBID",))
@@ -65,25 +66,25 @@ def _launcher_of(me: Identity, environment: Mapping[str, str]) -> psutil.Process
     return process
 
 
-def run_of(report: RankReport, me: Identity, program: Sequence[str], profile: str) -> tuple[Run, list[str]]:
+def run_of(report: RankReport, me: Identity, program: Program, profile: str) -> tuple[Run, list[str]]:
     """The run that a program was, and those of its fields that are not known.
 
     Its backend is left to the ranks' reports: a program is the same on one rank, which exchanges nothing.
 
     Args:
         report: of one of its ranks.
-        program: its command.
     """
     known: dict[str, Any] = {
         "nodes": max(1, me.size // me.local_size),
         "gpus_per_node": me.local_size,
         "profile": profile,
-        "program": " ".join(program)[:LONGEST_PROGRAM],
+        "program": " ".join(program.words)[:LONGEST_PROGRAM],
         "batches": report.batches_done,
         "workers": report.workers,
         "device": "cpu" if report.device == "cpu" else "gpu",
     }
-    if model := re.sub(r"[^a-z0-9_]", "", report.model.lower()).lstrip("_0123456789")[:64]:
+    name = program.name if report.model in GENERIC else report.model
+    if model := re.sub(r"[^a-z0-9_]", "", name.lower()).lstrip("_0123456789")[:64]:
         known["model"] = model
     if report.grad:
         known["grad"] = report.grad
@@ -143,7 +144,7 @@ def report_of(
 
 
 def write_manifest(
-    directory: Path, me: Identity, program: Sequence[str], profile: str, ended: Ended, started: datetime
+    directory: Path, me: Identity, program: Program, profile: str, ended: Ended, started: datetime
 ) -> Manifest:
     """Write the manifest of a watched program, once all ranks have left their reports."""
     report = store.read_record(tables.rank_directory(directory, me.rank) / store.RANK_REPORT, RankReport)

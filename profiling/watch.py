@@ -32,6 +32,7 @@ from profiling.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
+    EXIT_WRONG_USE,
     UserError,
     did_you_mean,
     run_command,
@@ -65,6 +66,21 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Program]:
     Raises:
         UserError: a flag has no such value, or there is no such program.
     """
+    given = _parser().parse_args(arguments)
+    words = given.module or given.program[given.program[:1] == ["--"] :]
+    if not words:
+        raise UserError("no program: give a script or -m MODULE, e.g. python -m profiling.watch my_train.py")
+    if given.profile not in STARTED:
+        raise UserError(f"invalid --profile {given.profile!r}{did_you_mean(given.profile, STARTED)}")
+    check_mode(given.profile, given.profile_mode)
+    if given.batches and given.attribute_from is not None and given.attribute_from >= given.batches:
+        raise UserError(
+            f"--attribute-from {given.attribute_from} must be less than --batches {given.batches}"
+        )
+    return given, Program(words[0], tuple(words[1:]), bool(given.module))
+
+
+def _parser() -> Parser:
     parser = Parser(
         prog="python -m profiling.watch", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter, usage="%(prog)s [flags] SCRIPT|-m MODULE ...",
@@ -92,18 +108,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Program]:
         help="run a module, as python -m does",
     )
     add("program", nargs=argparse.REMAINDER, help="your script and its arguments")
-    given = parser.parse_args(arguments)
-    words = given.module or given.program[given.program[:1] == ["--"] :]
-    if not words:
-        raise UserError("no program: give a script or -m MODULE, e.g. python -m profiling.watch my_train.py")
-    if given.profile not in STARTED:
-        raise UserError(f"invalid --profile {given.profile!r}{did_you_mean(given.profile, STARTED)}")
-    check_mode(given.profile, given.profile_mode)
-    if given.batches and given.attribute_from is not None and given.attribute_from >= given.batches:
-        raise UserError(
-            f"--attribute-from {given.attribute_from} must be less than --batches {given.batches}"
-        )
-    return given, Program(words[0], tuple(words[1:]), bool(given.module))
+    return parser
 
 
 def _positive(text: str) -> int:
@@ -178,11 +183,13 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
             sys.exit(code)
         steps, why_none = _steps_of(watch, bool(code))
     if steps is None:
+        if not in_sweep and not given.inside:
+            by_hand.remove_empty(directory, out)
         if not code:
             with said_by_rank_0(me.rank):
                 raise Nothing(f"no results: {_why_nothing()}")
         if me.rank == 0:
-            _say(f"no results: {reason}{why_none}")
+            _say(f"no results: {reason}{why_none}", *_misplaced(program, code))
         return Ended(code)
     findings = [*capture.write(), *findings_of(watch, steps)]
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
@@ -206,6 +213,15 @@ def _steps_of(watch: Watch, failed: bool) -> tuple[Steps | None, str]:
             raise
         # A GPU on which something has failed answers nothing any more.
         return None, f"; its times cannot be read: {error}"
+
+
+def _misplaced(program: Program, code: int) -> list[str]:
+    """A line where a program that was used wrongly has been given flags that may have been meant for us."""
+    flags = [word.partition("=")[0] for word in program.arguments if word.startswith("--")]
+    ours = [flag for flag in flags if flag in _parser().flags]
+    if code != EXIT_WRONG_USE or not ours:
+        return []
+    return [f"{', '.join(dict.fromkeys(ours))}: flags of profiling.watch come before the program"]
 
 
 class Nothing(UserError):
@@ -261,7 +277,7 @@ def _run(program: Program) -> tuple[int, str]:
         return EXIT_INTERRUPTED, "the program was interrupted"
     except BaseException as error:  # noqa: BLE001 (of the user's program: any)
         _show(error.with_traceback(_of_program(error.__traceback__)))
-        return EXIT_FAILED, f"the program failed: {type(error).__name__}: {error}"
+        return EXIT_FAILED, f"{type(error).__name__}: {error}".removesuffix(": ")
     return EXIT_DONE, ""
 
 
@@ -296,7 +312,7 @@ def _write_run(
     out: Path, me: Identity, program: Program, profile: str, ended: Ended, started: datetime
 ) -> int:
     """Write the manifest, and say what was found; the exit code."""
-    manifest = watched.write_manifest(out, me, program.words, profile, ended, started)
+    manifest = watched.write_manifest(out, me, program, profile, ended, started)
     ranks = f"{me.size} rank{'s' if me.size > 1 else ''}"
     _say(f"watched {manifest.run.batches} steps on {ranks}", *manifest.findings)
     if manifest.reason:

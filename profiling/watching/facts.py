@@ -15,6 +15,8 @@ _WRAPPERS = {
     "FSDPModule": "fsdp2",
     "DeepSpeedEngine": "deepspeed",
 }
+# Classes that do not say which model it is: containers, and wrappers whose model is not found in them.
+GENERIC = frozenset({"Module", "Sequential", "ModuleList", "ModuleDict", *_WRAPPERS})
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from analysis.measures.batches.series import series_of
 from analysis.measures.scaling.baselines import base_of
 from analysis.results.load import load
-from jobs import watched
+from jobs import by_hand, watched
 from jobs.store import MANIFEST
 from profiling import markers, tables
 from profiling.errors import UserError
@@ -19,6 +19,7 @@ from profiling.identity import Identity
 from profiling.watch import _prepare, main, parse, wanted_of
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
+from profiling.watching.program import Program
 from profiling.watching.segments import UPDATE
 from profiling.watching.watched import Wanted, Watch
 from tests.profiling.watching import ON_TWO_RANKS, PROGRAMS, batches_of, gaps, manifest_of, report_of, watch
@@ -58,7 +59,7 @@ def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():
     reports.append(watched.report_of(two, replace(model, backend="ddp/gloo"), 9, 4, 0, 1, []))
     fields = []
     for who, report in zip((me, two), reports, strict=True):
-        run, unknown = watched.run_of(report, who, ["train.py"], "none")
+        run, unknown = watched.run_of(report, who, Program("train.py"), "none")
         fields.append({**run.model_dump(), **dict.fromkeys(unknown)})
     assert [base_of(number, fields, "weak") for number in (0, 1)] == [0, 0]
     assert fields[1]["program"] == "train.py" and fields[1]["compute"] is None
@@ -104,7 +105,7 @@ def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_pat
     assert "ValueError: no more data" in printed and "profiling/watch" not in printed.split("ValueError")[0]
     manifest = manifest_of(out)
     assert manifest.exit_code == 1
-    assert manifest.reason.endswith("the program failed: ValueError: no more data")
+    assert manifest.reason.endswith("rank crash: ValueError: no more data")
     assert len(batches_of(out)) == 16
 
 
@@ -117,7 +118,7 @@ def test_a_program_shows_its_failure_in_its_own_way(tmp_path, forks):
         "raise Stop\n"
     )
     printed = forks.watch("--out", tmp_path / "run", script, code=1)
-    assert "mine: Stop 4" in printed and "the program failed: Stop" in printed
+    assert "mine: Stop 4" in printed and "no results: Stop, before its first step" in printed
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_hook_of_the_program_that_ends_it_does_not_cost_the_results(tmp_path, 
     )
     printed = forks.watch("--out", tmp_path / "run", script, code=1)
     assert all(text in printed for text in shown)
-    assert manifest_of(tmp_path / "run").reason.endswith("the program failed: ValueError: not a class")
+    assert manifest_of(tmp_path / "run").reason.endswith("rank crash: ValueError: not a class")
     assert len(batches_of(tmp_path / "run")) == 1
 
 
@@ -198,6 +199,29 @@ def test_a_program_that_fails_before_its_first_step_is_said_to_have(tmp_path):
     program.write_text("import sys; sys.exit(3)")
     printed = watch("--out", tmp_path / "run", program, code=3)
     assert "no results: the program ended with exit code 3, before its first step" in printed
+
+
+def test_flags_that_stand_behind_a_program_that_refuses_them_are_named(tmp_path, forks):
+    (tmp_path / "fails.py").write_text("import argparse; argparse.ArgumentParser().parse_args()")
+    printed = forks.watch("fails.py", "--batches=2", "--lr", "1", folder=tmp_path, code=2)
+    assert "scaleprof: --batches: flags of profiling.watch come before the program" in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["fails.py"]  # no empty results
+    assert "come before" not in forks.watch("fails.py", "--lr", "1", folder=tmp_path, code=2)
+
+
+def test_only_empty_folders_are_removed(tmp_path):
+    out = tmp_path / by_hand.PARENT / "mine-2ranks"
+    ranks = [tables.rank_directory(out, rank) for rank in (0, 1)]
+    for directory in ranks:
+        directory.mkdir(parents=True)
+    (tmp_path / "results" / "other").mkdir()
+    by_hand.remove_empty(ranks[0], out)
+    assert not ranks[0].exists() and ranks[1].exists()
+    by_hand.remove_empty(ranks[1], out)
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["other"]
+    (mine := tmp_path / "mine" / "rank_0000").mkdir(parents=True)
+    by_hand.remove_empty(mine, mine.parent)
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
 @pytest.mark.parametrize(
@@ -285,8 +309,18 @@ def test_a_profiler_is_started_once_where_a_second_optimizer_ends_the_first_step
 
 def test_a_command_and_a_batch_that_no_sweep_could_have_do_not_cost_the_results():
     report = watched.report_of(Identity(), ModelFacts(name="Net"), 9, 100_000, 0, 1, [])
-    run, unknown = watched.run_of(report, Identity(), ["train.py", *["data.files=x"] * 1000], "none")
+    program = Program("train.py", ("data.files=x",) * 1000)
+    run, unknown = watched.run_of(report, Identity(), program, "none")
     assert run.program.startswith("train.py data.files=x") and "batch" in unknown
+
+
+@pytest.mark.parametrize(
+    ("seen", "named"), [("Sequential", "finetune"), ("FullyShardedDataParallel", "finetune"), ("Net", "net")]
+)
+def test_a_model_of_a_class_that_says_nothing_is_named_after_its_program(seen, named):
+    report = watched.report_of(Identity(), ModelFacts(name=seen), 9, 4, 0, 1, [])
+    run, unknown = watched.run_of(report, Identity(), Program("mine/finetune.py"), "none")
+    assert run.model == named and "model" not in unknown
 
 
 def test_what_is_recorded_without_a_number_of_steps():
