@@ -11,8 +11,8 @@ One row per configuration and number of ranks.
 includes the spread of steps, allreduces and runs. It widens with every doubling if a measured configuration
 was outside the range predicted from smaller ones. It is not a 95 % confidence interval: limits that begin
 beyond the measured number of ranks (shared links, another switch) are not included.
-benchmarks/results/prediction_coverage.md has the measured coverage. A prediction that the data do not
-determine has no row; a note gives the reason.
+benchmarks/results/prediction_coverage.md has the measured coverage. Where the data allow no
+prediction, there is no row; a note gives the reason.
 
 Predictions assume the same software, and a network that behaves as measured.
 

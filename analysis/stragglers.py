@@ -12,7 +12,7 @@ from analysis.display import output
 from analysis.display.terminal import Answer, Part
 from analysis.measures.lateness.in_words import sentences
 from analysis.measures.lateness.notable import latest_steps, notable_ranks
-from analysis.measures.lateness.stragglers import CAPTION, COLUMNS, columns_of, rows, shown
+from analysis.measures.lateness.stragglers import COLUMNS, caption, columns_of, rows, shown
 from analysis.results.load import load
 from profiling.errors import run_command
 
@@ -32,9 +32,9 @@ def main(words: list[str] | None = None) -> int:
     select = latest_steps if by_batch else notable_ranks
     some, others = (answer, "") if arguments.wide else select(answer)
     title = "Lateness of each rank in each step, ms" if by_batch else "Lateness of each rank"
-    caption = "\n".join([*([others] if others else []), CAPTION])
+    below = "\n".join([*([others] if others else []), caption(some)])
     # Which columns tell runs apart does not depend on the rows that are shown.
-    part = Part(title, some, shown(answer, by_batch), caption)
+    part = Part(title, some, shown(answer, by_batch), below)
     notes = [] if by_batch else sentences(answer)
     return output.emit(Answer(answer, columns_of(by_batch), [part], notes=notes), study, arguments)
 

@@ -101,18 +101,23 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
     return answer, list(dict.fromkeys(reasons))
 
 
-UNDETERMINED = "do not determine"  # measurements what is to be predicted
+UNDETERMINED = "cannot be predicted from"  # of a throughput, and the sizes that were measured
 
 
 def _undetermined(row: Mapping[str, Any], configuration: Sequence[str]) -> str:
     """Why a row whose range is too wide is none; ``configuration`` tells it from the others."""
-    measured_on = row["measured_on"].replace(" ", ", ")
     low, high = digits(row["images_per_s_low"], 3), row["images_per_s_high"]
-    fitting = f"{low} images/s or more" if high is None else f"{low} to {digits(high, 3)} images/s"
+    possible = f"{low} images/s or more" if high is None else f"{low} to {digits(high, 3)} images/s"
     return (
-        f"{' '.join(configuration)}{': ' if configuration else ''}throughputs on {measured_on} ranks "
-        f"{UNDETERMINED} those on {row['ranks']} ({fitting} fit): measure more numbers of ranks"
+        f"{' '.join(configuration)}{': ' if configuration else ''}throughput on {row['ranks']} ranks "
+        f"{UNDETERMINED} that on {measured_on(row)} ({possible} is possible): measure more numbers of ranks"
     )
+
+
+def measured_on(row: Mapping[str, Any]) -> str:
+    """The numbers of ranks that a prediction is based on, in words: ``1, 2 and 4``."""
+    *others, last = row["measured_on"].split()
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _highest(row: Mapping[str, Any]) -> float:

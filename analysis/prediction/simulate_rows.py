@@ -28,7 +28,7 @@ from analysis.prediction.basis import (
 )
 from analysis.prediction.configurations import Configuration, error_of
 from analysis.prediction.exchange_forms import Layout
-from analysis.prediction.extrapolate import UNDETERMINED, WIDEST, doublings, outside
+from analysis.prediction.extrapolate import UNDETERMINED, WIDEST, doublings, measured_on, outside
 from analysis.prediction.simulate import Model
 from analysis.prediction.traced_step import Traced, traced
 from analysis.results.study import Study
@@ -102,10 +102,9 @@ def _too_wide(row: dict[str, Any]) -> str:
     low, high = row["images_per_s_low"], row["images_per_s_high"]
     if high <= WIDEST * low:
         return ""
-    measured_on = row["measured_on"].replace(" ", ", ")
     return (
-        f"profiles on {measured_on} ranks {UNDETERMINED} {row['ranks']} ranks ({digits(low, 3)} to "
-        f"{digits(high, 3)} images/s fit): profile more numbers of ranks"
+        f"throughput on {row['ranks']} ranks {UNDETERMINED} profiles on {measured_on(row)} ({digits(low, 3)} "
+        f"to {digits(high, 3)} images/s is possible): profile more numbers of ranks"
     )
 
 

@@ -136,7 +136,7 @@ def verdict(rows: Rows, sides: Sides) -> str:
     if not steps:
         return compare_rows.sentence(sides.compared.a, sides.compared.b, rows, 0.0)
     whole = next((row for row in rows if row["family"] == "combined"), steps[0])
-    a, b = sides.names
+    a, b = (f"{side} ({name})" for side, _, name in (one.partition(": ") for one in sides.names))
     of_all = f", over all {len(steps)} configurations" if len(steps) > 1 else ""
     ends = min(steps, key=_effect), max(steps, key=_effect)
     if {"faster", "slower"} <= {row["verdict"] for row in steps}:

@@ -74,7 +74,7 @@ def _stragglers(context: Context) -> Content:
     chart = Chart("lateness", figure, _label(lateness, most), caption=_caption(most), runs="1 run")
     every = [{"id": source.id, **source.fields, **row} for row in shown.rows]
     rows, not_shown = notable_ranks(every, "analysis.stragglers --format csv")
-    caption = " ".join([*([not_shown] if not_shown else []), stragglers.CAPTION])
+    caption = " ".join([*([not_shown] if not_shown else []), stragglers.caption(rows)])
     part = Part("", rows, stragglers.shown(every), caption)
     called_so = "" if name == source.id else f" ({name})"
     others = f", one of {len(judged)} on {most} ranks" if len(judged) > 1 else f", on {most} ranks"

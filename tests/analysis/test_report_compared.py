@@ -65,8 +65,8 @@ def test_the_first_sentence_says_better_and_by_how_much(page):
     first = page.opening[0]
     assert first.question == "Better or worse?" and first.drawing is not None
     found = re.fullmatch(
-        r"Better: a step of B: after takes ([\d.]+) % \[([\d.]+), ([\d.]+)\] less time than one of "
-        r"A: before, over all 3 configurations\.",
+        r"Better: a step of B \(after\) takes ([\d.]+) % \[([\d.]+), ([\d.]+)\] less time than one of "
+        r"A \(before\), over all 3 configurations\.",
         first.sentences[0].text,
     )
     assert found and float(found[1]) == pytest.approx(10, abs=0.4)
@@ -169,13 +169,13 @@ def test_both_are_lines_of_one_chart(page):
         (
             (0.5, 2.0),
             1,
-            "Too few runs to say whether B: after is better or worse than A: before: the step "
+            "Too few runs to say whether B (after) is better or worse than A (before): the step "
             "changes from -5",
         ),
-        ((1.03, 1.03), 6, "Worse: a step of B: after takes 3"),
-        ((0.97, 1.03), 6, "Mixed: from A: before to B: after the step changes by -3"),
-        ((1.0, 1.0), 6, "No difference could be shown: from A: before to B: after the step changes by"),
-        ((1.1, 1.1), 2, "Too few runs to say whether B: after is better or worse than A: before"),
+        ((1.03, 1.03), 6, "Worse: a step of B (after) takes 3"),
+        ((0.97, 1.03), 6, "Mixed: from A (before) to B (after) the step changes by -3"),
+        ((1.0, 1.0), 6, "No difference could be shown: from A (before) to B (after) the step changes by"),
+        ((1.1, 1.1), 2, "Too few runs to say whether B (after) is better or worse than A (before)"),
     ],
 )
 def test_worse_mixed_no_difference_and_too_few_runs_are_said(tmp_path, factors, repetitions, said):
@@ -250,7 +250,8 @@ def test_fields_in_which_they_may_differ_are_named(folders, tmp_path):
     other = tmp_path / "other"
     write_sweep(other, [run_of(loader="synthetic", batches=20, network="ib")], repetitions={"none": 6})
     ran = run("analysis.report.__main__", folders[0], other)
-    assert "they differ in network" in one_line_error(ran) and "--across network" in ran.err
+    assert "they differ, for example, in network; compare" in one_line_error(ran)
+    assert "--across network" in ran.err
     ran = run(
         "analysis.report.__main__", folders[0], other, "--across", "network", "--output", tmp_path / "r.html"
     )

@@ -14,7 +14,7 @@ from analysis.measures.lateness import in_words
 from analysis.measures.lateness import lateness as of
 from analysis.measures.lateness.in_words import sentences
 from analysis.measures.lateness.notable import notable_ranks
-from analysis.measures.lateness.stragglers import rows
+from analysis.measures.lateness.stragglers import caption, rows
 from analysis.measures.lateness.verdicts import (
     CHANCE,
     CLOCK,
@@ -100,6 +100,7 @@ def test_a_clock_that_jumps_is_called_a_clock(tmp_path):
     write(tmp_path, Job(planted={2: Planted(jump_ms=40.0)}), profile="torch")
     made = rows(load(tmp_path))
     assert named(made) == {} and made[2]["verdict"] == CLOCK
+    assert "Verdict clock: " in caption(made) and "Verdict clock: " not in caption(made[:2])
 
 
 def test_a_late_rank_whose_clock_is_ahead_too_is_named_for_what_others_waited(tmp_path):

@@ -25,7 +25,7 @@ from analysis.measures.lateness.lateness import (
     of_collectives,
     of_stages,
 )
-from analysis.measures.lateness.verdicts import STRAGGLER, judge
+from analysis.measures.lateness.verdicts import CLOCK, STRAGGLER, judge
 from analysis.results.study import UNKNOWN_HOST, Source, Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
@@ -263,13 +263,22 @@ def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
     }
 
 
-CAPTION = (
+_CAPTION = (
     "Lateness: how long the others (their median) waited for this rank; negative: it waited. Late: by "
     f"{100 * LATE_SHARE:g} % of a step or more. Last: it came last. All wait: how long all others waited for "
     "this rank only. p: probability that equally fast ranks are late as often by chance. Based on "
     "collectives where a profiler recorded them, otherwise on the stages of the steps (which do not show a "
     "slow backward pass)."
 )
+_CLOCK = (
+    "Verdict clock: by its clock the rank is late, but the others do not wait for it, or the clocks are not "
+    "aligned well enough to tell."
+)
+
+
+def caption(rows: Rows) -> str:
+    """What the words of a table of :func:`rows` mean."""
+    return f"{_CAPTION} {_CLOCK}" if any(row.get("verdict") == CLOCK for row in rows) else _CAPTION
 
 
 def columns_of(by_batch: bool = False) -> list[Metric]:

@@ -139,8 +139,8 @@ def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
         return f"{paths[0] if not one else paths[1]} holds no run to compare"
     differ = [name for name in one if name in other and one[name] != other[name]]
     return (
-        f"no configuration of {paths[0]} is in {paths[1]}: they differ in {', '.join(differ)}, for example; "
-        f"compare them anyway with --across {','.join(differ)}"
+        f"no configuration of {paths[0]} is in {paths[1]}: they differ, for example, in "
+        f"{' and '.join(differ)}; compare them anyway with --across {','.join(differ)}"
     )
 
 
