@@ -84,7 +84,7 @@ def with_tables(page: str) -> str:
 def main() -> int:
     parser = make_parser("python -m jobs.choices", __doc__)
     add = parser.add_argument
-    add("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)} [all]")
+    add("kinds", nargs="*", metavar="KIND", help=f"any of {', '.join(KINDS)} [all]")
     add("--write", nargs="+", type=Path, default=[], metavar="FILE", help="documentation pages to update")
     arguments = parser.parse_args()
     for kind in arguments.kinds:

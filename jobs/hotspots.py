@@ -5,12 +5,12 @@
     python -m jobs.hotspots configs/quick.yaml --device cpu --image-size 32
 
 The first configuration of a sweep (--only chooses another) runs twice on one rank: first under the torch
-profiler, to find the hottest kernels, then with a tool that reads the counters of only these kernels: ncu, or
+profiler, to find the hottest kernels, then with a tool that reads the counters of these kernels only: ncu, or
 nvprof on GPUs that it supports; vtune on a CPU. If there is no such tool, or it has no permission, a line
 says so and only the times are shown.
 
-python -m analysis.hotspots prints the table again. A second call measures only what is missing; other
-configurations are measured in addition.
+To print the table again: python -m analysis.hotspots DIR. A second call measures only what is missing, and
+other configurations in addition.
 """
 
 import argparse

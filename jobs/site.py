@@ -257,10 +257,12 @@ def sbatch_words(site: Site) -> list[str]:
 
 def main() -> None:
     parser = make_parser("python -m jobs.site", __doc__)
-    parser.add_argument("site", nargs="?", help=f"a name or a file [${CHOOSE}, else this Slurm cluster's]")
+    parser.add_argument(
+        "site", nargs="?", metavar="SITE", help=f"a name or a file [${CHOOSE}, else this Slurm cluster's]"
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--shell", action="store_true", help="print shell commands")
-    what.add_argument("--sbatch", action="store_true", help="print flags of sbatch")
+    what.add_argument("--sbatch", action="store_true", help="print options for sbatch")
     arguments = parser.parse_args()
     site = find_site(arguments.site, os.environ)
     print("\n".join(shell_commands(site) if arguments.shell else sbatch_words(site)))

@@ -35,8 +35,12 @@ _TOO_LITTLE = "give a larger --memory-limit, or a smaller --batch or --image-siz
 
 def main() -> None:
     parser = common.study_parser("capacity", __doc__, warmup=5, repetitions=20)
-    parser.add_argument("--convolutions", type=common.whole, default=8, help="convolutions to start with [8]")
-    parser.add_argument("--linears", type=common.whole, default=8, help="linear layers to start with [8]")
+    parser.add_argument(
+        "--convolutions", type=common.whole, metavar="N", default=8, help="convolutions to start with [8]"
+    )
+    parser.add_argument(
+        "--linears", type=common.whole, metavar="N", default=8, help="linear layers to start with [8]"
+    )
     parser.add_argument(
         "--memory-limit", type=size, metavar="SIZE",
         help=f"memory of a device, e.g. 2GiB [a GPU's own memory; on a CPU {LIMIT_ON_CPU}]",

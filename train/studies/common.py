@@ -48,12 +48,12 @@ def study_parser(
         help=f"timed repetitions [{repetitions}]",
     )
     parser.add_argument("--threads", type=count, metavar="N", help="CPU threads for computation [all cores]")
-    parser.add_argument("--seed", type=whole, default=0, help="seed seed of weights and inputs [0]")
+    parser.add_argument("--seed", type=whole, default=0, help="seed of weights and inputs [0]")
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help="folder folder for the result [results/studies/STUDY-DEVICE-TIME]",
+        help="folder for the result [results/studies/STUDY-DEVICE-TIME]",
     )
     add_format_flags(parser)
     return parser

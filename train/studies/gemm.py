@@ -2,7 +2,7 @@
 
     python -m train.studies.gemm
     python -m train.studies.gemm --device cpu --batch 16 --hidden 128 --hidden 512
-    python -m train.studies.gemm --image-size 224    of a layer that reads images by rows
+    python -m train.studies.gemm --image-size 224    a layer that reads images row by row
 
 A recurrent layer multiplies its input by one matrix for each of its gates (an LSTM has four), at every time
 step. The products can be merged into one with the concatenated matrices: the same FLOPs and output in fewer
