@@ -110,7 +110,7 @@ def _undetermined(row: Mapping[str, Any], configuration: Sequence[str]) -> str:
     possible = f"{low} images/s or more" if high is None else f"{low} to {digits(high, 3)} images/s"
     return (
         f"{' '.join(configuration)}{': ' if configuration else ''}throughput on {row['ranks']} ranks "
-        f"{UNDETERMINED} that on {measured_on(row)} ({possible} is possible): measure more numbers of ranks"
+        f"{UNDETERMINED} {measured_on(row)} ({possible} is possible): measure more numbers of ranks"
     )
 
 
