@@ -8,7 +8,7 @@ in which none runs: so these add up to the difference of the batch.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from profiling.errors import UserError
 from profiling.workers import in_threads
 
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
+_SAME_MS = 0.0005  # so are those whose difference is printed as 0
 KINDS = ("slower", "faster", "more calls", "fewer calls", "new", "gone", "same")
 ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "step"
 FIGURES = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
@@ -56,7 +57,7 @@ METRICS = {
         Metric(
             "change",
             "slower, faster: calls take longer or shorter; more calls, fewer calls: their number makes the "
-            "larger part of the difference; new, gone; same: within 1 %",
+            "larger part of the difference; new, gone; same: within 1 %, or 0.0005 ms",
             text=True,
         ),
         Metric("a_calls_per_batch", "launches per step in A", "a, calls/\nstep", places=1),
@@ -177,7 +178,7 @@ def change(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> st
     if of_a is None or of_b is None:
         return "new" if of_a is None else "gone"
     one, other = of_a["ms_per_batch"], of_b["ms_per_batch"]
-    if abs(other - one) <= SAME * one:
+    if abs(other - one) <= max(SAME * one, _SAME_MS):
         return "same"
     # The larger of the two has the sign of the difference.
     by_calls, by_duration = effects(of_a, of_b)
@@ -254,9 +255,31 @@ def parts(shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Col
     )
     of_kernels = [*naming, *columns(METRICS["duration"], *figures)]
     return [
-        Part(f"{title}: the difference", totals, columns(SUMMARY_METRICS), f"{_caption(totals)}\n{caption}"),
+        Part(
+            f"{title}: the difference",
+            totals,
+            _counting(columns(SUMMARY_METRICS), naming),
+            f"{_caption(totals)}\n{_ONE_OF_EACH}\n{caption}",
+        ),
         Part("Largest differences", shown, of_kernels),
     ]
+
+
+_ONE_OF_EACH = "Slower, faster: of these two runs; whether others would differ too is not tested."
+_PLURAL = {"class": "classes"}
+
+
+def groups_in_words(names: Sequence[str]) -> str:
+    """What rows that are grouped by these fields are: kernels, classes, groups."""
+    if "kernel" in names:
+        return "kernels"
+    return _PLURAL.get(names[0], f"{names[0]}s") if len(names) == 1 else "groups"
+
+
+def _counting(shown: Sequence[Column], naming: Sequence[Column]) -> list[Column]:
+    """The columns, of which that of numbers says what is counted."""
+    counted = groups_in_words([column.name for column in naming])
+    return [replace(column, header=counted) if column.name == "kernels" else column for column in shown]
 
 
 def _caption(totals: Rows) -> str:
