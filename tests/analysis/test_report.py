@@ -207,7 +207,7 @@ def test_a_folded_section_without_parts_of_the_loss_says_why(tmp_path):
 def test_a_folded_section_says_that_nothing_is_lost(tmp_path):
     runs = [run_of(gpus_per_node=ranks, profile=profile) for ranks in (1, 2) for profile in ("none", "torch")]
     write_sweep(tmp_path, runs, Truth(batch_ms={1: 110.0, 2: 100.0}))
-    assert sections(tmp_path)["loss"].finding
+    assert sections(tmp_path)["loss"].finding == "No scaling efficiency is lost."
 
 
 @pytest.mark.parametrize(
