@@ -171,7 +171,8 @@ def _difference(
         return Answer(kept, columns, title=title, caption=caption, notes=notes)
     totals = kernel_difference.summary(pairs, a, b)
     kept, notes = _first(pairs, columns, arguments, by)
-    parts = kernel_difference.parts(kept, totals, (title, caption), naming(by))
+    groups = kernel_difference.groups_in_words(by)
+    parts = kernel_difference.parts(kept, totals, (title, caption), naming(by), groups)
     if arguments.summary:
         return Answer(totals, kernel_difference.SUMMARY_METRICS, parts=parts[:1])
     return Answer(kept, columns, parts=parts, notes=notes)

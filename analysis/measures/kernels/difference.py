@@ -233,12 +233,15 @@ def _sum(name: str, of_kind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 # --- the terminal -------------------------------------------------------------------------------------
 
 
-def parts(shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Column]) -> list[Part]:
+def parts(
+    shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Column], groups: str = "kernels"
+) -> list[Part]:
     """The total and what it is made of, then the kernels that differ most.
 
     Args:
         said: the title, and what a and b are.
         naming: the columns that name a kernel.
+        groups: what the rows are, of :func:`groups_in_words`.
     """
 
     title, caption = said
@@ -253,12 +256,16 @@ def parts(shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Col
         "a_calls_per_batch",
         "b_calls_per_batch",
     )
+    sums = [
+        replace(column, header=groups) if column.header == "kernels" else column
+        for column in columns(SUMMARY_METRICS)
+    ]
     of_kernels = [*naming, *columns(METRICS["duration"], *figures)]
     return [
         Part(
             f"{title}: the difference",
             totals,
-            _counting(columns(SUMMARY_METRICS), naming),
+            sums,
             f"{_caption(totals)}\n{_ONE_OF_EACH}\n{caption}",
         ),
         Part("Largest differences", shown, of_kernels),
@@ -274,12 +281,6 @@ def groups_in_words(names: Sequence[str]) -> str:
     if "kernel" in names:
         return "kernels"
     return _PLURAL.get(names[0], f"{names[0]}s") if len(names) == 1 else "groups"
-
-
-def _counting(shown: Sequence[Column], naming: Sequence[Column]) -> list[Column]:
-    """The columns, of which that of numbers says what is counted."""
-    counted = groups_in_words([column.name for column in naming])
-    return [replace(column, header=counted) if column.name == "kernels" else column for column in shown]
 
 
 def _caption(totals: Rows) -> str:
