@@ -59,7 +59,7 @@ else
 	$(BIN)/python -m pytest -n auto
 endif
 
-# What takes long, and is done with less in `make test`. 64 ranks on 32 virtual nodes take 18 GB of memory and 5 minutes
+# What takes long, and is done with less in `make test`. 64 ranks on 32 virtual nodes take 18 GB of memory and 3 minutes
 # on two cores, nearly all of them PyTorch's import; 1,024 ranks that train nothing start twice on 64 nodes.
 test-wide: $(VENV)/.test-ready
 	$(BIN)/python -m pytest -m wide --durations=0 --durations-min=5
