@@ -162,7 +162,8 @@ def test_levels_of_any_kind_are_offered_in_order_under_the_sweeps_own_names():
     own = [
         {"factors.lr": lr, "compile": compiled} for lr in ("auto", 0.1, 1e-05) for compiled in (True, False)
     ]
-    context = SimpleNamespace(own=own, factors=["factors.lr", "compile"])
+    study = SimpleNamespace(on_cpus=False)
+    context = SimpleNamespace(own=own, factors=["factors.lr", "compile"], study=study)
     lr, compiled = build_module.filters_of(context)
     assert (lr.name, lr.label, list(lr.choices)) == ("factors.lr", "lr", ["1e-05", "0.1", "auto"])
     assert list(compiled.choices) == ["false", "true"]
