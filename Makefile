@@ -59,10 +59,10 @@ else
 	$(BIN)/python -m pytest -n auto
 endif
 
-# What takes long, and is done with less in `make test`. 64 ranks on 32 virtual nodes take 18 GB of memory and 5 minutes
+# What takes long, and is done with less in `make test`. 64 ranks on 32 virtual nodes take 18 GB of memory and 3 minutes
 # on two cores, nearly all of them PyTorch's import; 1,024 ranks that train nothing start twice on 64 nodes.
 test-wide: $(VENV)/.test-ready
-	$(BIN)/python -m pytest -m wide
+	$(BIN)/python -m pytest -m wide --durations=0 --durations-min=5
 
 # The host side of GPU runs can be tested without a GPU, on stand-ins for NVIDIA's libraries below the oldest supported
 # PyTorch (2.11, for CUDA 13): `make test` does so where the stand-ins are. Takes 1.3 GB and a minute.

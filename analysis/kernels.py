@@ -136,7 +136,7 @@ def _answer(study: Study, other: Study | None, by: Sequence[str], arguments: Any
         if arguments.metric == "flops-efficiency":
             runs = list(dict.fromkeys(row["run"] for row in kernels))
             kernels.sort(key=lambda row: (runs.index(row["run"]), -(row["flops_efficiency_pct"] or 0)))
-    kept, notes = _first(kernels, columns, arguments)
+    kept, notes = _first(kernels, columns, arguments, by)
     parts = _parts(study, kept, by, title) if arguments.method == "corrected" else []
     return Answer(kept, columns, parts=parts, title=title, caption=caption, notes=notes)
 
@@ -167,11 +167,12 @@ def _difference(
     pairs = kernel_difference.rows(a, b, arguments.metric, by)
     columns = kernel_difference.columns_of(arguments.metric, by)
     if arguments.metric != "duration":
-        kept, notes = _first(pairs, columns, arguments)
+        kept, notes = _first(pairs, columns, arguments, by)
         return Answer(kept, columns, title=title, caption=caption, notes=notes)
     totals = kernel_difference.summary(pairs, a, b)
-    kept, notes = _first(pairs, columns, arguments)
-    parts = kernel_difference.parts(kept, totals, (title, caption), naming(by))
+    kept, notes = _first(pairs, columns, arguments, by)
+    groups = kernel_difference.groups_in_words(by)
+    parts = kernel_difference.parts(kept, totals, (title, caption), naming(by), groups)
     if arguments.summary:
         return Answer(totals, kernel_difference.SUMMARY_METRICS, parts=parts[:1])
     return Answer(kept, columns, parts=parts, notes=notes)
@@ -190,14 +191,18 @@ def _differ(a: Source, b: Source) -> str:
     return f"\na and b differ in {', '.join(fields)}" if fields else ""
 
 
-def _first(rows: Rows, columns: Sequence[Metric], arguments: Any) -> tuple[Rows, list[str]]:
+def _first(
+    rows: Rows, columns: Sequence[Metric], arguments: Any, by: Sequence[str]
+) -> tuple[Rows, list[str]]:
     """The first rows of each run, as many as are asked for, and a note if there are more."""
     several = len({row["run"] for row in rows}) if RUN in columns else 1
     as_table = arguments.format == "table"
     top = arguments.top or ((TOP if several == 1 else TOP_OF_EACH) if as_table else None)
     kept = _first_of_each(rows, top)
     more = len(rows) - len(kept)
-    return kept, [f"({more} more kernels: use --top N)"] if more and as_table else []
+    if not more or not as_table:
+        return kept, []
+    return kept, [f"({more} more {kernel_difference.groups_in_words(by)}: use --top N)"]
 
 
 def _first_of_each(rows: Rows, top: int | None) -> Rows:

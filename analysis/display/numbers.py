@@ -45,14 +45,29 @@ def with_places(value: float | None, places: int) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:z.{places}f}"
 
 
+def how_many(count: int, noun: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def span(low: str, high: str) -> str:
+    """``14.7 to 15.2``; ``14.7`` where both are printed alike."""
+    return low if low == high else f"{low} to {high}"
+
+
 def probability(value: float) -> str:
     """A p value with three decimals: ``0.032``, ``< 0.001``."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def signed(places: int) -> Callable[[float], str]:
-    """How a change is printed: ``+1.3``, ``-0.5``."""
-    return lambda value: f"{value:+z.{places}f}"
+    """How a change is printed: ``+1.3``, ``-0.5``; what rounds to 0 has no sign: ``0.0``."""
+
+    def text(value: float) -> str:
+        printed = f"{value:+z.{places}f}"
+        return printed if float(printed) else printed.removeprefix("+")
+
+    return text
 
 
 def shortened(text: str, most: int = 40) -> str:

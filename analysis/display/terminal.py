@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from analysis.display.fitting import Fitted, fit, width_of
 from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, Metric, Rows, columns, filled
+from analysis.display.numbers import how_many
 
 # How many failed points, points left out and notes are shown before they are only counted.
 MOST_NOTES = 12
@@ -218,16 +219,13 @@ def not_done(failed: Sequence[LeftOut]) -> list[str]:
         if failure.kind != "unfinished" or unfinished[failure.reason] == 1
     ]
     counted = [(count, reason) for reason, count in unfinished.items() if count > 1]
-    return lines + [f"unfinished: {count} runs: {reason}" for count, reason in counted]
+    return lines + [f"unfinished: {how_many(count, 'run')}: {reason}" for count, reason in counted]
 
 
 def not_in_sweep(failed: Sequence[LeftOut]) -> list[str]:
     """The combinations that the sweep leaves out, a line for each reason."""
     reasons = Counter(failure.reason for failure in failed if failure.kind == "excluded")
-    return [
-        f"not in the sweep: {count} run{'s' if count > 1 else ''}: {reason}"
-        for reason, count in reasons.items()
-    ]
+    return [f"not in the sweep: {how_many(count, 'run')}: {reason}" for reason, count in reasons.items()]
 
 
 def _printable(lines: Sequence[str]) -> list[str]:

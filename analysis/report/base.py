@@ -12,6 +12,7 @@ from analysis.display.metrics import Rows
 from analysis.measures.scaling import factors
 from analysis.published import by_method
 from analysis.report.render import Chart, Section, TableView
+from analysis.report.sentences import first_sentence
 from analysis.report.views import FACTORS, varied, with_ranks
 from analysis.results.study import Study
 from jobs.run_fields import FACTOR
@@ -126,19 +127,23 @@ class SectionKind:
         heading: its question.
         build: its content. What it raises as UserError becomes the section's sentence.
         applies: whether the page has it; where it does not, nobody would look for it.
+        on_cpus: its question of runs without GPUs, if that is another.
     """
 
     id: str
     heading: str
     build: Callable[[Context], Content]
     applies: Callable[[Context], bool] = _always
+    on_cpus: str = ""
 
     def section(self, context: Context) -> Section | None:
         """The section of a study's page; None where it does not apply."""
         content = content_or_why(self._content, context)
+        heading = self.heading
         if content and context.study.on_cpus:
+            heading = self.on_cpus or heading
             content = replace(content, tables=[with_ranks(view) for view in content.tables])
-        return Section(self.id, self.heading, **vars(content)) if content else None
+        return Section(self.id, heading, **vars(content)) if content else None
 
     def _content(self, context: Context) -> Content | None:
         return self.build(context) if self.applies(context) else None
@@ -149,4 +154,5 @@ def content_or_why(build: Callable[[S], T], of: S) -> T | Content:
     try:
         return build(of)
     except UserError as error:
-        return Content(f"Not available: {error}.", finding="Not available.")
+        text = f"Not available: {error}."
+        return Content(text, finding=first_sentence(text))

@@ -1,9 +1,12 @@
 """How steady is a batch? The batches of each run: warmup, median, and how long the slow ones take."""
 
 from analysis.display.metrics import Rows
+from analysis.display.numbers import span
 from analysis.measures.batches import rows as batches
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.views import as_view
+
+FEWEST_STEPS = 20  # of fewer, the slowest alone would be the 95th percentile
 
 
 def _batches(context: Context) -> Content:
@@ -20,12 +23,14 @@ def _batches(context: Context) -> Content:
 
 def _finding(rows: Rows) -> str:
     """How much longer the slow steps are than the median, in the least and in the most steady run."""
-    longer = sorted(100 * (row["p95_ms"] / row["batch_ms"] - 1) for row in rows if row.get("p95_ms"))
+    longer = sorted(
+        100 * (row["p95_ms"] / row["batch_ms"] - 1) for row in rows
+        if row.get("p95_ms") and row["batches"] - row["warmup"] >= FEWEST_STEPS
+    )  # fmt: skip
     if not longer:
-        return ""
-    return (
-        f"The 95th percentile of a run's steps is {longer[0]:.0f} to {longer[-1]:.0f} % above their median."
-    )
+        return f"Not available: no run has {FEWEST_STEPS} steps after warmup for a 95th percentile."
+    ends = span(f"{longer[0]:.0f}", f"{longer[-1]:.0f}")
+    return f"The 95th percentile of a run's steps is {ends} % above their median."
 
 
 BATCHES = SectionKind(

@@ -5,7 +5,8 @@ from dataclasses import replace
 from statistics import median
 
 from analysis.display.encoding import levels
-from analysis.display.metrics import Rows
+from analysis.display.metrics import RANKS_PER_NODE, Rows
+from analysis.display.numbers import how_many
 from analysis.measures.kernels import of_run as kernels_of_run
 from analysis.measures.scaling.points import other_devices, points_of
 from analysis.report import (
@@ -27,7 +28,7 @@ from analysis.report.opening import drawings
 from analysis.report.render import Filter, Page
 from analysis.report.sentences import SCALES, Sentence
 from analysis.report.verdict import verdict
-from analysis.report.views import called
+from analysis.report.views import called, in_a_line
 from analysis.results.log import in_counts
 from analysis.results.study import Study
 from jobs.run_values import as_text
@@ -129,7 +130,7 @@ def _subtitle(study: Study) -> str:
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
         return f"{kinds}; unreadable: {bad}"
     used = len(study.sources)
-    counted = f"{used} run{'s' if used != 1 else ''} used" + (f", {in_counts(failed)}" if failed else "")
+    counted = f"{how_many(used, 'run')} used" + (f", {in_counts(failed)}" if failed else "")
     started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
     devices = sorted({_device(manifest) for manifest in manifests})
     return f"{counted}; {', '.join(devices)}; started {started} UTC"
@@ -147,11 +148,13 @@ def filters_of(*contexts: Context) -> list[Filter]:
         for context in contexts
         for row in (context.own or [source.fields for source in context.study.sources])
     ]
+    per_node = in_a_line(RANKS_PER_NODE) if all(context.study.on_cpus for context in contexts) else ""
     filters = []
     for name in contexts[0].factors:
         values = [value for value in levels(rows, name) if value is not None]
         if len(values) > 1:
-            filters.append(Filter(name, [as_text(value) for value in values]))
+            label = per_node if name == "gpus_per_node" else ""
+            filters.append(Filter(name, [as_text(value) for value in values], label))
     return filters
 
 

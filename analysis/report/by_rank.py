@@ -5,6 +5,7 @@ from typing import Any
 
 from analysis.display import plots
 from analysis.display.metrics import Rows
+from analysis.display.numbers import how_many
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.anatomy.traces import anatomy_of, traces_of
@@ -30,7 +31,7 @@ def chart_by_rank(context: Context) -> Chart | None:
     return Chart(
         "anatomy-ranks",
         _figure(rows, f"Anatomy of a step, by rank: {name}", facts(fields, context.factors)),
-        f"Milliseconds per step of {len(trace.recorded)} ranks ({which}), by part",
+        f"Milliseconds per step of {how_many(len(trace.recorded), 'rank')} ({which}), by part",
         caption=f"Run {trace.source.id}.",
         runs="1 run",
     )

@@ -13,7 +13,7 @@ from analysis.display import plots
 from analysis.display.colours import GREEN, GREY, SKY, VERMILLION
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIDENCE, CONFIGURATION, NOMINAL, Metric, Rows, columns
-from analysis.display.numbers import signed
+from analysis.display.numbers import how_many, signed
 from analysis.display.terminal import Part
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
 from analysis.report.base import Content
@@ -25,6 +25,7 @@ from analysis.report.views import as_view, facts
 from profiling.errors import UserError
 
 MOST_BARS = 40  # configurations of the chart of changes, and kernels
+_NO_BASELINE = "Not available: no configuration has a baseline of fewer ranks in both results."
 RESULTS = "results"  # the factor by which charts of both tell them apart
 _COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too few runs": SKY}
 METRICS = (
@@ -76,6 +77,10 @@ def configurations(sides: Sides) -> Rows:
             row |= _with_ends(of_side, "images_per_s", f"{side}_images_per_s")
             row |= _with_ends(of_side, "scaling_efficiency_pct", f"{side}_efficiency_pct")
         row["efficiency_points"] = _difference(row, "a_efficiency_pct", "b_efficiency_pct")
+        # A baseline's own efficiency is 100 % by definition.
+        row["efficiency_measured"] = all(
+            side and side["world_size"] != side["base_world_size"] for side in (of_a, of_b)
+        )
         rows.append({**row, **_rates(tested)})
     return with_names(rows, sides)
 
@@ -118,7 +123,7 @@ def counted(rows: Rows) -> str:
     }  # fmt: skip
     counts = {verdict: sum(row["judged"] == verdict for row in rows) for verdict in said}
     parts = [said[verdict].format(count) for verdict, count in counts.items() if count]
-    return f"Of {len(rows)} configuration{'s' if len(rows) > 1 else ''}: {', '.join(parts)}."
+    return f"Of {how_many(len(rows), 'configuration')}: {', '.join(parts)}."
 
 
 def _chart(rows: Rows) -> Chart:
@@ -155,14 +160,15 @@ def scaling(sides: Sides) -> Content:
         for axes in (THROUGHPUT, EFFICIENCY)
     ]
     text = "Both results in one chart. Error bars: 95 % confidence intervals over repeated runs."
-    rows = configurations(sides)
-    most = max(
-        rows, key=lambda row: (row["nodes"] * row["gpus_per_node"], abs(row["efficiency_points"] or 0))
+    measured = [
+        row for row in configurations(sides)
+        if row["efficiency_measured"] and not math.isnan(row["efficiency_points"])
+    ]  # fmt: skip
+    if not measured:
+        return Content(text, charts, finding=_NO_BASELINE)
+    most = max(measured, key=lambda row: (row["nodes"] * row["gpus_per_node"], abs(row["efficiency_points"])))
+    finding = (
+        f"Scaling efficiency of {most['configuration']}: {most['a_efficiency_pct']:.0f} % in A, "
+        f"{most['b_efficiency_pct']:.0f} % in B."
     )
-    finding = ""
-    if not math.isnan(most["efficiency_points"]):
-        finding = (
-            f"Scaling efficiency of {most['configuration']}: {most['a_efficiency_pct']:.0f} % in A, "
-            f"{most['b_efficiency_pct']:.0f} % in B."
-        )
     return Content(text, charts, finding=finding)

@@ -16,7 +16,7 @@ def _alone(sides: Sides) -> Content:
         for one in names
     ]
     if not notes:
-        text = "Both results have the same configurations."
+        text = f"Both results have the same configurations{_apart_from(sides)}."
         return Content(text, finding=text)
     sizes = zip(sides.names, map(len, sides.compared.alone), strict=True)
     counts = [f"{count} only in {name}" for name, count in sizes if count]
@@ -24,6 +24,19 @@ def _alone(sides: Sides) -> Content:
         "Nothing is said of configurations that only one side has.", notes=notes,
         finding=f"Configurations on one side: {', '.join(counts)}.",
     )  # fmt: skip
+
+
+def _apart_from(sides: Sides) -> str:
+    """In which of the fields that may differ the two do: ``, apart from batch (A: 32; B: 64)``."""
+    parts = []
+    for name in sides.compared.across:
+        of_a, of_b = (
+            sorted({str(one.fields.get(name)) for one in context.study.of_kind("run")})
+            for context in (sides.a, sides.b)
+        )
+        if of_a != of_b:
+            parts.append(f"{name} (A: {', '.join(of_a)}; B: {', '.join(of_b)})")
+    return f", apart from {' and '.join(parts)}" if parts else ""
 
 
 SECTIONS: Sequence[tuple[str, str, Callable[[Sides], Content]]] = (

@@ -8,7 +8,7 @@ from analysis.display import plots
 from analysis.display.colours import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.lines import Axes
 from analysis.display.metrics import TELLING, Rows, columns, filled
-from analysis.display.numbers import digits
+from analysis.display.numbers import digits, how_many, span
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.kernels.activities import SHARES, of_study, shares
@@ -78,7 +78,8 @@ def _collectives(context: Context) -> Content:
     part = Part("", rows, communication.shown(rows), "\n".join(communication.no_bandwidth(rows)))
     view = as_view(part, "communication-table", context.factors)
     exposed = points["exposed_ms"].dropna()
-    finding = f"Exposed: {exposed.min():.3g} to {exposed.max():.3g} ms per step." if len(exposed) else ""
+    ends = span(f"{exposed.min():.3g}", f"{exposed.max():.3g}")
+    finding = f"Exposed: {ends} ms per step." if len(exposed) else ""
     return Content(text, charts, [view], finding=finding)
 
 
@@ -137,8 +138,9 @@ def _mpi(context: Context) -> Content:
     )
     (part,) = messages.answer(context.study).parts or ()
     spent = [row["mpi_s"] for row in rows if pd.notna(row.get("mpi_s"))]
-    span = f"{digits(min(spent), 3)} to {digits(max(spent), 3)}" if spent else ""
-    finding = f"Time in MPI, all ranks: {span} s." if spent else ""
+    finding = ""
+    if spent:
+        finding = f"Time in MPI, all ranks: {span(digits(min(spent), 3), digits(max(spent), 3))} s."
     return Content(text, charts, [as_view(part, "mpi-table", fields)], finding=finding)
 
 
@@ -156,7 +158,7 @@ def of_shares(rows: Rows, factors: Sequence[str] = ()) -> Content:
     points = pd.DataFrame([{**row, "label": _label(row), "facts": facts(row, factors)} for row in rows])
     with_batch = points[points["batch"].notna()]
     label = "Share of communication and of copies, by batch size"
-    runs = f"{sum(row['runs'] for row in rows if row['batch'] is not None)} runs"
+    runs = how_many(sum(row["runs"] for row in rows if row["batch"] is not None), "run")
     charts = [Chart("activities", plots.shares(with_batch), label, runs=runs)] if len(with_batch) else []
     shown = filled(columns(SHARES), rows)
     text = (
@@ -182,5 +184,5 @@ def page(rows: Rows, name: str) -> Page:
     methods = "Kernel times are summed by name over runs before shares are formed. See docs/methods.md."
     section = Section(ACTIVITIES.id, ACTIVITIES.heading, **vars(of_shares(rows)))
     return Page(
-        f"Communication and copies: {name}", f"{len(rows)} configurations", [], [section], methods, []
+        f"Communication and copies: {name}", how_many(len(rows), "configuration"), [], [section], methods, []
     )

@@ -7,6 +7,7 @@ from typing import Any
 from analysis.display import plots
 from analysis.display.colours import BLUE, BROWN
 from analysis.display.metrics import Rows
+from analysis.display.numbers import how_many
 from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
 from analysis.report.base import Content, Context, SectionKind, effects, responses
@@ -46,7 +47,7 @@ def _factors(context: Context) -> Content:
     text = _text(finite, what, together)
     return Content(
         text,
-        [Chart("factors", effect_bars(finite, what), label, runs=f"{runs} runs")],
+        [Chart("factors", effect_bars(finite, what), label, runs=how_many(runs, "run"))],
         [as_view(part, "factor-table", ())],
         finding=first_sentence(text),
     )

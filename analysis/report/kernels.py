@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, picked
-from analysis.display.numbers import digits
+from analysis.display.numbers import digits, span
 from analysis.display.terminal import Part
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels import hotspots
@@ -36,7 +36,11 @@ def _top(context: Context) -> Content:
     """The kernels that take most time: a chart of one run, a table of all."""
     sources = kernels.with_kernels(context.study)
     if not sources:
-        nothing = "No kernel data: no run was profiled (profile: torch)."
+        nothing = (
+            "No kernel data: no run was profiled (profile: torch)."
+            if context.study.of_kind("run")
+            else "No kernel data: the traces hold no kernel."
+        )
         return Content(nothing, finding=nothing)
     rows, _ = kernels.rows(context.study)
     of_run: dict[str, Rows] = {}
@@ -198,13 +202,16 @@ def _utilization(context: Context) -> Content:
     text = (
         "In recorded steps: the share of time in which a kernel runs and, estimated from launch sizes, "
         "the share of multiprocessors with a block and the achieved occupancy (definitions of PyTorch's "
-        "TensorBoard plugin). Speedup is relative to one GPU of the same configuration."
+        "TensorBoard plugin). Speedup is relative to one "
+        f"{'rank' if context.study.on_cpus else 'GPU'} of the same configuration."
     )
     some, others = notable_gpus(rows, "analysis.utilization --format csv")
     part = utilization.part(some, rows, "", [others] if others else [])
     view = as_view(part, "utilization-table", context.factors)
     busy = [row["gpu_utilization_pct"] for row in rows if row.get("gpu_utilization_pct") is not None]
-    finding = f"A kernel runs in {min(busy):.0f} to {max(busy):.0f} % of the time." if busy else ""
+    finding = ""
+    if busy:
+        finding = f"A kernel runs in {span(f'{min(busy):.0f}', f'{max(busy):.0f}')} % of the time."
     return Content(text, tables=[view], notes=utilization.notes_of(rows), finding=finding)
 
 
@@ -226,4 +233,6 @@ CHANGE = SectionKind(
     lambda context: bool(context.once(_sides)),
 )
 HOTSPOTS = SectionKind("hotspots", "Why are the hottest kernels slow?", _hotspots, _counters_read)
-UTILIZATION = SectionKind("utilization", "How busy is each GPU?", _utilization, _profiled)
+UTILIZATION = SectionKind(
+    "utilization", "How busy is each GPU?", _utilization, _profiled, on_cpus="How busy is each rank?"
+)

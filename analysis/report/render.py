@@ -129,15 +129,20 @@ class Section:
 
 @dataclass(frozen=True)
 class Filter:
-    """A factor by which the reader narrows charts and tables."""
+    """A factor by which the reader narrows charts and tables.
+
+    Attributes:
+        called: what it is called, if not as in the sweep file.
+    """
 
     name: str
     choices: Sequence[str]
+    called: str = ""
 
     @property
     def label(self) -> str:
-        """What the sweep file calls it."""
-        return self.name.removeprefix(FACTOR)
+        """What the page calls it."""
+        return self.called or self.name.removeprefix(FACTOR)
 
 
 @dataclass(frozen=True)

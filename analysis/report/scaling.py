@@ -108,11 +108,15 @@ def _loss(context: Context) -> Content:
         "unprofiled steps that profiled ones do not show. Segments (negative ones subtracted) sum to 100 "
         "% minus the scaling efficiency."
     )
+    views = [as_view(part, "loss-table", context.factors)]
     if not attributable:
         notes = dict.fromkeys(row["loss_note"] for row in part.rows if row["loss_note"])
         text = f"The parts of the loss are not available: {next(iter(notes), 'no profiled runs')}."
-    charts = [_loss_chart(context, attributable)] if attributable else []
-    return Content(text, charts, [as_view(part, "loss-table", context.factors)])
+        return Content(text, tables=views, finding=text)
+    # Otherwise the opening says what is lost.
+    lost = max(row["loss_pct"] for row in attributable)
+    finding = "No scaling efficiency is lost." if lost <= 0 else ""
+    return Content(text, [_loss_chart(context, attributable)], views, finding=finding)
 
 
 def _loss_chart(context: Context, rows: Rows) -> Chart:

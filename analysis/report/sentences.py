@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.display.numbers import how_many, span
+
 # What the opening answers, in this order; a sentence of no question comes last.
 SCALES, LOST, TRY = "How does it scale?", "What is lost, and why?", "What to try?"
 CHANGED, GREW = "Better or worse?", "What grew, what shrank?"  # of two results
@@ -69,10 +71,9 @@ def runs_in_words(rows: Iterable[Mapping[Any, Any]]) -> str:
     if not counts:
         return ""
     least, most = min(counts), max(counts)
-    number = f"{least} to {most}" if least < most else str(most)
-    return f"{number} run{'s' if most > 1 else ''} per configuration"
+    return f"{span(str(least), str(most))} run{'' if most == 1 else 's'} per configuration"
 
 
 def ranks_in_words(count: int) -> str:
     """``1 rank``, ``2 ranks``."""
-    return f"{int(count)} rank{'s' if count > 1 else ''}"
+    return how_many(int(count), "rank")

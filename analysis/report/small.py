@@ -10,6 +10,7 @@ from analysis.display.plots import PALETTE
 _WIDTH, _HEIGHT = 320, 132
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 22  # around the lines
 _ROW = 24  # of bars
+_CHARACTER = 8  # the width of one, at most: digits of 12 px
 _NAME = 150  # the width of their names
 _LONGEST = 24  # characters of a name beside a bar
 _LONGEST_OF_LINE = 40  # below lines
@@ -93,19 +94,21 @@ def bars(values: Sequence[tuple[str, float]], unit: str, label: str) -> Drawing:
 def differences(values: Sequence[tuple[str, float]], unit: str, label: str) -> Drawing:
     """A bar for each name to the left or the right of 0, in the order given."""
     widest = max(abs(value) for _, value in values) or 1.0
-    room = (_WIDTH - _NAME) / 2 - 52
-    zero = _NAME + (_WIDTH - _NAME) / 2
+    sides = [any(value < 0 for _, value in values), any(value >= 0 for _, value in values)]
+    each = (_WIDTH - _NAME) / sum(sides)
+    room = each - 5 - _CHARACTER * max(len(f"{value:+.3g} {unit}") for _, value in values)
+    zero = _NAME + each * sides[0]
     height = _ROW * len(values)
     parts = [Markup('<line class="axis" x1="{0}" x2="{0}" y1="0" y2="{1}"/>').format(zero, height)]
     for place, (name, value) in enumerate(values):
         y, width = _ROW * place, room * abs(value) / widest
-        start, end = (zero, zero + width + 5) if value > 0 else (zero - width, zero - width - 5)
+        start, end = (zero, zero + width + 5) if value >= 0 else (zero - width, zero - width - 5)
         bar = Markup('<text x="{0}" y="{1}" text-anchor="end">{2}</text>'
                      '<rect x="{3:.1f}" y="{4}" width="{5:.1f}" height="{6}" fill="{7}"/>'
                      '<text x="{8:.1f}" y="{1}" text-anchor="{9}">{10:+.3g} {11}</text>')  # fmt: skip
         parts.append(bar.format(
             _NAME - 6, y + 16, _shortened(name, _LONGEST), start, y + 4, width, _ROW - 8,
-            PALETTE[5 if value > 0 else 2], end, "start" if value > 0 else "end", value, unit,
+            PALETTE[5 if value > 0 else 2], end, "start" if value >= 0 else "end", value, unit,
         ))  # fmt: skip
     return _drawing(parts, height + 4, label)
 

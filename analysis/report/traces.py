@@ -5,6 +5,7 @@ from typing import Any
 
 from analysis.display import plots
 from analysis.display.metrics import FIELDS, Metric, Rows, columns
+from analysis.display.numbers import how_many
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
@@ -66,9 +67,7 @@ def counted(jobs: Sequence[Source]) -> str:
     """How many jobs and traces there are."""
     traces = sum(len(source.job.ranks) for source in jobs if source.job)
     devices = list(dict.fromkeys(name for source in jobs for name in source.devices))
-    text = (
-        f"traces of {traces} rank{'s' if traces > 1 else ''} of {len(jobs)} job{'s' if len(jobs) > 1 else ''}"
-    )
+    text = f"traces of {how_many(traces, 'rank')} of {how_many(len(jobs), 'job')}"
     return "; ".join([text, *([" and ".join(devices)] if devices else [])])
 
 
@@ -134,7 +133,7 @@ def _scaling(context: Context) -> Content:
         "traced-scaling",
         figure,
         "Milliseconds per step in each part, by number of ranks",
-        runs=f"{len(bars)} jobs",
+        runs=how_many(len(bars), "job"),
     )
     return Content(found.assumed.replace("\n", " "), [chart], views)
 
@@ -177,7 +176,7 @@ def _scales(context: Context) -> list[Sentence]:
     grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] > 0}
     text = (
         f"Scaling efficiency on {most['world_size']} ranks: {most['scaling_efficiency_pct']:.0f} %, "
-        f"relative to {base['world_size']} rank{'s' if base['world_size'] > 1 else ''}"
+        f"relative to {how_many(base['world_size'], 'rank')}"
     )
     if grown:
         name = max(grown, key=lambda one: grown[one])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis.display.numbers import how_many
 from analysis.results import load_reference
 from analysis.results.log import Failure, attempted
 from analysis.results.study import Contents, Source, Study
@@ -117,7 +118,7 @@ def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
 
 def _sized_run(source: Source, ranks: int, path: Path) -> Source:
     if source.world_size != ranks:
-        raise UserError(f"{ranks}={path}: its run {source.id} has {source.world_size} ranks")
+        raise UserError(f"{ranks}={path}: its run {source.id} has {how_many(source.world_size or 0, 'rank')}")
     return source
 
 
@@ -128,7 +129,8 @@ def _sized_trace(found: Study, ranks: int, path: Path) -> Source:
         raise UserError(f"{path} holds {held}: name the folder of one as {ranks}=DIR")
     job = traces[0].job
     if not job.world_size_from and job.world_size not in (None, ranks):
-        raise UserError(f"{ranks}={path}: its traces say that the job has {job.world_size} ranks")
+        said = how_many(job.world_size or 0, "rank")
+        raise UserError(f"{ranks}={path}: its traces say that the job has {said}")
     return replace(traces[0], job=job.model_copy(update={"world_size": ranks}))
 
 
@@ -148,8 +150,8 @@ def no_result(study: Study) -> str:
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
     if bad:
         return (
-            f"{study.path} has no usable result: {len(bad)} runs failed, the first is {bad[0].point}: "
-            f"{bad[0].reason}"
+            f"{study.path} has no usable result: {how_many(len(bad), 'run')} failed, the first is "
+            f"{bad[0].point}: {bad[0].reason}"
         )
     if is_unfinished(study.path):
         return f"{study.path} is not complete: the conversion was ended; run the same command again to resume"

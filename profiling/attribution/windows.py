@@ -74,9 +74,10 @@ class Windows:
         self.marks = trace.events(self._groups(host=joined(host.types, pieces))).host
         period = self._period if alone else lambda: None
         batches = find_batches(trace.names, self.marks, first_batch, marker, period)
-        if marker and not any(re.search(marker, name) for name in self._names_of(self.marks)):
-            trace.findings.append(self._unmatched(marker))
         self.batches = batches.or_whole(self._last_ns()).from_0() if alone else batches
+        if marker and not any(re.search(marker, name) for name in self._names_of(self.marks)):
+            used = self.batches.source or "no steps"
+            trace.findings.append(f"{self._unmatched(marker)}; using {used} instead")
         self.by_launch = any((piece["correlation"] >= 0).any() for piece in trace.tables["launches"].pieces())
 
     def _names_of(self, host: Columns) -> list[str]:

@@ -292,6 +292,23 @@ def test_classes_of_two_runs_beside_each_other(planted: Path) -> None:
     }  # fmt: skip
 
 
+def test_groups_of_kernels_are_counted_as_what_they_are(planted: Path) -> None:
+    said = run("analysis.kernels", *run_paths(planted), "--by", "class", "--top", "1").out
+    assert "(4 more classes: use --top N)" in said and "more kernels" not in said
+    header = next(line for line in said.splitlines() if "change" in line)
+    assert "classes" in header and "kernels" not in header
+    assert "of these two runs" in said
+    assert "more kernels: use" in run("analysis.kernels", *run_paths(planted), "--top", "1").out
+    assert kernel_difference.groups_in_words(["class", "direction"]) == "groups"
+
+
+def test_a_difference_that_is_printed_as_0_is_none() -> None:
+    (row,) = kernel_difference.rows(side(1, 0.00177), side(1, 0.00138))
+    assert row["change"] == "same"
+    (row,) = kernel_difference.rows(side(1, 0.0020), side(1, 0.0026))
+    assert row["change"] == "slower"
+
+
 def test_efficiencies_beside_each_other_have_no_difference_in_time(planted: Path) -> None:
     rows = run(
         "analysis.kernels", *run_paths(planted), "--metric", "flops-efficiency", "--format", "json"

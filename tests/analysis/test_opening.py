@@ -102,6 +102,16 @@ def test_the_name_of_a_line_fits_the_drawing():
     assert "x" * 39 + "…" in drawn and "x" * 40 not in drawn
 
 
+def test_the_label_of_the_longest_bar_fits_the_drawing():
+    """At 12 px a character takes 8 of its units at most."""
+    drawn = str(small.differences([("one", 28.8), ("two", -28.8)], "%", "label").svg)
+    right, left = (float(x) for x in re.findall(r'<text x="([\d.]+)" y="\d+" text-anchor="\w+">[+-]', drawn))
+    assert right + 8 * len("+28.8 %") <= 320 and left - 8 * len("-28.8 %") >= 150
+    # Changes of one sign have the whole width.
+    one = str(small.differences([("one", 28.8)], "%", "label").svg)
+    assert float(re.findall(r'width="([\d.]+)"', one)[0]) > 90
+
+
 def test_a_drawing_escapes_names_and_cuts_long_ones():
     drawn = str(small.bars([("<b>&" + "x" * 40, 2.0), ("none", 0.0)], "ms", 'a "label"').svg)
     assert "&lt;b&gt;&amp;" in drawn and "<b>" not in drawn and "x" * 30 not in drawn

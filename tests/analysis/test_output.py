@@ -320,6 +320,12 @@ def test_zero_has_no_sign() -> None:
     assert numbers.with_places(-0.04, 1) == "0.0" and numbers.with_places(-0.05001, 1) == "-0.1"
     assert numbers.digits(-1e-12) == "0" and numbers.digits(1e-8) == "0.00000001"
     assert numbers.with_interval(-0.01, -0.04, 0.3, 1) == "0.0 [0.0, 0.3]"
+    assert [numbers.signed(3)(value) for value in (-0.0004, 0.0, 0.0006)] == ["0.000", "0.000", "+0.001"]
+
+
+def test_one_is_singular_and_two_equal_ends_are_one() -> None:
+    assert [numbers.how_many(count, "run") for count in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert numbers.span("14.7", "14.7") == "14.7" and numbers.span("14.7", "15") == "14.7 to 15"
 
 
 def test_below_a_table_one_line_counts_what_the_results_are_like_and_notes_say_it(results: Path) -> None:

@@ -284,7 +284,7 @@ def test_a_run_whose_pace_moves_throughout_is_said_to_drift(tmp_path: Path, comm
         tables.as_table("batches", {name: table[name].to_numpy() for name in table}), path, "batches"
     )
     said = " ".join(run(f"analysis.{command}", tmp_path).out.split())
-    assert "1 of 2 runs drift" in said and "takes 0.49 times as long" in said
+    assert "1 of 2 runs drifts" in said and "takes 0.49 times as long" in said
 
 
 def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(tmp_path: Path) -> None:

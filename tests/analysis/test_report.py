@@ -115,7 +115,7 @@ def test_what_a_section_cannot_answer_is_its_sentence_and_costs_the_page_nothing
     page = build(load(sweep))
     first, second = page.sections[:2]
     assert (first.id, first.heading) == ("weather", "What was the weather?")
-    assert first.text == "Not available: 5 points say nothing of it."
+    assert first.text == first.finding == "Not available: 5 points say nothing of it."
     assert second.id == "scaling" and len(page.sections) == 18
 
 
@@ -162,7 +162,8 @@ def test_levels_of_any_kind_are_offered_in_order_under_the_sweeps_own_names():
     own = [
         {"factors.lr": lr, "compile": compiled} for lr in ("auto", 0.1, 1e-05) for compiled in (True, False)
     ]
-    context = SimpleNamespace(own=own, factors=["factors.lr", "compile"])
+    study = SimpleNamespace(on_cpus=False)
+    context = SimpleNamespace(own=own, factors=["factors.lr", "compile"], study=study)
     lr, compiled = build_module.filters_of(context)
     assert (lr.name, lr.label, list(lr.choices)) == ("factors.lr", "lr", ["1e-05", "0.1", "auto"])
     assert list(compiled.choices) == ["false", "true"]
@@ -184,6 +185,38 @@ def test_one_run_without_a_profiler(tmp_path):
     found = sections(tmp_path)
     assert "Only one world size" in found["scaling"].text and len(found["scaling"].charts) == 1
     assert "No kernel data" in found["kernels"].text
+
+
+def test_runs_without_gpus_have_ranks_in_filters_and_questions(tmp_path, planted):
+    runs = [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)]
+    write_sweep(tmp_path, runs, Truth(device="cpu"))
+    page = build(load(tmp_path))
+    assert [one.label for one in page.filters if one.name == "gpus_per_node"] == ["ranks/node"]
+    (busy,) = [one for one in page.sections if one.id == "utilization"]
+    assert busy.heading == "How busy is each rank?" and "one GPU" not in busy.text
+    on_gpus = build(load(planted))
+    assert [one.label for one in on_gpus.filters if one.name == "gpus_per_node"] == ["gpus_per_node"]
+    assert "How busy is each GPU?" in [one.heading for one in on_gpus.sections]
+
+
+def test_a_folded_section_without_parts_of_the_loss_says_why(tmp_path):
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
+    loss = sections(tmp_path)["loss"]
+    assert loss.finding.startswith("The parts of the loss are not available: ") and not loss.charts
+
+
+def test_a_folded_section_says_that_nothing_is_lost(tmp_path):
+    runs = [run_of(gpus_per_node=ranks, profile=profile) for ranks in (1, 2) for profile in ("none", "torch")]
+    write_sweep(tmp_path, runs, Truth(batch_ms={1: 110.0, 2: 100.0}))
+    assert sections(tmp_path)["loss"].finding == "No scaling efficiency is lost."
+
+
+@pytest.mark.parametrize(
+    ("batches", "said"), [(12, "Not available: no run has 20 steps"), (40, "The 95th percentile")]
+)
+def test_a_95th_percentile_is_of_20_steps_or_more(tmp_path, batches, said):
+    write_sweep(tmp_path, [run_of(batches=batches)])
+    assert sections(tmp_path)["batches"].finding.startswith(said)
 
 
 def test_a_constant_batch_of_the_job_is_reported_as_strong_scaling(tmp_path):

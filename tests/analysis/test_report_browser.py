@@ -463,7 +463,7 @@ def test_a_chart_is_saved_as_vectors(closed):
     assert saved.value.suggested_filename == "chart-throughput.svg"
 
 
-@pytest.mark.parametrize("part", ["8 nodes", "lisa"])
+@pytest.mark.parametrize("part", ["8 nodes", pytest.param("lisa", marks=pytest.mark.wide)])
 def test_the_reference_files_too(browser, shared_data, tmp_path, part):
     folder = shared_data / "surfboard"
     if part == "lisa":

@@ -258,6 +258,20 @@ def test_fields_in_which_they_may_differ_are_named(folders, tmp_path):
     assert ran.code == 0 and 'data-filter="network"' not in (tmp_path / "r.html").read_text()
 
 
+def test_two_results_of_one_world_size_have_no_scaling_efficiency_and_say_in_what_they_differ(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    for folder, batch, noise_ms in ((a, 32, 1.0), (b, 64, 1.5)):
+        runs = [run_of(gpus_per_node=2, batches=20, batch=batch)]
+        write_sweep(folder, runs, Truth(noise_ms=noise_ms), repetitions={"none": 2})
+    page = build(load(a), load(b), ["batch", "network"])
+    same = "Both results have the same configurations, apart from batch (A: 32; B: 64)."
+    assert section(page, "not-compared").finding == same
+    assert section(page, "changed-scaling").finding.startswith(
+        "Not available: no configuration has a baseline"
+    )
+    assert not [one.text for one in page.summary if "caling efficiency" in one.text]
+
+
 def test_what_cannot_be_compared_is_one_line(folders, tmp_path):
     before, after = folders
     report = "analysis.report.__main__"

@@ -128,7 +128,7 @@ def test_a_run_whose_tables_are_there_is_answered_by_its_event(timed, tmp_path):
 
 def test_a_sweep_is_no_run(tmp_path):
     tables_of_a_run(tmp_path / "run", 0)
-    assert "1 runs under TAU; name one of them" in one_line_error(run(MODULE, tmp_path))
+    assert "1 run under TAU; name one of them" in one_line_error(run(MODULE, tmp_path))
 
 
 def test_a_difference_below_zero_is_called_noise_and_two_starts_bound_nothing(tmp_path):

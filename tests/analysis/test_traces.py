@@ -314,6 +314,22 @@ def test_raw_traces_are_not_results_and_the_line_says_what_to_do(tmp_path, named
     assert done.code == 2 and f"python -m profiling.convert {path} --out DIR" in " ".join(done.err.split())
 
 
+def test_jobs_that_cannot_be_scaled_say_what_each_of_them_lacks(tmp_path):
+    write_job(tmp_path / "mine", Planted(ranks=2, batches=1), marker="")
+    for path in (tmp_path / "mine").glob("*.json"):
+        path.write_text(path.read_text().replace("Optimizer.step#", "its "))
+    assert convert([str(tmp_path / "mine"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    said = one_line_error(run("scaled", tmp_path / "out"))
+    assert "no job of" in said and "(mine: no steps)" in said
+
+
+def test_traces_without_a_kernel_say_so_and_speak_of_no_profile(tmp_path):
+    folder = job(tmp_path, Planted(ranks=1, batches=4))
+    (folder / "rank_0000" / "kernels.parquet").unlink()
+    (kernels_section,) = [one for one in build(load(folder)).sections if one.id == "kernels"]
+    assert kernels_section.finding == "No kernel data: the traces hold no kernel."
+
+
 # --- two jobs, and raw traces ---------------------------------------------------------------------------
 
 
@@ -345,6 +361,29 @@ def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
     assert run("compare", a, b, "--threshold", "50").code == 0
     same = run("compare", a, a)
     assert same.code == 0 and "are the same traces" in same.out and "allreduce" not in same.out
+
+
+def _compared(family: str, figure: str, a_ms: float, b_ms: float) -> dict:
+    return {
+        "job": "one", "family": family, "figure": figure, "a_ms": a_ms, "b_ms": b_ms,
+        "difference_ms": b_ms - a_ms, "difference_pct": 100 * (b_ms / a_ms - 1), "verdict": "slower",
+    }  # fmt: skip
+
+
+def test_the_largest_change_is_the_largest_of_either_sign_and_a_mean_that_says_otherwise_is_named():
+    """One step of a waited long for its data: the mean shrinks by far more than the median grows."""
+    step = _compared("batch", "batch", 171.2, 177.4)
+    parts = {
+        "compute": (180, 140), "exposed communication": (2, 2), "exposed loader": (140, 5),
+        "exposed copies": (1, 1), "idle": (10, 27),
+    }  # fmt: skip
+    rows = [step, *(_compared("parts", name, *ms) for name, ms in parts.items())]
+    said = traced_difference.sentence(rows)
+    assert "largest change: exposed loader (-135 ms)" in said
+    assert "the sum of the parts, is 333 and 175 ms (-47.4 %)" in said
+    assert "mean" not in traced_difference.sentence([step, *rows[2:]])  # not all of its parts are known
+    usual = [_compared("parts", name, 171.2 / 5, 177.4 / 5) for name in parts]
+    assert "mean" not in traced_difference.sentence([step, *usual])
 
 
 def test_the_report_of_two_jobs_says_what_grew(pair, tmp_path):

@@ -78,6 +78,7 @@ def test_a_marker_that_matches_nothing_says_which_ranges_there_are(tmp_path):
     _, out = converted(tmp_path, tmp_path / "one.json", options=("--batch-marker", "epoch"))
     (said,) = [text for text in read_job(out / "one").findings if "epoch" in text]
     assert "matches none of 10 ranges" in said and "train step (5)" in said
+    assert said.endswith("; using Optimizer.step instead")
 
 
 def test_ranges_that_overlap_are_no_batches(tmp_path):

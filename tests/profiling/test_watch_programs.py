@@ -63,6 +63,7 @@ def test_a_model_divided_by_fully_shard(tmp_path, forks):
     assert report_of(tmp_path / "run").model == "Sequential"
 
 
+@pytest.mark.wide  # ranks of our own run Horovod under mpirun in `make test`
 def test_horovod_under_mpirun(tmp_path):
     mpirun = Path(sys.executable).parent / "mpirun"
     if not has_horovod() or not mpirun.is_file():

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.display.numbers import how_many
 from analysis.results.study import Source, Study, reading
 from analysis.statistics import estimates
 from jobs.run import STEPS_BEFORE_GRAPH
@@ -180,18 +181,20 @@ def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
     never = [name for name, one in unrecorded.items() if one.warmup and one.warmup >= len(one.step_ns) // 2]
     if never:
         study.note(
-            f"{len(never)} of {len(unrecorded)} runs {'reaches' if len(never) == 1 else 'reach'} no steady "
-            f"state (e.g. {never[0]}): half of the steps are dropped as warmup and the rest may drift. Use "
-            "more steps (batches)"
+            f"{len(never)} of {how_many(len(unrecorded), 'run')} {'reaches' if len(never) == 1 else 'reach'} "
+            f"no steady state (e.g. {never[0]}): half of the steps are dropped as warmup and the rest may "
+            "drift. Use more steps (batches)"
         )
     drifting = [
         (name, change) for name, one in series.items() if (change := drift(one.steady_ns)) is not None
     ]
     if drifting:
         name, change = max(drifting, key=lambda one: abs(np.log(one[1])))
+        many = "drifts" if len(drifting) == 1 else "drift"
         study.note(
-            f"{len(drifting)} of {len(series)} runs drift (most: {name}, whose last third of steps takes "
-            f"{change:.2f} times as long as the first): their median and images/s describe no steady state"
+            f"{len(drifting)} of {how_many(len(series), 'run')} {many} (most: {name}, whose last third of "
+            f"steps takes {change:.2f} times as long as the first): their median and images/s describe no "
+            "steady state"
         )
 
 

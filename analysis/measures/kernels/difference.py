@@ -8,7 +8,7 @@ in which none runs: so these add up to the difference of the batch.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from profiling.errors import UserError
 from profiling.workers import in_threads
 
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
+_SAME_MS = 0.0005  # so are those whose difference is printed as 0
 KINDS = ("slower", "faster", "more calls", "fewer calls", "new", "gone", "same")
 ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "step"
 FIGURES = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
@@ -56,7 +57,7 @@ METRICS = {
         Metric(
             "change",
             "slower, faster: calls take longer or shorter; more calls, fewer calls: their number makes the "
-            "larger part of the difference; new, gone; same: within 1 %",
+            "larger part of the difference; new, gone; same: within 1 %, or 0.0005 ms",
             text=True,
         ),
         Metric("a_calls_per_batch", "launches per step in A", "a, calls/\nstep", places=1),
@@ -177,7 +178,7 @@ def change(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> st
     if of_a is None or of_b is None:
         return "new" if of_a is None else "gone"
     one, other = of_a["ms_per_batch"], of_b["ms_per_batch"]
-    if abs(other - one) <= SAME * one:
+    if abs(other - one) <= max(SAME * one, _SAME_MS):
         return "same"
     # The larger of the two has the sign of the difference.
     by_calls, by_duration = effects(of_a, of_b)
@@ -232,12 +233,15 @@ def _sum(name: str, of_kind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 # --- the terminal -------------------------------------------------------------------------------------
 
 
-def parts(shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Column]) -> list[Part]:
+def parts(
+    shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Column], groups: str = "kernels"
+) -> list[Part]:
     """The total and what it is made of, then the kernels that differ most.
 
     Args:
         said: the title, and what a and b are.
         naming: the columns that name a kernel.
+        groups: what the rows are, of :func:`groups_in_words`.
     """
 
     title, caption = said
@@ -252,11 +256,31 @@ def parts(shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Col
         "a_calls_per_batch",
         "b_calls_per_batch",
     )
+    sums = [
+        replace(column, header=groups) if column.header == "kernels" else column
+        for column in columns(SUMMARY_METRICS)
+    ]
     of_kernels = [*naming, *columns(METRICS["duration"], *figures)]
     return [
-        Part(f"{title}: the difference", totals, columns(SUMMARY_METRICS), f"{_caption(totals)}\n{caption}"),
+        Part(
+            f"{title}: the difference",
+            totals,
+            sums,
+            f"{_caption(totals)}\n{_ONE_OF_EACH}\n{caption}",
+        ),
         Part("Largest differences", shown, of_kernels),
     ]
+
+
+_ONE_OF_EACH = "Slower, faster: of these two runs; whether others would differ too is not tested."
+_PLURAL = {"class": "classes"}
+
+
+def groups_in_words(names: Sequence[str]) -> str:
+    """What rows that are grouped by these fields are: kernels, classes, groups."""
+    if "kernel" in names:
+        return "kernels"
+    return _PLURAL.get(names[0], f"{names[0]}s") if len(names) == 1 else "groups"
 
 
 def _caption(totals: Rows) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.display.numbers import digits
+from analysis.display.numbers import digits, span
 from analysis.measures.lateness.lateness import Lateness, over_others
 from analysis.measures.scaling.points import point_fields
 from analysis.results.query import query_arrays
@@ -131,7 +131,7 @@ def cause_of(
     if not node:
         return own
     each = sorted(_mean_late(lateness, one) for one in node)
-    text = f"all {len(node)} ranks of {node_name} are late, by {_ms(each[0])} to {_ms(each[-1])} ms"
+    text = f"all {len(node)} ranks of {node_name} are late, by {span(_ms(each[0]), _ms(each[-1]))} ms"
     return Cause("node", f"{text}; this rank: {own.evidence}")
 
 

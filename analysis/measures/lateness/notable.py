@@ -3,7 +3,7 @@
 from collections import Counter
 
 from analysis.display.metrics import Rows
-from analysis.display.numbers import digits
+from analysis.display.numbers import digits, span
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW
 
 _MOST_RANKS = 24  # of a run, all of which a table shows
@@ -40,7 +40,7 @@ def notable_ranks(rows: Rows, all_by: str = "--wide or --format csv") -> tuple[R
     verdicts = ", ".join(f"{verdict} ({count})" for verdict, count in counts.most_common())
     return kept, (
         f"{len(rest):,} of {len(rows):,} rows are not shown ({all_by} shows all): mean "
-        f"lateness {digits(min(lateness), 3)} to {digits(max(lateness), 3)} ms; verdict: {verdicts}."
+        f"lateness {span(digits(min(lateness), 3), digits(max(lateness), 3))} ms; verdict: {verdicts}."
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import NOMINAL, Column, Metric, Rows, columns, fields
-from analysis.display.numbers import probability
+from analysis.display.numbers import how_many, probability
 from analysis.statistics.two_samples import (
     MOST_RUNS,
     SIGNIFICANCE,
@@ -172,8 +172,8 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     if worse:
         most = max(worse, key=lambda row: row["effect_pct"])
         said.append(
-            f"{len(worse)} of {len(batches)} configurations are slower (by more than {threshold_pct:g} %), "
-            f"the worst by {_effect(most)}."
+            f"{len(worse)} of {how_many(len(batches), 'configuration')} {'is' if len(worse) == 1 else 'are'} "
+            f"slower (by more than {threshold_pct:g} %), the worst by {_effect(most)}."
         )
     elif few:
         said.append(_of_few(few, len(batches)))
@@ -200,7 +200,8 @@ def _effect(row: dict[str, Any]) -> str:
 def _of_few(few: Rows, configurations: int) -> str:
     """How many runs would be enough."""
     alone = " one by one" if configurations > 1 else ""
-    text = f"{len(few)} of {configurations} configurations have too few runs to show a difference{alone}. "
+    of_all = f"{len(few)} of {how_many(configurations, 'configuration')}"
+    text = f"{of_all} {'has' if len(few) == 1 else 'have'} too few runs to show a difference{alone}. "
     largest = max(few, key=lambda row: row["effect_pct"])
     if largest["effect_pct"] <= 0:
         return f"{text}Repeat them: {runs_needed(configurations)} runs per side can show a difference."

@@ -72,6 +72,9 @@ _SHOWN = (
 )  # fmt: skip
 
 
+_MOST_NAMED = 6  # jobs
+
+
 @dataclass(frozen=True)
 class Answer:
     """The rows, and what was assumed of the batch, in a sentence.
@@ -118,6 +121,19 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
             lines.append(_of_group(group, groups) + _assumed(group, kind, scaling is not None))
     scales = max((group for group in groups if _several_sizes(group)), key=len, default=[])
     return Answer(rows, "\n".join(lines) or _why_not(rows), scales)
+
+
+def missing(study: Study) -> str:
+    """What each job of traces lacks to be shown: ``a: no steps; b: no number of ranks``."""
+    series = series_of_traces(study)
+    lines = []
+    for source in study.of_kind("trace"):
+        lacks = [*(["steps"] if source.id not in series else []),
+                 *(["number of ranks"] if not source.world_size else [])]  # fmt: skip
+        if lacks:
+            lines.append(f"{source.id}: no {' and no '.join(lacks)}")
+    more = len(lines) - _MOST_NAMED
+    return "; ".join([*lines[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _several_sizes(rows: Rows) -> bool:

@@ -6,7 +6,7 @@ is tested. What other runs would differ by is not known from one of each.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from analysis.display.metrics import IN_RUN, Column, Metric, Rows, columns
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.anatomy.divide import EVERY
+from analysis.measures.anatomy.divide import EVERY, PARTS
 from analysis.measures.anatomy.traces import anatomy_of, traces_of
 from analysis.measures.batches.series import STAGES, series_of_traces
 from analysis.measures.kernels.of_run import kernels_of
@@ -157,13 +157,17 @@ def _figures(study: Study, source: Source) -> dict[tuple[str, str], _Figure]:
     traces = traces_of(study, [source])
     for row in [row for one in traces for row in anatomy.means(source, anatomy_of(one), ())]:
         for name in EVERY:
-            add("parts", name.replace("_", " "), row[f"{name}_ms"])
+            add("parts", _called(name), row[f"{name}_ms"])
     for row in _collectives(study, source):
         size = f" of {row['group_size']}" if row["group_size"] else ""
         add("collectives", f"{row['collective']}{size}", row["ms_per_batch"])
     for row in kernels_of(study, source, by=("class",)):
         add("kernels", str(row["class"]), row["ms_per_batch"])
     return found
+
+
+def _called(part: str) -> str:
+    return part.replace("_", " ")
 
 
 def _collectives(study: Study, source: Source) -> Rows:
@@ -211,6 +215,8 @@ def regressed(found: Rows, threshold_pct: float) -> bool:
     return any(row["verdict"] == SLOWER and row["difference_pct"] > threshold_pct for row in found)
 
 
+_APART = 0.1  # of a step: changes of its mean and of its median that differ by more are both said
+_WHOLE = [_called(part) for part in PARTS]  # they add up to the mean
 _SAID = {SLOWER: "slower in b", FASTER: "faster in b", NOT_SHOWN: "no difference shown"}
 
 
@@ -224,15 +230,27 @@ def sentence(found: Rows) -> str:
             one for one in found if one["job"] == row["job"] and one["family"] == "parts"
             and not one["figure"].startswith("overlapped") and not math.isnan(one["difference_ms"])
         ]  # fmt: skip
-        sign = 1 if row["difference_ms"] >= 0 else -1
-        most = max(parts, key=lambda one: one["difference_ms"] * sign, default=None)
+        most = max(parts, key=lambda one: abs(one["difference_ms"]), default=None)
         said = _SAID.get(row["verdict"], row["verdict"])
         why = f"; largest change: {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
         lines.append(
             f"{row['job']}: a step takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
-            f"({row['difference_pct']:+.1f} %), {said}{why}."
+            f"({row['difference_pct']:+.1f} %), {said}{why}.{_mean(row, parts)}"
         )
     return "\n".join(lines) or "Durations of steps cannot be compared: one of the two has none."
+
+
+def _mean(step: Mapping[str, Any], parts: Rows) -> str:
+    """What the mean step, of which the parts are, says where it differs from the median; else empty."""
+    whole = [one for one in parts if one["figure"] in _WHOLE]
+    a, b = (sum(one[side] for one in whole) for side in ("a_ms", "b_ms"))
+    apart = abs((b - a) - step["difference_ms"])
+    if len(whole) < len(_WHOLE) or not apart > _APART * step["a_ms"]:
+        return ""
+    return (
+        f" These are medians; the mean over steps and ranks, the sum of the parts, is {a:.4g} and {b:.4g} ms "
+        f"({100 * (b / a - 1):+.1f} %)."
+    )
 
 
 def shown(found: Rows) -> list[Column]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import CONFIDENCE, Metric, names_of
-from analysis.display.numbers import digits
+from analysis.display.numbers import digits, how_many, span
 from analysis.measures.kernels.measured_peaks import too_low
 from analysis.measures.kernels.roofline import ABOVE_PCT, BANDWIDTH, COMPUTE
 from analysis.measures.scaling.loss import Anatomies
@@ -310,17 +310,13 @@ def coverage_findings(coverage_pct: Sequence[float | None]) -> list[str]:
     off = [value for value in coverage_pct if value is not None and not low <= value <= high]
     if not off:
         return []
+    shares = span(f"{min(off):.1f}", f"{max(off):.1f}")
     return [
-        f"FLOPs counted from kernels are {_span(min(off), max(off))} % of the analytic count in "
+        f"FLOPs counted from kernels are {shares} % of the analytic count in "
         f"{_points(len(off))} (expected {low:g} to {high:g} %): their FLOPS efficiencies are wrong by as "
         "much"
     ]
 
 
-def _span(least: float, most: float) -> str:
-    texts = dict.fromkeys((f"{least:.1f}", f"{most:.1f}"))
-    return " to ".join(texts)
-
-
 def _points(count: int) -> str:
-    return f"{count} configuration{'s' if count > 1 else ''}"
+    return how_many(count, "configuration")

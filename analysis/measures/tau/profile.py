@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from analysis.display.numbers import how_many
 from profiling import tables
 from profiling.errors import UserError
 from profiling.tools import recognition
@@ -84,7 +85,9 @@ def folders_of_tables(path: Path) -> Sequence[Path]:
     ranks = sorted(folder for folder in path.glob("rank_*") if _has_intervals(folder))
     runs = sorted({file.parents[1] for file in path.glob("*/rank_*/intervals.parquet")})
     if not ranks and runs:
-        raise UserError(f"{path} holds {len(runs)} runs under TAU; name one of them, e.g. {runs[0]}")
+        raise UserError(
+            f"{path} holds {how_many(len(runs), 'run')} under TAU; name one of them, e.g. {runs[0]}"
+        )
     return ranks
 
 
