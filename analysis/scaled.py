@@ -17,7 +17,8 @@ from analysis.display.terminal import MOST_NOTES, Answer
 from analysis.measures.scaling import rows as scaling
 from analysis.measures.scaling import traced
 from analysis.measures.scaling.certainty import too_few_runs
-from analysis.measures.scaling.points import Scaling
+from analysis.measures.scaling.points import Scaling, points_of
+from analysis.measures.scaling.unequal_threads import unequal_threads
 from analysis.published.by_method import COLUMNS, METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
 from analysis.results.load import load_named
@@ -60,12 +61,12 @@ def main(words: list[str] | None = None) -> int:
 
         own = scaling.rows(study, (), arguments.scaling) if study.of_kind("run") else []
         notes = explain(study, own)
-    unsure = too_few_runs(configurations)
+    unequal = unequal_threads(points_of(study, arguments.scaling)) if study.of_kind("run") else ""
     answer = Answer(
         configurations,
         columns_of(group_by),
         parts=parts(configurations, group_by),
-        lead=[unsure] if unsure else [],
+        lead=[text for text in (unequal, too_few_runs(configurations)) if text],
         notes=notes,
     )
     return output.emit(answer, study, arguments)

@@ -9,6 +9,7 @@ from analysis.display.metrics import RANKS_PER_NODE, Rows
 from analysis.display.numbers import how_many
 from analysis.measures.kernels import of_run as kernels_of_run
 from analysis.measures.scaling.points import other_devices, points_of
+from analysis.measures.scaling.unequal_threads import unequal_threads
 from analysis.report import (
     batches,
     communication,
@@ -181,12 +182,14 @@ def _of_own(context: Context) -> list[Sentence]:
     named = [{**row, "name": called(row, series) if series else ""} for row in rows]
     sentences = verdict(own, names, named, stragglers.rows_of(late))
     # An efficiency across devices is not one of scaling: who reads no further has to know it.
-    mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points_of(context.study, None))]
+    points = points_of(context.study, None)
+    mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points)]
+    threads = unequal_threads(points)
     place = 1 + next((n for n, one in enumerate(sentences) if one.figure == "scaling"), 0)
     return [
         *_not_complete(context.study),
         *sentences[:place],
-        *(Sentence(text, "left-out") for text in mixed),
+        *(Sentence(text, "left-out") for text in [*mixed, *([threads] if threads else [])]),
         *sentences[place:],
     ]
 

@@ -106,3 +106,18 @@ def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
     assert "--samples N" in page.read_text()
     assert "--samples N" in one_line_error(run("analysis.predict", mine))
     assert "--samples N" in one_line_error(run("analysis.factors", mine))
+
+
+def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(folders, tmp_path):
+    shutil.copytree(folders[2], tmp_path / "2")
+    for directory in (tmp_path / "2").glob("run_*"):
+        manifest = store.read_record(directory / store.MANIFEST, Manifest)
+        batch = 2 * manifest.run.batch
+        changed = manifest.run.model_copy(update={"batch": batch})
+        store.write_record(directory / store.MANIFEST, manifest.model_copy(update={"run": changed}))
+        directory.rename(directory.with_name(format_id(changed, manifest.repetition, 0)))
+    done = run("analysis.scaled", f"1={folders[1]}", f"2={tmp_path / '2'}", "--format", "json")
+    one, two = done.json
+    assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
+    assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)
+    assert f"neither weak nor strong scaling, per-rank batch {batch // 2} and {batch}" in done.err

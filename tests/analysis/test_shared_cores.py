@@ -9,6 +9,7 @@ from analysis.report.build import build
 from analysis.results.load import load
 from jobs import store
 from jobs.store import Manifest
+from tests.analysis.commands import run as run_command
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
 
 
@@ -49,3 +50,19 @@ def test_the_report_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path)
     assert "Largest simulated gain" not in said and "simulated" not in said
     (section,) = [one for one in page.sections if one.id == "prediction"]
     assert section.text.startswith("Not available: all ranks share the 4 cores of h0") and not section.charts
+
+
+@pytest.mark.parametrize(("threads_of", "said"), [({1: 2, 2: 1}, True), ({1: 2, 2: 2}, False)])
+def test_different_threads_per_rank_are_said_by_table_and_report(tmp_path, threads_of, said):
+    plant(tmp_path)
+    for path in tmp_path.glob(f"run_*/{store.MANIFEST}"):
+        manifest = Manifest.model_validate_json(path.read_text())
+        threads = threads_of[len(manifest.ranks)]
+        reports = [one.model_copy(update={"threads": threads}) for one in manifest.ranks]
+        store.write_record(path, manifest.model_copy(update={"ranks": reports}))
+    text = "Different threads per rank: 2 on 1 rank, 1 on 2 ranks."
+    ran = run_command("analysis.scaled", tmp_path)
+    table = " ".join((ran.out + ran.err).split())
+    assert (text in table) == said
+    page = " ".join(one.text for one in build(load(tmp_path)).summary)
+    assert (text in page) == said

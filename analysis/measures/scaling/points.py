@@ -311,11 +311,12 @@ def _note_scatter(study: Study, points: Sequence[Point]) -> None:
     apart = [point for point in points if point.scatter.sigma > WIDE_SCATTER]
     if apart:
         worst = max(apart, key=lambda point: point.scatter.sigma)
+        medians = [float(np.median(run)) for run in worst.steps]
         study.note(
             f"runs of the same configuration differ by more than {100 * WIDE_SCATTER:.0f} % (standard "
             f"deviation) in {len(apart)} of {len(points)} configurations, most in {worst.label} "
-            f"({100 * np.expm1(worst.scatter.sigma):.0f} %), so confidence intervals are wide: was the "
-            "machine busy?"
+            f"(by a factor of up to {max(medians) / min(medians):.3g}), so confidence intervals are wide: was "
+            "the machine busy?"
         )
 
 

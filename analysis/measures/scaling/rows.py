@@ -46,6 +46,8 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
         row["world_size"] = sizes.pop() if len(sizes) == 1 else None
         answer.append({**row, **figures.figures(members, kind, anatomies)})
     _leave_uncompared(study, answer)
+    if study.named:
+        _leave_other_batches(study, answer)
     _note_unknown_samples(study, answer)
     _note_above_ideal(study, answer)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
@@ -105,6 +107,27 @@ def _leave_uncompared(study: Study, rows: Rows) -> None:
             f"{row['world_size']} ranks are not compared with {base['world_size']}: the commands differ "
             f"({base['program']} | {row['program']}). To compare them: analysis.scaled "
             f"{base['world_size']}=DIR {row['world_size']}=DIR"
+        )
+
+
+def _leave_other_batches(study: Study, rows: Rows) -> None:
+    """Take the baseline from named runs whose batch size differs per rank and in all from that of fewer ranks.
+
+    They would be their own baseline, of 100 %, although their folders were named to be compared.
+    """
+    for row in rows:
+        fewer = [other for other in rows if other["world_size"] < row["world_size"]]
+        if row["world_size"] != row["base_world_size"] or not fewer:
+            continue
+        base = min(fewer, key=lambda other: other["world_size"])
+        own, its = row.get("batch"), base.get("batch")
+        if not own or not its or own == its or own * row["world_size"] == its * base["world_size"]:
+            continue
+        row |= dict.fromkeys(figures.AGAINST_BASE, math.nan) | {"base": ""}
+        study.note(
+            f"{row['world_size']} ranks are not compared with {base['world_size']}: neither weak nor strong "
+            f"scaling, per-rank batch {its} and {own}, global batch {its * base['world_size']} and "
+            f"{own * row['world_size']}"
         )
 
 
