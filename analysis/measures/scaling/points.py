@@ -315,8 +315,8 @@ def _note_scatter(study: Study, points: Sequence[Point]) -> None:
         study.note(
             f"runs of the same configuration differ by more than {100 * WIDE_SCATTER:.0f} % (standard "
             f"deviation) in {len(apart)} of {len(points)} configurations, most in {worst.label} "
-            f"(by a factor of up to {max(medians) / min(medians):.3g}), so confidence intervals are wide: was "
-            "the machine busy?"
+            f"(by a factor of up to {max(medians) / min(medians):.3g}), so confidence intervals are wide: "
+            "was the machine busy?"
         )
 
 

@@ -111,7 +111,7 @@ def _leave_uncompared(study: Study, rows: Rows) -> None:
 
 
 def _leave_other_batches(study: Study, rows: Rows) -> None:
-    """Take the baseline from named runs whose batch size differs per rank and in all from that of fewer ranks.
+    """Take the baseline from named runs that differ from fewer ranks in batch size per rank and in all.
 
     They would be their own baseline, of 100 %, although their folders were named to be compared.
     """
