@@ -172,13 +172,14 @@ def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
     # A CPU has no datasheet to stand beside.
     both = any(row.get("peak_tflops_per_s") or row.get("peak_gb_per_s") for row in own)
     exposed, perturbation = picked(use.METRICS, "exposed_communication_ms", "perturbation")
-    shown = [
-        *columns(_who(own, group_by)),
-        *(_marked(_peaks_beside(name, both), name) for name in _SHARES),
-        *columns([exposed, perturbation.alone]),
-    ]
+    who, others = columns(_who(own, group_by)), columns([exposed, perturbation.alone])
+    shares = [_marked(_peaks_beside(name, both), name) for name in _SHARES]
+    if not filled(shares, own):
+        without = "No efficiencies: no peaks are known."
+        return Part("Communication, and the cost of profiling", own, [*who, *others], without)
+    shown = [*who, *shares, *others]
     of_what = "% of the datasheet's peak | of the measured peak" if both else "% of the measured peak"
-    lines = [_peaks(own), *_use_notes(own, columns(_who(own, group_by)))]
+    lines = [_peaks(own), *_use_notes(own, who)]
     return Part(f"Use of the device: {of_what}", own, shown, "\n".join(lines))
 
 

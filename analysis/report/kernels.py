@@ -68,8 +68,10 @@ def _top(context: Context) -> Content:
     part = Part("", of_table, _top_columns(len(of_run) > 1), _top_note(of_run))
     text = (
         "Time per step and rank, in attributed steps only. On a CPU a kernel is an operator that calls "
-        "no other operator. Efficiencies are relative to the datasheet's peak."
+        "no other operator."
     )
+    if any(row.get("flops_efficiency_pct") or row.get("bandwidth_efficiency_pct") for row in of_table):
+        text += " Efficiencies are relative to the datasheet's peak."
     view = as_view(part, "kernel-table", context.factors, searchable=True)
     return Content(text, [chart], [view], finding=_longest(of_run[shown][0], by_id, shown, names))
 

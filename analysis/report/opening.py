@@ -1,5 +1,7 @@
 """What does the first screen show beside its sentences? A small drawing of what each answer rests on."""
 
+import math
+
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling.loss import without_meaningless_parts
 from analysis.prediction.simulate import in_words
@@ -26,20 +28,26 @@ def _scaling(context: Context) -> small.Drawing | None:
         name for name in varied(rows) if name not in ("nodes", "world_size")
     ]  # fmt: skip
     curves: dict[str, dict[float, float]] = {}
+    ends: dict[str, dict[float, tuple[float, float]]] = {}
     for row in rows:
         if row.get("world_size") and row.get("scaling_efficiency_pct") is not None:
             curve = curves.setdefault(called(row, fields), {})
             if base := row.get("base_world_size"):
                 curve.setdefault(base, 100.0)
             curve[row["world_size"]] = row["scaling_efficiency_pct"]
+            low, high = row.get("scaling_efficiency_pct_low"), row.get("scaling_efficiency_pct_high")
+            if low is not None and high is not None and -math.inf < low < high < math.inf:
+                ends.setdefault(called(row, fields), {})[row["world_size"]] = low, high
     lines = {name: sorted(curve.items()) for name, curve in curves.items() if len(curve) > 1}
     if not lines:
         return None
     most = max(points[-1][0] for points in lines.values())
     widest = sorted((points[-1][1], name) for name, points in lines.items() if points[-1][0] == most)
     names = dict.fromkeys((widest[-1][1], widest[0][1]))
-    label = "Scaling efficiency by number of ranks, of the best and the worst configuration"
-    return small.lines([(name, lines[name]) for name in names], "%", label)
+    label = "Scaling efficiency by number of ranks"
+    label += ", of the best and the worst configuration" if len(names) > 1 else ""
+    label += ", with 95 % confidence intervals" if any(name in ends for name in names) else ""
+    return small.lines([(name, lines[name]) for name in names], "%", label, ends)
 
 
 def _lost(context: Context) -> small.Drawing | None:

@@ -1,7 +1,8 @@
 """How does an answer of the opening look? As a small drawing, which needs no chart library."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from markupsafe import Markup
 
@@ -27,12 +28,17 @@ class Drawing:
     caption: str
 
 
-def lines(series: Sequence[Line], unit: str, label: str) -> Drawing:
+Ends = Mapping[str, Mapping[float, tuple[float, float]]]
+"""Of a name's points, by x, the ends of the interval."""
+
+
+def lines(series: Sequence[Line], unit: str, label: str, ends: Ends = MappingProxyType({})) -> Drawing:
     """Lines from 0 to the highest value; counts, which double, stand evenly spaced.
 
     Args:
         series: two at most, so that their names fit.
         unit: of y; label: what is shown, for those who do not see it.
+        ends: of intervals, which are cut where the lines' axis ends.
     """
     counts = sorted({x for _, points in series for x, _ in points})
     top = max(y for _, points in series for _, y in points) or 1.0
@@ -56,6 +62,9 @@ def lines(series: Sequence[Line], unit: str, label: str) -> Drawing:
             '<polyline points="{}" fill="none" stroke="{}" stroke-width="2" stroke-dasharray="{}"/>'
         )
         parts.append(line.format(" ".join(at(x, y) for x, y in points), colour, dash))
+        bar = Markup('<polyline class="interval" points="{} {}" stroke="{}" stroke-width="1.5"/>')
+        for x, (low, high) in ends.get(name, {}).items():
+            parts.append(bar.format(at(x, max(0.0, low)), at(x, min(top, high)), colour))
         below = _HEIGHT + 10 + 16 * place
         key = Markup('<line x1="{0}" x2="{1}" y1="{2}" y2="{2}" stroke="{3}" stroke-width="2" '
                      'stroke-dasharray="{4}"/><text x="{5}" y="{6}">{7}</text>')  # fmt: skip

@@ -289,7 +289,7 @@ def _read_calibration(contents: Contents, path: Path) -> None:
         contents.calibration = store.read_record(record, Calibration)
     except UserError as error:
         missing = "no peaks were measured on this machine" if not record.exists() else str(error)
-        contents.note(f"{missing}: efficiencies are relative to the datasheet only")
+        contents.note(f"{missing}: efficiencies only where a datasheet has the peaks")
 
 
 # --- folders ------------------------------------------------------------------------------------------

@@ -102,6 +102,14 @@ def test_the_name_of_a_line_fits_the_drawing():
     assert "x" * 39 + "…" in drawn and "x" * 40 not in drawn
 
 
+def test_an_interval_is_drawn_at_its_point_and_cut_where_the_axis_ends():
+    drawn = str(small.lines([("a", [(1, 100.0), (2, 50.0)])], "%", "label", {"a": {2: (20.0, 900.0)}}).svg)
+    ((x, low, same_x, high),) = re.findall(r'class="interval" points="(\S+),(\S+) (\S+),(\S+)"', drawn)
+    point = re.search(r'<polyline points="\S+ (\S+),(\S+)"', drawn)
+    assert x == same_x == point[1] and float(high) < float(point[2]) < float(low)
+    assert "nan" not in drawn and float(high) == 10 and float(low) == 10 + 0.8 * 100
+
+
 def test_the_label_of_the_longest_bar_fits_the_drawing():
     """At 12 px a character takes 8 of its units at most."""
     drawn = str(small.differences([("one", 28.8), ("two", -28.8)], "%", "label").svg)

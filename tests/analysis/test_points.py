@@ -350,6 +350,9 @@ def test_a_table_of_dashes_is_not_printed(tmp_path: Path) -> None:
     assert (
         titles[-1].startswith("Use of the device") and len(parts([row | _NOTHING_KNOWN])) == len(titles) - 1
     )
+    without = dict.fromkeys(name for name in row if "efficiency_of" in name or name.startswith("mfu"))
+    (last,) = [part for part in parts([row | without]) if part.title not in titles]
+    assert last.title == "Communication, and the cost of profiling" and "no peaks are known" in last.caption
 
 
 _NOTHING_KNOWN = dict.fromkeys(names_of(use.METRICS)) | {"device_name": "cpu"}

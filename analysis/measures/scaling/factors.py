@@ -267,15 +267,15 @@ def caption(cells: Sequence[Cell], rows: Rows) -> str:
     span = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     text = f"{len(cells)} configurations, repetitions of each: {span}. "
     text += (
-        "Effect: best level compared with the worst. Omega squared: share of the variance that the factor "
-        "explains. Signal to noise: by how many decibels its levels differ in Taguchi's ratio, which the "
-        "reference used (larger: the factor matters more). p: probability of such a difference by chance, "
-        "corrected for the number of tests (Holm)."
+        "Effect: best level minus the worst, in % of the mean of all. Omega squared: share of the variance "
+        "that the factor explains. Signal to noise: by how many decibels its levels differ in Taguchi's "
+        "ratio, which the reference used (larger: the factor matters more). p: probability of such a "
+        "difference by chance, corrected for the number of tests (Holm)."
     )
     if counts[0] > 1:
         text += (
             "\nThe intervals allow for configurations whose runs scatter three to four times as much as "
-            "others."
+            "others. p does not, so it may be small where an interval holds 0."
         )
     if counts[0] == 1:
         text += "\nOne repetition: no interval, and interactions cannot be separated from noise."
