@@ -125,7 +125,7 @@ def stage_errors(directory):
 
 
 @needs_nsys
-@pytest.mark.parametrize(("ranks", "first"), [(2, 0), (1, 3)])
+@pytest.mark.parametrize(("ranks", "first"), [(2, 0), pytest.param(1, 3, marks=pytest.mark.wide)])
 def test_the_real_nsys_finds_every_marker_of_every_batch_on_every_rank(ranks, first, tmp_path):
     for directory in train_under_nsys(tmp_path / "run", first=first, ranks=ranks):
         errors = stage_errors(directory)
@@ -155,6 +155,7 @@ def test_the_real_tau_times_every_stage_and_batch_on_every_rank(mode, tmp_path):
         assert atomics["mean"]["Batch Duration (ns)"] == pytest.approx(own_ns, rel=0.05)
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed (make horovod)")
 def test_the_real_horovod_times_every_gradient_of_every_batch(tmp_path):
     ranks = train_under(
