@@ -1,7 +1,7 @@
 """How does training scale, from runs of our own: a row a configuration, or a group of them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from analysis.display.metrics import Rows
@@ -88,26 +88,17 @@ def _leave_uncompared(study: Study, rows: Rows) -> None:
 
     They would be their own baseline, of 100 %, and look as if more ranks had been compared with fewer.
     """
-    for row in rows:
-        if not row.get("program") or row["world_size"] != row["base_world_size"]:
-            continue
-        fewer = [
-            other
-            for other in rows
-            if other.get("program")
-            and other["program"] != row["program"]
-            and other.get("model") == row.get("model")
-            and other["world_size"] < row["world_size"]
-        ]
-        if not fewer:
-            continue
-        base = min(fewer, key=lambda other: other["world_size"])
-        row |= dict.fromkeys(figures.AGAINST_BASE, math.nan) | {"base": ""}
-        study.note(
-            f"{row['world_size']} ranks are not compared with {base['world_size']}: the commands differ "
-            f"({base['program']} | {row['program']}). To compare them: analysis.scaled "
+
+    def is_other_command(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        programs = row.get("program"), other.get("program")
+        return all(programs) and programs[0] != programs[1] and other.get("model") == row.get("model")
+
+    for row, base in _own_baselines(rows, is_other_command):
+        why = (
+            f"the commands differ ({base['program']} | {row['program']}). To compare them: analysis.scaled "
             f"{base['world_size']}=DIR {row['world_size']}=DIR"
         )
+        _leave_out(study, row, base, why)
 
 
 def _leave_other_batches(study: Study, rows: Rows) -> None:
@@ -115,20 +106,34 @@ def _leave_other_batches(study: Study, rows: Rows) -> None:
 
     They would be their own baseline, of 100 %, although their folders were named to be compared.
     """
-    for row in rows:
-        fewer = [other for other in rows if other["world_size"] < row["world_size"]]
-        if row["world_size"] != row["base_world_size"] or not fewer:
-            continue
-        base = min(fewer, key=lambda other: other["world_size"])
+    for row, base in _own_baselines(rows):
         own, its = row.get("batch"), base.get("batch")
-        if not own or not its or own == its or own * row["world_size"] == its * base["world_size"]:
-            continue
-        row |= dict.fromkeys(figures.AGAINST_BASE, math.nan) | {"base": ""}
-        study.note(
-            f"{row['world_size']} ranks are not compared with {base['world_size']}: neither weak nor strong "
-            f"scaling, per-rank batch {its} and {own}, global batch {its * base['world_size']} and "
-            f"{own * row['world_size']}"
-        )
+        if own and its and own != its and own * row["world_size"] != its * base["world_size"]:
+            why = (
+                f"neither weak nor strong scaling, per-rank batch {its} and {own}, global batch "
+                f"{its * base['world_size']} and {own * row['world_size']}"
+            )
+            _leave_out(study, row, base, why)
+
+
+def _own_baselines(
+    rows: Rows, among: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] = lambda _row, _other: True
+) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    """Rows that are their own baseline, each with that of the fewest ranks below its own.
+
+    Args:
+        among: whether another row is one of those.
+    """
+    for row in rows:
+        fewer = [other for other in rows if other["world_size"] < row["world_size"] and among(row, other)]
+        if fewer and row["world_size"] == row["base_world_size"]:
+            yield row, min(fewer, key=lambda other: other["world_size"])
+
+
+def _leave_out(study: Study, row: dict[str, Any], base: Mapping[str, Any], why: str) -> None:
+    """Take the baseline from a row, and say why."""
+    row |= dict.fromkeys(figures.AGAINST_BASE, math.nan) | {"base": ""}
+    study.note(f"{row['world_size']} ranks are not compared with {base['world_size']}: {why}")
 
 
 def _note_unknown_samples(study: Study, rows: Rows) -> None:
