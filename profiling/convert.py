@@ -87,12 +87,7 @@ def convert(
     for unit in units:
         shutil.rmtree(unit.scratch, ignore_errors=True)
     tables = [outcome.target for outcome in outcomes if not outcome.error and not outcome.ranks]
-    of_tables = [line for outcome in outcomes if not outcome.ranks for line in outcome.findings]
-    lines = [*_complaints(units, outcomes), *together(of_tables), *_of_jobs(placed)]
-    if out is not None and tables:
-        files = "1 file holds" if len(tables) == 1 else f"{len(tables)} files hold"
-        lines.append(f"{files} totals of whole runs: converted to tables, which analysis does not read")
-    for line in lines:
+    for line in _findings(units, outcomes, placed, out):
         print(f"scaleprof: {line}", file=sys.stderr)
     for directory in (*tables, *(one.directory for one in placed)):
         print(directory)
@@ -100,6 +95,22 @@ def convert(
         print(f"scaleprof: next: {line}", file=sys.stderr)
     failed = sum(bool(outcome.error) for outcome in outcomes)
     return len(outcomes) - failed, failed
+
+
+def _findings(
+    units: Sequence[Unit], outcomes: Sequence[Outcome], placed: Sequence[Placed], out: Path | None
+) -> list[str]:
+    """What is to be said of files and jobs, a line each."""
+    of_tables = [outcome for outcome in outcomes if not outcome.ranks]
+    lines = [
+        *_complaints(units, outcomes),
+        *together([line for outcome in of_tables for line in outcome.findings]),
+        *_of_jobs(placed),
+    ]
+    if out is not None and (count := sum(not outcome.error for outcome in of_tables)):
+        files = "1 file holds" if count == 1 else f"{count} files hold"
+        lines.append(f"{files} totals of whole runs: converted to tables, which analysis does not read")
+    return lines
 
 
 def _convert_share(me: Identity, units: Sequence[Unit], launch: str) -> None:
