@@ -82,6 +82,14 @@ def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_pat
     assert run("analysis.report.__main__", tmp_path).code == 0
 
 
+def test_a_group_of_several_world_sizes_is_neither_compared_nor_a_baseline(tmp_path):
+    plant(tmp_path, 1, "small.py")
+    for ranks in (2, 4):
+        plant(tmp_path, ranks, "large.py")
+    rows = run("analysis.scaled", tmp_path, "--group-by", "program", "--format", "json").json
+    assert {row["program"]: row["world_size"] for row in rows} == {"small.py": 1, "large.py": None}
+
+
 def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
     mine = tmp_path / "mine"
     for ranks in (1, 2, 4):

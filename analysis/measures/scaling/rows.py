@@ -124,8 +124,10 @@ def _own_baselines(
     Args:
         among: whether another row is one of those.
     """
-    for row in rows:
-        fewer = [other for other in rows if other["world_size"] < row["world_size"] and among(row, other)]
+    # A row of a group may mix world sizes: it has none, and is neither compared nor compared with.
+    of_one_size = [row for row in rows if row["world_size"] is not None]
+    for row in of_one_size:
+        fewer = [other for other in of_one_size if other["world_size"] < row["world_size"] and among(row, other)]
         if fewer and row["world_size"] == row["base_world_size"]:
             yield row, min(fewer, key=lambda other: other["world_size"])
 
