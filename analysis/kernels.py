@@ -63,7 +63,7 @@ def _only(study: Study) -> Source:
     if len(sources) != 1:
         examples = ", ".join(source.id for source in sources[:3])
         raise UserError(
-            f"{study.path} holds {len(sources)} runs with kernels; name one run (or file)"
+            f"runs with kernels in {study.path}: {len(sources)}; name one run (or file)"
             + (f", e.g. {examples}" if examples else "")
         )
     return sources[0]

@@ -79,7 +79,7 @@ def main() -> int:
     run = of_one_rank(runs[0], sized)
     _say(
         f"the first of {len(runs)} configurations, on one rank: {describe(run)}"
-        if len(sweep_runs) > 1
+        if len(runs) > 1
         else describe(run)
     )
     directory = arguments.out / f"{sweep.name}-hotspots-{arguments.top}"

@@ -43,6 +43,7 @@ from profiling.traces.conversion import (
 from profiling.traces.jobs import Placed, place_jobs, together
 from profiling.traces.one_unit import convert_unit
 from profiling.traces.units import units_of
+from profiling.wording import how_many, verb
 from profiling.workers import open_workers
 
 _MOST_NAMED = 6  # files
@@ -78,7 +79,8 @@ def convert(
         _convert_share(me, units, launch)
         return None
     if before := len(units) - len(not_kept(units)):
-        print(f"scaleprof: resuming: {before} of {len(units)} files are converted", file=sys.stderr)
+        files = how_many(len(units), "file")
+        print(f"scaleprof: resuming: {before} of {files} {verb(before, 'are')} converted", file=sys.stderr)
     with _naming_what_is_left(units, launch) if suggest else nullcontext():
         outcomes = _convert_with_others(me, units, launch) if me.size > 1 else _convert_here(units, jobs)
     recorded = [one for outcome in outcomes for one in outcome.ranks]
@@ -108,7 +110,7 @@ def _findings(
         *_of_jobs(placed),
     ]
     if out is not None and (count := sum(not outcome.error for outcome in of_tables)):
-        files = "1 file holds" if count == 1 else f"{count} files hold"
+        files = f"{how_many(count, 'file')} {verb(count, 'hold')}"
         lines.append(f"{files} totals of whole runs: converted to tables, which analysis does not read")
     return lines
 
@@ -139,7 +141,8 @@ class RanksLost(UserError):
 
 
 def _what_is_left(left: Sequence[Unit], of: int) -> str:
-    line = f"ended before {len(left)} of {of} files were converted: {_named([one.path for one in left])}"
+    files = f"{len(left)} of {how_many(of, 'file')} {verb(len(left), 'were')}"
+    line = f"ended before {files} converted: {_named([one.path for one in left])}"
     return f"{line}; run the same command again to resume"
 
 
@@ -275,7 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
     done, failed = converted
     if not done:
         raise UserError(
-            f"nothing was converted: none of {failed} files can be read"
+            f"nothing was converted: {how_many(failed, 'file')} cannot be read"
             if failed
             else "nothing to convert: no files there"
         )

@@ -53,6 +53,7 @@ from profiling.watching.watched import (
     findings_of,
     usual_samples,
 )
+from profiling.wording import how_many
 from profiling.wrap import check_can_start, has_gpu, run_wrapped, wraps
 
 # Without --batches: what a profiler records.
@@ -313,8 +314,8 @@ def _write_run(
 ) -> int:
     """Write the manifest, and say what was found; the exit code."""
     manifest = watched.write_manifest(out, me, program, profile, ended, started)
-    ranks = f"{me.size} rank{'s' if me.size > 1 else ''}"
-    _say(f"watched {manifest.run.batches} steps on {ranks}", *manifest.findings)
+    steps, ranks = how_many(manifest.run.batches, "step"), how_many(me.size, "rank")
+    _say(f"watched {steps} on {ranks}", *manifest.findings)
     if manifest.reason:
         _say(f"the results do not count: {manifest.reason}")
         return ended.exit_code or EXIT_FAILED

@@ -28,6 +28,7 @@ from analysis.results.study import Study
 from jobs.flags import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.wording import how_many
 
 if TYPE_CHECKING:
     from analysis.report.render import Page
@@ -134,7 +135,7 @@ def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
     print(target)
     if arguments.figures:
         files = write_figures(page, target, arguments.figures, arguments.figure_format or FORMATS[0])
-        print(f"{arguments.figures}: {len(files)} files", file=sys.stderr)
+        print(f"{arguments.figures}: {how_many(len(files), 'file')}", file=sys.stderr)
 
 
 def beside(path: Path, name: str) -> Path:

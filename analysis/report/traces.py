@@ -5,7 +5,6 @@ from typing import Any
 
 from analysis.display import plots
 from analysis.display.metrics import FIELDS, Metric, Rows, columns
-from analysis.display.numbers import how_many
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
@@ -23,6 +22,7 @@ from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 from profiling.number_ranges import listed
 from profiling.traced_job import TracedJob
+from profiling.wording import how_many
 
 _NO_MODEL = ("communication", "memcpy", "memset", "loader")  # classes of kernels that compute nothing
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said

@@ -74,7 +74,7 @@ def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_pat
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)
     assert (
-        "2 ranks are not compared with 1: the commands differ (train.py --out 1 | train.py --out 2). To "
+        "2 ranks not compared with 1: the commands differ (train.py --out 1 | train.py --out 2). To "
         "compare them: analysis.scaled 1=DIR 2=DIR" in done.err
     )
     table = run("analysis.scaled", tmp_path).out

@@ -41,7 +41,7 @@ def test_stages_out_of_order_are_a_clock_that_went_back():
 def test_work_before_its_launch_is_a_clock_that_differs():
     assert clock_findings(0, 2, 0) == []
     (finding,) = clock_findings(1, 2, 4000)
-    assert finding.startswith("1 of 2 device activities begin before their launch, by up to 4 us")
+    assert finding.startswith("1 of 2 device activities begins before the launch, by up to 4 us")
 
 
 # --- the same, from the file of each tool --------------------------------------------------------------

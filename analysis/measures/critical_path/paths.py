@@ -128,7 +128,7 @@ def _read(source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded
     if count < len(steps):
         left_out.append(
             f"its critical path is that of {count} of {len(steps)} steps, in the middle of the recording: "
-            f"all have {kernels:,} kernels"
+            f"the steps have {kernels:,} kernels in all"
         )
     if len(places) < len(folders):
         left_out.append(

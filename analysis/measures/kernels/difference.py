@@ -23,6 +23,7 @@ from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of
 from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.errors import UserError
+from profiling.wording import plural
 from profiling.workers import in_threads
 
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
@@ -273,14 +274,13 @@ def parts(
 
 
 _ONE_OF_EACH = "Slower, faster: of these two runs; whether others would differ too is not tested."
-_PLURAL = {"class": "classes"}
 
 
 def groups_in_words(names: Sequence[str]) -> str:
     """What rows that are grouped by these fields are: kernels, classes, groups."""
     if "kernel" in names:
         return "kernels"
-    return _PLURAL.get(names[0], f"{names[0]}s") if len(names) == 1 else "groups"
+    return plural(names[0]) if len(names) == 1 else "groups"
 
 
 def _caption(totals: Rows) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import NOMINAL, Column, Metric, Rows, columns, fields
-from analysis.display.numbers import how_many, probability
+from analysis.display.numbers import probability
 from analysis.statistics.two_samples import (
     MOST_RUNS,
     SIGNIFICANCE,
@@ -20,6 +20,7 @@ from analysis.statistics.two_samples import (
 from analysis.statistics.variance import holm
 from jobs.run import Run
 from jobs.run_fields import own_names
+from profiling.wording import how_many, verb
 
 Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
 Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figure) -> a value a run
@@ -172,7 +173,7 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     if worse:
         most = max(worse, key=lambda row: row["effect_pct"])
         said.append(
-            f"{len(worse)} of {how_many(len(batches), 'configuration')} {'is' if len(worse) == 1 else 'are'} "
+            f"{len(worse)} of {how_many(len(batches), 'configuration')} {verb(len(worse), 'are')} "
             f"slower (by more than {threshold_pct:g} %), the worst by {_effect(most)}."
         )
     elif few:
@@ -201,7 +202,7 @@ def _of_few(few: Rows, configurations: int) -> str:
     """How many runs would be enough."""
     alone = " one by one" if configurations > 1 else ""
     of_all = f"{len(few)} of {how_many(configurations, 'configuration')}"
-    text = f"{of_all} {'has' if len(few) == 1 else 'have'} too few runs to show a difference{alone}. "
+    text = f"{of_all} {verb(len(few), 'have')} too few runs to show a difference{alone}. "
     largest = max(few, key=lambda row: row["effect_pct"])
     if largest["effect_pct"] <= 0:
         return f"{text}Repeat them: {runs_needed(configurations)} runs per side can show a difference."
