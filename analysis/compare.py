@@ -50,7 +50,8 @@ def main(words: list[str] | None = None) -> int:
     a, b, figures = found.a, found.b, found.rows
     worse = regressed(figures, arguments.threshold)
     notes = [sentence(a, b, figures, arguments.threshold)]
-    changed = [row for row in figures if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
+    alike = ("no difference", "too few runs")
+    changed = [row for row in figures if row["family"] != "kernels" or row["verdict"] not in alike]
     title = f"{arguments.b.name} (B) compared with {arguments.a.name} (A)"
     parts = [Part(title, changed, shown(figures), _CAPTION)]
     if same_runs(a, b):

@@ -41,6 +41,7 @@ from analysis.results.study import RECORDING, Source, Study
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS
+from profiling.wording import how_many
 
 COLUMNS = {
     "Columns: run, if there are several; kernel, class and direction, or the fields of --by; then:": (
@@ -171,8 +172,8 @@ def _difference(
         return Answer(kept, columns, title=title, caption=caption, notes=notes)
     totals = kernel_difference.summary(pairs, a, b)
     kept, notes = _first(pairs, columns, arguments, by)
-    groups = kernel_difference.groups_in_words(by)
-    parts = kernel_difference.parts(kept, totals, (title, caption), naming(by), groups)
+    group = kernel_difference.group_in_words(by)
+    parts = kernel_difference.parts(kept, totals, (title, caption), naming(by), group)
     if arguments.summary:
         return Answer(totals, kernel_difference.SUMMARY_METRICS, parts=parts[:1])
     return Answer(kept, columns, parts=parts, notes=notes)
@@ -202,7 +203,7 @@ def _first(
     more = len(rows) - len(kept)
     if not more or not as_table:
         return kept, []
-    return kept, [f"({more} more {kernel_difference.groups_in_words(by)}: use --top N)"]
+    return kept, [f"({how_many(more, f'more {kernel_difference.group_in_words(by)}')}: use --top N)"]
 
 
 def _first_of_each(rows: Rows, top: int | None) -> Rows:

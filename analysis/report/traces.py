@@ -169,19 +169,21 @@ def opening(context: Context) -> list[Sentence]:
 
 
 def _scales(context: Context) -> list[Sentence]:
-    rows = context.once(_answer).scales
+    found = context.once(_answer)
+    rows = found.scales
     if not rows:
         return []
     most, base = rows[-1], rows[0]
+    whose = f" ({', '.join(row['job'] for row in rows)})" if len(rows) < len(context.traces) else ""
     grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] > 0}
     text = (
-        f"Scaling efficiency on {most['world_size']} ranks: {most['scaling_efficiency_pct']:.0f} %, "
+        f"Scaling efficiency on {most['world_size']} ranks{whose}: {most['scaling_efficiency_pct']:.0f} %, "
         f"relative to {how_many(base['world_size'], 'rank')}"
     )
     if grown:
         name = max(grown, key=lambda one: grown[one])
         text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per step)"
-    return [Sentence(f"{text}. {context.once(_answer).assumed.splitlines()[0]}", "traced-scaling")]
+    return [Sentence(f"{text}. {found.scales_assumed.splitlines()[0]}", "traced-scaling")]
 
 
 def _not_compared(context: Context) -> list[Sentence]:

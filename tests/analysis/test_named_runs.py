@@ -129,3 +129,5 @@ def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(fold
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)
     assert f"neither weak nor strong scaling, per-rank batch {batch // 2} and {batch}" in done.err
+    table = run("analysis.scaled", f"1={folders[1]}", f"2={tmp_path / '2'}").out
+    assert "no configuration has a baseline of fewer ranks" in table and "Weak scaling" not in table

@@ -91,9 +91,7 @@ def test_times_count_from_the_date_that_newer_releases_write(tmp_path):
     path.write_text(HOROVOD.replace("[\n", f"[\n{begun % '9e99'}\n", 1))
     found, findings = tables(path)
     assert found["kernels"]["start_ns"].to_list() == [107_000]
-    assert findings == [
-        "timeline.json: 1 event lacks a required field or has an impossible value: left out"
-    ]
+    assert findings == ["timeline.json: 1 event lacks a required field or has an impossible value: left out"]
 
 
 def test_a_barrier_ends_twice(tmp_path):
