@@ -46,7 +46,7 @@ def main() -> int:
     if arguments.figures:
         figures.check_folder(arguments.figures, arguments.overwrite)
     elif arguments.overwrite or arguments.figure_format:
-        raise UserError("--overwrite and --figure-format are about figures: use them with --figures")
+        raise UserError("--overwrite and --figure-format need --figures")
     for flag in ("run", "batches"):
         if getattr(arguments, flag) and not arguments.trace:
             raise UserError(f"--{flag} selects what the timeline holds: use it with --trace")
