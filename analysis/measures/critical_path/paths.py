@@ -133,8 +133,8 @@ def _read(source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded
     if len(places) < len(folders):
         left_out.append(
             f"its critical path uses {len(places)} of {len(folders)} ranks: those that came last to "
-            "collectives, began or ended a step last, and some of the others. What would be saved is an upper "
-            "limit: without a part, a rank that is left out may be the last"
+            "collectives, began or ended a step last, and some of the others. What would be saved is an "
+            "upper limit: without a part, a rank that is left out may be the last"
         )
     return places, [one for one in ranks if len(one.kind)], left_out
 
