@@ -11,7 +11,7 @@ side begins with A or B.
 
 Each family of rows is tested separately. The families batch and combined decide the exit code: 1 if a row of
 theirs is slower by more than --threshold. Without a real difference, this happens in at most 5 % of
-comparisons. "Too few runs" is not an error: such a slowdown alone, however large, leaves the exit code at 0.
+comparisons. "Too few runs" is not an error: however large such a slowdown is, the exit code stays 0.
 """
 
 import argparse

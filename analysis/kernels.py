@@ -3,7 +3,7 @@
     python -m analysis.kernels DIR                               one run, a sweep, or a PyProf table
     python -m analysis.kernels DIR --by operator                 also class, layer, direction; class,direction
     python -m analysis.kernels A B --direction bprop             comparison of two runs
-    python -m analysis.kernels A B --summary --format csv        the summands of their difference
+    python -m analysis.kernels A B --summary --format csv        what their difference consists of
     python -m analysis.kernels A B --direction fprop --method published
     python -m analysis.kernels A --metric flops-efficiency --method published
 
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     metrics = tuple(kernel_difference.METRICS)
     parser.add_argument("--metric", choices=metrics, default="duration", help="sort by [duration]")
     parser.add_argument(
-        "--summary", action="store_true", help="of two runs: the summands of their difference"
+        "--summary", action="store_true", help="of two runs: only what their difference consists of"
     )
     parser.add_argument(
         "--top",

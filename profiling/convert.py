@@ -1,17 +1,17 @@
-"""What did a profiler write, as tables?
+"""Convert the files of profilers: traces become results, other files tables.
 
     python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]
 
-Files are recognised by their content; folders are searched. With --out, traces (of PyTorch's profiler, nsys,
-nvprof, Horovod) become results that every command of analysis takes: the traces of all ranks of a job are in
-one folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json. So
-do launches of ncu and profiles of TAU, which have no times of steps. Other files (VTune, printed tables)
-become tables in OUT/<name>. Without --out, the tables of each file are written to a folder named after it,
-next to it.
+Files are recognised by their content; folders are searched. With --out, traces of PyTorch's profiler, nsys,
+nvprof and Horovod become results that every analysis command takes: the traces of all ranks of a job are in
+one folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json.
+Launches of ncu and profiles of TAU become results without step times. Other files (VTune, printed tables)
+become tables in OUT/<name>. Without --out, the tables of each file go into a folder next to it.
 
-Steps are found by ProfilerStep, "End of Batch" or the optimizer's steps, by ranges like --batch-marker, or by
-the period of the kernels, if it is certain. Files are divided among processes, or under mpirun or srun its
-ranks. The same call again resumes one that was ended.
+Steps are found by ProfilerStep, "End of Batch", the optimizer's steps, the ranges of --batch-marker, or the
+period of the kernels, if it is certain. Several processes share the files: under mpirun or srun, its ranks.
+The same command again resumes an interrupted conversion.
+
 Exit code 0: all files were converted; 1: some were not recognised or could not be read; 2: none could.
 """
 
@@ -254,12 +254,14 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
     parser.add_argument(
-        "--tool", metavar="NAME", help=f"of the profiler, if not to be recognised: {', '.join(TOOLS)}"
+        "--tool",
+        metavar="NAME",
+        help=f"the profiler that wrote the files, if not recognised: {', '.join(TOOLS)}",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the tables go [beside each file]")
     parser.add_argument(
         "--batch-marker", default="", metavar="REGEX",
-        help="with --out: ranges (NVTX, record_function) of such names are the steps",
+        help="with --out: ranges (NVTX, record_function) with such names are the steps",
     )  # fmt: skip
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun or srun its ranks]"

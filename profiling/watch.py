@@ -1,4 +1,4 @@
-"""Watch a training program, unchanged: what does each of its steps take, on each rank?
+"""How long does each step of an unchanged training program take, on each rank?
 
     torchrun --nproc-per-node 4 -m profiling.watch --batches 50 my_train.py --lr 0.1
     srun -n 4 python -m profiling.watch --out results/mine -m my_package.train
@@ -89,7 +89,7 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--out", type=Path, metavar="DIR", help="the run's folder [a new one in results/by-hand]")
     add("--overwrite", action="store_true", help="replace the run that is in --out")
-    add("--batches", type=_positive, metavar="N", help="end the program after N steps [when it ends]")
+    add("--batches", type=_positive, metavar="N", help="end the program after N steps [let it finish]")
     add("--samples", type=_positive, metavar="N", help="samples per step and rank [from the data loader]")
     add("--steps-per-batch", type=_positive, default=1, metavar="K",
         help="optimizer steps that make one step of training [1]")  # fmt: skip

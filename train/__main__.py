@@ -1,4 +1,4 @@
-"""Train as one rank; its flags are the fields of a run.
+"""Train a model as one rank of a job. The flags are the options of a run.
 
     python -m train --model resnet50 --loader synthetic --batch 32
     mpirun -np 4 python -m train --model resnet50 --loader dali-gpu --batch 64 --data DIR

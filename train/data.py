@@ -146,7 +146,7 @@ def main() -> int:
     maker.add_argument("folder", type=Path)
     maker.add_argument("--images", type=int, default=256, help="number of images [256]")
     maker.add_argument("--classes", type=int, default=4, help="number of classes [4]")
-    maker.add_argument("--seed", type=int, default=0, help="of the pictures [0]")
+    maker.add_argument("--seed", type=int, default=0, help="seed of the pictures [0]")
     indexer = commands.add_parser("index", help="write DALI's index of TFRecord files")
     indexer.add_argument("files", type=Path, nargs="+")
     arguments = parser.parse_args()

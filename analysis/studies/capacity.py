@@ -1,4 +1,4 @@
-"""What fits in one device, and what of it in two?"""
+"""What fits in one device, and how is a larger network divided between two?"""
 
 import re
 from pathlib import Path

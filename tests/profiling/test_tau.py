@@ -240,7 +240,7 @@ def test_profiles_that_are_all_truncated_are_one_line(tmp_path):
     folder = write_text(tmp_path / "run", training(2))
     for path in folder.iterdir():
         path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(UserError, match=r"none of the 2 files of .*run can be read: .*profile\.0\.0\.0"):
+    with pytest.raises(UserError, match=r"no file of .*run can be read \(2 tried\): .*profile\.0\.0\.0"):
         read(folder)
 
 
