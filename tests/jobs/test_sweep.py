@@ -21,8 +21,8 @@ from jobs.machine import Machine
 from jobs.outcome import make_manifest
 from jobs.processes import TimeIsUp
 from jobs.run import make_run
-from jobs.store import Manifest
 from jobs.site import Container, Site
+from jobs.store import Manifest
 from jobs.sweep import AS_SUBMITTED, parser, read_request, this_command
 from jobs.sweep_file import Sweep, expand
 from profiling import tables

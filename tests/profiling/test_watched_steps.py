@@ -80,7 +80,7 @@ def test_of_two_optimizers_the_later_ends_the_step():
 def test_five_steps_of_the_critic_and_one_of_the_generator_are_one_step():
     critic, generator = "L F B U0 " * 5, "F B U1 "
     assert len(steps_of(segments((critic + generator) * 2))) == 2
-    assert len(steps_of(segments(critic + generator + critic))) == 1  # the program ends before the generator's
+    assert len(steps_of(segments(critic + generator + critic))) == 1  # it ends before the generator's
 
 
 def test_an_optimizer_of_a_later_phase_ends_no_step():
