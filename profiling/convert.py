@@ -36,6 +36,7 @@ from profiling.traces.conversion import (
     Unit,
     busy_with,
     kept,
+    kept_before,
     not_kept,
     share_of,
     wait_for_others,
@@ -78,7 +79,7 @@ def convert(
     if me.rank:
         _convert_share(me, units, launch)
         return None
-    if before := len(units) - len(not_kept(units)):
+    if before := kept_before(units, launch):
         files = how_many(len(units), "file")
         print(f"scaleprof: resuming: {before} of {files} {verb(before, 'are')} converted", file=sys.stderr)
     with _naming_what_is_left(units, launch) if suggest else nullcontext():
