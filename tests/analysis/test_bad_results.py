@@ -270,7 +270,7 @@ def test_ranks_that_are_missing_are_named(
 @pytest.mark.parametrize(
     ("report", "says"),
     [
-        ({"batches_done": 39}, "did 39 of 40 batches"),
+        ({"batches_done": 39}, "did 39 of 40 steps"),
         ({"losses_finite": False}, "had a loss that is not finite"),
         ({"world_size": 3}, "saw 3 ranks, not 2"),
     ],
