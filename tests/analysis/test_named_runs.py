@@ -130,7 +130,7 @@ def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("lacking", "efficiencies", "said"),
     [
-        (4, [100, pytest.approx(96, abs=1), None], "1 of 3 configurations have no images/s and no scaling "
+        (4, [100, pytest.approx(96, abs=1), None], "1 of 3 configurations has no images/s and no scaling "
          "efficiency: samples"),
         (1, [None, None, None], "efficiency (2 more no scaling efficiency): samples"),
     ],
