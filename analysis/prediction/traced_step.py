@@ -129,8 +129,8 @@ def traced_by(recording: Recording, point: Point, calls: Allreduces | None) -> T
         return "its stages took no time: the profiler's slowdown of the step is unknown"
     ranks = anatomy_of(recording.trace)
     step = replace(step, waits_share=_waits_share(ranks))
-    sent = exchanges(calls, Layout(point.world_size, point.fields["nodes"]))
-    return Traced(source, step, sent, _exposed_share(ranks))
+    exchanged = exchanges(calls, Layout(point.world_size, point.fields["nodes"]))
+    return Traced(source, step, exchanged, _exposed_share(ranks))
 
 
 def _waits_share(ranks: Anatomy) -> float:
