@@ -127,8 +127,9 @@ def _own_baselines(
     # A row of a group may mix world sizes: it has none, and is neither compared nor compared with.
     of_one_size = [row for row in rows if row["world_size"] is not None]
     for row in of_one_size:
-        fewer = [other for other in of_one_size if other["world_size"] < row["world_size"] and among(row, other)]
-        if fewer and row["world_size"] == row["base_world_size"]:
+        ranks = row["world_size"]
+        fewer = [other for other in of_one_size if other["world_size"] < ranks and among(row, other)]
+        if fewer and ranks == row["base_world_size"]:
             yield row, min(fewer, key=lambda other: other["world_size"])
 
 
