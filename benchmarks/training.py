@@ -32,7 +32,7 @@ import torch
 from jobs.flags import make_parser
 from jobs.run import Run, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
-from profiling.markers import Markers, _torch, nvtx_emitter, open_markers
+from profiling.markers import Markers, nvtx_emitter, open_markers, torch_emitter
 from profiling.step_clock import Clock, open_clock
 from profiling.tools import open_capture
 from train import data, loop
@@ -41,7 +41,7 @@ from train.loaders import augment, build_loader
 from train.loaders.ahead import memory_format
 from train.models import build_model
 from train.precision import Precision
-from train.rank import _speaker, make_optimizer
+from train.rank import speaker, make_optimizer
 from train.step import make_step
 from train.world import World
 
@@ -91,7 +91,7 @@ def our_loop(
     """What a rank of a sweep does, its reports of progress included (they go nowhere)."""
     optimizer = make_optimizer(model, run, device)
     nowhere = Path(os.devnull).open("w")  # noqa: SIM115 (open as long as the process)
-    speak = _speaker(run, device, lambda text: print(text, file=nowhere, flush=True))
+    speak = speaker(run, device, lambda text: print(text, file=nowhere, flush=True))
     step, markers = make_step(run, model, optimizer, Precision(run, device)), open_markers()
 
     def train(count: int) -> None:
@@ -274,7 +274,7 @@ def measure_markers() -> dict[str, float]:
 
     found = {"no collector": markers_us(open_markers({}))}
     nvtx = nvtx_emitter({"NVTX_INJECTION64_PATH": "a collector is attached, as far as markers know"})
-    ranges = _torch()
+    ranges = torch_emitter()
     assert ranges is not None  # torch is imported above
     if nvtx is not None:
         found["NVTX, nobody listening"] = markers_us(Markers([nvtx]))

@@ -34,7 +34,7 @@ from profiling.step_clock import open_clock
 from train import timing
 from train.device import choose_device, set_kernels
 from train.loaders import build_loader
-from train.rank import _bare_model
+from train.rank import bare_model
 from train.world import World
 
 STEPS, WARM_UP = 8, 3
@@ -57,7 +57,7 @@ def train(name: str, cell: dict[str, Any]) -> None:
     device = choose_device(run, World())
     set_kernels(run, device)
     torch.manual_seed(0)
-    model = _bare_model(run, device)
+    model = bare_model(run, device)
     if name == "ours":
         batches = build_loader(run, 0, 1, device)
         ours = training.our_loop(
