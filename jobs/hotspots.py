@@ -33,7 +33,8 @@ from jobs.run import Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS
 from jobs.run_values import parse_value
 from jobs.studies import check_output
-from jobs.sweep_file import Sweep, SweepRun, expand, parse_only, read_sweep, select
+from jobs.sweep_file import Sweep, read_sweep
+from jobs.sweep_runs import SweepRun, expand, parse_only, select
 from profiling import tables
 from profiling.errors import UserError, run_command
 from profiling.tools import tool

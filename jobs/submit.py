@@ -25,7 +25,8 @@ from jobs.execute import print_plan, split_possible
 from jobs.execution import ROOT, Execution
 from jobs.launchers.slurm import Slurm
 from jobs.site import CHOOSE, find_site, sbatch_words
-from jobs.sweep_file import SweepRun, read_sweep
+from jobs.sweep_file import read_sweep
+from jobs.sweep_runs import SweepRun
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 _DRY_RUN = "--dry-run"

@@ -30,7 +30,8 @@ from jobs.launchers.base import Launcher
 from jobs.model_names import check_models
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.site import CHOOSE, Site, check_network, check_scratch, find_site, shell_commands, why_no_modules
-from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, expand, parse_only, read_sweep, select
+from jobs.sweep_file import Order, Sweep, read_sweep
+from jobs.sweep_runs import Excluded, SweepRun, expand, parse_only, select
 from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, run_command
 

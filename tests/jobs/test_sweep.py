@@ -23,7 +23,8 @@ from jobs.processes import TimeIsUp
 from jobs.run import make_run
 from jobs.store import Manifest
 from jobs.sweep import AS_SUBMITTED, this_command
-from jobs.sweep_file import Sweep, expand
+from jobs.sweep_file import Sweep
+from jobs.sweep_runs import expand
 from profiling import tables
 from profiling.errors import UserError
 from tests.ended_runs import ended_runs
