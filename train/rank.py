@@ -111,12 +111,7 @@ def _run_rank(
     say: Callable[[str], None],
     opened: Opened,
 ) -> Finished:
-    device = choose_device(run, world)
-    # What is near one of its GPUs is far from another.
-    place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
-    set_threads(run, device, world)
-    set_kernels(run, device)
-    torch.manual_seed(run.seed)
+    device, place = _set_up(run, world)
     precision = Precision(run, device)
     # Data that are not there are found before the ranks meet: no rank waits for one that has given up.
     loader = opened.loader = build_loader(run, world.rank, world.size, device)
@@ -124,7 +119,7 @@ def _run_rank(
     # Analytic, the same on every rank: one counts, and now, while others are still starting.
     flops = flops_per_image(bare, run.image_size) if world.rank == 0 else (None, None)
     backend = opened.backend = open_backend(run, world, device)
-    out = out if isinstance(out, Path) else _agree(out, backend, world)
+    out = _agree(out, backend, world)
     directory = tables.rank_directory(out, world.rank)
     directory.mkdir(parents=True, exist_ok=True)
     # DataParallel's replicas run in a thread each.
@@ -157,9 +152,22 @@ def _run_rank(
     return Finished(report, _rate(run, recorded), why_wrong(report, digests), out)
 
 
-def _agree(make: Callable[[], Path], backend: Backend, world: World) -> Path:
-    """The directory that rank 0 makes, on every rank."""
-    mine = make() if world.rank == 0 else Path()
+def _set_up(run: Run, world: World) -> tuple[torch.device, Place]:
+    """The rank's device, and what near it this process is bound to; threads, kernels and seed are set."""
+    device = choose_device(run, world)
+    # What is near one of its GPUs is far from another.
+    place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
+    set_threads(run, device, world)
+    set_kernels(run, device)
+    torch.manual_seed(run.seed)
+    return device, place
+
+
+def _agree(out: Path | Callable[[], Path], backend: Backend, world: World) -> Path:
+    """The run's directory, the same on every rank; where it is to be made, rank 0 makes it."""
+    if isinstance(out, Path):
+        return out
+    mine = out() if world.rank == 0 else Path()
     of_rank_0 = backend.gather(str(mine.absolute()))[0]
     # Rank 0 goes on with the path as the user wrote it.
     return mine if world.rank == 0 else Path(of_rank_0)
