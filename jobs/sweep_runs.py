@@ -103,6 +103,24 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
     return sweep_runs, excluded
 
 
+def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun], list[Excluded]]:
+    """The runs of a sweep that all of ``only`` choose, and those its rules leave out.
+
+    Args:
+        only: as :func:`parse_only` reads them.
+        where: the sweep file, for messages.
+
+    Raises:
+        UserError: none is left; or ``only`` or a combination of values is wrong.
+    """
+    sweep_runs, excluded = expand(sweep, where)
+    factors = {name for sweep_run in sweep_runs for name in sweep_run.configuration.factors}
+    chosen = select(sweep_runs, parse_only(only, factors))
+    if not chosen:
+        raise UserError(f"{where}: no runs are left; check its exclude rules and --only")
+    return chosen, excluded
+
+
 def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[SweepRun]:
     """The runs in the order in which they run.
 
