@@ -36,6 +36,7 @@ from profiling.traces.conversion import (
     Unit,
     busy_with,
     kept,
+    kept_before,
     not_kept,
     share_of,
     wait_for_others,
@@ -77,7 +78,7 @@ def convert(
     if me.rank:
         _convert_share(me, units, launch)
         return None
-    if before := len(units) - len(not_kept(units)):
+    if before := kept_before(units, launch):
         print(f"scaleprof: resuming: {before} of {len(units)} files are converted", file=sys.stderr)
     with _naming_what_is_left(units, launch) if suggest else nullcontext():
         outcomes = _convert_with_others(me, units, launch) if me.size > 1 else _convert_here(units, jobs)
