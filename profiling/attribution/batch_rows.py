@@ -137,19 +137,19 @@ class BatchRows:
         turns = sum(one.take_turns for one in known)
         if turns:
             self.findings.append(
-                f"forward and backward passes alternate in {turns} of {len(known)} batches (gradient "
+                f"forward and backward passes alternate in {turns} of {len(known)} steps (gradient "
                 "accumulation, or a pipeline): these have no stages"
             )
         if self.batches.source == WHOLE:
             self.findings.append(
-                "no markers separate its batches (no ProfilerStep, End of Batch or Optimizer.step, and no "
+                "no markers separate its steps (no ProfilerStep, End of Batch or Optimizer.step, and no "
                 "clear period of the kernels): the whole recording counts as one step; --batch-marker "
                 "REGEX selects ranges that are steps"
             )
         if self.batches.source == PERIOD:
             self.findings.append(
                 f"no markers separate its steps: using {PERIOD}; "
-                f"{100 * self.batches.confidence:.1f} % of them recur in the next batch"
+                f"{100 * self.batches.confidence:.1f} % of them recur in the next step"
             )
 
 
