@@ -36,6 +36,7 @@ from profiling.traces.conversion import (
     Unit,
     busy_with,
     kept,
+    kept_before,
     not_kept,
     share_of,
     wait_for_others,
@@ -77,7 +78,7 @@ def convert(
     if me.rank:
         _convert_share(me, units, launch)
         return None
-    if before := len(units) - len(not_kept(units)):
+    if before := kept_before(units, launch):
         print(f"scaleprof: resuming: {before} of {len(units)} files are converted", file=sys.stderr)
     with _naming_what_is_left(units, launch) if suggest else nullcontext():
         outcomes = _convert_with_others(me, units, launch) if me.size > 1 else _convert_here(units, jobs)
@@ -106,7 +107,7 @@ def _findings(
         *_complaints(units, outcomes),
         *together([line for outcome in of_tables for line in outcome.findings]),
         *_of_folders(placed),
-        *_of_jobs(placed),
+        *together((f"{one.directory.name}: {line}" for one in placed for line in one.job.findings), "jobs"),
     ]
     if out is not None and (count := sum(not outcome.error for outcome in of_tables)):
         files = "1 file holds" if count == 1 else f"{count} files hold"
@@ -214,18 +215,6 @@ def _of_folders(placed: Iterable[Placed]) -> list[str]:
         f"{folder} holds traces of {len(directories)} jobs: {_named(directories)}"
         for folder, directories in jobs.items()
         if len(directories) > 1
-    ]
-
-
-def _of_jobs(placed: Iterable[Placed]) -> list[str]:
-    """The findings of jobs, a line each; what is said alike of several jobs once."""
-    jobs: dict[str, list[str]] = {}
-    for one in placed:
-        for finding in one.job.findings:
-            jobs.setdefault(finding, []).append(one.directory.name)
-    return [
-        f"{names[0]}: {text}" if len(names) == 1 else f"{len(names)} jobs: {text}"
-        for text, names in jobs.items()
     ]
 
 

@@ -6,6 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+# What lies here is already open: /dev/stdout may be a file that a shell writes to. /dev/shm is a folder.
+_OPEN_FILES = ("/dev", "/dev/fd", "/proc/self/fd")
+
 
 @contextmanager
 def whole_file(path: Path, kept: bool = False) -> Iterator[BinaryIO]:
@@ -16,7 +19,7 @@ def whole_file(path: Path, kept: bool = False) -> Iterator[BinaryIO]:
     Args:
         kept: it outlives a machine that loses power at the next moment.
     """
-    if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
+    if str(path.parent) in _OPEN_FILES or (path.exists() and not path.is_file()):
         with path.open("wb") as file:
             yield file
         return

@@ -34,6 +34,11 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".pytest_cache" / "hypothesis"))
+    from hypothesis import settings  # which reads that variable
+
+    # How long an example takes says what else the machine does.
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
     # Threads of PyTorch and BLAS that wait for one another spin, in each of several processes on few cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # What one process has compiled, the hundreds that tests start need not compile again.

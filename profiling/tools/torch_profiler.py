@@ -225,11 +225,9 @@ def _every_thread() -> tuple[Any, list[str]]:
 
 def _is_compiled(model: "torch.nn.Module") -> bool:
     modules = list(model.modules())
-    # Of a watched program (profiling.watching.modules) it may be what sees the calls; a class only has that.
+    # Of a watched program (profiling.watching.modules) each class has one, which sees the calls.
     calls = [one.__dict__.get("_compiled_call_impl") for one in modules]
-    return any(hasattr(one, "_orig_mod") for one in modules) or any(
-        getattr(call, "compiled", call) is not None for call in calls
-    )
+    return any(hasattr(one, "_orig_mod") for one in modules) or any(call is not None for call in calls)
 
 
 def _name_layers(model: "torch.nn.Module") -> list[Any]:

@@ -5,6 +5,8 @@ what became of the trace. By these records rank 0 learns what the other ranks ha
 lost or a job ended, the next call what this one has.
 """
 
+import hashlib
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from profiling.identity import Identity
 from profiling.traces.grouping import Recorded
+from profiling.whole_file import whole_file
 
 _SCRATCH, _RECORD, _BUSY = ".converting-", "outcome.json", "busy"
 _BEAT_S, _LOOK_S = 5.0, 0.5
@@ -56,7 +59,9 @@ class Unit:
     def scratch(self) -> Path:
         """Where a trace's tables are until it is known of which job it is; in no folder that a job takes."""
         base = self.out or self.target.parent
-        return base / f"{_SCRATCH}{'-'.join(self.target.relative_to(base).parts)}"
+        # One name for each target, however deep and long: not that of a/b-c for a-b/c.
+        digest = hashlib.sha256(os.fsencode(self.target.relative_to(base))).hexdigest()
+        return base / f"{_SCRATCH}{digest[:16]}"
 
 
 @dataclass(frozen=True)
@@ -100,10 +105,8 @@ def _state(unit: Unit) -> list[tuple[str, int, int]]:
 def keep(unit: Unit, outcome: Outcome, launch: str = "") -> None:
     """Record what became of a unit; its tables are whole."""
     unit.scratch.mkdir(parents=True, exist_ok=True)
-    path = unit.scratch / _RECORD
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(_RECORDS.dump_json(_Record(unit, _state(unit), outcome, launch)))
-    partial.replace(path)
+    with whole_file(unit.scratch / _RECORD) as file:
+        file.write(_RECORDS.dump_json(_Record(unit, _state(unit), outcome, launch)))
 
 
 def kept(unit: Unit, launch: str = "") -> Outcome | None:
@@ -111,22 +114,34 @@ def kept(unit: Unit, launch: str = "") -> Outcome | None:
 
     By this launch, or an earlier call of the same kind: what that one could not convert is not in it.
     """
-    try:
-        record = _RECORDS.validate_json((unit.scratch / _RECORD).read_bytes())
-    except (OSError, ValidationError):
-        return None  # it was ended before that
-    outcome = record.outcome
-    if (record.unit, record.state) != (unit, _state(unit)):
+    record = _record_of(unit)
+    if record is None:
         return None
+    outcome = record.outcome
     if outcome.error:
         return outcome if launch and record.launch == launch else None
     tables = [one.directory for one in outcome.ranks] or [outcome.target]
     return outcome if all(folder.is_dir() for folder in tables) else None
 
 
+def _record_of(unit: Unit) -> _Record | None:
+    """What is recorded of a unit that has not changed since."""
+    try:
+        record = _RECORDS.validate_json((unit.scratch / _RECORD).read_bytes())
+    except (OSError, ValidationError):
+        return None  # it was ended before that
+    return record if (record.unit, record.state) == (unit, _state(unit)) else None
+
+
 def not_kept(units: Sequence[Unit], launch: str = "") -> list[Unit]:
     """Those of which nothing is known."""
     return [unit for unit in units if kept(unit, launch) is None]
+
+
+def kept_before(units: Sequence[Unit], launch: str = "") -> int:
+    """How many units an earlier call has converted: other ranks of this launch may be ahead of this one."""
+    records = [record for unit in units if kept(unit) and (record := _record_of(unit))]
+    return sum(not launch or record.launch != launch for record in records)
 
 
 def is_unfinished(out: Path) -> bool:
@@ -142,12 +157,16 @@ def share_of(me: Identity, units: Sequence[Unit]) -> list[Unit]:
 
 @contextmanager
 def busy_with(unit: Unit) -> Iterator[None]:
-    """While a rank works on a unit, a file in its scratch folder is touched now and then."""
+    """While a rank works on a unit, a file in its scratch folder is touched now and then.
+
+    The folder may not be there yet: the first rows of a large trace come late.
+    """
     ended = threading.Event()
 
     def beat() -> None:
         while not ended.wait(_BEAT_S):
             with suppress(OSError):
+                unit.scratch.mkdir(parents=True, exist_ok=True)
                 (unit.scratch / _BUSY).touch()
 
     thread = threading.Thread(target=beat, daemon=True)

@@ -239,7 +239,6 @@ class Modules:
                 recorder.leave()
 
         call.watches = self  # type: ignore[attr-defined]
-        call.compiled = compiled  # type: ignore[attr-defined]  # for whoever asks whether it is
         # Not by setattr: an OptimizedModule would hand it on to the module within.
         module.__dict__[_CALL] = call
 
@@ -251,8 +250,7 @@ def _is_within(recorder: Recorder) -> bool:
 
 
 def _is_compiled(module: "torch.nn.Module") -> bool:
-    call = module.__dict__.get(_CALL)
-    return "_orig_mod" in module._modules or getattr(call, "compiled", call) is not None
+    return "_orig_mod" in module._modules or module.__dict__.get(_CALL) is not None
 
 
 def _is_trained(module: "torch.nn.Module") -> bool:

@@ -21,9 +21,11 @@ from jobs.machine import Machine
 from jobs.outcome import make_manifest
 from jobs.processes import TimeIsUp
 from jobs.run import make_run
+from jobs.site import Container, Site
 from jobs.store import Manifest
-from jobs.sweep import AS_SUBMITTED, this_command
-from jobs.sweep_file import Sweep, expand
+from jobs.sweep import AS_SUBMITTED, parser, read_request, this_command
+from jobs.sweep_file import Sweep
+from jobs.sweep_runs import expand
 from profiling import tables
 from profiling.errors import UserError
 from tests.ended_runs import ended_runs
@@ -210,6 +212,15 @@ def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path)
     run = make_run({"profile": "tau", "profile_mode": "python"})
     assert "needs tau_python on the PATH" in (why_node_cannot(run, HERE) or "")
     assert why_node_cannot(run, HERE, sees_programs=False) is None
+
+
+def test_models_that_a_container_holds_are_not_looked_for_outside(tmp_path):
+    (tmp_path / "s.yaml").write_text("run: {model: resnet999}")
+    arguments = parser().parse_args([str(tmp_path / "s.yaml")])
+    with pytest.raises(UserError, match="invalid model 'resnet999'"):
+        read_request(arguments, Site())
+    box = Container(runtime="apptainer", image="/images/newer.sif")
+    assert read_request(arguments, Site(container=box)).sweep_runs
 
 
 def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tmp_path, capsys):

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +14,16 @@ from profiling.convert import convert
 from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.traces import conversion, one_unit
-from profiling.traces.conversion import Unit, kept, not_kept, share_of
+from profiling.traces.conversion import (
+    Outcome,
+    Unit,
+    busy_with,
+    keep,
+    kept,
+    not_kept,
+    share_of,
+    wait_for_others,
+)
 from profiling.traces.one_unit import convert_unit
 from profiling.traces.units import units_of
 from tests.profiling.test_convert_many import tables_below
@@ -44,7 +55,9 @@ def test_the_same_call_again_does_the_rest(raw, tmp_path, monkeypatch, capsys):
         one_unit, "tables_of", lambda unit, real=one_unit.tables_of: (read.append(unit), real(unit))[1]
     )
     capsys.readouterr()
+    at_sigterm = signal.getsignal(signal.SIGTERM)
     assert convert([raw], out=out, jobs=1) == (RANKS, 0)
+    assert signal.getsignal(signal.SIGTERM) == at_sigterm
     assert read == units[2:] and f"resuming: 2 of {RANKS} files are converted" in capsys.readouterr().err
     assert tables_below(out) == tables_below(tmp_path / "whole")
     assert not list(out.glob(".*"))
@@ -83,7 +96,6 @@ def test_a_conversion_that_is_ended_names_what_is_left(raw, tmp_path):
     left = f"ended before 2 of {RANKS} files were converted: rank_2.json, rank_3.json"
     line = f"scaleprof: error: {left}; run the same command again to resume\n"
     assert (ended.returncode, ended.stderr) == (1, line)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def as_rank(monkeypatch, rank: int, size: int, step: int = 0) -> None:
@@ -104,12 +116,13 @@ def test_ranks_of_srun_share_the_files_and_the_first_places_them(raw, tmp_path, 
         as_rank(monkeypatch, rank, 3)
         answer = convert([raw], out=out)
         assert (answer is None) is (rank > 0)
-    assert answer == (RANKS - 1, 1) and "rank_1.json" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert answer == (RANKS - 1, 1) and "rank_1.json" in said and "resuming" not in said
     ranks = {path: rows for path, rows in tables_below(tmp_path / "whole").items() if "rank_0001" not in path}
     assert tables_below(out) == ranks and not list(out.glob(".*"))
 
 
-def test_where_a_rank_was_lost_its_files_are_named_and_the_rest_is_kept(raw, tmp_path, monkeypatch):
+def test_where_a_rank_was_lost_its_files_are_named_and_the_rest_is_kept(raw, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(conversion, "LOST_S", 0.2)
     monkeypatch.setattr(conversion, "_LOOK_S", 0.01)
     out = tmp_path / "out"
@@ -122,6 +135,38 @@ def test_where_a_rank_was_lost_its_files_are_named_and_the_rest_is_kept(raw, tmp
     read = []
     monkeypatch.setattr(one_unit, "tables_of", read.append)
     assert convert([raw], out=out) == (RANKS, 0) and not read
+    assert f"resuming: 2 of {RANKS} files are converted" in capsys.readouterr().err
+
+
+def test_a_rank_that_is_at_work_is_waited_for(raw, tmp_path, monkeypatch):
+    unit = units_of([raw], None, tmp_path / "out")[0]
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += 0.9 * conversion.LOST_S
+        if now[0] < 3 * conversion.LOST_S:
+            unit.scratch.mkdir(parents=True, exist_ok=True)
+            (unit.scratch / "busy").touch()
+            os.utime(unit.scratch / "busy", (now[0], now[0]))
+        else:
+            keep(unit, Outcome(unit.target, error="it is damaged"), "7/0")
+
+    monkeypatch.setattr(conversion, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    assert wait_for_others([unit], "7/0") == []
+
+
+def test_a_rank_is_seen_to_be_at_work_before_the_first_rows_of_a_trace(raw, tmp_path, monkeypatch):
+    monkeypatch.setattr(conversion, "_BEAT_S", 0.001)
+    unit = units_of([raw], None, tmp_path / "out")[0]
+    until = time.monotonic() + 30
+    with busy_with(unit):
+        while not (unit.scratch / "busy").exists():
+            assert time.monotonic() < until
+
+
+def test_traces_in_folders_of_like_names_do_not_share_their_tables(tmp_path):
+    targets = [tmp_path / "a" / "b-c", tmp_path / "a-b" / "c"]
+    assert len({Unit(target, None, target, out=tmp_path).scratch for target in targets}) == 2
 
 
 def test_a_failure_of_an_earlier_launch_is_tried_again(raw, tmp_path):

@@ -130,7 +130,7 @@ launched = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(made=launched, shift=st.integers(-(10**15), 10**18))
 def test_whatever_is_written_is_read_back(made, shift, tmp_path_factory):
     path = tmp_path_factory.mktemp("records") / "r.jsonl"

@@ -53,7 +53,7 @@ def without_sqlite(monkeypatch):
     monkeypatch.setattr(reader.Database, "_chunks", refuse)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(rows=ROWS, page_size=st.sampled_from([512, 4096, 65536]))
 def test_integers_of_every_length_beside_anything(rows, page_size, tmp_path_factory):
     path = database(tmp_path_factory.mktemp("pages") / "x.sqlite", rows, page_size)
@@ -75,7 +75,7 @@ def wide_rows(draw):
     return list(zip(*columns, strict=True))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(rows=wide_rows(), data=st.data())
 def test_columns_wherever_they_stand_in_the_row(rows, data, tmp_path_factory):
     names = [f"c{place}" for place in range(len(rows[0]))]
@@ -191,7 +191,7 @@ def test_generated_columns_and_tables_without_rows_numbers(tmp_path):
         assert [chunk["a"].tolist() for chunk in opened.integers("w", {"a": None})] == [[5]]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(at=st.floats(0, 1, exclude_max=True), put=st.binary(min_size=1, max_size=8))
 def test_damage_is_a_line_or_a_table_never_a_traceback(at, put, tmp_path_factory):
     path = database(

@@ -78,15 +78,16 @@ def passes(model: torch.nn.Module) -> None:
 
 
 def test_an_update_that_fails_and_is_caught_ends_and_is_no_step(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Wanted(batches=3))
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model, fails=2)
-    for _ in range(4):
-        passes(model)
-        try:
-            optimizer.step()
-        except RuntimeError:
-            assert not watched_process.hooks.recorder().open[UPDATE]
+    with pytest.raises(Enough):
+        for _ in range(ENDLESS):
+            passes(model)
+            try:
+                optimizer.step()
+            except RuntimeError:
+                assert not watched_process.hooks.recorder().open[UPDATE]
     steps = watched_process.stop()
     assert steps.passes.tolist() == [1, 2, 1] and (steps.stages_ns[UPDATE] > 0).all()
 

@@ -1,7 +1,9 @@
 """A file is written whole or not at all; what is no file stays what it is."""
 
 import os
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -13,15 +15,19 @@ def write(path, content: bytes) -> None:
         file.write(content)
 
 
-def test_what_fails_leaves_the_file_as_it_was(tmp_path):
-    path = tmp_path / "table.csv"
+def check_whole(folder: Path) -> None:
+    path = folder / "table.csv"
     write(path, b"old")
     with pytest.raises(ZeroDivisionError), whole_file(path) as file:
         file.write(b"half of the n")
         raise ZeroDivisionError
     assert path.read_bytes() == b"old"
     write(path, b"new")
-    assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == b"new" and list(folder.iterdir()) == [path]
+
+
+def test_what_fails_leaves_the_file_as_it_was(tmp_path):
+    check_whole(tmp_path)
 
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path):
@@ -30,6 +36,19 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     link.symlink_to(tmp_path / "there" / "table.csv")
     write(link, b"new")
     assert link.is_symlink() and (tmp_path / "there" / "table.csv").read_bytes() == b"new"
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system has no /dev/shm")
+def test_so_is_a_file_in_memory():
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        check_whole(Path(folder))
+
+
+def test_a_file_that_a_shell_has_opened_is_written_to(tmp_path):
+    with (tmp_path / "out.txt").open("a") as file:
+        write(Path(f"/dev/fd/{file.fileno()}"), b"rows")
+        file.write(" and more")
+    assert (tmp_path / "out.txt").read_text() == "rows and more"
 
 
 def test_a_pipe_is_written_to(tmp_path):

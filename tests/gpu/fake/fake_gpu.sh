@@ -8,15 +8,16 @@
 #
 # What is real: Python, PyTorch's C++, its allocator, autograd, DDP, c10d, Kineto, cupti-python, pynvml. What is made up:
 # device memory is the host's; a kernel does nothing and takes FAKE_KERNEL_NS (2000) of a made-up timeline, on which
-# streams and events run; ranks exchange real bytes over files in /dev/shm; CUPTI hands out records. So it shows which
+# streams and events run; ranks exchange real bytes over files; CUPTI hands out records. So it shows which
 # calls are made, in which order and with what: no arithmetic, no speed, no cuDNN (switched off), no Triton, no DALI.
 #
 # FAKE_GPUS (1), FAKE_MEM_MB (81559), FAKE_CC (90: compute capability 9.0), FAKE_NVML_NO=1 (no NVML), FAKE_CUPTI_NO=1
 # (CUPTI refuses), FAKE_NCCL_COLLECTIVE=1 (destroying a communicator waits for all ranks, as NCCL documents),
-# FAKE_NCCL_LOG=1, FAKE_CUPTI_LOG=1. What was called is counted: FakeCounters in libraries/cudart.cpp.
+# FAKE_NCCL_FOLDER (/dev/shm: where ranks put what they exchange, and leave the last of it), FAKE_NCCL_LOG=1,
+# FAKE_CUPTI_LOG=1. What was called is counted: FakeCounters in libraries/cudart.cpp.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-[ $# -ge 2 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 what=$1 dir=$(realpath -m "$2")
 shift 2
 

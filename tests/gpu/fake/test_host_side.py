@@ -6,6 +6,7 @@
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -71,6 +72,17 @@ class Machine:
 def with_variables(variables: dict) -> dict[str, str]:
     own = {name: str(value) for name, value in variables.items()}
     return {**os.environ, "OMP_NUM_THREADS": "1", **own}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def messages() -> Iterator[None]:
+    """A folder for what ranks exchange: in memory, which is given back when the tests have ended."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fake-nccl-", dir="/dev/shm") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("FAKE_NCCL_FOLDER", folder)
+        yield
 
 
 @pytest.fixture(scope="module")

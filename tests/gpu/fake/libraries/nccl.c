@@ -1,4 +1,4 @@
-// A stand-in for NCCL: ranks exchange real bytes, through files in /dev/shm.
+// A stand-in for NCCL: ranks exchange real bytes, through files in FAKE_NCCL_FOLDER.
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -19,6 +19,11 @@ typedef struct {
 typedef struct {
     char b[128];
 } Id;
+// The last messages stay: who has sent them does not know whether they have been read.
+static const char* folder(void) {
+    const char* of = getenv("FAKE_NCCL_FOLDER");
+    return of ? of : "/dev/shm";
+}
 static size_t esize(int t) {
     switch (t) {
         case 0:
@@ -62,7 +67,7 @@ static void get(const char* p, void* d, size_t n) {
     }
     close(f);
 }
-#define PATH(p, c, s, r) snprintf(p, 256, "/dev/shm/fnccl_%s_%lld_%d", (c)->name, (i64)(s), r)
+#define PATH(p, c, s, r) snprintf(p, 256, "%s/fnccl_%s_%lld_%d", folder(), (c)->name, (i64)(s), r)
 static void share(Comm* c, const void* in, size_t bytes) {
     char p[256];
     c->seq++;
@@ -203,10 +208,10 @@ int ncclCommDestroy(Comm* c) {
     if (getenv("FAKE_NCCL_LOG")) fprintf(stderr, "[fake nccl] destroy rank %d\n", c->rank);
     if (getenv("FAKE_NCCL_COLLECTIVE") && c->n > 1) {
         char p[256], x;
-        snprintf(p, 256, "/dev/shm/fnccl_%s_destroy_%d", c->name, c->rank);
+        snprintf(p, 256, "%s/fnccl_%s_destroy_%d", folder(), c->name, c->rank);
         put(p, "", 0);
         for (int r = 0; r < c->n; r++) {
-            snprintf(p, 256, "/dev/shm/fnccl_%s_destroy_%d", c->name, r);
+            snprintf(p, 256, "%s/fnccl_%s_destroy_%d", folder(), c->name, r);
             get(p, &x, 0);
         }
     }
@@ -269,7 +274,7 @@ static void all_gather(void* of) {
     for (int r = 0; r < a->c->n; r++) fetch(a->c, r, (char*)a->d + r * b, b);
 }
 static void message(char* p, Comm* c, int from, int to, i64 number) {
-    snprintf(p, 256, "/dev/shm/fnccl_%s_p_%d_%d_%lld", c->name, from, to, number);
+    snprintf(p, 256, "%s/fnccl_%s_p_%d_%d_%lld", folder(), c->name, from, to, number);
 }
 static void send_to(void* of) {
     Call* a = of;
