@@ -150,7 +150,7 @@ class BatchRows:
         if self.batches.source == PERIOD:
             self.findings.append(
                 f"no markers separate its steps: using {PERIOD}; "
-                f"{100 * self.batches.confidence:.1f} % of them recur in the next batch"
+                f"{100 * self.batches.confidence:.1f} % of them recur in the next step"
             )
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from profiling.watching.cycle import LATE
 from profiling.watching.segments import BACKWARD, FORWARD, UNKNOWN
 from profiling.watching.steps import BY_OPTIMIZER, Steps
 from profiling.watching.watched import Watch
@@ -42,7 +43,11 @@ def _of_ends(watch: Watch, steps: Steps) -> Iterator[str]:
     elif len(seen.optimizers) > 1:
         names = ", ".join(dict.fromkeys(seen.optimizers))
         phases = f" of each of {steps.phases} phases" if steps.phases > 1 else ""
-        yield f"{len(seen.optimizers)} optimizers ({names}): a step ends with the one that steps last{phases}"
+        late = f", leaving out {steps.late} that first stepped after {LATE} steps" if steps.late else ""
+        yield (
+            f"{len(seen.optimizers)} optimizers ({names}): a step ends with the one that steps last"
+            f"{phases}{late}"
+        )
     if per_step > 1:
         yield f"{per_step} optimizer steps make one step (--steps-per-batch)"
     if seen.skipped:
