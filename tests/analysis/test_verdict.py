@@ -177,6 +177,13 @@ def test_parts_that_miss_the_loss_tell_no_cause(parts):
     assert f"runs disagree by {abs(LOST_PCT - parts):.0f}" in said
 
 
+@pytest.mark.parametrize(("ratio", "told"), [(1.2, True), (0.7, False), (2.0, False)])
+def test_parts_of_other_steps_tell_no_cause_though_they_sum_to_the_loss(ratio, told):
+    said = text(BASE, point(4, 160.0, **lost(LOST_PCT, compute=LOST_PCT), perturbation=ratio))
+    assert ("Largest cause" in said) is told
+    assert ("Do not use their parts: profiled steps took" in said) is not told
+
+
 def test_without_profiled_runs_the_wait_for_data_is_known():
     row = point(4, 160.0, load_ms=60.0, backward_ms=60.0)
     said = text(BASE, row)
@@ -395,6 +402,13 @@ def test_of_what_was_simulated_only_what_gains_is_advised():
     said = " ".join(one.text for one in verdict([BASE, row], ["a", "b"], gained))
     assert "simulated on 8 ranks: 2x link bandwidth (+12 %), fp16 gradients (+9 %). Or" in said
     assert "In simulation, the limit is link bandwidth." in said and "buckets" not in said
+
+
+def test_a_simulation_that_the_curve_is_preferred_to_advises_nothing():
+    row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
+    gained = [what_if("network=2x", 12.0, alpha_us=4.0, believed=False)]
+    said = " ".join(one.text for one in verdict([BASE, row], ["a", "b"], gained))
+    assert "imulat" not in said and "Larger buckets (bucket_mb)" in said
 
 
 def test_where_faster_links_gain_nothing_latency_limits_the_transfer():
