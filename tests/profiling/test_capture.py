@@ -190,8 +190,8 @@ def test_a_networks_flops_are_within_a_percent_of_the_analytic_count(
     )
     assert kernels["flops"].notna().all()
     assert kernels["bytes"].notna().all()
-    # At most 0.4 % of the time, of most networks none. One launch that loses the processor takes as long as a thousand of these, so
-    # what launches of a name usually take is counted for all of them.
+    # At most 0.4 % of the time, of most networks none. One launch that loses the processor takes as long as a
+    # thousand of these, so what launches of a name usually take is counted for all of them.
     others = kernels[kernels["class"] == "other"].groupby("name")["duration_ns"]
     usual_ns = others.quantile(0.5, interpolation="lower") * others.size()
     assert usual_ns.sum() < 0.01 * kernels["duration_ns"].sum()
