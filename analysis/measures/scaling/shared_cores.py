@@ -18,8 +18,9 @@ def shared_cores(study: Study) -> str:
     hosts = {rank.hostname for source in runs if source.manifest for rank in source.manifest.ranks}
     if len(hosts) > 1 or any(rank.device != "cpu" for rank in widest.manifest.ranks):
         return ""
-    cores = widest.manifest.host.get("cores")
-    if not _would_share(widest, cores if isinstance(cores, int) else 0):
+    known = widest.manifest.host.get("cores")
+    cores = known if isinstance(known, int) else 0
+    if not _would_share(widest, cores):
         return ""
     of = how_many(cores, "core") if cores else "cores"
     return f"all ranks share the {of} of {hosts.pop()}, so with more ranks each has a smaller share"
