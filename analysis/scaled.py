@@ -23,7 +23,7 @@ from analysis.measures.scaling.points import Scaling, points_of
 from analysis.measures.scaling.unequal_threads import unequal_threads
 from analysis.published.by_method import COLUMNS, METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
-from analysis.results.load import load_named
+from analysis.results.load_named import load_named
 from analysis.results.study import Study
 from profiling.errors import UserError, did_you_mean, run_command
 

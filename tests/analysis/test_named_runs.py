@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.results.load import load_named
+from analysis.results.load_named import load_named
 from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
 from jobs import store
 from jobs.run_id import format_id
