@@ -3,12 +3,14 @@
 Each sentence follows a rule with a threshold, and names its evidence; a rule without enough data says so.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.measures.scaling.certainty import leading, least_pct, lost_pct, too_few_runs
+from analysis.measures.scaling.points import NO_SAMPLES
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.report.advice import held_up, perhaps
 from analysis.report.causes import gains, late_ranks, suspected
@@ -39,7 +41,7 @@ def verdict(
         return [Sentence("Not enough data to say how training scales: no run can be used.", "left-out")]
     if not has_scaled(called):
         return [
-            _rate(called),
+            *_rate(called),
             Sentence(f"Not enough data to say how training scales: {unscaled(called)}.", "table"),
             *held_up(late_ranks(late or [])),
         ]
@@ -82,18 +84,28 @@ def has_scaled(points: Rows) -> bool:
 
 def unscaled(points: Rows) -> str:
     """Why no configuration has a baseline, in words."""
+    if any(math.isnan(row["images_per_s"]) for row in points):
+        return NO_SAMPLES
     if len({row["world_size"] for row in points}) == 1:
         return "only one world size was measured"
     return "no configuration was measured at two world sizes with the same per-rank or global batch size"
 
 
-def _rate(called: Rows) -> Sentence:
-    best = max(called, key=lambda row: row["images_per_s"])
+def fastest(points: Rows) -> dict[str, Any] | None:
+    """The configuration of most images/s; None where samples are unknown of all."""
+    known = [row for row in points if not math.isnan(row["images_per_s"])]
+    return max(known, key=lambda row: row["images_per_s"], default=None)
+
+
+def _rate(called: Rows) -> list[Sentence]:
+    best = fastest(called)
+    if best is None:
+        return []
     rate = digits(best["images_per_s"], 3)
     text = (
         f"Fastest configuration: {rate} images/s on {ranks_in_words(best['world_size'])} ({best['called']})."
     )
-    return Sentence(text, "table")
+    return [Sentence(text, "table")]
 
 
 def _on_fewer(row: dict[str, Any]) -> list[Sentence]:
