@@ -1,6 +1,7 @@
 """Parts of benchmarks.gpu: images/s, against a bare loop and by what a run can be given."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from train.device import set_kernels
 from train.device_name import device_name
 from train.loaders import build_loader
 from train.models import build_model, flops_per_image
-from train.rank import _bare_model, compiled
+from train.rank import bare_model, compiled
 from train.step import stream_of
 from train.studies.memory import is_out_of_memory
 
@@ -36,7 +37,7 @@ def rate(run: Run, device: torch.device, seconds: float, steps: int) -> float:
     loader = build_loader(run, 0, 1, device)
     try:
         with stream_of(run, device):
-            train = training.our_loop(run, device, compiled(_bare_model(run, device), run), loader)
+            train = training.our_loop(run, device, compiled(bare_model(run, device), run), loader)
             train(run.steps_before_graph + 1)
             return median_rate(train, run.batch, device, seconds, steps)
     except RuntimeError as error:
@@ -85,8 +86,8 @@ def speed(part: Part) -> None:
     set_kernels(run, device)
     torch.manual_seed(0)
     loader = build_loader(run, 0, 1, device)
-    ours = training.our_loop(run, device, _bare_model(run, device), loader)
-    bare = training.bare_loop(run, device, _bare_model(run, device), training.bare_batches(run, device))
+    ours = training.our_loop(run, device, bare_model(run, device), loader)
+    bare = training.bare_loop(run, device, bare_model(run, device), training.bare_batches(run, device))
     steps = part.scale.steps
     before = time.monotonic()
     training.by_turns(ours, bare, 1, steps, device)
@@ -108,9 +109,16 @@ def speed(part: Part) -> None:
     if share < LEAST_OF_BARE:
         part.wrong.append(f"{share:.3f} of the bare loop, at least {LEAST_OF_BARE} wanted")
     name = torch.cuda.get_device_name(device)
-    target = next((target for gpu, target in TARGETS.items() if gpu in name), None)
+    target = target_of(name)
     if target and ours_rate < target:
         part.wrong.append(f"{ours_rate:.0f} images/s, at least {target:.0f} wanted of a {name}")
+
+
+def target_of(gpu: str) -> float | None:
+    """Images/s wanted of a GPU of this name; None: nothing is wanted of it, nor of a slice (MIG) of one."""
+    if "MIG " in gpu:
+        return None
+    return next((target for name, target in TARGETS.items() if re.search(rf"\b{name}\b", gpu)), None)
 
 
 def batches(part: Part) -> None:

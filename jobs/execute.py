@@ -20,7 +20,7 @@ from jobs.failures import explain
 from jobs.outcome import log_tail
 from jobs.processes import Limits, run_processes
 from jobs.queue import Queue
-from jobs.sweep_file import Excluded, Result, SweepRun, ordered
+from jobs.sweep_runs import Excluded, Result, SweepRun, ordered
 from profiling.errors import UserError
 
 CALIBRATION_LIMIT_S = 120.0

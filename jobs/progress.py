@@ -17,7 +17,7 @@ from jobs.program import name_of
 from jobs.run import Run
 from jobs.run_fields import ROLES, is_default
 from jobs.run_values import as_text
-from jobs.sweep_file import Excluded, Result, SweepRun
+from jobs.sweep_runs import Excluded, Result, SweepRun
 
 _REDRAW_S = 0.2
 _WIDTH_OF_COMMANDS = 100

@@ -24,7 +24,7 @@ from jobs.outcome import make_manifest, speed_of
 from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stop_if_asked, stopped_in_order
 from jobs.program import unknown_fields
 from jobs.store import Manifest
-from jobs.sweep_file import Failed, Result, SweepRun
+from jobs.sweep_runs import Failed, Result, SweepRun
 
 TOO_SHORT = 2  # so often may a job's time end while its first run is under way
 

@@ -233,9 +233,5 @@ def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = 
     done = unfinished.with_name(unfinished.name + "_ret_0") / MANIFEST
     if done.is_file() and read_record(done, Manifest).done:
         return "done"
-    failed = any(path.is_dir() for path in sweep.glob(_glob_escape(unfinished.name) + "_ret_*"))
+    failed = any(path.is_dir() for path in sweep.glob(glob.escape(unfinished.name) + "_ret_*"))
     return "failed" if failed else "to do"
-
-
-def _glob_escape(name: str) -> str:
-    return glob.escape(name)

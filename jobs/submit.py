@@ -25,7 +25,8 @@ from jobs.execute import print_plan, split_possible
 from jobs.execution import ROOT, Execution
 from jobs.launchers.slurm import Slurm
 from jobs.site import CHOOSE, find_site, sbatch_words
-from jobs.sweep_file import SweepRun, read_sweep
+from jobs.sweep_file import read_sweep
+from jobs.sweep_runs import SweepRun
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 _DRY_RUN = "--dry-run"
@@ -57,31 +58,31 @@ def main() -> int:
     words = read_words(sys.argv[1:])
     arguments = sweep.parser().parse_args([words.config, "--launcher=slurm", *words.of_sweep])
     site = find_site(arguments.site, os.environ)
-    asked = sweep.read_request(arguments, site)
+    request = sweep.read_request(arguments, site)
     checked = os.environ.get("CHECK") != "no"
     if checked:
         sweep.check_modules(site)
-    sweep.announce(asked, site)
+    sweep.announce(request, site)
     options = [*sbatch_words(site), *words.of_sbatch]
     wanted = asked_of_sbatch("partition", options)
     launcher = Slurm.open(site.model_copy(update={"partition": wanted}), os.environ)
     # From within a job, too, others are submitted.
-    execution = asked.execution(replace(launcher, allocation=None).planned(), arguments)
-    sweep_runs = possible_runs(execution, asked) if checked else asked.sweep_runs
+    execution = request.execution(replace(launcher, allocation=None).planned(), arguments)
+    sweep_runs = possible_runs(execution, request) if checked else request.sweep_runs
     todo = [sweep_run for sweep_run in sweep_runs if execution.state(sweep_run) != "done"]
     counts = sorted({sweep_run.configuration.nodes for sweep_run in todo})
     if not counts:
-        print(f"all {len(sweep_runs)} runs of {asked.directory} are done: nothing to submit")
+        print(f"all {len(sweep_runs)} runs of {request.directory} are done: nothing to submit")
         return EXIT_DONE
     if checked:
         check_accepted(options, max(counts))
     if not words.dry_run and os.environ.get("AGAIN") != "yes":
-        check_not_queued(asked.directory)
+        check_not_queued(request.directory)
     variables = {CHOOSE: arguments.site} if arguments.site else {}
     start = printed() if words.dry_run else submitted
-    submit(counts, options, words, asked.directory, variables, start)
+    submit(counts, options, words, request.directory, variables, start)
     if words.dry_run:
-        print_plan(execution, sweep_runs, asked.excluded)
+        print_plan(execution, sweep_runs, request.excluded)
         print("dry run: nothing was submitted", file=sys.stderr)
     return EXIT_DONE
 
@@ -134,17 +135,17 @@ def asked_of_sbatch(name: str, options: Sequence[str]) -> str | None:
     return option(options, *_OPTIONS[name]) or os.environ.get(f"SBATCH_{name.upper()}")
 
 
-def possible_runs(execution: Execution, asked: sweep.Request) -> list[SweepRun]:
+def possible_runs(execution: Execution, request: sweep.Request) -> list[SweepRun]:
     """The runs that can start in jobs of this site.
 
     Raises:
         UserError: none can; or some cannot, and the sweep does not leave them out.
     """
-    possible, impossible = split_possible(execution, asked.sweep_runs)
+    possible, impossible = split_possible(execution, request.sweep_runs)
     progress.print_excluded(Console(stderr=True), impossible)
-    if impossible and asked.sweep.unavailable == "fail":
+    if impossible and request.sweep.unavailable == "fail":
         raise UserError(
-            f"nothing was submitted: {len(impossible)} of {len(asked.sweep_runs)} runs cannot start, "
+            f"nothing was submitted: {len(impossible)} of {len(request.sweep_runs)} runs cannot start, "
             "see above (to leave them out: -- --unavailable skip)"
         )
     return possible

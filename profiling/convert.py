@@ -106,7 +106,7 @@ def _findings(
     lines = [
         *_complaints(units, outcomes),
         *together([line for outcome in of_tables for line in outcome.findings]),
-        *_of_jobs(placed),
+        *together((f"{one.directory.name}: {line}" for one in placed for line in one.job.findings), "jobs"),
     ]
     if out is not None and (count := sum(not outcome.error for outcome in of_tables)):
         files = "1 file holds" if count == 1 else f"{count} files hold"
@@ -203,18 +203,6 @@ def _named(paths: Sequence[Path]) -> str:
     return ", ".join(path.name for path in paths[:_MOST_NAMED]) + (
         ", ..." if len(paths) > _MOST_NAMED else ""
     )
-
-
-def _of_jobs(placed: Iterable[Placed]) -> list[str]:
-    """The findings of jobs, a line each; what is said alike of several jobs once."""
-    jobs: dict[str, list[str]] = {}
-    for one in placed:
-        for finding in one.job.findings:
-            jobs.setdefault(finding, []).append(one.directory.name)
-    return [
-        f"{names[0]}: {text}" if len(names) == 1 else f"{len(names)} jobs: {text}"
-        for text, names in jobs.items()
-    ]
 
 
 def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) -> str:

@@ -177,13 +177,15 @@ _SHARE_OF_BANDWIDTH = 0.25
 def gains(row: Mapping[str, Any], predicted: Rows, fields: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What-if -> its row, of a point's configuration on the fewest ranks that were simulated.
 
+    Where the curve is the better founded prediction, the simulation advises nothing.
+
     Args:
         fields: those that make a configuration.
     """
     own = [
         one
         for one in predicted
-        if one.get("what_if") and one.get("gain_pct") is not None
+        if one.get("what_if") and one.get("gain_pct") is not None and one.get("believed", True)
         and all(str(one.get(name)) == str(row.get(name)) for name in fields)
     ]  # fmt: skip
     fewest = min((one["ranks"] for one in own), default=0)

@@ -397,6 +397,13 @@ def test_of_what_was_simulated_only_what_gains_is_advised():
     assert "In simulation, the limit is link bandwidth." in said and "buckets" not in said
 
 
+def test_a_simulation_that_the_curve_is_preferred_to_advises_nothing():
+    row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
+    gained = [what_if("network=2x", 12.0, alpha_us=4.0, believed=False)]
+    said = " ".join(one.text for one in verdict([BASE, row], ["a", "b"], gained))
+    assert "imulat" not in said and "Larger buckets (bucket_mb)" in said
+
+
 def test_where_faster_links_gain_nothing_latency_limits_the_transfer():
     row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
     gained = [what_if("fp16-gradients", 0.1), what_if("network=2x", 0.2, alpha_us=400.0)]

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.flags import add_run_flags, make_parser, run_from_flags, to_flags
-from jobs.program import is_own
 from jobs.run import Run, make_run
-from jobs.run_fields import ID_FIELDS, OUTSIDE_FIELDS, ROLES, fields_of
+from jobs.run_fields import ID_FIELDS, OUTSIDE_FIELDS, ROLES, fields_of, is_own
 from jobs.run_id import format_id, parse_id
 from jobs.run_values import parse_value
 from jobs.validation import literal_options

@@ -24,7 +24,8 @@ from jobs.run import make_run
 from jobs.site import Container, Site
 from jobs.store import Manifest
 from jobs.sweep import AS_SUBMITTED, parser, read_request, this_command
-from jobs.sweep_file import Sweep, expand
+from jobs.sweep_file import Sweep
+from jobs.sweep_runs import expand
 from profiling import tables
 from profiling.errors import UserError
 from tests.ended_runs import ended_runs

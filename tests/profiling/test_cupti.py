@@ -109,7 +109,7 @@ def test_nothing_raw_stays_unasked_and_markers_are_left_alone_afterwards(tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels.parquet", "markers.parquet"]
     from profiling import markers
 
-    assert markers._LISTENERS == []
+    assert markers._OWN_COLLECTORS == []
 
 
 def test_a_capture_that_never_began_says_so(tmp_path):

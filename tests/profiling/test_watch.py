@@ -16,7 +16,7 @@ from jobs.store import MANIFEST
 from profiling import markers, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.watch import _prepare, main, parse, wanted_of
+from profiling.watch import main, parse, prepare_folder, wanted_of
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
 from profiling.watching.program import Program
@@ -280,7 +280,7 @@ def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, fork
 def test_so_it_is_under_a_profiler_that_watches_from_outside(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given, program = parse(["--inside", "--out=/run", "--out", "run", "goes.py"])
-    assert _prepare(given, program, Identity()) == (tmp_path / "run", False)
+    assert prepare_folder(given, program, Identity()) == (tmp_path / "run", False)
 
 
 def test_a_process_that_the_program_forks_is_not_watched():

@@ -10,7 +10,7 @@ import pytest
 
 from profiling.errors import UserError
 from profiling.identity import Identity, is_restarted
-from profiling.watch import _prepare, parse
+from profiling.watch import parse, prepare_folder
 from profiling.watching.program import Program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +92,7 @@ def test_ranks_that_are_started_again_may_write_where_they_did(tmp_path, monkeyp
     given, program = parse(["--out", str(tmp_path / "run"), "train.py"])
     monkeypatch.setenv(name, "0")
     with pytest.raises(UserError, match="already holds a run"):
-        _prepare(given, program, Identity())
+        prepare_folder(given, program, Identity())
     monkeypatch.setenv(name, "1")
-    assert _prepare(given, program, Identity()) == (tmp_path / "run", True)
+    assert prepare_folder(given, program, Identity()) == (tmp_path / "run", True)
     assert not any(rank.iterdir()) and not is_restarted({name: "x"})
