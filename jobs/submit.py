@@ -28,6 +28,7 @@ from jobs.site import CHOOSE, find_site, sbatch_words
 from jobs.sweep_file import read_sweep
 from jobs.sweep_runs import SweepRun
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.wording import how_many, noun, verb
 
 _DRY_RUN = "--dry-run"
 _SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
@@ -72,7 +73,7 @@ def main() -> int:
     todo = [sweep_run for sweep_run in sweep_runs if execution.state(sweep_run) != "done"]
     counts = sorted({sweep_run.configuration.nodes for sweep_run in todo})
     if not counts:
-        print(f"all {len(sweep_runs)} runs of {request.directory} are done: nothing to submit")
+        print(f"nothing to submit: every run of {request.directory} is done ({len(sweep_runs)})")
         return EXIT_DONE
     if checked:
         check_accepted(options, max(counts))
@@ -145,8 +146,8 @@ def possible_runs(execution: Execution, request: sweep.Request) -> list[SweepRun
     progress.print_excluded(Console(stderr=True), impossible)
     if impossible and request.sweep.unavailable == "fail":
         raise UserError(
-            f"nothing was submitted: {len(impossible)} of {len(request.sweep_runs)} runs cannot start, "
-            "see above (to leave them out: -- --unavailable skip)"
+            f"nothing was submitted: {len(impossible)} of {how_many(len(request.sweep_runs), 'run')} cannot "
+            "start, see above (to leave them out: -- --unavailable skip)"
         )
     return possible
 
@@ -175,10 +176,9 @@ def check_not_queued(directory: Path) -> None:
     ours = comment_of(directory)
     jobs = [job.id for job in queued if job.comment == ours or results_of(job) == directory.resolve()]
     if jobs:
-        which, are = ("jobs", "are") if len(jobs) > 1 else ("job", "is")
         raise AlreadyQueued(
-            f"{which} {', '.join(jobs)} of this sweep {are} queued or running already: nothing submitted "
-            "(AGAIN=yes submits all the same)"
+            f"{noun(len(jobs), 'job')} {', '.join(jobs)} of this sweep {verb(len(jobs), 'are')} queued or "
+            "running already: nothing submitted (AGAIN=yes submits all the same)"
         )
 
 
@@ -238,8 +238,7 @@ def submit(
             after = [f"--dependency=afterany:{ids[-1]}"] if ids and not at_once else []
             own = [f"--nodes={count}", f"--job-name=scaleprof-{count}", *after]
             script = ["slurm/sweep.sh", words.config, "--only", f"nodes={count}", *of_sweep]
-            nodes = f"{count} node{'s' if count > 1 else ''}"
-            ids.append(start([*begin, *own, *script], {**variables, "REPORT": "no"}, nodes))
+            ids.append(start([*begin, *own, *script], {**variables, "REPORT": "no"}, how_many(count, "node")))
         own = [f"--dependency=afterany:{':'.join(ids)}", "slurm/report.sh", str(directory)]
         start([*begin, *own], variables, f"the report, {directory}/report.html")
     except (UserError, KeyboardInterrupt) as error:

@@ -25,6 +25,7 @@ from profiling.identity import Identity, rank_on_node
 from profiling.process_facts import facts_of_process
 from profiling.watching.facts import GENERIC, ModelFacts
 from profiling.watching.program import Program
+from profiling.wording import noun
 
 PARENT = by_hand.PARENT
 _JOBS = (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("PBS_JOBID",), ("LSB_JOBID",))
@@ -36,7 +37,7 @@ def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:
     Raises:
         UserError: the ranks are on several nodes, and nothing that all have tells this job from others.
     """
-    ranks = f"{me.size}rank{'s' if me.size > 1 else ''}"
+    ranks = f"{me.size}{noun(me.size, 'rank')}"
     if me.size == me.local_size:
         process = psutil.Process() if me.size == 1 else _launcher_of(me, environment)
         when = datetime.fromtimestamp(process.create_time())

@@ -1,4 +1,4 @@
-"""Watch a training program, unchanged: what does each of its steps take, on each rank?
+"""How long does each step of an unchanged training program take, on each rank?
 
     torchrun --nproc-per-node 4 -m profiling.watch --batches 50 my_train.py --lr 0.1
     srun -n 4 python -m profiling.watch --out results/mine -m my_package.train
@@ -43,6 +43,7 @@ from profiling.watching.facts import leave_group
 from profiling.watching.program import Program, hidden, when_imported
 from profiling.watching.steps import Steps
 from profiling.watching.watched import Wanted, Watch, batch_columns, findings_of, usual_samples
+from profiling.wording import how_many
 from profiling.wrap import check_can_start, has_gpu, run_wrapped, wraps
 
 # Without --batches: what a profiler records.
@@ -78,7 +79,7 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--out", type=Path, metavar="DIR", help="the run's folder [a new one in results/by-hand]")
     add("--overwrite", action="store_true", help="replace the run that is in --out")
-    add("--batches", type=_positive, metavar="N", help="end the program after N steps [when it ends]")
+    add("--batches", type=_positive, metavar="N", help="end the program after N steps [let it finish]")
     add("--samples", type=_positive, metavar="N", help="samples per step and rank [from the data loader]")
     add("--steps-per-batch", type=_positive, default=1, metavar="K",
         help="optimizer steps that make one step of training [1]")  # fmt: skip
@@ -265,8 +266,8 @@ def _write_run(
 ) -> int:
     """Write the manifest, and say what was found; the exit code."""
     manifest = watched.write_manifest(out, me, program, profile, ended, started)
-    ranks = f"{me.size} rank{'s' if me.size > 1 else ''}"
-    _say(f"watched {manifest.run.batches} steps on {ranks}", *manifest.findings)
+    steps, ranks = how_many(manifest.run.batches, "step"), how_many(me.size, "rank")
+    _say(f"watched {steps} on {ranks}", *manifest.findings)
     if manifest.reason:
         _say(f"the results do not count: {manifest.reason}")
         return ended.exit_code or EXIT_FAILED

@@ -14,7 +14,7 @@ from analysis.display import plots
 from analysis.display.colours import GREEN, GREY, SKY, VERMILLION
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIDENCE, CONFIGURATION, NOMINAL, Metric, Rows, columns
-from analysis.display.numbers import how_many, signed
+from analysis.display.numbers import signed
 from analysis.display.terminal import Part
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
 from analysis.measures.scaling.compare_rows import Key
@@ -34,6 +34,7 @@ from analysis.report.sides import (
 )
 from analysis.report.views import as_view, facts
 from profiling.errors import UserError
+from profiling.wording import how_many
 
 MOST_BARS = 40  # configurations of the chart of changes, and kernels
 _NO_BASELINE = "Not available: no configuration has a baseline of fewer ranks in both results."

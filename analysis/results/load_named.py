@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.display.numbers import how_many
 from analysis.results.load import load
 from analysis.results.study import Contents, Source, Study
 from profiling.errors import UserError
+from profiling.wording import how_many
 
 _SIZED = re.compile(r"^(\d{1,7})=(.+)$")
 

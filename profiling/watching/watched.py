@@ -25,6 +25,7 @@ from profiling.watching.segments import (
     Recorder,
 )
 from profiling.watching.steps import BY_OPTIMIZER, Ends, Steps, steps_of
+from profiling.wording import how_many, verb
 
 # In its first steps a program may still put DDP or the like around its model.
 _STEPS_OF_FACTS = 4
@@ -255,7 +256,10 @@ def findings_of(watch: Watch, steps: Steps) -> list[str]:
         findings.append(f"{wanted.per_step} optimizer steps make one step (--steps-per-batch)")
     findings += _of_passes(steps)
     if seen.skipped:
-        findings.append(f"{seen.skipped} updates were skipped by the gradient scaler; they count as steps")
+        findings.append(
+            f"{how_many(seen.skipped, 'update')} {verb(seen.skipped, 'were')} skipped by the gradient "
+            "scaler; skipped updates count as steps"
+        )
     if not seen.loaders:
         findings.append("no PyTorch data loader: load is 0; its time is in the end of the step before")
     if not wanted.samples and (steps.samples == UNKNOWN).any():
@@ -288,6 +292,8 @@ def _of_passes(steps: Steps) -> list[str]:
         findings.append(f"{usual} backward passes per step (gradient accumulation, or several losses)")
     more = sum(times for passes, times in counts.items() if passes > usual)
     if usual and more:
-        findings.append(f"{more} of {len(steps)} steps have more backward passes than the usual {usual}: "
-                        "were updates skipped?")  # fmt: skip
+        findings.append(
+            f"{more} of {how_many(len(steps), 'step')} {verb(more, 'have')} more backward passes than the "
+            f"usual {usual}: were updates skipped?"
+        )
     return findings

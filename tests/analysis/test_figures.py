@@ -151,7 +151,7 @@ def test_files_are_not_replaced_without_being_asked(sweep, tmp_path):
 
 @pytest.mark.parametrize("words", [("--overwrite",), ("--figure-format", "png")])
 def test_what_is_said_of_figures_needs_some(sweep, words):
-    assert "use them with --figures" in one_line_error(run(REPORT, sweep, *words))
+    assert "need --figures" in one_line_error(run(REPORT, sweep, *words))
 
 
 def test_a_file_is_no_folder_of_figures(sweep, tmp_path):

@@ -243,6 +243,16 @@ def test_a_page_of_several_jobs_tells_them_apart(scaled):
     page = render(build(load(paths[4].parent)))
     assert all(f"job{ranks}" in page for ranks in (1, 2, 4))
     assert "Largest growth" in page
+    first, *_ = opening(load(paths[4].parent))
+    assert first.text.startswith("Scaling efficiency on 4 ranks (job2, job4): ")
+
+
+def test_all_jobs_of_one_program_need_no_names(tmp_path):
+    folder = job(tmp_path, Planted(ranks=2, batches=6), "two").parent
+    job(tmp_path, Planted(ranks=4, batches=6), "four")
+    first, *_ = opening(load(folder))
+    assert first.text.startswith("Scaling efficiency on 4 ranks: ")
+    assert first.text.count("Traces hold no batch size") == 1
 
 
 # --- bad input ----------------------------------------------------------------------------------------
@@ -332,7 +342,7 @@ def test_traces_without_a_kernel_say_so_and_speak_of_no_profile(tmp_path):
     folder = job(tmp_path, Planted(ranks=1, batches=4))
     (folder / "rank_0000" / "kernels.parquet").unlink()
     (kernels_section,) = [one for one in build(load(folder)).sections if one.id == "kernels"]
-    assert kernels_section.finding == "No kernel data: the traces hold no kernel."
+    assert kernels_section.finding == "No kernel data: the traces hold no kernels."
 
 
 # --- two jobs, and raw traces ---------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def test_what_is_no_id_is_refused_in_one_line(text):
         ({"profile": "torch", "profile_schedule": "1,2,0,2"}, "records nothing"),
         (
             {"profile": "torch", "profile_schedule": "1,2,5,2", "batches": 15},
-            "needs 16 batches, but the run has 15",
+            "needs 16 steps, but the run has 15",
         ),
         ({"profile": "nsys", "profile_schedule": "1,2,5,2"}, "not with profile nsys"),
         ({"profile": "torch", "profile_schedule": "1,2,5,2", "attribute_from": 3}, "give only one"),

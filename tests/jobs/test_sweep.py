@@ -134,7 +134,7 @@ def test_a_manifest_says_where_the_figures_come_from_and_holds_no_secret(tmp_pat
         ("traceback", 1, "RuntimeError: the arithmetic is off"),
         ("die", -11, "rank 0 was killed by signal 11 (SIGSEGV)"),
         ("hang", 124, "time limit of 4 s; its log says where"),
-        ("few", 1, "rank 0 did 1 of 3 batches"),
+        ("few", 1, "rank 0 did 1 of 3 steps"),
         ("nan", 1, "not finite"),
         ("diverge", 1, "ranks 0 and 1 ended with different parameters"),
         ("silent", 1, "rank 1 left no report"),

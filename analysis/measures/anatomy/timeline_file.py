@@ -16,8 +16,8 @@ from analysis.results.matching import Ahead, Matched, match
 from analysis.results.study import Source
 from profiling import tables
 from profiling.errors import UserError
-from profiling.number_ranges import listed
 from profiling.whole_file import whole_file
+from profiling.wording import how_many, which_ranks
 
 _COMPRESSION = 1  # most of what gzip can save, at a third of the time
 
@@ -149,9 +149,7 @@ def _ranks(source: Source, timeline: Written) -> list[_Rank]:
         except UserError as error:
             timeline.notes.append(f"rank {rank} is left out: {error}")
     if absent:
-        timeline.notes.append(
-            f"left out: {len(absent)} of {source.ranks} ranks have no batches table ({listed(absent)})"
-        )
+        timeline.notes.append(f"{which_ranks(absent)} of {source.ranks} left out: no batches table")
     if not ranks:
         raise UserError(f"{source.id}: no rank has steps with times; a timeline needs them")
     return ranks
@@ -174,9 +172,8 @@ def _of_rank(rank: _Rank, calls: np.ndarray | None, timeline: Written) -> Iterat
         if kernels is not None:
             tracks = timeline_rows.of_kernels(kernels, calls)
             if tracks.timeless:
-                timeline.notes.append(
-                    f"{directory.name}: {tracks.timeless} kernels without a time are left out"
-                )
+                count = how_many(tracks.timeless, "kernel")
+                timeline.notes.append(f"{directory.name}: {count} without a time left out")
             yield "kernels", tracks
 
 
