@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.prediction.configurations import configurations
 from analysis.report.build import build
 from analysis.results.load import load
 from analysis.results.load_named import load_named
@@ -145,7 +146,11 @@ def test_where_samples_of_some_runs_are_unknown_the_others_are_reported(
     done = run("analysis.scaled", tmp_path, "--scaling", "weak", "--format", "json")
     assert [row["scaling_efficiency_pct"] for row in done.json] == efficiencies
     assert said in done.err
-    page = build(load(tmp_path))
+    study = load(tmp_path)
+    assert {point.world_size for one in configurations(study) for point in one.points} == {1, 2, 4} - {
+        lacking
+    }
+    page = build(study)
     texts = [*(sentence.text for sentence in page.summary), *(section.finding for section in page.sections)]
     assert not [text for text in texts if "nan" in text.split()]
     assert ("How does it scale?" in page.drawings) is (lacking == 4)

@@ -219,6 +219,17 @@ def test_runs_that_differ_much_are_said_to(tmp_path: Path) -> None:
     assert "busy" not in run("analysis.scaled", tmp_path / "quiet").out
 
 
+def test_how_far_apart_the_runs_of_a_configuration_are_is_said(tmp_path: Path) -> None:
+    for repetition, batch_ms in enumerate((100.0, 620.0, 200.0)):
+        write_run(tmp_path, run_of(), Truth(batch_ms={1: batch_ms}, noise_ms=0.0), repetition)
+    study = load(tmp_path)
+    points_of(study)
+    (note,) = [note for note in study.notes() if "differ by more than 10 %" in note]
+    assert (
+        "in 1 of 1 configurations, most in 1 node x 1 GPU, fp32 gradients (by a factor of up to 6.2)" in note
+    )
+
+
 def test_rows_begin_with_the_precision_that_the_base_has(tmp_path: Path) -> None:
     write_sweep(
         tmp_path, [run_of(), *(run_of(gpus_per_node=2, grad=grad) for grad in ("bf16", "fp16", "fp32"))]

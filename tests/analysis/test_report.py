@@ -342,6 +342,7 @@ def test_json_in_a_script_cannot_end_it():
     text = script_json({"name": "</script><!-- &"})
     assert "<" not in text and ">" not in text and "&" not in text
     assert json.loads(text) == {"name": "</script><!-- &"}
+    assert script_json([1234.56789, float("inf"), 2]) == "[1234.568,null,2]"
 
 
 def test_cells_sort_by_their_figures_and_headings_say_what_they_mean():

@@ -403,6 +403,12 @@ def test_64_ranks_by_many_batches_stay_small():
     assert len(json.dumps(figure)) < 80_000
 
 
+@pytest.mark.parametrize(("steps", "ticks"), [(5, [0, 1, 2, 3, 4]), (6, None)])
+def test_the_axis_of_a_few_steps_has_a_tick_for_each(steps, ticks):
+    figure = heat_map(np.zeros((2, steps)), range(steps), ["0", "1"], "", "ms", 1.0, {})
+    assert figure["layout"]["xaxis"].get("tickvals") == ticks
+
+
 def test_a_rank_of_an_unknown_host_is_named_without_one():
     row = {"id": "job", "rank": 7, "mean_lateness_ms": 3.0, "batch_ms": 100.0, "judged_batches": 2,
            "verdict": CHANCE}  # fmt: skip

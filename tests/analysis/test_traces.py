@@ -28,6 +28,7 @@ from profiling.errors import UserError
 from profiling.traced_job import JOB, read_job
 from tests.analysis.commands import one_line_error
 from tests.analysis.commands import run as run_module
+from tests.analysis.synthetic import run_of, write_sweep
 from tests.profiling.traced_jobs import DEVICE, Planted, trace_of, write_job
 
 MS = 1000.0
@@ -187,6 +188,13 @@ def test_folders_without_their_ranks_are_one_clear_line(scaled):
         load_named([f"1={paths[1]}", str(paths[2])])
     with pytest.raises(UserError, match="holds the traces of 3 jobs"):
         load_named([f"1={paths[1].parent}", f"2={paths[2]}"])
+
+
+def test_traces_beside_runs_are_one_clear_line(scaled, tmp_path):
+    _, paths = scaled
+    write_sweep(tmp_path / "one", [run_of()], repetitions={"none": 1})
+    with pytest.raises(UserError, match="holds traces, the folders before it runs"):
+        load_named([f"1={tmp_path / 'one'}", f"2={paths[2]}"])
 
 
 def test_other_ranks_than_the_traces_say_are_one_clear_line(scaled):

@@ -104,7 +104,8 @@ def test_every_run_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path,
     assert len(first) == 4 and all(m.done and m.reason == "" for m in first.values())
     assert run_all(work) == 0
     said = "".join(capsys.readouterr().err.splitlines())
-    assert "All 4 runs" in said and "nodes[dim]2" in said  # the folder's name is no markup
+    assert "nothing to do: every run of" in said and "is done (4)" in said
+    assert "nodes[dim]2" in said  # the folder's name is no markup
     assert {name: m.ended for name, m in manifests(work).items()} == {n: m.ended for n, m in first.items()}
 
 
