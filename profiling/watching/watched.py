@@ -12,6 +12,7 @@ from profiling.markers import hear_program, open_markers
 from profiling.process_facts import process_age_ns
 from profiling.step_clock import open_clock
 from profiling.tools import Capture, switch
+from profiling.watching.cycle import LATE
 from profiling.watching.facts import ModelFacts, facts_of
 from profiling.watching.hooks import Hooks
 from profiling.watching.segments import (
@@ -247,8 +248,10 @@ def findings_of(watch: Watch, steps: Steps) -> list[str]:
     elif len(seen.optimizers) > 1:
         names = ", ".join(dict.fromkeys(seen.optimizers))
         phases = f" of each of {steps.phases} phases" if steps.phases > 1 else ""
+        late = f", leaving out {steps.late} that first stepped after {LATE} steps" if steps.late else ""
         findings.append(
-            f"{len(seen.optimizers)} optimizers ({names}): a step ends with the one that steps last{phases}"
+            f"{len(seen.optimizers)} optimizers ({names}): a step ends with the one that steps last"
+            f"{phases}{late}"
         )
     if (models := hooks.modules.trained) > 1:
         findings.append(f"{models} models are trained: model and parameters are of the largest")
