@@ -16,7 +16,7 @@ from jobs.store import MANIFEST
 from profiling import markers, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.watch import _prepare, main, parse, wanted_of
+from profiling.watch import _misplaced, _prepare, main, parse, wanted_of
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
 from profiling.watching.program import Program
@@ -135,7 +135,7 @@ def test_a_hook_of_the_program_that_ends_it_does_not_cost_the_results(tmp_path, 
         "raise ValueError('not a class')\n"
     )
     printed = forks.watch("--out", tmp_path / "run", script, code=1)
-    assert all(text in printed for text in shown)
+    assert all(text in printed for text in shown) and "SystemExit" not in printed
     assert manifest_of(tmp_path / "run").reason.endswith("rank crash: ValueError: not a class")
     assert len(batches_of(tmp_path / "run")) == 1
 
@@ -207,6 +207,7 @@ def test_flags_that_stand_behind_a_program_that_refuses_them_are_named(tmp_path,
     assert "scaleprof: --batches: flags of profiling.watch come before the program" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["fails.py"]  # no empty results
     assert "come before" not in forks.watch("fails.py", "--lr", "1", folder=tmp_path, code=2)
+    assert _misplaced(Program("fails.py", ("--batches=2",)), 1) == []  # it is the program's own
 
 
 def test_only_empty_folders_are_removed(tmp_path):
