@@ -103,8 +103,7 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
     if not sweep_runs:
         raise UserError(f"{arguments.config}: no runs are left; check its exclude rules and --only")
     if not site.container:  # what that holds is not seen from outside
-        own = [sweep_run.configuration for sweep_run in sweep_runs if not sweep_run.configuration.program]
-        check_models({run.model for run in own}, str(arguments.config))
+        check_models({sweep_run.configuration.model for sweep_run in sweep_runs}, str(arguments.config))
     check_network(site, {sweep_run.configuration.network: None for sweep_run in sweep_runs})
     return Request(sweep, sweep_runs, excluded, arguments.out / sweep.name, note)
 
