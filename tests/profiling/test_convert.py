@@ -13,6 +13,7 @@ from profiling.tables import read
 from profiling.tools import TOOLS
 from profiling.tools.recognition import read as read_any
 from profiling.tools.recognition import recognise
+from profiling.traces.units import units_of
 from tests.profiling.traces import Trace, training_step
 
 
@@ -201,6 +202,14 @@ def test_tables_of_folders_keep_the_folders_names(tmp_path, capsys):
     assert sorted(capsys.readouterr().out.split()) == [
         str(tmp_path / "out" / "jobs" / job / "rank0") for job in ("a", "b")
     ]
+
+
+def test_files_of_one_name_do_not_share_a_folder(tmp_path):
+    paths = [tmp_path / folder / "trace.json" for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        path.touch()
+    assert [unit.target.name for unit in units_of(paths, None, tmp_path / "out")] == ["trace", "trace-2"]
 
 
 def test_what_is_found_in_several_files_is_said_once(tmp_path, capsys):
