@@ -4,6 +4,8 @@ import os
 import shutil
 import warnings
 from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -12,11 +14,13 @@ from analysis.measures.batches.series import series_of
 from analysis.measures.scaling.baselines import base_of
 from analysis.results.load import load
 from jobs import by_hand, watched
+from jobs.processes import Ended
+from jobs.run import Run
 from jobs.store import MANIFEST
 from profiling import markers, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.watch import _misplaced, _prepare, main, parse, wanted_of
+from profiling.watch import _misplaced, _prepare, _write_run, main, parse, wanted_of
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
 from profiling.watching.program import Program
@@ -172,6 +176,14 @@ def test_a_process_that_the_program_has_forked_leaves_no_results(tmp_path, forks
     assert printed.count("watched") == 1 and len(batches_of(tmp_path / "run")) == 4
 
 
+def test_a_run_of_which_a_rank_left_nothing_does_not_count_and_is_no_success(tmp_path, monkeypatch, capsys):
+    manifest = SimpleNamespace(run=Run(), findings=[], reason="rank 1 has left no report")
+    monkeypatch.setattr(watched, "write_manifest", lambda *given: manifest)
+    me = Identity(size=2, local_size=2)
+    assert _write_run(tmp_path, me, Program("train.py"), "none", Ended(0), datetime.now(UTC)) == 1
+    assert "the results do not count: rank 1 has left no report" in capsys.readouterr().err
+
+
 def test_a_rank_that_has_failed_does_not_wait_for_the_others_to_leave_their_group(tmp_path, forks):
     script = tmp_path / "fails.py"
     script.write_text(
@@ -220,9 +232,9 @@ def test_only_empty_folders_are_removed(tmp_path):
     assert not ranks[0].exists() and ranks[1].exists()
     by_hand.remove_empty(ranks[1], out)
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["other"]
-    (mine := tmp_path / "mine" / "rank_0000").mkdir(parents=True)
+    (mine := tmp_path / "chosen" / "mine" / "rank_0000").mkdir(parents=True)
     by_hand.remove_empty(mine, mine.parent)
-    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    assert list((tmp_path / "chosen").iterdir()) == []  # a folder of the user's
 
 
 @pytest.mark.parametrize(

@@ -431,9 +431,7 @@ def test_modules_that_are_not_finished_are_no_fault_of_the_program(watch):
     del half_made, bare
 
 
-def images_of(
-    loader: DataLoader, watched_process: Watch, *others: DataLoader
-) -> tuple[list[int], list[str]]:
+def images_of(loader: DataLoader, watched_process: Watch, *others: DataLoader) -> tuple[list[int], list[str]]:
     """The samples of each step of a program that has this loader, and others, and what is said of them."""
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
@@ -594,11 +592,12 @@ def test_a_profiler_that_cannot_record_here_is_named_by_rank_0_alone(monkeypatch
     assert ended.value.code == 2
 
 
-def test_ranks_that_a_shell_starts_find_the_same_name(monkeypatch):
-    """mpirun starts a shell for each rank, and this the rank."""
+@pytest.mark.parametrize("environ", [Mock(return_value={}), Mock(side_effect=watched.psutil.AccessDenied)])
+def test_ranks_that_a_shell_starts_find_the_same_name(monkeypatch, environ):
+    """mpirun starts a shell for each rank, and this the rank; a daemon of Slurm's is root's."""
 
     def ancestors(rank: str) -> SimpleNamespace:
-        mpirun = SimpleNamespace(pid=10, environ=lambda: {}, create_time=lambda: 1e9, parent=lambda: None)
+        mpirun = SimpleNamespace(pid=10, environ=environ, create_time=lambda: 1e9, parent=lambda: None)
         shell = SimpleNamespace(pid=20 + int(rank), create_time=lambda: 2e9, parent=lambda: mpirun)
         shell.environ = lambda: {"OMPI_COMM_WORLD_LOCAL_RANK": rank}
         return SimpleNamespace(parent=lambda: shell)
