@@ -25,7 +25,8 @@ from profiling.errors import UserError
 OUT_OF_TIME = 124  # an exit code, as timeout(1) has it
 # What commands of ours, and PyTorch, say where the machine lacks something: nothing is wrong then.
 _LACKS = re.compile(
-    r"on the PATH|needs the package|has no permission|restricts profiling|find a working triton"
+    r"on the PATH|needs the package|needs an NVIDIA GPU and its driver|has no permission|restricts profiling"
+    r"|find a working triton"
 )
 
 

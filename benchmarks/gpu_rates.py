@@ -1,6 +1,7 @@
 """Parts of benchmarks.gpu: images/s, against a bare loop and by what a run can be given."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -108,9 +109,16 @@ def speed(part: Part) -> None:
     if share < LEAST_OF_BARE:
         part.wrong.append(f"{share:.3f} of the bare loop, at least {LEAST_OF_BARE} wanted")
     name = torch.cuda.get_device_name(device)
-    target = next((target for gpu, target in TARGETS.items() if gpu in name), None)
+    target = target_of(name)
     if target and ours_rate < target:
         part.wrong.append(f"{ours_rate:.0f} images/s, at least {target:.0f} wanted of a {name}")
+
+
+def target_of(gpu: str) -> float | None:
+    """Images/s wanted of a GPU of this name; None: nothing is wanted of it, nor of a slice (MIG) of one."""
+    if "MIG " in gpu:
+        return None
+    return next((target for name, target in TARGETS.items() if re.search(rf"\b{name}\b", gpu)), None)
 
 
 def batches(part: Part) -> None:

@@ -26,24 +26,16 @@ PLATFORMS = (
     "manylinux_2_34", "manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17", "manylinux2014",
     "manylinux_2_12", "manylinux2010", "manylinux_2_5", "manylinux1",
 )  # fmt: skip
-# DALI and CUPTI want CUDA's libraries, which torch brings: of what they need only this is not there.
-_OF_DALI = (
-    "nvidia-nvimgcodec-cu13", "nvidia-libnvcomp-cu13", "nvidia-nvjpeg2k-cu13", "nvidia-nvtiff-cu13",
-    "astunparse", "gast", "optree", "nvtx", "makefun", "libcst", "six", "wheel",
-)  # fmt: skip
 
 
-def requirements(dali: bool, pyproject: Path = ROOT / "pyproject.toml") -> tuple[list[str], list[str]]:
-    """(those that come with all they need, those that come alone): what the project pins, but torch."""
+def requirements(pyproject: Path = ROOT / "pyproject.toml") -> tuple[list[str], list[str], list[str]]:
+    """What the project pins but torch: (all but DALI, DALI, what is to come without its own requirements)."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     pinned = [one.partition(";")[0].strip() for one in project["dependencies"]]
-    with_needs = [one for one in pinned if not one.startswith("torch") and "dali" not in one]
+    ours = [one for one in pinned if not one.startswith("torch") and "dali" not in one]
+    # CUPTI's library and CUDA's bindings: torch has brought those of its own release.
     alone = [one.partition(";")[0].strip() for one in project["optional-dependencies"]["cupti"]]
-    return with_needs, [
-        *alone,
-        *(one for one in pinned if dali and "dali" in one),
-        *(_OF_DALI if dali else ()),
-    ]
+    return ours, [one for one in pinned if "dali" in one], alone
 
 
 def command(folder: Path, wanted: Sequence[str], python: str, alone: bool) -> list[str]:
@@ -55,13 +47,23 @@ def command(folder: Path, wanted: Sequence[str], python: str, alone: bool) -> li
 
 
 def download(folder: Path, dali: bool, python: str) -> list[str]:
-    """Download the wheels; those that could not be had are returned."""
+    """Download the wheels; those that could not be had are returned.
+
+    Raises:
+        CalledProcessError: not even what is needed without DALI and CUPTI.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with_needs, alone = requirements(dali)
-    subprocess.run(command(folder, with_needs, python, False), check=True)
-    return [
-        one for one in alone if subprocess.run(command(folder, [one], python, True), check=False).returncode
-    ]
+    ours, of_dali, alone = requirements()
+    # All at once: by itself DALI would bring another NumPy. It needs nvJPEG, which torch does not bring.
+    without: list[str] = []
+    if not dali or not _is_had(command(folder, [*ours, *of_dali], python, False)):
+        subprocess.run(command(folder, ours, python, False), check=True)
+        without = of_dali if dali else []
+    return [*without, *(one for one in alone if not _is_had(command(folder, [one], python, True)))]
+
+
+def _is_had(command: Sequence[str]) -> bool:
+    return subprocess.run(command, check=False).returncode == 0
 
 
 def leave_out(folder: Path, have: str) -> None:

@@ -15,14 +15,12 @@ Beside that: the loops around next to no arithmetic, whose noise hides nothing, 
 
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ import numpy as np
 import torch
 
 from jobs.flags import make_parser
+from jobs.machine import versions
 from jobs.run import Run, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.markers import Markers, _torch, nvtx_emitter, open_markers
@@ -40,12 +39,14 @@ from train.device import choose_device
 from train.loaders import augment, build_loader
 from train.loaders.ahead import memory_format
 from train.models import build_model
-from train.precision import Precision
+from train.precision import AUTOCAST, Precision
 from train.rank import _speaker, make_optimizer
 from train.step import make_step
 from train.world import World
 
 BAR_RATIO, BAR_MARKERS_US = 1.01, 20.0
+# Whose releases are said, where they are installed.
+RELEASES = ("python", "torch", "torchvision", "nvidia-dali-cuda130")
 RESULTS = Path(__file__).resolve().parent / "results"
 BLOCK, WARM_UP_BLOCKS = 1, 5  # batches a block: neighbours of a tenth of a second meet the same noise
 # Half precision is for devices that have it: on a CPU that has not, a batch takes 10 s.
@@ -106,19 +107,26 @@ def bare_loop(run: Run, device: torch.device, model: torch.nn.Module, batches: I
     """The loop of PyTorch's users, with the same settings."""
     optimizer = make_optimizer(model, run, device)
     criterion = torch.nn.CrossEntropyLoss()
+    half = AUTOCAST.get(run.compute)
+    scaler = torch.amp.GradScaler(device.type) if half is torch.float16 else None
     model.train()
 
     def train(count: int) -> None:
         for _ in range(count):
             images, labels = next(batches)
             optimizer.zero_grad()
-            if run.compute == "bf16":
-                with torch.autocast(device.type, torch.bfloat16):
+            if half:
+                with torch.autocast(device.type, half):
                     loss = criterion(model(images), labels)
             else:
                 loss = criterion(model(images), labels)
-            loss.backward()
-            optimizer.step()
+            if scaler:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                loss.backward()
+                optimizer.step()
 
     return train
 
@@ -291,9 +299,9 @@ def machine() -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     if "FAKE_GPUS" in os.environ:
         gpu = "none (stand-ins for NVIDIA's libraries)"
-    libraries = {name: version(name) for name in ("torch", "torchvision", "nvidia-dali-cuda130")}
     cpu = named[0].partition(": ")[2] if named else "unknown"
-    return {"cpu": cpu, "cores": os.cpu_count(), "gpu": gpu, "python": platform.python_version(), **libraries}
+    releases = {name: release for name, release in versions().items() if name in RELEASES}
+    return {"cpu": cpu, "cores": os.cpu_count(), "gpu": gpu, **releases}
 
 
 def as_markdown(report: dict[str, Any]) -> str:

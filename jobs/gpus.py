@@ -10,7 +10,8 @@ NO_AMD = (
     "AMD GPUs are not supported: nothing was tried on one; DALI, cupti, nsys, ncu and energy are NVIDIA's. "
     "--device cpu trains on the CPU, and traces recorded elsewhere are analysed (python -m profiling.convert)"
 )
-_CUDA_12 = (7, 5)  # below, PyTorch's builds for CUDA 13 have no kernels
+_CUDA_13 = (7, 5)  # below, PyTorch's builds for CUDA 13 have no kernels
+_CUDA_12 = (5, 0)  # below, those for CUDA 12.6 have none either
 _MAJOR, _MINOR = 75, 76  # of cuDeviceGetAttribute: the compute capability
 
 
@@ -35,10 +36,13 @@ def why_not_built_for(capability: tuple[int, int], built_for: Sequence[str], nam
     if not built_for or any(_serves(arch, capability) for arch in built_for):
         return ""
     own = f"{name} has compute capability {capability[0]}.{capability[1]}"
-    instead = "a newer PyTorch"
+    remedy = "install a newer PyTorch"
     if capability < _CUDA_12:
-        instead = "PyTorch for CUDA 12.6 and, for DALI, nvidia-dali-cuda120 (environment-cuda12.yml)"
-    return f"{own}, and this PyTorch is built for {', '.join(built_for)}; install {instead}"
+        oldest = ".".join(map(str, TESTED_TORCH[0]))
+        remedy = f"PyTorch {oldest} and later serve no such GPU: use --device cpu"
+    elif capability < _CUDA_13:
+        remedy = "install PyTorch for CUDA 12.6 and, for DALI, nvidia-dali-cuda120 (environment-cuda12.yml)"
+    return f"{own}, and this PyTorch is built for {', '.join(built_for)}; {remedy}"
 
 
 def _serves(arch: str, capability: tuple[int, int]) -> bool:

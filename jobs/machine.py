@@ -91,6 +91,8 @@ def _gpus() -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
         names = tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
         driver = str(pynvml.nvmlSystemGetDriverVersion())
         first = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handles[0])) if handles else None
+    except pynvml.NVMLError:
+        return gpus_by_driver()  # of a job's part of a node: NVML may count GPUs that it must not open
     finally:
         pynvml.nvmlShutdown()
     return visible(names, os.environ.get("CUDA_VISIBLE_DEVICES")), driver, first

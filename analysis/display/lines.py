@@ -21,7 +21,8 @@ from analysis.display.plots import (
     SYMBOLS,
     Figure,
     axis_end,
-    beside_ticks,
+    axis_of_counts,
+    error_bars,
     escaped,
     layout,
     plain_numbers,
@@ -94,7 +95,9 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
             }
             traces += _line(here, axes, escaped(", ".join(words) or axes.title), look)
     _name_lines(traces, encoding, (colours, dashes), name, grid)
-    whole = grid.layout(layout(axes.title), _axis(points, axes), axes.unit, encoding, name)
+    whole = grid.layout(
+        layout(axes.title), axis_of_counts(points[axes.x], axes.x_title), axes.unit, encoding, name
+    )
     labels = [len(trace["name"]) for trace in traces if "text" in trace]
     whole["margin"] = {**whole["margin"], "r": whole["margin"]["r"] + _LETTER * max(labels, default=0)}
     ideal = _ideal(traces, axes, grid)
@@ -148,16 +151,14 @@ def _pale(colour: str) -> str:
 
 def _member(points: pd.DataFrame, axes: Axes) -> dict[str, Any]:
     """A configuration's points, with its intervals as far as they are known."""
-    values, y = points[axes.y], plain_numbers(points[axes.y])
-    member = {"facts": points["facts"].iloc[0], "x": plain_numbers(points[axes.x]), "y": y}
+    x, y = plain_numbers(points[axes.x]), plain_numbers(points[axes.y])
+    member = {"facts": points["facts"].iloc[0], "x": x, "y": y}
     if any(points["sizes"]):
         member["customdata"] = points["sizes"].tolist()
-    if f"{axes.y}_low" not in points or not np.isfinite(points[f"{axes.y}_low"].astype(float)).any():
+    low = points.get(f"{axes.y}_low")
+    if low is None or not np.isfinite(low.astype(float)).any():
         return member
-    ends: dict[str, Any] = {"type": "data", "symmetric": False, "thickness": 1.5, "width": 5}
-    ends |= {"array": plain_numbers(points[f"{axes.y}_high"] - values)}
-    ends |= {"arrayminus": plain_numbers(values - points[f"{axes.y}_low"])}
-    return {**member, "error_y": ends}
+    return {**member, "error_y": error_bars(points[axes.y], low, points[f"{axes.y}_high"])}
 
 
 def spread(members: Sequence[Mapping[str, Any]]) -> tuple[list, list, list, list]:
@@ -223,15 +224,6 @@ def _entry(name: Name, factor: str, level: Any, legend: str, look: Mapping[str, 
 
 
 # --- axes, and what would be ideal ----------------------------------------------------------------------
-
-
-def _axis(points: pd.DataFrame, axes: Axes) -> dict[str, Any]:
-    measured = plain_numbers(sorted(points[axes.x].unique()))
-    # Counts double, so the axis is logarithmic; the ticks are what was measured.
-    axis = {"title": beside_ticks(axes.x_title), "tickvals": measured}
-    if len(measured) > 1:
-        axis |= {"type": "log", "ticktext": [str(value) for value in measured]}
-    return axis
 
 
 def _ideal(traces: Sequence[dict[str, Any]], axes: Axes, grid: Grid) -> list[dict[str, Any]]:

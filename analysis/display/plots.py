@@ -59,53 +59,79 @@ def figure(traces: Sequence[dict[str, Any]], layout: dict[str, Any]) -> Figure:
     return {"data": list(traces), "layout": layout}
 
 
-def predictions(points: pd.DataFrame, title: str, label: str = "label") -> Figure:
+def predictions(points: pd.DataFrame, title: str) -> Figure:
     """Images/s against ranks, measured and predicted, a line a label.
 
     Args:
-        points: columns as of :func:`throughput`.
+        points: columns ``world_size, images_per_s`` (``_low``, ``_high``), ``label, facts``.
     """
-    traces = [
-        _line(series, name, index, "images_per_s", "images/s")
-        for index, (name, series) in enumerate(_series(points, label))
-    ]
-    placed = _against_ranks(points, escaped(title), "images/s")
+    traces = []
+    ordered = points.sort_values("world_size")
+    for index, (name, series) in enumerate(ordered.groupby("label", sort=False)):
+        trace = _styled(series, str(name), index, "world_size", "images_per_s")
+        trace["hovertemplate"] = f"{trace['name']}<br>%{{x}} ranks: %{{y:.4g}} images/s<extra></extra>"
+        low, high = series["images_per_s_low"], series["images_per_s_high"]
+        trace["error_y"] = error_bars(series["images_per_s"], low, high)
+        traces.append(trace)
+    placed = _against(points, "world_size", "ranks", escaped(title), "images/s")
     if top := axis_end(points["images_per_s"].max(), points["images_per_s_high"]):
         placed["yaxis"]["range"] = [0, top]
     return figure(traces, placed)
 
 
 def parts(
-    points: pd.DataFrame,
-    colours: dict[str, str],
-    title: str,
-    label: str = "label",
-    unit: str = "ms",
-    of: str = "ms per step",
+    points: pd.DataFrame, colours: dict[str, str], title: str, unit: str = "ms", of: str = "ms per step"
 ) -> Figure:
     """What each part of a batch takes, a bar a configuration; parts below 0 go to the left.
 
     Args:
         points: columns ``<part>_<unit>`` for the keys of ``colours`` (those that are absent, or 0 everywhere,
-            are left out), ``facts``.
+            are left out), ``label, facts``.
         colours: :data:`STAGE_COLOURS` or :data:`PART_COLOURS`.
         unit, of: how columns end, and what the axis says.
     """
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": part.replace("_", " "),
-            "y": [escaped(str(name)) for name in points[label]],
-            "x": plain_numbers(points[f"{part}_{unit}"]),
-            "customdata": points["facts"].tolist(),
-            "marker": {"color": colour},
-            "hovertemplate": f"%{{y}}<br>{part.replace('_', ' ')}: %{{x:.2f}} {of}<extra></extra>",
-        }
-        for part, colour in colours.items()
-        if f"{part}_{unit}" in points and is_drawn(points[f"{part}_{unit}"])
-    ]
+    labels = [escaped(str(name)) for name in points["label"]]
+    traces = []
+    for part, colour in colours.items():
+        column, words = f"{part}_{unit}", part.replace("_", " ")
+        if column in points and is_drawn(points[column]):
+            hover = f"%{{y}}<br>{words}: %{{x:.2f}} {of}"
+            trace = bars_across(words, labels, points[column], colour, hover)
+            traces.append(trace | {"customdata": points["facts"].tolist()})
     return figure(traces, bars(title, of, len(points)))
+
+
+def bars_across(
+    name: str, labels: Sequence[str], values: Sequence | pd.Series, colour: str, hover: str
+) -> dict[str, Any]:
+    """A series of horizontal bars.
+
+    Args:
+        name, labels: of the series and its bars, as plotly reads them (:func:`escaped`).
+        hover: plotly's template of what a bar says under the mouse.
+    """
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": list(labels),
+        "x": plain_numbers(values),
+        "marker": {"color": colour},
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
+
+
+def error_bars(
+    values: Sequence | pd.Series, low: Sequence | pd.Series, high: Sequence | pd.Series, width: int = 5
+) -> dict[str, Any]:
+    """Error bars from ``low`` to ``high``, none to an end that is NaN or infinite.
+
+    Args:
+        width: of the bars' caps, pixels.
+    """
+    middle, lowest, highest = (np.asarray(one, float) for one in (values, low, high))
+    ends = {"array": plain_numbers(highest - middle), "arrayminus": plain_numbers(middle - lowest)}
+    return {"type": "data", "symmetric": False, "thickness": 1.5, "width": width, **ends}
 
 
 def is_drawn(values: Iterable[float | None]) -> bool:
@@ -119,27 +145,14 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
     Args:
         top: columns ``short_name, class, ms_per_batch``; the parts of a name stand in one bar.
     """
-    classes = list(dict.fromkeys(top["class"]))
     traces = []
-    for index, name in enumerate(classes):
-        of_class = top[top["class"] == name]
-        traces.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": escaped(name),
-                "y": [_shortened(kernel) for kernel in of_class["short_name"]],
-                "x": plain_numbers(of_class["ms_per_batch"]),
-                "hovertext": [escaped(kernel) for kernel in of_class["short_name"]],
-                "hovertemplate": "%{hovertext}<br>%{x:.3f} ms per step<extra></extra>",
-                "marker": {"color": PALETTE[index % len(PALETTE)]},
-            }
-        )
+    for index, (name, of_class) in enumerate(top.groupby("class", sort=False)):
+        colour = PALETTE[index % len(PALETTE)]
+        traces.append(_of_kernels(escaped(str(name)), of_class, "short_name", "ms_per_batch", colour))
     whole = top.groupby("short_name", sort=False)["ms_per_batch"].sum().sort_values(ascending=False)
-    layout = bars(title, "ms per step", len(whole))
-    order = [_shortened(kernel) for kernel in whole.index]
-    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": order}
-    return figure(traces, layout)
+    return in_order(
+        traces, bars(title, "ms per step", len(whole)), [_shortened(name) for name in whole.index]
+    )
 
 
 def changes(points: pd.DataFrame, colours: Mapping[str, str], title: str, names: Mapping[str, str]) -> Figure:
@@ -154,26 +167,12 @@ def changes(points: pd.DataFrame, colours: Mapping[str, str], title: str, names:
         here = points[points["judged"] == verdict]
         if here.empty:
             continue
-        above, below = (
-            here["effect_pct_high"] - here["effect_pct"],
-            here["effect_pct"] - here["effect_pct_low"],
-        )
-        ends = {"type": "data", "symmetric": False, "thickness": 1.5, "width": 4}
-        traces.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": names.get(verdict, verdict),
-                "y": [escaped(name) for name in here["configuration"]],
-                "x": plain_numbers(here["effect_pct"]),
-                "error_x": {**ends, "array": plain_numbers(above), "arrayminus": plain_numbers(below)},
-                "customdata": here["facts"].tolist(),
-                "marker": {"color": colour},
-                "hovertemplate": "%{y}<br>%{x:+.2f} %<extra></extra>",
-            }
-        )
+        labels, values = [escaped(name) for name in here["configuration"]], here["effect_pct"]
+        trace = bars_across(names.get(verdict, verdict), labels, values, colour, "%{y}<br>%{x:+.2f} %")
+        trace["error_x"] = error_bars(values, here["effect_pct_low"], here["effect_pct_high"], width=4)
+        traces.append(trace | {"customdata": here["facts"].tolist()})
     order = [escaped(name) for name in points["configuration"]]
-    return _in_order(traces, bars(title, "% of the step in A", len(order)), order)
+    return in_order(traces, bars(title, "% of the step in A", len(order)), order)
 
 
 def growth(points: pd.DataFrame, title: str) -> Figure:
@@ -183,30 +182,30 @@ def growth(points: pd.DataFrame, title: str) -> Figure:
         points: columns ``figure, difference_ms, facts``.
     """
     order = [_shortened(name) for name in points["figure"]]
-    traces = []
-    for name, here, colour in (
-        ("longer in B", points[points["difference_ms"] > 0], VERMILLION),
-        ("shorter in B", points[points["difference_ms"] <= 0], GREEN),
-    ):
-        if here.empty:
-            continue
-        traces.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": name,
-                "y": [_shortened(kernel) for kernel in here["figure"]],
-                "x": plain_numbers(here["difference_ms"]),
-                "hovertext": [escaped(kernel) for kernel in here["figure"]],
-                "hovertemplate": "%{hovertext}<br>%{x:+.3f} ms per step<extra></extra>",
-                "customdata": here["facts"].tolist(),
-                "marker": {"color": colour},
-            }
+    grew = points["difference_ms"] > 0
+    traces = [
+        _of_kernels(name, here, "figure", "difference_ms", colour, sign="+")
+        | {"customdata": here["facts"].tolist()}
+        for name, here, colour in (
+            ("longer in B", points[grew], VERMILLION),
+            ("shorter in B", points[~grew], GREEN),
         )
-    return _in_order(traces, bars(title, "ms per step, B minus A", len(order)), order)
+        if not here.empty
+    ]
+    return in_order(traces, bars(title, "ms per step, B minus A", len(order)), order)
 
 
-def _in_order(traces: Sequence[dict[str, Any]], layout: dict[str, Any], order: Sequence[str]) -> Figure:
+def _of_kernels(
+    name: str, points: pd.DataFrame, label: str, column: str, colour: str, sign: str = ""
+) -> dict[str, Any]:
+    """Bars of kernels, whose names are shortened beside them and whole under the mouse."""
+    labels, hover = [_shortened(kernel) for kernel in points[label]], f"%{{hovertext}}<br>%{{x:{sign}.3f}}"
+    trace = bars_across(name, labels, points[column], colour, f"{hover} ms per step")
+    return trace | {"hovertext": [escaped(kernel) for kernel in points[label]]}
+
+
+def in_order(traces: Sequence[dict[str, Any]], layout: dict[str, Any], order: Sequence[str]) -> Figure:
+    """A figure of bars, their labels in this order."""
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": list(order)}
     return figure(traces, layout)
 
@@ -242,25 +241,20 @@ def beside_ticks(text: str) -> dict[str, Any]:
     return {"text": text, "standoff": 8}
 
 
-def shares(points: pd.DataFrame, label: str = "label") -> Figure:
-    """Share of communication (drawn through) and of copies (dashed) against batch size, a line a ``label``.
+def shares(points: pd.DataFrame) -> Figure:
+    """Share of communication (drawn through) and of copies (dashed) against batch size, a line a label.
 
     Args:
-        points: columns ``batch, communication_pct, copies_pct, facts``.
+        points: columns ``batch, communication_pct, copies_pct, label, facts``.
     """
     traces = []
-    for index, (name, series) in enumerate(points.sort_values("batch").groupby(label, sort=False)):
+    for index, (name, series) in enumerate(points.sort_values("batch").groupby("label", sort=False)):
         for part, dash in (("communication", "solid"), ("copies", "dash")):
             trace = _styled(series, f"{name}: {part}", index, "batch", f"{part}_pct", dash)
             hover = f"{escaped(str(name))}<br>%{{x}}: {part} %{{y:.2f}} %<extra></extra>"
             traces.append({**trace, "hovertemplate": hover})
     placed = _against(points, "batch", "per-GPU batch size, images", "Communication and copies", "% of time")
     return figure(traces, placed)
-
-
-def _series(points: pd.DataFrame, label: str) -> list[tuple[str, pd.DataFrame]]:
-    ordered = points.sort_values("world_size")
-    return [(str(name), series) for name, series in ordered.groupby(label, sort=False)]
 
 
 def _styled(
@@ -279,42 +273,18 @@ def _styled(
     }
 
 
-def _line(
-    series: pd.DataFrame,
-    name: str,
-    index: int,
-    column: str,
-    unit: str,
-) -> dict[str, Any]:
-    trace = _styled(series, name, index, "world_size", column)
-    trace["hovertemplate"] = f"{escaped(name)}<br>%{{x}} ranks: %{{y:.4g}} {unit}<extra></extra>"
-    if f"{column}_low" in series:
-        above, below = series[f"{column}_high"] - series[column], series[column] - series[f"{column}_low"]
-        trace["error_y"] = {"type": "data", "symmetric": False, "array": plain_numbers(above)}
-        trace["error_y"] |= {"arrayminus": plain_numbers(below), "thickness": 1.5, "width": 5}
-    return trace
-
-
-def _against_ranks(points: pd.DataFrame, title: str, unit: str) -> dict[str, Any]:
-    return _against(points, "world_size", "ranks", title, unit)
-
-
 def _against(points: pd.DataFrame, column: str, what: str, title: str, unit: str) -> dict[str, Any]:
-    measured = plain_numbers(sorted(points[column].unique()))
-    # Counts double, so the axis is logarithmic; the ticks are what was measured.
-    xaxis = {
-        "title": beside_ticks(what),
-        "type": "log",
-        "tickvals": measured,
-        "ticktext": [str(value) for value in measured],
-    }
-    if len(measured) == 1:
-        xaxis = {"title": beside_ticks(what), "tickvals": measured}
-    return {
-        **layout(title),
-        "xaxis": xaxis,
-        "yaxis": {"title": beside_ticks(unit), "rangemode": "tozero"},
-    }
+    yaxis = {"title": beside_ticks(unit), "rangemode": "tozero"}
+    return {**layout(title), "xaxis": axis_of_counts(points[column], what), "yaxis": yaxis}
+
+
+def axis_of_counts(counts: pd.Series, what: str) -> dict[str, Any]:
+    """The axis of counts: they double, so it is logarithmic; its ticks are what was measured."""
+    measured = plain_numbers(sorted(counts.unique()))
+    axis = {"title": beside_ticks(what), "tickvals": measured}
+    if len(measured) > 1:
+        axis |= {"type": "log", "ticktext": [str(value) for value in measured]}
+    return axis
 
 
 def bars(title: str, unit: str, count: int) -> dict[str, Any]:

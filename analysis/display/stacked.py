@@ -13,7 +13,7 @@ from analysis.display.colours import GREY
 from analysis.display.encoding import Encoding, levels
 from analysis.display.lines import Name, spread
 from analysis.display.panels import Grid, Panel
-from analysis.display.plots import Figure, beside_ticks, is_drawn, layout, plain_numbers
+from analysis.display.plots import Figure, beside_ticks, error_bars, is_drawn, layout, plain_numbers
 
 _MARK = GREY  # of the totals
 
@@ -82,21 +82,16 @@ def _totals(points: pd.DataFrame, parts: Sequence[str], of: str) -> dict[str, An
     """The mean of the configurations' totals, from the least to the greatest of them."""
     members = _members(points, points[list(parts)].sum(axis=1))
     x, mean, lowest, highest = spread(members)
-    ends = {"array": _differences(highest, mean), "arrayminus": _differences(mean, lowest)}
     return {
         "mode": "markers",
         "name": "total, lowest to highest",
         "x": x,
         "y": mean,
-        "error_y": {"type": "data", "symmetric": False, **ends, "thickness": 1.5, "width": 5, "color": _MARK},
+        "error_y": {**error_bars(mean, lowest, highest), "color": _MARK},
         "meta": {"members": members},
         "marker": {"symbol": "diamond", "size": 7, "color": _MARK},
         "hovertemplate": f"%{{x}} ranks<br>total: %{{y:.2f}} {of}<extra></extra>",
     }
-
-
-def _differences(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    return [high - low for high, low in zip(above, below, strict=True)]
 
 
 def _members(points: pd.DataFrame, values: pd.Series) -> list[dict[str, Any]]:

@@ -56,6 +56,7 @@ class Basis:
         traced: the point among them whose step it is.
         links: the most nodes of a traced point: of links between nodes nothing was seen where it is 1.
         computing: how long a rank's batch computes, where its size changes; what may be, the best first.
+        exposed_share: of the traced step, as :class:`.traced_step.Traced` has it.
         missed: what measured points were outside of what was predicted of them, for a doubling.
     """
 
@@ -65,6 +66,7 @@ class Basis:
     traced: Point
     links: int
     computing: tuple[Computing, ...]
+    exposed_share: float
     missed: float = 0.0
 
     @property
@@ -113,7 +115,7 @@ def basis_of(
     late = (True, False) if one.strong else (True,)
     models = tuple(replace(model, cost=cost, late_shorter=shorter) for cost in costs for shorter in late)
     links = int(max(seen.nodes, default=1))
-    return Basis(one, models, points, point, links, own, missed)
+    return Basis(one, models, points, point, links, own, largest.exposed_share, missed)
 
 
 def _lacking(model: Model, point: Point, step: Step | None) -> float:

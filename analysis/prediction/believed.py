@@ -23,11 +23,11 @@ WORTH_SAYING = 0.01
 
 
 def judged(rows: Rows) -> Rows:
-    """The rows with ``believed``: whether the method is the better founded one of the configuration's."""
+    """The rows with ``believed``: that no other method of the configuration's is the better founded one."""
     answer = []
     for row in rows:
         alike = _alike(rows, row)
-        answer.append(row | {"believed": row["method"] == _method(alike)})
+        answer.append(row | {"believed": _method(alike) in ("", row["method"])})
     return answer
 
 
@@ -57,7 +57,7 @@ def _ahead(alike: Rows) -> set[str]:
 
 
 def _method(alike: Rows) -> str:
-    """The better founded method of those that predict the configuration."""
+    """The better founded method of those that predict the configuration; empty: none predicts more ranks."""
     ahead = _ahead(alike)
     if ahead != {CURVE, SIMULATION}:
         return next(iter(ahead), "")

@@ -38,6 +38,7 @@ _DEFAULTS = {
     "no-stragglers": "",
     "no-loader": "",
 }
+_OF_EXCHANGE = ("fp16-gradients", "network", "bucket-mb")
 _NUMBERS = {name: re.compile(r"\d+(\.\d+)?" + "x" * (name == "network")) for name in _DEFAULTS}
 _WORDS = {
     "fp16-gradients": "fp16 gradients",
@@ -188,6 +189,11 @@ def changed(model: Model, what_if: str, layout: Layout) -> Model:
     for name, value in _changes(what_if):
         model = _changed(model, name, value, layout)
     return model
+
+
+def changes_exchange(what_if: str) -> bool:
+    """Whether it changes what the exchange of gradients costs."""
+    return any(name in _OF_EXCHANGE for name, _ in _changes(what_if))
 
 
 def parse_what_ifs(text: str) -> list[str]:

@@ -9,13 +9,14 @@
 - Which ranks are late again and again: those that analysis.stragglers names, by the same collectives.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from analysis.measures.anatomy.traces import RunTrace, anatomy_of, trace_of
+from analysis.measures.anatomy.traces import Anatomy, RunTrace, anatomy_of, trace_of
 from analysis.measures.scaling.points import Point
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
@@ -57,11 +58,18 @@ class Recording:
 
 @dataclass(frozen=True)
 class Traced:
-    """What the trace of a point says: its step, and its allreduces (none where one rank ran)."""
+    """What the trace of a point says.
+
+    Attributes:
+        exchanges: its allreduces; none where one rank ran.
+        exposed_share: of the step, what it transfers while nothing is computed, the mean of the ranks; NaN:
+            not known.
+    """
 
     source: Source
     step: Step
     exchanges: Exchanges
+    exposed_share: float = math.nan
 
 
 def traced(study: Study, point: Point) -> Traced | str:
@@ -119,19 +127,27 @@ def traced_by(recording: Recording, point: Point, calls: Allreduces | None) -> T
     step = step_of(point, recorded, ready_ns, elements, gradients is None, calls)
     if step is None:
         return "its stages took no time: the profiler's slowdown of the step is unknown"
-    step = replace(step, waits_share=_waits_share(recording.trace))
-    return Traced(source, step, exchanges(calls, Layout(point.world_size, point.fields["nodes"])))
+    ranks = anatomy_of(recording.trace)
+    step = replace(step, waits_share=_waits_share(ranks))
+    exchanged = exchanges(calls, Layout(point.world_size, point.fields["nodes"]))
+    return Traced(source, step, exchanged, _exposed_share(ranks))
 
 
-def _waits_share(trace: RunTrace) -> float:
+def _waits_share(ranks: Anatomy) -> float:
     """How much of the loading stage a run waits for its loader while nothing else is done; 1: not known.
 
     A host that waits for data keeps no device waiting that still has kernels to run.
     """
-    ranks = anatomy_of(trace)
     loading = sum(int(one["wall_ns"][one["stage"] == "load"].sum()) for one in ranks)
     waits = sum(int(one["loader_wait_ns"].sum()) for one in ranks)
     return min(1.0, waits / loading) if loading else 1.0
+
+
+def _exposed_share(ranks: Anatomy) -> float:
+    if not ranks or not all("exposed_transfer_ns" in one for one in ranks):
+        return math.nan
+    step = sum(int(one["wall_ns"].sum()) for one in ranks)
+    return sum(int(one["exposed_transfer_ns"].sum()) for one in ranks) / step if step else math.nan
 
 
 def _rank_0(source: Source) -> Path:

@@ -99,7 +99,8 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     told = [field for field in _who(own, group_by) if field.name not in ("nodes", "gpus_per_node")]
     bases: dict[str, None] = {}
     for row in own:
-        if row.get("base") and row["world_size"] == row["base_world_size"]:  # "": it has none
+        # "": it has none; a row that mixes world sizes is none.
+        if row.get("base") and row["world_size"] and row["world_size"] == row["base_world_size"]:
             who = " ".join(str(row.get(field.name)) for field in told)
             rate = f"{digits(row['base_images_per_s'])} images/s on {row['base']}"
             bases[f"{who}: {rate}" if who else rate] = None

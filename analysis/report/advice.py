@@ -35,7 +35,8 @@ ADVICE = {
     "all ranks batches of equal cost",
     "loader": "more workers, a faster loader, or TFRecord files; the synthetic loader shows the upper bound",
     "computing": "give every rank the same cores, clocks and memory bandwidth: each had less than the "
-    "baseline's rank (check threads, pinning, other jobs, power limits)",
+    "baseline's rank (check threads, pinning, other jobs, power limits; without GPUs, allreduces use the "
+    "same cores)",
     "small batch": "a larger global batch size, since kernel times do not shrink in proportion to the images "
     "per rank",
     "copies": "fewer ranks per bus, or buffers that need no copy; a timeline (profile: nsys) shows which",

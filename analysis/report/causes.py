@@ -13,7 +13,8 @@ import numpy as np
 
 from analysis.display.metrics import Rows
 from analysis.measures.anatomy.divide import finest
-from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE
+from analysis.measures.lateness.in_words import is_late
+from analysis.measures.lateness.lateness import BY_COLLECTIVES
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW
 from analysis.measures.scaling.certainty import LEAST_PCT
 
@@ -97,7 +98,7 @@ def suspected(rows: Rows) -> tuple[list[int], float]:
     unsure = [
         row for row in rows
         if row.get("told_by") == BY_COLLECTIVES and row["verdict"] in (CHANCE, TOO_FEW)
-        and row["mean_lateness_ms"] >= LATE_SHARE * row["batch_ms"]
+        and is_late(row)
     ]  # fmt: skip
     longest = max((row["mean_lateness_ms"] for row in unsure), default=0.0)
     return sorted({row["rank"] for row in unsure}), longest
@@ -176,13 +177,15 @@ _SHARE_OF_BANDWIDTH = 0.25
 def gains(row: Mapping[str, Any], predicted: Rows, fields: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What-if -> its row, of a point's configuration on the fewest ranks that were simulated.
 
+    Where the curve is the better founded prediction, the simulation advises nothing.
+
     Args:
         fields: those that make a configuration.
     """
     own = [
         one
         for one in predicted
-        if one.get("what_if") and one.get("gain_pct") is not None
+        if one.get("what_if") and one.get("gain_pct") is not None and one.get("believed", True)
         and all(str(one.get(name)) == str(row.get(name)) for name in fields)
     ]  # fmt: skip
     fewest = min((one["ranks"] for one in own), default=0)

@@ -4,7 +4,8 @@ What differs beyond chance is what :mod:`analysis.measures.scaling.compared` fin
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,11 +17,12 @@ from analysis.display.metrics import CONFIDENCE, CONFIGURATION, NOMINAL, Metric,
 from analysis.display.numbers import how_many, signed
 from analysis.display.terminal import Part
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
+from analysis.measures.scaling.compare_rows import Key
 from analysis.report.base import Content
 from analysis.report.encoded import line_chart
 from analysis.report.render import Chart
 from analysis.report.scaling import points_against_ranks
-from analysis.report.sides import SHOWN, Sides, by_key, fields_of, of_test, with_names
+from analysis.report.sides import SHOWN, Sides, by_key, fields_of, key_of, of_test, with_names
 from analysis.report.views import as_view, facts
 from profiling.errors import UserError
 
@@ -50,8 +52,8 @@ METRICS = (
     Metric("b_images_per_s", "the same in B", "images\n/s B", CONFIDENCE),
     Metric(
         "rate_pct",
-        "change of throughput that follows from the change of the step, its interval too: both sides "
-        "compute as many images per step",
+        "change of throughput that follows from that of the step, and of its images if they may differ "
+        "(--across); its interval too",
         "change of\nimages/s, %",
         NOMINAL,
         places=2,
@@ -64,15 +66,14 @@ METRICS = (
 
 def configurations(sides: Sides) -> Rows:
     """A row for each configuration that both have unprofiled runs of; with :data:`METRICS`."""
+    across = sides.compared.across
     found = sides.compared.by_configuration("batch")
-    before, after = (
-        by_key(map(without_unusable_intervals, context.own), sides.compared.across)
-        for context in (sides.a, sides.b)
-    )
+    before, after = (_single(context.own, across) for context in (sides.a, sides.b))
+    sources = by_key([source.fields for source in sides.b.study.sources], across)
     rows = []
     for key, tested in found:
-        of_a, of_b = before.get(key, {}), after.get(key, {})
-        row = {**fields_of(of_b), "facts": facts(of_b, sides.factors), **of_test(tested, len(found))}
+        of_a, of_b, fields = before.get(key, {}), after.get(key, {}), sources[key]
+        row = {**fields_of(fields), "facts": facts(fields, sides.factors), **of_test(tested, len(found))}
         for side, of_side in (("a", of_a), ("b", of_b)):
             row |= _with_ends(of_side, "images_per_s", f"{side}_images_per_s")
             row |= _with_ends(of_side, "scaling_efficiency_pct", f"{side}_efficiency_pct")
@@ -81,8 +82,25 @@ def configurations(sides: Sides) -> Rows:
         row["efficiency_measured"] = all(
             side and side["world_size"] != side["base_world_size"] for side in (of_a, of_b)
         )
-        rows.append({**row, **_rates(tested)})
+        rows.append({**row, **_rates(tested, _more_images(of_a, of_b))})
     return with_names(rows, sides)
+
+
+def _single(own: Rows, across: Sequence[str]) -> dict[Key, Mapping[str, Any]]:
+    """Rows of analysis.scaled by configuration; none of those that ``across`` makes one of several."""
+    counts = Counter(key_of(row, across) for row in own)
+    by = by_key(map(without_unusable_intervals, own), across)
+    return {key: row for key, row in by.items() if counts[key] == 1}
+
+
+def _more_images(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
+    """Images of a step of B divided by those of A; NaN: not known."""
+    if not a or not b:
+        return math.nan
+    if all(a[name] == b[name] for name in ("batch", "world_size")):
+        return 1.0
+    of_a, of_b = (row["batch"] * row["world_size"] if row["batch"] else math.nan for row in (a, b))
+    return float(of_b / of_a)
 
 
 def _with_ends(row: Mapping[str, Any], name: str, new: str) -> dict[str, Any]:
@@ -94,11 +112,11 @@ def _difference(row: Mapping[str, Any], a: str, b: str) -> float:
     return known[1] - known[0]
 
 
-def _rates(tested: Mapping[str, Any]) -> dict[str, float]:
+def _rates(tested: Mapping[str, Any], more_images: float) -> dict[str, float]:
     """What a change of the step is of images/s: the longer the step, the fewer."""
     ends = {"": "", "_low": "_high", "_high": "_low"}
     return {
-        f"rate_pct{end}": 100 * (1 / (1 + tested[f"effect_pct{other}"] / 100) - 1)
+        f"rate_pct{end}": 100 * (more_images / (1 + tested[f"effect_pct{other}"] / 100) - 1)
         for end, other in ends.items()
     }
 

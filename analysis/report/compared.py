@@ -194,7 +194,7 @@ def _of_traces(a: Study, b: Study, names: tuple[str, str]) -> Page:
     contexts = Context(a, b), Context(b, a)
     view = as_view(traced_difference.part(rows, ""), "change-table", ())
     text = f"{traced_difference.CAPTION} What other runs would differ by is not known from one of each."
-    changed = Section("change", "What changed?", text, [_parts_chart(rows)], [view], finding=said[0])
+    changed = Section("change", "What changed?", text, _parts_charts(rows), [view], finding=said[0])
     page = _page(contexts, names, [changed])
     return replace(page, summary=[*(Sentence(line, "change") for line in said), *_grown(rows)])
 
@@ -202,22 +202,25 @@ def _of_traces(a: Study, b: Study, names: tuple[str, str]) -> Page:
 def _in_words(rows: Rows) -> list[str]:
     """Better or worse, a sentence for each pair of jobs; one that was not tested says so itself."""
     said = traced_difference.sentence(rows).splitlines()
-    verdicts = [_OF_TRACES.get(row["verdict"]) for row in rows if row["family"] == "batch"]
+    verdicts = [_OF_TRACES.get(row["verdict"]) for row in traced_difference.steps(rows)]
     if not verdicts:
         return said
     return [f"{verdict}: {line}" if verdict else line for verdict, line in zip(verdicts, said, strict=True)]
 
 
-def _parts_chart(rows: Rows) -> Chart:
+def _parts_charts(rows: Rows) -> list[Chart]:
+    """The growth of each part; none where the traces of a side hold no kernel."""
     import pandas as pd
 
     known = [row for row in rows if row["family"] == "parts" and row["difference_ms"] == row["difference_ms"]]
+    if not known:
+        return []
     part = pd.DataFrame([
         {"figure": row["figure"], "difference_ms": row["difference_ms"], "facts": {}}
         for row in sorted(known, key=lambda row: -abs(row["difference_ms"]))[: changed_steps.TOP_KERNELS]
     ])  # fmt: skip
     figure = plots.growth(part, "Parts of a step that changed most")
-    return Chart("change", figure, "Growth of each part of a step from A to B, in milliseconds")
+    return [Chart("change", figure, "Growth of each part of a step from A to B, in milliseconds")]
 
 
 def _grown(rows: Rows) -> list[Sentence]:

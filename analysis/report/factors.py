@@ -70,27 +70,17 @@ def effect_bars(rows: Rows, what: str) -> plots.Figure:
         **plots.bars(f"What explains {what}", "share of the variance (omega squared)", len(order)),
         "barmode": "overlay",
     }
-    names = [plots.escaped(row["factor"]) for row in order]
-    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": names}
-    return {"data": traces, "layout": layout}
+    return plots.in_order(traces, layout, [plots.escaped(row["factor"]) for row in order])
 
 
 def _bars(rows: Rows, kind: str, colour: str) -> dict[str, Any]:
-    trace: dict[str, Any] = {
-        "type": "bar",
-        "orientation": "h",
-        "name": kind,
-        "y": [plots.escaped(row["factor"]) for row in rows],
-        "x": [row["omega_squared"] for row in rows],
-        "marker": {"color": colour},
-        "hovertemplate": "%{y}: %{x:.3f} of the variance<extra></extra>",
-    }
+    labels, shares = [plots.escaped(row["factor"]) for row in rows], [row["omega_squared"] for row in rows]
+    trace = plots.bars_across(kind, labels, shares, colour, "%{y}: %{x:.3f} of the variance")
     if all(row["omega_squared_low"] is not None for row in rows):
         # The estimate of next to nothing may lie below 0, where no share is.
-        above = [max(row["omega_squared_high"] - row["omega_squared"], 0.0) for row in rows]
-        below = [max(row["omega_squared"] - row["omega_squared_low"], 0.0) for row in rows]
-        ends = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
-        trace["error_x"] = {**ends, "thickness": 1.5, "width": 4}
+        low = [min(row["omega_squared_low"], row["omega_squared"]) for row in rows]
+        high = [max(row["omega_squared_high"], row["omega_squared"]) for row in rows]
+        trace["error_x"] = plots.error_bars(shares, low, high, width=4)
     return trace
 
 

@@ -30,7 +30,7 @@ def _scaling(context: Context) -> small.Drawing | None:
     curves: dict[str, dict[float, float]] = {}
     ends: dict[str, dict[float, tuple[float, float]]] = {}
     for row in rows:
-        if row.get("world_size") and row.get("scaling_efficiency_pct") is not None:
+        if row.get("world_size") and not math.isnan(number(row, "scaling_efficiency_pct")):
             curve = curves.setdefault(called(row, fields), {})
             if base := row.get("base_world_size"):
                 curve.setdefault(base, 100.0)

@@ -8,7 +8,7 @@ from analysis.display import plots
 from analysis.display.colours import BLACK
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
-from analysis.display.numbers import digits
+from analysis.display.numbers import digits, how_many
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
@@ -21,7 +21,7 @@ from analysis.report.encoded import bar_chart, line_chart
 from analysis.report.per_point import knowing, labels_of, merged, named
 from analysis.report.render import Chart
 from analysis.report.sentences import number, ranks_in_words
-from analysis.report.verdict import has_scaled, unscaled
+from analysis.report.verdict import fastest, has_scaled, unscaled
 from analysis.report.views import as_view, called, facts
 from analysis.results.study import RECORDING, Study
 
@@ -44,9 +44,9 @@ def _scaling(context: Context) -> Content:
         "lines: ideal scaling from the baseline of each configuration, which is 100 % by definition."
     )
     if not has_scaled(own):
+        charts = charts[:1] if fastest(own) else []
         why = unscaled(own)
-        text = f"{why[0].upper()}{why[1:]}: only throughput can be shown."
-        charts = charts[:1]
+        text = f"{why[0].upper()}{why[1:]}{': only throughput can be shown' if charts else ''}."
     return Content(text, charts)
 
 
@@ -83,13 +83,15 @@ def _table(context: Context) -> Content:
         "analytic FLOPs divided by step duration and peak. Profiled / unprofiled: slowdown of a step "
         "while the profiler records it."
     )
-    best = max(context.own, key=lambda row: row["images_per_s"])
+    return Content(text, tables=views, finding=_fastest(context.own))
+
+
+def _fastest(own: Rows) -> str:
+    count, best = how_many(len(own), "configuration"), fastest(own)
+    if best is None:
+        return f"{count}."
     rate = f"{digits(best['images_per_s'], 3)} images/s on {ranks_in_words(best['world_size'])}"
-    count = len(context.own)
-    finding = (
-        f"{count} configurations; the fastest reaches {rate}." if count > 1 else f"1 configuration: {rate}."
-    )
-    return Content(text, tables=views, finding=finding)
+    return f"{count}; the fastest reaches {rate}." if len(own) > 1 else f"{count}: {rate}."
 
 
 def _lost(context: Context) -> Part | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from analysis.display.terminal import Answer
 from analysis.report.provenance import facts_of
 from analysis.report.render import Page, Section
-from analysis.report.verdict import Sentence
+from analysis.report.sentences import Sentence
 from analysis.report.views import as_view
 from analysis.studies.answers import QUESTIONS, answer
 from analysis.studies.result import Result, is_study, load, timing

@@ -255,12 +255,14 @@ def _groups_of_table(
 
 
 def groups_of_run(study: Study, source: Source, question: Question) -> Groups | None:
-    """What a run of our own answers; None without an attributed batch.
+    """What a run of our own answers; None without kernels in an attributed batch.
 
     Raises:
         Unusable: a table is damaged.
     """
     batches = source.tables("batches")
+    if not batches or not source.tables("kernels"):
+        return None
     table = kept_sums(study, source, borrowed.relation(study, source), question.keys)
     ((recorded, attributed),) = query(study, source, _COUNTED.format(sums=table), batches=batches)
     if not recorded:

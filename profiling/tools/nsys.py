@@ -37,6 +37,8 @@ class Nsys(SwitchedOn):
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under nsys, which records from the batch on that the process marks."""
         words = ["nsys", "profile", "--trace=cuda,nvtx,osrt,mpi", "--sample=none", "--cpuctxsw=none"]
+        # By itself it records a CUDA graph as a whole, without the kernels and collectives in it.
+        words += ["--cuda-graph-trace=node"]
         words += ["--force-overwrite=true", "--output", _escaped(directory / "nsys")]
         if options.first_batch:
             words += [

@@ -268,6 +268,9 @@ def test_profiled_runs_on_one_side_only_are_nothing_to_compare(tmp_path):
     write(tmp_path / "b", 100.0, runs=[run_of(profile="torch")])
     said = one_line_error(run("analysis.compare", tmp_path / "a", tmp_path / "b"))
     assert "nothing to compare" in said and "no readable unprofiled run" in said
+    write(tmp_path / "c", 100.0)  # the same configuration, never profiled: no field differs
+    said = one_line_error(run("analysis.compare", tmp_path / "c", tmp_path / "b"))
+    assert "nothing to compare" in said and f"{tmp_path / 'b'} holds no readable unprofiled run" in said
 
 
 def test_profiled_runs_on_both_sides_say_that_no_batch_is_compared(tmp_path):

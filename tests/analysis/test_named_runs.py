@@ -1,11 +1,13 @@
 """Runs of a program in folders of their own, each named with its number of ranks: ``1=DIR 2=DIR``."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from analysis.results.load import load_named
+from analysis.report.build import build
+from analysis.results.load import load, load_named
 from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
 from jobs import store
 from jobs.run_id import format_id
@@ -90,14 +92,21 @@ def test_a_group_of_several_world_sizes_is_neither_compared_nor_a_baseline(tmp_p
     assert {row["program"]: row["world_size"] for row in rows} == {"small.py": 1, "large.py": None}
 
 
+def take_samples(folder: Path, ranks: int | None = None) -> None:
+    """Runs (on so many ranks) of which ``profiling.watch`` was not told the samples of a step."""
+    for directory in folder.glob("run_*"):
+        of_rank = sorted(directory.glob("rank_*"))
+        for path in of_rank if ranks in (None, len(of_rank)) else []:
+            read = tables.read(path, "batches")
+            columns = {name: read[name] for name in read.column_names if name != "images"}
+            tables.write(tables.as_table("batches", columns), path, "batches")
+
+
 def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
     mine = tmp_path / "mine"
     for ranks in (1, 2, 4):
         plant(mine, ranks, "train.py")
-    for path in mine.rglob("batches.parquet"):
-        read = tables.read(path.parent, "batches")
-        columns = {name: read[name] for name in read.column_names if name != "images"}
-        tables.write(tables.as_table("batches", columns), path.parent, "batches")
+    take_samples(mine)
     done = run("analysis.scaled", mine, "--format", "json")
     assert [row["world_size"] for row in done.json] == [1, 2, 4]
     for row in done.json:
@@ -111,9 +120,41 @@ def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
     assert "Baselines" not in table and "nan" not in table
     page = tmp_path / "report.html"
     assert run("analysis.report.__main__", mine, "--output", page).code == 0
-    assert "--samples N" in page.read_text()
+    text = re.sub("<script.*?</script>", "", page.read_text(), flags=re.DOTALL)
+    assert "Not enough data to say how training scales: samples per step are unknown" in text
+    assert not re.search(r"\bnan\b|Fastest|fastest|>None", text)
     assert "--samples N" in one_line_error(run("analysis.predict", mine))
     assert "--samples N" in one_line_error(run("analysis.factors", mine))
+
+
+@pytest.mark.parametrize(
+    ("lacking", "efficiencies", "said"),
+    [
+        (4, [100, pytest.approx(96, abs=1), None], "1 of 3 configurations have no images/s and no scaling "
+         "efficiency: samples"),
+        (1, [None, None, None], "efficiency (2 more no scaling efficiency): samples"),
+    ],
+)  # fmt: skip
+def test_where_samples_of_some_runs_are_unknown_the_others_are_reported(
+    tmp_path, lacking, efficiencies, said
+):
+    for ranks in (1, 2, 4):
+        plant(tmp_path, ranks, "train.py")
+    take_samples(tmp_path, lacking)
+    done = run("analysis.scaled", tmp_path, "--scaling", "weak", "--format", "json")
+    assert [row["scaling_efficiency_pct"] for row in done.json] == efficiencies
+    assert said in done.err
+    page = build(load(tmp_path))
+    texts = [*(sentence.text for sentence in page.summary), *(section.finding for section in page.sections)]
+    assert not [text for text in texts if "nan" in text.split()]
+    assert ("How does it scale?" in page.drawings) is (lacking == 4)
+    assert ("Scaling efficiency on 2 ranks: 96" in page.summary[0].text) is (lacking == 4)
+
+
+def test_a_group_of_several_baselines_is_none_of_them(tmp_path):
+    plant(tmp_path, 1, "small.py")
+    plant(tmp_path, 2, "large.py")
+    assert "Baselines" not in run("analysis.scaled", tmp_path, "--group-by", "model").out
 
 
 def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(folders, tmp_path):

@@ -1,5 +1,6 @@
 """The report of two results: it says what was planted, with the verdicts of analysis.compare."""
 
+import math
 import re
 from pathlib import Path
 
@@ -270,6 +271,23 @@ def test_two_results_of_one_world_size_have_no_scaling_efficiency_and_say_in_wha
         "Not available: no configuration has a baseline"
     )
     assert not [one.text for one in page.summary if "caling efficiency" in one.text]
+    # As long a step of twice as many images.
+    (table,) = section(page, "change").tables
+    (rate,) = [cell.value for column, cell in zip(table.columns, table.rows[0].cells, strict=True)
+               if column.header.startswith("change of images/s")]  # fmt: skip
+    assert rate == pytest.approx(100, abs=5)
+
+
+def test_what_only_a_single_configuration_has_is_left_empty_of_several(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    for folder, batches in ((a, (32, 64)), (b, (64,))):
+        write_sweep(folder, [run_of(batches=20, batch=batch) for batch in batches], repetitions={"none": 2})
+    across = ["batch"]
+    found = compared(load(a), load(b), across)
+    both = Sides(Context(load(a), load(b), across), Context(load(b), load(a), across), names_of(a, b), found)
+    (row,) = changed_configurations.configurations(both)
+    assert row["a_images_per_s"] is None and row["b_images_per_s"] == pytest.approx(640, rel=0.05)
+    assert math.isnan(row["rate_pct"]) and row["effect_pct"] == pytest.approx(0, abs=5)
 
 
 def test_what_cannot_be_compared_is_one_line(folders, tmp_path):

@@ -11,7 +11,12 @@ import pytest
 from analysis import efficiency
 from analysis.measures.batches import rows as batches
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.scaling.certainty import OPEN, has_open_interval, without_unusable_intervals
+from analysis.measures.scaling.certainty import (
+    OPEN,
+    has_open_interval,
+    is_unsure,
+    without_unusable_intervals,
+)
 from analysis.published import by_method
 from analysis.report.build import build, opening
 from analysis.results.load import load
@@ -328,6 +333,12 @@ def test_an_interval_has_to_tell_the_order_of_magnitude(low: Any, high: Any, sho
     else:
         assert (found["batch_ms_low"], found["batch_ms_high"]) == shown
         assert has_open_interval(found) is (shown == OPEN)
+
+
+@pytest.mark.parametrize(("low", "unsure"), [(50.5, False), (49.5, True)])
+def test_an_efficiency_is_unsure_whose_interval_is_wider_than_40_points(low: float, unsure: bool) -> None:
+    row = {"scaling_efficiency_pct": 70.0, "scaling_efficiency_pct_low": low, "world_size": 4}
+    assert is_unsure({**row, "scaling_efficiency_pct_high": 90.0}) is unsure
 
 
 @pytest.mark.parametrize(

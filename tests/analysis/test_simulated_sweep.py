@@ -39,15 +39,21 @@ def step_ms(ranks: int, *buckets) -> float:
     return ALONE_MS + max(max(ends, default=0.0) - BACKWARD, 0.0)
 
 
-def plant(directory, ranks: int, profile: str, gradients=GRADIENTS, layers=True, **fields) -> None:
-    """A run whose ranks all do the same; its trace shows what the twin does."""
+def plant(
+    directory, ranks: int, profile: str, gradients=GRADIENTS, layers=True, computes_ms=BACKWARD, **fields
+) -> None:
+    """A run whose ranks all do the same; its trace shows what the twin does.
+
+    Args:
+        computes_ms: how long the kernels of each layer last, at most.
+    """
     run = run_of(profile=profile, **{"gpus_per_node": ranks, "batches": 12, **fields})
     ended = write_run(directory, run, Truth(batch_ms={ranks: step_ms(ranks)}), gradient_elements=gradients)
     for rank in range(ranks):
-        _write_tables(tables.rank_directory(ended, rank), rank, run, layers)
+        _write_tables(tables.rank_directory(ended, rank), rank, run, layers, computes_ms)
 
 
-def _write_tables(directory, rank: int, run: Run, layers: bool) -> None:
+def _write_tables(directory, rank: int, run: Run, layers: bool, computes_ms: float) -> None:
     step, count = round(step_ms(run.world_size) * MS), run.batches
     starts = [START_NS + number * step for number in range(count)]
     attributed = [run.profile != "none" and number >= run.first_attributed for number in range(count)]
@@ -61,8 +67,10 @@ def _write_tables(directory, rank: int, run: Run, layers: bool) -> None:
     tables.write(tables.as_table("batches", batches), directory, "batches")
     if run.profile == "none":
         return
+    begins = [0, *(at for at, _ in LAYERS.values())]
     events = [
-        (at - 5, at, "conv", "convolution", name if layers else None, 0.0) for name, (at, _) in LAYERS.items()
+        (max(begin, at - computes_ms), at, "conv", "convolution", name if layers else None, 0.0)
+        for begin, (name, (at, _)) in zip(begins, LAYERS.items(), strict=False)
     ]
     for begin, end, size in exchange(run.world_size):
         events.append((begin, end, "ncclAllReduce", "communication", None, float(size)))
@@ -165,6 +173,20 @@ def test_what_ifs_stand_beside_the_plain_prediction(tmp_path):
     assert all(
         row["gain_pct"] == pytest.approx(100 * (step_ms(8) / row["batch_ms"] - 1), abs=0.1) for row in changed
     )
+
+
+def test_what_the_exchange_would_gain_is_unknown_where_more_of_it_is_exposed_than_is_simulated(tmp_path):
+    # Nothing is computed in 35 ms of the backward pass; 3 ms of the exchange follow the pass.
+    sweep(tmp_path, computes_ms=5)
+    ran = run(
+        "analysis.predict", tmp_path, "--ranks", "8", "--what-if", "network=2x,no-loader", "--format", "json"
+    )
+    assert {row["what_if"] for row in ran.json if row["method"] == "simulation"} == {"", "no-loader"}
+    assert (
+        "what-if network=2x: its gain is unknown, since the simulation does not explain the exposed"
+        in ran.err
+    )
+    assert "on 2 ranks (" in ran.err
 
 
 def test_one_rank_is_enough_where_the_network_is_given(tmp_path):

@@ -1,7 +1,9 @@
 """Traces are results: what was planted in them is what every command of analysis says of them."""
 
 import json
+import math
 import re
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -19,8 +21,10 @@ from analysis.report.communication import bars_of
 from analysis.report.render import render
 from analysis.results.load import load, load_named
 from analysis.results.study import Study
+from profiling.attribution.batch_times import WHOLE
 from profiling.convert import main as convert
 from profiling.errors import UserError
+from profiling.traced_job import JOB, read_job
 from tests.analysis.commands import one_line_error
 from tests.analysis.commands import run as run_module
 from tests.profiling.traced_jobs import DEVICE, Planted, trace_of, write_job
@@ -384,6 +388,29 @@ def test_the_largest_change_is_the_largest_of_either_sign_and_a_mean_that_says_o
     assert "mean" not in traced_difference.sentence([step, *rows[2:]])  # not all of its parts are known
     usual = [_compared("parts", name, 171.2 / 5, 177.4 / 5) for name in parts]
     assert "mean" not in traced_difference.sentence([step, *usual])
+    none = traced_difference.sentence([_compared("batch", "batch", 171.2, math.nan), *usual])
+    assert none == "Durations of steps cannot be compared: one of the two has none."
+
+
+def test_two_jobs_without_kernels_are_compared_by_their_steps_alone(pair, tmp_path):
+    _, _, a, b = pair
+    for path in (a, b):
+        shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("kernels.parquet"))
+    before, after = tmp_path / "before", tmp_path / "after"
+    assert traced_difference.unlike(load(before), load(after)) == []
+    page = compared.build(load(before), load(after))
+    assert page.summary[0].text.startswith("Worse: ") and page.sections[0].charts == []
+
+
+def test_two_jobs_that_have_no_figure_in_common_are_not_the_same_traces(pair, tmp_path):
+    _, _, a, b = pair
+    for path in (a, b):
+        shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("kernels.parquet"))
+    record = tmp_path / "after" / JOB
+    changed = read_job(record.parent).model_copy(update={"batches_from": WHOLE})
+    record.write_text(changed.model_dump_json())
+    said = one_line_error(run("compare", tmp_path / "before", tmp_path / "after"))
+    assert said.endswith("have no figure in common")
 
 
 def test_the_report_of_two_jobs_says_what_grew(pair, tmp_path):

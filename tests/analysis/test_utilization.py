@@ -16,6 +16,12 @@ from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 from tests.profiling.traces import Trace, tensors
 
+
+@pytest.mark.parametrize(("speedup", "said"), [(1.9, True), (float("nan"), False), (None, False)])
+def test_a_column_is_explained_below_the_table_that_has_it(speedup, said):
+    assert ("Speedup" in utilization.caption([{"speedup": speedup}])) is said
+
+
 MODULE = "analysis.utilization"
 
 

@@ -192,6 +192,19 @@ def test_strong_scaling_is_judged_by_the_share_of_a_batch():
     assert "15 ms longer than with ideal scaling from 1 rank (25 ms). Data loading grew by 15 ms" in said
 
 
+@pytest.mark.parametrize("load_ms", [None, float("nan")])
+def test_data_loading_whose_time_is_unknown_is_not_ruled_out(load_ms):
+    said = text(BASE, point(4, 160.0, load_ms=load_ms, loss_note="no profiled run"))
+    assert "to say what limits scaling: no profiled run." in said and "Data loading" not in said
+
+
+def test_the_baseline_may_have_run_another_number_of_steps():
+    row = point(4, 160.0, batches=50, **lost(LOST_PCT, compute=30.0))
+    assert "60 ms longer than on 1 rank (100 ms). Largest cause: computation" in text(
+        BASE | {"batches": 100}, row
+    )
+
+
 def test_an_unknown_cause_stays_unknown():
     row = point(4, 160.0, loss_pct=LOST_PCT, loss_note="no profiled run with kernels of the baseline")
     said = text(BASE, row)
@@ -382,6 +395,13 @@ def test_of_what_was_simulated_only_what_gains_is_advised():
     said = " ".join(one.text for one in verdict([BASE, row], ["a", "b"], gained))
     assert "simulated on 8 ranks: 2x link bandwidth (+12 %), fp16 gradients (+9 %). Or" in said
     assert "In simulation, the limit is link bandwidth." in said and "buckets" not in said
+
+
+def test_a_simulation_that_the_curve_is_preferred_to_advises_nothing():
+    row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
+    gained = [what_if("network=2x", 12.0, alpha_us=4.0, believed=False)]
+    said = " ".join(one.text for one in verdict([BASE, row], ["a", "b"], gained))
+    assert "imulat" not in said and "Larger buckets (bucket_mb)" in said
 
 
 def test_where_faster_links_gain_nothing_latency_limits_the_transfer():

@@ -1,5 +1,6 @@
 """The parts of benchmarks.gpu on a CPU: what one notes, what costs what, and the commands that it starts."""
 
+import itertools
 import json
 import tarfile
 import time
@@ -9,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from benchmarks import gpu_checks, gpu_commands, gpu_part, gpu_parts, gpu_rates
+from benchmarks import gpu_checks, gpu_commands, gpu_part, gpu_parts, gpu_rates, training
 from benchmarks.gpu import DONE, GRACE_S, PARTS, SO_FAR
 from benchmarks.gpu_part import ON_CPU, ON_GPU, OUT_OF_TIME, Part, command, that_fits
 from benchmarks.perturbation import OutOfTime, steps_ms
@@ -86,6 +87,11 @@ def test_how_a_command_ended_is_noted(part, code, said, well, left_out, wrong):
     assert (part.left_out, part.wrong) == (left_out, wrong)
 
 
+def test_a_cupti_that_the_driver_does_not_serve_is_lacking_and_not_wrong(part):
+    part.could_not("cupti", "profile cupti needs an NVIDIA GPU and its driver: only CUDA 13.0 or later")
+    assert list(part.left_out) == ["cupti"] and part.wrong == []
+
+
 def test_what_is_written_is_json_without_nan(part):
     part.table("check", "found").append(["loss", float("nan")])
     part.save({"status": "done", **part.found()})
@@ -127,15 +133,62 @@ def test_a_figure_that_is_not_to_be_had_costs_no_other(part, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("training", "alone", "wrong"),
+    ("gpu", "images_per_s"),
+    [
+        ("NVIDIA H100 80GB HBM3", 3000.0),
+        ("NVIDIA H200", 3500.0),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),  # a seventh of it
+        ("NVIDIA GH200 480GB", None),  # an H100's speed, in a name that holds "H200"
+        ("NVIDIA A100-SXM4-80GB", None),
+    ],
+)
+def test_only_of_whole_gpus_that_are_named_a_speed_is_wanted(gpu, images_per_s):
+    assert gpu_rates.target_of(gpu) == images_per_s
+
+
+class Flat(torch.nn.Module):
+    """A layer that keeps the types in which it was multiplied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.types = torch.nn.Linear(12, 10), set()
+
+    def forward(self, images):
+        result = self.layer(images.flatten(1))
+        self.types.add(result.dtype)
+        return result
+
+
+@pytest.mark.parametrize(
+    ("compute", "kind"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_the_bare_loop_computes_as_ours_does(compute, kind):
+    """GPUs without bf16 are compared in fp16, for which a bare loop in fp32 would be no peer."""
+    run = make_run({"device": "cpu", "loader": "synthetic", "compute": compute})
+    batch, model = (torch.ones(2, 3, 2, 2), torch.zeros(2, dtype=torch.long)), Flat()
+    before = model.layer.weight.detach().clone()
+    training.bare_loop(run, CPU, model, itertools.repeat(batch))(2)
+    step = (model.layer.weight.detach() - before).abs().max()
+    assert model.types == {kind}
+    assert 0 < step < 1, "a scaled loss is not scaled back"
+
+
+def test_what_a_figure_depends_on_is_said_without_dali_too(monkeypatch):
+    monkeypatch.setattr(training, "versions", lambda: {"python": "3.12.1", "torch": "2.11.0"})
+    said = training.machine()
+    assert (said["python"], said["torch"]) == ("3.12.1", "2.11.0") and "nvidia-dali-cuda130" not in said
+
+
+@pytest.mark.parametrize(
+    ("trained", "alone", "wrong"),
     [
         (2950, 9000, []),  # of 3000 with synthetic data
         (1990, 2000, []),  # the loader's own limit
         (2500, 9000, ["dali-gpu: 2500 images/s, at least 2940 wanted"]),
     ],
 )
-def test_a_loader_is_as_fast_as_no_data_or_as_it_can_be(training, alone, wrong):
-    rows = [["synthetic", 8, 3000.0, None], ["dali-gpu", 8, float(training), float(alone)]]
+def test_a_loader_is_as_fast_as_no_data_or_as_it_can_be(trained, alone, wrong):
+    rows = [["synthetic", 8, 3000.0, None], ["dali-gpu", 8, float(trained), float(alone)]]
     assert gpu_rates.slow_loaders(rows) == wrong
     assert gpu_rates.slow_loaders(rows[:1]) == gpu_rates.slow_loaders(rows[1:]) == []
 

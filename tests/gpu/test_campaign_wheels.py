@@ -1,7 +1,10 @@
 """benchmarks.gpu_wheels, and --wheels of benchmarks.gpu: what a machine without a package registry needs."""
 
+import subprocess
 import zipfile
 from pathlib import Path
+
+import pytest
 
 from benchmarks import gpu_wheels
 
@@ -50,14 +53,42 @@ def test_an_installation_that_was_interrupted_is_begun_again(tmp_path):
 
 
 def test_the_wheels_that_are_downloaded_are_what_the_project_pins_but_torch():
-    with_needs, alone = gpu_wheels.requirements(dali=True)
-    assert any(one.startswith("pydantic==") for one in with_needs)
-    assert {one.partition("==")[0] for one in alone} >= {"cupti-python", "nvidia-dali-cuda130"}
-    assert not any(one.startswith("torch") for one in with_needs + alone)
-    assert not any("dali" in one for one in gpu_wheels.requirements(dali=False)[1])
+    ours, of_dali, alone = gpu_wheels.requirements()
+    assert any(one.startswith("pydantic==") for one in ours)
+    assert [one.partition("==")[0] for one in of_dali + alone] == ["nvidia-dali-cuda130", "cupti-python"]
+    assert not any(one.startswith("torch") for one in ours + alone)
     words = gpu_wheels.command(Path("wheels"), ["nvtx"], "3.13", alone=True)
     assert words[-2:] == ["--no-deps", "nvtx"] and words[words.index("--python-version") + 1] == "3.13"
     assert "--platform=manylinux_2_28_x86_64" in words and "--only-binary=:all:" in words
+
+
+@pytest.mark.parametrize(
+    ("dali", "refused"),
+    [(True, None), (False, None), (True, "nvidia-dali-cuda130"), (True, "cupti-python")],
+)
+def test_dali_comes_with_all_that_it_needs_and_a_wheel_that_is_not_there_costs_no_other(
+    tmp_path, monkeypatch, dali, refused
+):
+    """Its decoder loads nvJPEG, which torch does not bring: without it images are decoded on the CPU."""
+    without_needs: dict[str, bool] = {}
+
+    def run(words, check):
+        wanted = {word.partition("==")[0] for word in words if "==" in word}
+        if refused in wanted:
+            assert not check
+            return subprocess.CompletedProcess(words, 1)
+        without_needs.update(dict.fromkeys(wanted, "--no-deps" in words))
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(gpu_wheels.subprocess, "run", run)
+    left_out = gpu_wheels.download(tmp_path, dali, "3.12")
+    assert [one.partition("==")[0] for one in left_out] == ([refused] if refused else [])
+    assert without_needs["pydantic"] is False
+    there = {"nvidia-dali-cuda130": False, "cupti-python": True}
+    wanted = set(there) - {refused} - (set() if dali else {"nvidia-dali-cuda130"})
+    assert {name: one for name, one in without_needs.items() if name in there} == {
+        name: there[name] for name in wanted
+    }
 
 
 def test_what_the_machine_has_already_is_not_brought(tmp_path):

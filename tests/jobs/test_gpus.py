@@ -22,7 +22,7 @@ NODE = Machine("h", "os", "cpu", 2, 1, ("Tesla V100-SXM2-16GB",), "580.1", froze
         ((12, 1), CUDA_13, ""),
         ((13, 0), CUDA_13, ""),  # the driver compiles it
         ((7, 0), CUDA_13, "7.0, and this PyTorch is built for sm_75, .*PyTorch for CUDA 12.6.*cuda120"),
-        ((3, 5), CUDA_13, "PyTorch for CUDA 12.6"),
+        ((3, 5), CUDA_13, "; PyTorch 2.11 and later serve no such GPU: use --device cpu"),
         ((10, 0), ["sm_80", "sm_90"], "install a newer PyTorch"),
         ((9, 1), ["sm_90a"], "install a newer PyTorch"),
         ((9, 0), ["sm_90a"], ""),
@@ -113,6 +113,19 @@ def test_without_nvml_the_driver_says_which_gpus_there_are(monkeypatch, driver, 
     monkeypatch.setattr(pynvml, "nvmlInit", no_nvml)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
     assert gpus_by_driver() == machine._gpus() == seen
+
+
+def test_where_nvml_counts_gpus_that_a_job_must_not_open_the_driver_says_which_it_has(monkeypatch):
+    import pynvml
+
+    def refused(index):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
+
+    for name, answer in {"nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": 4}.items():
+        monkeypatch.setattr(pynvml, name, lambda answer=answer: answer)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", refused)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: _Driver())
+    assert machine._gpus() == (("Orin 0", "Orin 1"), "for CUDA 12.6", (8, 7))
 
 
 def test_without_a_driver_there_are_none(monkeypatch):

@@ -25,7 +25,7 @@ from tests.profiling.samples import nsys_database, nvprof_database
 COMMAND = ["python", "-m", "train", "--batches", "10"]
 RAW = Path("/results/a run/rank_0003/raw")
 NSYS = ["nsys", "profile", "--trace=cuda,nvtx,osrt,mpi", "--sample=none", "--cpuctxsw=none",
-        "--force-overwrite=true", "--output", f"{RAW}/nsys"]  # fmt: skip
+        "--cuda-graph-trace=node", "--force-overwrite=true", "--output", f"{RAW}/nsys"]  # fmt: skip
 TAU = ["tau_exec", "-T", "python"]
 TOKENS = {
     ("nvprof", Options()): ["nvprof", "-f", "-o", f"{RAW}/nvprof.sql"],

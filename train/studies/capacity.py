@@ -127,13 +127,17 @@ class Capacity:
 
     def grow(self) -> int:
         """The layers of the smallest network that does not fit in one device."""
+        tried: dict[int, dict] = {}
 
         def fits(layers: int) -> bool:
-            (attempt,) = self._attempt(layers, [(0, layers)])
-            self._record(layers, self.names[0], attempt, self.network(layers))
-            return bool(attempt["fits"])
+            if layers not in tried:
+                (tried[layers],) = self._attempt(layers, [(0, layers)])
+                self._record(layers, self.names[0], tried[layers], self.network(layers))
+            return bool(tried[layers]["fits"])
 
-        start = self.arguments.convolutions + self.arguments.linears
+        start = min(self.arguments.convolutions + self.arguments.linears, search.MOST_LAYERS // 2)
+        if fits(start) and fits(2 * start):
+            start = most_that_fit(start, tried[start], 2 * start, tried[2 * start])
         below, above = search.boundary(fits, start)
         if below == 0:
             raise UserError(f"not even one layer fits in the device; {_TOO_LITTLE}")
@@ -233,6 +237,13 @@ class Capacity:
             )
         for stage, durations in attempt["durations_ns"].items():
             self.recorder.durations(case, device, stage, durations)
+
+
+def most_that_fit(few: int, of_few: dict, more: int, of_more: dict) -> int:
+    """The layers that fill a device, by the memory of two networks that fit; it grows with the layers."""
+    taken = [attempt["peak"] + attempt["held"] for attempt in (of_few, of_more)]
+    a_layer = (taken[1] - taken[0]) / (more - few)
+    return more + int((of_more["limit"] - taken[1]) / a_layer) if a_layer > 0 else 2 * more
 
 
 def proportion(layers: int, convolutions: int, linears: int) -> tuple[int, int]:

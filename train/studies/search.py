@@ -1,4 +1,4 @@
-"""Where is the boundary, and where is the balance? Bisection over tries that cost a process each."""
+"""Where is the boundary, and where is the balance? Searches over tries that cost a process each."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,20 +11,22 @@ MOST_LAYERS = 1 << 16
 def boundary(fits: Callable[[int], bool], start: int, most: int = MOST_LAYERS) -> tuple[int, int]:
     """(the largest size that fits, the next, which does not); 0 if not even 1 fits, ``most`` if all do.
 
+    Strides from ``start`` double until the boundary is passed; then the interval is halved.
+
     Args:
-        fits: whether a size from 1 on fits; asked once for each of about 2 log2(size / start) + log2(size).
-        start: the size to begin with.
+        fits: whether a size from 1 on fits; asked once for each of at most about 2 log2(distance) sizes.
+        start: the size to begin with; the nearer to the boundary, the fewer tries.
     """
     below, above = 0, most + 1
-    size = min(max(1, start), most)
+    size, stride = min(max(1, start), most), 1
     while above - below > 1:
         if fits(size):
-            below = size
-            size = 2 * size if above > most else (below + above) // 2
+            below, size = size, size + stride
         else:
-            above = size
-            size = (below + above) // 2 if below else size // 2
-        size = min(max(size, below + 1), above - 1)
+            above, size = size, size - stride
+        stride *= 2
+        if not below < size < above:
+            size = (below + above) // 2
     return below, above
 
 

@@ -137,6 +137,8 @@ def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
     one, other = (dict(next(iter(values))[0]) if values else {} for values in (a, b))
     if not one or not other:
         return f"{paths[0] if not one else paths[1]} holds no run to compare"
+    if {key for key, _, _ in a} & {key for key, _, _ in b}:
+        return _no_batch(a, b, paths) or f"nothing to compare: no kernel of {paths[0]} is in {paths[1]}"
     differ = [name for name in one if name in other and one[name] != other[name]]
     return (
         f"no configuration of {paths[0]} is in {paths[1]}: they differ, for example, in "

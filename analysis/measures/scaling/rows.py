@@ -48,7 +48,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
     _leave_uncompared(study, answer)
     if study.named:
         _leave_other_batches(study, answer)
-    _note_unknown_samples(study, answer)
+    _leave_unknown_samples(study, answer)
     _note_above_ideal(study, answer)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
@@ -135,22 +135,34 @@ def _own_baselines(
 
 def _leave_out(study: Study, row: dict[str, Any], base: Mapping[str, Any], why: str) -> None:
     """Take the baseline from a row, and say why."""
-    row |= dict.fromkeys(figures.AGAINST_BASE, math.nan) | {"base": ""}
+    _take_baseline(row)
     study.note(f"{row['world_size']} ranks are not compared with {base['world_size']}: {why}")
 
 
-def _note_unknown_samples(study: Study, rows: Rows) -> None:
-    """Say why rows have no scaling efficiency whose samples are unknown; they are no baselines, either.
+def _take_baseline(row: dict[str, Any]) -> None:
+    row |= dict.fromkeys(figures.AGAINST_BASE, math.nan) | {"base": "", "base_world_size": row["world_size"]}
 
-    Step durations alone do not give it: whether each rank did as much as on fewer ranks, or all ranks
-    together did, is what makes them weak or strong scaling.
+
+def _leave_unknown_samples(study: Study, rows: Rows) -> None:
+    """Take the baseline from rows whose samples, or those of their baseline, are unknown.
+
+    Step durations alone give no scaling efficiency: whether each rank did as much as on fewer ranks, or all
+    ranks together did, is what makes them weak or strong scaling.
     """
     unknown = [row for row in rows if math.isnan(row["images_per_s"])]
-    for row in unknown:
-        row["base"] = ""
+    of_base = [
+        row
+        for row in rows
+        if math.isnan(row["base_images_per_s"])
+        and not math.isnan(row["images_per_s"])
+        and row["world_size"] != row["base_world_size"]
+    ]
+    for row in (*unknown, *of_base):
+        _take_baseline(row)
     if unknown:
+        more = f" ({len(of_base)} more no scaling efficiency)" if of_base else ""
         study.note(
-            f"{len(unknown)} of {len(rows)} configurations have no images/s and no scaling efficiency: "
+            f"{len(unknown)} of {len(rows)} configurations have no images/s and no scaling efficiency{more}: "
             f"{NO_SAMPLES}"
         )
 

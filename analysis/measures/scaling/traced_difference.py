@@ -90,8 +90,9 @@ def unlike(a: Study, b: Study) -> list[str]:
             )
             if all(values) and values[0] != values[1]
         ]
-        common = in_common(launches_of(a, one), launches_of(b, other))
-        if one.devices == other.devices and common < ALIKE:
+        launches = launches_of(a, one), launches_of(b, other)
+        common = in_common(*launches)
+        if one.devices == other.devices and any(launches) and common < ALIKE:
             differ.append(f"kernels ({100 * common:.0f} % of the launches are the same)")
         if differ:
             lines.append(
@@ -116,6 +117,8 @@ def rows(a: Study, b: Study) -> Rows:
         name = one.id if one.id == other.id else f"{one.id}, {other.id}"
         keys = [*of_a, *(key for key in of_b if key not in of_a)]
         answer += [_row(name, key, of_a.get(key), of_b.get(key)) for key in keys]
+    if all(math.isnan(row["difference_ms"]) for row in answer):
+        raise UserError(f"nothing to compare: {a.path} and {b.path} have no figure in common")
     return answer
 
 
@@ -187,14 +190,12 @@ def _row(name: str, key: tuple[str, str], a: _Figure | None, b: _Figure | None) 
         "b_ms": b.value, "b_ms_low": b.low, "b_ms_high": b.high,
         "difference_ms": b.value - a.value,
         "difference_pct": 100 * (b.value / a.value - 1) if a.value else None,
-        "verdict": _verdict(a, b) if key[0] == "batch" else None,
+        "verdict": _verdict(a, b) if key[0] == "batch" and a.steps and b.steps else None,
     }  # fmt: skip
 
 
 def _verdict(a: _Figure, b: _Figure) -> str:
-    """Of a step: whether the intervals of both sides are apart, or why that is not known."""
-    if math.isnan(a.value) or math.isnan(b.value):
-        return NOT_SHOWN
+    """Of a step that both sides have: whether their intervals are apart, or why that is not known."""
     if math.isnan(a.low) or math.isnan(b.low):
         counts = f"{a.steps} and {b.steps} steps are" if a.steps != b.steps else f"{a.steps} steps are"
         counts = "1 step is" if a.steps == b.steps == 1 else counts
@@ -220,12 +221,15 @@ _WHOLE = [_called(part) for part in PARTS]  # they add up to the mean
 _SAID = {SLOWER: "slower in b", FASTER: "faster in b", NOT_SHOWN: "no difference shown"}
 
 
+def steps(found: Rows) -> Rows:
+    """The rows of the durations of steps that both sides know."""
+    return [row for row in found if row["family"] == "batch" and not math.isnan(row["difference_ms"])]
+
+
 def sentence(found: Rows) -> str:
-    """The answer in a line a job."""
+    """The answer in a line for each of :func:`steps`."""
     lines = []
-    for row in found:
-        if row["family"] != "batch":
-            continue
+    for row in steps(found):
         parts = [
             one for one in found if one["job"] == row["job"] and one["family"] == "parts"
             and not one["figure"].startswith("overlapped") and not math.isnan(one["difference_ms"])

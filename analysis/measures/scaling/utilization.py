@@ -21,6 +21,7 @@ from analysis.display.metrics import (
     filled,
     telling,
 )
+from analysis.display.numbers import plain
 from analysis.display.terminal import Part
 from analysis.measures.batches.overlap import Intervals, covered, length, union
 from analysis.measures.scaling import figures
@@ -296,7 +297,9 @@ _EXPLAINED = {
 
 def caption(rows: Rows) -> str:
     """What stands below the table: of the columns that it has."""
-    explained = (text for name, text in _EXPLAINED.items() if any(row.get(name) is not None for row in rows))
+    explained = (
+        text for name, text in _EXPLAINED.items() if any(plain(row.get(name)) is not None for row in rows)
+    )
     return " ".join(["Values cover the time of recorded steps.", *explained])
 
 

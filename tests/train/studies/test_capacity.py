@@ -123,6 +123,41 @@ def test_looks_that_memory_was_wanting_for_are_counted(monkeypatch):
     assert attempt._peak(torch.device("cpu"), 0, lambda: enough.wait(30)) == (300, 0, 2)
 
 
+def growing(tmp_path, monkeypatch, largest: int, limit: int, per_layer: int) -> tuple[int, list[int]]:
+    """The first size that does not fit a device of so many bytes, and the sizes that were tried."""
+    flags = argparse.Namespace(convolutions=8, linears=8)
+    study = capacity.Capacity(studies.Recorder("capacity", {}, tmp_path), flags, ["gpu"], gpu=True)
+    asked = []
+
+    def attempt(layers, stages):
+        asked.append(layers)
+        answer = {**FITS, "limit": limit, "base": 500, "peak": 700 + per_layer * layers, "held": 2 * layers}
+        return [answer if layers <= largest else {**WANTS, "limit": limit, "base": 500}]
+
+    monkeypatch.setattr(study, "_attempt", attempt)
+    return study.grow(), asked
+
+
+@pytest.mark.parametrize("largest", [1543, 1551, 1560])
+def test_two_small_networks_tell_how_many_layers_fill_a_large_device(tmp_path, monkeypatch, largest):
+    """Each try is a process, and of 80 GB one that trains for seconds: doubling and halving took 18."""
+    above, asked = growing(tmp_path, monkeypatch, largest, limit=700 + 1551 * 52, per_layer=50)
+    assert above == largest + 1
+    assert asked[:2] == [16, 32] and len(asked) == len(set(asked)) <= 10
+
+
+@pytest.mark.parametrize("largest", [1, 15, 20])
+def test_a_device_that_holds_few_layers(tmp_path, monkeypatch, largest):
+    above, asked = growing(tmp_path, monkeypatch, largest, limit=700 + largest * 52, per_layer=50)
+    assert above == largest + 1 and len(asked) == len(set(asked)) <= 10
+
+
+def test_layers_that_take_nothing_are_doubled():
+    full = {**FITS, "limit": 900, "peak": 500}
+    assert capacity.most_that_fit(16, full, 32, full) == 64
+    assert capacity.most_that_fit(16, full, 32, {**full, "peak": 532}) == 32 + 368 // 2
+
+
 def test_what_others_keep_beside_a_result_stays(monkeypatch, tmp_path):
     """The tries of a study write into a folder of their own, which goes with them."""
     (tmp_path / "try-1-notes.txt").write_text("mine")

@@ -18,6 +18,18 @@ def test_the_boundary_is_found_in_few_tries(largest, start):
     assert len(asked) == len(set(asked)) <= 2 * 10 and all(1 <= layers <= 1000 for layers in asked)
 
 
+@pytest.mark.parametrize("off", [-6, -1, 0, 1, 6])
+def test_from_near_the_boundary_it_takes_few_tries(off):
+    asked = []
+
+    def fits(layers):
+        asked.append(layers)
+        return layers <= 1550
+
+    assert search.boundary(fits, 1550 + off) == (1550, 1551)
+    assert len(asked) <= 6
+
+
 def test_a_boundary_that_is_nowhere():
     assert search.boundary(lambda _: False, 16, most=100) == (0, 1)
     assert search.boundary(lambda _: True, 16, most=100) == (100, 101)
