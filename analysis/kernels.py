@@ -3,7 +3,7 @@
     python -m analysis.kernels DIR                               one run, a sweep, or a PyProf table
     python -m analysis.kernels DIR --by operator                 also class, layer, direction; class,direction
     python -m analysis.kernels A B --direction bprop             comparison of two runs
-    python -m analysis.kernels A B --summary --format csv        the summands of their difference
+    python -m analysis.kernels A B --summary --format csv        what their difference consists of
     python -m analysis.kernels A B --direction fprop --method published
     python -m analysis.kernels A --metric flops-efficiency --method published
 
@@ -41,6 +41,7 @@ from analysis.results.study import RECORDING, Source, Study
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS
+from profiling.wording import how_many
 
 COLUMNS = {
     "Columns: run, if there are several; kernel, class and direction, or the fields of --by; then:": (
@@ -63,7 +64,7 @@ def _only(study: Study) -> Source:
     if len(sources) != 1:
         examples = ", ".join(source.id for source in sources[:3])
         raise UserError(
-            f"{study.path} holds {len(sources)} runs with kernels; name one run (or file)"
+            f"runs with kernels in {study.path}: {len(sources)}; name one run (or file)"
             + (f", e.g. {examples}" if examples else "")
         )
     return sources[0]
@@ -96,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     metrics = tuple(kernel_difference.METRICS)
     parser.add_argument("--metric", choices=metrics, default="duration", help="sort by [duration]")
     parser.add_argument(
-        "--summary", action="store_true", help="of two runs: the summands of their difference"
+        "--summary", action="store_true", help="of two runs: only what their difference consists of"
     )
     parser.add_argument(
         "--top",
@@ -171,8 +172,8 @@ def _difference(
         return Answer(kept, columns, title=title, caption=caption, notes=notes)
     totals = kernel_difference.summary(pairs, a, b)
     kept, notes = _first(pairs, columns, arguments, by)
-    groups = kernel_difference.groups_in_words(by)
-    parts = kernel_difference.parts(kept, totals, (title, caption), naming(by), groups)
+    group = kernel_difference.group_in_words(by)
+    parts = kernel_difference.parts(kept, totals, (title, caption), naming(by), group)
     if arguments.summary:
         return Answer(totals, kernel_difference.SUMMARY_METRICS, parts=parts[:1])
     return Answer(kept, columns, parts=parts, notes=notes)
@@ -202,7 +203,7 @@ def _first(
     more = len(rows) - len(kept)
     if not more or not as_table:
         return kept, []
-    return kept, [f"({more} more {kernel_difference.groups_in_words(by)}: use --top N)"]
+    return kept, [f"({how_many(more, f'more {kernel_difference.group_in_words(by)}')}: use --top N)"]
 
 
 def _first_of_each(rows: Rows, top: int | None) -> Rows:

@@ -53,7 +53,7 @@ class Results:
         self.path, self.study = path, study
 
     def __repr__(self) -> str:
-        return f"<results in {self.path}: {len(self.study.loaded)} runs or tables>"
+        return f"<results in {self.path}, runs or tables: {len(self.study.loaded)}>"
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *COMMANDS]

@@ -5,15 +5,15 @@
     python -m analysis.timeline RUN --batches 40-42     some steps; for runs of more than a million kernels
     python -m analysis.report SWEEP --trace             the report, and the timeline of one run
 
-For a sweep without ``--run``, the largest profiled run is used: most ranks, then most kernels. A process is a
-rank (rank 3 · node · device). Its tracks are steps, their stages, ranges and marks of the program, and the
-kernels of each stream (on a CPU: operators of each thread), with separate tracks for collectives and the
-loader; the critical path of the steps is a track of the ranks that it leads through (analysis.critical_path).
-Kernels have class, direction, layer, operator, FLOPs and bytes. Arrows join the slices of a
-collective on all ranks, from the first rank that entered it to the last.
+For a sweep without --run, the largest profiled run is used: most ranks, then most kernels. Each rank is a
+process of the timeline (rank 3 · node · device). Its tracks are steps, their stages, ranges and marks of the
+program, and the kernels of each stream (on a CPU: operators of each thread). Collectives and the loader have
+tracks of their own. The critical path (analysis.critical_path) is a track of the ranks that it leads through.
+Kernels have class, direction, layer, operator, FLOPs and bytes. Arrows connect a collective on all ranks,
+from the first rank that entered it to the last.
 
-All ranks are on rank 0's clock, aligned by the ends of collectives; the remaining error
-is on the track "about". A run without a profiler has only steps and stages, on the clocks of its hosts.
+All ranks are on rank 0's clock, aligned by the ends of collectives; the remaining error is on the track
+"about". A run without a profiler has only steps and stages, on the clocks of its hosts.
 """
 
 from pathlib import Path

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,23 @@ print("RESULT" + json.dumps(dict(seconds=seconds, cpu_s=cpu_s, peak_mb=peak * 10
 """
 
 
+def result_of(command: Sequence[str], environment: Mapping[str, str], timeout_s: int) -> dict[str, Any]:
+    """What a program prints behind ``RESULT``, as JSON.
+
+    Raises:
+        UserError: it prints none; its last line on stderr says why.
+    """
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+        timeout=timeout_s,
+    )  # fmt: skip
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT"):
+            result: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
+            return result
+    raise UserError(f"no result of {command[0]}: {' '.join(done.stderr.strip().splitlines()[-1:])}")
+
+
 def measure(imports: str, call: str, *arguments: object, timeout_s: int = 1800) -> dict[str, Any]:
     """``call`` (an expression; ``sys.argv[1:]`` are ``arguments``) in a fresh process.
 
@@ -36,19 +53,8 @@ def measure(imports: str, call: str, *arguments: object, timeout_s: int = 1800) 
     Raises:
         UserError: it failed.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", _CODE.format(imports=imports, call=call), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-    )
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT"):
-            result: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
-            return result
-    raise UserError(f"a measurement failed: {' '.join(done.stderr.strip().splitlines()[-1:])}")
+    code = _CODE.format(imports=imports, call=call)
+    return result_of([sys.executable, "-c", code, *map(str, arguments)], {"PYTHONPATH": str(ROOT)}, timeout_s)
 
 
 def machine(libraries: Iterable[str]) -> dict[str, Any]:
@@ -70,9 +76,9 @@ def facts(where: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in where.items())
 
 
-def write(name: str, report: Mapping[str, Any], page: str) -> None:
+def write(name: str, report: Mapping[str, Any], page: str, folder: Path = RESULTS) -> None:
     """Write a benchmark's results for programs and for people, and print the latter."""
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
-    (RESULTS / f"{name}.md").write_text(page)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    (folder / f"{name}.md").write_text(page)
     print(page)

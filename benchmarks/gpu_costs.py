@@ -18,7 +18,7 @@ from train import loop, timing
 from train.device import set_kernels
 from train.loaders import build_loader
 from train.precision import Precision
-from train.rank import _bare_model, compiled, make_optimizer
+from train.rank import bare_model, compiled, make_optimizer
 from train.step import make_step
 
 MOST_MARKERS_US = 20.0
@@ -38,7 +38,7 @@ def host(part: Part) -> None:
     run = run.model_copy(update={"batches": 10 if part.device.type == "cpu" else 100})
     set_kernels(run, part.device)
     batches = build_loader(run, 0, 1, part.device)
-    model = compiled(_bare_model(run, part.device), run)
+    model = compiled(bare_model(run, part.device), run)
     at_instants: list[int] = []
     clock = training.ObservedClock(
         open_clock(part.device.type), lambda: at_instants.append(time.process_time_ns())

@@ -21,6 +21,7 @@ from benchmarks.gpu import DONE, ROOT, SO_FAR
 from jobs.launchers.base import Process
 from jobs.processes import Limits, run_processes
 from profiling.errors import UserError
+from profiling.whole_file import whole_file
 
 OUT_OF_TIME = 124  # an exit code, as timeout(1) has it
 # What commands of ours, and PyTorch, say where the machine lacks something: nothing is wrong then.
@@ -111,17 +112,16 @@ class Part:
 
     def save(self, found: Mapping[str, Any], ending: str = DONE) -> None:
         """Write the part's file, whole or as it was."""
-        path = self.work / "parts" / f"{self.name}{ending}"
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(_finite(found), default=str, allow_nan=False))
-        partial.replace(path)
+        with whole_file(self.work / "parts" / f"{self.name}{ending}") as file:
+            file.write(json.dumps(_finite(found), default=str, allow_nan=False).encode())
 
     def keep(self, folder: Path) -> None:
         """Pack a folder into the results, as one file."""
-        partial = self.out / f"{folder.name}.partial"
-        with tarfile.open(partial, "w:gz") as pack:
+        with (
+            whole_file(self.out / f"{folder.name}.tar.gz") as file,
+            tarfile.open(fileobj=file, mode="w:gz") as pack,
+        ):
             pack.add(folder, folder.name)
-        partial.replace(self.out / f"{folder.name}.tar.gz")
 
     def ended_well(self, what: str, code: int, said: str) -> bool:
         """Whether a command did what it should; if not, that is noted."""

@@ -17,7 +17,7 @@ from train.device import set_kernels
 from train.device_name import device_name
 from train.loaders import build_loader
 from train.models import build_model, flops_per_image
-from train.rank import _bare_model, compiled
+from train.rank import bare_model, compiled
 from train.step import stream_of
 from train.studies.memory import is_out_of_memory
 
@@ -37,7 +37,7 @@ def rate(run: Run, device: torch.device, seconds: float, steps: int) -> float:
     loader = build_loader(run, 0, 1, device)
     try:
         with stream_of(run, device):
-            train = training.our_loop(run, device, compiled(_bare_model(run, device), run), loader)
+            train = training.our_loop(run, device, compiled(bare_model(run, device), run), loader)
             train(run.steps_before_graph + 1)
             return median_rate(train, run.batch, device, seconds, steps)
     except RuntimeError as error:
@@ -86,8 +86,8 @@ def speed(part: Part) -> None:
     set_kernels(run, device)
     torch.manual_seed(0)
     loader = build_loader(run, 0, 1, device)
-    ours = training.our_loop(run, device, _bare_model(run, device), loader)
-    bare = training.bare_loop(run, device, _bare_model(run, device), training.bare_batches(run, device))
+    ours = training.our_loop(run, device, bare_model(run, device), loader)
+    bare = training.bare_loop(run, device, bare_model(run, device), training.bare_batches(run, device))
     steps = part.scale.steps
     before = time.monotonic()
     training.by_turns(ours, bare, 1, steps, device)

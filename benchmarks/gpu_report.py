@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from profiling.whole_file import whole_file
+
 
 def left_out(why: str) -> dict[str, Any]:
     """The result of a part that was not done."""
@@ -22,9 +24,8 @@ def is_bad(part: Mapping[str, Any]) -> bool:
 def write(report: Mapping[str, Any], out: Path) -> None:
     """Both files, each whole or as it was."""
     for name, text in (("gpu.json", json.dumps(report, indent=1) + "\n"), ("gpu.md", as_markdown(report))):
-        partial = out / f"{name}.partial"
-        partial.write_text(text)
-        partial.replace(out / name)
+        with whole_file(out / name) as file:
+            file.write(text.encode())
 
 
 def as_markdown(report: Mapping[str, Any]) -> str:

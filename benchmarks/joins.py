@@ -77,9 +77,9 @@ def _numbered(columns: Columns) -> Columns:
 
 def forward_numpy(host: Columns, node: np.ndarray) -> np.ndarray:
     """The forward operator of each node of the backward graph, as attribution finds it."""
-    from profiling.attribution.context import _forward_of
+    from profiling.attribution.context import forward_of
 
-    return _forward_of(host, node, np.ones(len(node), dtype=bool))
+    return forward_of(host, node, np.ones(len(node), dtype=bool))
 
 
 def forward_duckdb(host: Columns, node: np.ndarray) -> np.ndarray:
@@ -155,9 +155,9 @@ def ends(rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 def batch_numpy(ends: np.ndarray, times: np.ndarray) -> np.ndarray:
     """The batch in which each time lies, by the batches' ends."""
-    from profiling.attribution.batch_times import _ended_by
+    from profiling.attribution.batch_times import ended_by
 
-    return _ended_by(ends, 0, "").of(times)
+    return ended_by(ends, 0, "").of(times)
 
 
 def batch_duckdb(ends: np.ndarray, times: np.ndarray) -> np.ndarray:

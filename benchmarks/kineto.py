@@ -11,21 +11,17 @@ memory is the peak of the whole process (Linux).
 import argparse
 import gzip
 import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from benchmarks.child import RESULTS, ROOT, facts, machine, result_of, write
 from profiling.errors import UserError, run_command
 
-ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data" / "kineto"
 TRACES = ("resnet_kineto.json.gz", "nccl_data.json.gz")
 BAR_TIMES, BAR_MEMORY = 3.0, 0.5
@@ -97,20 +93,7 @@ def _shifted(event: dict[str, Any], copy: int, period: float, steps: dict[str, i
 
 def measure(python: str, code: str, trace: Path) -> dict[str, Any]:
     """Seconds, peak memory and rows of one load in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [python, "-c", code, str(trace)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT"):
-            result: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
-            return result
-    raise UserError(f"{python} could not load {trace.name}: {done.stderr.strip().splitlines()[-1:]}")
+    return result_of([python, "-c", code, str(trace)], {"PYTHONPATH": str(ROOT)}, 900)
 
 
 def compare(trace: Path, peer_python: str, repeats: int) -> dict[str, Any]:
@@ -138,31 +121,12 @@ def compare(trace: Path, peer_python: str, repeats: int) -> dict[str, Any]:
     }
 
 
-def machine() -> dict[str, Any]:
-    """What the figures depend on."""
-    model = "unknown"
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        named = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = named[0].partition(": ")[2] if named else model
-    libraries = {name: version(name) for name in ("numpy", "orjson", "pyarrow")}
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
-        "load_before": round(os.getloadavg()[0], 1),  # of other processes: the ratios bear some, not much
-        "python": platform.python_version(),
-        **libraries,
-    }
-
-
 def as_markdown(report: dict[str, Any]) -> str:
     """The report as a table for people."""
-    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     lines = [
         "# Kineto JSON to tables, against HolisticTraceAnalysis's load", "",
-        f"{facts}; HolisticTraceAnalysis {report['traces'][0]['peer_version']}; medians of "
-        f"{report['repeats']} processes each, by turns. Bars: at least {BAR_TIMES:g} times as fast, in at "
+        f"{facts(report['machine'])}; HolisticTraceAnalysis {report['traces'][0]['peer_version']}; medians "
+        f"of {report['repeats']} processes each, by turns. Bars: at least {BAR_TIMES:g} times as fast, in at "
         f"most {BAR_MEMORY:g} of the peak memory.", "", f"    {report['command']}", "",
         "| trace | events | ours, s | peer, s | times faster | ours, MB | peer, MB | memory ratio |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -184,11 +148,11 @@ def main() -> int:
     )
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     if not DATA.is_dir():
         raise UserError(f"the traces are not on this machine: {DATA} does not exist")
-    traces, where = [], machine()
+    traces, where = [], machine(("numpy", "orjson", "pyarrow"))
     for name in TRACES:
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / name
@@ -197,10 +161,7 @@ def main() -> int:
             print(json.dumps(traces[-1]), file=sys.stderr)
     command = "python -m benchmarks.kineto --peer-python VENV/bin/python"
     report = {"command": command, "repeats": given.repeats, "machine": where, "traces": traces}
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "kineto.json").write_text(json.dumps(report, indent=2) + "\n")
-    (given.out / "kineto.md").write_text(as_markdown(report))
-    print(as_markdown(report))
+    write("kineto", report, as_markdown(report), given.out)
     missed = [one for one in traces if one["times_faster"] < BAR_TIMES or one["memory_ratio"] > BAR_MEMORY]
     return 1 if missed else 0
 

@@ -14,7 +14,6 @@ store), tell each other a text, leave their files and end. What is measured:
 """
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -26,8 +25,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.child import facts, machine, write
 from benchmarks.scripted_ranks import few_open_files, many, scripted, write_sweep
-from benchmarks.training import RESULTS, machine
 from benchmarks.virtual import Cluster
 from jobs import store
 from jobs.claims import OWNER
@@ -155,10 +154,9 @@ def calls_of_a_rank(folder: Path) -> dict[str, Any]:
 
 def as_markdown(report: Mapping[str, Any]) -> str:
     """The report as tables for people."""
-    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     lines = [
         "# What many ranks cost", "",
-        f"{facts}; load before: {report['load_before']}. A virtual cluster of {NODES} nodes that share this "
+        f"{facts(report['machine'])}. A virtual cluster of {NODES} nodes that share this "
         "machine's cores; the ranks train nothing.", "", f"    {report['command']}", "",
         "| launcher | nodes | ranks | met, s | manifest after the last rank, s | in all, s | processor, s "
         "| per rank, ms | files | manifest, kB | log, kB |",
@@ -190,7 +188,7 @@ def main() -> int:
     parser.add_argument("--scratch", type=Path, required=True, help="an empty folder that all nodes see")
     scratch: Path = parser.parse_args().scratch
     scratch.mkdir(parents=True, exist_ok=True)
-    load_before = round(os.getloadavg()[0], 1)
+    where = machine(["torch"])
     calls = calls_of_a_rank(scratch)
     processor = Processor(f"scaleprof-many-ranks-{os.getpid()}")
     try:
@@ -198,15 +196,11 @@ def main() -> int:
             runs = _runs(cluster, scratch, processor)
     finally:
         processor.leave()
-    about = {
-        "command": "python -m benchmarks.many_ranks --scratch FOLDER",
-        "machine": machine(),
-        "load_before": load_before,
-    }
-    report = {**about, "runs": [asdict(run) for run in runs], "calls": calls}
-    (RESULTS / "many_ranks.json").write_text(json.dumps(report, indent=1) + "\n")
-    (RESULTS / "many_ranks.md").write_text(as_markdown(report))
-    print(as_markdown(report))
+    report = {
+        "command": "python -m benchmarks.many_ranks --scratch FOLDER", "machine": where,
+        "runs": [asdict(run) for run in runs], "calls": calls,
+    }  # fmt: skip
+    write("many_ranks", report, as_markdown(report))
     shutil.rmtree(scratch)
     return EXIT_DONE if all(run.processor_s <= 2 * BAR_S for run in runs) else EXIT_FAILED
 

@@ -11,7 +11,6 @@ where the same ranks share the same cores; the model says what communication alo
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +21,8 @@ import numpy as np
 from analysis.display.numbers import plain
 from analysis.published import by_method
 from analysis.results.load import load
-from benchmarks.training import RESULTS, machine
+from benchmarks.child import facts, write
+from benchmarks.training import machine
 from benchmarks.virtual import Cluster, virtual_cluster
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 
@@ -108,10 +108,9 @@ def _model_ms(model: tuple[float, float], backend: str, grad: str) -> float:
 
 def as_markdown(report: Mapping[str, Any]) -> str:
     """The report as a table for people."""
-    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     lines = [
         "# Scaling on slow links", "",
-        f"{facts}; load before: {report['load_before']}. SqueezeNet 1.1 ({PARAMETERS:,} parameters), batch 2 "
+        f"{facts(report['machine'])}. SqueezeNet 1.1 ({PARAMETERS:,} parameters), batch 2 "
         f"of 32 px a rank, {report['batches']} batches, {report['repetitions']} repetitions. All "
         "nodes share this machine's cores: efficiencies on unlimited links show that, the others the links.",
         "", f"    {report['command']}", "",
@@ -152,7 +151,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=2)
     parser.add_argument("--batches", type=int, default=16)
     given = parser.parse_args()
-    load_before = round(os.getloadavg()[0], 1)
+    where = machine()
     found = {}
     with virtual_cluster(max(NODES)) as (cluster, folder):
         for rate in RATES:
@@ -161,16 +160,13 @@ def main() -> int:
     report = {
         "command": "python -m benchmarks.network "
         f"--repetitions {given.repetitions} --batches {given.batches}",
-        "machine": machine(),
-        "load_before": load_before,
+        "machine": where,
         "repetitions": given.repetitions,
         "batches": given.batches,
         "models": {rate: of["models"] for rate, of in found.items()},
         "rows": joined(found),
     }
-    (RESULTS / "network.json").write_text(json.dumps(report, indent=1) + "\n")
-    (RESULTS / "network.md").write_text(as_markdown(report))
-    print(as_markdown(report))
+    write("network", report, as_markdown(report))
     return EXIT_DONE if fp16_wins(report["rows"]) else EXIT_FAILED
 
 

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from analysis.statistics.estimates import interval
-from benchmarks.training import RESULTS, machine
+from benchmarks.child import RESULTS, facts, write
+from benchmarks.training import machine
 from jobs.backends import has_horovod
 from jobs.doctor import Finding, examine
 from jobs.execution import ROOT
@@ -33,7 +34,7 @@ from jobs.machine import this_machine
 from jobs.processes import Limits, run_processes
 from jobs.run import Run, make_run
 from profiling import tables
-from profiling.errors import UserError, run_command
+from profiling.errors import EXIT_DONE, UserError, run_command
 from profiling.tools import TOOLS, why_not_on_a_cpu
 from profiling.wrap import wrapped
 
@@ -140,12 +141,12 @@ def summary(pairs: Sequence[Mapping[str, Mapping[str, float]]], measure: str) ->
 
 def as_markdown(report: Mapping[str, Any]) -> str:
     """The report as tables for people."""
-    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     point = ", ".join(f"{name} {value}" for name, value in report["point"].items())
     pairs = len(next(iter(report["tools"].values()))["pairs"])
     lines = [
         "# How much slower a batch is while a profiler records it", "",
-        f"{facts}. {point}; {pairs} pairs of a run and its twin without a profiler, by turns.", "",
+        f"{facts(report['machine'])}. {point}; {pairs} pairs of a run and its twin without a profiler, by "
+        "turns.", "",
         f"    {report['command']}", "",
         "| profile | ranks | step without, ms | with, ms | with / without (95 %) | fastest tenths (95 %) |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
@@ -176,14 +177,14 @@ def main() -> int:
     names, absent = tools_here(examine(here), bool(here.gpus))
     if "horovod" in names and not has_horovod():
         raise UserError("Horovod is installed and cannot be imported; build it again (make horovod)")
-    where = {**machine(), "load average before": f"{os.getloadavg()[0]:.1f}"}
+    where = machine()
     pairs: dict[str, list[dict[str, dict[str, float]]]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(given.pairs):
             for name in names:
                 pairs[name].append(pair(name, number, Path(folder)))
                 print(number, name, json.dumps(pairs[name][-1]), file=sys.stderr)
-    where["after"] = f"{os.getloadavg()[0]:.1f}"
+    where["load_after"] = round(os.getloadavg()[0], 1)
     measured = {
         name: {
             "ranks": make_run(fields_of(name, True)).world_size,
@@ -194,11 +195,8 @@ def main() -> int:
     }
     command = f"python -m benchmarks.perturbation --pairs {given.pairs}"
     report = {"command": command, "machine": where, "point": POINT, "tools": measured, "absent": absent}
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "perturbation.json").write_text(json.dumps(report, indent=1) + "\n")
-    (given.out / "perturbation.md").write_text(as_markdown(report))
-    print(as_markdown(report))
-    return 0
+    write("perturbation", report, as_markdown(report), given.out)
+    return EXIT_DONE
 
 
 if __name__ == "__main__":

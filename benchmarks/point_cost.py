@@ -14,8 +14,6 @@ On a virtual cluster of 4 nodes, in a job of the batch system:
 """
 
 import argparse
-import json
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from benchmarks.training import RESULTS, machine
+from benchmarks.child import facts, write
+from benchmarks.training import machine
 from benchmarks.virtual import Cluster, virtual_cluster
 from jobs import store
 from jobs.store import Manifest, RankReport
@@ -158,10 +157,9 @@ def measure(cluster: Cluster, folder: Path) -> dict[str, Any]:
 
 def as_markdown(report: Mapping[str, Any]) -> str:
     """The report as tables for people."""
-    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     lines = [
         "# What the suite costs beside the training", "",
-        f"{facts}; load before: {report['load_before']}. A virtual cluster of {NODES} nodes, a rank each, "
+        f"{facts(report['machine'])}. A virtual cluster of {NODES} nodes, a rank each, "
         "that share this machine's cores.", "", f"    {report['command']}", "",
         f"From a point's last batch to the next point's first process, medians of {POINTS - 1} (bar: "
         f"{BAR_BETWEEN_S:g} s):", "",
@@ -194,16 +192,14 @@ def as_markdown(report: Mapping[str, Any]) -> str:
 def main() -> int:
     """The command; exit code 1 if a bar is missed."""
     argparse.ArgumentParser(prog="python -m benchmarks.point_cost", description=__doc__).parse_args()
-    load_before = round(os.getloadavg()[0], 1)
+    where = machine()
     with virtual_cluster(NODES) as (cluster, folder):
         found = measure(cluster, folder)
     next_starts_s = statistics.median(row["next_starts_s"] for row in found["between"][MODELS[0]])
     share = launcher_share(found["pairs"], next_starts_s)
-    about = {"command": "python -m benchmarks.point_cost", "machine": machine(), "load_before": load_before}
+    about = {"command": "python -m benchmarks.point_cost", "machine": where}
     report = {**about, **found, "launcher_share": share}
-    (RESULTS / "point_cost.json").write_text(json.dumps(report, indent=1) + "\n")
-    (RESULTS / "point_cost.md").write_text(as_markdown(report))
-    print(as_markdown(report))
+    write("point_cost", report, as_markdown(report))
     worst = max(statistics.median(sum(row.values()) for row in rows) for rows in found["between"].values())
     return EXIT_DONE if worst <= BAR_BETWEEN_S and share <= BAR_LAUNCHER else EXIT_FAILED
 

@@ -17,7 +17,6 @@ nodes from a step on two nodes with unlimited links and from allreduces alone be
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -34,7 +33,8 @@ from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.simulate import Model, Step, simulate
 from analysis.results.load import load
 from benchmarks import network
-from benchmarks.training import RESULTS, machine
+from benchmarks.child import RESULTS, facts, write
+from benchmarks.training import machine
 from benchmarks.virtual import virtual_cluster
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
@@ -142,10 +142,9 @@ def _ring_of_two(timings: Sequence[float]) -> Cost:
 
 def as_markdown(report: Mapping[str, Any]) -> str:
     """The report as a table for people."""
-    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     lines = [
         "# Four nodes, predicted from one and two", "",
-        f"{facts}; load before: {report['load_before']}. SqueezeNet 1.1, batch 2 of 32 px a rank, buckets of "
+        f"{facts(report['machine'])}. SqueezeNet 1.1, batch 2 of 32 px a rank, buckets of "
         f"1 MiB, {report['batches']} batches, {report['repetitions']} repetitions. All nodes share this "
         "machine's cores, and links are limited.", "", f"    {report['command']}", "",
         "| link | gradients | by | images/s on 4 (range) | measured (runs) | error, % | on 2, error, % "
@@ -192,7 +191,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.compare and not given.keep:
         raise UserError("--compare needs --keep DIR, where the sweeps are")
-    load_before = round(os.getloadavg()[0], 1)
+    where = machine()
     directories = (
         {rate: given.keep / rate / f"prediction-{rate}" for rate in RATES}
         if given.compare
@@ -202,16 +201,13 @@ def main() -> int:
     report = {
         "command": "python -m benchmarks.prediction "
         f"--repetitions {given.repetitions} --batches {given.batches}",
-        "machine": machine(),
-        "load_before": load_before,
+        "machine": where,
         "repetitions": given.repetitions,
         "batches": given.batches,
         "rows": rows,
         "of_network": of_network(json.loads((RESULTS / "network.json").read_text())),
     }
-    (RESULTS / "prediction.json").write_text(json.dumps(report, indent=1) + "\n")
-    (RESULTS / "prediction.md").write_text(as_markdown(report))
-    print(as_markdown(report))
+    write("prediction", report, as_markdown(report))
     return EXIT_DONE if worst_pct(rows) <= WITHIN_PCT else EXIT_FAILED
 
 

@@ -11,21 +11,17 @@ written. "Ours, corrected" has no peer that does the same: it counts the batches
 """
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.child import ROOT, facts, machine, write
 from profiling.errors import UserError, run_command
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 BAR_TIMES, BAR_MEMORY = 3.0, 0.6
 
 # ru_maxrss would begin at the size of the process that forked us.
@@ -128,22 +124,12 @@ def compare(data: Path, repetitions: int) -> dict[str, Any]:
     return sides
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
-    packages = {name: version(name) for name in ("duckdb", "pandas", "pyarrow", "numpy")}
-    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **packages}
-
-
 def as_markdown(result: dict[str, Any]) -> str:
     """The results as a page."""
     lines = [
         "# Kernel efficiencies of the reference's 32 tables",
         "",
-        f"`{result['command']}`, {result['repetitions']} repetitions, medians; "
-        f"{', '.join(f'{name} {value}' for name, value in result['machine'].items())}; "
-        f"load of the machine before: {result['load_before']}.",
+        f"`{result['command']}`, {result['repetitions']} repetitions, medians; {facts(result['machine'])}.",
         "",
         f"Bar: at least {BAR_TIMES:g} times faster than the pandas loop, in at most {BAR_MEMORY:g} of its "
         "memory.",
@@ -167,20 +153,15 @@ def main() -> int:
     arguments = parser.parse_args()
     if not (arguments.data / "pyprof_kernels").is_dir():
         raise UserError(f"{arguments.data} has no folder pyprof_kernels: give the reference's kernel tables")
-    load = round(os.getloadavg()[0], 1)
+    where = machine(("duckdb", "pandas", "pyarrow", "numpy"))
     sides = compare(arguments.data.resolve(), arguments.repetitions)
     result = {
         "command": f"python -m benchmarks.reference_tables DIR --repetitions {arguments.repetitions}",
         "repetitions": arguments.repetitions,
-        "load_before": load,
-        "machine": machine(),
+        "machine": where,
         "sides": sides,
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "reference_tables.json").write_text(json.dumps(result, indent=1) + "\n")
-    page = as_markdown(result)
-    (RESULTS / "reference_tables.md").write_text(page)
-    print(page)
+    write("reference_tables", result, as_markdown(result))
     return (
         0 if sides["ours"]["times_faster"] >= BAR_TIMES and sides["ours"]["memory_ratio"] <= BAR_MEMORY else 1
     )

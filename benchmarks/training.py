@@ -27,11 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import child
 from jobs.flags import make_parser
 from jobs.machine import versions
 from jobs.run import Run, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
-from profiling.markers import Markers, _torch, nvtx_emitter, open_markers
+from profiling.markers import Markers, nvtx_emitter, open_markers, torch_emitter
 from profiling.step_clock import Clock, open_clock
 from profiling.tools import open_capture
 from train import data, loop
@@ -40,14 +41,13 @@ from train.loaders import augment, build_loader
 from train.loaders.ahead import memory_format
 from train.models import build_model
 from train.precision import AUTOCAST, Precision
-from train.rank import _speaker, make_optimizer
+from train.rank import make_optimizer, speaker
 from train.step import make_step
 from train.world import World
 
 BAR_RATIO, BAR_MARKERS_US = 1.01, 20.0
 # Whose releases are said, where they are installed.
-RELEASES = ("python", "torch", "torchvision", "nvidia-dali-cuda130")
-RESULTS = Path(__file__).resolve().parent / "results"
+RELEASES = ("torch", "torchvision", "nvidia-dali-cuda130")
 BLOCK, WARM_UP_BLOCKS = 1, 5  # batches a block: neighbours of a tenth of a second meet the same noise
 # Half precision is for devices that have it: on a CPU that has not, a batch takes 10 s.
 ON_GPUS = [{"model": "resnet50", "loader": "synthetic", "compute": "bf16"}]
@@ -92,7 +92,7 @@ def our_loop(
     """What a rank of a sweep does, its reports of progress included (they go nowhere)."""
     optimizer = make_optimizer(model, run, device)
     nowhere = Path(os.devnull).open("w")  # noqa: SIM115 (open as long as the process)
-    speak = _speaker(run, device, lambda text: print(text, file=nowhere, flush=True))
+    speak = speaker(run, device, lambda text: print(text, file=nowhere, flush=True))
     step, markers = make_step(run, model, optimizer, Precision(run, device)), open_markers()
 
     def train(count: int) -> None:
@@ -282,7 +282,7 @@ def measure_markers() -> dict[str, float]:
 
     found = {"no collector": markers_us(open_markers({}))}
     nvtx = nvtx_emitter({"NVTX_INJECTION64_PATH": "a collector is attached, as far as markers know"})
-    ranges = _torch()
+    ranges = torch_emitter()
     assert ranges is not None  # torch is imported above
     if nvtx is not None:
         found["NVTX, nobody listening"] = markers_us(Markers([nvtx]))
@@ -295,21 +295,18 @@ def measure_markers() -> dict[str, float]:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on."""
-    named = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     if "FAKE_GPUS" in os.environ:
         gpu = "none (stand-ins for NVIDIA's libraries)"
-    cpu = named[0].partition(": ")[2] if named else "unknown"
     releases = {name: release for name, release in versions().items() if name in RELEASES}
-    return {"cpu": cpu, "cores": os.cpu_count(), "gpu": gpu, **releases}
+    return {**child.machine(()), "gpu": gpu, **releases}
 
 
 def as_markdown(report: dict[str, Any]) -> str:
     """The report as tables for people."""
-    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     lines = [
         "# Our training loop against a bare PyTorch loop", "",
-        f"{facts}; {report['threads']} intra-op threads; load average {report['load']}. Batches of "
+        f"{child.facts(report['machine'])}; {report['threads']} intra-op threads. Batches of "
         f"{report['batch']} images of {report['image_size']} px, {BLOCK} a block. Bar: at most {BAR_RATIO:g} "
         "of the bare loop's batch time.", "", f"    {report['command']}", "",
         "| model | loader | compute | ours, ms | bare, ms | ratio of medians (95 %) | of pairs (95 %) |",
@@ -347,9 +344,9 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=200, help="of batches, ours and bare [200]")
     parser.add_argument("--batch", type=int, default=2, help="[2]")
     parser.add_argument("--image-size", type=int, default=64, help="[64]")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=child.RESULTS)
     given = parser.parse_args()
-    measured = []
+    where, measured = machine(), []
     tried = CELLS + (ON_GPUS if torch.cuda.is_available() else [])
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "data"
@@ -360,9 +357,8 @@ def main() -> int:
     cells = [{**cell, **pairs.ratio()} for cell, pairs in zip(tried, measured, strict=True)]
     report: dict[str, Any] = {
         "command": "OMP_NUM_THREADS=1 python -m benchmarks.training",
-        "machine": machine(),
+        "machine": where,
         "threads": torch.get_num_threads(),
-        "load": ", ".join(f"{load:.1f}" for load in os.getloadavg()),
         "batch": given.batch,
         "image_size": given.image_size,
         "cells": cells,
@@ -370,10 +366,7 @@ def main() -> int:
         "tiny": measure_tiny(given.pairs),
         "markers_us": measure_markers(),
     }
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "training.json").write_text(json.dumps(report, indent=2) + "\n")
-    (given.out / "training.md").write_text(as_markdown(report))
-    print(as_markdown(report))
+    child.write("training", report, as_markdown(report), given.out)
     missed = report["over_all"]["ratio"] > BAR_RATIO
     missed_markers = [value for value in report["markers_us"].values() if value > BAR_MARKERS_US]
     return EXIT_FAILED if missed or missed_markers else EXIT_DONE

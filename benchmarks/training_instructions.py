@@ -13,7 +13,6 @@ on stand-ins for NVIDIA's libraries, whose kernels do nothing; a real driver's i
     tests/gpu/fake/fake_gpu.sh run .venv-gpu-fake -m benchmarks.training_instructions
 """
 
-import json
 import os
 import re
 import statistics
@@ -27,6 +26,7 @@ from typing import Any
 import torch
 
 from benchmarks import training
+from benchmarks.child import RESULTS, facts, write
 from jobs.flags import make_parser
 from jobs.run import make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
@@ -34,7 +34,7 @@ from profiling.step_clock import open_clock
 from train import timing
 from train.device import choose_device, set_kernels
 from train.loaders import build_loader
-from train.rank import _bare_model
+from train.rank import bare_model
 from train.world import World
 
 STEPS, WARM_UP = 8, 3
@@ -57,7 +57,7 @@ def train(name: str, cell: dict[str, Any]) -> None:
     device = choose_device(run, World())
     set_kernels(run, device)
     torch.manual_seed(0)
-    model = _bare_model(run, device)
+    model = bare_model(run, device)
     if name == "ours":
         batches = build_loader(run, 0, 1, device)
         ours = training.our_loop(
@@ -118,11 +118,11 @@ def of_stages(counted: list[int]) -> dict[str, float]:
 
 def as_markdown(report: dict[str, Any]) -> str:
     """The report as tables for people."""
-    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     cell = ", ".join(f"{name} {value}" for name, value in report["cell"].items())
     lines = [
         "# Instructions per step on the host: our training loop and a bare PyTorch loop", "",
-        f"{facts}; {cell}; medians of {STEPS - WARM_UP - 1} steps. Bar: at most {training.BAR_RATIO:g}.", "",
+        f"{facts(report['machine'])}; {cell}; medians of {STEPS - WARM_UP - 1} steps. Bar: at most "
+        f"{training.BAR_RATIO:g}.", "",
         f"    {report['command']}", "", "| ours | bare | ratio |", "| ---: | ---: | ---: |",
         f"| {report['ours']:,.0f} | {report['bare']:,.0f} | {report['ratio']:.5f} |", "",
         "| stage of ours | instructions | share |", "| --- | ---: | ---: |",
@@ -137,7 +137,7 @@ def as_markdown(report: dict[str, Any]) -> str:
 def main() -> int:
     """The command; exit code 1 if the bar is missed."""
     parser = make_parser("python -m benchmarks.training_instructions", __doc__)
-    parser.add_argument("--out", type=Path, default=training.RESULTS)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--loop", choices=LOOPS, help="only train with it: what valgrind then counts")
     given = parser.parse_args()
     on_gpu = torch.cuda.is_available()
@@ -160,10 +160,7 @@ def main() -> int:
     }
     report["ratio"] = report["ours"] / report["bare"]
     name = "training_instructions_gpu" if on_gpu else "training_instructions"
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
-    (given.out / f"{name}.md").write_text(as_markdown(report))
-    print(as_markdown(report))
+    write(name, report, as_markdown(report), given.out)
     return EXIT_FAILED if report["ratio"] > training.BAR_RATIO else EXIT_DONE
 
 

@@ -29,6 +29,7 @@ from jobs.tau_here import look_at_tau, presence_of
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.presence import Presence
 from profiling.tools import TOOLS, tool
+from profiling.wording import how_many
 
 AMD_DRIVER = Path("/dev/kfd")
 
@@ -74,7 +75,7 @@ def _hardware(machine: Machine) -> list[Finding]:
             "machine",
             "CPU",
             True,
-            f"{machine.cpu}, {machine.cores} core{'s' if machine.cores != 1 else ''} available",
+            f"{machine.cpu}, {how_many(machine.cores, 'core')} available",
         ),
         Finding("machine", "memory", True, f"{machine.memory_bytes / 1e9:.0f} GB"),
         Finding("machine", "GPU", bool(machine.gpus), gpus + driver if gpus else "none", remedy),

@@ -20,7 +20,7 @@ from jobs.failures import explain
 from jobs.outcome import log_tail
 from jobs.processes import Limits, run_processes
 from jobs.queue import Queue
-from jobs.sweep_file import Excluded, Result, SweepRun, ordered
+from jobs.sweep_runs import Excluded, Result, SweepRun, ordered
 from profiling.errors import UserError
 
 CALIBRATION_LIMIT_S = 120.0
@@ -59,7 +59,7 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
     seed = record_sweep(execution, sweep_runs, [*excluded, *impossible])
     refused = [] if execution.sweep.unavailable == "skip" else impossible
     if not todo and not refused:
-        text = f"All {len(possible)} runs of {execution.directory} are done; nothing to do."
+        text = f"nothing to do: every run of {execution.directory} is done ({len(possible)})"
         console.print(Text(text), soft_wrap=True)
         return Outcome()
     progress.print_excluded(console, [*excluded, *impossible])

@@ -10,7 +10,8 @@ from jobs.launchers.base import Launcher
 from jobs.program import command_of
 from jobs.run import Run
 from jobs.store import Manifest
-from jobs.sweep_file import Sweep, SweepRun
+from jobs.sweep_file import Sweep
+from jobs.sweep_runs import SweepRun
 from profiling.errors import UserError
 from profiling.wrap import wrapped
 

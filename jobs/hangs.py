@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jobs import store
 from profiling import tables
-from profiling.number_ranges import listed
+from profiling.wording import verb, which_ranks
 
 _THREAD = re.compile(r"0x[0-9a-f]+")
 _NOTHING, _ENDED, _NOT_STARTED = "(no stacks were written)\n", "(ended)\n", "(not started)\n"
@@ -26,7 +26,7 @@ def gather_stacks(directory: Path, ranks: int) -> str:
     places = ranks_by_place(directory, ranks)
     with (directory / store.LOG).open("a", encoding="utf-8") as log:
         for place, there in sorted(places.items(), key=lambda item: len(item[1])):
-            log.write(f"\n{_ranks(there, most=len(there))} {_was(there)} here:\n{place}")
+            log.write(f"\n{which_ranks(there, len(there))} {verb(len(there), 'were')} here:\n{place}")
     return "".join(f"; {one}" for one in _elsewhere(places, ranks))
 
 
@@ -51,17 +51,9 @@ def _elsewhere(places: dict[str, list[int]], ranks: int) -> list[str]:
         return []
     absent = others.pop(_NOT_STARTED, [])
     lost = [rank for there in others.values() for rank in there]
-    lines = [f"{_ranks(absent)} {_has(absent)} not started"] if absent else []
-    return lines + ([f"{_ranks(lost)} {_was(lost)} not where the other ranks waited"] if lost else [])
-
-
-def _ranks(ranks: list[int], most: int = _MOST_NAMED) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(ranks, most)}"
-
-
-def _was(ranks: list[int]) -> str:
-    return "was" if len(ranks) == 1 else "were"
-
-
-def _has(ranks: list[int]) -> str:
-    return "has" if len(ranks) == 1 else "have"
+    lines = []
+    if absent:
+        lines.append(f"{which_ranks(absent)} {verb(len(absent), 'have')} not started")
+    if lost:
+        lines.append(f"{which_ranks(lost)} {verb(len(lost), 'were')} not where the other ranks waited")
+    return lines

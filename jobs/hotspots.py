@@ -33,7 +33,8 @@ from jobs.run import Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS
 from jobs.run_values import parse_value
 from jobs.studies import check_output
-from jobs.sweep_file import Sweep, SweepRun, expand, parse_only, read_sweep, select
+from jobs.sweep_file import Sweep, read_sweep
+from jobs.sweep_runs import SweepRun, choose
 from profiling import tables
 from profiling.errors import UserError, run_command
 from profiling.tools import tool
@@ -62,42 +63,36 @@ def main() -> int:
     if arguments.top < 1:
         raise UserError(f"invalid --top {arguments.top}: should be at least 1")
     sweep = read_sweep(arguments.config)
-    sweep_runs = select(expand(sweep, str(arguments.config))[0], parse_only(arguments.only))
-    if not sweep_runs:
-        raise UserError(f"{arguments.config}: no runs are left; check its exclude rules and --only")
-    sized = {
-        name: parse_value(name, text) for name in SIZES if (text := getattr(arguments, name)) is not None
-    }
-    runs = list(
-        dict.fromkeys(sweep_run.configuration for sweep_run in sweep_runs)
-    )  # without their repetitions
-    if runs[0].program:
+    sweep_run = _first(sweep, arguments)
+    directory = arguments.out / f"{sweep.name}-hotspots-{arguments.top}"
+    with stopped_in_order():
+        measure(sweep_run, directory, arguments.top, this_machine())
+    written = ["--output", str(arguments.output)] if arguments.output else []
+    words = ["--run", f"{sweep_run.id}_ret_0", "--top", str(arguments.top), "--format", arguments.format]
+    become([sys.executable, "-m", "analysis.hotspots", str(directory), *words, *written])
+
+
+def _first(sweep: Sweep, arguments: argparse.Namespace) -> SweepRun:
+    """The first configuration of a sweep that the flags choose, on one rank.
+
+    Raises:
+        UserError: they choose none, or a program of the user's.
+    """
+    sweep_runs, _ = choose(sweep, arguments.only, str(arguments.config))
+    first = sweep_runs[0]
+    if first.configuration.program:
         raise UserError(
             f"{arguments.config} runs a program of its own, whose hot spots are not measured: run the sweep "
             "with profile: torch, then python -m analysis.kernels"
         )
-    run = of_one_rank(runs[0], sized)
-    _say(
-        f"the first of {len(runs)} configurations, on one rank: {describe(run)}"
-        if len(sweep_runs) > 1
-        else describe(run)
-    )
-    directory = arguments.out / f"{sweep.name}-hotspots-{arguments.top}"
-    sweep_run = SweepRun(run, 0, distinguishing_fields(sweep_runs[0].outside, sized))
-    with stopped_in_order():
-        measure(sweep_run, directory, arguments.top, this_machine())
-    written = ["--output", str(arguments.output)] if arguments.output else []
-    words = [
-        str(directory),
-        "--run",
-        f"{sweep_run.id}_ret_0",
-        "--top",
-        str(arguments.top),
-        "--format",
-        arguments.format,
-        *written,
-    ]
-    become([sys.executable, "-m", "analysis.hotspots", *words])
+    sized = {
+        name: parse_value(name, text) for name in SIZES if (text := getattr(arguments, name)) is not None
+    }
+    run = of_one_rank(first.configuration, sized)
+    configurations = len({sweep_run.configuration for sweep_run in sweep_runs})
+    which = f"the first of {configurations} configurations, on one rank: " if configurations > 1 else ""
+    _say(f"{which}{describe(run)}")
+    return SweepRun(run, 0, distinguishing_fields(first.outside, sized))
 
 
 def _parser() -> argparse.ArgumentParser:

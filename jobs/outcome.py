@@ -14,6 +14,7 @@ from jobs.run import Run
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
+from profiling.wording import how_many
 
 # Of a log: where one of a thousand ranks has died, all others may say at length that they have lost it.
 _LOG_TAIL_BYTES, _BYTES_OF_A_RANK = 200_000, 8_000
@@ -103,7 +104,7 @@ def why_not_right(run: Run, reports: Sequence[RankReport], directory: Path) -> s
         except UserError as error:
             return str(error)
         if rows != run.batches:
-            return f"rank {rank} recorded {rows} of {run.batches} batches"
+            return f"rank {rank} recorded {rows} of {how_many(run.batches, 'step')}"
     return ""
 
 

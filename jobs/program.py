@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.run import Run
-from jobs.run_fields import FILLING, STARTING, fields_of
+from jobs.run_fields import FILLING, STARTING, fields_of, is_own
 from jobs.run_values import as_text
 from profiling.errors import UserError, did_you_mean
 
@@ -24,11 +24,6 @@ OF_WATCH = ("--samples", "--steps-per-batch")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-
-
-def is_own(name: str) -> bool:
-    """Whether a name below ``run:`` is a factor of the user's own, in a sweep of a program."""
-    return name not in (*STARTING, *FILLING, "program")
 
 
 def why_no_name(name: str) -> str:

@@ -17,7 +17,8 @@ from jobs.program import name_of
 from jobs.run import Run
 from jobs.run_fields import ROLES, is_default
 from jobs.run_values import as_text
-from jobs.sweep_file import Excluded, Result, SweepRun
+from jobs.sweep_runs import Excluded, Result, SweepRun
+from profiling.wording import how_many, verb
 
 _REDRAW_S = 0.2
 _WIDTH_OF_COMMANDS = 100
@@ -37,7 +38,7 @@ def describe(run: Run, varied: Sequence[str] = ()) -> str:
     Args:
         varied: fields that are named whatever they are.
     """
-    words = [f"{run.nodes} node{'s' if run.nodes > 1 else ''} x {run.gpus_per_node}"]
+    words = [f"{how_many(run.nodes, 'node')} x {run.gpus_per_node}"]
     if run.program:
         words += [
             name_of(run),
@@ -158,7 +159,7 @@ def last_batch(log: Path, tail_bytes: int = 4096) -> str:
 def count_reasons(excluded: Sequence[Excluded]) -> list[str]:
     """``["12 runs: one rank sends no gradients", ...]``, in the order of their first run."""
     counts = Counter(left.reason for left in excluded)
-    return [f"{count} run{'s' if count > 1 else ''}: {reason}" for reason, count in counts.items()]
+    return [f"{how_many(count, 'run')}: {reason}" for reason, count in counts.items()]
 
 
 def print_excluded(console: Console, excluded: Sequence[Excluded]) -> None:
@@ -174,7 +175,7 @@ def print_outlook(console: Console, directory: Path, todo: int, done_s: Sequence
         done_s: how long each run took that is done; the others are taken to be as long.
     """
     left = f" ({in_words(todo * fmean(done_s))})" if todo and done_s else ""
-    text = f"{todo} run{'' if todo == 1 else 's'} to do{left}, {len(done_s)} done, in {directory}"
+    text = f"{how_many(todo, 'run')} to do{left}, {len(done_s)} done, in {directory}"
     console.print(Text(text, style="bold"), soft_wrap=True)
 
 
@@ -216,7 +217,8 @@ def _lines(words: Iterable[str]) -> list[str]:
 def print_refused(console: Console, refused: int) -> None:
     """How many runs cannot start here, where the sweep does not accept that."""
     if refused:
-        text = f"{refused} runs cannot start here, see above (the sweep file can say `unavailable: skip`)"
+        how = "`unavailable: skip` in the sweep file leaves such runs out"
+        text = f"{how_many(refused, 'run')} cannot start here, see above ({how})"
         console.print(Text(text, style="bold red"), soft_wrap=True)
 
 
@@ -228,16 +230,14 @@ def print_end(console: Console, directory: Path, done: tuple[int, int], result: 
     """
     failures = result.failed
     count, of = done
-    whole = f"{count} {'run' if count == 1 else 'runs'}"
-    runs = whole if count == of else f"{count} of the {of} requested runs"
-    text = f"{runs} of {directory} {'is' if count == 1 else 'are'} done"
+    runs = how_many(count, "run") if count == of else f"{count} of the {of} requested runs"
+    text = f"{runs} of {directory} {verb(count, 'are')} done"
     console.print(Text(text, style="" if failures else "green"), soft_wrap=True)
     if result.elsewhere:
-        console.print(f"{len(result.elsewhere)} runs are being done by another sweep")
+        console.print(f"being done by another sweep: {how_many(len(result.elsewhere), 'run')}")
     if result.left:
-        text = (
-            f"{len(result.left)} runs are left: this job has lost nodes; run the same command again to resume"
-        )
+        left = how_many(len(result.left), "run")
+        text = f"{left} left: this job has lost nodes; run the same command again to resume"
         console.print(Text(text, style="bold red"), soft_wrap=True)
     print_refused(console, refused)
     if failures:

@@ -24,7 +24,8 @@ from jobs.outcome import make_manifest, speed_of
 from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stop_if_asked, stopped_in_order
 from jobs.program import unknown_fields
 from jobs.store import Manifest
-from jobs.sweep_file import Failed, Result, SweepRun
+from jobs.sweep_runs import Failed, Result, SweepRun
+from profiling.wording import how_many
 
 TOO_SHORT = 2  # so often may a job's time end while its first run is under way
 
@@ -154,7 +155,8 @@ class Queue:
             unknown_fields(active.sweep_run.configuration),
         )  # fmt: skip
         if active.beside:
-            finding = f"ran next to {active.beside} other runs (--pack), which disturbs the measurement"
+            beside = how_many(active.beside, "other run")
+            finding = f"ran next to {beside} (--pack), which disturbs the measurement"
             manifest = manifest.model_copy(update={"findings": [*manifest.findings, finding]})
         self._finish(active.sweep_run, active.directory, manifest)
         return True

@@ -35,6 +35,11 @@ FILLING = ("batch", "data", "workers", "seed")
 FACTOR = "factors."
 
 
+def is_own(name: str) -> bool:
+    """Whether a name below ``run:`` of a program, or in its id, is a factor of the user's own."""
+    return name not in (*STARTING, *FILLING, "program")
+
+
 def own_names(*fields: Mapping[str, Any]) -> list[str]:
     """The factors of programs' own among the fields of runs, as answers name them; each once."""
     return [name for name in dict.fromkeys(name for one in fields for name in one) if name.startswith(FACTOR)]

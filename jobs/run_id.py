@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from jobs.run import Run, make_run
-from jobs.run_fields import FILLING, ID_FIELDS, PROGRAM_ID_FIELDS, STARTING
+from jobs.run_fields import ID_FIELDS, PROGRAM_ID_FIELDS, is_own
 from jobs.run_values import as_text, parse_value
 from profiling.errors import UserError
 
@@ -97,7 +97,7 @@ def parse_id(text: str) -> RunId:
     factors: dict[str, str] = {}
     for pair in match["outside"].split("+")[1:]:
         name, _, value = pair.partition("=")
-        if of_program and name not in (*STARTING, *FILLING, "program"):
+        if of_program and is_own(name):
             factors[name] = unquote(value)
         else:
             values[name] = parse_value(name, unquote(value))

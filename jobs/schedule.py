@@ -43,5 +43,5 @@ def why_no_schedule(text: str, profile: str, batches: int, attribute_from: int |
     if not schedule.active or not schedule.repeat:
         return f"profile_schedule {text} records nothing"
     if schedule.batches > batches:
-        return f"profile_schedule {text} needs {schedule.batches} batches, but the run has {batches}"
+        return f"profile_schedule {text} needs {schedule.batches} steps, but the run has {batches} (batches)"
     return ""

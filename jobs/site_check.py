@@ -14,6 +14,7 @@ from jobs.launchers.base import ROOT
 from jobs.site import Network, Site, find_site, sbatch_words, why_no_modules
 from profiling.errors import UserError
 from profiling.presence import Presence
+from profiling.wording import how_many
 
 CARDS = Path("/sys/class/infiniband")
 
@@ -79,7 +80,8 @@ def _partition(site: Site, environment: Mapping[str, str]) -> Presence:
         of = partition(site.partition, environment)
     except UserError as error:
         return Presence("partition", False, str(error), f"correct `partition` in {site.where}")
-    detail = f"{of.name}: {of.nodes} nodes of {of.cpus} CPUs and {of.gpus} GPUs"
+    of_each = f"{how_many(of.cpus, 'CPU')} and {how_many(of.gpus, 'GPU')}"
+    detail = f"{of.name}: {how_many(of.nodes, 'node')} with {of_each} each"
     if (site.gpus_per_node or 0) <= of.gpus:
         return Presence("partition", True, detail)
     do = f"correct `gpus_per_node` ({site.gpus_per_node}) in {site.where}"

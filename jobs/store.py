@@ -26,6 +26,7 @@ from jobs.run_fields import FACTOR
 from jobs.run_id import format_id
 from profiling.errors import UserError
 from profiling.whole_file import whole_file
+from profiling.wording import how_many
 
 MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG = (
     "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt",
@@ -146,15 +147,15 @@ def why_not_right(run: Run, reports: Sequence[RankReport]) -> str:
     All ranks did all batches, their losses are finite, and they ended with the same parameters.
     """
     if len(reports) != run.ranks:
-        return f"{len(reports)} of {run.ranks} ranks left a report"
+        return f"{len(reports)} of {how_many(run.ranks, 'rank')} left a report"
     for report in reports:
         if report.world_size != run.ranks:
-            return f"rank {report.rank} saw {report.world_size} ranks, not {run.ranks}"
+            return f"rank {report.rank} saw {how_many(report.world_size, 'rank')}, not {run.ranks}"
         if report.batches_done < run.batches and run.program:
-            done = f"{report.batches_done} of {run.batches} steps (rank {report.rank})"
+            done = f"{report.batches_done} of {how_many(run.batches, 'step')} (rank {report.rank})"
             return f"the program ended after {done}: lower batches, or let it train longer"
         if report.batches_done != run.batches:
-            return f"rank {report.rank} did {report.batches_done} of {run.batches} batches"
+            return f"rank {report.rank} did {report.batches_done} of {how_many(run.batches, 'step')}"
         if not report.losses_finite:
             return f"rank {report.rank} had a loss that is not finite; lower learning_rate"
         if report.parameter_digest != reports[0].parameter_digest:
@@ -233,9 +234,5 @@ def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = 
     done = unfinished.with_name(unfinished.name + "_ret_0") / MANIFEST
     if done.is_file() and read_record(done, Manifest).done:
         return "done"
-    failed = any(path.is_dir() for path in sweep.glob(_glob_escape(unfinished.name) + "_ret_*"))
+    failed = any(path.is_dir() for path in sweep.glob(glob.escape(unfinished.name) + "_ret_*"))
     return "failed" if failed else "to do"
-
-
-def _glob_escape(name: str) -> str:
-    return glob.escape(name)

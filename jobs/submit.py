@@ -25,8 +25,10 @@ from jobs.execute import print_plan, split_possible
 from jobs.execution import ROOT, Execution
 from jobs.launchers.slurm import Slurm
 from jobs.site import CHOOSE, find_site, sbatch_words
-from jobs.sweep_file import SweepRun, read_sweep
+from jobs.sweep_file import read_sweep
+from jobs.sweep_runs import SweepRun
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.wording import how_many, noun, verb
 
 _DRY_RUN = "--dry-run"
 _SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
@@ -57,31 +59,31 @@ def main() -> int:
     words = read_words(sys.argv[1:])
     arguments = sweep.parser().parse_args([words.config, "--launcher=slurm", *words.of_sweep])
     site = find_site(arguments.site, os.environ)
-    asked = sweep.read_request(arguments, site)
+    request = sweep.read_request(arguments, site)
     checked = os.environ.get("CHECK") != "no"
     if checked:
         sweep.check_modules(site)
-    sweep.announce(asked, site)
+    sweep.announce(request, site)
     options = [*sbatch_words(site), *words.of_sbatch]
     wanted = asked_of_sbatch("partition", options)
     launcher = Slurm.open(site.model_copy(update={"partition": wanted}), os.environ)
     # From within a job, too, others are submitted.
-    execution = asked.execution(replace(launcher, allocation=None).planned(), arguments)
-    sweep_runs = possible_runs(execution, asked) if checked else asked.sweep_runs
+    execution = request.execution(replace(launcher, allocation=None).planned(), arguments)
+    sweep_runs = possible_runs(execution, request) if checked else request.sweep_runs
     todo = [sweep_run for sweep_run in sweep_runs if execution.state(sweep_run) != "done"]
     counts = sorted({sweep_run.configuration.nodes for sweep_run in todo})
     if not counts:
-        print(f"all {len(sweep_runs)} runs of {asked.directory} are done: nothing to submit")
+        print(f"nothing to submit: every run of {request.directory} is done ({len(sweep_runs)})")
         return EXIT_DONE
     if checked:
         check_accepted(options, max(counts))
     if not words.dry_run and os.environ.get("AGAIN") != "yes":
-        check_not_queued(asked.directory)
+        check_not_queued(request.directory)
     variables = {CHOOSE: arguments.site} if arguments.site else {}
     start = printed() if words.dry_run else submitted
-    submit(counts, options, words, asked.directory, variables, start)
+    submit(counts, options, words, request.directory, variables, start)
     if words.dry_run:
-        print_plan(execution, sweep_runs, asked.excluded)
+        print_plan(execution, sweep_runs, request.excluded)
         print("dry run: nothing was submitted", file=sys.stderr)
     return EXIT_DONE
 
@@ -134,18 +136,18 @@ def asked_of_sbatch(name: str, options: Sequence[str]) -> str | None:
     return option(options, *_OPTIONS[name]) or os.environ.get(f"SBATCH_{name.upper()}")
 
 
-def possible_runs(execution: Execution, asked: sweep.Request) -> list[SweepRun]:
+def possible_runs(execution: Execution, request: sweep.Request) -> list[SweepRun]:
     """The runs that can start in jobs of this site.
 
     Raises:
         UserError: none can; or some cannot, and the sweep does not leave them out.
     """
-    possible, impossible = split_possible(execution, asked.sweep_runs)
+    possible, impossible = split_possible(execution, request.sweep_runs)
     progress.print_excluded(Console(stderr=True), impossible)
-    if impossible and asked.sweep.unavailable == "fail":
+    if impossible and request.sweep.unavailable == "fail":
         raise UserError(
-            f"nothing was submitted: {len(impossible)} of {len(asked.sweep_runs)} runs cannot start, "
-            "see above (to leave them out: -- --unavailable skip)"
+            f"nothing was submitted: {len(impossible)} of {how_many(len(request.sweep_runs), 'run')} cannot "
+            "start, see above (to leave them out: -- --unavailable skip)"
         )
     return possible
 
@@ -174,10 +176,9 @@ def check_not_queued(directory: Path) -> None:
     ours = comment_of(directory)
     jobs = [job.id for job in queued if job.comment == ours or results_of(job) == directory.resolve()]
     if jobs:
-        which, are = ("jobs", "are") if len(jobs) > 1 else ("job", "is")
         raise AlreadyQueued(
-            f"{which} {', '.join(jobs)} of this sweep {are} queued or running already: nothing submitted "
-            "(AGAIN=yes submits all the same)"
+            f"{noun(len(jobs), 'job')} {', '.join(jobs)} of this sweep {verb(len(jobs), 'are')} queued or "
+            "running already: nothing submitted (AGAIN=yes submits all the same)"
         )
 
 
@@ -237,8 +238,7 @@ def submit(
             after = [f"--dependency=afterany:{ids[-1]}"] if ids and not at_once else []
             own = [f"--nodes={count}", f"--job-name=scaleprof-{count}", *after]
             script = ["slurm/sweep.sh", words.config, "--only", f"nodes={count}", *of_sweep]
-            nodes = f"{count} node{'s' if count > 1 else ''}"
-            ids.append(start([*begin, *own, *script], {**variables, "REPORT": "no"}, nodes))
+            ids.append(start([*begin, *own, *script], {**variables, "REPORT": "no"}, how_many(count, "node")))
         own = [f"--dependency=afterany:{':'.join(ids)}", "slurm/report.sh", str(directory)]
         start([*begin, *own], variables, f"the report, {directory}/report.html")
     except (UserError, KeyboardInterrupt) as error:

@@ -30,7 +30,8 @@ from jobs.launchers.base import Launcher
 from jobs.model_names import check_models
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.site import CHOOSE, Site, check_network, check_scratch, find_site, shell_commands, why_no_modules
-from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, expand, parse_only, read_sweep, select
+from jobs.sweep_file import Order, Sweep, read_sweep
+from jobs.sweep_runs import Excluded, SweepRun, choose
 from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, run_command
 
@@ -44,21 +45,21 @@ def main() -> int:
     if arguments.print == "shell":
         print("\n".join(shell_commands(site)))
         return EXIT_DONE
-    asked = read_request(arguments, site)
+    request = read_request(arguments, site)
     if arguments.print == "directory":
-        print(asked.directory)
+        print(request.directory)
         return EXIT_DONE
     check_modules(site)
-    announce(asked, site)
+    announce(request, site)
     launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
     if arguments.dry_run:
-        plan = asked.execution(launcher.planned(), arguments)
-        return EXIT_FAILED if print_plan(plan, asked.sweep_runs, asked.excluded) else EXIT_DONE
+        plan = request.execution(launcher.planned(), arguments)
+        return EXIT_FAILED if print_plan(plan, request.sweep_runs, request.excluded) else EXIT_DONE
     if launcher.nodes and on_compute_node(os.environ):  # a login node needs none
         check_scratch(site)
     try:
         with stopped_in_order():
-            outcome = run_sweep(asked.execution(launcher, arguments), asked.sweep_runs, asked.excluded)
+            outcome = run_sweep(request.execution(launcher, arguments), request.sweep_runs, request.excluded)
     except TimeIsUp:
         print(
             "the job's time limit is reached: the remaining runs are left for the next job", file=sys.stderr
@@ -97,14 +98,10 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
     sweep, note = without_horovod(at_site(read_sweep(arguments.config), site), site)
     overrides = {"order": arguments.order, "unavailable": arguments.unavailable}
     sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
-    sweep_runs, excluded = expand(sweep, str(arguments.config))
-    factors = {name for sweep_run in sweep_runs for name in sweep_run.configuration.factors}
-    sweep_runs = select(sweep_runs, parse_only(arguments.only, factors))
-    if not sweep_runs:
-        raise UserError(f"{arguments.config}: no runs are left; check its exclude rules and --only")
+    sweep_runs, excluded = choose(sweep, arguments.only, str(arguments.config))
     if not site.container:  # what that holds is not seen from outside
         check_models({sweep_run.configuration.model for sweep_run in sweep_runs}, str(arguments.config))
-    check_network(site, {sweep_run.configuration.network: None for sweep_run in sweep_runs})
+    check_network(site, dict.fromkeys(sweep_run.configuration.network for sweep_run in sweep_runs))
     return Request(sweep, sweep_runs, excluded, arguments.out / sweep.name, note)
 
 
@@ -118,9 +115,9 @@ def check_modules(site: Site) -> None:
         raise UserError(why)
 
 
-def announce(asked: Request, site: Site) -> None:
+def announce(request: Request, site: Site) -> None:
     """Say which site file is in use, and what is not as the sweep file has it."""
-    for line in (asked.note, which_site(site, os.environ)):
+    for line in (request.note, which_site(site, os.environ)):
         if line:
             print(line, file=sys.stderr)
 

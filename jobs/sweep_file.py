@@ -1,30 +1,25 @@
-"""Which runs make a sweep, in what order, and which are left out?
+"""What does a sweep file say, and what is wrong with it?
 
-A sweep file's ``run:`` holds Run's fields; a list is a factor, and the sweep is the product of its factors.
+Its ``run:`` holds Run's fields; a list is a factor. Which runs that makes: :mod:`jobs.sweep_runs`.
 """
 
-import itertools
-import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobs import program
-from jobs.run import Profile, Run, Value, make_run
-from jobs.run_id import format_id, id_fields
-from jobs.run_values import as_text, parse_value, wrong_values
+from jobs.run import Profile, Run, Value
+from jobs.run_fields import is_own
+from jobs.run_values import wrong_values
 from jobs.validation import Problem, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, did_you_mean_file
 
 Order = Literal["random", "given", "largest", "smallest"]
 Repetitions = Annotated[int, Field(ge=1, le=1000)]
-
-# What a profiler is asked for.
-_OF_PROFILERS = ("profile_mode", "profile_kernels")
 
 
 class Rule(BaseModel):
@@ -71,57 +66,15 @@ class Sweep(BaseModel):
         3, description="maximum number of retries of a run after a failure that may be temporary"
     )
 
+    @property
+    def values(self) -> dict[str, list[Any]]:
+        """The values of each field below ``run:``, of a factor several."""
+        return {name: _as_list(values) for name, values in self.run.items()}
+
     def repetitions_of(self, profile: str) -> int:
         if isinstance(self.repetitions, int):
             return self.repetitions
         return self.repetitions.get(profile, 0)  # type: ignore[call-overload]
-
-
-@dataclass(frozen=True)
-class SweepRun:
-    """A run that a sweep asks for: a configuration, and which repetition of it."""
-
-    configuration: Run
-    repetition: int
-    outside: tuple[str, ...] = ()  # fields beyond the id's that the sweep varies
-
-    @property
-    def id(self) -> str:
-        return format_id(self.configuration, self.repetition, outside=self.outside)
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A run that failed: why, in one line, and where its log is."""
-
-    sweep_run: SweepRun
-    reason: str
-    log: Path
-
-
-@dataclass
-class Result:
-    """What became of a sweep's runs.
-
-    Attributes:
-        done: how many.
-        failed: those that failed, after all tries.
-        elsewhere: those that another sweep is running.
-        left: those for which this job has lost the nodes.
-    """
-
-    done: int = 0
-    failed: list[Failed] = field(default_factory=list)
-    elsewhere: list[SweepRun] = field(default_factory=list)
-    left: list[SweepRun] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Excluded:
-    """A run that is left out, and why."""
-
-    sweep_run: SweepRun
-    reason: str
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -172,7 +125,7 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
     run, rules = values.get("run"), values.get("exclude")
     fields: dict[Any, Any] = run if isinstance(run, dict) else {}
     for name, value in fields.items():
-        of_program = "program" in fields and program.is_own(str(name))
+        of_program = "program" in fields and is_own(str(name))
         problems += (
             _problems_of_own(str(name), value) if of_program else _problems_of_factor(str(name), value)
         )
@@ -231,98 +184,6 @@ def _problems_of_values(name: str, values: Any, wrong: Callable[[Any], list[str]
             problems.append(Problem(("run", name, index), f"{name} has the same value twice: {value}"))
         problems += [Problem(("run", name, index), text) for text in wrong(value)]
     return problems
-
-
-def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded]]:
-    """The runs of a sweep, in the order of its factors, and those its rules leave out."""
-    names = list(sweep.run)
-    varied = [name for name in names if len(_as_list(sweep.run[name])) > 1]
-    sweep_runs, excluded = [], []
-    wrong: list[str] = []
-    done: set[Run] = set()
-    for values in itertools.product(*(_as_list(sweep.run[name]) for name in names)):
-        fields = dict(zip(names, values, strict=True))
-        # What a profiler is asked for says nothing of the runs without one: these are made once.
-        once = fields.get("profile", "none") == "none" and len(_as_list(sweep.run.get("profile"))) > 1
-        fields = {name: value for name, value in fields.items() if not (once and name in _OF_PROFILERS)}
-        try:
-            run = make_run(program.as_fields(fields), where)
-        except UserError as error:
-            wrong.append(str(error))
-            continue
-        if once and run in done:
-            continue
-        done.add(run)
-        reason = next((rule.because for rule in sweep.exclude if rule.matches(run)), None)
-        outside = tuple(name for name in varied if name not in id_fields(run))
-        for repetition in range(sweep.repetitions_of(run.profile)):
-            sweep_run = SweepRun(run, repetition, outside)
-            if reason is None:
-                sweep_runs.append(sweep_run)
-            else:
-                excluded.append(Excluded(sweep_run, reason))
-    if wrong:
-        raise Mistakes(wrong)
-    if len({sweep_run.id for sweep_run in sweep_runs}) < len(sweep_runs):
-        raise UserError(f"{where}: a field of `run:` has the same value twice")
-    return sweep_runs, excluded
-
-
-def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[SweepRun]:
-    """The runs in the order in which they run.
-
-    Random order keeps a drift of the machine (heat, neighbours) from looking like an effect of a factor.
-    """
-    sweep_runs = list(sweep_runs)
-    if sweep.order != "given":
-        random.Random(seed).shuffle(sweep_runs)
-    if sweep.order in ("largest", "smallest"):
-        # The sort is stable: runs of as many nodes keep their random order.
-        sweep_runs.sort(key=lambda sweep_run: sweep_run.configuration.nodes, reverse=sweep.order == "largest")
-    return sweep_runs
-
-
-def select(sweep_runs: Iterable[SweepRun], only: Mapping[str, Sequence[Any]]) -> list[SweepRun]:
-    """The runs whose fields have one of the values of ``only``."""
-    return [
-        sweep_run
-        for sweep_run in sweep_runs
-        if all(_has(sweep_run.configuration, name, values) for name, values in only.items())
-    ]
-
-
-def _has(run: Run, name: str, values: Sequence[Any]) -> bool:
-    return as_text(run.factors[name]) in values if name in run.factors else getattr(run, name) in values
-
-
-def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[Any]]:
-    """``["loader=synthetic", "batch=32,64"]`` as field -> values; those of a program's own as text.
-
-    Args:
-        factors: a program's own.
-
-    Raises:
-        Mistakes: all that is wrong with them.
-    """
-    only: dict[str, list[Any]] = {}
-    wrong = []
-    known = (*factors, *Run.model_fields)
-    for pair in pairs:
-        name, equals, values = pair.partition("=")
-        if not equals:
-            wrong.append(f"--only {pair}: use FIELD=VALUE, e.g. --only loader=synthetic")
-            continue
-        if name not in known:
-            wrong.append(f"--only {pair}: unknown field {name!r}{did_you_mean(name, known)}")
-            continue
-        for value in values.split(","):
-            try:
-                only.setdefault(name, []).append(value if name in factors else parse_value(name, value))
-            except UserError as error:
-                wrong.append(f"--only {pair}: {error}")
-    if wrong:
-        raise Mistakes(wrong)
-    return only
 
 
 def _as_list(values: Any) -> list[Any]:

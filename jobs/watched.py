@@ -5,7 +5,6 @@ own training loop has are not known of it.
 """
 
 import re
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -23,9 +22,10 @@ from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError
 from profiling.identity import Identity, rank_on_node
-from profiling.process_facts import device_used_bytes, peak_memory_bytes, torch_versions
+from profiling.process_facts import facts_of_process
 from profiling.watching.facts import GENERIC, ModelFacts
 from profiling.watching.program import Program
+from profiling.wording import noun
 
 PARENT = by_hand.PARENT
 _JOBS = (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("PBS_JOBID",), ("LSB_JOBID",))
@@ -37,7 +37,7 @@ def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:
     Raises:
         UserError: the ranks are on several nodes, and nothing that all have tells this job from others.
     """
-    ranks = f"{me.size}rank{'s' if me.size > 1 else ''}"
+    ranks = f"{me.size}{noun(me.size, 'rank')}"
     if me.size == me.local_size:
         process = psutil.Process() if me.size == 1 else _launcher_of(me, environment)
         when = datetime.fromtimestamp(process.create_time())
@@ -113,16 +113,12 @@ def report_of(
     """
     import torch
 
-    device = model.device
-    on_gpu = device is not None and model.on_gpu
     return RankReport(
         rank=me.rank,
         world_size=me.size,
         local_rank=me.local_rank,
-        hostname=socket.gethostname(),
-        device=torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        device=torch.cuda.get_device_name(model.device) if model.on_gpu else "cpu",
         backend=model.backend,
-        threads=torch.get_num_threads(),
         batches_done=steps,
         images_done=steps * samples,
         losses_finite=True,
@@ -134,12 +130,8 @@ def report_of(
         workers=workers,
         samples=samples,
         startup_ns=startup_ns,
-        peak_memory_bytes=peak_memory_bytes(),
-        peak_device_memory_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else None,
-        peak_device_reserved_bytes=torch.cuda.max_memory_reserved(device) if on_gpu else None,
-        device_used_bytes=device_used_bytes(device) if on_gpu and device is not None else None,
-        versions=torch_versions(on_gpu),
         findings=list(findings),
+        **facts_of_process([model.device] if model.device is not None else []),
     )
 
 

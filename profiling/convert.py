@@ -1,17 +1,17 @@
-"""What did a profiler write, as tables?
+"""Convert the files of profilers: traces become results, other files tables.
 
     python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]
 
-Files are recognised by their content; folders are searched. With --out, traces (of PyTorch's profiler, nsys,
-nvprof, Horovod) become results that every command of analysis takes: the traces of all ranks of a job are in
-one folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json. So
-do launches of ncu and profiles of TAU, which have no times of steps. Other files (VTune, printed tables)
-become tables in OUT/<name>. Without --out, the tables of each file are written to a folder named after it,
-next to it.
+Files are recognised by their content; folders are searched. With --out, traces of PyTorch's profiler, nsys,
+nvprof and Horovod become results that every analysis command takes: the traces of all ranks of a job are in
+one folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json.
+Launches of ncu and profiles of TAU become results without step times. Other files (VTune, printed tables)
+become tables in OUT/<name>. Without --out, the tables of each file go into a folder next to it.
 
-Steps are found by ProfilerStep, "End of Batch" or the optimizer's steps, by ranges like --batch-marker, or by
-the period of the kernels, if it is certain. Files are divided among processes, or under mpirun or srun its
-ranks. The same call again resumes one that was ended.
+Steps are found by ProfilerStep, "End of Batch", the optimizer's steps, the ranges of --batch-marker, or the
+period of the kernels, if it is certain. Several processes share the files: under mpirun or srun, its ranks.
+The same command again resumes an interrupted conversion.
+
 Exit code 0: all files were converted; 1: some were not recognised or could not be read; 2: none could.
 """
 
@@ -44,6 +44,7 @@ from profiling.traces.conversion import (
 from profiling.traces.jobs import Placed, place_jobs, together
 from profiling.traces.one_unit import convert_unit
 from profiling.traces.units import units_of
+from profiling.wording import how_many, verb
 from profiling.workers import open_workers
 
 _MOST_NAMED = 6  # files
@@ -79,7 +80,8 @@ def convert(
         _convert_share(me, units, launch)
         return None
     if before := kept_before(units, launch):
-        print(f"scaleprof: resuming: {before} of {len(units)} files are converted", file=sys.stderr)
+        files = how_many(len(units), "file")
+        print(f"scaleprof: resuming: {before} of {files} {verb(before, 'are')} converted", file=sys.stderr)
     with _naming_what_is_left(units, launch) if suggest else nullcontext():
         outcomes = _convert_with_others(me, units, launch) if me.size > 1 else _convert_here(units, jobs)
     recorded = [one for outcome in outcomes for one in outcome.ranks]
@@ -106,10 +108,11 @@ def _findings(
     lines = [
         *_complaints(units, outcomes),
         *together([line for outcome in of_tables for line in outcome.findings]),
-        *_of_jobs(placed),
+        *_of_folders(placed),
+        *together((f"{one.directory.name}: {line}" for one in placed for line in one.job.findings), "jobs"),
     ]
     if out is not None and (count := sum(not outcome.error for outcome in of_tables)):
-        files = "1 file holds" if count == 1 else f"{count} files hold"
+        files = f"{how_many(count, 'file')} {verb(count, 'hold')}"
         lines.append(f"{files} totals of whole runs: converted to tables, which analysis does not read")
     return lines
 
@@ -140,7 +143,8 @@ class RanksLost(UserError):
 
 
 def _what_is_left(left: Sequence[Unit], of: int) -> str:
-    line = f"ended before {len(left)} of {of} files were converted: {_named([one.path for one in left])}"
+    files = f"{len(left)} of {how_many(of, 'file')} {verb(len(left), 'were')}"
+    line = f"ended before {files} converted: {_named([one.path for one in left])}"
     return f"{line}; run the same command again to resume"
 
 
@@ -205,15 +209,15 @@ def _named(paths: Sequence[Path]) -> str:
     )
 
 
-def _of_jobs(placed: Iterable[Placed]) -> list[str]:
-    """The findings of jobs, a line each; what is said alike of several jobs once."""
-    jobs: dict[str, list[str]] = {}
+def _of_folders(placed: Iterable[Placed]) -> list[str]:
+    """A line for each folder that holds the traces of several jobs."""
+    jobs: dict[Path, list[Path]] = {}
     for one in placed:
-        for finding in one.job.findings:
-            jobs.setdefault(finding, []).append(one.directory.name)
+        jobs.setdefault(one.came_from, []).append(one.directory)
     return [
-        f"{names[0]}: {text}" if len(names) == 1 else f"{len(names)} jobs: {text}"
-        for text, names in jobs.items()
+        f"{folder} holds traces of {len(directories)} jobs: {_named(directories)}"
+        for folder, directories in jobs.items()
+        if len(directories) > 1
     ]
 
 
@@ -252,12 +256,14 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
     parser.add_argument(
-        "--tool", metavar="NAME", help=f"of the profiler, if not to be recognised: {', '.join(TOOLS)}"
+        "--tool",
+        metavar="NAME",
+        help=f"the profiler that wrote the files, if not recognised: {', '.join(TOOLS)}",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the tables go [beside each file]")
     parser.add_argument(
         "--batch-marker", default="", metavar="REGEX",
-        help="with --out: ranges (NVTX, record_function) of such names are the steps",
+        help="with --out: ranges (NVTX, record_function) with such names are the steps",
     )  # fmt: skip
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun or srun its ranks]"
@@ -276,7 +282,7 @@ def main(arguments: list[str] | None = None) -> int:
     done, failed = converted
     if not done:
         raise UserError(
-            f"nothing was converted: none of {failed} files can be read"
+            f"nothing was converted: {how_many(failed, 'file')} cannot be read"
             if failed
             else "nothing to convert: no files there"
         )

@@ -85,24 +85,24 @@ class Markers:
             emitter.mark(END_OF_BATCH)
 
 
-# Collectors within this process that hear of the stages by a way of their own.
-_LISTENERS: list[Emitter] = []
+# Collectors within this process that are no library's: a recording by CUPTI.
+_OWN_COLLECTORS: list[Emitter] = []
 
 
 def listen(emitter: Emitter) -> None:
     """From now on, markers that are opened speak to ``emitter`` too."""
-    _LISTENERS.append(emitter)
+    _OWN_COLLECTORS.append(emitter)
 
 
 def unlisten(emitter: Emitter) -> None:
     """Undo :func:`listen`; markers that are open already go on."""
-    if emitter in _LISTENERS:
-        _LISTENERS.remove(emitter)
+    if emitter in _OWN_COLLECTORS:
+        _OWN_COLLECTORS.remove(emitter)
 
 
 def open_markers(environment: Mapping[str, str] = os.environ) -> Markers:
     """Markers for the collectors that are attached to this process."""
-    emitters = (nvtx_emitter(environment), _torch(), tau_emitter(), *_LISTENERS)
+    emitters = (nvtx_emitter(environment), torch_emitter(), tau_emitter(), *_OWN_COLLECTORS)
     return Markers([emitter for emitter in emitters if emitter is not None])
 
 
@@ -205,7 +205,8 @@ class TorchRanges:
         self.pop(name)
 
 
-def _torch() -> Emitter | None:
+def torch_emitter() -> Emitter | None:
+    """PyTorch's profiler, which may be switched on at any time; None without PyTorch."""
     if importlib.util.find_spec("torch") is None:
         return None
     from torch import autograd

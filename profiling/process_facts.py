@@ -2,15 +2,41 @@
 
 import os
 import resource
+import socket
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 if TYPE_CHECKING:
     import torch
+
+
+def facts_of_process(devices: Iterable["torch.device"]) -> dict[str, Any]:
+    """What every rank says of its process when it ends: fields of :class:`jobs.store.RankReport`.
+
+    Args:
+        devices: that it drives; device memory is that of the GPU of which most is used, None without a GPU.
+    """
+    import torch
+
+    gpus = [device for device in devices if device.type == "cuda"]
+
+    def most(used_bytes: Callable[[torch.device], int]) -> int | None:
+        return max(map(used_bytes, gpus), default=None)
+
+    return {
+        "hostname": socket.gethostname(),
+        "threads": torch.get_num_threads(),
+        "peak_memory_bytes": peak_memory_bytes(),
+        "peak_device_memory_bytes": most(torch.cuda.max_memory_allocated),
+        "peak_device_reserved_bytes": most(torch.cuda.max_memory_reserved),
+        "device_used_bytes": most(device_used_bytes),
+        "versions": torch_versions(bool(gpus)),
+    }
 
 
 def peak_memory_bytes() -> int:
@@ -40,6 +66,12 @@ def torch_versions(on_gpu: bool) -> dict[str, str]:
         if torch.distributed.is_nccl_available():
             versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return versions
+
+
+def has_group() -> bool:
+    """Whether this process is in a process group of PyTorch's."""
+    distributed = sys.modules.get("torch.distributed")
+    return bool(distributed and distributed.is_available() and distributed.is_initialized())
 
 
 def process_age_ns() -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from profiling.errors import UserError
+from profiling.whole_file import whole_file
 
 JOB = "job.json"
 
@@ -89,12 +90,8 @@ class TracedJob(_Record):
 def write_job(directory: Path, job: TracedJob) -> Path:
     """Write the record of a job, whole or not at all."""
     path = directory / JOB
-    partial = path.with_suffix(".partial")
-    try:
-        partial.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(f"{job.model_dump_json(indent=2)}\n".encode())
     return path
 
 

@@ -1,4 +1,4 @@
-"""Watch a training program, unchanged: what does each of its steps take, on each rank?
+"""How long does each step of an unchanged training program take, on each rank?
 
     torchrun --nproc-per-node 4 -m profiling.watch --batches 50 my_train.py --lr 0.1
     srun -n 4 python -m profiling.watch --out results/mine -m my_package.train
@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 
 from jobs import by_hand, watched
 from jobs.processes import Ended
@@ -31,7 +30,6 @@ from profiling.clocks import set_clock
 from profiling.errors import (
     EXIT_DONE,
     EXIT_FAILED,
-    EXIT_INTERRUPTED,
     EXIT_WRONG_USE,
     UserError,
     did_you_mean,
@@ -43,16 +41,9 @@ from profiling.stacks import write_stacks_at_signal
 from profiling.tools import STARTED, Options, check_mode, open_capture
 from profiling.watching.facts import leave_group
 from profiling.watching.program import Program, hidden, when_imported
-from profiling.watching.program import __file__ as program_file
 from profiling.watching.steps import Steps
-from profiling.watching.watched import (
-    Enough,
-    Wanted,
-    Watch,
-    batch_columns,
-    findings_of,
-    usual_samples,
-)
+from profiling.watching.watched import Wanted, Watch, batch_columns, findings_of, usual_samples
+from profiling.wording import how_many
 from profiling.wrap import check_can_start, has_gpu, run_wrapped, wraps
 
 # Without --batches: what a profiler records.
@@ -88,7 +79,7 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--out", type=Path, metavar="DIR", help="the run's folder [a new one in results/by-hand]")
     add("--overwrite", action="store_true", help="replace the run that is in --out")
-    add("--batches", type=_positive, metavar="N", help="end the program after N steps [when it ends]")
+    add("--batches", type=_positive, metavar="N", help="end the program after N steps [let it finish]")
     add("--samples", type=_positive, metavar="N", help="samples per step and rank [from the data loader]")
     add("--steps-per-batch", type=_positive, default=1, metavar="K",
         help="optimizer steps that make one step of training [1]")  # fmt: skip
@@ -146,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
         if importlib.util.find_spec("torch") is None:
             raise UserError("this Python has no PyTorch, and only PyTorch programs can be watched")
     with said_by_rank_0(me.rank):
-        out, mine = _prepare(given, program, me)
+        out, mine = prepare_folder(given, program, me)
     started = datetime.now(UTC)
     wanted = wanted_of(given)
     if mine and wraps(given.profile):
@@ -178,7 +169,7 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
     process = os.getpid()
     with hidden(("jobs",)):
         when_imported("torch", watch.hooks.attach)
-        code, reason = _run(program)
+        code, reason = program.run_to_end()
         if os.getpid() != process:  # one that the program has forked ends here, too
             sys.exit(code)
         steps, why_none = _steps_of(watch, bool(code))
@@ -244,7 +235,7 @@ def _progress(batches: int) -> Callable[[int], None]:
     return progress
 
 
-def _prepare(given: argparse.Namespace, program: Program, me: Identity) -> tuple[Path, bool]:
+def prepare_folder(given: argparse.Namespace, program: Program, me: Identity) -> tuple[Path, bool]:
     """The run's folder, and whether we are to write its manifest (a sweep writes that of its own runs).
 
     It is found also when the program has gone to another folder (as Hydra does).
@@ -261,44 +252,6 @@ def _prepare(given: argparse.Namespace, program: Program, me: Identity) -> tuple
     return out.absolute(), mine
 
 
-def _run(program: Program) -> tuple[int, str]:
-    """Run the program to its end; its exit code, and why it is none of success."""
-    try:
-        program.run()
-    except Enough:
-        return EXIT_DONE, ""
-    except SystemExit as left:
-        if left.code is None or isinstance(left.code, int):
-            code = int(left.code or 0)
-            return code, f"the program ended with exit code {code}" if code else ""
-        print(left.code, file=sys.stderr)
-        return EXIT_FAILED, f"the program ended: {left.code}"
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED, "the program was interrupted"
-    except BaseException as error:  # noqa: BLE001 (of the user's program: any)
-        _show(error.with_traceback(_of_program(error.__traceback__)))
-        return EXIT_FAILED, f"{type(error).__name__}: {error}".removesuffix(": ")
-    return EXIT_DONE, ""
-
-
-def _show(error: BaseException) -> None:
-    """Show a failure as Python would, or the program by a hook of its own, which may fail or exit in turn."""
-    try:
-        sys.excepthook(type(error), error, error.__traceback__)
-    except SystemExit:
-        return  # what was seen of the steps is written all the same
-    except BaseException as own:  # noqa: BLE001 (of the program's hook: any)
-        sys.__excepthook__(type(own), own, own.__traceback__)  # and of the failure that it was to show
-
-
-def _of_program(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without its outermost frames, which are ours."""
-    ours = {__file__, program_file}
-    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
-        trace = trace.tb_next
-    return trace
-
-
 def _why_nothing() -> str:
     if "torch" not in sys.modules:
         return "the program did not import torch"
@@ -313,8 +266,8 @@ def _write_run(
 ) -> int:
     """Write the manifest, and say what was found; the exit code."""
     manifest = watched.write_manifest(out, me, program, profile, ended, started)
-    ranks = f"{me.size} rank{'s' if me.size > 1 else ''}"
-    _say(f"watched {manifest.run.batches} steps on {ranks}", *manifest.findings)
+    steps, ranks = how_many(manifest.run.batches, "step"), how_many(me.size, "rank")
+    _say(f"watched {steps} on {ranks}", *manifest.findings)
     if manifest.reason:
         _say(f"the results do not count: {manifest.reason}")
         return ended.exit_code or EXIT_FAILED

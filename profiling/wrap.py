@@ -30,6 +30,7 @@ from profiling.tools import (
     why_not_so_many,
 )
 from profiling.tools.processes import check_permission, run_step, run_tree
+from profiling.whole_file import whole_file
 
 RAW = "raw"  # below a rank's directory: what the profiler itself wrote
 _REPORT = "rank.json"  # of the rank; what was found is added to it
@@ -143,9 +144,8 @@ def add_findings(report: Path, findings: list[str]) -> None:
         return
     content = orjson.loads(report.read_bytes())
     content["findings"] = [*content.get("findings", []), *findings]
-    partial = report.with_suffix(".partial")
-    partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-    partial.replace(report)
+    with whole_file(report) as file:
+        file.write(orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
 def has_gpu() -> bool:

@@ -88,6 +88,39 @@ def test_strings_that_are_shown_say_the_glossarys_words(package: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def plurals_by_hand(path: Path) -> Iterator[int]:
+    """The lines that choose between a word for one and for several themselves, not by profiling.wording."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.IfExp):
+            ends = [one.value for one in (node.body, node.orelse) if isinstance(one, ast.Constant)]
+            if len(ends) == 2 and all(isinstance(one, str) for one in ends):
+                one, several = sorted(ends, key=len)
+                if several in (f"{one}s", f"{one}es") or {one, several} in _VERBS:
+                    yield node.lineno
+
+
+_VERBS = ({"is", "are"}, {"has", "have"}, {"was", "were"})
+
+
+@pytest.mark.parametrize("package", ["analysis", "profiling", "jobs", "train"])
+def test_one_module_makes_plurals(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: say how_many, noun or verb of profiling/wording.py"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line in plurals_by_hand(path)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "choice", ["'' if n == 1 else 's'", "'ranks' if n > 1 else 'rank'", "'is' if n else 'are'"]
+)
+def test_a_plural_by_hand_is_found(choice: str, tmp_path: Path) -> None:
+    module = tmp_path / "m.py"
+    module.write_text(f"said = {choice}\n")
+    assert list(plurals_by_hand(module)) == [1]
+
+
 def test_help_says_the_glossarys_words() -> None:
     modules = dict.fromkeys(module for group in GROUPS.values() for module in group)
     wrong = [

@@ -1,4 +1,4 @@
-"""Train as one rank; its flags are the fields of a run.
+"""Train a model as one rank of a job. The flags are the options of a run.
 
     python -m train --model resnet50 --loader synthetic --batch 32
     mpirun -np 4 python -m train --model resnet50 --loader dali-gpu --batch 64 --data DIR
@@ -28,6 +28,7 @@ from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, said_by_rank_0
 from profiling.identity import read_identity
 from profiling.stacks import write_stacks_at_signal
 from profiling.tables import rank_directory
+from profiling.wording import how_many
 from train.ending import leave_at_once, run_and_leave
 from train.world import World, read_world
 
@@ -101,7 +102,8 @@ def train(run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool
         wrong = by_hand.write_manifest(run, finished.out, started).reason or wrong
     if wrong:
         raise NotRight(wrong)
-    say(f"done: {finished.images_per_s:.1f} images/s (all {run.batches} steps, warmup included)")
+    steps = how_many(run.batches, "step")
+    say(f"done: {finished.images_per_s:.1f} images/s ({steps}, warmup included)")
     if mine:
         say(f"results: {finished.out}")
         say(f"next: {_next_command(finished.out)}")

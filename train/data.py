@@ -20,6 +20,7 @@ from rich.progress import track
 from jobs.flags import make_parser
 from jobs.store import remove
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.wording import how_many
 from train.loaders import records
 from train.models import CLASSES
 
@@ -71,7 +72,7 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
     wanted = json.dumps({"images": images, "classes": classes, "seed": seed})
     description = folder / _DESCRIPTION
     if description.is_file() and description.read_text(errors="replace") == wanted:
-        return f"{folder} already exists: {images} images of {classes} classes"
+        return f"{folder} already exists: {_contents(images, classes)}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} contains something else; choose another folder, or remove it")
     partial = folder.with_name(folder.name + ".partial")
@@ -86,7 +87,11 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
     if folder.exists():
         folder.rmdir()
     partial.rename(folder)
-    return f"made {folder}: {images} images of {classes} classes, as image folders and as TFRecord files"
+    return f"made {folder}: {_contents(images, classes)}, as image folders and as TFRecord files"
+
+
+def _contents(images: int, classes: int) -> str:
+    return f"{how_many(images, 'image')} in {how_many(classes, 'class')}"
 
 
 def _pictures(labels: list[int], classes: int, seed: int) -> Iterator[bytes]:
@@ -127,7 +132,7 @@ def index(files: list[Path]) -> int:
             if not path.is_file():
                 raise UserError(f"there is no file {path}")
             count = records.write_index(path)
-            print(f"{path}: {count} records")
+            print(f"{path}: {how_many(count, 'record')}")
         except UserError as error:
             failed += 1
             print(f"scaleprof: error: {error}", file=sys.stderr)
@@ -141,7 +146,7 @@ def main() -> int:
     maker.add_argument("folder", type=Path)
     maker.add_argument("--images", type=int, default=256, help="number of images [256]")
     maker.add_argument("--classes", type=int, default=4, help="number of classes [4]")
-    maker.add_argument("--seed", type=int, default=0, help="of the pictures [0]")
+    maker.add_argument("--seed", type=int, default=0, help="seed of the pictures [0]")
     indexer = commands.add_parser("index", help="write DALI's index of TFRecord files")
     indexer.add_argument("files", type=Path, nargs="+")
     arguments = parser.parse_args()

@@ -8,6 +8,7 @@ from jobs.gpus import NO_AMD, why_not_built_for
 from jobs.loaders import LOADERS
 from jobs.run import Run
 from profiling.errors import UserError
+from profiling.wording import how_many
 from profiling.workers import cores
 from train.world import World
 
@@ -36,8 +37,9 @@ def choose_device(run: Run, world: World) -> torch.device:
         raise UserError(f"local rank {world.local_rank} has no GPU: this node has {gpus}; use --device cpu")
     if index >= gpus:
         raise UserError(
-            f"local rank {world.local_rank} of {world.local_size} sees {gpus} GPUs: start fewer ranks, or "
-            "have the launcher show each its own (srun --gpus-per-task=1) or all of them (--gpu-bind=none)"
+            f"local rank {world.local_rank} of {world.local_size} sees {how_many(gpus, 'GPU')}: start fewer "
+            "ranks, or have the launcher show each its own (srun --gpus-per-task=1) or all of them "
+            "(--gpu-bind=none)"
         )
     name = torch.cuda.get_device_name(index)
     if why := why_not_built_for(torch.cuda.get_device_capability(index), torch.cuda.get_arch_list(), name):

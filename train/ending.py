@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
+from profiling.process_facts import has_group
 
 
 def leave_at_once(code: int = EXIT_DONE) -> NoReturn:
@@ -23,21 +24,18 @@ def leave_at_once(code: int = EXIT_DONE) -> NoReturn:
 
 
 def run_and_leave(main: Callable[[], int | None]) -> None:
-    """Run a rank's command as :func:`run_command` does; a rank that fails says why and waits for no other."""
+    """Run a rank's command as :func:`run_command` does; a rank that fails says why and waits for no other.
+
+    One that is still in a group has failed: :meth:`train.backends.Backend.close` leaves it.
+    """
     try:
         run_command(main)
     except SystemExit as ended:
-        if not _holds_a_group():
+        if not has_group():
             raise
         leave_at_once(ended.code if isinstance(ended.code, int) else EXIT_FAILED)
     except BaseException:
-        if not _holds_a_group():
+        if not has_group():
             raise
         traceback.print_exc()
         leave_at_once(EXIT_FAILED)
-
-
-def _holds_a_group() -> bool:
-    """Whether this rank is still joined to others: it has failed (train.backends.Backend.abandon)."""
-    distributed = sys.modules.get("torch.distributed")
-    return bool(distributed and distributed.is_available() and distributed.is_initialized())

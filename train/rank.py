@@ -70,7 +70,7 @@ def run_rank(
         # First of all: NCCL's lack of memory comes as an error of the exchange.
         if not is_out_of_memory(error) and peers_lost(error):
             raise PeersLost(f"rank {world.rank} stops: another rank has failed") from error
-        reason = _users_fault(error, run)
+        reason = users_fault(error, run)
         if not reason:
             raise
         raise UserError(reason) from None
@@ -111,27 +111,22 @@ def _run_rank(
     say: Callable[[str], None],
     opened: Opened,
 ) -> Finished:
-    device = choose_device(run, world)
-    # What is near one of its GPUs is far from another.
-    place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
-    set_threads(run, device, world)
-    set_kernels(run, device)
-    torch.manual_seed(run.seed)
+    device, place = _set_up(run, world)
     precision = Precision(run, device)
     # Data that are not there are found before the ranks meet: no rank waits for one that has given up.
     loader = opened.loader = build_loader(run, world.rank, world.size, device)
-    bare = _bare_model(run, device)
+    bare = bare_model(run, device)
     # Analytic, the same on every rank: one counts, and now, while others are still starting.
     flops = flops_per_image(bare, run.image_size) if world.rank == 0 else (None, None)
     backend = opened.backend = open_backend(run, world, device)
-    out = out if isinstance(out, Path) else _agree(out, backend, world)
+    out = _agree(out, backend, world)
     directory = tables.rank_directory(out, world.rank)
     directory.mkdir(parents=True, exist_ok=True)
     # DataParallel's replicas run in a thread each.
     threads = run.gpus_per_rank > 1
     capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode, threads)
     clock, markers = open_clock(device.type), open_markers()
-    speak, meters = _speaker(run, device, say), open_meters(driven(run, device), world.local_rank)
+    speak, meters = speaker(run, device, say), open_meters(driven(run, device), world.local_rank)
     with stream_of(run, device):
         model = backend.wrap(compiled(bare, run))
         optimizer = backend.wrap_optimizer(make_optimizer(model, run, device), model)
@@ -157,15 +152,28 @@ def _run_rank(
     return Finished(report, _rate(run, recorded), why_wrong(report, digests), out)
 
 
-def _agree(make: Callable[[], Path], backend: Backend, world: World) -> Path:
-    """The directory that rank 0 makes, on every rank."""
-    mine = make() if world.rank == 0 else Path()
+def _set_up(run: Run, world: World) -> tuple[torch.device, Place]:
+    """The rank's device, and what near it this process is bound to; threads, kernels and seed are set."""
+    device = choose_device(run, world)
+    # What is near one of its GPUs is far from another.
+    place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
+    set_threads(run, device, world)
+    set_kernels(run, device)
+    torch.manual_seed(run.seed)
+    return device, place
+
+
+def _agree(out: Path | Callable[[], Path], backend: Backend, world: World) -> Path:
+    """The run's directory, the same on every rank; where it is to be made, rank 0 makes it."""
+    if isinstance(out, Path):
+        return out
+    mine = out() if world.rank == 0 else Path()
     of_rank_0 = backend.gather(str(mine.absolute()))[0]
     # Rank 0 goes on with the path as the user wrote it.
     return mine if world.rank == 0 else Path(of_rank_0)
 
 
-def _bare_model(run: Run, device: torch.device) -> torch.nn.Module:
+def bare_model(run: Run, device: torch.device) -> torch.nn.Module:
     """The model in its memory format, on its device; neither compiled nor wrapped by a backend."""
     bare = build_model(run.model).to(device)
     # The overload for memory formats is not in the stubs.
@@ -200,7 +208,7 @@ def make_optimizer(model: torch.nn.Module, run: Run, device: torch.device) -> to
     return torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM, fused=fused or None)
 
 
-def _speaker(
+def speaker(
     run: Run, device: torch.device, say: Callable[[str], None]
 ) -> Callable[[int, torch.Tensor], None]:
     """Says which batch is under way, a few times a second; the loss where reading it waits for nothing."""
@@ -217,7 +225,7 @@ def _speaker(
     return speak
 
 
-def _users_fault(error: Exception, run: Run) -> str:
+def users_fault(error: Exception, run: Run) -> str:
     """What the user can put right about an error of PyTorch's: no memory, images too small; "" if nothing."""
     if is_out_of_memory(error):
         what = f"batch {run.batch} of {run.image_size} x {run.image_size} images through {run.model}"

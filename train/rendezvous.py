@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from profiling.errors import UserError
-from profiling.number_ranges import listed
+from profiling.wording import verb, which_ranks
 from train.world import World
 
 if TYPE_CHECKING:
@@ -137,9 +137,8 @@ def announce(name: str, port: int, others: int, deadline: float) -> int:
 
 
 def _not_here(missing: set[int], size: int, seconds: float) -> str:
-    one = len(missing) == 1
-    who = f"{'rank' if one else 'ranks'} {listed(missing)} of {size} {'has' if one else 'have'}"
-    return f"{who} not started within {seconds:.0f} s; the other ranks wait for {'it' if one else 'them'}"
+    who = f"{which_ranks(missing)} of {size} {verb(len(missing), 'have')}"
+    return f"{who} not started within {seconds:.0f} s; the other ranks wait"
 
 
 def _listen(ports: Sequence[int]) -> socket.socket:

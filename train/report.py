@@ -1,8 +1,6 @@
 """What does a rank say of itself when it has ended, and is its run right?"""
 
 import hashlib
-import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +9,7 @@ import torch
 
 from jobs.run import Run
 from jobs.store import RankReport
-from profiling.process_facts import device_used_bytes, peak_memory_bytes, torch_versions
+from profiling.process_facts import facts_of_process
 from train.device import driven
 from train.device_name import device_name
 from train.energy import Used
@@ -55,21 +53,14 @@ class Ended:
 def report_of(ended: Ended) -> RankReport:
     """The report of a rank, for ``rank.json``."""
     run, world, losses = ended.run, ended.world, ended.recorded.losses
-    on_gpu = ended.device.type == "cuda"
-
-    def most(of_device: Callable[[torch.device], int]) -> int | None:
-        return max(map(of_device, driven(run, ended.device))) if on_gpu else None
-
     return RankReport(
         rank=world.rank,
         world_size=world.size,
         local_rank=world.local_rank,
-        hostname=socket.gethostname(),
         device=device_name(ended.device),
         bound_cpus=ended.place.cpus,
         bound_cards=list(ended.place.cards),
         backend=ended.backend.description,
-        threads=torch.get_num_threads(),
         batches_done=len(losses),
         images_done=len(losses) * run.rank_batch,
         images_corrupt=ended.loader.images_corrupt,
@@ -81,16 +72,12 @@ def report_of(ended: Ended) -> RankReport:
         forward_flops_per_image=ended.flops[0],
         training_flops_per_image=ended.flops[1],
         startup_ns=ended.startup_ns,
-        peak_memory_bytes=peak_memory_bytes(),
-        peak_device_memory_bytes=most(torch.cuda.max_memory_allocated),
-        peak_device_reserved_bytes=most(torch.cuda.max_memory_reserved),
-        device_used_bytes=most(device_used_bytes),
         metered_s=ended.used.seconds,
         device_energy_j=ended.used.device_j,
         processors_energy_j=ended.used.processors_j,
         unmetered=ended.used.why_not,
-        versions=torch_versions(on_gpu),
         findings=ended.findings,
+        **facts_of_process(driven(run, ended.device)),
     )
 
 

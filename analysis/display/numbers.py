@@ -45,11 +45,6 @@ def with_places(value: float | None, places: int) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:z.{places}f}"
 
 
-def how_many(count: int, noun: str) -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def span(low: str, high: str) -> str:
     """``14.7 to 15.2``; ``14.7`` where both are printed alike."""
     return low if low == high else f"{low} to {high}"

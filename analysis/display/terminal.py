@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from analysis.display.fitting import Fitted, fit, width_of
 from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, Metric, Rows, columns, filled
-from analysis.display.numbers import how_many
+from profiling.wording import how_many, noun
 
 # How many failed points, points left out and notes are shown before they are only counted.
 MOST_NOTES = 12
@@ -199,7 +199,7 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
         further = "further " if of_answer else ""
         counts = {
             "failed": len(bad),
-            f"{further}note on the results" if others == 1 else f"{further}notes on the results": others,
+            f"{further}{noun(others, 'note')} on the results": others,
         }
         totals = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         counted = [f"{totals}: list them with --notes"] if totals else []

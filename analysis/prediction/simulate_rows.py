@@ -32,6 +32,7 @@ from analysis.prediction.extrapolate import UNDETERMINED, WIDEST, doublings, mea
 from analysis.prediction.simulate import Model
 from analysis.prediction.traced_step import Traced, traced
 from analysis.results.study import Study
+from profiling.wording import how_many
 
 SIMULATION = "simulation"
 # A simulated step, or a fitted allreduce, that is further off than this is worth a line, percent.
@@ -140,9 +141,8 @@ def _find(study: Study, basis: Basis) -> None:
     late = len(model.step.late_ns)
     if late:
         study.note(
-            f"simulation: {late} of {basis.traced.world_size} ranks "
-            f"{'are stragglers' if late > 1 else 'is a straggler'} (analysis.stragglers); the same number "
-            "is assumed on more ranks"
+            f"simulation: {how_many(late, 'straggler')} among {basis.traced.world_size} ranks "
+            "(analysis.stragglers); the same number is assumed on more ranks"
         )
 
 

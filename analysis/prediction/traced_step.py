@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis.measures.anatomy.traces import Anatomy, RunTrace, anatomy_of, trace_of
+from analysis.measures.kernels.rows import why_none
 from analysis.measures.scaling.points import Point
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
@@ -76,7 +77,7 @@ def traced(study: Study, point: Point) -> Traced | str:
     """What a point's trace says; or, in words, why it does not say when gradients are ready."""
     runs = [one for one in point.profiled if tables.table_path(_rank_0(one[0]), "kernels").is_file()]
     if not runs:
-        return "no run was profiled (profile: torch)"
+        return why_none(source for source, _ in point.profiled)
     source, series = min(runs, key=lambda one: one[0].fields["profile"] != "torch")
     if source.fields["backend"] in ("horovod", "dp"):
         return f"backend {source.fields['backend']} does not exchange gradients in DDP's buckets"

@@ -22,6 +22,7 @@ from analysis.results.borrowed import relation
 from analysis.results.query import query
 from analysis.results.study import Source, Study
 from profiling.tables import IS_MODEL
+from profiling.wording import how_many, verb
 
 
 def explain(study: Study, own: Rows) -> list[str]:
@@ -172,5 +173,6 @@ def _coverage(rows: Rows) -> str:
 
 def _serialised(study: Study) -> str:
     synchronised = sum(bool(source.fields.get("sync_stages")) for source in study.of_kind("run"))
-    text = f"{synchronised} runs synchronise the device after stages, as the reference did"
+    runs = f"{how_many(synchronised, 'run')} {verb(synchronised, 'synchronise')}"
+    text = f"{runs} the device after stages, as the reference did"
     return line("13", "serialised stages", text)

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from analysis.display.metrics import (
     FIELDS,
     RANKS_PER_NODE,
@@ -88,10 +90,21 @@ def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
         *columns([rate.alone, speedup.alone]),
         *columns(figures.METRICS, "scaling_efficiency_pct", "repetitions", "warmup_dropped"),
     ]
+    return Part(_time_title(own), own, shown, _bases(own, group_by))
+
+
+def _time_title(own: Rows) -> str:
+    if not any(map(_is_compared, own)):
+        return "Steps and throughput: no configuration has a baseline of fewer ranks"
     kind = own[0]["scaling"]
     per = "per-rank" if all(row["device_name"] == "cpu" for row in own) else "per-GPU"
-    title = f"{kind.capitalize()} scaling (fixed {per if kind == 'weak' else 'global'} batch size)"
-    return Part(title, own, shown, _bases(own, group_by))
+    return f"{kind.capitalize()} scaling (fixed {per if kind == 'weak' else 'global'} batch size)"
+
+
+def _is_compared(row: Mapping[str, Any]) -> bool:
+    """Whether a row's efficiency is relative to fewer ranks; a group of world sizes has some that is."""
+    own_baseline = row["world_size"] is not None and row["world_size"] == row["base_world_size"]
+    return bool(np.isfinite(row["scaling_efficiency_pct"])) and not own_baseline
 
 
 def _bases(own: Rows, group_by: Sequence[str]) -> str:

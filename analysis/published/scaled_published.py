@@ -14,6 +14,7 @@ from analysis.measures.tau import published_formulas
 from analysis.results.pyprof_tables import table_sums
 from analysis.results.study import Study
 from jobs.run_fields import ID_FIELDS
+from profiling.wording import how_many
 
 METRICS = (
     Metric("batch_duration_s", "published estimate of the step duration, from TAU's times", "step, s\n(TAU)"),
@@ -42,9 +43,9 @@ def scaled_rows(study: Study) -> Rows:
     timed = [source for source in sources if _point(source.fields) in durations]
     if sources and len(timed) < len(sources):
         study.note(
-            f"the published scaled efficiencies of {len(sources) - len(timed)} PyProf tables need a step "
-            "duration, which no TAU table here holds; analysis.efficiency --method published gives the "
-            "other values"
+            f"the published scaled efficiencies of {how_many(len(sources) - len(timed), 'PyProf table')} "
+            "need a step duration, which no TAU table here holds; analysis.efficiency --method published "
+            "gives the other values"
         )
     peak_flops, peak_bytes = published_bound(study)
     sums = table_sums(study, timed)

@@ -1,15 +1,15 @@
 """The results as one HTML file that opens offline: summary, charts, tables, provenance.
 
-python -m analysis.report DIR                      writes DIR/report.html
-python -m analysis.report DIR --output FILE
-python -m analysis.report A B                      what changed from A to B, and both side by side
-python -m analysis.report TRACES...                first converts traces into a folder next to them
-python -m analysis.report DIR --trace              also writes the timeline of a run, DIR/trace.pftrace.gz
-python -m analysis.report DIR --figures FOLDER     also writes each chart as SVG, with its caption and data
+    python -m analysis.report DIR                      writes DIR/report.html
+    python -m analysis.report DIR --output FILE
+    python -m analysis.report A B                      what changed from A to B, and both side by side
+    python -m analysis.report TRACES...                first converts traces into a folder next to them
+    python -m analysis.report DIR --trace              also writes the timeline, DIR/trace.pftrace.gz
+    python -m analysis.report DIR --figures FOLDER     also writes each chart as SVG, with caption and data
 
 Two folders of results (of runs, or of converted traces) are compared: before and after. The verdicts are
-those of analysis.compare; the file is B/compared-with-A.html. Raw traces, however many files and folders,
-give one report: to compare two jobs by their traces, convert each of them first (profiling.convert).
+those of analysis.compare; the file is B/compared-with-A.html. All raw traces that are named go into one
+report. To compare two jobs by their traces, convert each of them first (profiling.convert).
 """
 
 import argparse
@@ -28,6 +28,7 @@ from analysis.results.study import Study
 from jobs.flags import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.wording import how_many
 
 if TYPE_CHECKING:
     from analysis.report.render import Page
@@ -45,7 +46,7 @@ def main() -> int:
     if arguments.figures:
         figures.check_folder(arguments.figures, arguments.overwrite)
     elif arguments.overwrite or arguments.figure_format:
-        raise UserError("--overwrite and --figure-format are about figures: use them with --figures")
+        raise UserError("--overwrite and --figure-format need --figures")
     for flag in ("run", "batches"):
         if getattr(arguments, flag) and not arguments.trace:
             raise UserError(f"--{flag} selects what the timeline holds: use it with --trace")
@@ -76,7 +77,10 @@ def _parser() -> argparse.ArgumentParser:
         help="a sweep's results, a run, studies, reference files; two of them to compare; or raw traces",
     )  # fmt: skip
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="[DIR/report.html; of A B: B/compared-with-A.html]"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the file [DIR/report.html; of A B: B/compared-with-A.html]",
     )
     parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
     parser.add_argument(
@@ -93,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         help="also write each chart as an image for a paper, with its caption and its data as CSV; needs "
         "Chromium or Chrome",
     )  # fmt: skip
-    parser.add_argument("--figure-format", choices=FORMATS, help=f"of the images [{FORMATS[0]}]")
+    parser.add_argument("--figure-format", choices=FORMATS, help=f"format of the images [{FORMATS[0]}]")
     parser.add_argument("--overwrite", action="store_true", help="replace the files that --figures writes")
     output.add_peaks_flag(parser)
     return parser
@@ -134,7 +138,7 @@ def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
     print(target)
     if arguments.figures:
         files = write_figures(page, target, arguments.figures, arguments.figure_format or FORMATS[0])
-        print(f"{arguments.figures}: {len(files)} files", file=sys.stderr)
+        print(f"{arguments.figures}: {how_many(len(files), 'file')}", file=sys.stderr)
 
 
 def beside(path: Path, name: str) -> Path:

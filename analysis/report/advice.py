@@ -10,6 +10,7 @@ from analysis.display.numbers import digits
 from analysis.prediction.simulate import in_words
 from analysis.report.causes import Late
 from analysis.report.sentences import TRY, Sentence, ranks_in_words
+from profiling.wording import how_many, noun
 
 # A change that would give less than this, by simulation, is not advised.
 LEAST_GAIN_PCT = 1.0
@@ -122,7 +123,7 @@ def held_up(late: Late | None) -> list[Sentence]:
     if late.by_collectives:
         least, how = "", "in the collectives of the profiled runs"
     else:
-        least, how = "at least ", f"in the stage times of {late.runs} of {late.of} runs"
+        least, how = "at least ", f"in the stage times of {late.runs} of {how_many(late.of, 'run')}"
     text = (
         f"{who[0].upper()}{who[1:]} {'is a straggler' if one else 'are stragglers'}: the other ranks wait "
         f"{least}{digits(late.ms, 3)} ms per step for {'it' if one else 'them'} ({late.share_pct:.0f} % of "
@@ -160,7 +161,7 @@ def name_of(late: Late) -> str:
     """The late ranks in words: ``rank 3 (node0)``, ``node1 (4 ranks)``."""
     if late.cause == "node" and late.node:
         node = late.node if late.node.lower().startswith("node") else f"node {late.node}"
-        return f"{node} ({len(late.ranks)} ranks)"
+        return f"{node} ({how_many(len(late.ranks), 'rank')})"
     named = _numbered(late.ranks)
     return f"{named} ({late.node})" if late.node and len(late.ranks) == 1 else named
 
@@ -169,4 +170,4 @@ def _numbered(ranks: Sequence[int]) -> str:
     """``rank 3``, ``ranks 2, 5``; of many the first, and how many more."""
     numbers = ", ".join(str(rank) for rank in sorted(ranks)[:_MOST_NAMED])
     more = len(ranks) - _MOST_NAMED
-    return f"rank{'s' if len(ranks) > 1 else ''} {numbers}{f' and {more} more' if more > 0 else ''}"
+    return f"{noun(len(ranks), 'rank')} {numbers}{f' and {more} more' if more > 0 else ''}"

@@ -6,7 +6,6 @@ from statistics import median
 
 from analysis.display.encoding import levels
 from analysis.display.metrics import RANKS_PER_NODE, Rows
-from analysis.display.numbers import how_many
 from analysis.measures.kernels import of_run as kernels_of_run
 from analysis.measures.scaling.points import other_devices, points_of
 from analysis.measures.scaling.unequal_threads import unequal_threads
@@ -34,6 +33,7 @@ from analysis.results.log import in_counts
 from analysis.results.study import Study
 from jobs.run_values import as_text
 from jobs.store import Manifest
+from profiling.wording import how_many, verb
 
 # In the order of the page.
 SECTIONS: Sequence[SectionKind] = (
@@ -200,9 +200,10 @@ def _not_complete(study: Study) -> list[Sentence]:
     missing = sum(failure.kind == "unfinished" for failure in counted)
     if not missing:
         return []
+    runs = how_many(len(study.of_kind("run")) + len(counted), "run")
     text = (
-        f"The sweep is not complete: {missing} of {len(study.of_kind('run')) + len(counted)} runs have not "
-        "ended, so all that follows may change."
+        f"The sweep is not complete: {missing} of {runs} {verb(missing, 'have')} not ended, so all that "
+        "follows may change."
     )
     return [Sentence(text, "left-out", answers=SCALES)]
 

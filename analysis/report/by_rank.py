@@ -5,13 +5,13 @@ from typing import Any
 
 from analysis.display import plots
 from analysis.display.metrics import Rows
-from analysis.display.numbers import how_many
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.anatomy.traces import anatomy_of, traces_of
 from analysis.report.base import Context
 from analysis.report.render import Chart
 from analysis.report.views import called, facts
+from profiling.wording import how_many
 
 MOST_RANKS = 128  # that a chart has a bar for: of more, those that communicate longest and shortest
 _DIGITS = 4

@@ -14,7 +14,7 @@ from analysis.display import plots
 from analysis.display.colours import GREEN, GREY, SKY, VERMILLION
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIDENCE, CONFIGURATION, NOMINAL, Metric, Rows, columns
-from analysis.display.numbers import how_many, signed
+from analysis.display.numbers import signed
 from analysis.display.terminal import Part
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
 from analysis.measures.scaling.compare_rows import Key
@@ -25,8 +25,10 @@ from analysis.report.scaling import points_against_ranks
 from analysis.report.sides import SHOWN, Sides, by_key, fields_of, key_of, of_test, with_names
 from analysis.report.views import as_view, facts
 from profiling.errors import UserError
+from profiling.wording import how_many
 
 MOST_BARS = 40  # configurations of the chart of changes, and kernels
+_NEVER_TIMED = "neither side has unprofiled runs"
 _NO_BASELINE = "Not available: no configuration has a baseline of fewer ranks in both results."
 RESULTS = "results"  # the factor by which charts of both tell them apart
 _COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too few runs": SKY}
@@ -123,6 +125,8 @@ def _rates(tested: Mapping[str, Any], more_images: float) -> dict[str, float]:
 
 def changes(sides: Sides) -> Content:
     rows = configurations(sides)
+    if not rows:
+        raise UserError(_NEVER_TIMED)
     text = (
         "Unprofiled runs of the configurations that both have. Negative changes of the step: B is faster. "
         "Intervals: 95 % confidence. Verdicts are those of analysis.compare, corrected for the number of "
@@ -130,7 +134,7 @@ def changes(sides: Sides) -> Content:
     )
     note = "\n".join(open_intervals(rows))
     view = as_view(Part("", rows, columns(METRICS), note), "change-table", sides.factors)
-    return Content(text, [_chart(rows)], [view], finding=counted(rows))
+    return Content(text, [change_chart(rows)], [view], finding=counted(rows))
 
 
 def counted(rows: Rows) -> str:
@@ -144,7 +148,7 @@ def counted(rows: Rows) -> str:
     return f"Of {how_many(len(rows), 'configuration')}: {', '.join(parts)}."
 
 
-def _chart(rows: Rows) -> Chart:
+def change_chart(rows: Rows) -> Chart:
     """The change of each configuration's step; of many those that changed most, up and down."""
     ordered = sorted(rows, key=lambda row: row["effect_pct"])
     half = MOST_BARS // 2
@@ -170,7 +174,7 @@ def scaling(sides: Sides) -> Content:
             with_side = {**point["facts"], RESULTS: name}
             points.append({**point, "facts": with_side, "label": f"{name}: {point['label']}"})
     if not points:
-        raise UserError("neither side has unprofiled runs")
+        raise UserError(_NEVER_TIMED)
     charts = [
         line_chart(
             sides.b, f"changed-{axes.y}", points, axes, f"{axes.title} of both results, by ranks", [RESULTS]

@@ -8,7 +8,7 @@ from analysis.display import plots
 from analysis.display.colours import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.lines import Axes
 from analysis.display.metrics import TELLING, Rows, columns, filled
-from analysis.display.numbers import digits, how_many, span
+from analysis.display.numbers import digits, span
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.kernels.activities import SHARES, of_study, shares
@@ -18,6 +18,7 @@ from analysis.report.encoded import bar_chart, line_chart, with_lines
 from analysis.report.per_point import merged, named
 from analysis.report.render import Chart, Page, Section
 from analysis.report.views import as_view, called, facts, varied
+from profiling.wording import how_many
 
 HIDDEN = {"exposed": VERMILLION, "overlapped": SKY}
 WAITED = {"transfer": BLUE, "wait": BROWN}
@@ -169,7 +170,7 @@ def of_shares(rows: Rows, factors: Sequence[str] = ()) -> Content:
 
 
 def _label(row: dict) -> str:
-    gpus = "GPUs unknown" if row["gpus"] is None else f"{row['gpus']} GPU" + ("s" if row["gpus"] > 1 else "")
+    gpus = "GPUs unknown" if row["gpus"] is None else how_many(row["gpus"], "GPU")
     return f"{gpus}, {row['backend']}" if row["backend"] else gpus
 
 

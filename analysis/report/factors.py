@@ -7,13 +7,13 @@ from typing import Any
 from analysis.display import plots
 from analysis.display.colours import BLUE, BROWN
 from analysis.display.metrics import Rows
-from analysis.display.numbers import how_many
 from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
 from analysis.report.base import Content, Context, SectionKind, effects, responses
 from analysis.report.render import Chart
 from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, varied
+from profiling.wording import how_many
 
 LEAST = 2  # factors
 _TOO_FEW = (

@@ -36,11 +36,8 @@ def _top(context: Context) -> Content:
     """The kernels that take most time: a chart of one run, a table of all."""
     sources = kernels.with_kernels(context.study)
     if not sources:
-        nothing = (
-            "No kernel data: no run was profiled (profile: torch)."
-            if context.study.of_kind("run")
-            else "No kernel data: the traces hold no kernel."
-        )
+        runs = context.study.of_kind("run")
+        nothing = f"No kernel data: {kernels.why_none(runs) if runs else 'the traces hold no kernels'}."
         return Content(nothing, finding=nothing)
     rows, _ = kernels.rows(context.study)
     of_run: dict[str, Rows] = {}

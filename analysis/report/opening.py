@@ -3,6 +3,7 @@
 import math
 
 from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.measures.scaling.certainty import without_unusable_intervals
 from analysis.measures.scaling.loss import without_meaningless_parts
 from analysis.prediction.simulate import in_words
 from analysis.report import prediction, small
@@ -29,7 +30,7 @@ def _scaling(context: Context) -> small.Drawing | None:
     ]  # fmt: skip
     curves: dict[str, dict[float, float]] = {}
     ends: dict[str, dict[float, tuple[float, float]]] = {}
-    for row in rows:
+    for row in map(without_unusable_intervals, rows):
         if row.get("world_size") and not math.isnan(number(row, "scaling_efficiency_pct")):
             curve = curves.setdefault(called(row, fields), {})
             if base := row.get("base_world_size"):

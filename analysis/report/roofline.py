@@ -21,6 +21,7 @@ from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, called
 from analysis.results.study import Source
 from profiling.errors import UserError
+from profiling.wording import how_many
 
 TOP = 60  # kernels of the chart: those that take most time
 _SMALLEST, _LARGEST = 6.0, 36.0  # diameter of a kernel's point, in pixels
@@ -99,7 +100,7 @@ def _text(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> 
         f"whole. A kernel left of the ridge ({ridges} FLOP/byte) cannot reach the "
         "peak FLOP rate. Bytes are those of tensors read and written, so kernels with cached data can be "
         "above the roof. The area of a marker is proportional to the kernel's time. Kernels without FLOPs "
-        "are only in the table." + (f" {left_out} shorter kernels are not drawn." if left_out else "")
+        "are only in the table." + (f" {how_many(left_out, 'shorter kernel')} not drawn." if left_out else "")
     )
 
 

@@ -8,7 +8,7 @@ from analysis.display import plots
 from analysis.display.colours import BLACK
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
-from analysis.display.numbers import digits, how_many
+from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
@@ -24,6 +24,7 @@ from analysis.report.sentences import number, ranks_in_words
 from analysis.report.verdict import fastest, has_scaled, unscaled
 from analysis.report.views import as_view, called, facts
 from analysis.results.study import RECORDING, Study
+from profiling.wording import how_many
 
 _LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": BLACK}
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.numbers import how_many, span
+from analysis.display.numbers import span
+from profiling.wording import how_many, noun
 
 # What the opening answers, in this order; a sentence of no question comes last.
 SCALES, LOST, TRY = "How does it scale?", "What is lost, and why?", "What to try?"
@@ -71,7 +72,7 @@ def runs_in_words(rows: Iterable[Mapping[Any, Any]]) -> str:
     if not counts:
         return ""
     least, most = min(counts), max(counts)
-    return f"{span(str(least), str(most))} run{'' if most == 1 else 's'} per configuration"
+    return f"{span(str(least), str(most))} {noun(most, 'run')} per configuration"
 
 
 def ranks_in_words(count: int) -> str:

@@ -5,7 +5,6 @@ from typing import Any
 
 from analysis.display import plots
 from analysis.display.metrics import FIELDS, Metric, Rows, columns
-from analysis.display.numbers import how_many
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
@@ -23,6 +22,7 @@ from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 from profiling.number_ranges import listed
 from profiling.traced_job import TracedJob
+from profiling.wording import how_many
 
 _NO_MODEL = ("communication", "memcpy", "memset", "loader")  # classes of kernels that compute nothing
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
@@ -169,19 +169,21 @@ def opening(context: Context) -> list[Sentence]:
 
 
 def _scales(context: Context) -> list[Sentence]:
-    rows = context.once(_answer).scales
+    found = context.once(_answer)
+    rows = found.scales
     if not rows:
         return []
     most, base = rows[-1], rows[0]
+    whose = f" ({', '.join(row['job'] for row in rows)})" if len(rows) < len(context.traces) else ""
     grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] > 0}
     text = (
-        f"Scaling efficiency on {most['world_size']} ranks: {most['scaling_efficiency_pct']:.0f} %, "
+        f"Scaling efficiency on {most['world_size']} ranks{whose}: {most['scaling_efficiency_pct']:.0f} %, "
         f"relative to {how_many(base['world_size'], 'rank')}"
     )
     if grown:
         name = max(grown, key=lambda one: grown[one])
         text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per step)"
-    return [Sentence(f"{text}. {context.once(_answer).assumed.splitlines()[0]}", "traced-scaling")]
+    return [Sentence(f"{text}. {found.scales_assumed.splitlines()[0]}", "traced-scaling")]
 
 
 def _not_compared(context: Context) -> list[Sentence]:

@@ -15,7 +15,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.display.numbers import how_many
 from analysis.results import load_reference
 from analysis.results.log import Failure, attempted
 from analysis.results.study import Contents, Source, Study
@@ -28,6 +27,7 @@ from profiling.errors import UserError, did_you_mean_file
 from profiling.tables import rank_directory
 from profiling.traced_job import JOB, read_job
 from profiling.traces.conversion import is_unfinished
+from profiling.wording import how_many, which_ranks
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:
@@ -236,10 +236,9 @@ def _note_missing_ranks(contents: Contents, source: Source) -> None:
     there = {path.parent for path in source.tables("kernels") if _has_rows(path)}
     missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
     if there and missing:
-        ranks = ", ".join(str(rank) for rank in missing)
         contents.note(
-            f"no kernels of {'rank' if len(missing) == 1 else 'ranks'} {ranks} (of {source.ranks}): kernel "
-            "results cover the other ranks only",
+            f"no kernels of {which_ranks(missing)} (of {source.ranks}): kernel results cover the other ranks "
+            "only",
             source,
         )
 

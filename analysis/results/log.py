@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from profiling.wording import how_many
+
 FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
 
 
@@ -34,7 +36,7 @@ def in_counts(failures: Sequence[Failure], what: str = "run") -> str:
     counts = Counter(failure.kind for failure in failures)
     (first, *more) = [(count, _IN_WORDS[kind]) for kind, count in counts.items()]
     rest = "".join(f", {count} {word}" for count, word in more)
-    return f"{first[0]} {what}{'' if first[0] == 1 else 's'} {first[1]}{rest}"
+    return f"{how_many(first[0], what)} {first[1]}{rest}"
 
 
 Side = Literal["", "A", "B", "both"]

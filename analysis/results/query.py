@@ -11,6 +11,7 @@ import numpy as np
 
 from analysis.results.study import Source, Study, reading
 from profiling import tables
+from profiling.wording import how_many, verb
 
 
 def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple]:
@@ -76,8 +77,8 @@ def left_out(without: int, batches: int, untimed: int = 0) -> list[str]:
     said = []
     if without:
         said.append(
-            f"{without} of {batches} recorded steps hold no kernel and are left out (recording cut short, "
-            "or different clocks?)"
+            f"{without} of {how_many(batches, 'recorded step')} {verb(without, 'hold')} no kernel: left out "
+            "(recording cut short, or different clocks?)"
         )
     if untimed:
         said.append(f"launches with a missing or negative duration are left out: {untimed}")

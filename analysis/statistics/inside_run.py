@@ -9,6 +9,7 @@ allows, and a series that holds too few independent batches by that gets no inte
 import numpy as np
 
 from analysis.statistics.estimates import LEVEL, Estimate, correlation_time
+from profiling.wording import how_many
 
 # Standard errors by which the neighbours' correlation is taken above its estimate. Fewer, and too many short
 # series of correlated batches get intervals that are too narrow; more, and those of independent batches get
@@ -102,4 +103,4 @@ def _highest_correlation(values: np.ndarray) -> float:
 
 
 def _few(values: np.ndarray) -> str:
-    return f"only {len(values)} steps, too few for their autocorrelation"
+    return f"only {how_many(len(values), 'step')}, too few for the autocorrelation"

@@ -1,4 +1,4 @@
-"""What fits in one device, and what of it in two?"""
+"""What fits in one device, and how is a larger network divided between two?"""
 
 import re
 from pathlib import Path
@@ -18,6 +18,7 @@ from analysis.studies.result import (
     yes_or_no,
 )
 from profiling.tables import PASSES, SPLIT_STEP
+from profiling.wording import how_many, verb
 
 # Of a step (train.studies.attempt); a stage's own are those in which it computes.
 _MIB = 1 << 20
@@ -137,8 +138,8 @@ def why_free(
     less = (others - own) / _MIB
     one_layer = (more_bytes or own / layers) / _MIB
     room = int(row["free_bytes"] / _MIB / one_layer) if one_layer > 0 else 0
-    named = "layer takes" if layers == 1 else "layers take"
-    text = f"its {layers} {named} {digits(own / _MIB)} MiB, input and loss included: room for {room} more"
+    takes = f"its {how_many(layers, 'layer')} {verb(layers, 'take')} {digits(own / _MIB)} MiB"
+    text = f"{takes}, input and loss included: room for {room} more"
     if less > 0 and balance == "time":
         text += f"; {digits(less)} MiB less than on the other, since the split balances time"
     elif less > 0:

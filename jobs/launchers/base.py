@@ -15,6 +15,7 @@ from jobs.run import Run
 from jobs.site import Site
 from profiling.presence import Presence, of_program
 from profiling.tools import why_not_installed, why_not_on_a_cpu, why_not_so_many
+from profiling.wording import how_many
 
 ROOT = Path(__file__).resolve().parents[2]  # where ranks start: relative paths of data are relative to it
 
@@ -149,7 +150,7 @@ def why_node_cannot(
     if gpus and wanted > gpus:
         return f"{wanted} GPUs requested, but {node} has {gpus}"
     if not gpus and ranks > machine.cores:
-        return f"{ranks} ranks requested, but {node} has {machine.cores} CPU cores and no GPU"
+        return f"{ranks} ranks requested, but {node} has {how_many(machine.cores, 'CPU core')} and no GPU"
     return None
 
 

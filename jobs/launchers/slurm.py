@@ -21,6 +21,7 @@ from jobs.launchers.base import (
 from jobs.machine import Machine, this_machine
 from jobs.run import Run
 from jobs.site import Site
+from profiling.wording import how_many
 
 # srun ends the other tasks when the first has ended badly (its own default is to wait for ever).
 _WAIT_S = 30
@@ -110,7 +111,7 @@ class Slurm(OnNodes):
     def _why_no_gpus(self, asked: int) -> str:
         """Why srun would refuse a step with so many GPUs per node; "" if it would not."""
         said, has, file = self.site.gpus_per_node or 0, self.gpus_per_node, self.site.where
-        requested = f"{asked} GPU{'s' if asked > 1 else ''} per node requested"
+        requested = f"{how_many(asked, 'GPU')} per node requested"
         if asked > said:
             return f"{requested}, but the site file {file} says gpus_per_node: {said}"
         if has is None or asked <= has:
@@ -131,13 +132,13 @@ class Slurm(OnNodes):
         if ranks <= self.node_cpus:
             return f"{ranks} ranks per node requested, but {has}: submit with --exclusive"
         if run.device == "cpu" or self.machine.gpus or self.site.gpus_per_node:
-            return f"{ranks} ranks per node requested, but a node has {cpus} CPU{'s' if cpus > 1 else ''}"
+            return f"{ranks} ranks per node requested, but a node has {how_many(cpus, 'CPU')}"
         said = "not set" if self.site.gpus_per_node is None else self.site.gpus_per_node
         says = f"gpus_per_node is {said} in the site file {self.site.where}"
         return (
             f"{ranks} GPUs per node requested, but the nodes have none "
-            f"({says if self.site.file else 'no site file sets gpus_per_node'}), and {cpus} "
-            f"CPU{'s' if cpus > 1 else ''} for as many ranks at most: change gpus_per_node of the sweep"
+            f"({says if self.site.file else 'no site file sets gpus_per_node'}), and {how_many(cpus, 'CPU')} "
+            "for as many ranks at most: change gpus_per_node of the sweep"
         )
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:

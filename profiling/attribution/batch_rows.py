@@ -15,6 +15,7 @@ from profiling.attribution.classes import COMMUNICATION, MEMCPY, MEMSET
 from profiling.attribution.passes import BPROP, FPROP, LOADING, UPDATING
 from profiling.errors import UserError
 from profiling.tables import as_table
+from profiling.wording import how_many, verb
 
 # What the table's metadata say of its batches: see BatchTimes.
 SOURCE, CONFIDENCE = b"source", b"confidence"
@@ -106,9 +107,9 @@ class BatchRows:
         self._say(known, whole)
         slow = _warmup(end - start, whole)
         if slow:
-            those = "step takes" if slow == 1 else f"{slow} steps take"
             self.findings.append(
-                f"its first {those} more than {_SLOW:g} times as long as the others: left out as warmup"
+                f"its first {how_many(slow, 'step')} {verb(slow, 'take')} more than {_SLOW:g} times as long "
+                "as the others: left out as warmup"
             )
             whole[: int(np.argmax(whole)) + slow] = False
         if times.source == PERIOD:
@@ -137,19 +138,19 @@ class BatchRows:
         turns = sum(one.take_turns for one in known)
         if turns:
             self.findings.append(
-                f"forward and backward passes alternate in {turns} of {len(known)} batches (gradient "
-                "accumulation, or a pipeline): these have no stages"
+                f"forward and backward passes alternate in {turns} of {how_many(len(known), 'step')} "
+                "(gradient accumulation, or a pipeline): no stage times there"
             )
         if self.batches.source == WHOLE:
             self.findings.append(
-                "no markers separate its batches (no ProfilerStep, End of Batch or Optimizer.step, and no "
+                "no markers separate its steps (no ProfilerStep, End of Batch or Optimizer.step, and no "
                 "clear period of the kernels): the whole recording counts as one step; --batch-marker "
                 "REGEX selects ranges that are steps"
             )
         if self.batches.source == PERIOD:
             self.findings.append(
                 f"no markers separate its steps: using {PERIOD}; "
-                f"{100 * self.batches.confidence:.1f} % of them recur in the next batch"
+                f"{100 * self.batches.confidence:.1f} % of them recur in the next step"
             )
 
 

@@ -100,7 +100,7 @@ def find_batches(
     marks = find_ranges(names, host, lambda name: name == END_OF_BATCH)
     steps = find_ranges(names, host, lambda name: bool(_STEP.match(name)))
     if len(marks) and (first is not None or not len(steps)):
-        return _ended_by(host["start_ns"][marks], first or 0, END_OF_BATCH)
+        return ended_by(host["start_ns"][marks], first or 0, END_OF_BATCH)
     if len(steps):
         numbers = np.array([int(_STEP.match(names[name])[1]) for name in host["name"][steps]])  # type: ignore[index]
         return _within(host["start_ns"][steps], host["end_ns"][steps], numbers, PROFILER_STEP)
@@ -108,7 +108,7 @@ def find_batches(
     # Another hook's range inside the first (Optimizer.step#SGD.step twice) is the same step.
     outer = updates[~contained(host["start_ns"][updates], host["end_ns"][updates])]
     if len(outer):
-        return _ended_by(host["end_ns"][outer], first or 0, OPTIMIZER_STEP)
+        return ended_by(host["end_ns"][outer], first or 0, OPTIMIZER_STEP)
     recurring = period()
     if recurring is not None:
         edges = recurring.edges_ns
@@ -127,8 +127,14 @@ def _refuse_overlaps(start: np.ndarray, end: np.ndarray, marker: str) -> None:
         )
 
 
-def _ended_by(ends: np.ndarray, first: int, source: str) -> BatchTimes:
-    # ``ends`` rise. A time is of the first batch that ends at or after it; behind the last it is of none.
+def ended_by(ends: np.ndarray, first: int, source: str) -> BatchTimes:
+    """Batches that end at these times: a time is of the first that ends at or after it, or of none.
+
+    Args:
+        ends: in ns, ascending.
+        first: the index of the first batch.
+    """
+
     def batch_of(times: np.ndarray) -> np.ndarray:
         place = np.searchsorted(ends, times, side="left")
         return np.where(place < len(ends), place + first, -1)

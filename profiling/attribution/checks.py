@@ -12,6 +12,7 @@ import numpy as np
 
 from profiling.attribution.events import RANGE, Columns, Trace
 from profiling.tables import MARKS
+from profiling.wording import how_many, noun, verb
 
 _SHOWN = 8
 # What marks a batch once, by our loop and by others'.
@@ -65,8 +66,8 @@ def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> lis
     wrong = int((stage != np.arange(len(stage)) % len(MARKS)).sum())
     if wrong:
         findings.append(
-            f"{wrong} of {len(stage)} stages are out of order within their step: the clock went backwards, "
-            "or several processes wrote the markers"
+            f"{wrong} of {how_many(len(stage), 'stage')} {verb(wrong, 'are')} out of order within the step: "
+            "the clock went backwards, or several processes wrote the markers"
         )
     return findings
 
@@ -81,14 +82,22 @@ def clock_findings(early: int, launched: int, earliest_ns: int) -> list[str]:
     if not early:
         return []
     return [
-        f"{early} of {launched} device activities begin before their launch, by up to "
+        f"{early} of {launched} device activities {verb(early, 'begin')} before the launch, by up to "
         f"{earliest_ns / 1000:g} us: the clock went backwards, or device and host clocks differ"
     ]
 
 
 def _ranks(first: list[int], count: int) -> str:
     shown = ", ".join(map(str, first)) + (f" and {count - len(first)} more" if count > len(first) else "")
-    return f"rank {shown}" if count == 1 else f"ranks {shown}"
+    return f"{noun(count, 'rank')} {shown}"
+
+
+def malformed_finding(events: int) -> str:
+    """That some events cannot be used."""
+    return (
+        f"{how_many(events, 'event')} {verb(events, 'lack')} a required field or {verb(events, 'have')} an "
+        "impossible value: left out"
+    )
 
 
 class Tally:
@@ -119,10 +128,7 @@ class Tally:
         trace, marks, source = self._trace, self._marks, self._source
         texts = list(trace.findings)
         if trace.malformed:
-            texts.append(
-                f"{trace.malformed} events lack a required field or have an impossible value; they are left "
-                "out"
-            )
+            texts.append(malformed_finding(trace.malformed))
         if self._rows and trace.world_size > 1 and not self._collectives:
             where = "on its GPU" if trace.on_device else "among its operators"
             texts.append(
@@ -134,9 +140,10 @@ class Tally:
         names = [trace.names[name] for name in marks["name"][ranges]]
         texts += stage_findings(self._rank, names, marks["start_ns"][ranges])
         if self._launched < self._rows:
+            missing = self._rows - self._launched
             texts.append(
-                f"{self._rows - self._launched} of {self._rows} kernels and copies have no recorded launch "
-                "(launched before the recording began): their operator, stage and step are unknown"
+                f"{missing} of {self._rows} kernels and copies {verb(missing, 'have')} no recorded launch "
+                "(launched before the recording began): operator, stage and step are unknown"
             )
         if self._rows and not source:
             texts.append("no markers separate its steps: no ProfilerStep, End of Batch or Optimizer.step")

@@ -64,7 +64,7 @@ def find_context(events: Events, batches: BatchTimes) -> Context:
     node |= is_operator & (host["forward_thread"] > 0) & ~name_flags(names, _is_generic)[host["name"]]
     sequence = nested.nearest(np.where(is_operator, host["sequence"], -1))
     inside_node = nested.nearest(np.where(node, index, -1)) >= 0
-    forward = nested.nearest(np.where(node, _forward_of(host, node, is_operator), -1))
+    forward = nested.nearest(np.where(node, forward_of(host, node, is_operator), -1))
     layer = nested.nearest(np.where(_is_layer(names, host), host["name"], -1).astype(np.int64))
     layer = np.where((layer < 0) & (forward >= 0), layer[forward], layer)
     direction, guessed = find_directions(names, nested, inside_node, sequence, node)
@@ -107,7 +107,7 @@ def layer_name(name: str) -> str:
     return name.removeprefix(LAYER_PREFIX).removeprefix("nn.Module: ")
 
 
-def _forward_of(host: Columns, node: np.ndarray, is_operator: np.ndarray) -> np.ndarray:
+def forward_of(host: Columns, node: np.ndarray, is_operator: np.ndarray) -> np.ndarray:
     """For each node of the backward graph: the last operator before it with its sequence number; else -1."""
     has = is_operator & (host["sequence"] >= 0)
     pool = np.flatnonzero(has & (node | (host["forward_thread"] <= 0)))
@@ -134,7 +134,7 @@ def backward_of(context: Context, events: np.ndarray) -> np.ndarray:
     is_node = np.arange(len(pool)) < len(nodes)
     sequence = context.sequence[pool]
     order = np.lexsort((is_node, -host["start_ns"][pool], sequence))
-    # As in _forward_of, but that in this order time runs backwards: the node met last is the first one after.
+    # As in forward_of, but that in this order time runs backwards: the node met last is the first one after.
     place = np.where(is_node[order], np.arange(len(order)), -1)
     last = np.maximum.accumulate(place) if len(place) else place
     same = (last >= 0) & (sequence[order[last]] == sequence[order]) & (sequence[order] >= 0)

@@ -31,6 +31,7 @@ from profiling.readers.gpu_records import (
     memory_name,
     triples,
 )
+from profiling.wording import how_many
 
 WHAT, VERSION = "CUPTI records of scaleprof", 1
 _TIMES = ("start", "end")
@@ -257,7 +258,7 @@ class _Reader:
         last = self.last or {}
         dropped, problems = last.get("dropped"), last.get("problems")
         if _is_index(dropped) and dropped:
-            yield f"CUPTI dropped {dropped} records for lack of space"
+            yield f"CUPTI dropped {how_many(dropped, 'record')} for lack of space"
         for problem in problems if isinstance(problems, list) else ():
             yield " ".join(str(problem).split())[:300]
         apart = abs(clocks[-1].shift_ns - clocks[0].shift_ns)

@@ -11,10 +11,12 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from profiling.attribution.checks import malformed_finding
 from profiling.cost.shapes import element_bytes
 from profiling.errors import UserError
 from profiling.readers.csv_blocks import read_lines
 from profiling.tables import as_table
+from profiling.wording import how_many, verb
 
 _ROWS = 1 << 16
 _LATEST_US = 4e15
@@ -65,14 +67,14 @@ class Timeline:
         if self._cut:
             texts.append("its last line is incomplete: Horovod was still writing, or was killed")
         if self.malformed:
-            texts.append(
-                f"{self.malformed} events lack a required field or have an impossible value; they are left "
-                "out"
-            )
+            texts.append(malformed_finding(self.malformed))
         if self.backwards:
-            texts.append(f"{self.backwards} ranges end before they begin: the clock went backwards")
+            texts.append(
+                f"{how_many(self.backwards, 'range')} {verb(self.backwards, 'end')} before the beginning: "
+                "the clock went backwards"
+            )
         if self.unended:
-            texts.append(f"{self.unended} ranges never ended; they are left out")
+            texts.append(f"{how_many(self.unended, 'range')} never ended: left out")
         if not self.collectives:
             texts.append("no collective was completed: one rank, or the timeline was cut short")
         missing = sorted(set(range(max(self.ranks, default=-1) + 1)) - self.ranks)

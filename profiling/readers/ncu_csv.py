@@ -17,6 +17,7 @@ from profiling.readers.chunks import read_head
 from profiling.readers.csv_blocks import Blocks, Row, cells_of
 from profiling.readers.printed import has_decimal_commas, number_and_unit
 from profiling.readers.printed_tables import Activity, Launch, Launches, Metric, Spread
+from profiling.wording import how_many, left_out, verb
 
 _ROWS = 1 << 15
 # What describes the device or the replay, not the launch.
@@ -90,11 +91,11 @@ class Metrics:
             )
         if self.untimed:
             texts.append(
-                f"{self.untimed} launches have no duration: gpu__time_duration.sum (or the section "
-                "SpeedOfLight) was not collected"
+                f"{how_many(self.untimed, 'launch')} {verb(self.untimed, 'have')} no duration: "
+                "gpu__time_duration.sum (or the section SpeedOfLight) was not collected"
             )
         if self.damaged:
-            texts.append(f"{self.damaged} damaged lines are left out")
+            texts.append(left_out(self.damaged, "damaged line"))
         return texts
 
 

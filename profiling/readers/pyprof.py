@@ -24,6 +24,7 @@ from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.readers.origin import UNKNOWN, Origin
 from profiling.tables import CLASSES, DIRECTIONS, as_table
+from profiling.wording import how_many, verb
 
 # The columns that a PyProf table must have; _OPTIONAL ones may be absent.
 NEEDED = frozenset({"Idx", "Direction", "Module", "Op", "Kernel", "Sil(ns)", "FLOPs", "Bytes"})
@@ -237,7 +238,10 @@ def _amount(column: str) -> str:
 def _findings(path: Path, batches: TableBatches, left_out: int) -> list[str]:
     findings = []
     if left_out:
-        findings.append(f"{path.name}: {left_out} rows without an index or a valid duration are left out")
+        findings.append(
+            f"{path.name}: {how_many(left_out, 'row')} without an index or a valid duration "
+            f"{verb(left_out, 'are')} left out"
+        )
     if not batches.forward:
         findings.append(f"{path.name}: no loss kernel found, so its steps cannot be counted")
     elif batches.backward < batches.forward:

@@ -13,6 +13,7 @@ from profiling.readers.csv_blocks import Blocks, Row, cells_of
 from profiling.readers.origin import UNKNOWN, Origin
 from profiling.readers.printed import has_decimal_commas, number_and_unit
 from profiling.readers.printed_tables import Activity, Metric, atomics_table, intervals_table
+from profiling.wording import left_out
 
 # What a row is of, in the order in which it is preferred.
 _KEYS = (
@@ -57,7 +58,7 @@ def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterato
     yield "intervals", intervals_table(report.activities, rank)
     yield "atomics", atomics_table([], report.metrics, rank)
     if blocks.damaged:
-        findings.append(f"{path.name}: {blocks.damaged} damaged lines are left out")
+        findings.append(f"{path.name}: {left_out(blocks.damaged, 'damaged line')}")
     if not report.activities and not report.metrics:
         findings.append(f"{path.name}: the report is empty: VTune collected nothing, or was not finalised")
 

@@ -25,6 +25,7 @@ from profiling.readers.cupti import converted
 from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter
 from profiling.tables import write
 from profiling.tools.base import Profiler
+from profiling.wording import how_many
 
 if TYPE_CHECKING:
     import torch
@@ -204,7 +205,7 @@ class CuptiCapture:
                     self._writer.add(group, _as_said(dict(zip(GROUPS[group], columns, strict=True))))
         except (AttributeError, TypeError, ValueError, OSError) as error:
             # An error would be lost in CUPTI's thread; a full disk must not end the training.
-            self._problems.append(f"{len(records)} records could not be written ({error})")
+            self._problems.append(f"{how_many(len(records), 'record')} could not be written ({error})")
 
     def _clock(self) -> Reading:
         """CUPTI's clock beside the epoch's: the closest of a few readings."""

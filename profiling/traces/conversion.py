@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from profiling.identity import Identity
 from profiling.traces.grouping import Recorded
+from profiling.whole_file import whole_file
 
 _SCRATCH, _RECORD, _BUSY = ".converting-", "outcome.json", "busy"
 _BEAT_S, _LOOK_S = 5.0, 0.5
@@ -104,10 +105,8 @@ def _state(unit: Unit) -> list[tuple[str, int, int]]:
 def keep(unit: Unit, outcome: Outcome, launch: str = "") -> None:
     """Record what became of a unit; its tables are whole."""
     unit.scratch.mkdir(parents=True, exist_ok=True)
-    path = unit.scratch / _RECORD
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(_RECORDS.dump_json(_Record(unit, _state(unit), outcome, launch)))
-    partial.replace(path)
+    with whole_file(unit.scratch / _RECORD) as file:
+        file.write(_RECORDS.dump_json(_Record(unit, _state(unit), outcome, launch)))
 
 
 def kept(unit: Unit, launch: str = "") -> Outcome | None:

@@ -1,7 +1,6 @@
 """How do the recordings of ranks become the folders of their jobs?"""
 
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,16 @@ from profiling.traces.grouping import Recorded, jobs_of, names_of, record_of
 
 @dataclass(frozen=True)
 class Placed:
-    """A job in its folder."""
+    """A job in its folder.
+
+    Attributes:
+        directory: where its tables are.
+        came_from: where its traces lie.
+    """
 
     directory: Path
     job: TracedJob
+    came_from: Path
 
 
 def place_jobs(
@@ -43,7 +48,7 @@ def place_jobs(
         for one in job.ranks:
             one.directory.rename(rank_directory(directory, one.rank))
         write_job(directory, record)
-        placed.append(Placed(directory, record))
+        placed.append(Placed(directory, record, job.ranks[0].root / job.ranks[0].folder))
     return placed
 
 
@@ -57,15 +62,18 @@ def _free(directory: Path, taken: set[Path]) -> Path:
     return free
 
 
-def together(findings: Iterable[str]) -> list[str]:
-    """Findings ``file: sentence``; what is said of several files once, with how many they are."""
+def together(findings: Iterable[str], things: str = "traces") -> list[str]:
+    """Findings ``file: sentence``; what is said of several files once, with how many they are.
+
+    Args:
+        things: what is before the colon, if not the name of a trace.
+    """
     texts: dict[str, list[str]] = {}
     for finding in findings:
         file, _, text = finding.partition(": ")
         texts.setdefault(text or file, []).append(file if text else "")
-    counts = Counter({text: len(files) for text, files in texts.items()})
-    said = []
+    lines = []
     for text, files in texts.items():
-        of = f"{counts[text]} traces" if counts[text] > 1 else files[0]
-        said.append(f"{of}: {text}" if files[0] else text)
-    return said
+        of = f"{len(files)} {things}" if len(files) > 1 else files[0]
+        lines.append(f"{of}: {text}" if files[0] else text)
+    return lines

@@ -39,10 +39,10 @@ class _Rank:
             self.started_ns = min(self.started_ns, begun if begun is not None else _LATEST)
             self.ended_ns = max(self.ended_ns, ended or 0)
         elif table == "batches":
-            said = piece.schema.metadata or {}
+            metadata = piece.schema.metadata or {}
             self.batches = len(piece)
-            self.batches_from = said.get(SOURCE, b"").decode()
-            self.confidence = float(said.get(CONFIDENCE, b"1"))
+            self.batches_from = metadata.get(SOURCE, b"").decode()
+            self.confidence = float(metadata.get(CONFIDENCE, b"1"))
 
 
 def record_ranks(
@@ -69,35 +69,22 @@ def record_ranks(
     known = facts.rank if facts.rank is not None else rank_in(path.relative_to(root))
     origin = Origin(known, world_size=facts.world_size or 1, batches=True, batch_marker=batch_marker)
     ranks: dict[int, _Rank] = {}
-    with ExitStack() as open_writers:
-
-        def rank_of(number: int) -> _Rank:
-            if number not in ranks:
-                writer = open_writers.enter_context(Writer(rank_directory(directory, number)))
-                ranks[number] = _Rank(writer)
-            return ranks[number]
-
+    with ExitStack() as writers:
         for table, piece in tool(name).stream(path, findings, origin):
-            for number, mine in _by_rank(piece):
-                rank_of(number).add(table, mine)
+            for number, rows in _by_rank(piece):
+                if number not in ranks:
+                    writer = Writer(rank_directory(directory, number))
+                    ranks[number] = _Rank(writers.enter_context(writer))
+                ranks[number].add(table, rows)
     return tuple(
         Recorded(
-            source=path.relative_to(root),
-            root=root,
-            tool=name,
-            facts=facts,
-            rank=number,
-            rank_known=known is not None,
-            alone=len(ranks) == 1,
-            directory=rank_directory(directory, number),
-            started_ns=one.started_ns if one.ended_ns else 0,
-            ended_ns=one.ended_ns,
-            batches=one.batches,
-            batches_from=one.batches_from,
-            confidence=one.confidence,
+            source=path.relative_to(root), root=root, tool=name, facts=facts, rank=number,
+            rank_known=known is not None, alone=len(ranks) == 1, directory=one.writer.directory,
+            started_ns=one.started_ns if one.ended_ns else 0, ended_ns=one.ended_ns, batches=one.batches,
+            batches_from=one.batches_from, confidence=one.confidence,
         )
         for number, one in sorted(ranks.items())
-    )
+    )  # fmt: skip
 
 
 def _by_rank(piece: pa.Table) -> Iterator[tuple[int, pa.Table]]:

@@ -4,6 +4,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from profiling.process_facts import has_group
+
 if TYPE_CHECKING:
     import torch
 
@@ -82,12 +84,6 @@ def _class_of(model: "torch.nn.Module") -> str:
     of = type(model)
     names = [base.__name__ for base in of.__bases__]
     return names[-1] if "FSDPModule" in names else of.__name__
-
-
-def has_group() -> bool:
-    """Whether the program has a process group of PyTorch's."""
-    distributed = sys.modules.get("torch.distributed")
-    return bool(distributed and distributed.is_available() and distributed.is_initialized())
 
 
 def _group_size() -> int:

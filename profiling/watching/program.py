@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from profiling.errors import UserError
+from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,23 @@ class Program:
                 _spec_of(self.target)
         elif not Path(self.target).exists():
             raise UserError(f"{self.target} does not exist; give the script of your program, or -m MODULE")
+
+    def run_to_end(self) -> tuple[int, str]:
+        """Run it as ``__main__``, and show what it fails by; its exit code, and why it is not 0."""
+        try:
+            self.run()
+        except SystemExit as left:
+            if left.code is None or isinstance(left.code, int):
+                code = int(left.code or 0)
+                return code, f"the program ended with exit code {code}" if code else ""
+            print(left.code, file=sys.stderr)
+            return EXIT_FAILED, f"the program ended: {left.code}"
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED, "the program was interrupted"
+        except BaseException as error:  # noqa: BLE001 (of the user's program: any)
+            _show(error.with_traceback(_without_ours(error.__traceback__)))
+            return EXIT_FAILED, f"{type(error).__name__}: {error}".removesuffix(": ")
+        return EXIT_DONE, ""
 
     def run(self) -> None:
         """Run it to its end as ``__main__``; what it raises comes through."""
@@ -79,6 +96,23 @@ class Program:
         if spec.origin:
             main.__file__ = sys.argv[0] = spec.origin
         return code
+
+
+def _show(error: BaseException) -> None:
+    """Show a failure as Python would, or the program by a hook of its own, which may fail or exit in turn."""
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit:
+        return  # what was seen of the steps is written all the same
+    except BaseException as own:  # noqa: BLE001 (of the program's hook: any)
+        sys.__excepthook__(type(own), own, own.__traceback__)  # and of the failure that it was to show
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without its outermost frames, which are of this file."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
 
 
 def _spec_of(name: str) -> tuple[importlib.machinery.ModuleSpec, Any]:

@@ -12,6 +12,7 @@ from profiling.markers import hear_program, open_markers
 from profiling.process_facts import process_age_ns
 from profiling.step_clock import open_clock
 from profiling.tools import Capture, switch
+from profiling.watching.cycle import LATE
 from profiling.watching.facts import ModelFacts, facts_of
 from profiling.watching.hooks import Hooks
 from profiling.watching.segments import (
@@ -25,6 +26,7 @@ from profiling.watching.segments import (
     Recorder,
 )
 from profiling.watching.steps import BY_OPTIMIZER, Ends, Steps, steps_of
+from profiling.wording import how_many, verb
 
 # In its first steps a program may still put DDP or the like around its model.
 _STEPS_OF_FACTS = 4
@@ -246,8 +248,10 @@ def findings_of(watch: Watch, steps: Steps) -> list[str]:
     elif len(seen.optimizers) > 1:
         names = ", ".join(dict.fromkeys(seen.optimizers))
         phases = f" of each of {steps.phases} phases" if steps.phases > 1 else ""
+        late = f", leaving out {steps.late} that first stepped after {LATE} steps" if steps.late else ""
         findings.append(
-            f"{len(seen.optimizers)} optimizers ({names}): a step ends with the one that steps last{phases}"
+            f"{len(seen.optimizers)} optimizers ({names}): a step ends with the one that steps last"
+            f"{phases}{late}"
         )
     if (models := hooks.modules.trained) > 1:
         findings.append(f"{models} models are trained: model and parameters are of the largest")
@@ -255,7 +259,10 @@ def findings_of(watch: Watch, steps: Steps) -> list[str]:
         findings.append(f"{wanted.per_step} optimizer steps make one step (--steps-per-batch)")
     findings += _of_passes(steps)
     if seen.skipped:
-        findings.append(f"{seen.skipped} updates were skipped by the gradient scaler; they count as steps")
+        findings.append(
+            f"{how_many(seen.skipped, 'update')} {verb(seen.skipped, 'were')} skipped by the gradient "
+            "scaler; skipped updates count as steps"
+        )
     if not seen.loaders:
         findings.append("no PyTorch data loader: load is 0; its time is in the end of the step before")
     if not wanted.samples and (steps.samples == UNKNOWN).any():
@@ -288,6 +295,8 @@ def _of_passes(steps: Steps) -> list[str]:
         findings.append(f"{usual} backward passes per step (gradient accumulation, or several losses)")
     more = sum(times for passes, times in counts.items() if passes > usual)
     if usual and more:
-        findings.append(f"{more} of {len(steps)} steps have more backward passes than the usual {usual}: "
-                        "were updates skipped?")  # fmt: skip
+        findings.append(
+            f"{more} of {how_many(len(steps), 'step')} {verb(more, 'have')} more backward passes than the "
+            f"usual {usual}: were updates skipped?"
+        )
     return findings

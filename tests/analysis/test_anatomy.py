@@ -88,7 +88,7 @@ def test_tables_from_before_launches_were_recorded_are_read_and_it_is_said(tmp_p
     ran = run("analysis.anatomy", tmp_path, "--format", "json", "--by", "rank")
     first, second = ran.json
     assert first["idle_host_bound_ms"] > 0 and second["idle_host_bound_ms"] is None
-    assert "missing on 1 of 2 ranks: their idle time is not split" in ran.err
+    assert "missing on 1 of 2 ranks: idle time there is not split" in ran.err
     assert run("analysis.anatomy", tmp_path, "--format", "json").json[0]["idle_host_bound_ms"] is None
 
 

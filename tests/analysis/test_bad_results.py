@@ -270,7 +270,7 @@ def test_ranks_that_are_missing_are_named(
 @pytest.mark.parametrize(
     ("report", "says"),
     [
-        ({"batches_done": 39}, "did 39 of 40 batches"),
+        ({"batches_done": 39}, "did 39 of 40 steps"),
         ({"losses_finite": False}, "had a loss that is not finite"),
         ({"world_size": 3}, "saw 3 ranks, not 2"),
     ],
@@ -430,6 +430,6 @@ def test_stages_longer_than_their_batch_are_said_and_no_time_is_below_0(tmp_path
     write_sweep_record(tmp_path)
     multiply(broken, "forward_ns", 5.0)
     ran = run("analysis.batches", tmp_path, "--format", "csv")
-    assert ran.code == 0 and "80 of 80 steps of its ranks are shorter than the sum of their stages" in ran.err
+    assert ran.code == 0 and "80 of 80 steps of its ranks are shorter than the sum of the stages" in ran.err
     rows = run("analysis.anatomy", tmp_path, "--by", "stage", "--format", "json").json
     assert min(value for row in rows for value in row.values() if isinstance(value, float)) >= 0

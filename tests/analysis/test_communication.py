@@ -154,7 +154,9 @@ def test_a_missing_bandwidth_has_its_reason_below_the_table(tmp_path):
     write_sweep(tmp_path / "measured", runs)
     assert "(-)" not in run("analysis.communication", tmp_path / "measured").out
     write_sweep(tmp_path / "unmeasured", runs, calibration=False)
-    said = "No % of measured (-): no allreduce of as many ranks was measured at the start of the sweep"
+    said = (
+        "No % of measured (-): this needs an allreduce of as many ranks, measured on one node at the start of"
+    )
     assert said in " ".join(run("analysis.communication", tmp_path / "unmeasured").out.split())
     (section,) = (one for one in build(load(tmp_path / "unmeasured")).sections if one.id == "communication")
     assert said in section.tables[0].note

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 import scipy
 
+from analysis.measures.scaling.compare_rows import CALLS, Values
+from analysis.measures.scaling.compare_rows import rows as compared_rows
+from analysis.measures.scaling.compared import values_of
+from analysis.results.load import load
 from analysis.statistics.two_samples import (
     difference,
     least_p_value,
@@ -102,6 +106,29 @@ def test_kernels_of_profiled_runs_are_compared(tmp_path):
         write(tmp_path / name, 100.0, repetitions=5, runs=[run_of(profile="torch")], kernel_ms=kernel_ms)
     found = rows(run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv"))
     assert float(found["conv_fprop (fprop)"]["effect_pct"]) == pytest.approx(10, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),  # ms and calls per step of each side
+    [((10, 100), (20, 200), "more calls"), ((20, 200), (10, 100), "fewer calls"),
+     ((10, 100), (20, 100), "slower"), ((20, 100), (10, 100), "faster"), ((10, 100), (20, 110), "slower"),
+     ((10, 100), (10, 200), "no difference")],
+)  # fmt: skip
+def test_a_kernel_that_is_called_more_often_is_not_slower(a, b, verdict):
+    def values(ms: float, calls: float) -> Values:
+        times = [ms + 0.01 * number for number in range(6)]
+        return {((), "kernels", "conv"): times, ((), CALLS, "conv"): [calls] * 6}
+
+    (row,) = compared_rows(values(*a), values(*b))
+    assert (row["family"], row["figure"], row["verdict"]) == ("kernels", "conv", verdict)
+
+
+def test_calls_of_kernels_are_read_from_runs(before):
+    values = values_of(load(before))
+    assert not [key for key in values if key[1] == CALLS]
+    write(before, 100.0, repetitions=2, runs=[run_of(profile="torch")])
+    calls = {figure: of for (_, family, figure), of in values_of(load(before)).items() if family == CALLS}
+    assert calls["conv_fprop (fprop)"] == [1.0, 1.0]
 
 
 def test_configurations_in_other_precision_are_compared_across_it(before, tmp_path):

@@ -387,7 +387,7 @@ def test_of_many_ranks_those_are_looked_at_that_the_path_leads_through(tmp_path,
     for most in (12, 3):
         monkeypatch.setattr(paths, "MOST_RANKS", most)
         few = found()
-        assert f"searched for on {most} of 24 ranks" in few.unknown[0]
+        assert f"uses {most} of 24 ranks" in few.unknown[0]
         assert len(few.steps) == len(whole.steps)
     monkeypatch.setattr(paths, "MOST_RANKS", 12)
     for one, other in zip(whole.steps, found().steps, strict=True):

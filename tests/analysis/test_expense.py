@@ -79,7 +79,7 @@ def test_a_rank_has_a_row(sweep):
 
 def test_the_table_says_node_hours_by_state(sweep):
     ran = run("analysis.expense", sweep)
-    assert "Node-hours: 4.25, of which 4 for 3 runs used and 0.25 for 1 failed runs" in ran.out
+    assert "Node-hours: 4.25, of which 4 for 3 used runs and 0.25 for 1 failed run" in ran.out
     assert ran.code == 1  # a point failed
     assert json.loads(run("analysis.expense", sweep, "--format", "json").out)[1]["memory_rank"] == 3
     assert len(run("analysis.expense", sweep, "--by", "rank", "--format", "csv").csv) == 4

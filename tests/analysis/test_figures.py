@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from defusedxml.ElementTree import parse
 
+from analysis.display import images
 from analysis.display.encoding import encode_lines
 from analysis.display.images import Order, draw
 from analysis.display.lines import EFFICIENCY, lines
@@ -21,6 +22,7 @@ from analysis.report.build import build
 from analysis.report.figures import Figure, caption, figures_of, points, write_figures
 from analysis.report.render import Chart, Page, Section, render
 from analysis.results.load import load
+from profiling.errors import UserError
 from tests.analysis.commands import Ran, one_line_error, run
 from tests.analysis.synthetic import run_of, write_sweep
 
@@ -102,6 +104,20 @@ def test_without_a_browser_captions_and_data_are_written_and_one_line_says_what_
     assert (folder.parent / "report.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(TimeoutError(), "no answer in 300 s"), (OSError("no room\nleft"), "no room"), (OSError(), "OSError")],
+)
+def test_a_browser_that_fails_is_one_line(monkeypatch, error, said):
+    async def fail(*_):
+        raise error
+
+    monkeypatch.setattr(images, "_draw", fail)
+    with pytest.raises(UserError) as raised:
+        images.draw(Path("report.html"), [], "svg", 1.0)
+    assert str(raised.value) == f"Chromium drew no figure: {said}"
+
+
 def test_the_data_are_the_figures_of_the_command_that_computes_them(no_browser, sweep):
     _, folder = no_browser
     wanted = {
@@ -151,7 +167,7 @@ def test_files_are_not_replaced_without_being_asked(sweep, tmp_path):
 
 @pytest.mark.parametrize("words", [("--overwrite",), ("--figure-format", "png")])
 def test_what_is_said_of_figures_needs_some(sweep, words):
-    assert "use them with --figures" in one_line_error(run(REPORT, sweep, *words))
+    assert "need --figures" in one_line_error(run(REPORT, sweep, *words))
 
 
 def test_a_file_is_no_folder_of_figures(sweep, tmp_path):

@@ -168,7 +168,7 @@ def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
     assert low < planted.mean() < high and 4 * error < high - low < 14 * error
     assert still["ms_per_batch_low"] == still["ms_per_batch_high"] == 15
     said = " ".join(run(MODULE, timed).out.split())
-    assert "Times: one run on 1 rank, steps 20 to 39 of 40; the 20 before are warmup." in said
+    assert "Times: one run on 1 rank, steps 20 to 39 of 40; 20 steps before as warmup." in said
     assert "over these steps" in said
 
 

@@ -299,7 +299,9 @@ def test_groups_of_kernels_are_counted_as_what_they_are(planted: Path) -> None:
     assert "classes" in header and "kernels" not in header
     assert "of these two runs" in said
     assert "more kernels: use" in run("analysis.kernels", *run_paths(planted), "--top", "1").out
-    assert kernel_difference.groups_in_words(["class", "direction"]) == "groups"
+    one_less = run("analysis.kernels", *run_paths(planted), "--by", "class", "--top", "4").out
+    assert "(1 more class: use --top N)" in one_less
+    assert kernel_difference.group_in_words(["class", "direction"]) == "group"
 
 
 def test_a_difference_that_is_printed_as_0_is_none() -> None:

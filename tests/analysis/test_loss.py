@@ -228,6 +228,8 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     assert part.caption.count("Parts not available") == 1
     assert "profiled steps took 5.00 times as long as unprofiled ones" in part.caption
     assert other_steps(row | {"perturbation": 1.4}) == "" != other_steps(row | {"perturbation": 0.7})
+    little = row | {"perturbation": 1.2, "loss_pct": 1.0, "loss_unattributed_pct": 4.9}
+    assert without_meaningless_parts(little) == little  # identical runs differ by as much
     disagreeing = without_meaningless_parts(row | {"perturbation": 1.2})
     assert disagreeing["loss_note"].startswith("profiled and unprofiled runs disagree by more than half")
     summary = " ".join(one.text for one in build(load(tmp_path)).summary)

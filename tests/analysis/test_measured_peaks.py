@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.kernels.measured_peaks import exceeded
+from analysis.measures.kernels.measured_peaks import exceeded, too_low
+from analysis.measures.kernels.roofline import COMPUTE
 from analysis.report.base import Context
 from analysis.report.roofline import ROOFLINE
 from analysis.results.load import load
@@ -74,6 +75,12 @@ def test_a_kernel_above_a_measured_peak_is_named_with_what_measures_it_again(mea
     assert "reaches 113 %" in run("analysis.kernels", path).out
     section = ROOFLINE.section(Context(load(path)))
     assert section is not None and [note for note in section.notes if "reaches 113 %" in note]
+
+
+def test_peaks_of_single_ranks_are_measured_again_without_torchrun(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()], repetitions={"none": 1})
+    said = too_low(load(tmp_path), COMPUTE, "1 configuration reaches up to 113 %")
+    assert ": python -m train.calibrate --device=auto " in said
 
 
 def test_a_kernel_of_no_weight_judges_no_peak_and_small_tensors_no_bandwidth(measured) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.prediction.configurations import configurations
 from analysis.report.build import build
 from analysis.results.load import load, load_named
 from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
@@ -76,7 +77,7 @@ def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_pat
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)
     assert (
-        "2 ranks are not compared with 1: the commands differ (train.py --out 1 | train.py --out 2). To "
+        "2 ranks not compared with 1: the commands differ (train.py --out 1 | train.py --out 2). To "
         "compare them: analysis.scaled 1=DIR 2=DIR" in done.err
     )
     table = run("analysis.scaled", tmp_path).out
@@ -130,7 +131,7 @@ def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("lacking", "efficiencies", "said"),
     [
-        (4, [100, pytest.approx(96, abs=1), None], "1 of 3 configurations have no images/s and no scaling "
+        (4, [100, pytest.approx(96, abs=1), None], "1 of 3 configurations has no images/s and no scaling "
          "efficiency: samples"),
         (1, [None, None, None], "efficiency (2 more no scaling efficiency): samples"),
     ],
@@ -144,7 +145,11 @@ def test_where_samples_of_some_runs_are_unknown_the_others_are_reported(
     done = run("analysis.scaled", tmp_path, "--scaling", "weak", "--format", "json")
     assert [row["scaling_efficiency_pct"] for row in done.json] == efficiencies
     assert said in done.err
-    page = build(load(tmp_path))
+    study = load(tmp_path)
+    assert {point.world_size for one in configurations(study) for point in one.points} == {1, 2, 4} - {
+        lacking
+    }
+    page = build(study)
     texts = [*(sentence.text for sentence in page.summary), *(section.finding for section in page.sections)]
     assert not [text for text in texts if "nan" in text.split()]
     assert ("How does it scale?" in page.drawings) is (lacking == 4)
@@ -170,3 +175,5 @@ def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(fold
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)
     assert f"neither weak nor strong scaling, per-rank batch {batch // 2} and {batch}" in done.err
+    table = run("analysis.scaled", f"1={folders[1]}", f"2={tmp_path / '2'}").out
+    assert "no configuration has a baseline of fewer ranks" in table and "Weak scaling" not in table

@@ -323,8 +323,7 @@ def test_zero_has_no_sign() -> None:
     assert [numbers.signed(3)(value) for value in (-0.0004, 0.0, 0.0006)] == ["0.000", "0.000", "+0.001"]
 
 
-def test_one_is_singular_and_two_equal_ends_are_one() -> None:
-    assert [numbers.how_many(count, "run") for count in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+def test_two_equal_ends_are_one() -> None:
     assert numbers.span("14.7", "14.7") == "14.7" and numbers.span("14.7", "15") == "14.7 to 15"
 
 

@@ -157,7 +157,7 @@ def test_a_group_of_several_world_sizes_says_so_and_counts_all_its_runs(tmp_path
     write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2, 4)], repetitions={"none": 3})
     ran = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json")
     assert ran.json[0]["repetitions"] == 9
-    assert "1 of 1 rows mix world sizes (grad fp32: 1, 2, 4 ranks)" in ran.err
+    assert "1 of 1 row mixes world sizes (grad fp32: 1, 2, 4 ranks)" in ran.err
     assert "mix world sizes" not in run("analysis.scaled", tmp_path, "--group-by", "grad,world_size").out
 
 
@@ -217,6 +217,17 @@ def test_runs_that_differ_much_are_said_to(tmp_path: Path) -> None:
     assert "was the machine busy" in run("analysis.scaled", tmp_path).out
     write_sweep(tmp_path / "quiet", runs, Truth(run_noise_ms=1.0))
     assert "busy" not in run("analysis.scaled", tmp_path / "quiet").out
+
+
+def test_how_far_apart_the_runs_of_a_configuration_are_is_said(tmp_path: Path) -> None:
+    for repetition, batch_ms in enumerate((100.0, 620.0, 200.0)):
+        write_run(tmp_path, run_of(), Truth(batch_ms={1: batch_ms}, noise_ms=0.0), repetition)
+    study = load(tmp_path)
+    points_of(study)
+    (note,) = [note for note in study.notes() if "differ by more than 10 %" in note]
+    assert (
+        "in 1 of 1 configurations, most in 1 node x 1 GPU, fp32 gradients (by a factor of up to 6.2)" in note
+    )
 
 
 def test_rows_begin_with_the_precision_that_the_base_has(tmp_path: Path) -> None:
@@ -309,7 +320,9 @@ def test_more_than_ideal_scaling_is_the_base_points_slowness(tmp_path: Path) -> 
         tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(batch_ms={1: 100.0, 2: 80.0})
     )
     said = " ".join(run("analysis.scaled", tmp_path).out.split())
-    assert "1 of 2 configurations scale better than ideal (up to 125 %): the baseline ran more slowly" in said
+    assert (
+        "1 of 2 configurations scales better than ideal (up to 125 %): the baseline ran more slowly" in said
+    )
     write_sweep(tmp_path / "less", [run_of(gpus_per_node=size) for size in (1, 2)])
     assert "better than ideal" not in run("analysis.scaled", tmp_path / "less").out
 

@@ -223,14 +223,7 @@ def test_the_benchmark_shows_a_prediction_without_an_upper_limit():
     row = {"rate": "50mbit", "grad": "fp32", "what_if": "", "method": "curve", "images_per_s": 8.0,
            "images_per_s_low": 3.0, "images_per_s_high": None, "fit_error_pct": None, "beta_gb_per_s": None,
            "measured_runs": [7.9], "measured_images_per_s": 7.9, "error_pct": 1.3}  # fmt: skip
-    report = {
-        "machine": {},
-        "load_before": 0.1,
-        "batches": 16,
-        "repetitions": 1,
-        "command": "",
-        "of_network": [],
-    }
+    report = {"machine": {}, "batches": 16, "repetitions": 1, "command": "", "of_network": []}
     said = benchmark.as_markdown(report | {"rows": [row, row | {"images_per_s_high": 9.0}]})
     assert "| 8.0 (3.0 or more) |" in said and "| 8.0 (3.0 to 9.0) |" in said
 

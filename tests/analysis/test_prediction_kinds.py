@@ -142,7 +142,7 @@ def test_a_rank_that_is_always_late_is_one_of_however_many():
         assert row["scaling_efficiency_pct"] < 85
         # That 2 ranks had none of it is no error that grows.
         assert row["batch_ms_high"] < 1.1 * row["batch_ms_low"]
-    assert any("is a straggler (analysis.stragglers)" in one for one in said)
+    assert any("1 straggler among" in one for one in said)
     # The point where it was new was missed, and the table says so.
     missed = next(row for row in tested if (row["method"], row["ranks"]) == (SIMULATION, 4))
     assert missed["error_pct"] > 10

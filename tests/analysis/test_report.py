@@ -184,7 +184,15 @@ def test_one_run_without_a_profiler(tmp_path):
     write_sweep(tmp_path, [run_of()])
     found = sections(tmp_path)
     assert "Only one world size" in found["scaling"].text and len(found["scaling"].charts) == 1
-    assert "No kernel data" in found["kernels"].text
+    assert found["kernels"].text == "No kernel data: no run was profiled (profile: torch)."
+
+
+def test_a_profiled_run_without_kernels_is_not_one_that_was_not_profiled(tmp_path):
+    write_sweep(tmp_path, [run_of(), run_of(profile="torch")])
+    for table in tmp_path.glob("run_*_torch_*/rank_*/kernels.parquet"):
+        table.unlink()
+    text = sections(tmp_path)["kernels"].text
+    assert text == "No kernel data: the profiled runs hold no kernels (profile: torch)."
 
 
 def test_runs_without_gpus_have_ranks_in_filters_and_questions(tmp_path, planted):
@@ -334,6 +342,7 @@ def test_json_in_a_script_cannot_end_it():
     text = script_json({"name": "</script><!-- &"})
     assert "<" not in text and ">" not in text and "&" not in text
     assert json.loads(text) == {"name": "</script><!-- &"}
+    assert script_json([1234.56789, float("inf"), 2]) == "[1234.568,null,2]"
 
 
 def test_cells_sort_by_their_figures_and_headings_say_what_they_mean():

@@ -312,6 +312,28 @@ def test_a_filter_forms_the_means_again(many_seen):
     assert titles == ["Throughput", "Scaling efficiency"]  # neither says that it is not filtered
 
 
+def test_error_bars_are_those_of_what_a_filter_leaves(closed):
+    totals, alone, nothing, bars = closed.page.evaluate(
+        """() => {
+          const of = [["a", 10], ["a", 12], ["b", 14]];
+          const members = of.map(([level, y]) => ({facts: {level}, x: [1], y: [y]}));
+          const error_y = {array: [2], arrayminus: [2]};
+          const total = (filters) => {
+            const left = summarised({x: [1], y: [12], error_y, meta: {members}}, filters);
+            return left && [left.y, left.error_y?.array, left.error_y?.arrayminus];
+          };
+          const error_x = {array: [0.1, 0.2], arrayminus: [0.3, 0.4]};
+          const customdata = [{level: "a"}, {level: "b"}];
+          const left = picked({x: [5, 6], y: ["p", "q"], customdata, error_x}, {level: "b"});
+          return [total({level: "a"}), total({level: "b"}), total({level: "c"}),
+                  [left.x, left.y, left.error_x.array, left.error_x.arrayminus]];
+        }"""
+    )
+    assert totals == [[11], [1], [1]]
+    assert alone == [[14], None, None] and nothing is None  # of one configuration nothing spreads
+    assert bars == [[6], ["q"], [0.2], [0.4]]
+
+
 # --- the way through the page ---------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,11 +12,12 @@ from analysis.measures.scaling.compared import compared
 from analysis.report import changed_configurations, changed_steps
 from analysis.report.base import Context
 from analysis.report.build import SECTIONS
-from analysis.report.compared import build, names_of
+from analysis.report.compared import build, names_of, verdict
 from analysis.report.figures import caption, figures_of
 from analysis.report.render import Page, Section, render
 from analysis.report.sides import Sides
 from analysis.results.load import load
+from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
 from tests.analysis.test_report_browser import Watched, assert_fits, violations
@@ -194,6 +196,41 @@ def test_worse_mixed_no_difference_and_too_few_runs_are_said(tmp_path, factors, 
     assert few == (repetitions < 3)
     # Neither side was profiled, which its sections say.
     assert section(page, "changed-parts").text.startswith("Not available")
+
+
+@pytest.mark.parametrize(
+    ("of_whole", "said"),
+    [("slower", "Worse: a step of B (b) takes 2.0 % more time"), ("faster", "Better: a step of B (b) takes")],
+)
+def test_a_change_of_all_names_the_ends_of_changes_of_opposite_sign(of_whole, said):
+    def row(family: str, effect_pct: float, verdict: str) -> dict:
+        effect = dict.fromkeys(("effect_pct_low", "effect_pct_high"), math.nan) | {"effect_pct": effect_pct}
+        return {"family": family, "verdict": verdict, **effect}
+
+    whole = row("combined", 2.0 if of_whole == "slower" else -2.0, of_whole)
+    rows = [row("batch", 5.0, "no difference"), row("batch", -1.0, "no difference"), whole]
+    text = verdict(rows, SimpleNamespace(names=("A: a", "B: b")))
+    assert text.startswith(said)
+    assert text.endswith("over all 2 configurations (from -1.0 % to +5.0 % by configuration).")
+
+
+def test_of_profiled_runs_alone_the_kernels_are_compared_and_no_step_is(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    for folder, kernel_ms in ((a, 60.0), (b, 48.0)):
+        write_sweep(folder, [run_of(profile="torch", batches=20)], Truth(kernel_ms=kernel_ms))
+    sides = Sides(Context(load(a)), Context(load(b)), names_of(a, b), compared(load(a), load(b)))
+    with pytest.raises(UserError, match="neither side has unprofiled runs"):
+        changed_configurations.changes(sides)
+    assert changed_steps.kernels(sides).finding.startswith("Largest change: conv_")
+
+
+def test_of_many_changes_the_chart_has_those_that_are_largest_either_way():
+    ends = {"effect_pct_low": math.nan, "effect_pct_high": math.nan, "judged": "too few runs", "facts": {}}
+    rows = [{"configuration": f"of {place}", "effect_pct": float(place - 30), **ends} for place in range(60)]
+    chart = changed_configurations.change_chart(rows)
+    (bars,) = chart.figure["data"]
+    assert sorted(bars["x"]) == [*range(-30, -10), *range(10, 30)]
+    assert chart.caption.endswith("Of 60 configurations the 20 that became fastest and the 20 slowest.")
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from analysis.measures.scaling.certainty import (
 )
 from analysis.published import by_method
 from analysis.report.build import build, opening
+from analysis.report.sentences import SCALES
 from analysis.results.load import load
 from analysis.statistics import estimates
 from profiling import tables
@@ -185,7 +186,7 @@ def test_the_kind_of_scaling_is_that_of_most_comparisons_and_said(tmp_path: Path
     # 4 ranks x 16 and 2 x 32 have a base of the same global batch, 2 x 64 one of the same batch a GPU.
     assert (
         "efficiencies are of strong scaling: 2 of 4 configurations have a baseline of fewer ranks with the "
-        "same global batch size; 1 have one with the same per-GPU batch size (analysis.scaled --scaling weak)"
+        "same global batch size; 1 with the same per-GPU batch size (analysis.scaled --scaling weak)"
     ) in chosen.err
     assert {row["scaling"] for row in chosen.csv} == {"strong"}
     page = build(load(tmp_path / "strong"))
@@ -293,7 +294,9 @@ def test_an_interval_that_says_nothing_is_not_shown_and_data_keep_it(tmp_path: P
     assert float(row["batch_ms_high"]) > 10 * float(row["batch_ms"])
     out = run("analysis.scaled", tmp_path).out
     assert "[?]: no usable interval (2 runs)." in out and row["batch_ms_high"].split(".")[0] not in out
-    sections = {one.id: one for one in build(load(tmp_path)).sections}
+    page = build(load(tmp_path))
+    assert 'class="interval"' not in page.drawings[SCALES].svg
+    sections = {one.id: one for one in page.sections}
     table, *_ = sections["table"].tables
     open_ones = [cell.text for cell in table.rows[1].cells if cell.text.endswith(" [?]")]
     assert len(open_ones) == 2 and all(text in out for text in open_ones)  # the step and its efficiency

@@ -61,7 +61,7 @@ def test_an_interval_lies_within_the_values_and_in_order(series: np.ndarray) -> 
     estimate = inside_run.of_median(series)
     assert estimate.value == np.median(series)
     if np.isnan(estimate.low):
-        assert "too few for their autocorrelation" in estimate.note
+        assert "too few for the autocorrelation" in estimate.note
     else:
         assert series.min() <= estimate.low <= estimate.value <= estimate.high <= series.max()
 

@@ -100,7 +100,7 @@ def test_runs_that_do_not_say_their_nodes_are_left_out_with_a_note(tmp_path: Pat
         ran = run(f"analysis.{command}", path, *more, "--format", "csv")
         assert ran.code == 0, ran.err
         assert {row["nodes"] for row in ran.csv} == {"1"}
-        assert "6 runs lack nodes" in ran.err
+        assert "6 runs are left out: nodes, gpus_per_node or batch missing" in ran.err
 
 
 def test_runs_under_two_profilers_are_not_mixed(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_pyprof_tables_that_tau_timed_have_the_published_scaled_efficiency(tmp_p
     moved = (5 + 3) * 3e6 + 2 * 2 * 2e6 + 5e3
     assert float(row["flops_efficiency_of_batch_pct"]) == pytest.approx(100 * flops / (25 * 0.48) / 4.29e12)
     assert float(row["bandwidth_efficiency_of_batch_pct"]) == pytest.approx(100 * moved / (25 * 0.48) / 288e9)
-    assert "efficiencies of 1 PyProf tables need a step duration" in ran.err
+    assert "efficiencies of 1 PyProf table need a step duration" in ran.err
     assert "of the first table would change places" in ran.err
     assert len(published(tmp_path, "--group-by", "nodes").csv) == 1
     shown = run("analysis.scaled", tmp_path, "--method", "published").out

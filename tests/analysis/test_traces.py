@@ -27,6 +27,7 @@ from profiling.errors import UserError
 from profiling.traced_job import JOB, read_job
 from tests.analysis.commands import one_line_error
 from tests.analysis.commands import run as run_module
+from tests.analysis.synthetic import run_of, write_sweep
 from tests.profiling.traced_jobs import DEVICE, Planted, trace_of, write_job
 
 MS = 1000.0
@@ -188,6 +189,13 @@ def test_folders_without_their_ranks_are_one_clear_line(scaled):
         load_named([f"1={paths[1].parent}", f"2={paths[2]}"])
 
 
+def test_traces_beside_runs_are_one_clear_line(scaled, tmp_path):
+    _, paths = scaled
+    write_sweep(tmp_path / "one", [run_of()], repetitions={"none": 1})
+    with pytest.raises(UserError, match="holds traces, the folders before it runs"):
+        load_named([f"1={tmp_path / 'one'}", f"2={paths[2]}"])
+
+
 def test_other_ranks_than_the_traces_say_are_one_clear_line(scaled):
     _, paths = scaled
     with pytest.raises(UserError, match="its traces say that the job has 4 ranks"):
@@ -242,6 +250,16 @@ def test_a_page_of_several_jobs_tells_them_apart(scaled):
     page = render(build(load(paths[4].parent)))
     assert all(f"job{ranks}" in page for ranks in (1, 2, 4))
     assert "Largest growth" in page
+    first, *_ = opening(load(paths[4].parent))
+    assert first.text.startswith("Scaling efficiency on 4 ranks (job2, job4): ")
+
+
+def test_all_jobs_of_one_program_need_no_names(tmp_path):
+    folder = job(tmp_path, Planted(ranks=2, batches=6), "two").parent
+    job(tmp_path, Planted(ranks=4, batches=6), "four")
+    first, *_ = opening(load(folder))
+    assert first.text.startswith("Scaling efficiency on 4 ranks: ")
+    assert first.text.count("Traces hold no batch size") == 1
 
 
 # --- bad input ----------------------------------------------------------------------------------------
@@ -331,7 +349,7 @@ def test_traces_without_a_kernel_say_so_and_speak_of_no_profile(tmp_path):
     folder = job(tmp_path, Planted(ranks=1, batches=4))
     (folder / "rank_0000" / "kernels.parquet").unlink()
     (kernels_section,) = [one for one in build(load(folder)).sections if one.id == "kernels"]
-    assert kernels_section.finding == "No kernel data: the traces hold no kernel."
+    assert kernels_section.finding == "No kernel data: the traces hold no kernels."
 
 
 # --- two jobs, and raw traces ---------------------------------------------------------------------------

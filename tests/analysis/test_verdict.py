@@ -177,6 +177,13 @@ def test_parts_that_miss_the_loss_tell_no_cause(parts):
     assert f"runs disagree by {abs(LOST_PCT - parts):.0f}" in said
 
 
+@pytest.mark.parametrize(("ratio", "told"), [(1.2, True), (0.7, False), (2.0, False)])
+def test_parts_of_other_steps_tell_no_cause_though_they_sum_to_the_loss(ratio, told):
+    said = text(BASE, point(4, 160.0, **lost(LOST_PCT, compute=LOST_PCT), perturbation=ratio))
+    assert ("Largest cause" in said) is told
+    assert ("Do not use their parts: profiled steps took" in said) is not told
+
+
 def test_without_profiled_runs_the_wait_for_data_is_known():
     row = point(4, 160.0, load_ms=60.0, backward_ms=60.0)
     said = text(BASE, row)

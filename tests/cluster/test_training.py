@@ -18,7 +18,8 @@ from jobs.flags import to_flags
 from jobs.run import make_run
 from jobs.run_id import parse_id
 from jobs.store import Manifest
-from jobs.sweep_file import expand, read_sweep
+from jobs.sweep_file import read_sweep
+from jobs.sweep_runs import expand
 from tests.analysis.commands import run as run_analysis
 from tests.cluster.virtual import FOREGROUND, ROOT, Cluster
 from tests.ended_runs import ended_runs

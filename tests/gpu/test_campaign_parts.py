@@ -15,7 +15,8 @@ from benchmarks.gpu import DONE, GRACE_S, PARTS, SO_FAR
 from benchmarks.gpu_part import ON_CPU, ON_GPU, OUT_OF_TIME, Part, command, that_fits
 from benchmarks.perturbation import OutOfTime, steps_ms
 from jobs.run import make_run
-from jobs.sweep_file import expand, read_sweep
+from jobs.sweep_file import read_sweep
+from jobs.sweep_runs import expand
 from profiling.errors import UserError
 
 CPU = torch.device("cpu")

@@ -16,7 +16,8 @@ from jobs.progress import describe, last_batch
 from jobs.run import make_run
 from jobs.run_id import parse_id
 from jobs.store import MANIFEST, Manifest, RankReport, read_record, why_not_right
-from jobs.sweep_file import expand, parse_only, read_sweep, select
+from jobs.sweep_file import read_sweep
+from jobs.sweep_runs import expand, parse_only, select
 from profiling import tables
 from profiling.errors import Mistakes, UserError
 from tests.ended_runs import ended_runs

@@ -12,7 +12,7 @@ from jobs.launchers.base import Process
 from jobs.outcome import speed_of
 from jobs.progress import Bar, describe, in_words, print_commands, print_end
 from jobs.run import Run
-from jobs.sweep_file import Result, SweepRun
+from jobs.sweep_runs import Result, SweepRun
 from profiling import tables
 
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.flags import add_run_flags, make_parser, run_from_flags, to_flags
-from jobs.program import is_own
 from jobs.run import Run, make_run
-from jobs.run_fields import ID_FIELDS, OUTSIDE_FIELDS, ROLES, fields_of
+from jobs.run_fields import ID_FIELDS, OUTSIDE_FIELDS, ROLES, fields_of, is_own
 from jobs.run_id import format_id, parse_id
 from jobs.run_values import parse_value
 from jobs.validation import literal_options
@@ -192,7 +191,7 @@ def test_what_is_no_id_is_refused_in_one_line(text):
         ({"profile": "torch", "profile_schedule": "1,2,0,2"}, "records nothing"),
         (
             {"profile": "torch", "profile_schedule": "1,2,5,2", "batches": 15},
-            "needs 16 batches, but the run has 15",
+            "needs 16 steps, but the run has 15",
         ),
         ({"profile": "nsys", "profile_schedule": "1,2,5,2"}, "not with profile nsys"),
         ({"profile": "torch", "profile_schedule": "1,2,5,2", "attribute_from": 3}, "give only one"),

@@ -46,7 +46,7 @@ def checks(environment: dict[str, str]) -> dict[str, Presence]:
 def test_what_the_site_file_says_is_compared_with_the_node(environment, tmp_path: Path):
     of = checks(environment)
     assert of["site file"].detail == f"{tmp_path}/mine.yaml"
-    assert of["partition"].detail == "gpu: 3 nodes of 64 CPUs and 2 GPUs"
+    assert of["partition"].detail == "gpu: 3 nodes with 64 CPUs and 2 GPUs each"
     absent = {
         "modules",
         "network.ib.interface",

@@ -24,7 +24,8 @@ from jobs.run import make_run
 from jobs.site import Container, Site
 from jobs.store import Manifest
 from jobs.sweep import AS_SUBMITTED, parser, read_request, this_command
-from jobs.sweep_file import Sweep, expand
+from jobs.sweep_file import Sweep
+from jobs.sweep_runs import expand
 from profiling import tables
 from profiling.errors import UserError
 from tests.ended_runs import ended_runs
@@ -103,7 +104,8 @@ def test_every_run_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path,
     assert len(first) == 4 and all(m.done and m.reason == "" for m in first.values())
     assert run_all(work) == 0
     said = "".join(capsys.readouterr().err.splitlines())
-    assert "All 4 runs" in said and "nodes[dim]2" in said  # the folder's name is no markup
+    assert "nothing to do: every run of" in said and "is done (4)" in said
+    assert "nodes[dim]2" in said  # the folder's name is no markup
     assert {name: m.ended for name, m in manifests(work).items()} == {n: m.ended for n, m in first.items()}
 
 
@@ -133,7 +135,7 @@ def test_a_manifest_says_where_the_figures_come_from_and_holds_no_secret(tmp_pat
         ("traceback", 1, "RuntimeError: the arithmetic is off"),
         ("die", -11, "rank 0 was killed by signal 11 (SIGSEGV)"),
         ("hang", 124, "time limit of 4 s; its log says where"),
-        ("few", 1, "rank 0 did 1 of 3 batches"),
+        ("few", 1, "rank 0 did 1 of 3 steps"),
         ("nan", 1, "not finite"),
         ("diverge", 1, "ranks 0 and 1 ended with different parameters"),
         ("silent", 1, "rank 1 left no report"),

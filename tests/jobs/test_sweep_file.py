@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.sweep_file import expand, ordered, parse_only, read_sweep, select
+from jobs.sweep_file import read_sweep
+from jobs.sweep_runs import expand, ordered, parse_only, select
 from profiling.errors import Mistakes, UserError, run_command
 
 SWEEP = """

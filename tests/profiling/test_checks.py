@@ -35,13 +35,13 @@ def test_stages_out_of_order_are_a_clock_that_went_back():
     times = np.arange(12)
     times[7] = 0  # the second batch ends before it has begun
     (finding,) = stage_findings(0, STAGES * 3, times)
-    assert "stages are out of order within their step: the clock went backwards" in finding
+    assert "stages are out of order within the step: the clock went backwards" in finding
 
 
 def test_work_before_its_launch_is_a_clock_that_differs():
     assert clock_findings(0, 2, 0) == []
     (finding,) = clock_findings(1, 2, 4000)
-    assert finding.startswith("1 of 2 device activities begin before their launch, by up to 4 us")
+    assert finding.startswith("1 of 2 device activities begins before the launch, by up to 4 us")
 
 
 # --- the same, from the file of each tool --------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_a_devices_clock_behind_the_hosts_is_a_finding(name, tmp_path):
     path = write(tmp_path / file)
     with_the_clock_back(name, path)
     found = of_stages_and_clocks(read(path, name).findings)
-    assert len(found) == 1 and "begin before their launch" in found[0], found
+    assert len(found) == 1 and "begin before the launch" in found[0], found
 
 
 def test_several_ranks_without_a_collective_are_a_finding_of_the_tools_around_a_rank(tmp_path):

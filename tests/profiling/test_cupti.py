@@ -109,7 +109,7 @@ def test_nothing_raw_stays_unasked_and_markers_are_left_alone_afterwards(tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels.parquet", "markers.parquet"]
     from profiling import markers
 
-    assert markers._LISTENERS == []
+    assert markers._OWN_COLLECTORS == []
 
 
 def test_a_capture_that_never_began_says_so(tmp_path):
@@ -167,7 +167,7 @@ def test_an_error_in_cuptis_thread_is_a_finding_and_the_rest_is_kept(tmp_path):
     api.pending = [SimpleNamespace(kind=10, start=1)]  # of a release that names its fields anew
     capture.stop()
     findings = capture.write()
-    assert any("1 records could not be written" in finding for finding in findings)
+    assert any("1 record could not be written" in finding for finding in findings)
     assert read(tmp_path, "kernels").column("name").to_pylist() == ["good"]
 
 

@@ -46,8 +46,8 @@ def test_what_is_wrong_is_said(tmp_path):
     )
     assert tables(path)[1] == [
         "rank3.json: its last line is incomplete: Horovod was still writing, or was killed",
-        "rank3.json: 1 events lack a required field or have an impossible value; they are left out",
-        "rank3.json: 1 ranges end before they begin: the clock went backwards",
+        "rank3.json: 1 event lacks a required field or has an impossible value: left out",
+        "rank3.json: 1 range ends before the beginning: the clock went backwards",
     ]
 
 
@@ -91,9 +91,7 @@ def test_times_count_from_the_date_that_newer_releases_write(tmp_path):
     path.write_text(HOROVOD.replace("[\n", f"[\n{begun % '9e99'}\n", 1))
     found, findings = tables(path)
     assert found["kernels"]["start_ns"].to_list() == [107_000]
-    assert findings == [
-        "timeline.json: 1 events lack a required field or have an impossible value; they are left out"
-    ]
+    assert findings == ["timeline.json: 1 event lacks a required field or has an impossible value: left out"]
 
 
 def test_a_barrier_ends_twice(tmp_path):

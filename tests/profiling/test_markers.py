@@ -92,7 +92,7 @@ def under_tau(monkeypatch):
         for name in modules:
             monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         monkeypatch.setattr(tau_markers.time, "perf_counter_ns", lambda: int(tau.now_us * 1000))
-        monkeypatch.setattr(markers, "_torch", lambda: None)
+        monkeypatch.setattr(markers, "torch_emitter", lambda: None)
         return open_markers({})
 
     return attach

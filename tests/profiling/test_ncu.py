@@ -114,7 +114,7 @@ def test_a_row_whose_text_has_no_end_takes_no_other_with_it(next_line, tmp_path)
     found, findings = tables(path)
     assert len(found["kernels"]) == (3 if next_line else 2)
     assert [finding for finding in findings if "damaged" in finding] == [
-        "cut.csv: 1 damaged lines are left out"
+        "cut.csv: 1 damaged line is left out"
     ]
 
 

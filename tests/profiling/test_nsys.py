@@ -168,7 +168,7 @@ def test_kernels_without_times_are_left_out_and_counted(tmp_path):
     )
     kernels, _, findings = frames(tmp_path / "odd.sqlite")
     assert len(kernels) == 5
-    assert any("1 events lack a required field" in finding for finding in findings)
+    assert any("1 event lacks a required field" in finding for finding in findings)
 
 
 VARIANTS = {

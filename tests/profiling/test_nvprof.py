@@ -72,7 +72,7 @@ def test_a_mark_without_a_time_costs_no_other_row(tmp_path):
     converted = read(path)
     assert converted.tables["kernels"].num_rows == before["kernels"].num_rows
     assert converted.tables["markers"].num_rows == before["markers"].num_rows - 1
-    assert any("1 events lack a required field" in finding for finding in converted.findings)
+    assert any("1 event lacks a required field" in finding for finding in converted.findings)
 
 
 # --- what nvprof prints --------------------------------------------------------------------------------

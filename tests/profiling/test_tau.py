@@ -240,7 +240,7 @@ def test_profiles_that_are_all_truncated_are_one_line(tmp_path):
     folder = write_text(tmp_path / "run", training(2))
     for path in folder.iterdir():
         path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(UserError, match=r"none of the 2 files of .*run can be read: .*profile\.0\.0\.0"):
+    with pytest.raises(UserError, match=r"no file of .*run can be read \(2 tried\): .*profile\.0\.0\.0"):
         read(folder)
 
 
@@ -269,7 +269,7 @@ def test_a_thread_that_is_there_twice_counts_once_and_is_named(copied, tmp_path)
     assert calls.to_dict() == {0: 5, 1: 5}
     assert frame(converted, "atomics").groupby("rank").size().to_dict() == {0: 1, 1: 1}
     (finding,) = (one for one in converted.findings if "twice" in one)
-    assert finding.startswith("1 threads appear twice, 1.0.0 in ") and "counts once" in finding
+    assert finding.startswith("1 thread appears twice, 1.0.0 in ") and "counts once" in finding
 
 
 def test_snapshots_of_a_copy_are_no_batches(tmp_path):

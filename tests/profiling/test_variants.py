@@ -116,7 +116,7 @@ def test_columns_that_a_page_lacks_are_null_and_a_missing_duration_is_said(tmp_p
     row = found["kernels"].iloc[0]
     assert row["stream"] == 7 and row[["duration_ns", "bytes", "flops", "grid"]].isna().all()
     assert findings == [
-        "raw.csv: 1 launches have no duration: gpu__time_duration.sum (or the section SpeedOfLight) was not "
+        "raw.csv: 1 launch has no duration: gpu__time_duration.sum (or the section SpeedOfLight) was not "
         "collected"
     ]
 

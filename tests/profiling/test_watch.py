@@ -20,7 +20,7 @@ from jobs.store import MANIFEST
 from profiling import markers, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.watch import _misplaced, _prepare, _write_run, main, parse, wanted_of
+from profiling.watch import _misplaced, _write_run, main, parse, prepare_folder, wanted_of
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
 from profiling.watching.program import Program
@@ -264,6 +264,12 @@ def test_a_program_that_is_not_there_is_one_line(words, message):
         main(words)
 
 
+def test_a_python_without_pytorch_is_said_to_be_one_before_the_program_runs(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="this Python has no PyTorch"):
+        main([str(PROGRAMS / "ddp.py")])
+
+
 def test_two_dashes_may_stand_before_the_program():
     assert parse(["--batches", "5", "--", "x.py", "--", "y"])[1].words == ["x.py", "--", "y"]
 
@@ -293,7 +299,7 @@ def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, fork
 def test_so_it_is_under_a_profiler_that_watches_from_outside(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given, program = parse(["--inside", "--out=/run", "--out", "run", "goes.py"])
-    assert _prepare(given, program, Identity()) == (tmp_path / "run", False)
+    assert prepare_folder(given, program, Identity()) == (tmp_path / "run", False)
 
 
 def test_a_process_that_the_program_forks_is_not_watched():

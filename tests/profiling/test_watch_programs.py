@@ -31,7 +31,7 @@ def passes(out: Path) -> str:
     [
         # Two updates are skipped by the program itself: these steps are of the next.
         ([], 10, "2 of 10 steps have more backward passes than the usual 4"),
-        (["--scaler"], 12, "2 updates were skipped by the gradient scaler; they count as steps"),
+        (["--scaler"], 12, "2 updates were skipped by the gradient scaler; skipped updates count as steps"),
     ],
 )
 def test_accumulated_gradients_and_skipped_updates(tmp_path, forks, arguments, steps, said):

@@ -368,6 +368,19 @@ def test_a_second_phase_with_another_model_has_steps_and_stages_as_the_first(wat
                for one in findings_of(watched_process, steps))  # fmt: skip
 
 
+def test_an_optimizer_that_first_steps_late_is_said_to_end_no_step(watch):
+    watched_process = watch(Wanted())
+    critic, generator = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    of_critic, of_generator = descent(critic), descent(generator)
+    for _ in range(3):
+        train(critic, of_critic, 12)
+        train(generator, of_generator, 1)
+    steps = watched_process.stop()
+    assert len(steps) == 36
+    (said,) = (one for one in findings_of(watched_process, steps) if "optimizers" in one)
+    assert said.endswith("with the one that steps last, leaving out 1 that first stepped after 10 steps")
+
+
 def test_a_module_that_is_compiled_in_place_later_is_compiled_and_seen(watch, monkeypatch):
     compiled = []
 

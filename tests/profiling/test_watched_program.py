@@ -13,7 +13,7 @@ import pytest
 
 from profiling.errors import UserError
 from profiling.identity import Identity, is_restarted
-from profiling.watch import _prepare, parse
+from profiling.watch import parse, prepare_folder
 from profiling.watching.program import Program, hidden, when_imported
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,9 +54,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def run(folder: Path, *words: str) -> list[str]:
-    """The lines that Python printed, started in a folder with these words."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def run(folder: Path, *words: str, safe_path: str = "") -> list[str]:
+    """The lines that Python printed, started in a folder with these words.
+
+    Args:
+        safe_path: the value of PYTHONSAFEPATH; "": not set.
+    """
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "PYTHONSAFEPATH": safe_path}
     ended = subprocess.run(
         [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -64,13 +68,23 @@ def run(folder: Path, *words: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-@pytest.mark.parametrize("words", [("script.py",), ("-m", "package"), ("-m", "package.module")])
-def test_a_program_finds_what_it_finds_under_python(folder, words):
-    by_python = run(folder, *words, "--lr", "1")
+@pytest.mark.parametrize(
+    ("words", "safe_path"),
+    [
+        (("script.py",), ""),
+        (("-m", "package"), ""),
+        (("-m", "package.module"), ""),
+        (("script.py",), "1"),
+        (("-m", "package"), "1"),
+    ],
+)
+def test_a_program_finds_what_it_finds_under_python(folder, words, safe_path):
+    by_python = run(folder, *words, "--lr", "1", safe_path=safe_path)
     program = Program(words[-1], ("--lr", "1"), words[0] == "-m")
     code = f"from profiling.watching.program import Program; it = {program!r}; it.check(); it.run()"
-    assert run(folder, "-c", code) == by_python
-    assert json.loads(by_python[0])["spawned"] == 2
+    assert run(folder, "-c", code, safe_path=safe_path) == by_python
+    found = json.loads(by_python[0])
+    assert found["spawned"] == 2 and (found["path"] == str(ROOT)) == bool(safe_path)
 
 
 def test_why_a_module_cannot_be_run_is_said(tmp_path, monkeypatch):
@@ -115,7 +129,7 @@ def test_ranks_that_are_started_again_may_write_where_they_did(tmp_path, monkeyp
     given, program = parse(["--out", str(tmp_path / "run"), "train.py"])
     monkeypatch.setenv(name, "0")
     with pytest.raises(UserError, match="already holds a run"):
-        _prepare(given, program, Identity())
+        prepare_folder(given, program, Identity())
     monkeypatch.setenv(name, "1")
-    assert _prepare(given, program, Identity()) == (tmp_path / "run", True)
+    assert prepare_folder(given, program, Identity()) == (tmp_path / "run", True)
     assert not any(rank.iterdir()) and not is_restarted({name: "x"})

@@ -154,7 +154,7 @@ def test_all_corrupt(tmp_path):
         (tmp_path / "a" / f"{index}.jpg").write_bytes(b"\xff\xd8 broken")
     refuse(
         run_of(tmp_path),
-        r"no readable image for rank 0 of 1 \(3 images in all, 3 of this rank's are corrupt\)",
+        r"no readable image for rank 0 of 1 \(3 images in all; this rank has 3 corrupt images\)",
     )
 
 

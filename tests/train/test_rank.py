@@ -118,7 +118,7 @@ def test_ways_to_compute(data_set, tmp_path):
 
 
 def test_channels_last_is_the_models_layout_too(data_set):
-    bare = rank._bare_model(tiny(data_set, model="resnet18", channels_last=True), torch.device("cpu"))
+    bare = rank.bare_model(tiny(data_set, model="resnet18", channels_last=True), torch.device("cpu"))
     convolutions = [module for module in bare.modules() if isinstance(module, torch.nn.Conv2d)]
     last = [conv.weight.is_contiguous(memory_format=torch.channels_last) for conv in convolutions]
     assert all(last) and len(last) == 20
@@ -302,11 +302,11 @@ def test_lack_of_memory_is_told_as_such(data_set):
         "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried"
     )
     assert (
-        rank._users_fault(cpu, run)
-        == rank._users_fault(torch.OutOfMemoryError("CUDA out of memory."), run)
+        rank.users_fault(cpu, run)
+        == rank.users_fault(torch.OutOfMemoryError("CUDA out of memory."), run)
         == told
     )
-    assert rank._users_fault(RuntimeError("something else"), run) == ""
+    assert rank.users_fault(RuntimeError("something else"), run) == ""
 
 
 @pytest.mark.parametrize(

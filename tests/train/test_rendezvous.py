@@ -124,7 +124,7 @@ def test_ranks_that_do_not_come_are_named(monkeypatch, capfd):
     said = ""
     while not said:
         said = capfd.readouterr().err
-    assert said == "scaleprof: error: rank 1 of 2 has not started within 0 s; the other ranks wait for it\n"
+    assert said == "scaleprof: error: rank 1 of 2 has not started within 0 s; the other ranks wait\n"
 
 
 def test_who_waits_long_for_rank_0_asks_seldom(monkeypatch):

@@ -9,6 +9,7 @@ import torch
 
 from jobs.run import Run
 from profiling.errors import UserError
+from profiling.wording import how_many
 from train.backends.single import Single
 from train.precision import AUTOCAST
 from train.world import World
@@ -20,16 +21,16 @@ class DataParallel(Single):
     def __init__(self, run: Run, device: torch.device) -> None:
         self._autocast = AUTOCAST.get(run.compute)
         self._gpus = run.gpus_per_node if device.type == "cuda" else 0
-        self.description = f"dp/{self._gpus} GPUs" if self._gpus else "dp/no device"
+        self.description = f"dp/{how_many(self._gpus, 'GPU')}" if self._gpus else "dp/no device"
         if self._gpus > (seen := torch.cuda.device_count()):
             raise UserError(
-                f"backend dp is to drive {self._gpus} GPUs, and this process sees {seen}; "
+                f"backend dp is to drive {how_many(self._gpus, 'GPU')}, and this process sees {seen}; "
                 "the one rank of a node needs them all (CUDA_VISIBLE_DEVICES, --gpu-bind=none)"
             )
         if not self._gpus:
             self.findings = [
                 "backend dp: on a CPU DataParallel has no devices; the model ran plainly, in one process, on "
-                f"batches of {run.rank_batch} images: nothing was broadcast"
+                f"batches of {how_many(run.rank_batch, 'image')}: nothing was broadcast"
             ]
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:

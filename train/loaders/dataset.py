@@ -15,6 +15,7 @@ from jobs import data_sets
 from jobs.data_sets import MAKE_DATA
 from jobs.run import Run
 from profiling.errors import UserError
+from profiling.wording import how_many, verb
 from train.loaders import records
 from train.models import CLASSES
 
@@ -62,12 +63,8 @@ class Shard:
         if not self.corrupt:
             return []
         count = len(self.corrupt)
-        what = (
-            "1 corrupt image is skipped:"
-            if count == 1
-            else f"{count} corrupt images are skipped, the first is"
-        )
-        return [f"{what} {self.corrupt[0]}"]
+        what = f"{how_many(count, 'corrupt image')} {verb(count, 'are')} skipped"
+        return [f"{what}{', the first is' if count > 1 else ':'} {self.corrupt[0]}"]
 
 
 def find_shard(run: Run, rank: int, world_size: int) -> Shard:
@@ -81,7 +78,8 @@ def find_shard(run: Run, rank: int, world_size: int) -> Shard:
     mine = reached(shard_of(samples, rank, world_size), run, rank)
     shard = sift(mine, is_whole if len(mine) <= FULL_CHECK_IMAGES else looks_whole)
     if not shard.samples:
-        held = f"{len(samples)} images in all, {len(shard.corrupt)} of this rank's are corrupt"
+        corrupt = how_many(len(shard.corrupt), "corrupt image")
+        held = f"{how_many(len(samples), 'image')} in all; this rank has {corrupt}"
         raise UserError(f"{folder} has no readable image for rank {rank} of {world_size} ({held})")
     return shard
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from profiling.wording import how_many
 from train.energy import POWERCAP, Meters, gpu_energy, open_rapl
 
 PERIOD_S = 0.02  # between two readings of a GPU's power; NVML's own are 20 to 100 ms apart
@@ -147,8 +148,7 @@ def open_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter |
     counters = open_rapl(powercap)
     if isinstance(counters, str):
         return None, counters
-    packages = f"{len(counters)} package{'s' if len(counters) > 1 else ''}"
-    return partial(counted, Meters(None, counters)), f"RAPL, {packages}"
+    return partial(counted, Meters(None, counters)), f"RAPL, {how_many(len(counters), 'package')}"
 
 
 def _nvml_power(device: torch.device) -> tuple[Meter | None, str]:

@@ -268,8 +268,8 @@ def no_bandwidth(rows: Rows) -> list[str]:
     known = [row for row in rows if row.get("busbw_gb_per_s") is not None]
     if any(row.get("busbw_of_measured_pct") is None for row in known):
         lines.append(
-            "No % of measured (-): no allreduce of as many ranks was measured at the start of the sweep, on "
-            "one node (of traces never)."
+            "No % of measured (-): this needs an allreduce of as many ranks, measured on one node at the "
+            "start of the sweep. Traces have none."
         )
     return lines
 

@@ -24,8 +24,8 @@ from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
-from profiling.number_ranges import listed
 from profiling.whole_file import whole_file
+from profiling.wording import how_many, which_ranks
 
 FILE = "trace.pftrace.gz"
 MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
@@ -182,9 +182,7 @@ def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table
         except UserError as error:
             timeline.notes.append(f"rank {rank} is left out: {error}")
     if absent:
-        timeline.notes.append(
-            f"left out: {len(absent)} of {source.ranks} ranks have no batches table ({listed(absent)})"
-        )
+        timeline.notes.append(f"{which_ranks(absent)} of {source.ranks} left out: no batches table")
     if not ranks:
         raise UserError(f"{source.id}: no rank has steps with times; a timeline needs them")
     return ranks
@@ -204,9 +202,8 @@ def _of_rank(
         if kernels is not None:
             tracks = timeline_rows.of_kernels(kernels, calls)
             if tracks.timeless:
-                timeline.notes.append(
-                    f"{directory.name}: {tracks.timeless} kernels without a time are left out"
-                )
+                kernels = how_many(tracks.timeless, "kernel")
+                timeline.notes.append(f"{directory.name}: {kernels} without a time left out")
             yield "kernels", tracks
 
 

@@ -26,6 +26,7 @@ from analysis.results.matching import Calls, Matched
 from analysis.results.query import left_out
 from analysis.results.study import Source, Study
 from analysis.results.traces import RankTables, each_rank
+from profiling.wording import how_many, verb
 
 
 @dataclass(frozen=True)
@@ -238,13 +239,13 @@ def unknown(trace: RunTrace) -> list[str]:
     silent = [one for one in ranks if one.activities and one.unknown_launches == one.activities]
     if silent:
         said.append(
-            f"launch times are missing on {len(silent)} of {len(ranks)} ranks: their idle time is not split "
-            "into host-bound and other"
+            f"launch times are missing on {len(silent)} of {how_many(len(ranks), 'rank')}: idle time there "
+            "is not split into host-bound and other"
         )
     count, unknown = (sum(getattr(one, name) for one in ranks) for name in ("activities", "unknown_launches"))
     if not silent and unknown > _UNKNOWN_SHARE * count:
         said.append(
-            f"{unknown} of {count} activities have no known launch: idle time before them counts as other, "
-            "not host-bound"
+            f"{unknown} of {count} activities {verb(unknown, 'have')} no known launch: idle time before "
+            "counts as other, not host-bound"
         )
     return said

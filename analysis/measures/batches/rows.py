@@ -25,6 +25,7 @@ from analysis.measures.tau import published_formulas
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates, inside_run
 from jobs.run_fields import ID_FIELDS
+from profiling.wording import how_many, verb
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,8 +128,8 @@ def _too_short(rows: Rows) -> list[str]:
     if not without:
         return []
     return [
-        f"{without} of {len(timed)} runs have no interval: too few steps after warmup. Record 50 to 100 (50 "
-        "suffice up to an autocorrelation of 0.5, 100 up to 0.8)."
+        f"{without} of {how_many(len(timed), 'run')} {verb(without, 'have')} no interval: too few steps "
+        "after warmup. Record 50 to 100 (50 suffice up to an autocorrelation of 0.5, 100 up to 0.8)."
     ]
 
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.display.numbers import how_many
 from analysis.results.study import Source, Study, reading
 from analysis.statistics import estimates
 from jobs.run import STEPS_BEFORE_GRAPH
 from profiling import tables
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
+from profiling.wording import how_many, verb
 
 STAGES = ("load", "forward", "backward", "update")
 _DRIFT = 0.2  # of the level, from the first third of a run to the last
@@ -91,8 +91,8 @@ def series_of(study: Study, source: Source) -> Series:
     longer = int((sum(series.rank_stages.values()) > _LONGER * series.rank_ns).sum())
     if longer:
         study.note(
-            f"{longer} of {series.rank_ns.size} steps of its ranks are shorter than the sum of their "
-            "stages: stage times are wrong",
+            f"{longer} of {series.rank_ns.size} steps of its ranks {verb(longer, 'are')} shorter than the "
+            "sum of the stages: stage times are wrong",
             source,
         )
     return series
@@ -181,7 +181,7 @@ def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
     never = [name for name, one in unrecorded.items() if one.warmup and one.warmup >= len(one.step_ns) // 2]
     if never:
         study.note(
-            f"{len(never)} of {how_many(len(unrecorded), 'run')} {'reaches' if len(never) == 1 else 'reach'} "
+            f"{len(never)} of {how_many(len(unrecorded), 'run')} {verb(len(never), 'reach')} "
             f"no steady state (e.g. {never[0]}): half of the steps are dropped as warmup and the rest may "
             "drift. Use more steps (batches)"
         )
@@ -190,11 +190,10 @@ def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
     ]
     if drifting:
         name, change = max(drifting, key=lambda one: abs(np.log(one[1])))
-        many = "drifts" if len(drifting) == 1 else "drift"
         study.note(
-            f"{len(drifting)} of {how_many(len(series), 'run')} {many} (most: {name}, whose last third of "
-            f"steps takes {change:.2f} times as long as the first): their median and images/s describe no "
-            "steady state"
+            f"{len(drifting)} of {how_many(len(series), 'run')} {verb(len(drifting), 'drift')} (most: "
+            f"{name}, whose last third of steps takes {change:.2f} times as long as the first): median and "
+            "images/s there describe no steady state"
         )
 
 

@@ -128,13 +128,13 @@ def _read(source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded
     if count < len(steps):
         left_out.append(
             f"its critical path is that of {count} of {len(steps)} steps, in the middle of the recording: "
-            f"all have {kernels:,} kernels"
+            f"the steps have {kernels:,} kernels in all"
         )
     if len(places) < len(folders):
         left_out.append(
-            f"its critical path is searched for on {len(places)} of {len(folders)} ranks: those that came "
-            "last to collectives, began or ended a step last, and some of the others. Without a part, a rank "
-            "that is left out may be the last: then less is saved"
+            f"its critical path uses {len(places)} of {len(folders)} ranks: those that came last to "
+            "collectives, began or ended a step last, and some of the others. What would be saved is an "
+            "upper limit: without a part, a rank that is left out may be the last"
         )
     return places, [one for one in ranks if len(one.kind)], left_out
 

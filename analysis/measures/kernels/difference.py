@@ -23,6 +23,7 @@ from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of
 from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.errors import UserError
+from profiling.wording import plural
 from profiling.workers import in_threads
 
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
@@ -234,14 +235,14 @@ def _sum(name: str, of_kind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def parts(
-    shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Column], groups: str = "kernels"
+    shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Column], group: str = "kernel"
 ) -> list[Part]:
     """The total and what it is made of, then the kernels that differ most.
 
     Args:
         said: the title, and what a and b are.
         naming: the columns that name a kernel.
-        groups: what the rows are, of :func:`groups_in_words`.
+        group: what a row is, of :func:`group_in_words`.
     """
 
     title, caption = said
@@ -257,7 +258,7 @@ def parts(
         "b_calls_per_batch",
     )
     sums = [
-        replace(column, header=groups) if column.header == "kernels" else column
+        replace(column, header=plural(group)) if column.header == "kernels" else column
         for column in columns(SUMMARY_METRICS)
     ]
     of_kernels = [*naming, *columns(METRICS["duration"], *figures)]
@@ -273,14 +274,13 @@ def parts(
 
 
 _ONE_OF_EACH = "Slower, faster: of these two runs; whether others would differ too is not tested."
-_PLURAL = {"class": "classes"}
 
 
-def groups_in_words(names: Sequence[str]) -> str:
-    """What rows that are grouped by these fields are: kernels, classes, groups."""
+def group_in_words(names: Sequence[str]) -> str:
+    """What a row is that is grouped by these fields: a kernel, a class, a group."""
     if "kernel" in names:
-        return "kernels"
-    return _PLURAL.get(names[0], f"{names[0]}s") if len(names) == 1 else "groups"
+        return "kernel"
+    return names[0] if len(names) == 1 else "group"
 
 
 def _caption(totals: Rows) -> str:

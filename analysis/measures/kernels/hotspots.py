@@ -19,6 +19,7 @@ from profiling.cost.classify import classify
 from profiling.errors import UserError
 from profiling.readers.ncu_csv import TENSOR_KERNEL
 from profiling.tables import APART
+from profiling.wording import how_many
 
 COUNTED = (
     Metric(
@@ -187,8 +188,7 @@ def intervals(per_batch: Iterable[tuple[str, str, int, float]]) -> Ends:
 
 def caption(inputs: Inputs) -> str:
     """Of which batches the figures are, what was left out before them, and what their intervals are of."""
-    ranks = f"{inputs.timing.ranks} rank{'s' if inputs.timing.ranks > 1 else ''}"
-    said = [f"Times: one run on {ranks}, {_batches(inputs.timing)}."]
+    said = [f"Times: one run on {how_many(inputs.timing.ranks, 'rank')}, {_batches(inputs.timing)}."]
     said.append(
         "Their intervals are over these steps, not over runs."
         if intervals(inputs.per_batch)
@@ -206,7 +206,7 @@ def caption(inputs: Inputs) -> str:
 def _batches(source: Source) -> str:
     run = source.manifest.run if source.manifest else Run(**source.fields)
     spans = [f"{one.start} to {one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in run.recordings]
-    before = f"; the {run.first_attributed} before are warmup" if run.first_attributed else ""
+    before = f"; {how_many(run.first_attributed, 'step')} before as warmup" if run.first_attributed else ""
     return f"steps {', '.join(spans)} of {run.batches}{before}"
 
 

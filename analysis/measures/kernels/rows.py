@@ -1,6 +1,6 @@
 """Which kernels take the time, and how well do they use the device?"""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,14 @@ def table(study: Study, run: str | None = None, direction: str | None = None) ->
 def with_kernels(study: Study) -> list[Source]:
     """The runs and PyProf tables that have kernels."""
     return [source for source in study.sources if has_kernels(source)]
+
+
+def why_none(runs: Iterable[Source]) -> str:
+    """Why none of these runs has kernels: none was profiled, or the profilers have recorded none."""
+    profiles = dict.fromkeys(run.fields["profile"] for run in runs if run.fields["profile"] != "none")
+    if not profiles:
+        return "no run was profiled (profile: torch)"
+    return f"the profiled runs hold no kernels (profile: {', '.join(profiles)})"
 
 
 def rows(

@@ -9,6 +9,7 @@ from analysis.display.numbers import digits
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, BY_STAGES, LATE_SHARE
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW
 from jobs.run_fields import fields_of, own_names
+from profiling.wording import how_many
 
 # What two runs' rows of one rank, in one configuration on as many ranks, agree in.
 _OF_A_RANK = ("rank", *fields_of("workload", "size"))
@@ -76,7 +77,7 @@ def _nobody_late(rows: Rows) -> str:
     runs = len({row["id"] for row in rows})
     if len(steps) == runs:
         return f"Too few steps ({max(steps.values())}) to tell whether a rank is a straggler."
-    few = f" {len(steps)} of {runs} runs: too few steps to tell." if steps else ""
+    few = f" {len(steps)} of {how_many(runs, 'run')}: too few steps to tell." if steps else ""
     return f"No stragglers: no rank repeatedly delayed the others.{few}"
 
 

@@ -39,7 +39,7 @@ def notable_ranks(rows: Rows, all_by: str = "--wide or --format csv") -> tuple[R
     counts = Counter(row["verdict"] for row in rest)
     verdicts = ", ".join(f"{verdict} ({count})" for verdict, count in counts.most_common())
     return kept, (
-        f"{len(rest):,} of {len(rows):,} rows are not shown ({all_by} shows all): mean "
+        f"{len(rest):,} of {len(rows):,} rows not shown ({all_by} shows all): mean "
         f"lateness {span(digits(min(lateness), 3), digits(max(lateness), 3))} ms; verdict: {verdicts}."
     )
 
@@ -51,6 +51,6 @@ def latest_steps(rows: Rows) -> tuple[Rows, str]:
     late = sorted((row for row in rows if row["late"]), key=lambda row: -row["lateness_ms"])[:_MOST_LATE]
     there = {id(row) for row in late}
     return [row for row in rows if id(row) in there], (
-        f"{len(rows) - len(late):,} of {len(rows):,} rows are not shown (--wide or --format csv shows all): "
-        "the latest are."
+        f"The latest. {len(rows) - len(late):,} of {len(rows):,} rows not shown (--wide or --format csv "
+        "shows all)."
     )

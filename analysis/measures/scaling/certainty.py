@@ -6,6 +6,7 @@ from typing import Any
 
 from analysis.display.metrics import CONFIDENCE, Rows
 from analysis.measures.scaling import figures, use
+from profiling.wording import noun
 
 # An interval that reaches beyond so many times its value, or below that fraction of it, does not even tell
 # the order of magnitude. Two runs of which one takes more than 1.5 times as long as the other have such an
@@ -70,7 +71,7 @@ def open_intervals(shown: Rows) -> list[str]:
     if not rows:
         return []
     counts = sorted({int(row["repetitions"]) for row in rows if row.get("repetitions")})
-    runs = f" ({' or '.join(map(str, counts))} runs)" if counts else ""
+    runs = f" ({' or '.join(map(str, counts))} {noun(counts[-1], 'run')})" if counts else ""
     return [
         f"[?]: no usable interval{runs}. Runs differ so much that the true value may be "
         f"{WIDEST_FACTOR:g} times as high or as low: repeat the runs."

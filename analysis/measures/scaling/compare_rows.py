@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import NOMINAL, Column, Metric, Rows, columns, fields
-from analysis.display.numbers import how_many, probability
+from analysis.display.numbers import probability
+from analysis.measures.kernels.difference import effects
 from analysis.statistics.two_samples import (
     MOST_RUNS,
     SIGNIFICANCE,
@@ -20,6 +21,7 @@ from analysis.statistics.two_samples import (
 from analysis.statistics.variance import holm
 from jobs.run import Run
 from jobs.run_fields import own_names
+from profiling.wording import how_many, verb
 
 Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
 Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figure) -> a value a run
@@ -52,7 +54,8 @@ METRICS = (
     ),
     Metric(
         "verdict",
-        "slower or faster: significant at 5 %; no difference: none found; too few runs: no result could "
+        "slower or faster: significant at 5 %; of a kernel whose number of calls makes the larger part of "
+        "the difference: more calls or fewer calls; no difference: none found; too few runs: no result could "
         "have been significant, repeat the runs",
         text=True,
         priority=2,
@@ -72,12 +75,13 @@ METRICS = (
 )
 COLUMNS = {"Columns: the family, the fields in which configurations differ, then": METRICS}
 FAMILIES = ("batch", "combined", "stages", "kernels")
+CALLS = "calls"  # of kernels, per step: not tested, they say why a kernel's time differs
 _DECIDING = ("batch", "combined")
 
 
 def rows(a: Values, b: Values) -> Rows:
     """A row a figure that both have, and one of all batches together; their columns: :data:`METRICS`."""
-    common = [key for key in a if key in b]
+    common = [key for key in a if key in b and key[1] != CALLS]
     apart = telling([key for key, _, _ in common])
     answer: Rows = []
     for family in dict.fromkeys(family for _, family, _ in common):
@@ -95,6 +99,10 @@ def rows(a: Values, b: Values) -> Rows:
             for (key, _, figure), (of_a, of_b) in zip(members, strata, strict=True)
         ]
         _judge(of_family)
+        if family == "kernels":
+            for row, (key, _, figure) in zip(of_family, members, strict=True):
+                calls = (float(np.median(side.get((key, CALLS, figure), [np.nan]))) for side in (a, b))
+                row["verdict"] = _of_kernel(row, *calls)
         answer += of_family
         if family == "batch" and len(members) > 1:
             together = {"family": "combined", "figure": "batch_ms of all", "a": None, "b": None}
@@ -140,6 +148,20 @@ def _judge(family: Rows) -> None:
             row["verdict"] = "slower" if row["effect_pct"] > 0 else "faster"
 
 
+def _of_kernel(row: Mapping[str, Any], calls_a: float, calls_b: float) -> str:
+    """The verdict of a kernel's time per step, in which a kernel that is called more often is not slower."""
+    verdict = str(row["verdict"])
+    if verdict not in ("slower", "faster"):
+        return verdict
+    by_calls, by_duration = effects(
+        {"ms_per_batch": row["a"], "calls_per_batch": calls_a},
+        {"ms_per_batch": row["b"], "calls_per_batch": calls_b},
+    )
+    if abs(by_calls) > abs(by_duration):
+        return "more calls" if verdict == "slower" else "fewer calls"
+    return verdict
+
+
 def regressed(rows: Rows, threshold_pct: float) -> Rows:
     """The rows that decide the exit code: batches that are slower by more than is accepted."""
     return [
@@ -172,7 +194,7 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     if worse:
         most = max(worse, key=lambda row: row["effect_pct"])
         said.append(
-            f"{len(worse)} of {how_many(len(batches), 'configuration')} {'is' if len(worse) == 1 else 'are'} "
+            f"{len(worse)} of {how_many(len(batches), 'configuration')} {verb(len(worse), 'are')} "
             f"slower (by more than {threshold_pct:g} %), the worst by {_effect(most)}."
         )
     elif few:
@@ -201,7 +223,7 @@ def _of_few(few: Rows, configurations: int) -> str:
     """How many runs would be enough."""
     alone = " one by one" if configurations > 1 else ""
     of_all = f"{len(few)} of {how_many(configurations, 'configuration')}"
-    text = f"{of_all} {'has' if len(few) == 1 else 'have'} too few runs to show a difference{alone}. "
+    text = f"{of_all} {verb(len(few), 'have')} too few runs to show a difference{alone}. "
     largest = max(few, key=lambda row: row["effect_pct"])
     if largest["effect_pct"] <= 0:
         return f"{text}Repeat them: {runs_needed(configurations)} runs per side can show a difference."

@@ -9,7 +9,7 @@ import numpy as np
 from analysis.display.metrics import Rows
 from analysis.measures.batches.series import STAGES, all_series
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.scaling.compare_rows import Key, Values, rows, telling
+from analysis.measures.scaling.compare_rows import CALLS, Key, Values, rows, telling
 from analysis.measures.scaling.points import point_fields
 from analysis.results.log import BOTH
 from analysis.results.study import Source, Study
@@ -83,6 +83,7 @@ def values_of(study: Study, across: Sequence[str] = ()) -> Values:
             for row in _kernels_of(study, source):
                 name = f"{row['kernel']} ({row['direction']})"
                 add(key, "kernels", name, row["ms_per_batch"])
+                add(key, CALLS, name, row["calls_per_batch"])
     return values
 
 

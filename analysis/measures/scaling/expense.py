@@ -17,6 +17,7 @@ from jobs.run_fields import ID_FIELDS
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError
+from profiling.wording import how_many
 
 _METERED = (
     Metric("runs", "number of runs"),
@@ -293,10 +294,11 @@ def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
 def caption(rows: Rows, runs: Sequence[Spent]) -> str:
     """What stands below the table: the node-hours of all, and why energies are not there."""
     total, failed = (sum(run.node_hours for run in runs if run.counts is counts) for counts in (True, False))
+    used = sum(run.counts for run in runs)
     lines = [
-        f"Node-hours: {total + failed:.4g}, of which {total:.4g} for {sum(run.counts for run in runs)} "
-        f"runs used and {failed:.4g} for {sum(not run.counts for run in runs)} failed runs (of runs that "
-        "failed repeatedly in the same way, the last)."
+        f"Node-hours: {total + failed:.4g}, of which {total:.4g} for {how_many(used, 'used run')} and "
+        f"{failed:.4g} for {how_many(len(runs) - used, 'failed run')} (of runs that failed repeatedly in the "
+        "same way, the last)."
     ]
     for why in dict.fromkeys(row.get("energy_note") for row in rows):
         if why:

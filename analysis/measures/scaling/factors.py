@@ -27,6 +27,7 @@ from analysis.statistics.variance import (
 from jobs.run import Run
 from jobs.run_fields import FACTOR, ID_FIELDS, own_names
 from profiling.errors import UserError
+from profiling.wording import how_many
 
 METRICS = (
     Metric("factor", "field of a run, or two together (loader x grad)", text=True),
@@ -265,7 +266,7 @@ def caption(cells: Sequence[Cell], rows: Rows) -> str:
     """What is said below the table."""
     counts = sorted({len(cell.responses) for cell in cells})
     span = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    text = f"{len(cells)} configurations, repetitions of each: {span}. "
+    text = f"{how_many(len(cells), 'configuration')}, repetitions of each: {span}. "
     text += (
         "Effect: best level minus the worst, in % of the mean of all. Omega squared: share of the variance "
         "that the factor explains. Signal to noise: by how many decibels its levels differ in Taguchi's "

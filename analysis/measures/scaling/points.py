@@ -21,6 +21,7 @@ from analysis.results.attributed import COSTS, Costs
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
 from jobs.run_fields import fields_of, is_default, own_names
+from profiling.wording import how_many
 
 NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
@@ -97,10 +98,10 @@ class Point:
     def label(self) -> str:
         nodes, gpus = self.fields["nodes"], self.fields["gpus_per_node"]
         unit = "rank" if self.on_cpus else "GPU"
-        of_node = f"{gpus} {unit}{'s' if gpus > 1 else ''}"
+        of_node = how_many(gpus, unit)
         # Of a program that was watched, the precision of gradients may be unknown.
         grad = f", {self.fields['grad']} gradients" if self.fields["grad"] else ""
-        return f"{nodes} node{'s' if nodes > 1 else ''} x {of_node}{grad}"
+        return f"{how_many(nodes, 'node')} x {of_node}{grad}"
 
     def images_per_s(self, pace_ns: np.ndarray) -> np.ndarray:
         """Images of all ranks over the total time of these batches (the last axis)."""
@@ -290,8 +291,8 @@ def other_lengths(points: Sequence[Point]) -> list[str]:
         return []
     lengths = ", ".join(str(one) for one in differ[0])
     return [
-        f"{len(differ)} configurations ran with different numbers of steps ({lengths}); such runs are not "
-        "averaged: give all the same number (--batches)"
+        f"{how_many(len(differ), 'configuration')} ran with different numbers of steps ({lengths}); such "
+        "runs are not averaged: give all the same number (--batches)"
     ]
 
 
@@ -305,8 +306,8 @@ def _note_scatter(study: Study, points: Sequence[Point]) -> None:
     twice = [point for point in points if len(point.timed) == 2]
     if twice:
         study.note(
-            f"{len(twice)} of {len(points)} configurations ran only twice: their confidence intervals are "
-            f"about {TWO_RUNS_WIDER:g} times as wide as with three runs"
+            f"{len(twice)} of {how_many(len(points), 'configuration')} ran only twice: confidence intervals "
+            f"are about {TWO_RUNS_WIDER:g} times as wide there as with three runs"
         )
     apart = [point for point in points if point.scatter.sigma > WIDE_SCATTER]
     if apart:
@@ -314,7 +315,7 @@ def _note_scatter(study: Study, points: Sequence[Point]) -> None:
         medians = [float(np.median(run)) for run in worst.steps]
         study.note(
             f"runs of the same configuration differ by more than {100 * WIDE_SCATTER:.0f} % (standard "
-            f"deviation) in {len(apart)} of {len(points)} configurations, most in {worst.label} "
+            f"deviation) in {len(apart)} of {how_many(len(points), 'configuration')}, most in {worst.label} "
             f"(by a factor of up to {max(medians) / min(medians):.3g}), so confidence intervals are wide: "
             "was the machine busy?"
         )

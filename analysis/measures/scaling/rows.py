@@ -19,6 +19,7 @@ from analysis.measures.scaling.points import (
 from analysis.results.study import Study
 from jobs.run import Run
 from jobs.run_fields import ID_FIELDS, own_names
+from profiling.wording import how_many, verb
 
 
 def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = None) -> Rows:
@@ -63,9 +64,9 @@ def _note_kind(study: Study, points: Sequence[Point], kind: Scaling) -> None:
     compared = {one: count_compared(points, one) for one in constant}
     if compared[other]:
         study.note(
-            f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} configurations have a "
-            f"baseline of fewer ranks with the same {constant[kind]}; {compared[other]} have one with the "
-            f"same {constant[other]} (analysis.scaled --scaling {other})"
+            f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} configurations "
+            f"{verb(compared[kind], 'have')} a baseline of fewer ranks with the same {constant[kind]}; "
+            f"{compared[other]} with the same {constant[other]} (analysis.scaled --scaling {other})"
         )
 
 
@@ -77,9 +78,9 @@ def _note_mixed(study: Study, group_by: Sequence[str], groups: Mapping[tuple, Se
         key, of = next(iter(mixed.items()))
         named = ", ".join(f"{name} {value}" for name, value in zip(group_by, key, strict=True))
         study.note(
-            f"{len(mixed)} of {len(groups)} rows mix world sizes ({named}: {', '.join(map(str, of))} ranks): "
-            "their durations and images/s are means over unlike jobs. Add world_size to --group-by to "
-            "separate them"
+            f"{len(mixed)} of {how_many(len(groups), 'row')} {verb(len(mixed), 'mix')} world sizes ({named}: "
+            f"{', '.join(map(str, of))} ranks): durations and images/s there are means over unlike jobs. Add "
+            "world_size to --group-by to separate them"
         )
 
 
@@ -136,7 +137,7 @@ def _own_baselines(
 def _leave_out(study: Study, row: dict[str, Any], base: Mapping[str, Any], why: str) -> None:
     """Take the baseline from a row, and say why."""
     _take_baseline(row)
-    study.note(f"{row['world_size']} ranks are not compared with {base['world_size']}: {why}")
+    study.note(f"{row['world_size']} ranks not compared with {base['world_size']}: {why}")
 
 
 def _take_baseline(row: dict[str, Any]) -> None:
@@ -162,8 +163,8 @@ def _leave_unknown_samples(study: Study, rows: Rows) -> None:
     if unknown:
         more = f" ({len(of_base)} more no scaling efficiency)" if of_base else ""
         study.note(
-            f"{len(unknown)} of {len(rows)} configurations have no images/s and no scaling efficiency{more}: "
-            f"{NO_SAMPLES}"
+            f"{len(unknown)} of {how_many(len(rows), 'configuration')} {verb(len(unknown), 'have')} no "
+            f"images/s and no scaling efficiency{more}: {NO_SAMPLES}"
         )
 
 
@@ -173,10 +174,10 @@ def _note_above_ideal(study: Study, rows: Rows) -> None:
     if above:
         strong = rows[0]["scaling"] == "strong"
         study.note(
-            f"{len(above)} of {len(rows)} configurations scale better than ideal (up to {max(above):.0f} "
-            "%): the baseline ran more slowly than it should (a busy machine, different clocks or "
-            f"threads{', a batch size that suits the device less' if strong else ''}), so these "
-            "efficiencies are too high"
+            f"{len(above)} of {how_many(len(rows), 'configuration')} {verb(len(above), 'scale')} better than "
+            f"ideal (up to {max(above):.0f} %): the baseline ran more slowly than it should (a busy machine, "
+            f"different clocks or threads{', a batch size that suits the device less' if strong else ''}), "
+            "so efficiencies are too high there"
         )
 
 

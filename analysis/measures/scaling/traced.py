@@ -82,11 +82,13 @@ class Answer:
     Attributes:
         scales: the rows of one program on several numbers of ranks, the fewest first; of several programs
             the one of most jobs. Empty: nothing can be said of scaling.
+        scales_assumed: what was assumed of the batch of these alone.
     """
 
     rows: Rows
     assumed: str
     scales: Rows = field(default_factory=list)
+    scales_assumed: str = ""
 
 
 def answer(study: Study, scaling: Scaling | None = None) -> Answer:
@@ -111,16 +113,17 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
     rows = [_row(source, series[source.id], parts.get(source.id, {})) for source in sized]
     by_job = {row["job"]: row for row in rows}
     groups = [[by_job[source.id] for source in group] for group in programs(study, sized)]
-    lines = []
+    assumed: list[tuple[Rows, str]] = []
     for group in groups:
         kind = scaling or _suggested(group)
         for row in group:
             alone = len(groups) > 1 and not _several_sizes(group)
             row |= _uncompared(row["world_size"]) if alone else _compared(row, group[0], kind)
         if _several_sizes(group):
-            lines.append(_of_group(group, groups) + _assumed(group, kind, scaling is not None))
-    scales = max((group for group in groups if _several_sizes(group)), key=len, default=[])
-    return Answer(rows, "\n".join(lines) or _why_not(rows), scales)
+            assumed.append((group, _assumed(group, kind, scaling is not None)))
+    lines = [_of_group(group, groups) + text for group, text in assumed]
+    scales, text = max(assumed, key=lambda one: len(one[0]), default=([], ""))
+    return Answer(rows, "\n".join(lines) or _why_not(rows), scales, text)
 
 
 def missing(study: Study) -> str:

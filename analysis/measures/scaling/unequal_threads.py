@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from analysis.display.numbers import how_many
 from analysis.measures.scaling.points import Point
+from profiling.wording import how_many
 
 
 def unequal_threads(points: Sequence[Point]) -> str:

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import CONFIDENCE, Metric, names_of
-from analysis.display.numbers import digits, how_many, span
+from analysis.display.numbers import digits, span
 from analysis.measures.kernels.measured_peaks import too_low
 from analysis.measures.kernels.roofline import ABOVE_PCT, BANDWIDTH, COMPUTE
 from analysis.measures.scaling.loss import Anatomies
 from analysis.measures.scaling.points import UNPROFILED, Point
 from analysis.results.study import Study
 from analysis.statistics import estimates
+from profiling.wording import how_many, verb
 
 # Credited FLOPs outside this share of the analytic count are worth a warning.
 COVERAGE_PCT = (95.0, 105.0)
@@ -282,7 +283,7 @@ def findings(study: Study, points: Sequence[Point]) -> list[str]:
         over = [share for share in shares if share > 100]
         if over:
             lines.append(
-                f"{_points(len(over))} reach{'es' if len(over) == 1 else ''} up to {max(over):.0f} % of the "
+                f"{_points(len(over))} {verb(len(over), 'reach')} up to {max(over):.0f} % of the "
                 f"datasheet's {what}: above 100 %, either the counted work or the peak (--peaks) is wrong"
             )
     used = [share for point in points if (share := _mfu([point]).get("mfu_pct") or 0) > 100]
@@ -300,7 +301,7 @@ def _above_measured(study: Study, costs: Sequence[Mapping[str, Any]], what: str,
     above = [share for row in costs if (share := max(row[name] or 0 for name in names)) > ABOVE_PCT]
     if not above:
         return []
-    reached = f"{_points(len(above))} reach{'es' if len(above) == 1 else ''} up to {max(above):.0f} %"
+    reached = f"{_points(len(above))} {verb(len(above), 'reach')} up to {max(above):.0f} %"
     return [too_low(study, bound, reached)]
 
 

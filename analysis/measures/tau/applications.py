@@ -20,6 +20,7 @@ from analysis.results.study import Source, Study, Unusable
 from jobs.run import Run
 from jobs.run_fields import ID_FIELDS
 from profiling.errors import no_command
+from profiling.wording import left_out
 
 METRICS = (
     Metric("repetitions", "number of runs of the configuration"),
@@ -112,9 +113,8 @@ def with_known_size(study: Study, table: Source, rows: Sequence[tuple]) -> list[
     needed = [ID_FIELDS.index(name) for name in _NEEDED]
     known = [row for row in rows if all(row[position] and row[position] > 0 for position in needed)]
     if len(known) < len(rows):
-        study.note(
-            f"{table.id}: {len(rows) - len(known)} runs lack nodes, gpus_per_node or batch and are left out"
-        )
+        without = len(rows) - len(known)
+        study.note(f"{table.id}: {left_out(without, 'run')}: nodes, gpus_per_node or batch missing")
     return known
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from analysis.display.numbers import how_many
 from profiling import tables
 from profiling.errors import UserError
 from profiling.tools import recognition
+from profiling.wording import how_many
 
 _APPLICATION = ".TAU application"
 _TABLES = ("intervals", "atomics", "markers")

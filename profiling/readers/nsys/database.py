@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from profiling.attribution.checks import malformed_finding
 from profiling.attribution.coding import distinct
 from profiling.attribution.events import Builder, Trace
 from profiling.cost.names import full_name
@@ -74,10 +75,7 @@ class Reader:
         if self.database.malformed and self._builders:
             next(iter(self._builders.values())).malformed += self.database.malformed
         elif self.database.malformed:
-            self.findings.append(
-                f"{self.database.malformed} events lack a required field or have an impossible value, and "
-                "no others are left"
-            )
+            self.findings.append(f"{malformed_finding(self.database.malformed)}, and no event remains")
         return {process: builder.finish(shift_ns=shift_ns) for process, builder in self._builders.items()}
 
     def _rows(self, table: str, columns: dict[str, int | None]) -> Iterator[Columns]:

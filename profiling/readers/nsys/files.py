@@ -15,6 +15,7 @@ from profiling.readers.origin import UNKNOWN, Origin, rank_in
 from profiling.readers.printed_tables import stream_printed
 from profiling.readers.sqlite import MAGIC, Database, open_database
 from profiling.traced_job import TraceFacts
+from profiling.wording import left_out
 
 
 def recognise(path: Path, head: bytes) -> bool:
@@ -92,4 +93,4 @@ def _stats(path: Path, findings: list[str], rank: int) -> Iterator[tuple[str, pa
         )
     findings += [f"{path.name}: {finding}" for finding in stats.findings]
     if stats.damaged:
-        findings.append(f"{path.name}: {stats.damaged} damaged lines of its tables are left out")
+        findings.append(f"{path.name}: {left_out(stats.damaged, 'damaged line')}")

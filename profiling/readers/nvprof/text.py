@@ -13,6 +13,7 @@ from profiling.errors import UserError
 from profiling.readers.csv_blocks import cells_of, read_lines
 from profiling.readers.printed import number_and_unit, size_bytes, time_ns
 from profiling.readers.printed_tables import Activity, Launch, Launches, Metric, Spread
+from profiling.wording import left_out
 
 HEAD = re.compile(
     rb"^(?:\xef\xbb\xbf)?==\d+== (NVPROF is|Profiling (result|application)|Generated result file)"
@@ -99,7 +100,7 @@ class _Reader:
         calls = self.calls.items()
         self.printed.activities += [spread.activity(name) for name, spread in calls if spread.count]
         if self.unread:
-            self.printed.findings.append(f"{self.unread} damaged lines of its tables are left out")
+            self.printed.findings.append(left_out(self.unread, "damaged line"))
 
     def _banner(self, process: str, text: str) -> None:
         self.printed.spoke = True

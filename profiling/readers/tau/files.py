@@ -52,7 +52,7 @@ def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterato
                 raise
             unread.append(str(error))  # what the others hold is read
     if len(unread) == len(files):
-        raise UserError(f"none of the {len(files)} files of {path} can be read: {unread[0]}")
+        raise UserError(f"no file of {path} can be read ({len(files)} tried): {unread[0]}")
     findings += unread
     yield from reading.markers(_END_OF_BATCH)
     reading.tell_copies()

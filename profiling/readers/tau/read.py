@@ -23,6 +23,7 @@ from profiling.readers.tau.tables import (
 from profiling.readers.tau.text import NAME, metric_of, read_text
 from profiling.readers.tau.xml import Reader, Thread
 from profiling.tables import END_OF_BATCH, as_table
+from profiling.wording import how_many, verb
 
 
 class Reading:
@@ -105,7 +106,8 @@ class Reading:
         number = ".".join(map(str, first))
         places = f"in {_place(self._where[first])} and in {_place(copy)}"
         self.findings.append(
-            f"{len(self._again)} threads appear twice, {number} {places}: each counts once, as in the first"
+            f"{how_many(len(self._again), 'thread')} {verb(len(self._again), 'appear')} twice, {number} "
+            f"{places}: each counts once, as in the first"
         )
 
     def tell_metric(self, name: str, path: Path) -> None:

@@ -37,7 +37,7 @@ class Counters(ctypes.Structure):
 def a_step(out: Path, fields: Mapping[str, object]) -> dict[str, float]:
     """Counts of one step of a run, and the types in which DataParallel's replicas multiply."""
     run, at = make_run({**TINY, **fields}), {}
-    speaker = rank._speaker
+    speaker = rank.speaker
 
     def counting(*given):
         speak = speaker(*given)
@@ -48,11 +48,11 @@ def a_step(out: Path, fields: Mapping[str, object]) -> dict[str, float]:
 
         return counted
 
-    rank._speaker = counting
+    rank.speaker = counting
     try:
         rank.run_rank(run, World(), out, False, lambda text: None)
     finally:
-        rank._speaker = speaker
+        rank.speaker = speaker
     last = run.batches - 2
     return {name: (at[last][name] - at[last - COUNTED][name]) / COUNTED for name in NAMES}
 

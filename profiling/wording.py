@@ -1,0 +1,37 @@
+"""How does a count read in a sentence? ``1 run is left``, ``2 runs are left``."""
+
+from collections.abc import Collection
+
+from profiling.number_ranges import listed
+
+_OF_ONE = {"are": "is", "were": "was", "have": "has", "do": "does"}
+
+
+def how_many(count: int, of_one: str) -> str:
+    """``1 run``, ``2 runs``, ``0 batches``, ``3 damaged lines``."""
+    return f"{count} {noun(count, of_one)}"
+
+
+def noun(count: int, of_one: str) -> str:
+    """A noun as it follows a count or a list: ``run`` of 1, else ``runs``."""
+    return of_one if count == 1 else plural(of_one)
+
+
+def verb(count: int, of_several: str) -> str:
+    """A verb as it follows a count, given as for several: ``are`` (1: ``is``), ``reach`` (1: ``reaches``)."""
+    return (_OF_ONE.get(of_several) or plural(of_several)) if count == 1 else of_several
+
+
+def left_out(count: int, of_one: str) -> str:
+    """``1 damaged line is left out``, ``2 damaged lines are left out``."""
+    return f"{how_many(count, of_one)} {verb(count, 'are')} left out"
+
+
+def which_ranks(ranks: Collection[int], most: int = 8) -> str:
+    """``rank 3``, ``ranks 0-2, 8``: of many, at most so many ranges."""
+    return f"{noun(len(ranks), 'rank')} {listed(ranks, most)}"
+
+
+def plural(word: str) -> str:
+    """``runs``, ``classes``; a verb takes the same ending for one: ``reaches``."""
+    return word + ("es" if word.endswith(("s", "x", "ch", "sh")) else "s")
