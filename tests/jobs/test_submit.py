@@ -198,7 +198,7 @@ def test_no_sweep_file_is_said():
 def test_a_sweep_that_is_queued_or_running_is_not_submitted_again(submit, log, tmp_path, monkeypatch):
     queue = tmp_path / "squeue.jobs"  # the stand-in fails where there is none, as squeue where Slurm is down
     mine = f"scaleprof {tmp_path}/out/s"
-    queue.write_text(f"9|/x|(null)|{mine}\n10|/x|(null)|{mine}2\n11|/x|(null)|{mine}\n12|/x||\n")
+    queue.write_text(f"no job\n9|/x|(null)|{mine}\n10|/x|(null)|{mine}2\n11|/x|(null)|{mine}\n12|/x||\n")
     answer = submit("nodes: [1, 2]")
     assert answer.code == 1 and not asked(log)
     assert answer.err.splitlines()[-1] == (

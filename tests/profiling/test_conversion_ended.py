@@ -122,7 +122,14 @@ def as_rank(monkeypatch, rank: int, size: int, step: int = 0) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_ranks_of_srun_share_the_files_and_the_first_places_them(raw, tmp_path, monkeypatch, capsys):
+def as_rank_of_mpich(monkeypatch, rank: int, size: int) -> None:
+    """MPICH's launcher does not say which launch it is."""
+    monkeypatch.setenv("PMI_RANK", str(rank))
+    monkeypatch.setenv("PMI_SIZE", str(size))
+
+
+@pytest.mark.parametrize("as_rank", [as_rank, as_rank_of_mpich])
+def test_ranks_share_the_files_and_the_first_places_them(raw, tmp_path, monkeypatch, capsys, as_rank):
     assert convert([raw], out=tmp_path / "whole", jobs=1) == (RANKS, 0)
     (raw / "rank_1.json").write_text("{")
     out = tmp_path / "out"

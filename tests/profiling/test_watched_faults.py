@@ -485,6 +485,7 @@ PICTURES = TensorDataset(torch.ones(5, 3, 8, 8), torch.ones(5))
         (DataLoader(Streamed(), 2), [2, 2, 1]),
         (DataLoader(Loaded(), None), [2, 2, 1]),
         (DataLoader(PICTURES, batch_sampler=[[0, 1, 2], [3]]), [3, 1]),
+        (DataLoader(["no", "tensors", "here"], 2), [2, 1]),
     ],
 )
 def test_samples_are_those_of_the_loaders_batch(watch, loader, samples):
