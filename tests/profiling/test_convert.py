@@ -227,7 +227,7 @@ def test_nothing_converted_is_wrong_use(tmp_path):
     with pytest.raises(UserError, match=r"notes\.txt: unrecognised format; supported: torch, "):
         main([str(tmp_path)])
     (tmp_path / "more.txt").write_text("hello")
-    with pytest.raises(UserError, match="none of 2 files"):
+    with pytest.raises(UserError, match="2 files cannot be read"):
         main([str(tmp_path)])
     with pytest.raises(UserError, match="does not exist"):
         main([str(tmp_path / "absent")])
