@@ -157,8 +157,9 @@ class BatchRows:
 def _refuse_empty(source: str, empty: int, count: int) -> None:
     if empty and source.startswith(NAMED):
         raise UserError(
-            f"--batch-marker {source.removeprefix(NAMED)}: {empty} of {count} ranges have no time of their "
-            "own on the GPU, so they are no steps: name ranges that each hold a whole step"
+            f"--batch-marker {source.removeprefix(NAMED)}: {empty} of {how_many(count, 'range')} "
+            f"{verb(empty, 'have')} no time on the GPU, and cannot be a step: name ranges that each hold a "
+            "whole step"
         )
 
 

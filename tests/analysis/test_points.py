@@ -226,7 +226,7 @@ def test_how_far_apart_the_runs_of_a_configuration_are_is_said(tmp_path: Path) -
     points_of(study)
     (note,) = [note for note in study.notes() if "differ by more than 10 %" in note]
     assert (
-        "in 1 of 1 configurations, most in 1 node x 1 GPU, fp32 gradients (by a factor of up to 6.2)" in note
+        "in 1 of 1 configuration, most in 1 node x 1 GPU, fp32 gradients (by a factor of up to 6.2)" in note
     )
 
 

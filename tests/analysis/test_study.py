@@ -174,3 +174,16 @@ def test_runs_that_do_not_count_are_counted_by_why():
     failures = [Failure("a", "", "failed"), Failure("b", "", "unfinished"), Failure("c", "", "unfinished")]
     assert in_counts(failures) == "1 run failed, 2 not run yet"
     assert in_counts(failures[1:]) == "2 runs not run yet"
+
+
+def test_what_is_noted_of_one_of_two_results_says_of_which_and_of_both_stands_once():
+    a, b = Log(), Log()
+    for log, runs in ((a, ["run_1"]), (b, ["run_2", "run_3"])):
+        log.note("no peaks are known")
+        for run in runs:
+            log.note("it drifts", run)
+    b.note("one came before the other", side=BOTH)
+    a.add(b)
+    assert a.lines() == [
+        "no peaks are known", "A: run_1: it drifts", "B: 2 runs: it drifts", "one came before the other",
+    ]  # fmt: skip

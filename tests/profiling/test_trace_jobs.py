@@ -88,7 +88,7 @@ def test_ranges_that_overlap_are_no_batches(tmp_path):
         if event["name"] == "train step 4":
             event["dur"] += 500  # into step 5
     trace.write(tmp_path / "one.json")
-    with pytest.raises(UserError, match="1 of 5 ranges overlap the one before"):
+    with pytest.raises(UserError, match="1 of 5 ranges overlaps the one before"):
         main([str(tmp_path / "one.json"), "--out", str(tmp_path / "out"), "--batch-marker", "train step"])
 
 
@@ -99,7 +99,7 @@ def test_ranges_that_hold_no_work_are_no_batches(tmp_path):
             at = START_US + number * Planted(ranks=1).batch + 10 * part
             trace.range(f"part {part}", at, at + 5)
     trace.write(tmp_path / "one.json")
-    with pytest.raises(UserError, match="5 of 15 ranges have no time of their own on the GPU"):
+    with pytest.raises(UserError, match="5 of 15 ranges have no time on the GPU"):
         main([str(tmp_path / "one.json"), "--out", str(tmp_path / "out"), "--batch-marker", "part"])
 
 
