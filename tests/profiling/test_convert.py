@@ -13,6 +13,7 @@ from profiling.tables import read
 from profiling.tools import TOOLS
 from profiling.tools.recognition import read as read_any
 from profiling.tools.recognition import recognise
+from profiling.traces.units import units_of
 from profiling.wording import how_many
 from tests.profiling.traces import Trace, training_step
 
