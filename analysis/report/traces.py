@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from analysis.display import plots
 from analysis.display.metrics import FIELDS, Metric, Rows, columns
 from analysis.display.terminal import Part
@@ -127,8 +129,6 @@ def _scaling(context: Context) -> Content:
         }
         for size, row in zip(sizes, found.scales, strict=True)
     ]  # fmt: skip
-    import pandas as pd
-
     figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "Parts of a step, by number of ranks")
     chart = Chart(
         "traced-scaling",

@@ -20,7 +20,8 @@ from analysis.report.build import build, opening
 from analysis.report.communication import bars_of
 from analysis.report.render import render
 from analysis.report.sentences import LOST
-from analysis.results.load import load, load_named
+from analysis.results.load import load
+from analysis.results.load_named import load_named
 from analysis.results.study import Study
 from profiling.attribution.batch_times import WHOLE
 from profiling.convert import main as convert

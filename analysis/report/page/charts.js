@@ -61,7 +61,7 @@ function summarised(trace, filters) {
     .map((member) => picked(member, filters))
     .filter((member) => member.x.length > 0);
   if (members.length === 0 || (members.length === 1 && band)) return null;
-  if (members.length === 1) return { ...trace, error_y: undefined, ...members[0], facts: factsOf(members[0].facts) };
+  if (members.length === 1) return { ...trace, error_y: undefined, ...members[0] };
   const at = new Map();
   for (const member of members) {
     member.x.forEach((x, index) => {
