@@ -12,6 +12,8 @@
 One row per configuration and world size.
 """
 
+import argparse
+
 from analysis.display import output
 from analysis.display.terminal import MOST_NOTES, Answer
 from analysis.measures.scaling import rows as scaling
@@ -21,34 +23,13 @@ from analysis.measures.scaling.points import Scaling, points_of
 from analysis.measures.scaling.unequal_threads import unequal_threads
 from analysis.published.by_method import COLUMNS, METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
-from analysis.results.load import load_named
+from analysis.results.load_named import load_named
 from analysis.results.study import Study
 from profiling.errors import UserError, did_you_mean, run_command
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = output.parser("analysis.scaled", __doc__, columns={**COLUMNS, **traced.COLUMNS})
-    parser.add_argument(
-        "--method",
-        default="corrected",
-        metavar="METHOD,...",
-        help="corrected, published, or both [corrected]",
-    )
-    parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [every configuration]")
-    parser.add_argument(
-        "--scaling", choices=("weak", "strong"),
-        help="weak: fixed per-GPU batch size; strong: fixed global batch size [the kind for which more "
-        "configurations have a baseline]",
-    )  # fmt: skip
-    parser.add_argument("--explain", action="store_true", help="show the effect of each correction, and why")
-    parser.add_argument(
-        "more",
-        nargs="*",
-        metavar="P=DIR",
-        help="watched runs or converted traces, with their number of ranks",
-    )
-    parser.set_defaults(most_notes=MOST_NOTES)
-    arguments = parser.parse_args(words)
+    arguments = _parser().parse_args(words)
     methods = _methods(arguments.method)
     study = load_named([str(arguments.path), *arguments.more], arguments.peaks)
     group_by = output.parse_fields(arguments.group_by, ("world_size",), own=study.own_factors)
@@ -70,6 +51,31 @@ def main(words: list[str] | None = None) -> int:
         notes=notes,
     )
     return output.emit(answer, study, arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = output.parser("analysis.scaled", __doc__, columns={**COLUMNS, **traced.COLUMNS})
+    parser.add_argument(
+        "--method",
+        default="corrected",
+        metavar="METHOD,...",
+        help="corrected, published, or both [corrected]",
+    )
+    parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [every configuration]")
+    parser.add_argument(
+        "--scaling", choices=("weak", "strong"),
+        help="weak: fixed per-GPU batch size; strong: fixed global batch size [the kind for which more "
+        "configurations have a baseline]",
+    )  # fmt: skip
+    parser.add_argument("--explain", action="store_true", help="show the effect of each correction, and why")
+    parser.add_argument(
+        "more",
+        nargs="*",
+        metavar="P=DIR",
+        help="watched runs or converted traces, with their number of ranks",
+    )
+    parser.set_defaults(most_notes=MOST_NOTES)
+    return parser
 
 
 def _of_traces(study: Study, scaling: Scaling | None) -> Answer:

@@ -108,6 +108,7 @@ def _findings(
     lines = [
         *_complaints(units, outcomes),
         *together([line for outcome in of_tables for line in outcome.findings]),
+        *_of_folders(placed),
         *together((f"{one.directory.name}: {line}" for one in placed for line in one.job.findings), "jobs"),
     ]
     if out is not None and (count := sum(not outcome.error for outcome in of_tables)):
@@ -206,6 +207,18 @@ def _named(paths: Sequence[Path]) -> str:
     return ", ".join(path.name for path in paths[:_MOST_NAMED]) + (
         ", ..." if len(paths) > _MOST_NAMED else ""
     )
+
+
+def _of_folders(placed: Iterable[Placed]) -> list[str]:
+    """A line for each folder that holds the traces of several jobs."""
+    jobs: dict[Path, list[Path]] = {}
+    for one in placed:
+        jobs.setdefault(one.came_from, []).append(one.directory)
+    return [
+        f"{folder} holds traces of {len(directories)} jobs: {_named(directories)}"
+        for folder, directories in jobs.items()
+        if len(directories) > 1
+    ]
 
 
 def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) -> str:

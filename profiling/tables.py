@@ -201,6 +201,11 @@ def rank_directory(result: Path, rank: int) -> Path:
     return result / f"rank_{rank:04d}"
 
 
+def rank_of(directory: Path) -> int:
+    """The rank whose tables are in a directory of :func:`rank_directory`."""
+    return int(directory.name.removeprefix("rank_"))
+
+
 def table_path(directory: Path, name: str) -> Path:
     """Where table ``name`` of a rank's directory is; the name must be one of :data:`SCHEMAS`."""
     if name not in SCHEMAS:

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from profiling.errors import UserError, did_you_mean
+from profiling.wording import how_many
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +115,8 @@ def why_it_does_not_fit(name: str, image_size: int, batch: int, classes: int = C
         model(images)
     except (RuntimeError, ValueError, AssertionError) as error:
         reason = " ".join(str(error).split())[:200]
-        return f"{name} does not take batches of {batch} images of {image_size} x {image_size}: {reason}"
+        images_of = f"{how_many(batch, 'image')} of {image_size} x {image_size}"
+        return f"{name} does not take batches of {images_of}: {reason}"
     return ""
 
 

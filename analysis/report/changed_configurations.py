@@ -22,7 +22,16 @@ from analysis.report.base import Content
 from analysis.report.encoded import line_chart
 from analysis.report.render import Chart
 from analysis.report.scaling import points_against_ranks
-from analysis.report.sides import SHOWN, Sides, by_key, fields_of, key_of, of_test, with_names
+from analysis.report.sides import (
+    SHOWN,
+    Sides,
+    by_key,
+    fields_of,
+    key_of,
+    most_changed,
+    of_test,
+    with_names,
+)
 from analysis.report.views import as_view, facts
 from profiling.errors import UserError
 from profiling.wording import how_many
@@ -188,7 +197,7 @@ def scaling(sides: Sides) -> Content:
     ]  # fmt: skip
     if not measured:
         return Content(text, charts, finding=_NO_BASELINE)
-    most = max(measured, key=lambda row: (row["nodes"] * row["gpus_per_node"], abs(row["efficiency_points"])))
+    most = most_changed(measured, "efficiency_points")
     finding = (
         f"Scaling efficiency of {most['configuration']}: {most['a_efficiency_pct']:.0f} % in A, "
         f"{most['b_efficiency_pct']:.0f} % in B."

@@ -4,6 +4,7 @@ What differs beyond chance is what :mod:`analysis.measures.scaling.compared` fin
 """
 
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -25,6 +26,7 @@ from analysis.report.sides import (
     by_key,
     fields_of,
     key_of,
+    most_changed,
     rows_of_family,
     with_names,
     with_names_of_points,
@@ -107,7 +109,7 @@ def parts(sides: Sides) -> Content:
 
 def _largest_part(rows: Rows) -> str:
     """The part that changed most in the configuration of most ranks."""
-    most = max(rows, key=lambda row: (row["nodes"] * row["gpus_per_node"], abs(row["difference_ms"])))
+    most = most_changed(rows, "difference_ms")
     parts = {name: most[f"{name}_ms"] for name in plots.PART_COLOURS if f"{name}_ms" in most}
     ordered = sorted(parts.items(), key=lambda part: -abs(part[1]))
     largest = [f"{name.replace('_', ' ')} {ms:+.2f} ms" for name, ms in ordered[:2]]
@@ -151,7 +153,7 @@ def kernel_changes(sides: Sides) -> Rows:
         values, others = getattr(sides.compared, here), getattr(sides.compared, there)
         for (key, family, figure), of_runs in values.items():
             if family == "kernels" and key in both and (key, family, figure) not in others:
-                ms = float(pd.Series(of_runs).median())
+                ms = median(of_runs)
                 fields = sources[key]
                 rows.append({
                     **fields_of(fields), "facts": facts(fields, sides.factors), "figure": figure, here: ms,
@@ -168,7 +170,7 @@ def kernels(sides: Sides) -> Content:
     rows = kernel_changes(sides)
     if not rows:
         raise UserError("no configuration has profiled runs on both sides")
-    most = max(rows, key=lambda row: (row["nodes"] * row["gpus_per_node"], abs(row["difference_ms"])))
+    most = most_changed(rows, "difference_ms")
     of_most = [row for row in rows if row["configuration"] == most["configuration"]]
     figure = plots.growth(pd.DataFrame(of_most), f"Kernels that changed most: {most['configuration']}")
     chart = Chart("changed-kernels", figure, "Growth of kernels from A to B, in milliseconds per step")

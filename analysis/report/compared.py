@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from analysis.display import plots
 from analysis.display.metrics import Rows
 from analysis.measures.kernels import of_run as kernels_of_run
@@ -210,8 +212,6 @@ def _in_words(rows: Rows) -> list[str]:
 
 def _parts_charts(rows: Rows) -> list[Chart]:
     """The growth of each part; none where the traces of a side hold no kernel."""
-    import pandas as pd
-
     known = [row for row in rows if row["family"] == "parts" and row["difference_ms"] == row["difference_ms"]]
     if not known:
         return []

@@ -36,19 +36,31 @@ def by_key(rows: Iterable[Mapping[str, Any]], across: Sequence[str]) -> dict[Key
 
 
 def key_of(row: Mapping[str, Any], across: Sequence[str]) -> Key:
+    """A row's configuration as analysis.compare has it, where fields ``across`` may differ."""
     return tuple((name, str(row.get(name))) for name in point_names(row) if name not in across)
 
 
 def fields_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a row that make its configuration."""
     return {name: row.get(name) for name in point_names(row)}
 
 
 def of_test(tested: Mapping[str, Any], tests: int) -> dict[str, Any]:
+    """What tables and charts show of a row of analysis.compare; ``judged`` is its verdict in one word.
+
+    Args:
+        tests: how many rows its family has, for which its p value is corrected.
+    """
     names = ("family", "figure", "a", "b", "effect_pct", "effect_pct_low", "effect_pct_high")
     said = verdict_of(tested, tests)
     return {name: tested[name] for name in names} | {
         "judged": tested["verdict"], "verdict": SHOWN.get(said, said)
     }  # fmt: skip
+
+
+def most_changed(rows: Rows, change: str) -> dict[str, Any]:
+    """Of the configurations on most ranks the row that changed most, either way, in column ``change``."""
+    return max(rows, key=lambda row: (row["nodes"] * row["gpus_per_node"], abs(row[change])))
 
 
 def rows_of_family(family: str, sides: Sides) -> Rows:
@@ -63,6 +75,7 @@ def rows_of_family(family: str, sides: Sides) -> Rows:
 
 
 def with_names(rows: Rows, sides: Sides) -> Rows:
+    """Rows of a configuration each, with its name."""
     return [
         {**row, "configuration": label}
         for row, label in zip(rows, labels_of(rows, sides.factors), strict=True)

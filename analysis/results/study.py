@@ -99,12 +99,15 @@ class Source:
         return (self.world_size or 1) // self.gpus_per_rank
 
     @property
+    def device_by_rank(self) -> dict[int, str]:
+        """Rank -> what it ran on (``cpu``, or the GPU's name; "": not known), of ranks that left a record."""
+        reports = self.job.ranks if self.job else self.manifest.ranks if self.manifest else []
+        return {one.rank: one.device for one in reports}
+
+    @property
     def devices(self) -> list[str]:
         """What its ranks ran on, each once; empty: nobody recorded it."""
-        if self.job is not None:
-            return self.job.devices
-        ranks = self.manifest.ranks if self.manifest else []
-        return list(dict.fromkeys(report.device for report in ranks if report.device))
+        return list(dict.fromkeys(device for device in self.device_by_rank.values() if device))
 
     @property
     def on_cpus(self) -> bool:

@@ -70,7 +70,7 @@ def _read_rank(source: Source, directory: Path) -> RankTables:
     whole = attributed.filter(timed(attributed))
     placed, untimed = in_time(kernels)
     return RankTables(
-        int(directory.name.rpartition("_")[2]),
+        tables.rank_of(directory),
         # Of a batch without stages all is after its last.
         {
             name: (whole[name].fill_null(0) if name in _STAGES else whole[name]).to_numpy()

@@ -16,6 +16,7 @@ from jobs import store
 from jobs.store import StudyManifest
 from profiling import tables
 from profiling.errors import UserError
+from profiling.wording import how_many
 
 Key = tuple[str, str]  # case, device
 
@@ -151,8 +152,8 @@ def yes_or_no(value: Any) -> str:
 def timing(manifest: StudyManifest) -> str:
     """How a study's durations were taken, in a sentence."""
     return (
-        f"Medians of {manifest.repetitions} repetitions after {manifest.warmup} of warmup; intervals over "
-        "the repetitions of the run."
+        f"Medians of {how_many(manifest.repetitions, 'repetition')} after {manifest.warmup} of warmup; "
+        "intervals over the repetitions of the run."
     )
 
 

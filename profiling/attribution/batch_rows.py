@@ -150,15 +150,16 @@ class BatchRows:
         if self.batches.source == PERIOD:
             self.findings.append(
                 f"no markers separate its steps: using {PERIOD}; "
-                f"{100 * self.batches.confidence:.1f} % of them recur in the next batch"
+                f"{100 * self.batches.confidence:.1f} % of them recur in the next step"
             )
 
 
 def _refuse_empty(source: str, empty: int, count: int) -> None:
     if empty and source.startswith(NAMED):
         raise UserError(
-            f"--batch-marker {source.removeprefix(NAMED)}: {empty} of {count} ranges have no time of their "
-            "own on the GPU, so they are no steps: name ranges that each hold a whole step"
+            f"--batch-marker {source.removeprefix(NAMED)}: {empty} of {how_many(count, 'range')} "
+            f"{verb(empty, 'have')} no time on the GPU, and cannot be a step: name ranges that each hold a "
+            "whole step"
         )
 
 

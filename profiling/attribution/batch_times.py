@@ -14,6 +14,7 @@ from profiling.attribution.events import Columns, contained, find_ranges
 from profiling.attribution.period import Period
 from profiling.errors import UserError
 from profiling.tables import END_OF_BATCH
+from profiling.wording import verb
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d{1,9})$")
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
@@ -122,8 +123,8 @@ def _refuse_overlaps(start: np.ndarray, end: np.ndarray, marker: str) -> None:
     overlapping = int((start[1:] < end[:-1]).sum())
     if overlapping:
         raise UserError(
-            f"--batch-marker {marker}: {overlapping} of {len(start)} ranges overlap the one before; "
-            "steps follow one another: name ranges that do not overlap"
+            f"--batch-marker {marker}: {overlapping} of {len(start)} ranges {verb(overlapping, 'overlap')} "
+            "the one before; steps follow one another: name ranges that do not overlap"
         )
 
 

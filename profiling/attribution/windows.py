@@ -25,6 +25,7 @@ from profiling.attribution.coding import distinct
 from profiling.attribution.events import OPERATOR, RANGE, Events, Trace, name_flags
 from profiling.attribution.period import Period, find_period
 from profiling.attribution.spill import Columns, Split, joined
+from profiling.wording import how_many
 
 ROWS = 1 << 18  # of its largest table that a window should hold
 _MOST_NAMED = 5  # ranges that a line names
@@ -90,7 +91,7 @@ class Windows:
             name for piece in self._trace.tables["host"].pieces() for name in self._names_of(piece)
         )
         most = ", ".join(f"{name} ({count})" for name, count in counts.most_common(_MOST_NAMED))
-        ranges = f"{counts.total()} ranges" + (f"; the most frequent are {most}" if most else "")
+        ranges = how_many(counts.total(), "range") + (f"; the most frequent: {most}" if most else "")
         return f"--batch-marker {marker} matches none of {ranges}"
 
     def _last_ns(self) -> int:

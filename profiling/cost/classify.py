@@ -93,7 +93,12 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         r"|ne|lt|le|gt|ge|logical_and|logical_or|logical_not|bitwise_and|bitwise_or|bitwise_not|isfinite|isnan"
         r"|nan_to_num|normal|uniform|bernoulli|random|cat|stack|native_dropout|dropout|tanh|fmod|remainder|hypot"
         r"|square|special_\w+|to|contiguous|flip|roll|repeat|arange|scatter|scatter_add|index_put)_?"
-        r"(_backward|_out|_backward_out|\w*_backward\w*)?)$",
+        r"(_backward|_out|_backward_out|\w*_backward\w*)?)$"
+        # On a CPU, what only views or allocates data, as the transposition and the concatenation above.
+        r"|^aten::(_unsafe_view|view(_as)?|reshape|_reshape_alias|t|permute|movedim|expand(_as)?|squeeze|unsqueeze"
+        r"|select|slice|narrow|split(_with_sizes)?|chunk|unbind|flatten|unflatten|unfold|as_strided|alias|detach"
+        r"|diagonal|lift_fresh|resolve_(conj|neg)|(new_)?empty(_like|_strided)?|resize|set|record_stream|is_pinned"
+        r"|_?pin_memory|index_(copy|add|fill)|bucketize|searchsorted)_?$",
     ),
 )  # fmt: skip
 _TABLE = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _PATTERNS)

@@ -59,7 +59,7 @@ def read_trace(path: Path) -> Trace:
     trace.group = of_process(distributed)
     unread.note(trace, processes)
     if trace.is_empty:
-        extra = f" ({trace.malformed} damaged ones)" if trace.malformed else ""
+        extra = f" ({trace.malformed} damaged)" if trace.malformed else ""
         raise UserError(f"{path} holds no events of PyTorch's profiler{extra}; is it the right file?")
     return trace
 

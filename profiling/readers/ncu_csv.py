@@ -86,8 +86,8 @@ class Metrics:
         texts = []
         if self.on_tensor_cores:
             texts.append(
-                f"{self.on_tensor_cores} launches use tensor cores, whose operations were not counted: "
-                "their FLOPs are unknown"
+                f"{how_many(self.on_tensor_cores, 'launch')} {verb(self.on_tensor_cores, 'use')} tensor "
+                "cores, whose operations were not counted: FLOPs unknown there"
             )
         if self.untimed:
             texts.append(

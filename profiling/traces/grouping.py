@@ -143,7 +143,7 @@ def _at_once(members: Sequence[Recorded]) -> list[Job]:
         for job in jobs:
             job.findings.append(
                 f"the traces of its folder were recorded "
-                f"{_duration(order[-1].started_ns - order[0].started_ns)} apart: using {len(jobs)} jobs"
+                f"{_duration(order[-1].started_ns - order[0].started_ns)} apart: they are of different jobs"
             )
     return jobs
 

@@ -12,10 +12,16 @@ from profiling.traces.grouping import Recorded, jobs_of, names_of, record_of
 
 @dataclass(frozen=True)
 class Placed:
-    """A job in its folder."""
+    """A job in its folder.
+
+    Attributes:
+        directory: where its tables are.
+        came_from: where its traces lie.
+    """
 
     directory: Path
     job: TracedJob
+    came_from: Path
 
 
 def place_jobs(
@@ -42,7 +48,7 @@ def place_jobs(
         for one in job.ranks:
             one.directory.rename(rank_directory(directory, one.rank))
         write_job(directory, record)
-        placed.append(Placed(directory, record))
+        placed.append(Placed(directory, record, job.ranks[0].root / job.ranks[0].folder))
     return placed
 
 

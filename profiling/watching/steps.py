@@ -9,7 +9,7 @@ for evaluations and for what a profiler takes to start.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class Steps:
         paused: whether an evaluation before it was left out.
         by: what ends a step.
         phases: of the program, each with optimizers of its own.
+        late: how many optimizers came too late to end steps (:class:`profiling.watching.cycle.Cycle`).
     """
 
     start_ns: np.ndarray
@@ -55,21 +56,21 @@ class Steps:
     paused: np.ndarray
     by: str
     phases: int = 1
+    late: int = 0
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     def first(self, count: int) -> "Steps":
         """The first ``count`` of them, or all if they are fewer."""
-        return Steps(
+        return replace(
+            self,
             start_ns=self.start_ns[:count],
             end_ns=self.end_ns[:count],
             stages_ns={kind: times_ns[:count] for kind, times_ns in self.stages_ns.items()},
             samples=self.samples[:count],
             passes=self.passes[:count],
             paused=self.paused[:count],
-            by=self.by,
-            phases=self.phases,
         )
 
 
@@ -81,8 +82,7 @@ class Ends:
     """
 
     def __init__(self, per_step: int = 1) -> None:
-        self._per_step = per_step
-        self._cycle = Cycle()
+        self._cycle = Cycle(per_step)
         self._marked = 0
         # Before any optimizer's step:
         self.has_backward = False
@@ -92,7 +92,7 @@ class Ends:
     @property
     def steps(self) -> int:
         """How many steps have ended."""
-        return self._marked or len(self._cycle.ends) // self._per_step or self._passes
+        return self._marked or len(self._cycle.ends) or self._passes
 
     @property
     def may_change(self) -> bool:
@@ -101,7 +101,7 @@ class Ends:
 
     def begins(self, kind: int) -> bool:
         """A segment begins; whether a step without an optimizer has ended before it."""
-        if self._marked or self._cycle.ends or kind not in (LOAD, FORWARD):
+        if self._marked or self._cycle.updates or kind not in (LOAD, FORWARD):
             return False
         if kind == FORWARD and not self.has_backward:
             return False
@@ -121,36 +121,36 @@ class Ends:
         if kind != UPDATE or self._marked:
             return False
         self._passes = 0
-        return self._cycle.updated(who) and len(self._cycle.ends) % self._per_step == 0
+        return self._cycle.updated(who)
 
 
-def ends_of(segments: Segments, per_step: int = 1) -> tuple[np.ndarray, str, int]:
-    """The places of the segments that end a step, what these are, and the phases (:class:`Cycle`)."""
+def ends_of(segments: Segments, per_step: int = 1) -> tuple[np.ndarray, str, Cycle]:
+    """The places of the segments that end a step, what these are, and which optimizers they were of."""
     kind, whole = segments.kind, segments.whole
+    cycle = Cycle(per_step)
     marked = np.flatnonzero((kind == STEP) & whole)
     if len(marked):
-        return marked, BY_MARKER, 1
+        return marked, BY_MARKER, cycle
     updates = np.flatnonzero((kind == UPDATE) & whole)
     if len(updates):
-        cycle = Cycle()
         for who in segments.who[updates].tolist():
             cycle.updated(who)
         cycle.finished()
-        return updates[np.asarray(cycle.ends)[per_step - 1 :: per_step]], BY_OPTIMIZER, cycle.phases
+        return updates[np.asarray(cycle.ends)], BY_OPTIMIZER, cycle
     last = np.flatnonzero(np.isin(kind, (LOAD, FORWARD, BACKWARD)))
     backward = kind[last] == BACKWARD
     if backward.any():
         before_other = backward & ~np.append(backward[1:], False)
-        return last[before_other], BY_BACKWARD, 1
+        return last[before_other], BY_BACKWARD, cycle
     for one, by in ((FORWARD, BY_FORWARD), (LOAD, BY_LOAD)):
         if len(places := np.flatnonzero((kind == one) & whole)):
-            return places, by, 1
-    return np.empty(0, dtype=np.int64), BY_NOTHING, 1
+            return places, by, cycle
+    return np.empty(0, dtype=np.int64), BY_NOTHING, cycle
 
 
 def steps_of(segments: Segments, per_step: int = 1) -> Steps:
     """The steps that were done to their end."""
-    ends, by, phases = ends_of(segments, per_step)
+    ends, by, cycle = ends_of(segments, per_step)
     count = len(ends)
     of_step = np.searchsorted(ends, np.arange(len(segments.kind)))
     pauses = _pauses(segments, of_step, count)
@@ -186,7 +186,8 @@ def steps_of(segments: Segments, per_step: int = 1) -> Steps:
         passes=passes if passes.any() else _totals(kind == FORWARD, step, whole, count),
         paused=_last(pauses & (segments.kind != PAUSE), of_step, count) != UNKNOWN,
         by=by,
-        phases=phases,
+        phases=cycle.phases,
+        late=len(cycle.late),
     )
 
 

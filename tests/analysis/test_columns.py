@@ -77,7 +77,7 @@ ANSWERS = (
     ("activities", "--shares"),
     ("factors",),
     ("compare", "B"),
-    ("predict", "--what-if", "fp16-gradients"),
+    ("predict", "--what-if", "no-loader"),
     ("predict", "SIZES"),
     ("expense",),
     ("expense", "--by", "rank"),

@@ -8,7 +8,8 @@ import pytest
 
 from analysis.prediction.configurations import configurations
 from analysis.report.build import build
-from analysis.results.load import load, load_named
+from analysis.results.load import load
+from analysis.results.load_named import load_named
 from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
 from jobs import store
 from jobs.run_id import format_id
@@ -69,13 +70,14 @@ def test_another_number_of_ranks_and_a_mixture_are_one_clear_line(folders, tmp_p
 
 
 def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_path):
-    for ranks in (1, 2):
+    for ranks in folders:
         for directory in folders[ranks].glob("run_*"):
             shutil.copytree(directory, tmp_path / directory.name)
     done = run("analysis.scaled", tmp_path, "--format", "json")
-    one, two = done.json
+    one, *others = done.json
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
-    assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)
+    assert [(row["speedup"], row["scaling_efficiency_pct"]) for row in others] == [(None, None)] * 2
+    assert "4 ranks not compared with 1: " in done.err and "compared with 2" not in done.err
     assert (
         "2 ranks not compared with 1: the commands differ (train.py --out 1 | train.py --out 2). To "
         "compare them: analysis.scaled 1=DIR 2=DIR" in done.err
@@ -154,6 +156,14 @@ def test_where_samples_of_some_runs_are_unknown_the_others_are_reported(
     assert not [text for text in texts if "nan" in text.split()]
     assert ("How does it scale?" in page.drawings) is (lacking == 4)
     assert ("Scaling efficiency on 2 ranks: 96" in page.summary[0].text) is (lacking == 4)
+
+
+def test_in_a_sweep_a_configuration_of_another_batch_size_is_its_own_baseline(tmp_path):
+    """Nobody named it to be compared with fewer ranks."""
+    jobs = [Job(ranks=1), Job(ranks=2, batch=64)]
+    write_sweep(tmp_path, jobs, noise=NO_NOISE, repetitions={"none": 1}, batches=12)
+    rows = run("analysis.scaled", tmp_path, "--format", "json").json
+    assert [row["scaling_efficiency_pct"] for row in rows] == [100, 100]
 
 
 def test_a_group_of_several_baselines_is_none_of_them(tmp_path):

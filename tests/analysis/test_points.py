@@ -158,7 +158,7 @@ def test_a_group_of_several_world_sizes_says_so_and_counts_all_its_runs(tmp_path
     ran = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json")
     assert ran.json[0]["repetitions"] == 9
     assert "1 of 1 row mixes world sizes (grad fp32: 1, 2, 4 ranks)" in ran.err
-    assert "mix world sizes" not in run("analysis.scaled", tmp_path, "--group-by", "grad,world_size").out
+    assert "world sizes (" not in run("analysis.scaled", tmp_path, "--group-by", "grad,world_size").out
 
 
 def test_a_group_with_the_base_point_scales_no_better_for_it(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_how_far_apart_the_runs_of_a_configuration_are_is_said(tmp_path: Path) -
     points_of(study)
     (note,) = [note for note in study.notes() if "differ by more than 10 %" in note]
     assert (
-        "in 1 of 1 configurations, most in 1 node x 1 GPU, fp32 gradients (by a factor of up to 6.2)" in note
+        "in 1 of 1 configuration, most in 1 node x 1 GPU, fp32 gradients (by a factor of up to 6.2)" in note
     )
 
 

@@ -297,6 +297,18 @@ def test_clocks_are_followed_through_groups_that_have_ranks_in_common():
     assert matched.end_ns[3][-1] == matched.end_ns[0][-1]
 
 
+def test_clocks_are_followed_through_a_chain_of_groups():
+    """Ranks 0 and 3 are joined by way of two others."""
+    chain = [
+        Group(str(rank), {rank: (1.0 + 2 * rank,), rank + 1: (1.0 + 2 * rank,)}, (2.0 + 2 * rank,))
+        for rank in range(3)
+    ]
+    clocks = (0.0, 50.0, -300.0, 700.0)
+    matched = match([calls(rank, chain, clock) for rank, clock in enumerate(clocks)])
+    assert [round(one.offset_ns / MS) for one in matched.ahead] == [0, 50, -300, 700]
+    assert set(matched.clock) == {0}
+
+
 def test_clocks_that_no_group_joins_are_not_set_by_each_other(tmp_path):
     clocks = (0.0, 50.0, -300.0, 700.0)
     matched = match([calls(rank, TENSOR, clock) for rank, clock in enumerate(clocks)])

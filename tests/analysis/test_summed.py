@@ -27,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
         kernels[texts] = kernels[texts].astype(object)
         kernels.loc[::7, "duration_ns"] = -1
         kernels.loc[3::11, "flops"] = None
+        kernels.loc[4::13, "bytes"] = 0.0
         kernels.loc[5::11, "direction"] = None
         kernels.loc[len(kernels) - 2 :, "batch_index"] = None
         columns = {name: kernels[name].astype(object).where(kernels[name].notna(), None) for name in kernels}

@@ -187,6 +187,10 @@ KNOWN = [
     ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
      "FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<float>>()",
      "optimizer"),
+    ("aten::view", "pointwise"),
+    ("aten::squeeze_", "pointwise"),
+    ("aten::new_empty_strided", "pointwise"),
+    ("aten::a_view_of_no_kind_known", "other"),
     ("a kernel of no kind known", "other"),
 ]  # fmt: skip
 

@@ -122,7 +122,7 @@ def test_ranges_that_never_ended_are_counted(tmp_path):
     database.range("Forward Pass", 2000, None)
     _, markers, findings = frames(database.close())
     assert len(markers) == 4
-    assert any("1 ranges were open when the recording ended" in finding for finding in findings)
+    assert any("1 range was open when the recording ended" in finding for finding in findings)
 
 
 def test_a_release_that_is_not_known_is_named_with_what_it_lacks(tmp_path):

@@ -295,7 +295,7 @@ def test_snapshots_whose_clock_went_back_are_a_finding(tmp_path):
     path = tmp_path / "snapshot.0.0.0"
     assert not any("backwards" in finding for finding in read(path).findings)
     path.write_text(path.read_text().replace("1700000000000001", "1600000000000001"))
-    assert "1 snapshots are older than the one before: the clock went backwards" in read(path).findings[0]
+    assert "1 snapshot is older than the one before: the clock went backwards" in read(path).findings[0]
 
 
 def test_a_standard_deviation_comes_of_the_sum_of_squares(tmp_path):

@@ -81,7 +81,7 @@ def test_findings_of_a_rank_name_it_and_those_of_the_run_are_alike(tmp_path):
     assert findings[0][:2] == findings[1][:2] and "raw" not in " ".join(findings[0] + findings[1])
     heads = [one.partition(",")[0] for one in findings[1]]
     assert heads[:2] == ["TAU: 2 ranks", "TAU: mode io"]
-    assert heads[2].startswith("rank 1: 1 timers have negative exclusive times")
+    assert heads[2].startswith("rank 1: 1 timer has negative exclusive times")
     assert "built without -iowrapper" in findings[0][1]
 
 

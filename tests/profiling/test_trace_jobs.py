@@ -1,6 +1,7 @@
 """profiling.convert --out: the traces of a job are one result, and its record says what they say."""
 
 import json
+import shutil
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_ranges_that_overlap_are_no_batches(tmp_path):
         if event["name"] == "train step 4":
             event["dur"] += 500  # into step 5
     trace.write(tmp_path / "one.json")
-    with pytest.raises(UserError, match="1 of 5 ranges overlap the one before"):
+    with pytest.raises(UserError, match="1 of 5 ranges overlaps the one before"):
         main([str(tmp_path / "one.json"), "--out", str(tmp_path / "out"), "--batch-marker", "train step"])
 
 
@@ -98,7 +99,7 @@ def test_ranges_that_hold_no_work_are_no_batches(tmp_path):
             at = START_US + number * Planted(ranks=1).batch + 10 * part
             trace.range(f"part {part}", at, at + 5)
     trace.write(tmp_path / "one.json")
-    with pytest.raises(UserError, match="5 of 15 ranges have no time of their own on the GPU"):
+    with pytest.raises(UserError, match="5 of 15 ranges have no time on the GPU"):
         main([str(tmp_path / "one.json"), "--out", str(tmp_path / "out"), "--batch-marker", "part"])
 
 
@@ -176,10 +177,14 @@ def test_kernels_without_a_launch_are_of_the_batch_around_them(tmp_path):
 # --- bad input ----------------------------------------------------------------------------------------
 
 
-def test_traces_of_different_jobs_in_one_folder_are_jobs_of_their_own(tmp_path):
+def test_traces_of_different_jobs_in_one_folder_are_jobs_of_their_own_and_it_is_said(tmp_path, capsys):
     folder = write_job(tmp_path / "mixed", Planted(ranks=2), name="a_rank{}.json")
     write_job(folder, Planted(ranks=4), name="b_rank{}.json")
-    _, out = converted(tmp_path, folder)
+    write_job(tmp_path / "other", Planted(ranks=2))  # a folder of one job is no matter of a line
+    _, out = converted(tmp_path, folder, tmp_path / "other")
+    said = [line for line in capsys.readouterr().err.splitlines() if " jobs: " in line and "holds" in line]
+    assert said == [f"scaleprof: {folder} holds traces of 2 jobs: mixed, mixed-2"]
+    shutil.rmtree(out / "other")
     sizes = sorted((read_job(path).world_size, len(read_job(path).ranks)) for path in out.iterdir())
     assert sizes == [(2, 2), (4, 4)]
 

@@ -1,17 +1,20 @@
 """A program under profiling.watch finds what it finds under Python itself."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from profiling.errors import UserError
 from profiling.identity import Identity, is_restarted
 from profiling.watch import parse, prepare_folder
-from profiling.watching.program import Program
+from profiling.watching.program import Program, hidden, when_imported
 
 ROOT = Path(__file__).resolve().parents[2]
 # It goes to another folder, spawns a process that imports it again, and pickles one of its classes at exit.
@@ -51,9 +54,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def run(folder: Path, *words: str) -> list[str]:
-    """The lines that Python printed, started in a folder with these words."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def run(folder: Path, *words: str, safe_path: str = "") -> list[str]:
+    """The lines that Python printed, started in a folder with these words.
+
+    Args:
+        safe_path: the value of PYTHONSAFEPATH; "": not set.
+    """
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "PYTHONSAFEPATH": safe_path}
     ended = subprocess.run(
         [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -61,13 +68,23 @@ def run(folder: Path, *words: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-@pytest.mark.parametrize("words", [("script.py",), ("-m", "package"), ("-m", "package.module")])
-def test_a_program_finds_what_it_finds_under_python(folder, words):
-    by_python = run(folder, *words, "--lr", "1")
+@pytest.mark.parametrize(
+    ("words", "safe_path"),
+    [
+        (("script.py",), ""),
+        (("-m", "package"), ""),
+        (("-m", "package.module"), ""),
+        (("script.py",), "1"),
+        (("-m", "package"), "1"),
+    ],
+)
+def test_a_program_finds_what_it_finds_under_python(folder, words, safe_path):
+    by_python = run(folder, *words, "--lr", "1", safe_path=safe_path)
     program = Program(words[-1], ("--lr", "1"), words[0] == "-m")
     code = f"from profiling.watching.program import Program; it = {program!r}; it.check(); it.run()"
-    assert run(folder, "-c", code) == by_python
-    assert json.loads(by_python[0])["spawned"] == 2
+    assert run(folder, "-c", code, safe_path=safe_path) == by_python
+    found = json.loads(by_python[0])
+    assert found["spawned"] == 2 and (found["path"] == str(ROOT)) == bool(safe_path)
 
 
 def test_why_a_module_cannot_be_run_is_said(tmp_path, monkeypatch):
@@ -81,6 +98,26 @@ def test_why_a_module_cannot_be_run_is_said(tmp_path, monkeypatch):
         Program("needs_one.train", is_module=True).check()
     with pytest.raises(UserError, match="no module 'no_main': python -m no_main does not run either"):
         Program("no_main", is_module=True).check()
+
+
+def test_a_program_may_have_packages_of_the_names_of_ours(monkeypatch):
+    ours, theirs = ModuleType("ours"), ModuleType("theirs")
+    monkeypatch.setitem(sys.modules, "ours.inner", ours)
+    with hidden(("ours",)):
+        assert "ours.inner" not in sys.modules
+        sys.modules.update({"ours": theirs, "ours.inner": theirs})
+    assert sys.modules["ours.inner"] is ours and "ours" not in sys.modules
+
+
+def test_a_module_that_is_waited_for_is_as_python_has_it(tmp_path, monkeypatch):
+    (tmp_path / "waited_for.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    finders, acted = [*sys.meta_path], []
+    when_imported("waited_for", lambda: acted.append("imported"))
+    assert importlib.util.find_spec("waited_for") and not acted  # as libraries look whether it is there
+    module = importlib.import_module("waited_for")
+    assert acted == ["imported"] and sys.meta_path == finders
+    assert module.__loader__ is module.__spec__.loader and type(module.__loader__) is SourceFileLoader
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])

@@ -85,7 +85,13 @@ def test_five_steps_of_the_critic_and_one_of_the_generator_are_one_step():
 
 def test_an_optimizer_of_a_later_phase_ends_no_step():
     steps = steps_of(segments("L F B U0 " * LATE + "L F B U0 F B U1 " * 3))
-    assert len(steps) == LATE + 3
+    assert len(steps) == LATE + 3 and steps.late == 1
+
+
+def test_a_generator_that_steps_seldom_ends_no_step_and_is_counted():
+    steps = steps_of(segments(("L F B U0 " * 25 + "F B U1 ") * 4))
+    assert len(steps) == 100 and steps.late == 1 and steps.phases == 1
+    assert len(steps_of(segments(("L F B U0 " * 25 + "F B U1 ") * 4), per_step=25)) == 4
 
 
 def test_where_an_optimizer_stays_away_the_next_ones_end_the_steps():
@@ -94,6 +100,7 @@ def test_where_an_optimizer_stays_away_the_next_ones_end_the_steps():
     assert len(steps_of(segments(first * 20 + second * 3))) == 23  # the program ends in its second phase
     by_turns = steps_of(segments((first * 30 + second * 30) * 2))
     assert len(by_turns) == 120 and by_turns.phases == 4 and set(by_turns.passes) == {1}
+    assert by_turns.late == 0
     assert len(steps_of(segments(first * 20 + "L F B U1 F B U2 " * 20))) == 40
 
 
@@ -126,6 +133,11 @@ def test_a_forward_pass_that_is_not_seen_is_what_lies_between_load_and_backward(
 
 def test_several_steps_of_the_optimizer_are_one_step_where_that_is_asked_for():
     assert len(steps_of(segments("L F B U F B U " * 4), per_step=2)) == 4
+
+
+def test_in_each_phase_the_optimizers_steps_are_counted_anew():
+    steps = steps_of(segments("L F B U0 " * 21 + "L F B U1 " * 20), per_step=2)
+    assert steps.passes.tolist() == [*[2] * 10, 3, *[2] * 9]  # the odd one is of the step that follows it
 
 
 def test_an_evaluation_between_steps_is_left_out():
@@ -187,6 +199,7 @@ def test_samples_that_a_loader_does_not_tell_are_unknown():
         "L F B " * 7 + "L",
         "L F " * 7 + "L",
         "F B B " * 7 + "F",
+        "L L L " + "L F B " * 7 + "L",
     ],
 )
 def test_what_is_counted_while_a_program_runs_is_what_is_found_afterwards(text, per_step):
@@ -197,6 +210,11 @@ def test_what_is_counted_while_a_program_runs_is_what_is_found_afterwards(text, 
         has_ended = ends.begins(kind) | ends.ended(kind, who)
         assert has_ended or ends.steps <= before
     assert ends.steps == len(steps_of(found, per_step))
+
+
+def test_of_several_updates_of_a_step_the_last_ends_it():
+    ends = Ends(per_step=3)
+    assert [ends.ended(UPDATE, 0) for _ in range(6)] == [False, False, True] * 2
 
 
 def test_after_a_marked_step_nothing_else_ends_one():

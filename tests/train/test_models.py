@@ -5,6 +5,7 @@ import torch
 
 from jobs import model_names as of_sweeps
 from profiling.errors import UserError
+from profiling.wording import how_many
 from train.models import (
     CLASSES,
     build_model,
@@ -89,15 +90,18 @@ def test_only_classification_models_may_be_named():
     assert not any("rcnn" in name or "fcn" in name or "raft" in name for name in model_names())
 
 
-def test_a_sweep_knows_them_without_importing_torchvision():
+def test_a_sweep_knows_them_without_importing_torchvision(monkeypatch):
     assert of_sweeps.model_names() == sorted(model_names())
+    monkeypatch.setattr(of_sweeps, "find_spec", lambda name: None)
+    of_sweeps.check_models(["resnet19"], "s.yaml")  # where there is none, runs find out
 
 
 def test_images_that_a_model_cannot_take_are_explained():
     assert why_it_does_not_fit("resnet50", 32, 2) == ""
     for name, size, batch in (("alexnet", 32, 2), ("resnet50", 32, 1), ("vit_b_16", 64, 2)):
         told = why_it_does_not_fit(name, size, batch)
-        assert told.startswith(f"{name} does not take batches of {batch} images of {size} x {size}: ")
+        images = f"{how_many(batch, 'image')} of {size} x {size}"
+        assert told.startswith(f"{name} does not take batches of {images}: ")
         assert "\n" not in told and len(told) > 60
 
 

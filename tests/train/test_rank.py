@@ -282,7 +282,7 @@ def test_parameters_that_differ_are_noticed():
     ("fields", "told"),
     [
         ({"loader": "synthetic", "model": "alexnet"}, "alexnet does not take batches of 4 images of 32 x 32"),
-        ({"model": "resnet18", "loader": "synthetic", "batch": 1}, "resnet18 does not take batches of 1 i"),
+        ({"model": "resnet18", "loader": "synthetic", "batch": 1}, "resnet18 does not take batches of 1 im"),
         ({"loader": "synthetic", "model": "resnet81"}, "no torchvision classification model 'resnet81'; did"),
         ({"loader": "synthetic", "compute": "fp16"}, "compute fp16 needs a GPU"),
         ({"data": "/nowhere"}, "there is no data folder /nowhere"),

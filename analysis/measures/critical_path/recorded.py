@@ -108,7 +108,7 @@ def read_rank(source: Source, directory: Path, batches: pa.Table, steps: Sequenc
     numbers = [name for name in COLUMNS if name not in (*TEXTS, "class")]
     calls = np.flatnonzero(talks)
     return Recorded(
-        int(directory.name.rpartition("_")[2]),
+        tables.rank_of(directory),
         {name: _numbers(batches, name) for name in ("batch_index", "start_ns", "end_ns", "load_ns")},
         {name: _numbers(kernels, name) for name in numbers},
         _classes(kernels),

@@ -18,6 +18,7 @@ from analysis.display.metrics import (
 )
 from analysis.measures.critical_path.paths import PARTS, TOGETHER, RunPaths, paths_of
 from analysis.results.study import A_STEP, RECORDING, Study
+from profiling.wording import how_many
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,7 +181,7 @@ def caption(by: Iterable[str] = (), left_out: int = 0, of: str = A_STEP) -> str:
     if of == RECORDING:
         text = "Nothing separates steps: the pieces of the path sum to the whole recording."
     if left_out:
-        text += f"\n{left_out} shorter ones are not shown: --format csv has all."
+        text += f"\n{how_many(left_out, 'shorter part')} not shown: --format csv has all."
     if not list(by):
         text += (
             f"\nSaved: how much shorter {'it' if of == RECORDING else 'the step'} would be if this part took "

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analysis.display.perfetto import Slices, Words
-from analysis.measures.anatomy.timeline import NOTHING_MORE, Added
+from analysis.measures.anatomy.timeline_file import NOTHING_MORE, Added
 from analysis.measures.anatomy.timeline_rows import Tracks
 from analysis.measures.critical_path.paths import StepPath, paths_of
 from analysis.results.study import Source, Study

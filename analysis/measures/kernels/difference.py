@@ -244,31 +244,18 @@ def parts(
         naming: the columns that name a kernel.
         group: what a row is, of :func:`group_in_words`.
     """
-
     title, caption = said
-
     figures = (
-        "change",
-        "a_ms_per_batch",
-        "b_ms_per_batch",
-        "difference_ms",
-        "by_calls_ms",
-        "by_duration_ms",
-        "a_calls_per_batch",
-        "b_calls_per_batch",
-    )
+        "change", "a_ms_per_batch", "b_ms_per_batch", "difference_ms", "by_calls_ms", "by_duration_ms",
+        "a_calls_per_batch", "b_calls_per_batch",
+    )  # fmt: skip
     sums = [
         replace(column, header=plural(group)) if column.header == "kernels" else column
         for column in columns(SUMMARY_METRICS)
     ]
     of_kernels = [*naming, *columns(METRICS["duration"], *figures)]
     return [
-        Part(
-            f"{title}: the difference",
-            totals,
-            sums,
-            f"{_caption(totals)}\n{_ONE_OF_EACH}\n{caption}",
-        ),
+        Part(f"{title}: the difference", totals, sums, f"{_caption(totals)}\n{_ONE_OF_EACH}\n{caption}"),
         Part("Largest differences", shown, of_kernels),
     ]
 

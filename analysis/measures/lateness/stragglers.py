@@ -220,15 +220,13 @@ def rows_of(
     """
     nodes = source.hosts
     named = [rank for rank, (verdict, _) in enumerate(judged) if verdict == STRAGGLER]
-    reports = source.job.ranks if source.job else source.manifest.ranks if source.manifest else []
-    devices = [report.device for report in reports]
     ranks = []
     for rank, (verdict, probability) in enumerate(judged):
         row = {"rank": rank, "node": _host(nodes[rank]), **_figures(lateness, rank)}
         row |= {"chance": probability, "verdict": verdict, "cause": None, "evidence": None}
         if verdict == STRAGGLER:
             node = _late_node(rank, nodes, named)
-            device = devices[rank] if rank < len(devices) else ""
+            device = source.device_by_rank.get(rank, "")
             cause = late_causes.cause_of(rank, lateness, kernels, device, node, nodes[rank])
             row |= {"cause": cause.cause, "evidence": cause.evidence}
         ranks.append(row)

@@ -225,11 +225,8 @@ def _of_few(few: Rows, configurations: int) -> str:
     of_all = f"{len(few)} of {how_many(configurations, 'configuration')}"
     text = f"{of_all} {verb(len(few), 'have')} too few runs to show a difference{alone}. "
     largest = max(few, key=lambda row: row["effect_pct"])
-    if largest["effect_pct"] <= 0:
-        return f"{text}Repeat them: {runs_needed(configurations)} runs per side can show a difference."
-    if (
-        not largest["runs_enough"] and max(largest["runs_a"], largest["runs_b"]) < 2
-    ):  # nobody knows the scatter
+    scatter_known = largest["runs_enough"] or max(largest["runs_a"], largest["runs_b"]) > 1
+    if largest["effect_pct"] <= 0 or not scatter_known:
         return f"{text}Repeat them: {runs_needed(configurations)} runs per side can show a difference."
     runs = f"{largest['runs_enough']}" if largest["runs_enough"] else f"more than {MOST_RUNS}"
     return (

@@ -1,6 +1,7 @@
 """Would more ranks share the cores that the measured ones had? Then nothing follows for them from these."""
 
 from analysis.results.study import Source, Study
+from profiling.wording import how_many
 
 
 def shared_cores(study: Study) -> str:
@@ -17,11 +18,12 @@ def shared_cores(study: Study) -> str:
     hosts = {rank.hostname for source in runs if source.manifest for rank in source.manifest.ranks}
     if len(hosts) > 1 or any(rank.device != "cpu" for rank in widest.manifest.ranks):
         return ""
-    cores = widest.manifest.host.get("cores")
-    if not _would_share(widest, cores if isinstance(cores, int) else 0):
+    known = widest.manifest.host.get("cores")
+    cores = known if isinstance(known, int) else 0
+    if not _would_share(widest, cores):
         return ""
-    of = f"{cores} cores" if cores else "cores"
-    return f"all ranks share the {of} of {hosts.pop()}, so with more ranks each has fewer cores"
+    of = how_many(cores, "core") if cores else "cores"
+    return f"all ranks share the {of} of {hosts.pop()}, so with more ranks each has a smaller share"
 
 
 def _would_share(source: Source, cores: int) -> bool:

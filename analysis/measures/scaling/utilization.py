@@ -212,7 +212,7 @@ def _of_rank(directory: Path) -> _Rank:
     recorded = batches.filter(batches["attributed"])
     table = tables.read(directory, "kernels", list(_READ))
     kernels_by_device = by_device(table)
-    rank, nowhere = int(directory.name.rpartition("_")[2]), table["device"].null_count
+    rank, nowhere = tables.rank_of(directory), table["device"].null_count
     start, end = recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy()
     busy = np.zeros(len(recorded) if kernels_by_device else 0, bool)
     for kernels in kernels_by_device.values():
@@ -268,9 +268,7 @@ def _of_run(study: Study, source: Source) -> Rows:
         study.note(
             "no kernel in a recorded step has a time and a device: utilisation is not available", source
         )
-    reports = source.job.ranks if source.job else source.manifest.ranks if source.manifest else []
-    named = {one.rank: one.device for one in reports}
-    return [{**row, "device_name": named.get(row["rank"])} for row in devices]
+    return [{**row, "device_name": source.device_by_rank.get(row["rank"])} for row in devices]
 
 
 def _speedups(study: Study) -> dict[str, dict[str, Any]]:

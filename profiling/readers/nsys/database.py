@@ -16,6 +16,7 @@ from profiling.cost.names import full_name
 from profiling.cost.shapes import Inputs
 from profiling.readers.gpu_records import add_device, add_launches, add_ranges, coded, copy_name, triples
 from profiling.readers.sqlite import Columns, Database
+from profiling.wording import how_many, verb
 
 _KIND = "CUPTI_ACTIVITY_KIND_"
 _KERNELS, _COPIES, _SETS = _KIND + "KERNEL", _KIND + "MEMCPY", _KIND + "MEMSET"
@@ -185,7 +186,10 @@ class Reader:
                 thread = mine["globalTid"] & 0xFFFFFF
                 add_ranges(builder, mine["text"].tolist(), mine["start"], mine["end"], thread, process)
         if unended:
-            self.findings.append(f"{unended} ranges were open when the recording ended; they are left out")
+            self.findings.append(
+                f"{how_many(unended, 'range')} {verb(unended, 'were')} open when the recording ended: left "
+                "out"
+            )
 
     def _add_mpi(self) -> None:
         for table in _MPI:

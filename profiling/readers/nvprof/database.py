@@ -19,6 +19,7 @@ from profiling.readers.gpu_records import (
     triples,
 )
 from profiling.readers.sqlite import Database
+from profiling.wording import how_many
 
 NAMES = "StringTable"
 _KIND = "CUPTI_ACTIVITY_KIND_"
@@ -154,7 +155,7 @@ def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) ->
     end_ns = np.where(instant, rows["timestamp"][place], end_ns)
     range_texts = [texts.get(name, "") for name in rows["name"][place].tolist()]
     add_ranges(builder, range_texts, rows["timestamp"][place], end_ns, thread[place])
-    return [f"{unended} ranges never ended; the end of the trace is used"] if unended else []
+    return [f"{how_many(unended, 'range')} never ended; the end of the trace is used"] if unended else []
 
 
 def _pair(rows: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, int]:

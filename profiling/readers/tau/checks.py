@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from profiling.attribution.checks import MARKED_ONCE, missing_marks
 from profiling.attribution.coding import array_of
 from profiling.tau_markers import STAGE_EVENT, stage_of_event
+from profiling.wording import how_many, left_out, verb
 
 _COLLECTIVE = r"MPI_I?(all|bcast|reduce|gather|scatter)|nccl"
 _STAGE = f"^({'|'.join(MARKED_ONCE)})$"
@@ -100,11 +101,11 @@ class Tally:
         if not ranks:
             findings.append("the profile is empty: no thread wrote anything")
         if self._absurd:
-            findings.append(f"{self._absurd} timers have impossible times, which are left out")
+            findings.append(f"{left_out(self._absurd, 'timer')}: impossible times")
         if self._negative:
             findings.append(
-                f"{self._negative} timers have negative exclusive times: on their threads timers "
-                "overlapped, or were never closed"
+                f"{how_many(self._negative, 'timer')} {verb(self._negative, 'have')} negative exclusive "
+                "times: on the same thread timers overlapped, or were never closed"
             )
         return findings + missing_marks(self._passed(), ranks)
 

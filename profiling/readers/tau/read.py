@@ -120,7 +120,10 @@ class Reading:
         """The snapshots that were taken at the end of a batch, as marks."""
         back = sum(one[0] == two[0] and two[2] < one[2] for one, two in pairwise(self._snapshots))
         if back:
-            self.findings.append(f"{back} snapshots are older than the one before: the clock went backwards")
+            self.findings.append(
+                f"{how_many(back, 'snapshot')} {verb(back, 'are')} older than the one before: the clock went "
+                "backwards"
+            )
         snapshots = [one for one in self._snapshots if pattern.match(one[1])]
         if not snapshots:
             return
