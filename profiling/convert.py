@@ -224,7 +224,8 @@ def _of_folders(placed: Iterable[Placed]) -> list[str]:
 def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) -> str:
     """What to do with what was converted; "" where that is nothing."""
     ranks = [folder for one in placed for folder in sorted(one.directory.glob("rank_*"))]
-    if any(table_path(folder, "kernels").exists() for folder in ranks):
+    # A timeline of Horovod has collectives, and no steps.
+    if any(all(table_path(folder, name).exists() for name in ("kernels", "batches")) for folder in ranks):
         shown = placed[0].directory if len(placed) == 1 or out is None else out
         return f"python -m analysis.report {shlex.quote(str(shown))}"
     recorded = [
