@@ -100,8 +100,7 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
     sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
     sweep_runs, excluded = choose(sweep, arguments.only, str(arguments.config))
     if not site.container:  # what that holds is not seen from outside
-        own = [sweep_run.configuration for sweep_run in sweep_runs if not sweep_run.configuration.program]
-        check_models({run.model for run in own}, str(arguments.config))
+        check_models({sweep_run.configuration.model for sweep_run in sweep_runs}, str(arguments.config))
     check_network(site, dict.fromkeys(sweep_run.configuration.network for sweep_run in sweep_runs))
     return Request(sweep, sweep_runs, excluded, arguments.out / sweep.name, note)
 

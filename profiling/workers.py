@@ -1,15 +1,16 @@
 """Who shares the work on many files of a machine: this process, or several?"""
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
-from profiling.errors import UserError
+from profiling.errors import EXIT_FAILED, UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -48,8 +49,20 @@ def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Wor
         yield Workers(None)
         return
     # Threads of libraries that are loaded do not survive a fork: processes are started anew.
-    with ProcessPoolExecutor(wanted, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(wanted, get_context("spawn"), _end_with_parent) as pool:
         yield Workers(pool)
+
+
+def _end_with_parent() -> None:
+    """Have this process end when its parent has been killed: it would wait for work for ever."""
+
+    def end() -> None:
+        parent = parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(EXIT_FAILED)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 class Workers:

@@ -111,11 +111,8 @@ class Modules:
         self._searches += 1
         every = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
         modules = [module for module in every if _is_trained(module)]
-        # Not by methods of a class of the user's, who may have given their names to something else.
-        of = torch.nn.Module
-        # What is within a compiled module would be compiled again.
-        parts = {id(part) for one in modules if _is_compiled(one) for part in list(of.modules(one))[1:]}
-        parts |= {id(child) for one in modules for child in of.children(one)}
+        # Not by a method of a class of the user's, who may have given its name to something else.
+        parts = {id(child) for one in modules for child in torch.nn.Module.children(one)}
         for module in modules:
             if id(module) not in parts:
                 self._watch(module)
@@ -247,10 +244,6 @@ def _is_within(recorder: Recorder) -> bool:
     """Whether a call is a part of a pass that is seen already."""
     opened = recorder.open
     return bool(opened[FORWARD] or opened[EVALUATION] or opened[BACKWARD])
-
-
-def _is_compiled(module: "torch.nn.Module") -> bool:
-    return "_orig_mod" in module._modules or module.__dict__.get(_CALL) is not None
 
 
 def _is_trained(module: "torch.nn.Module") -> bool:

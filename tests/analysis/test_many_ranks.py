@@ -35,6 +35,15 @@ def test_a_made_rank_has_its_kernels_one_after_the_other_and_the_slow_rank_is_fo
     assert [(row["rank"], row["cause"]) for row in rows if row["verdict"] == STRAGGLER] == [(3, "GPU")]
 
 
+def test_a_bar_that_is_missed_is_named():
+    within = {"seconds": ranks.BAR_S, "peak_gb": ranks.BAR_GB}
+    page = {"page_mb": ranks.BAR_PAGE_MB, "view_s": ranks.BAR_VIEW_S}
+    sweep = {**dict.fromkeys(ranks.COMMANDS, within), "report": {**within, **page}}
+    assert ranks.missed(sweep) == []
+    sweep |= {"scaled": {**within, "seconds": 181.0}, "report": {**within, **page, "view_s": 3.1}}
+    assert ranks.missed(sweep) == ["scaled, seconds: 181.0 (at most 180)", "view_s: 3.1 (at most 3)"]
+
+
 @pytest.mark.parametrize(("cpu_s", "power"), [(24.0, 1.0), (96.0, 2.0), (6.0, 0.0)])
 def test_the_power_of_ranks_is_that_between_the_two_largest_sweeps(cpu_s, power):
     sweeps = [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.display.terminal import not_done
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.batches.series import all_series
@@ -186,4 +187,14 @@ def test_what_is_noted_of_one_of_two_results_says_of_which_and_of_both_stands_on
     a.add(b)
     assert a.lines() == [
         "no peaks are known", "A: run_1: it drifts", "B: 2 runs: it drifts", "one came before the other",
+    ]  # fmt: skip
+
+
+def test_runs_that_were_not_run_for_one_reason_are_counted_and_a_single_one_is_named():
+    failed = [
+        Failure("run_1", "no memory", "failed"), Failure("run_2", "not run yet", "unfinished"),
+        Failure("run_3", "not run yet", "unfinished"), Failure("run_4", "lost", "unfinished"),
+    ]  # fmt: skip
+    assert not_done(failed) == [
+        "failed: run_1: no memory", "unfinished: run_4: lost", "unfinished: 2 runs: not run yet",
     ]  # fmt: skip

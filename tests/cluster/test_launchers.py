@@ -113,6 +113,11 @@ def test_a_node_has_the_cores_that_the_batch_system_counts(launcher):
     assert launcher.cannot(make_run({"nodes": 4, "gpus_per_node": 33})) is not None
 
 
+def test_hosts_that_are_named_need_not_be_like_the_nodes_of_the_job():
+    launcher = mpirun("MPICH", hosts=("a", "b", "c", "d"), allocation=replace(FOUR, cpus=32))
+    assert launcher.cannot(make_run({"nodes": 4, "gpus_per_node": 32})) is not None
+
+
 def test_nodes_left_out_are_not_asked_for():
     left = FOUR.less({"n1", "n3"})
     argv = Slurm(Site(), left, CPU_NODE).processes(make_run({"nodes": 2}), COMMAND, Path("x"))[0].argv

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from jobs.execute import Outcome
 from jobs.launchers.base import network_environment
 from jobs.run import make_run
 from jobs.site import (
@@ -219,4 +220,7 @@ def test_a_job_on_a_node_without_the_scratch_folder_ends_in_a_line_and_makes_non
     assert said.startswith(f"scaleprof: error: scratch: {scratch} does not exist on ")
     assert said.endswith(f"correct it in the site file {tmp_path}/here.yaml, or create it on every node")
     assert run("jobs.sweep", *words, "--dry-run").code == 0
+    monkeypatch.delenv("SLURMD_NODENAME")  # in a shell of salloc, on the login node
+    monkeypatch.setattr("jobs.sweep.run_sweep", lambda *given: Outcome())
+    assert run("jobs.sweep", *words).code == 0
     check_scratch(Site(scratch=tmp_path))

@@ -5,6 +5,7 @@ import json
 import tarfile
 import time
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch
 from benchmarks import gpu_checks, gpu_commands, gpu_part, gpu_parts, gpu_rates, training
 from benchmarks.gpu import DONE, GRACE_S, PARTS, SO_FAR
 from benchmarks.gpu_part import ON_CPU, ON_GPU, OUT_OF_TIME, Part, command, that_fits
-from benchmarks.perturbation import steps_ms
+from benchmarks.perturbation import OutOfTime, steps_ms
 from jobs.run import make_run
 from jobs.sweep_file import read_sweep
 from jobs.sweep_runs import expand
@@ -47,6 +48,21 @@ def test_the_checks_hold_on_a_cpu(tmp_path, name):
     lab = gpu_checks.Lab(CPU, tmp_path, gpu_checks.make_data(tmp_path, 16))
     checks = gpu_checks.CHECKS[name](lab)
     assert checks and all(check.right for check in checks), checks
+
+
+@pytest.mark.parametrize(
+    ("error", "absent"),
+    [
+        (OutOfTime("a run under nsys took more than 9 s"), True),
+        (UserError("a run under ncu failed: ncu has no permission"), True),
+        (UserError("a run under nsys failed: no kernels"), False),
+    ],
+)
+def test_a_tool_that_takes_too_long_or_may_not_record_is_left_out(tmp_path, monkeypatch, error, absent):
+    monkeypatch.setattr(gpu_checks, "steps_ms", Mock(side_effect=error))
+    with pytest.raises(UserError) as raised:
+        gpu_checks._kernels(gpu_checks.Lab(CPU, tmp_path, tmp_path), "torch")
+    assert isinstance(raised.value, gpu_checks.Absent) is absent
 
 
 def test_a_check_can_fail():

@@ -35,6 +35,7 @@ def test_ranks_in_one_place_share_a_line_of_the_log_and_the_odd_ones_are_named(t
     [
         ([BARRIER.format(0), LOADER], ""),  # of two ranks neither is the odd one
         ([LOADER.replace("9", str(line)) for line in range(4)], ""),
+        ([LOADER.replace("9", str(line)) for line in (1, 1, 1, 2, 2, 3)], ""),  # nor where most of them are
         ([BARRIER.format(1)] * 3 + [""], "; rank 3 was not where the other ranks waited"),
         ([None, None, BARRIER.format(0)] + [BARRIER.format(1)] * 4, "; ranks 0-1 have not started"),
         ([BARRIER.format(0)] * 20 + [LOADER] * 9, ""),  # too many to be the cause

@@ -14,6 +14,7 @@ SINFO = "main*|4|2|(null)"
 REFUSAL = "Invalid account or account/partition combination specified"
 SBATCH = """case "$*" in
     --test-only*' -A nobody '*) echo "allocation failure: {refusal}" >&2; exit 1;;
+    --test-only*' --qos=small '*--nodes=2*) echo "allocation failure: 2 nodes are not permitted" >&2; exit 1;;
     --test-only*' --begin='*) echo "allocation failure: Requested reservation not usable now" >&2; exit 1;;
     --test-only*) echo "sbatch: Job 7 to start at 2026-01-01T00:00:00" >&2; exit 0;;
 esac
@@ -197,7 +198,7 @@ def test_no_sweep_file_is_said():
 def test_a_sweep_that_is_queued_or_running_is_not_submitted_again(submit, log, tmp_path, monkeypatch):
     queue = tmp_path / "squeue.jobs"  # the stand-in fails where there is none, as squeue where Slurm is down
     mine = f"scaleprof {tmp_path}/out/s"
-    queue.write_text(f"9|/x|(null)|{mine}\n10|/x|(null)|{mine}2\n11|/x|(null)|{mine}\n12|/x||\n")
+    queue.write_text(f"no job\n9|/x|(null)|{mine}\n10|/x|(null)|{mine}2\n11|/x|(null)|{mine}\n12|/x||\n")
     answer = submit("nodes: [1, 2]")
     assert answer.code == 1 and not asked(log)
     assert answer.err.splitlines()[-1] == (
@@ -238,16 +239,21 @@ def test_an_account_that_slurm_refuses_is_one_line_before_a_job_is_queued(submit
         assert answer.err.splitlines()[-1] == (
             f"scaleprof: error: Slurm refuses the jobs: {REFUSAL} (partition 'main', account 'nobody')"
         )
+    # The largest job is asked for.
+    assert "Slurm refuses the jobs: 2 nodes are not" in submit("nodes: [1, 2]", "--qos=small").err
     # A job that may only have to wait is submitted.
     assert submit("nodes: 1", "--begin=tomorrow").code == 0 and len(asked(log)) == 2
     monkeypatch.setenv("CHECK", "no")
     assert submit("nodes: 1", "-A", "nobody").code == 0
 
 
-def test_a_comment_of_the_user_takes_the_place_of_ours(submit, log):
+def test_a_comment_of_the_user_takes_the_place_of_ours(submit, log, monkeypatch):
     assert submit("nodes: 1", "--comment=project-7").code == 0
     words = asked(log)[0].split()
     assert words.index("--comment=project-7") > words.index("--comment=scaleprof")
+    monkeypatch.setenv("SBATCH_COMMENT", "project-8")  # which an option would override
+    log.unlink()
+    assert submit("nodes: 1").code == 0 and "--comment" not in asked(log)[0]
 
 
 @pytest.mark.parametrize("name", ["submit", "sweep", "report", "virtual_cluster"])

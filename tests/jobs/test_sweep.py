@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import execute, store
+from jobs import execute, hangs, queue, store
 from jobs.execute import run_sweep
 from jobs.execution import Execution
 from jobs.launchers.base import Process, why_node_cannot
@@ -145,13 +145,15 @@ def test_a_failed_run_keeps_its_log_and_reason_and_the_others_still_run(
     tmp_path, monkeypatch, capsys, misbehave, code, reason
 ):
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
+    odd = "; rank 7 has not started"  # two ranks have none
+    monkeypatch.setattr(queue, "gather_stacks", lambda *given: hangs.gather_stacks(*given) + odd)
     run = {"batches": 3, "data": ".", "loader": ["pytorch", "synthetic"], "gpus_per_node": 2}
     limit_s = 4 if misbehave == "hang" else 60  # the others' runs end by themselves, on a busy machine later
     work = execution(tmp_path, misbehave, run=run, time_limit_s=limit_s, order="given")
     assert run_all(work) == 1
     failed = [m for m in manifests(work).values() if not m.done]
     assert [(m.exit_code, m.run.loader) for m in failed] == [(code, "pytorch")]
-    assert reason in failed[0].reason
+    assert reason in failed[0].reason and (odd in failed[0].reason) is (misbehave == "hang")
     assert [m.run.loader for m in manifests(work).values() if m.done] == ["synthetic"]
     (log,) = (tmp_path / "s").glob(f"run_*_ret_{code}/log.txt")
     assert ("in main" in log.read_text().partition("ranks 0-1 were here:")[2]) is (misbehave == "hang")

@@ -83,6 +83,20 @@ def test_a_damaged_file_leaves_nothing_behind(raw, tmp_path):
     assert not list(out.glob(".*"))
 
 
+def test_of_a_trace_that_was_ended_in_the_middle_or_failed_nothing_is_kept(raw, tmp_path, monkeypatch):
+    ended, failed, *_ = units_of([raw], None, tmp_path / "out")
+
+    def leave_half(unit: Unit) -> Outcome:
+        (unit.scratch / "rank_0000").mkdir(parents=True)
+        (unit.scratch / "rank_0000" / "half.parquet").touch()
+        return Outcome(unit.target, error="it is damaged")
+
+    leave_half(ended)
+    assert convert_unit(ended).ranks and not list(ended.scratch.rglob("half.parquet"))
+    monkeypatch.setattr(one_unit, "tables_of", leave_half)
+    assert convert_unit(failed).error and not failed.scratch.exists()
+
+
 def test_a_conversion_that_is_ended_names_what_is_left(raw, tmp_path):
     code = "import os, signal\nfrom profiling import convert\nfrom profiling.traces import one_unit\n"
     code += "real = one_unit.tables_of\n"
@@ -108,7 +122,14 @@ def as_rank(monkeypatch, rank: int, size: int, step: int = 0) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_ranks_of_srun_share_the_files_and_the_first_places_them(raw, tmp_path, monkeypatch, capsys):
+def as_rank_of_mpich(monkeypatch, rank: int, size: int) -> None:
+    """MPICH's launcher does not say which launch it is."""
+    monkeypatch.setenv("PMI_RANK", str(rank))
+    monkeypatch.setenv("PMI_SIZE", str(size))
+
+
+@pytest.mark.parametrize("as_rank", [as_rank, as_rank_of_mpich])
+def test_ranks_share_the_files_and_the_first_places_them(raw, tmp_path, monkeypatch, capsys, as_rank):
     assert convert([raw], out=tmp_path / "whole", jobs=1) == (RANKS, 0)
     (raw / "rank_1.json").write_text("{")
     out = tmp_path / "out"

@@ -13,6 +13,8 @@ from profiling.tables import read
 from profiling.tools import TOOLS
 from profiling.tools.recognition import read as read_any
 from profiling.tools.recognition import recognise
+from profiling.traces.units import units_of
+from profiling.wording import how_many
 from tests.profiling.traces import Trace, training_step
 
 
@@ -77,7 +79,7 @@ def test_absurd_rows_of_a_pyprof_table_are_left_out_and_counted(tmp_path, change
     converted = read_any(pyprof(tmp_path / "table.parquet", *changes))
     assert converted.tables["kernels"]["flops"].to_pylist() == flops
     left_out = len(changes) - rows
-    assert any(f"{left_out} rows" in finding for finding in converted.findings) == bool(left_out)
+    assert any(how_many(left_out, "row") in finding for finding in converted.findings) == bool(left_out)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +205,14 @@ def test_tables_of_folders_keep_the_folders_names(tmp_path, capsys):
     ]
 
 
+def test_files_of_one_name_do_not_share_a_folder(tmp_path):
+    paths = [tmp_path / folder / "trace.json" for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        path.touch()
+    assert [unit.target.name for unit in units_of(paths, None, tmp_path / "out")] == ["trace", "trace-2"]
+
+
 def test_what_is_found_in_several_files_is_said_once(tmp_path, capsys):
     for rank in range(3):
         pyprof(tmp_path / f"rank{rank}.parquet", {}, {"Idx": None})
@@ -218,7 +228,7 @@ def test_nothing_converted_is_wrong_use(tmp_path):
     with pytest.raises(UserError, match=r"notes\.txt: unrecognised format; supported: torch, "):
         main([str(tmp_path)])
     (tmp_path / "more.txt").write_text("hello")
-    with pytest.raises(UserError, match="none of 2 files"):
+    with pytest.raises(UserError, match="nothing was converted: 2 files cannot be read"):
         main([str(tmp_path)])
     with pytest.raises(UserError, match="does not exist"):
         main([str(tmp_path / "absent")])

@@ -1,8 +1,11 @@
 """python -m profiling.convert on many files: shared by processes and ranks, in pieces, the same result."""
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,6 +56,28 @@ def test_every_format_becomes_tables(alone):
 def test_two_processes_give_the_same(alone, tmp_path):
     assert convert([alone / "raw"], out=tmp_path, jobs=2) == (len(SAMPLES), 0)
     assert tables_below(tmp_path) == tables_below(alone / "out")
+
+
+WORKERS_WITHOUT_PARENT = """
+import os, signal
+from profiling.workers import open_workers
+with open_workers([1, 1], 2) as workers:
+    print(*workers.map(abs, [-1, -2]), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_processes_whose_parent_was_killed_end(root):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", WORKERS_WITHOUT_PARENT], cwd=root, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = parent.communicate(timeout=60)  # until the last of them has closed it
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+    assert said == "1 2\n"
 
 
 @pytest.mark.skipif(MPIRUN is None, reason="no mpirun on this machine")

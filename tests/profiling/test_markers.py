@@ -41,6 +41,11 @@ def test_a_batch_is_heard_by_all_in_order_and_nested():
     ]  # fmt: skip
 
 
+def test_only_pytorchs_profiler_is_asked_whether_it_is_on():
+    ranges = TorchRanges(lambda name: name, lambda name: None, lambda: False)
+    assert Markers([ranges, Log("nsys", [])]).are_heard() and not Markers([ranges]).are_heard()
+
+
 def test_a_stage_that_fails_is_closed():
     lines = []
     marks = Markers([Log("a", lines)])

@@ -4,6 +4,8 @@ import os
 import shutil
 import warnings
 from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -12,11 +14,13 @@ from analysis.measures.batches.series import series_of
 from analysis.measures.scaling.baselines import base_of
 from analysis.results.load import load
 from jobs import by_hand, watched
+from jobs.processes import Ended
+from jobs.run import Run
 from jobs.store import MANIFEST
 from profiling import markers, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.watch import main, parse, prepare_folder, wanted_of
+from profiling.watch import _misplaced, _write_run, main, parse, prepare_folder, wanted_of
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
 from profiling.watching.program import Program
@@ -135,7 +139,7 @@ def test_a_hook_of_the_program_that_ends_it_does_not_cost_the_results(tmp_path, 
         "raise ValueError('not a class')\n"
     )
     printed = forks.watch("--out", tmp_path / "run", script, code=1)
-    assert all(text in printed for text in shown)
+    assert all(text in printed for text in shown) and "SystemExit" not in printed
     assert manifest_of(tmp_path / "run").reason.endswith("rank crash: ValueError: not a class")
     assert len(batches_of(tmp_path / "run")) == 1
 
@@ -170,6 +174,14 @@ def test_a_process_that_the_program_has_forked_leaves_no_results(tmp_path, forks
     )
     printed = forks.watch("--out", tmp_path / "run", script)
     assert printed.count("watched") == 1 and len(batches_of(tmp_path / "run")) == 4
+
+
+def test_a_run_of_which_a_rank_left_nothing_does_not_count_and_is_no_success(tmp_path, monkeypatch, capsys):
+    manifest = SimpleNamespace(run=Run(), findings=[], reason="rank 1 has left no report")
+    monkeypatch.setattr(watched, "write_manifest", lambda *given: manifest)
+    me = Identity(size=2, local_size=2)
+    assert _write_run(tmp_path, me, Program("train.py"), "none", Ended(0), datetime.now(UTC)) == 1
+    assert "the results do not count: rank 1 has left no report" in capsys.readouterr().err
 
 
 def test_a_rank_that_has_failed_does_not_wait_for_the_others_to_leave_their_group(tmp_path, forks):
@@ -207,6 +219,7 @@ def test_flags_that_stand_behind_a_program_that_refuses_them_are_named(tmp_path,
     assert "scaleprof: --batches: flags of profiling.watch come before the program" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["fails.py"]  # no empty results
     assert "come before" not in forks.watch("fails.py", "--lr", "1", folder=tmp_path, code=2)
+    assert _misplaced(Program("fails.py", ("--batches=2",)), 1) == []  # it is the program's own
 
 
 def test_only_empty_folders_are_removed(tmp_path):
@@ -219,9 +232,9 @@ def test_only_empty_folders_are_removed(tmp_path):
     assert not ranks[0].exists() and ranks[1].exists()
     by_hand.remove_empty(ranks[1], out)
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["other"]
-    (mine := tmp_path / "mine" / "rank_0000").mkdir(parents=True)
+    (mine := tmp_path / "chosen" / "mine" / "rank_0000").mkdir(parents=True)
     by_hand.remove_empty(mine, mine.parent)
-    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    assert list((tmp_path / "chosen").iterdir()) == []  # a folder of the user's
 
 
 @pytest.mark.parametrize(
@@ -249,6 +262,12 @@ def test_wrong_use_is_one_line(words, message):
 def test_a_program_that_is_not_there_is_one_line(words, message):
     with pytest.raises(UserError, match=message):
         main(words)
+
+
+def test_a_python_without_pytorch_is_said_to_be_one_before_the_program_runs(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="this Python has no PyTorch"):
+        main([str(PROGRAMS / "ddp.py")])
 
 
 def test_two_dashes_may_stand_before_the_program():

@@ -3,12 +3,14 @@
 import itertools
 import os
 import threading
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.optim.optimizer import Optimizer
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, dataloader
 
 from jobs import watched
@@ -17,9 +19,12 @@ from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.watch import main
 from profiling.watching.facts import ModelFacts, facts_of
+from profiling.watching.findings import findings_of
 from profiling.watching.hooks import drawn, samples_in
+from profiling.watching.modules import MOST_SEARCHES
 from profiling.watching.segments import BACKWARD, FORWARD, UNKNOWN, UPDATE
-from profiling.watching.watched import Enough, Wanted, Watch, findings_of
+from profiling.watching.steps import BY_MARKER
+from profiling.watching.watched import Enough, Wanted, Watch
 
 ENDLESS = 2000  # steps of a program that should be ended before
 
@@ -77,15 +82,18 @@ def passes(model: torch.nn.Module) -> None:
     model(torch.ones(2, 3)).sum().backward()
 
 
-def test_an_update_that_fails_and_is_caught_ends_and_is_no_step(watch):
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_update_that_fails_and_is_caught_ends_and_is_no_step(watch, scaled):
     watched_process = watch(Wanted(batches=3))
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model, fails=2)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    step = partial(scaler.step, optimizer) if scaled else optimizer.step
     with pytest.raises(Enough):
         for _ in range(ENDLESS):
             passes(model)
             try:
-                optimizer.step()
+                step()
             except RuntimeError:
                 assert not watched_process.hooks.recorder().open[UPDATE]
     steps = watched_process.stop()
@@ -205,10 +213,79 @@ def test_without_a_data_loader_the_first_step_is_whole(watch):
     watched_process = watch(Wanted())
     model = torch.nn.Linear(3, 2)
     train(model, descent(model), 4)
+    passes(model)
+    assert torch.nn.Module._compiled_call_impl is None  # layers' calls cost nothing any more
     steps = watched_process.stop()
     assert steps.passes.tolist() == [1] * 4 and (steps.stages_ns[FORWARD] > 0).all()
     assert follow_each_other(steps)
-    assert torch.nn.Module._compiled_call_impl is None  # layers' calls cost nothing any more
+
+
+def test_a_pass_that_fails_and_is_caught_is_over(watch):
+    class Full(torch.nn.Linear):
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            if len(data) > 2:
+                raise RuntimeError("out of memory")
+            return super().forward(data)
+
+    watched_process = watch(Wanted())
+    model = Full(3, 2)
+    with pytest.raises(RuntimeError):
+        model(torch.ones(8, 3))
+    assert not any(watched_process.hooks.recorder().open)
+    train(model, descent(model), 2)
+    assert len(watched_process.stop()) == 2
+
+
+def test_a_backward_pass_within_another_is_a_part_of_it(watch):
+    """Activation checkpoints that are reentrant."""
+    watched_process = watch(Wanted())
+    model, inner = torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    for _ in range(3):
+        checkpoint(inner, model(torch.ones(2, 3)), use_reentrant=True).sum().backward()
+        optimizer.step()
+    assert watched_process.stop().passes.tolist() == [1, 1, 1]
+
+
+def test_nothing_is_recorded_while_a_graph_is_captured(watch):
+    watched_process = watch(Wanted())
+    model = torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    train(model, optimizer, 1)
+    for captures in (True, False):
+        watched_process.hooks.is_capturing = lambda captures=captures: captures
+        train(model, optimizer, 1)
+    assert len(watched_process.stop()) == 2
+
+
+def test_modules_that_train_nothing_are_no_models(watch):
+    watched_process = watch(Wanted())
+    flat, model = torch.nn.Flatten(), torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    for _ in range(2):
+        model(flat(torch.ones(2, 3))).sum().backward()
+        optimizer.step()
+    assert watched_process.hooks.modules.trained == 1
+
+
+def test_the_model_is_the_largest_that_is_called(watch):
+    watched_process = watch(Wanted())
+    unused, model = torch.nn.Linear(30, 20), torch.nn.Linear(3, 2)
+    train(model, descent(model), 1)
+    assert watched_process.hooks.modules.largest is model is not unused
+
+
+def test_a_program_that_makes_a_model_for_each_step_is_searched_a_few_times(watch, monkeypatch):
+    watched_process = watch(Wanted())
+    modules = watched_process.hooks.modules
+    search = Mock(side_effect=modules.search)
+    monkeypatch.setattr(modules, "search", search)
+    models = [torch.nn.Linear(3, 2)]
+    for _ in range(2 * MOST_SEARCHES):
+        models.append(torch.nn.Linear(3, 2))
+        train(models[-1], descent(models[-1]), 1)
+    assert search.call_count == MOST_SEARCHES
+    assert (watched_process.stop().stages_ns[FORWARD] > 0).all()
 
 
 def test_so_it_is_of_two_models_with_an_optimizer_each(watch):
@@ -280,8 +357,9 @@ def test_a_part_of_a_module_that_is_not_called_itself_is_seen(watch):
 
 def test_a_second_phase_with_another_model_has_steps_and_stages_as_the_first(watch):
     watched_process = watch(Wanted(batches=35))
-    first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    first = torch.nn.Linear(3, 2)
     train(first, descent(first), 12)
+    second = torch.nn.Linear(3, 2)
     with pytest.raises(Enough):
         train(second, descent(second), ENDLESS)
     steps = watched_process.stop()
@@ -316,6 +394,9 @@ def test_a_module_that_is_compiled_in_place_later_is_compiled_and_seen(watch, mo
     optimizer = descent(model)
     train(model, optimizer, 2)
     model.compile()
+    sees = vars(model)["_compiled_call_impl"]
+    watched_process.hooks.modules.search()
+    assert vars(model)["_compiled_call_impl"] is sees  # not what sees that
     train(model, optimizer, 2)
     assert len(compiled) == 2 and (watched_process.stop().stages_ns[FORWARD] > 0).all()
 
@@ -364,13 +445,15 @@ def test_modules_that_are_not_finished_are_no_fault_of_the_program(watch):
     del half_made, bare
 
 
-def images_of(loader: DataLoader, watched_process: Watch) -> tuple[list[int], list[str]]:
-    """The samples of each step of a program that has this loader, and what is said of them."""
+def images_of(loader: DataLoader, watched_process: Watch, *others: DataLoader) -> tuple[list[int], list[str]]:
+    """The samples of each step of a program that has this loader, and others, and what is said of them."""
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
     for _ in loader:
         passes(model)
         optimizer.step()
+    for other in others:
+        next(iter(other))
     steps = watched_process.stop()
     return steps.samples.tolist(), [one for one in findings_of(watched_process, steps) if "sampl" in one]
 
@@ -378,6 +461,13 @@ def images_of(loader: DataLoader, watched_process: Watch) -> tuple[list[int], li
 class Streamed(IterableDataset):
     def __iter__(self):
         return iter(torch.ones(5, 3))
+
+
+class Loaded(IterableDataset):
+    """Batches of another loader."""
+
+    def __iter__(self):
+        return iter(DataLoader(torch.ones(5, 3), 2))
 
 
 def pictures(pairs: list) -> tuple:
@@ -394,7 +484,9 @@ PICTURES = TensorDataset(torch.ones(5, 3, 8, 8), torch.ones(5))
         (DataLoader(PICTURES, 2), [2, 2, 1]),
         (DataLoader(PICTURES, 2, drop_last=True), [2, 2]),
         (DataLoader(Streamed(), 2), [2, 2, 1]),
+        (DataLoader(Loaded(), None), [2, 2, 1]),
         (DataLoader(PICTURES, batch_sampler=[[0, 1, 2], [3]]), [3, 1]),
+        (DataLoader(["no", "tensors", "here"], 2), [2, 1]),
     ],
 )
 def test_samples_are_those_of_the_loaders_batch(watch, loader, samples):
@@ -402,7 +494,8 @@ def test_samples_are_those_of_the_loaders_batch(watch, loader, samples):
 
 
 def test_samples_are_those_that_the_loader_draws_whatever_it_makes_of_them(watch):
-    images, (said,) = images_of(DataLoader(PICTURES, 2, collate_fn=pictures), watch(Wanted()))
+    loader, test_loader = DataLoader(PICTURES, 2, collate_fn=pictures), DataLoader(PICTURES, 2)
+    images, (said,) = images_of(loader, watch(Wanted()), test_loader)
     assert images == [2, 2, 1]
     assert said.startswith("the data loader's batch size is 2, its first tensor's first dimension 3")
 
@@ -474,7 +567,16 @@ def test_what_another_thread_marks_does_not_disturb(watch):
     ended.set()
     thread.join()
     steps = watched_process.stop()
-    assert len(steps) == 2 and (steps.stages_ns[FORWARD] > 0).all()
+    assert steps.by == BY_MARKER and len(steps) == 2 and (steps.stages_ns[FORWARD] > 0).all()
+
+
+def test_an_update_within_a_marked_step_does_not_end_it(watch):
+    watched_process = watch(Wanted(batches=1))
+    model = torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    with pytest.raises(Enough), markers.step:
+        train(model, optimizer, 2)
+    assert optimizer.steps == 2 and watched_process.stop().passes.tolist() == [2]
 
 
 @pytest.mark.parametrize("words", [["--batchse", "5", "train.py"], ["missing.py"]])
@@ -505,11 +607,12 @@ def test_a_profiler_that_cannot_record_here_is_named_by_rank_0_alone(monkeypatch
     assert ended.value.code == 2
 
 
-def test_ranks_that_a_shell_starts_find_the_same_name(monkeypatch):
-    """mpirun starts a shell for each rank, and this the rank."""
+@pytest.mark.parametrize("environ", [Mock(return_value={}), Mock(side_effect=watched.psutil.AccessDenied)])
+def test_ranks_that_a_shell_starts_find_the_same_name(monkeypatch, environ):
+    """mpirun starts a shell for each rank, and this the rank; a daemon of Slurm's is root's."""
 
     def ancestors(rank: str) -> SimpleNamespace:
-        mpirun = SimpleNamespace(pid=10, environ=lambda: {}, create_time=lambda: 1e9, parent=lambda: None)
+        mpirun = SimpleNamespace(pid=10, environ=environ, create_time=lambda: 1e9, parent=lambda: None)
         shell = SimpleNamespace(pid=20 + int(rank), create_time=lambda: 2e9, parent=lambda: mpirun)
         shell.environ = lambda: {"OMPI_COMM_WORLD_LOCAL_RANK": rank}
         return SimpleNamespace(parent=lambda: shell)

@@ -199,6 +199,7 @@ def test_samples_that_a_loader_does_not_tell_are_unknown():
         "L F B " * 7 + "L",
         "L F " * 7 + "L",
         "F B B " * 7 + "F",
+        "L L L " + "L F B " * 7 + "L",
     ],
 )
 def test_what_is_counted_while_a_program_runs_is_what_is_found_afterwards(text, per_step):
@@ -209,6 +210,11 @@ def test_what_is_counted_while_a_program_runs_is_what_is_found_afterwards(text, 
         has_ended = ends.begins(kind) | ends.ended(kind, who)
         assert has_ended or ends.steps <= before
     assert ends.steps == len(steps_of(found, per_step))
+
+
+def test_of_several_updates_of_a_step_the_last_ends_it():
+    ends = Ends(per_step=3)
+    assert [ends.ended(UPDATE, 0) for _ in range(6)] == [False, False, True] * 2
 
 
 def test_after_a_marked_step_nothing_else_ends_one():

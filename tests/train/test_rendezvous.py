@@ -91,6 +91,21 @@ def test_two_jobs_at_once_have_a_store_each():
         }
 
 
+def test_the_store_has_a_connection_for_each_rank_and_time_to_name_those_that_stay_away(monkeypatch):
+    allowed, announced = Mock(), Mock()
+    monkeypatch.setattr(rendezvous, "allow_connections", allowed)
+    monkeypatch.setattr(rendezvous, "announce", announced)
+    open_store(World(0, 1000, 0, 1000, host="127.0.0.1", job="one"), timedelta(seconds=60))
+    allowed.assert_called_once_with(1000)
+    assert announced.call_args.args[-1] < soon(56)  # the others wait for 60 s
+
+
+def test_who_does_not_say_its_rank_is_not_answered():
+    with socket.create_connection(("127.0.0.1", announce("mute", 4713, 1, soon()))) as connection:
+        connection.sendall(b"mute \n")
+    assert ask("127.0.0.1", "mute", 1, soon()) == 4713
+
+
 def test_a_jobs_name_depends_on_its_launcher_and_size():
     world = World(0, 2, 0, 1, host="n1", job="7/0")
     names = {job_name(w) for w in (world, World(1, 2, 0, 1, host="n1", job="7/0"))}
