@@ -55,7 +55,9 @@ def columns_of(method: str, group_by: Sequence[str]) -> list[Metric]:
 def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.efficiency", __doc__, columns=COLUMNS)
     parser.add_argument("--method", choices=tuple(_METHODS), default="corrected")
-    parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes; of traces: job]")
+    parser.add_argument(
+        "--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes; of traces: job]"
+    )
     arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)
     own = study.own_factors
