@@ -47,7 +47,7 @@ from train.world import World
 
 BAR_RATIO, BAR_MARKERS_US = 1.01, 20.0
 # Whose releases are said, where they are installed.
-RELEASES = ("torch", "torchvision", "nvidia-dali-cuda130")
+RELEASES = ("python", "torch", "torchvision", "nvidia-dali-cuda130")
 BLOCK, WARM_UP_BLOCKS = 1, 5  # batches a block: neighbours of a tenth of a second meet the same noise
 # Half precision is for devices that have it: on a CPU that has not, a batch takes 10 s.
 ON_GPUS = [{"model": "resnet50", "loader": "synthetic", "compute": "bf16"}]

@@ -40,9 +40,10 @@ from profiling.identity import Identity, is_restarted, read_identity
 from profiling.stacks import write_stacks_at_signal
 from profiling.tools import STARTED, Options, check_mode, open_capture
 from profiling.watching.facts import leave_group
+from profiling.watching.findings import findings_of
 from profiling.watching.program import Program, hidden, when_imported
 from profiling.watching.steps import Steps
-from profiling.watching.watched import Wanted, Watch, batch_columns, findings_of, usual_samples
+from profiling.watching.watched import Wanted, Watch, batch_columns, usual_samples
 from profiling.wording import how_many
 from profiling.wrap import check_can_start, has_gpu, run_wrapped, wraps
 

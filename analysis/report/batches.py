@@ -1,9 +1,9 @@
 """How steady is a batch? The batches of each run: warmup, median, and how long the slow ones take."""
 
 from analysis.display.metrics import Rows
-from analysis.display.numbers import span
 from analysis.measures.batches import rows as batches
 from analysis.report.base import Content, Context, SectionKind
+from analysis.report.sentences import least_and_most
 from analysis.report.views import as_view
 
 FEWEST_STEPS = 20  # of fewer, the slowest alone would be the 95th percentile
@@ -18,19 +18,23 @@ def _batches(context: Context) -> Content:
         "between runs."
     )
     view = as_view(part, "batches-table", context.factors)
-    return Content(text, tables=[view], finding=_finding(part.rows))
+    return Content(text, tables=[view], finding=_finding(part.rows, len(context.traces) > 1))
 
 
-def _finding(rows: Rows) -> str:
-    """How much longer the slow steps are than the median, in the least and in the most steady run."""
-    longer = sorted(
-        100 * (row["p95_ms"] / row["batch_ms"] - 1) for row in rows
+def _finding(rows: Rows, jobs: bool) -> str:
+    """How much longer the slow steps are than the median, in the least and in the most steady run.
+
+    Args:
+        jobs: whether these are several jobs of traces, which are unlike each other.
+    """
+    longer = [
+        (100 * (row["p95_ms"] / row["batch_ms"] - 1), row["id"] if jobs else "") for row in rows
         if row.get("p95_ms") and row["batches"] - row["warmup"] >= FEWEST_STEPS
-    )  # fmt: skip
+    ]  # fmt: skip
     if not longer:
         return f"Not available: no run has {FEWEST_STEPS} steps after warmup for a 95th percentile."
-    ends = span(f"{longer[0]:.0f}", f"{longer[-1]:.0f}")
-    return f"The 95th percentile of a run's steps is {ends} % above their median."
+    ends = least_and_most(longer, ".0f", " %")
+    return f"The 95th percentile of a run's steps is {ends} above their median."
 
 
 BATCHES = SectionKind(

@@ -26,9 +26,9 @@ from analysis.report import (
 from analysis.report.base import Context, SectionKind
 from analysis.report.opening import drawings
 from analysis.report.render import Filter, Page
-from analysis.report.sentences import SCALES, Sentence
+from analysis.report.sentences import SCALES, Sentence, ranks_in_words
 from analysis.report.verdict import verdict
-from analysis.report.views import called, in_a_line
+from analysis.report.views import called, in_a_line, varied
 from analysis.results.log import in_counts
 from analysis.results.study import Study
 from jobs.run_values import as_text
@@ -62,6 +62,7 @@ SECTIONS: Sequence[SectionKind] = (
     published.CORRECTIONS,
     provenance.LEFT_OUT,
 )
+_MUCH_LOWER = 5.0  # percentage points of scaling efficiency
 METHODS = (
     "Medians with 95 % confidence intervals from resampled runs, for each configuration separately. Warmup "
     "is detected, not assumed. Durations come from unprofiled runs where available; FLOPs, bytes and "
@@ -208,16 +209,26 @@ def _not_complete(study: Study) -> list[Sentence]:
     return [Sentence(text, "left-out", answers=SCALES)]
 
 
+def _much_lower(published: Rows, least_pct: float) -> list[Sentence]:
+    """The lowest scaling efficiency of all, where it is far below the least on the most ranks."""
+    lowest = min(published, key=lambda row: row["scaling_efficiency_pct"])
+    if least_pct - lowest["scaling_efficiency_pct"] < _MUCH_LOWER:
+        return []
+    name = called(lowest, [name for name in varied(published) if name not in ("nodes", "world_size")])
+    ranks = ranks_in_words(lowest["world_size"])
+    text = f"Lowest of all: {lowest['scaling_efficiency_pct']:.0f} % on {ranks} ({name})."
+    return [Sentence(text, "published-scaling")]
+
+
 def _of_reference(rows: Rows) -> Sequence[Sentence]:
     published = [row for row in rows if row.get("epoch_duration_s")]
     sentences = []
     if published:
         largest = max(row["world_size"] for row in published)
         values = [row["scaling_efficiency_pct"] for row in published if row["world_size"] == largest]
-        sentences.append(Sentence(
-            f"Published scaling efficiency on {largest} ranks: {min(values):.0f} to {max(values):.0f} %.",
-            "published-scaling",
-        ))  # fmt: skip
+        text = f"Published scaling efficiency on {largest} ranks: {min(values):.0f} to {max(values):.0f} %."
+        sentences.append(Sentence(text, "published-scaling"))
+        sentences += _much_lower(published, min(values))
         fixed = [row["batch_independent_pct"] for row in published if row.get("batch_independent_pct")]
         if fixed:
             sentences.append(Sentence(

@@ -17,6 +17,7 @@ from analysis.report.base import Content, Context, SectionKind, content_or_why
 from analysis.report.encoded import bar_chart, line_chart, with_lines
 from analysis.report.per_point import merged, named
 from analysis.report.render import Chart, Page, Section
+from analysis.report.sentences import least_and_most
 from analysis.report.views import as_view, called, facts, varied
 from profiling.wording import how_many
 
@@ -78,9 +79,10 @@ def _collectives(context: Context) -> Content:
     )
     part = Part("", rows, communication.shown(rows), "\n".join(communication.no_bandwidth(rows)))
     view = as_view(part, "communication-table", context.factors)
-    exposed = points["exposed_ms"].dropna()
-    ends = span(f"{exposed.min():.3g}", f"{exposed.max():.3g}")
-    finding = f"Exposed: {ends} ms per step." if len(exposed) else ""
+    exposed = points.dropna(subset=["exposed_ms"])
+    names = exposed["label"] if len(context.traces) > 1 else [""] * len(exposed)
+    ends = list(zip(exposed["exposed_ms"], names, strict=True))
+    finding = f"Exposed: {least_and_most(ends, '.3g', ' ms per step')}." if ends else ""
     return Content(text, charts, [view], finding=finding)
 
 

@@ -6,19 +6,19 @@ from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling.certainty import without_unusable_intervals
 from analysis.measures.scaling.loss import without_meaningless_parts
 from analysis.prediction.simulate import in_words
-from analysis.report import prediction, small
+from analysis.report import prediction, small, traces
 from analysis.report.base import Context
 from analysis.report.forecast import to_try
 from analysis.report.sentences import LOST, SCALES, TRY, number
 from analysis.report.views import called, varied
 
-_MOST_BARS = 4
 _LEAST = 0.05  # of a bar: percent, percentage points
 
 
 def drawings(context: Context) -> dict[str, small.Drawing]:
     """Question of the opening -> its drawing, where there is something to draw."""
-    drawn = {SCALES: _scaling(context), LOST: _lost(context), TRY: _gains(context)}
+    lost = _lost(context) if context.own or not context.traces else traces.step_drawing(context)
+    drawn = {SCALES: _scaling(context), LOST: lost, TRY: _gains(context)}
     return {question: drawing for question, drawing in drawn.items() if drawing}
 
 
@@ -62,7 +62,7 @@ def _lost(context: Context) -> small.Drawing | None:
         return None
     parts = finest({name: worst.get(f"loss_{name}_pct") for name in EVERY})
     parts["unattributed"] = number(worst, "loss_unattributed_pct")
-    largest = sorted(parts.items(), key=lambda part: -part[1])[:_MOST_BARS]
+    largest = sorted(parts.items(), key=lambda part: -part[1])[: small.MOST_BARS]
     shown = [(name.replace("_", " "), value) for name, value in largest if value >= _LEAST]
     of = called(worst, context.series)
     label = (
@@ -86,5 +86,5 @@ def _gains(context: Context) -> small.Drawing | None:
         and prediction.same_configuration(row, best)
     ]
     alike.sort(key=lambda row: -row["gain_pct"])
-    shown = [(in_words(row["what_if"]), row["gain_pct"]) for row in alike[:_MOST_BARS]]
+    shown = [(in_words(row["what_if"]), row["gain_pct"]) for row in alike[: small.MOST_BARS]]
     return small.bars(shown, "%", f"Simulated gain in images/s on {best['ranks']} ranks, by change")

@@ -1,5 +1,7 @@
 """What do the reference's own files say? Published scaling, counts of PyProf tables, corrections."""
 
+import re
+
 from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import Rows
 from analysis.published import scaled_parts
@@ -8,6 +10,9 @@ from analysis.report.base import Content, Context, SectionKind
 from analysis.report.encoded import line_chart, with_lines
 from analysis.report.render import TableView
 from analysis.report.views import as_view, called, facts, varied
+from profiling.wording import how_many
+
+_NOT_SHOWN = re.compile("not shown|nothing can be shown")  # in a line of analysis.published.explain
 
 
 def _scaling(context: Context) -> Content:
@@ -52,7 +57,13 @@ def _corrections(context: Context) -> Content:
         "The corrections to the reference's method (SURFBoard, 2020). Each line gives the effect of one "
         "correction on these data. Numbering as in docs/methods.md."
     )
-    return Content(text, notes=context.once(_moved))
+    lines = context.once(_moved)
+    of_one = [line for line in lines if not line.endswith(":") and not line.startswith("others ")]
+    shown = [line for line in of_one if not _NOT_SHOWN.search(line)]
+    finding = f"{how_many(len(shown), 'effect')} of corrections on these data"
+    if len(of_one) > len(shown):
+        finding += f"; {len(of_one) - len(shown)} cannot be shown on them"
+    return Content(text, notes=lines, finding=f"{finding}.")
 
 
 def _moved(context: Context) -> list[str]:

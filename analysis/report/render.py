@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.display.colours import ON_DARK
-from analysis.report.sentences import QUESTIONS, Sentence
+from analysis.report.sentences import QUESTIONS, Sentence, first_sentence
 from analysis.report.small import Drawing
 from jobs.run_fields import FACTOR
 
@@ -193,6 +193,7 @@ def render(page: Page) -> str:
     return environment.get_template("report.html.j2").render(
         **{name: getattr(page, name) for name in page.__dataclass_fields__},
         opening=page.opening,
+        methods_finding=first_sentence(page.methods),
         css=(_PAGE / "style.css").read_text(encoding="utf-8"),
         scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS],
         plotly=_plotly(),

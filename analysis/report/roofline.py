@@ -59,7 +59,8 @@ def _roofline(context: Context) -> Content:
     view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
     text = _text(rows, placed, named_roofs)
     notes = measured_peaks.exceeded(study, rows)
-    return Content(text, [chart], [view], notes=notes, finding=first_sentence(text))
+    whose = f"{name}: " if len(sources) > 1 and context.factors else ""
+    return Content(text, [chart], [view], notes=notes, finding=f"{whose}{first_sentence(text)}")
 
 
 def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:

@@ -66,6 +66,22 @@ def with_ends(row: Mapping[str, Any], name: str, decimals: int = 0, unit: str = 
     return f"{text} [{low:.{decimals}f}, {high:.{decimals}f}]" if np.isfinite([low, high]).all() else text
 
 
+def least_and_most(values: Iterable[tuple[float, str]], form: str, unit: str) -> str:
+    """``5.86 (a) to 13.2 ms (b)``: the ends of figures, each with whose it is; ``5.86 ms (a)`` of one.
+
+    Args:
+        values: one or more figures, each with a name, which is empty where all are of one.
+        form: of a figure, as ``format`` has it.
+    """
+    ordered = sorted(values)
+    (low, of_low), (high, of_high) = (
+        (format(value, form), f" ({name})" if name else "") for value, name in (ordered[0], ordered[-1])
+    )
+    if (low, of_low) == (high, of_high):
+        return f"{low}{unit}{of_low}"
+    return f"{span(low + of_low, high)}{unit}{of_high}"
+
+
 def runs_in_words(rows: Iterable[Mapping[Any, Any]]) -> str:
     """``3 runs per configuration``, of rows of configurations; empty where they do not say."""
     counts = {int(count) for row in rows if pd.notna(count := row.get("runs", row.get("repetitions")))}

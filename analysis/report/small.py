@@ -1,5 +1,6 @@
 """How does an answer of the opening look? As a small drawing, which needs no chart library."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -8,13 +9,17 @@ from markupsafe import Markup
 
 from analysis.display.plots import PALETTE
 
+MOST_BARS = 4  # that the first screen has room for
 _WIDTH, _HEIGHT = 320, 132
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 22  # around the lines
 _ROW = 24  # of bars
 _CHARACTER = 8  # the width of one, at most: digits of 12 px
 _NAME = 150  # the width of their names
 _LONGEST = 24  # characters of a name beside a bar
-_LONGEST_OF_LINE = 40  # below lines
+_LONGEST_OF_LINE = 40  # a line of a name below lines
+_MOST_LINES = 3  # of such a name
+_SIGN = 22  # the width of a line's key
+_LEGEND_LINE = 16
 
 Line = tuple[str, Sequence[tuple[float, float]]]
 """A name and its points (x, y), x ascending."""
@@ -43,7 +48,6 @@ def lines(series: Sequence[Line], unit: str, label: str, ends: Ends = MappingPro
     counts = sorted({x for _, points in series for x, _ in points})
     top = max(y for _, points in series for _, y in points) or 1.0
     width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    names = 16 * len(series)
 
     def at(x: float, y: float) -> str:
         across = _LEFT + width * counts.index(x) / max(1, len(counts) - 1)
@@ -56,6 +60,7 @@ def lines(series: Sequence[Line], unit: str, label: str, ends: Ends = MappingPro
         parts.append(Markup('<text x="{}" y="{}" text-anchor="{}">{:g}</text>').format(
             across, _HEIGHT - 6, anchor, x
         ))  # fmt: skip
+    below = _HEIGHT + 10
     for place, (name, points) in enumerate(series):
         colour, dash = PALETTE[place], "6 4" if place else ""
         line = Markup(
@@ -65,12 +70,13 @@ def lines(series: Sequence[Line], unit: str, label: str, ends: Ends = MappingPro
         bar = Markup('<polyline class="interval" points="{} {}" stroke="{}" stroke-width="1.5"/>')
         for x, (low, high) in ends.get(name, {}).items():
             parts.append(bar.format(at(x, max(0.0, low)), at(x, min(top, high)), colour))
-        below = _HEIGHT + 10 + 16 * place
-        key = Markup('<line x1="{0}" x2="{1}" y1="{2}" y2="{2}" stroke="{3}" stroke-width="2" '
-                     'stroke-dasharray="{4}"/><text x="{5}" y="{6}">{7}</text>')  # fmt: skip
-        short = _shortened(name, _LONGEST_OF_LINE)
-        parts.append(key.format(_LEFT, _LEFT + 22, below, colour, dash, _LEFT + 28, below + 4, short))
-    return _drawing(parts, _HEIGHT + names + 4, label)
+        key = Markup('<line x1="0" x2="{0}" y1="{1}" y2="{1}" stroke="{2}" stroke-width="2" '
+                     'stroke-dasharray="{3}"/>')  # fmt: skip
+        parts.append(key.format(_SIGN, below, colour, dash))
+        for text in textwrap.wrap(name, _LONGEST_OF_LINE, max_lines=_MOST_LINES, placeholder="…"):
+            parts.append(Markup('<text x="{}" y="{}">{}</text>').format(_SIGN + 6, below + 4, text))
+            below += _LEGEND_LINE
+    return _drawing(parts, below - 6, label)
 
 
 def _axis(top: float, unit: str, height: int) -> Markup:

@@ -14,6 +14,7 @@ from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.anatomy.traces import anatomy_of, traces_of
 from analysis.measures.kernels.of_run import kernels_of_each
 from analysis.measures.scaling import traced
+from analysis.report import small
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.sentences import Sentence
@@ -156,10 +157,9 @@ SCALING = SectionKind(
 
 def opening(context: Context) -> list[Sentence]:
     """What the traces say, the most important first; of several jobs the largest of all, and whose it is."""
-    source = max(context.traces, key=lambda one: (len(one.job.ranks) if one.job else 0, one.world_size or 0))
     return [
         *_scales(context),
-        *_batch(context, source),
+        *_batch(context, _largest(context)),
         *_late(context),
         *_collective(context),
         *_kernel(context),
@@ -193,12 +193,37 @@ def _not_compared(context: Context) -> list[Sentence]:
     return [Sentence(found.assumed, "traces")] if several and not found.scales else []
 
 
+def _largest(context: Context) -> Source:
+    """The job of which most ranks are there."""
+    return max(context.traces, key=lambda one: (len(one.job.ranks) if one.job else 0, one.world_size or 0))
+
+
+def mean_step(context: Context) -> Mapping[str, Any] | None:
+    """The parts of a step of the largest job, mean over its ranks; None where no kernel's place is known."""
+    source = _largest(context)
+    for one in traces_of(context.study, [source]):
+        for row in anatomy.means(source, anatomy_of(one), ()):
+            return row
+    return None
+
+
+def step_drawing(context: Context) -> small.Drawing | None:
+    """Where a step of the largest job goes: its largest parts."""
+    row = context.once(mean_step)
+    if row is None:
+        return None
+    largest = sorted(_parts(row).items(), key=lambda part: -part[1])[: small.MOST_BARS]
+    shown = [(name.replace("_", " "), value) for name, value in largest if value > 0]
+    source = _largest(context)
+    what = "the recording" if source.without_steps else "a step"
+    label = f"Milliseconds of {what}{_whose(context, source.id)}, largest parts"
+    return small.bars(shown, "ms", label) if shown else None
+
+
 def _batch(context: Context, source: Source) -> list[Sentence]:
-    traces = traces_of(context.study, [source])
-    parts = [row for one in traces for row in anatomy.means(source, anatomy_of(one), ())]
-    if not parts:
+    row = context.once(mean_step)
+    if row is None:
         return []
-    row = parts[0]
     fine = _parts(row)
     order = sorted(fine, key=lambda name: -fine[name])
     shares = [f"{100 * fine[name] / row['wall_ms']:.0f} % {_NEXT[name]}" for name in order[:3] if fine[name]]

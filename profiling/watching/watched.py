@@ -1,6 +1,5 @@
-"""What does one rank of a watched program leave? The rows of its steps, and what was found on the way."""
+"""How is one rank of a program watched, and which rows of steps does it leave?"""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,7 +11,6 @@ from profiling.markers import hear_program, open_markers
 from profiling.process_facts import process_age_ns
 from profiling.step_clock import open_clock
 from profiling.tools import Capture, switch
-from profiling.watching.cycle import LATE
 from profiling.watching.facts import ModelFacts, facts_of
 from profiling.watching.hooks import Hooks
 from profiling.watching.segments import (
@@ -25,8 +23,7 @@ from profiling.watching.segments import (
     UPDATE,
     Recorder,
 )
-from profiling.watching.steps import BY_OPTIMIZER, Ends, Steps, steps_of
-from profiling.wording import how_many, verb
+from profiling.watching.steps import Ends, Steps, steps_of
 
 # In its first steps a program may still put DDP or the like around its model.
 _STEPS_OF_FACTS = 4
@@ -229,74 +226,3 @@ def usual_samples(steps: Steps, wanted: Wanted) -> int:
         return wanted.samples
     known = steps.samples[steps.samples > 0]
     return int(np.median(known)) if len(known) else 0
-
-
-def findings_of(watch: Watch, steps: Steps) -> list[str]:
-    """What is to be said of a program's steps, a sentence each."""
-    hooks, wanted, seen = watch.hooks, watch.wanted, watch.hooks.seen
-    findings = []
-    if watch.has_host_clock and watch.model_facts.on_gpu:
-        findings.append("times are the host's: the model came to the GPU after the first data were loaded")
-    if watch.model_facts.is_unwrapped:
-        findings.append(
-            f"{watch.model_facts.group_size} ranks, and no DistributedDataParallel, FSDP or the like around "
-            "the model: do they exchange gradients?"
-        )
-    if steps.by != BY_OPTIMIZER:
-        why = "" if seen.optimizers else "no optimizer's step was seen: "
-        findings.append(f"{why}a step ends with {steps.by}")
-    elif len(seen.optimizers) > 1:
-        names = ", ".join(dict.fromkeys(seen.optimizers))
-        phases = f" of each of {steps.phases} phases" if steps.phases > 1 else ""
-        late = f", leaving out {steps.late} that first stepped after {LATE} steps" if steps.late else ""
-        findings.append(
-            f"{len(seen.optimizers)} optimizers ({names}): a step ends with the one that steps last"
-            f"{phases}{late}"
-        )
-    if (models := hooks.modules.trained) > 1:
-        findings.append(f"{models} models are trained: model and parameters are of the largest")
-    if wanted.per_step > 1:
-        findings.append(f"{wanted.per_step} optimizer steps make one step (--steps-per-batch)")
-    findings += _of_passes(steps)
-    if seen.skipped:
-        findings.append(
-            f"{how_many(seen.skipped, 'update')} {verb(seen.skipped, 'were')} skipped by the gradient "
-            "scaler; skipped updates count as steps"
-        )
-    if not seen.loaders:
-        findings.append("no PyTorch data loader: load is 0; its time is in the end of the step before")
-    if not wanted.samples and (steps.samples == UNKNOWN).any():
-        findings.append("samples per step are unknown: give --samples N (per rank)")
-    elif not wanted.samples and seen.samples:
-        findings.append(
-            f"the data loader's batch size is {seen.samples[0]}, its first tensor's first dimension "
-            f"{seen.samples[1]}: samples per step are by the batch size, else give --samples N (per rank)"
-        )
-    forward_ns = steps.stages_ns[FORWARD]
-    if not hooks.modules.calls:
-        findings.append(
-            "no module's forward pass was seen (is the step compiled?): forward is the time between load and "
-            "backward"
-        )
-    elif not steps.stages_ns[BACKWARD].any():
-        findings.append("no backward pass was seen (a compiled step?): backward is 0")
-    elif not forward_ns[0] and forward_ns.any():
-        findings.append("the first step's forward pass was not seen: it is shown too short")
-    if steps.paused.any():
-        findings.append(f"evaluations are left out of the steps: {int(steps.paused.sum())}")
-    return findings
-
-
-def _of_passes(steps: Steps) -> list[str]:
-    counts = Counter(steps.passes.tolist())
-    usual = counts.most_common(1)[0][0]
-    findings = []
-    if usual > 1:
-        findings.append(f"{usual} backward passes per step (gradient accumulation, or several losses)")
-    more = sum(times for passes, times in counts.items() if passes > usual)
-    if usual and more:
-        findings.append(
-            f"{more} of {how_many(len(steps), 'step')} {verb(more, 'have')} more backward passes than the "
-            f"usual {usual}: were updates skipped?"
-        )
-    return findings

@@ -277,6 +277,17 @@ def test_tau_tables(tmp_path):
     assert "as published" in found["published-scaling"].heading
     figure = found["published-scaling"].charts[0].figure
     assert {trace["name"] for trace in figure["data"]} >= {"batch 32", "batch 64"}
+    assert re.fullmatch(r"\d+ effects? of corrections on these data.*\.", found["corrections"].finding)
+
+
+@pytest.mark.parametrize(("slow_s", "said"), [(200.0, ["Lowest of all: "]), (70.0, [])])
+def test_a_published_efficiency_far_below_those_on_most_ranks_is_named(tmp_path, slow_s, said):
+    seconds = {(nodes, 4, batch): [60.0 + batch / 8] * 3 for nodes in (1, 2, 4) for batch in (32, 64)}
+    path = write_tau(tmp_path / "lisa_interval.gzip", seconds | {(2, 4, 64): [slow_s] * 3})
+    texts = [sentence.text for sentence in build(load(path)).summary]
+    lowest = [text for text in texts if text.startswith("Lowest of all: ")]
+    assert [text[: len("Lowest of all: ")] for text in lowest] == said
+    assert all(" on 8 ranks (" in text and "batch 64" in text for text in lowest)
 
 
 def test_the_openings_links_lead_to_sections_and_no_two_sections_have_one_anchor(page, tmp_path):

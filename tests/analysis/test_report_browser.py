@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -312,6 +313,39 @@ def test_a_filter_forms_the_means_again(many_seen):
     assert titles == ["Throughput", "Scaling efficiency"]  # neither says that it is not filtered
 
 
+def test_panels_that_a_filter_empties_leave_their_place_to_the_others(closed):
+    left = closed.page.evaluate(
+        """() => {
+          const axes = (end) => ({xaxis: `x${end}`, yaxis: `y${end}`});
+          const line = (end, x) => ({...axes(end), x, meta: {}});
+          const ideal = (end) => ({...axes(end), x: [1, 2], name: "ideal"});
+          const entry = {x: [null], meta: {}, name: "entry"};
+          const title = {text: "t"}, y = {domain: [0, 1]}, top = {y: 1, yanchor: "bottom"};
+          const layout = {
+            xaxis: {domain: [0, 0.48], title}, yaxis: {...y, title, showticklabels: true},
+            xaxis2: {domain: [0.52, 1], title, matches: "x"},
+            yaxis2: {...y, showticklabels: false, matches: "y"},
+            annotations: [{...top, x: 0.24, text: "32"}, {...top, x: 0.76, text: "64"}],
+          };
+          const others = [line("2", [1]), ideal(""), ideal("2"), entry];
+          const all = withoutEmptyPanels([line("", [1]), ...others], layout);
+          const some = withoutEmptyPanels([line("", []), ...others], layout);
+          return [all.layout === layout && all.data.length, some.layout, some.data];
+        }"""
+    )
+    kept, layout, data = left
+    assert kept == 5
+    assert {name for name in layout if "axis" in name} == {"xaxis2", "yaxis2"}
+    assert layout["xaxis2"]["domain"] == [0, 1]
+    assert layout["yaxis2"]["title"] == {"text": "t"} and layout["yaxis2"]["showticklabels"]
+    assert [(one["text"], one["x"]) for one in layout["annotations"]] == [("64", 0.5)]
+    assert [(one.get("name"), one["xaxis"]) for one in data] == [
+        (None, "x2"),
+        ("ideal", "x2"),
+        ("entry", "x2"),
+    ]
+
+
 def test_error_bars_are_those_of_what_a_filter_leaves(closed):
     totals, alone, nothing, bars = closed.page.evaluate(
         """() => {
@@ -368,7 +402,10 @@ def test_the_contents_lead_by_keyboard_to_a_section_and_stay_in_view(closed):
 
 
 def test_the_address_keeps_section_and_filters(browser, report):
-    watched = Watched(browser, report, "#table&loader=pytorch&no_such=1", opened=False)
+    watched = Watched(browser, report, "#table&loader=pytorch&no_such=1&gpus_per_node=77", opened=False)
+    ignored = watched.page.locator("#ignored")
+    assert ignored.inner_text().endswith(": no_such=1, gpus_per_node=77.")
+    assert watched.page.url.endswith("#table&loader=pytorch")
     assert watched.page.locator(".plot-container").count() == 0  # none is drawn before it is asked for
     assert watched.page.input_value("select[data-filter=loader]") == "pytorch"
     assert watched.page.locator("#table details[open]").count() == 1
@@ -376,6 +413,7 @@ def test_the_address_keeps_section_and_filters(browser, report):
     assert shown and all("pytorch" in row for row in shown)
     watched.page.select_option("select[data-filter=gpus_per_node]", "2")
     assert watched.page.url.endswith("#table&loader=pytorch&gpus_per_node=2")
+    assert not ignored.is_visible()
     watched.page.select_option("select[data-filter=loader]", "")
     watched.page.click("nav a[href^='#cost']")
     assert watched.page.url.endswith("#cost&gpus_per_node=2")
@@ -391,7 +429,7 @@ def test_what_a_filter_does_not_change_says_so_while_one_is_set(closed):
     assert said() == []
     closed.page.select_option("select[data-filter=loader]", "pytorch")
     sentences = closed.page.locator(".answer > p").count()
-    findings = closed.page.locator("main summary p").count()
+    findings = closed.page.locator("main section:not(#methods) summary p").count()
     assert [text.strip() for text in said()] == ["(for all configurations)"] * (sentences + findings)
     closed.page.select_option("select[data-filter=loader]", "")
     assert said() == []
@@ -480,6 +518,12 @@ def test_a_chart_is_saved_as_vectors(closed):
     closed.go("scaling")
     closed.see("#chart-throughput")
     closed.page.hover("#chart-throughput")
+    buttons = closed.page.locator("#chart-throughput .modebar-btn")
+    titles = [one.get_attribute("data-title") for one in buttons.all()]
+    assert titles and not [
+        title for title in titles if re.search("share|cloud|send|upload|edit", title, re.I)
+    ]
+    assert closed.page.evaluate("document.getElementById('chart-throughput')._context.plotlyServerURL") == ""
     with closed.page.expect_download() as saved:
         closed.page.click("#chart-throughput [data-title*='Download']")
     assert saved.value.suggested_filename == "chart-throughput.svg"

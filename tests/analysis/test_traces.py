@@ -15,10 +15,11 @@ from analysis.measures.batches import rows as batches
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.lateness import stragglers
 from analysis.measures.scaling import traced, traced_difference
-from analysis.report import compared
+from analysis.report import compared, small
 from analysis.report.build import build, opening
 from analysis.report.communication import bars_of
 from analysis.report.render import render
+from analysis.report.sentences import LOST
 from analysis.results.load import load
 from analysis.results.load_named import load_named
 from analysis.results.study import Study
@@ -519,6 +520,25 @@ def test_what_is_the_longest_on_a_page_of_unlike_jobs_is_of_all_of_them_and_name
     for start in ("Collective with the most exposed time", "Largest class of the model's kernels"):
         (sentence,) = (text for text in said if text.startswith(start))
         assert sentence.endswith(" (two)."), sentence
+
+
+def test_a_folded_section_of_unlike_jobs_says_whose_its_figures_are(tmp_path):
+    two = job(tmp_path, Planted(ranks=2, batches=30, transfer=900.0), "two")
+    job(tmp_path, Planted(ranks=4, batches=30), "four")
+    findings = {section.id: section.finding for section in build(load(two.parent)).sections}
+    assert re.fullmatch(r"Exposed: \S+ \(four\) to \S+ ms per step \(two\)\.", findings["communication"])
+    said = findings["batches"]
+    assert re.search(r" is \S+ \((two|four)\) to \S+ % \((two|four)\) above their median\.", said), said
+
+
+def test_the_first_screen_of_traces_draws_where_a_step_goes(late):
+    planted, path = late
+    (lost,) = (answer for answer in build(load(path)).opening if answer.question == LOST)
+    names = re.findall(r'text-anchor="end">([^<]+)</text>', lost.drawing.svg)
+    values = [float(value) for value in re.findall(r">([\d.]+) ms</text>", lost.drawing.svg)]
+    assert names[0] == "compute" and len(names) == len(values) <= small.MOST_BARS
+    assert values == sorted(values, reverse=True)
+    assert sum(values) == pytest.approx(planted.batch / MS, rel=0.05)
 
 
 def test_the_parts_of_a_step_beside_its_median_are_all_shown_and_sum_to_its_mean(late, scaled):

@@ -190,11 +190,11 @@ def test_a_networks_flops_are_within_a_percent_of_the_analytic_count(
     )
     assert kernels["flops"].notna().all()
     assert kernels["bytes"].notna().all()
-    # 0.1 to 0.4 % of the time. One launch that loses the processor takes as long as a thousand of these, so
-    # what launches of a name usually take is counted for all of them.
+    # At most 0.4 % of the time, of most networks none. One launch that loses the processor takes as long as a
+    # thousand of these, so what launches of a name usually take is counted for all of them.
     others = kernels[kernels["class"] == "other"].groupby("name")["duration_ns"]
     usual_ns = others.quantile(0.5, interpolation="lower") * others.size()
-    assert 0 < usual_ns.sum() < 0.01 * kernels["duration_ns"].sum()
+    assert usual_ns.sum() < 0.01 * kernels["duration_ns"].sum()
 
 
 def test_gradients_of_a_distributed_model_are_communication_of_known_size(tmp_path):

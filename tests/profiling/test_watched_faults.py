@@ -19,11 +19,12 @@ from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.watch import main
 from profiling.watching.facts import ModelFacts, facts_of
+from profiling.watching.findings import findings_of
 from profiling.watching.hooks import drawn, samples_in
 from profiling.watching.modules import MOST_SEARCHES
 from profiling.watching.segments import BACKWARD, FORWARD, UNKNOWN, UPDATE
 from profiling.watching.steps import BY_MARKER
-from profiling.watching.watched import Enough, Wanted, Watch, findings_of
+from profiling.watching.watched import Enough, Wanted, Watch
 
 ENDLESS = 2000  # steps of a program that should be ended before
 

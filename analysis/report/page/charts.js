@@ -82,6 +82,58 @@ function summarised(trace, filters) {
   return { ...trace, x, y: mean, error_y: { ...trace.error_y, ...ends } };
 }
 
+// A grid of panels (analysis/display/panels.py) without the columns and rows in which nothing is left, not even
+// their ideal lines; the others take their place.
+function withoutEmptyPanels(data, layout) {
+  const ends = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name)).map((name) => name.slice(5));
+  const isEntry = (trace) => trace.x?.length === 1 && trace.x[0] === null; // of a legend
+  const hasPoints = (trace) => trace.meta !== undefined && trace.x.length > 0 && !isEntry(trace);
+  const filled = ends.filter((end) => data.some((one) => one.xaxis === `x${end}` && hasPoints(one)));
+  if (filled.length === 0 || filled.length === ends.length) return { data, layout };
+  const columns = respaced(layout, "xaxis", ends, filled);
+  const rows = respaced(layout, "yaxis", ends, filled);
+  const at = (places, axis) => places.get(layout[axis].domain[0]);
+  const kept = ends.filter((end) => at(columns, `xaxis${end}`) && at(rows, `yaxis${end}`));
+  const [first] = kept;
+  const titleOf = (letter) => ends.map((end) => layout[`${letter}axis${end}`].title).find(Boolean);
+  const left = { ...layout };
+  for (const end of ends) for (const letter of "xy") delete left[`${letter}axis${end}`];
+  for (const end of kept) {
+    const [x, y] = [at(columns, `xaxis${end}`).to, at(rows, `yaxis${end}`).to];
+    const outer = { x: y[0] === 0, y: x[0] === 0 }; // the lowest row and the left column have the labels
+    for (const [letter, domain] of [["x", x], ["y", y]]) {
+      const axis = { ...layout[`${letter}axis${end}`], domain, showticklabels: outer[letter] };
+      axis.title = outer[letter] ? titleOf(letter) : null;
+      axis.matches = end === first ? undefined : `${letter}${first}`;
+      left[`${letter}axis${end}`] = axis;
+    }
+  }
+  left.annotations = (layout.annotations ?? []).map((one) => movedTitle(one, columns, rows)).filter(Boolean);
+  const here = new Set(kept.map((end) => `x${end}`));
+  const axes = { xaxis: `x${first}`, yaxis: `y${first}` };
+  const shown = data.map((one) => (isEntry(one) ? { ...one, ...axes } : one));
+  return { data: shown.filter((one) => here.has(one.xaxis)), layout: left };
+}
+
+// The title of a column, which stands above it, or of a row, beside it; null with that itself.
+function movedTitle(title, columns, rows) {
+  const [letter, places] = title.yanchor === "bottom" ? ["x", columns] : ["y", rows];
+  const place = [...places.values()].find(({ from }) => from[0] < title[letter] && title[letter] < from[1]);
+  return place ? { ...title, [letter]: (place.to[0] + place.to[1]) / 2 } : null;
+}
+
+// Of the columns ("xaxis") or rows ("yaxis") that hold a filled panel, by where they begin: from where to where
+// they lie, and where they will when these alone share the chart.
+function respaced(layout, letters, ends, filled) {
+  const domains = (some) => new Map(some.map((end) => layout[letters + end].domain).map((one) => [one[0], one]));
+  const [before, left] = [domains(ends), [...domains(filled).values()].sort((a, b) => a[0] - b[0])];
+  const size = left[0][1] - left[0][0];
+  const gap = before.size > 1 ? (1 - before.size * size) / (before.size - 1) : 0;
+  const wider = (1 - gap * (left.length - 1)) / left.length;
+  const share = (place) => [place * (wider + gap), Math.min(1, place * (wider + gap) + wider)];
+  return new Map(left.map((from, place) => [from[0], { from, to: share(place) }]));
+}
+
 // --- how it looks -------------------------------------------------------------------------------------
 
 const ENTRY = 20; // the height of a line of a legend
@@ -198,11 +250,14 @@ function drawChart(element, filters, width = element.clientWidth) {
   const figure = figureOf(element);
   const config = {
     displaylogo: false,
+    // A report stays where it is: no button may send a chart anywhere.
+    showSendToCloud: false,
+    plotlyServerURL: "",
     modeBarButtonsToRemove: ["lasso2d", "select2d"],
     toImageButtonOptions: { format: "svg", filename: element.id },
   };
-  const data = visibleData(figure.data, filters);
-  const layout = withLegends(figure.layout, data, width);
+  const { data, layout: panels } = withoutEmptyPanels(visibleData(figure.data, filters), figure.layout);
+  const layout = withLegends(panels, data, width);
   element.style.height = `${layout.height}px`;
   Plotly.react(element, data, { ...themed(layout), width }, config);
 }

@@ -40,13 +40,24 @@ function address(section) {
   return `#${[section, filters].filter(Boolean).join("&")}`;
 }
 
-// What the address names and the page offers is chosen; the rest is not.
+// What the address names and the page offers is chosen; the rest is not, leaves the address, and is named.
 function chooseFromAddress() {
-  const { filters } = readAddress();
+  const { section, filters } = readAddress();
   for (const select of selects()) {
     const value = filters.get(select.dataset.filter) ?? "";
     select.value = [...select.options].some((option) => option.value === value) ? value : "";
   }
+  const offered = document.getElementById(section) ? section : "";
+  const now = chosen();
+  const others = [...filters].filter(([name, value]) => now[name] !== value);
+  const ignored = [...(offered === section ? [] : [section]), ...others.map((one) => one.join("="))];
+  sayIgnored(ignored);
+  if (ignored.length > 0) history.replaceState(null, "", address(offered));
+}
+
+function sayIgnored(parts) {
+  document.getElementById("ignored").textContent =
+    parts.length > 0 ? `Ignored in the address, as this report does not have it: ${parts.join(", ")}.` : "";
 }
 
 // Sentences and charts of all configurations say so as soon as the rest of the page is of some of them.

@@ -10,6 +10,7 @@ function listen() {
   on("input[data-search]", "input", filterRows);
   on("select[data-filter]", "change", () => {
     history.replaceState(null, "", address(readAddress().section));
+    sayIgnored([]);
     applyFilters();
   });
   for (const link of links()) link.addEventListener("click", followLink);
