@@ -82,7 +82,7 @@ def test_wrong_use_is_one_line(sweep, tmp_path):
         results.scaled(group_by="noodes")
     with pytest.raises(UserError, match="unknown flag --gruop-by; did you mean '--group-by'"):
         results.scaled(gruop_by="nodes")
-    with pytest.raises(AttributeError, match="^no command 'scald'; did you mean 'scaled'") as wrong:
+    with pytest.raises(AttributeError, match=r"^no command 'scald'; did you mean 'scaled'\?$") as wrong:
         _ = results.scald
     shown = "".join(traceback.format_exception_only(wrong.value))
     assert shown.count("'scaled'") == 1
