@@ -62,7 +62,9 @@ class Results:
         if name.startswith("_"):
             raise AttributeError(name)
         if name not in COMMANDS:
-            raise AttributeError(f"no question {name!r} to ask of results{did_you_mean(name, COMMANDS)}")
+            # Python would add the nearest name itself, but IPython does not show that; of None it adds none.
+            near = did_you_mean(name, COMMANDS)
+            raise AttributeError(f"no command {name!r}{near}", name=name, obj=None)
         return Question(name, self.path)
 
     @cached_property

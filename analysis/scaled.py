@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "more",
         nargs="*",
+        default=[],  # else argparse says that they are missing, too, where only DIR is
         metavar="P=DIR",
         help="watched runs or converted traces, with their number of ranks",
     )
@@ -84,7 +85,7 @@ def _of_traces(study: Study, scaling: Scaling | None) -> Answer:
         raise study.nothing(
             f"no job of {study.path} has both steps and a known number of ranks ({traced.missing(study)}). "
             "Ranges that are steps are named by profiling.convert --batch-marker, numbers of ranks by "
-            "analysis.scaled 1=DIR 4=DIR"
+            "python -m analysis.scaled 1=DIR 4=DIR"
         )
     grown = traced.grown(found)
     return Answer(found.rows, traced.METRICS, [traced.part(found), *([grown] if grown else [])])

@@ -60,7 +60,7 @@ def main(words: list[str] | None = None) -> int:
         study = load(arguments.path, arguments.peaks)
         answer, notes = rows(study), []
     some, others = (answer, "") if arguments.wide else notable_gpus(answer, "--wide or --format csv")
-    shown = part(some, answer, "Utilisation of each GPU", [*([others] if others else []), caption(answer)])
+    shown = part(some, answer, "Utilization of each GPU", [*([others] if others else []), caption(answer)])
     return output.emit(
         Answer(answer, columns_of(), parts=[shown], notes=[*notes_of(answer), *notes]), study, arguments
     )

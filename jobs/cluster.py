@@ -14,6 +14,10 @@ _ROW = "%P|%D|%c|%G"  # partition (* marks the default one), nodes, CPUs and gen
 _REFUSAL = re.compile(r"\binvalid\b|\bnot permitted\b|\bdenied to\b", re.IGNORECASE)
 
 
+class NoAnswer(UserError):
+    """Slurm's commands are not on this machine, or its controller does not answer them."""
+
+
 @dataclass(frozen=True)
 class Partition:
     """A partition of the cluster; of several, from which Slurm chooses one, the best of each.
@@ -66,7 +70,7 @@ def queued_jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
     """The user's jobs that wait or run.
 
     Raises:
-        UserError: Slurm does not answer.
+        NoAnswer: Slurm does not answer.
     """
     states = "--states=PENDING,RUNNING,SUSPENDED"
     command = ["squeue", "--noheader", f"--user={os.getuid()}", states, "--format=%i|%Z|%o|%k"]
@@ -106,7 +110,8 @@ def partition(name: str | None, environment: Mapping[str, str]) -> Partition:
     """The partition of this name (or names, ``a,b``), or the default one.
 
     Raises:
-        UserError: there is none, or Slurm does not answer.
+        UserError: there is none.
+        NoAnswer: Slurm does not answer.
     """
     return read_partition(_ask(["sinfo", "--noheader", "--noconvert", f"--format={_ROW}"], environment), name)
 
@@ -149,15 +154,15 @@ def _ask(command: list[str], environment: Mapping[str, str]) -> str:
     """What a command of Slurm's prints.
 
     Raises:
-        UserError: it is not here, or fails; its own last words say why.
+        NoAnswer: it is not here, or fails; its own last words say why.
     """
     try:
         answer = subprocess.run(
             command, env=dict(environment), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"Slurm does not answer: {error}") from None
+        raise NoAnswer(f"Slurm does not answer: {error}") from None
     if answer.returncode:
         words = answer.stderr.strip().splitlines() or [f"{command[0]} ended with {answer.returncode}"]
-        raise UserError(f"Slurm does not answer: {words[-1]}")
+        raise NoAnswer(f"Slurm does not answer: {words[-1]}")
     return answer.stdout

@@ -80,7 +80,7 @@ def module_of(name: str) -> str:
         UserError: there is no such command; the nearest is named.
     """
     if name not in COMMANDS:
-        raise UserError(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}")
+        raise UserError(f"unknown command {name!r}{did_you_mean(name, COMMANDS, see='scaleprof --help')}")
     return COMMANDS[name]
 
 

@@ -12,7 +12,7 @@ from profiling.errors import UserError
 
 _DEMO = Path("data", "demo")
 MAKE_DATA = f"make a small set with: python -m train.data make {_DEMO}"
-_CORRECT = "correct `data` of the run, or its path in the site file"
+_CORRECT = "correct --data (in a sweep file: `data`), or its path in the site file"
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
 
 

@@ -32,6 +32,7 @@ from profiling.tools import TOOLS, tool
 from profiling.wording import how_many
 
 AMD_DRIVER = Path("/dev/kfd")
+_WIDE = 1000  # columns in a file or a pipe, where no line need be wrapped; the table takes what it needs
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,10 @@ def show(findings: list[Finding]) -> None:
         # Text, because a plain string would be read as markup: "pip install -e '.[mpi]'" without its "[mpi]".
         remedy = "" if finding.present else finding.remedy
         table.add_row(sign, *(Text(words) for words in (finding.name, finding.detail, remedy)))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDE
+    console.print(table)
 
 
 def main() -> int:

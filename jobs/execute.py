@@ -162,11 +162,13 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console) 
     processes = execution.launcher.processes(largest, command, scratch)
     ended = run_processes(processes, scratch / store.LOG, Limits(CALIBRATION_LIMIT_S), execution.root)
     if ended.exit_code or not path.exists():
-        # Runs are worth running without it: their efficiencies then stand beside the datasheet only.
         reason = explain(
             ended.exit_code, ended.reason, log_tail(scratch / store.LOG, largest.ranks), ended.kind
         ).text
-        text = f"calibration failed, measured peaks will be missing: {reason}"
+        text = (
+            f"calibration failed: {reason}. Log: {scratch / store.LOG}. Without measured peaks, efficiencies "
+            "are relative to the datasheet only. Start the sweep again while runs are left to repeat it"
+        )
         console.print(Text(text, style="yellow"), soft_wrap=True)
         return
     store.remove(scratch)

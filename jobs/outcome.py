@@ -14,7 +14,7 @@ from jobs.run import Run
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
-from profiling.wording import how_many
+from profiling.wording import how_many, three_digits
 
 # Of a log: where one of a thousand ranks has died, all others may say at length that they have lost it.
 _LOG_TAIL_BYTES, _BYTES_OF_A_RANK = 200_000, 8_000
@@ -126,16 +126,12 @@ def speed_of(directory: Path, run: Run) -> str:
     counted = unrecorded or rows
     later = counted[len(counted) // 2 :]
     step_ns = median(row["end_ns"] - row["start_ns"] for row in later)
-    speed = f"about {_short(step_ns / 1e6)} ms per step"
+    speed = f"about {three_digits(step_ns / 1e6)} ms per step"
     if not run.program:  # how many samples a step of a program has is in its table, where it is known
-        speed += f", {_short(run.batch * run.world_size * 1e9 / step_ns)} images/s"
+        speed += f", {three_digits(run.batch * run.world_size * 1e9 / step_ns)} images/s"
     apart = "unrecorded " if 0 < len(unrecorded) < len(rows) else ""
     which = f"median of the last {len(later)} {apart}steps" if len(later) > 1 else f"the last {apart}step"
     return f"{speed} ({which})"
-
-
-def _short(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def log_tail(log: Path, ranks: int = 1) -> str:

@@ -31,14 +31,14 @@ _BATCH_LINE = re.compile(rb"(?:^|\r)batch (\d+)/(\d+)\b", re.MULTILINE)
 
 
 def describe(run: Run, varied: Sequence[str] = ()) -> str:
-    """A run in a few words: ``1 node x 2, resnet50, dali-cpu, batch 4, fp16 gradients, profile: torch``.
+    """A run in a few words: ``1 node x 2 ranks, resnet50, dali-cpu, batch 4, fp16 gradients``.
 
     Nodes x GPUs per node, and what is not as usual of the fields that most sweeps leave alone.
 
     Args:
         varied: fields that are named whatever they are.
     """
-    words = [f"{how_many(run.nodes, 'node')} x {run.gpus_per_node}"]
+    words = [f"{how_many(run.nodes, 'node')} x {how_many(run.gpus_per_node, 'rank')}"]
     if run.program:
         words += [
             name_of(run),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.cluster import cluster_name, on_compute_node, partition, why_refused
+from jobs.cluster import NoAnswer, cluster_name, on_compute_node, partition, why_refused
 from jobs.launchers.base import ROOT
 from jobs.site import Network, Site, find_site, sbatch_words, why_no_modules
 from profiling.errors import UserError
@@ -78,6 +78,8 @@ def _parts_of_node(site: Site, environment: Mapping[str, str]) -> Iterator[Prese
 def _partition(site: Site, environment: Mapping[str, str]) -> Presence:
     try:
         of = partition(site.partition, environment)
+    except NoAnswer as error:
+        return Presence("partition", False, str(error), "run this on a node of the cluster")
     except UserError as error:
         return Presence("partition", False, str(error), f"correct `partition` in {site.where}")
     of_each = f"{how_many(of.cpus, 'CPU')} and {how_many(of.gpus, 'GPU')}"

@@ -89,7 +89,7 @@ def read_sweep(path: Path) -> Sweep:
     if path.is_dir():
         raise UserError(
             f"{path} is a folder; expected a sweep file (results: python -m analysis.report {path}, or "
-            f"analysis.hotspots {path})"
+            f"python -m analysis.hotspots {path})"
         )
     document = yaml_text.read(path, "sweep file")
     if not isinstance(document.content, dict):

@@ -87,7 +87,7 @@ class Parser(argparse.ArgumentParser):
 
     def _mistakes(self, rest: Sequence[str]) -> list[str]:
         flags = [match[0] for match in map(_FLAG.match, rest) if match]
-        unknown = [f"unknown flag {flag}{did_you_mean(flag, self.flags)}" for flag in flags]
+        unknown = [f"unknown flag {flag}{did_you_mean(flag, self.flags, see='--help')}" for flag in flags]
         return unknown or ([f"unexpected argument: {' '.join(rest)} (see --help)"] if rest else [])
 
     def error(self, message: str) -> NoReturn:

@@ -46,11 +46,16 @@ class Mistakes(UserError):
         self.lines = tuple(dict.fromkeys(lines))
 
 
-def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """``"; did you mean 'nodes'?"`` for the nearest option, or a list of the right ones."""
+def did_you_mean(word: str, options: Iterable[str], see: str = "") -> str:
+    """``"; did you mean 'nodes'?"`` for the nearest option, or a list of the right ones.
+
+    Args:
+        see: where they are explained: said instead of a long list.
+    """
     names = [str(option) for option in options]
-    near = _nearest(str(word), names)
-    return f"; did you mean {near!r}?" if near else f"; one of: {', '.join(names)}"
+    if near := _nearest(str(word), names):
+        return f"; did you mean {near!r}?"
+    return f"; see {see}" if see and len(names) > _LONG_LIST else f"; one of: {', '.join(names)}"
 
 
 def did_you_mean_file(path: Path, files: Sequence[Path]) -> str:
@@ -73,6 +78,7 @@ def _nearest(word: str, names: Sequence[str]) -> str | None:
     return None
 
 
+_LONG_LIST = 10  # a reader does not look through more names for the right one
 # How alike words are (difflib): one is the other with a typing error; one may be meant by the other.
 _TYPO, _ALIKE = 0.85, 0.6
 

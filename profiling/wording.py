@@ -1,4 +1,4 @@
-"""How does a count read in a sentence? ``1 run is left``, ``2 runs are left``."""
+"""How does a number read in a sentence? ``1 run is left``, ``2 runs are left``."""
 
 from collections.abc import Collection
 
@@ -20,6 +20,11 @@ def noun(count: int, of_one: str) -> str:
 def verb(count: int, of_several: str) -> str:
     """A verb as it follows a count, given as for several: ``are`` (1: ``is``), ``reach`` (1: ``reaches``)."""
     return (_OF_ONE.get(of_several) or plural(of_several)) if count == 1 else of_several
+
+
+def three_digits(value: float) -> str:
+    """``0.0345``, ``1.20``, ``76.1``, ``421``, ``1214``: no digits are cut off before the decimal point."""
+    return f"{value:#.3g}" if 0 < value < 99.95 else f"{value:.0f}"
 
 
 def left_out(count: int, of_one: str) -> str:

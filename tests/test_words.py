@@ -36,6 +36,7 @@ NOT_SAID = {
     r"run the point again": "repeat the run",
     r"start-up": "startup",
     r"back-test": "backtest",
+    r"utilis\w*": "utilization",
 }  # fmt: skip
 _TWICE = {r"([a-z]+) \1": "the word once"}
 # Text that says one of these in another sense.
@@ -158,7 +159,8 @@ def test_pages_say_the_glossarys_words(page: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["images a second", "4 GPUs a node", "its unprofiled twin", "the base point", "a warm-up of 5 batches",
-     "batches are told by the end of Optimizer.step, for want of ProfilerStep", "a row a run"],
+     "batches are told by the end of Optimizer.step, for want of ProfilerStep", "a row a run",
+     "GPU utilisation"],
 )  # fmt: skip
 def test_a_private_turn_is_found(text: str) -> None:
     assert faults(f"Here {text} is said.")

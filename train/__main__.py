@@ -28,7 +28,7 @@ from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, said_by_rank_0
 from profiling.identity import read_identity
 from profiling.stacks import write_stacks_at_signal
 from profiling.tables import rank_directory
-from profiling.wording import how_many
+from profiling.wording import how_many, three_digits
 from train.ending import leave_at_once, run_and_leave
 from train.world import World, read_world
 
@@ -103,7 +103,7 @@ def train(run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool
     if wrong:
         raise NotRight(wrong)
     steps = how_many(run.batches, "step")
-    say(f"done: {finished.images_per_s:.1f} images/s ({steps}, warmup included)")
+    say(f"done: {three_digits(finished.images_per_s)} images/s ({steps}, warmup included)")
     if mine:
         say(f"results: {finished.out}")
         say(f"next: {_next_command(finished.out)}")

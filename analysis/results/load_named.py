@@ -27,8 +27,9 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
         return load(paths[0], own_peaks)
     for path, match in zip(paths, sized, strict=True):
         if match is None:
+            folder = path if Path(path).exists() else path.rpartition("=")[2]
             raise UserError(
-                f"{path}: to load several folders, give each with its number of ranks, e.g. 4={path}"
+                f"{path}: to load several folders, give each with its number of ranks, e.g. 4={folder}"
             )
     contents = Contents(Path(paths[0]))
     for match in sized:

@@ -8,6 +8,7 @@ them when the recording ends; each is written at once to the rank's own file
 
 import ctypes
 import os
+import re
 import shutil
 import threading
 import time
@@ -45,6 +46,9 @@ _FIELDS = {
 }  # fmt: skip
 
 
+_ONLY_DRIVERS = re.compile(r"only (CUDA [\d.]+ or later) driver is supported")  # the package's words
+
+
 def fields_of(group: str) -> list[str]:
     """What the package calls the columns of a group of records."""
     return [_FIELDS.get(name, name) for name in GROUPS[group]]
@@ -63,7 +67,8 @@ def load_api() -> Any:
     try:
         cupti.get_timestamp()
     except (RuntimeError, OSError, cupti.cuptiError) as error:
-        raise UserError(f"profile cupti needs an NVIDIA GPU and its driver: {error}") from None
+        why = _ONLY_DRIVERS.sub(r"cupti-python supports only drivers for \1", str(error))
+        raise UserError(f"profile cupti needs an NVIDIA GPU and its driver: {why}") from None
     return cupti
 
 
@@ -246,12 +251,12 @@ class Cupti(Profiler):
 
     def presence(self) -> Presence:
         """Whether CUPTI answers, which takes a GPU and a driver that fits."""
-        why = why_not()
-        if not why:
-            return Presence("cupti", True, f"cupti-python {metadata.version('cupti-python')}")
-        installed = is_importable("cupti")
-        remedy = "run this on a GPU node, with a driver for CUDA 13" if installed else self.install
-        return Presence("cupti", False, why.removeprefix("profile cupti "), remedy)
+        if not is_importable("cupti"):
+            return Presence("cupti", False, "cupti-python is not installed", self.install)
+        if why := why_not():
+            remedy = "run this on a GPU node, with a driver for CUDA 13"
+            return Presence("cupti", False, why.removeprefix("profile cupti "), remedy)
+        return Presence("cupti", True, f"cupti-python {metadata.version('cupti-python')}")
 
     def open_capture(
         self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool

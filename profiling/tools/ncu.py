@@ -43,7 +43,7 @@ class Ncu(SwitchedOn):
     reads = "`--csv`: raw and details pages, summaries"
     modes: ClassVar = {
         "auto": "durations, memory traffic, FLOPs and tensor-core use of each kernel",
-        "counters": "the same, plus instructions per cycle, load and store efficiency, and DRAM utilisation",
+        "counters": "the same, plus instructions per cycle, load and store efficiency, and DRAM utilization",
         "basic": "the set of that name: speed of light, launch statistics, occupancy",
         "full": "all sections: each kernel runs dozens of times",
         "roofline": "the sections of the roofline charts",

@@ -210,7 +210,7 @@ def test_a_step_whose_stages_took_no_time_is_not_simulated(tmp_path: Path) -> No
     assert "not simulated: its stages took no time" in ran.err
 
 
-def test_kernels_that_name_no_device_are_left_out_of_its_utilisation(tmp_path: Path) -> None:
+def test_kernels_that_name_no_device_are_left_out_of_its_utilization(tmp_path: Path) -> None:
     broken = sweep(tmp_path)
     count = change_kernels(broken, "device", None)
     ran = run("analysis.utilization", tmp_path, "--format", "csv")

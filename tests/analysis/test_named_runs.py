@@ -80,7 +80,7 @@ def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_pat
     assert "4 ranks not compared with 1: " in done.err and "compared with 2" not in done.err
     assert (
         "2 ranks not compared with 1: the commands differ (train.py --out 1 | train.py --out 2). To "
-        "compare them: analysis.scaled 1=DIR 2=DIR" in done.err
+        "compare them: python -m analysis.scaled 1=DIR 2=DIR" in done.err
     )
     table = run("analysis.scaled", tmp_path).out
     assert table.count("images/s on") == 1  # of the baselines

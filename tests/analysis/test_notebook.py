@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
@@ -81,8 +82,10 @@ def test_wrong_use_is_one_line(sweep, tmp_path):
         results.scaled(group_by="noodes")
     with pytest.raises(UserError, match="unknown flag --gruop-by; did you mean '--group-by'"):
         results.scaled(gruop_by="nodes")
-    with pytest.raises(AttributeError, match="did you mean 'scaled'"):
+    with pytest.raises(AttributeError, match=r"^no command 'scald'; did you mean 'scaled'\?$") as wrong:
         _ = results.scald
+    shown = "".join(traceback.format_exception_only(wrong.value))
+    assert shown.count("'scaled'") == 1
     assert {"scaled", "charts", "path"} <= set(dir(results))
     assert "How does training scale" in results.scaled.__doc__
 

@@ -186,7 +186,8 @@ def test_the_kind_of_scaling_is_that_of_most_comparisons_and_said(tmp_path: Path
     # 4 ranks x 16 and 2 x 32 have a base of the same global batch, 2 x 64 one of the same batch a GPU.
     assert (
         "efficiencies are of strong scaling: 2 of 4 configurations have a baseline of fewer ranks with the "
-        "same global batch size; 1 with the same per-GPU batch size (analysis.scaled --scaling weak)"
+        "same global batch size; 1 with the same per-GPU batch size (python -m analysis.scaled --scaling "
+        "weak)"
     ) in chosen.err
     assert {row["scaling"] for row in chosen.csv} == {"strong"}
     page = build(load(tmp_path / "strong"))

@@ -203,6 +203,6 @@ def test_of_many_gpus_a_table_shows_the_idlest_and_the_busiest():
     shares = [row.get("gpu_utilization_pct") for row in kept if row["id"] == "run_0"]
     assert sorted(share for share in shares if share is not None) == [0.0] * 8 + [99.0] * 2
     assert shares.count(None) == 1, "what is not known is to be seen"
-    assert others == "989 of 1,008 rows not shown (--wide shows all): GPU utilisation 0.0 to 99.0 %."
+    assert others == "989 of 1,008 rows not shown (--wide shows all): GPU utilization 0.0 to 99.0 %."
     assert notable_gpus(small, "--wide") == (small, "")
     assert [len(notable_gpus(of_run[:count], "--wide")[0]) for count in (24, 25)] == [24, 11]

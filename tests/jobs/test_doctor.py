@@ -78,3 +78,9 @@ def test_what_installs_a_missing_library_is_printed_as_it_is_typed(capsys):
     doctor.show([missing])
     printed = capsys.readouterr().out
     assert missing.remedy in printed and missing.detail in printed
+
+
+def test_without_a_terminal_a_path_is_not_cut(capsys):
+    where = "/projects/" + "a-long-name/" * 20 + "mine.yaml"
+    doctor.show([Finding("cluster", "site file", True, where)])
+    assert where in capsys.readouterr().out

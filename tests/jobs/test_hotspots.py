@@ -135,7 +135,7 @@ def test_on_this_cpu_for_real(tmp_path, monkeypatch, capsys):
     ((python, _, module, *rest),) = became
     assert (python, module) == (sys.executable, "analysis.hotspots")
     said = " ".join(capsys.readouterr().err.split())
-    assert "the first of 2 configurations, on one rank: 1 node x 1, squeezenet1_1" in said
+    assert "the first of 2 configurations, on one rank: 1 node x 1 rank, squeezenet1_1" in said
     assert "vtune is not on the PATH" in said and "only the times of operators are shown" in said
     answer = run(module, *rest)
     assert answer.code == 0 and answer.json

@@ -123,7 +123,7 @@ def test_only_what_the_command_names_is_known_of_a_run(sweep_of):
     assert not {"batch", "nodes", "batches", "profile", "program", "seed"} & set(unknown)
     assert unknown_fields(make_run({})) == []
     words = describe(run, ("lr",))
-    assert words == "1 node x 1, train.py, lr: 0.1"
+    assert words == "1 node x 1 rank, train.py, lr: 0.1"
 
 
 def test_a_script_that_is_not_there_is_found_before_the_first_run(tmp_path):

@@ -18,12 +18,12 @@ from profiling import tables
 
 def test_a_run_is_named_in_words():
     run = Run(gpus_per_node=2, loader="dali-cpu", batch=4, grad="fp16", profile="torch", channels_last=True)
-    said = "1 node x 2, resnet50, dali-cpu, batch 4, fp16 gradients, profile: torch, channels_last: True"
-    assert describe(run) == said
-    assert describe(Run(nodes=2)) == "2 nodes x 1, resnet50, synthetic, batch 32, fp32 gradients"
+    words = "resnet50, dali-cpu, batch 4, fp16 gradients, profile: torch, channels_last: True"
+    assert describe(run) == f"1 node x 2 ranks, {words}"
+    assert describe(Run(nodes=2)) == "2 nodes x 1 rank, resnet50, synthetic, batch 32, fp32 gradients"
     assert describe(Run(threads=3)) == describe(Run())
     assert describe(Run(threads=3), ["threads"]) == f"{describe(Run())}, 3 threads"
-    assert describe(Run()) == "1 node x 1, resnet50, synthetic, batch 32"  # one rank sends no gradients
+    assert describe(Run()) == "1 node x 1 rank, resnet50, synthetic, batch 32"  # one rank sends no gradients
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(41.3, "41 s"), (600, "10 min"), (3 * 3600, "3.0 h")])

@@ -100,6 +100,12 @@ def test_what_is_wrong_on_a_compute_node_is_an_error_and_what_a_login_node_lacks
     assert all("check on a compute node: srun --nodes=1" in check.remedy for check in lacking)
 
 
+def test_off_the_cluster_the_partition_is_not_called_wrong(environment, tmp_path):
+    (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
+    of = checks(environment)["partition"]
+    assert not of.present and of.remedy == "run this on a node of the cluster"
+
+
 def test_a_partition_that_is_not_there_is_an_error_on_every_node(environment, tmp_path):
     (tmp_path / "mine.yaml").write_text("partition: gpux")
     assert checks(environment)["partition"].required

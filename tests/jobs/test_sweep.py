@@ -1,6 +1,7 @@
 """A sweep runs what is not done, keeps what is, names what failed, and loses nothing."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,12 +96,15 @@ def test_every_run_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path,
     runs = [(line, below) for line, below in pairwise(lines) if "(run_" in line]
     assert [line.split()[0] for line, _ in runs] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
     # Of 2 images per rank in 250 ms.
-    speeds = {True: "16.0", False: "8.0"}
+    speeds = {True: "16.0", False: "8.00"}
     assert [below for _, below in runs] == [
-        f"  about 250 ms per step, {speeds['1 node x 2' in line]} images/s (median of the last 2 steps)"
+        f"  about 250 ms per step, {speeds['1 node x 2 ranks' in line]} images/s (median of the last 2 steps)"
         for line, _ in runs
     ]
     first = manifests(work)
+    # Its calibration, which fails here, says where its log is.
+    (log,) = re.findall(r"calibration failed: .*? Log: (\S+/log\.txt)\. Without", " ".join(lines))
+    assert Path(log).is_file()
     assert len(first) == 4 and all(m.done and m.reason == "" for m in first.values())
     assert run_all(work) == 0
     said = "".join(capsys.readouterr().err.splitlines())

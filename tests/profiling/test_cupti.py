@@ -10,7 +10,7 @@ import pytest
 from profiling.errors import UserError
 from profiling.markers import open_markers
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE, read
-from profiling.tools import cupti, open_capture
+from profiling.tools import cupti, open_capture, tool
 from profiling.tools.recognition import read as convert_file
 from tests.profiling.fake_cupti import (
     ATTRIBUTES,
@@ -182,12 +182,22 @@ def test_without_the_package_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"profile cupti needs the package cupti-python .pip install"):
         open_capture("cupti", tmp_path, 0)
     assert "pip install" in cupti.why_not()
+    monkeypatch.setattr(cupti, "is_importable", lambda module: False)
+    presence = tool("cupti").presence()
+    assert f"{presence.detail} {presence.remedy}".count("pip install") == 1
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("only CUDA 13.0 or later driver is supported"), CuptiError("x")]
+    ("error", "said"),
+    [
+        (
+            RuntimeError("only CUDA 13.0 or later driver is supported"),
+            "cupti-python supports only drivers for CUDA 13.0 or later",
+        ),
+        (CuptiError("x"), "x"),
+    ],
 )
-def test_without_a_driver_one_line_says_so(tmp_path, monkeypatch, error):
+def test_without_a_driver_one_line_says_so(tmp_path, monkeypatch, error, said):
     api = FakeCupti()
 
     def refuse():
@@ -195,7 +205,7 @@ def test_without_a_driver_one_line_says_so(tmp_path, monkeypatch, error):
 
     api.get_timestamp = refuse
     monkeypatch.setitem(sys.modules, "cupti", package(api))
-    with pytest.raises(UserError, match=f"needs an NVIDIA GPU and its driver: {error}"):
+    with pytest.raises(UserError, match=f"needs an NVIDIA GPU and its driver: {said}$"):
         open_capture("cupti", tmp_path, 0)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiling.wording import how_many, left_out, noun, verb, which_ranks
+from profiling.wording import how_many, left_out, noun, three_digits, verb, which_ranks
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,11 @@ def test_what_is_left_out_is_counted():
 def test_ranks_in_a_row_are_a_range():
     assert [which_ranks(ranks) for ranks in ([3], [0, 1, 2, 8])] == ["rank 3", "ranks 0-2, 8"]
     assert which_ranks([0, 2, 4, 6], most=2) == "ranks 0, 2, ..."
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.03449, "0.0345"), (1.2, "1.20"), (76.13, "76.1"), (99.97, "100"), (1214.3, "1214")],
+)
+def test_a_small_rate_is_not_rounded_to_nothing(value, text):
+    assert three_digits(value) == text

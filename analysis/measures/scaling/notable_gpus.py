@@ -30,7 +30,7 @@ def notable_gpus(rows: Rows, all_by: str) -> tuple[Rows, str]:
         return rows, ""
     line = f"{len(rest):,} of {len(rows):,} rows not shown ({all_by} shows all)"
     busy = [share for row in rest if (share := _busy(row)) < math.inf]
-    of_rest = f": GPU utilisation {min(busy):.1f} to {max(busy):.1f} %" if busy else ""
+    of_rest = f": GPU utilization {min(busy):.1f} to {max(busy):.1f} %" if busy else ""
     return [row for row in rows if id(row) in kept], f"{line}{of_rest}."
 
 

@@ -66,7 +66,7 @@ def _note_kind(study: Study, points: Sequence[Point], kind: Scaling) -> None:
         study.note(
             f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} configurations "
             f"{verb(compared[kind], 'have')} a baseline of fewer ranks with the same {constant[kind]}; "
-            f"{compared[other]} with the same {constant[other]} (analysis.scaled --scaling {other})"
+            f"{compared[other]} with the same {constant[other]} (python -m analysis.scaled --scaling {other})"
         )
 
 
@@ -96,8 +96,8 @@ def _leave_uncompared(study: Study, rows: Rows) -> None:
 
     for row, base in _own_baselines(rows, is_other_command):
         why = (
-            f"the commands differ ({base['program']} | {row['program']}). To compare them: analysis.scaled "
-            f"{base['world_size']}=DIR {row['world_size']}=DIR"
+            f"the commands differ ({base['program']} | {row['program']}). To compare them: python -m "
+            f"analysis.scaled {base['world_size']}=DIR {row['world_size']}=DIR"
         )
         _leave_out(study, row, base, why)
 

@@ -104,7 +104,7 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
     for source in sources:
         if not source.world_size:
             study.note(
-                "the number of ranks of its job is unknown: give it to analysis.scaled as 4=DIR", source
+                "the number of ranks of its job is unknown: python -m analysis.scaled 4=DIR gives it", source
             )
     if not sized:
         return Answer([], "")
@@ -152,9 +152,12 @@ def _why_not(rows: Rows) -> str:
     if _several_sizes(rows):
         return (
             "No scaling: these jobs differ in device or kernels. To compare them as one program on several "
-            "numbers of ranks: analysis.scaled 1=DIR 8=DIR."
+            "numbers of ranks: python -m analysis.scaled 1=DIR 8=DIR."
         )
-    return "Traces of one number of ranks only: scaling needs several (analysis.scaled 1=DIR 2=DIR 4=DIR)."
+    return (
+        "Traces of one number of ranks only: scaling needs several (python -m analysis.scaled 1=DIR 2=DIR "
+        "4=DIR)."
+    )
 
 
 def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any]:

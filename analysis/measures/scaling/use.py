@@ -67,7 +67,7 @@ METRICS = (
     ),
     *_beside_peaks(
         "mfu",
-        "model FLOPS utilisation: analytic FLOPs divided by step duration and the datasheet's peak",
+        "model FLOPS utilization: analytic FLOPs divided by step duration and the datasheet's peak",
         "MFU\n%",
         CONFIDENCE,
     ),
@@ -213,7 +213,7 @@ def _over(total: float, could: Sequence[tuple[float, float | None]]) -> float | 
 
 
 def _mfu(points: Sequence[Point]) -> dict[str, Any]:
-    """Model FLOPS utilisation: analytic FLOPs of a rank's batch over its whole duration and the peak."""
+    """Model FLOPS utilization: analytic FLOPs of a rank's batch over its whole duration and the peak."""
     needed = [analytic_flops(point) for point in points]
     known = [flops for flops in needed if flops is not None]
     if len(known) < len(needed):

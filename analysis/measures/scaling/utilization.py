@@ -89,7 +89,7 @@ COLUMNS = {"Columns: id, the fields of the run, then": METRICS}
 _OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
 _READ = ("start_ns", "duration_ns", "class", "device", "blocks_per_sm", "occupancy_pct")
 _NO_KERNELS = ("memcpy", "memset")
-ON_CPU = "a CPU has no multiprocessors: utilisation, SM efficiency and occupancy are defined for GPUs only"
+ON_CPU = "a CPU has no multiprocessors: utilization, SM efficiency and occupancy are defined for GPUs only"
 NOT_RECORDED = "the profiler did not record blocks per multiprocessor and occupancy (profile: torch does)"
 
 
@@ -266,7 +266,7 @@ def _of_run(study: Study, source: Source) -> Rows:
     note_left_out(study, source, without, recorded, untimed_launches(study, source))
     if not devices:
         study.note(
-            "no kernel in a recorded step has a time and a device: utilisation is not available", source
+            "no kernel in a recorded step has a time and a device: utilization is not available", source
         )
     return [{**row, "device_name": source.device_by_rank.get(row["rank"])} for row in devices]
 
