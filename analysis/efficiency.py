@@ -30,7 +30,7 @@ COLUMNS = {
     "Columns: the fields of --group-by, then": METRICS,
     "Additional columns of the corrected method:": CORRECTED_METRICS,
 }
-DEFAULT_GROUP = ("batch", "nodes")
+DEFAULT_GROUP, DEFAULT_GROUP_OF_TRACES = ("batch", "nodes"), ("job",)
 _METHODS = {"corrected": efficiency.rows, "published": efficiency_published.rows}
 
 
@@ -55,11 +55,16 @@ def columns_of(method: str, group_by: Sequence[str]) -> list[Metric]:
 def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.efficiency", __doc__, columns=COLUMNS)
     parser.add_argument("--method", choices=tuple(_METHODS), default="corrected")
-    parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes]")
+    parser.add_argument(
+        "--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes; of traces: job]"
+    )
     arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)
     own = study.own_factors
-    group_by = output.parse_fields(arguments.group_by, ("world_size",), own=own) or list(DEFAULT_GROUP)
+    group_by = output.parse_fields(arguments.group_by, ("world_size", "job"), own=own)
+    if not group_by:
+        only_traces = all(source.kind == "trace" for source in study.sources)
+        group_by = list(DEFAULT_GROUP_OF_TRACES if only_traces else DEFAULT_GROUP)
     groups = rows(study, arguments.method, group_by)
     answer = Answer(
         groups,

@@ -224,12 +224,12 @@ def _of_folders(placed: Iterable[Placed]) -> list[str]:
 def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) -> str:
     """What to do with what was converted; "" where that is nothing."""
     ranks = [folder for one in placed for folder in sorted(one.directory.glob("rank_*"))]
-    if any(table_path(folder, "kernels").exists() for folder in ranks):
+    # A timeline of Horovod has collectives, and no steps.
+    if any(all(table_path(folder, name).exists() for name in ("kernels", "batches")) for folder in ranks):
         shown = placed[0].directory if len(placed) == 1 or out is None else out
         return f"python -m analysis.report {shlex.quote(str(shown))}"
-    recorded = [
-        path for path in (*tables, *ranks) if any(table_path(path, name).exists() for name in _ACTIVITIES)
-    ]
+    recorded = [path for path in tables if any(table_path(path, name).exists() for name in _ACTIVITIES)]
+    recorded += [one.directory for one in placed if any(one.directory.glob("rank_*/kernels.parquet"))]
     if not recorded:
         return ""
     command = f"python -m analysis.activities {shlex.quote(str(recorded[0]))}"

@@ -72,7 +72,9 @@ class Source:
         return nodes * gpus if nodes and gpus else None
 
     def value(self, name: str) -> Any:
-        """A field of the run, or its ``world_size``."""
+        """A field of the run, its ``world_size``, or the ``job`` that traces are of."""
+        if name == "job":
+            return self.id if self.job is not None else None
         return self.world_size if name == "world_size" else self.fields.get(name)
 
     @property

@@ -210,11 +210,11 @@ def _findings(job: Job, size: int | None) -> Iterable[str]:
     if size and size > 1 and len(present) < size:
         absent = [rank for rank in range(size) if rank not in present]
         yield (
-            f"traces of {len(present)} of {size} ranks (missing: {listed(absent)}): all figures are of these "
-            "ranks"
+            f"traces of {len(present)} of {size} ranks (missing: {listed(absent)}): results cover the "
+            "recorded ranks only"
         )
     elif size is None:
-        yield "unknown number of ranks of the job: no figures of the whole job"
+        yield "number of ranks unknown: results cover the recorded ranks only"
     counts = {one.batches for one in job.ranks}
     if len(counts) > 1:
         yield f"{min(counts)} to {max(counts)} steps were recorded, depending on the rank"

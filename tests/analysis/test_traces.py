@@ -160,6 +160,12 @@ def test_scaling_of_traces_named_by_their_ranks(scaled):
     assert "1.00 times as long" in found.assumed and "This fits the assumption" in found.assumed
 
 
+def test_the_efficiencies_of_several_jobs_are_not_of_all_together(scaled):
+    (folder,) = {path.parent for path in scaled[1].values()}
+    rows = run_module("analysis.efficiency", folder, "--format", "json").json
+    assert [row["job"] for row in rows] == ["job1", "job2", "job4"]
+
+
 def test_scaling_of_traces_that_say_their_ranks_themselves(scaled):
     _, paths = scaled
     out = paths[4].parent

@@ -195,6 +195,18 @@ def test_it_says_what_to_do_next_and_that_is_true(tmp_path, root, capsys):
         assert answer.returncode == 0, answer.stderr
 
 
+def test_a_timeline_of_collectives_without_steps_leads_to_what_answers_it(
+    shared_data, tmp_path, root, capsys
+):
+    path = shared_data / "horovod/timeline_4ranks_cpu.json.gz"
+    assert main([str(path), "--out", str(tmp_path / "out")]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "next: " in line]
+    command = shlex.split(line.partition("next: ")[2])
+    assert command[:3] == ["python", "-m", "analysis.activities"]
+    answer = subprocess.run([sys.executable, *command[1:]], cwd=root, capture_output=True, text=True)
+    assert answer.returncode == 0 and "hvd:allreduce" in answer.stdout
+
+
 def test_tables_of_folders_keep_the_folders_names(tmp_path, capsys):
     for job in ("a", "b"):
         (tmp_path / "jobs" / job).mkdir(parents=True)
