@@ -42,6 +42,7 @@ data/demo/.ready: | $(VENV)/.ready
 # The stamp is written last, so that an interrupted installation is repeated.
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("scaleprof needs Python 3.11 or newer; choose one: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	@echo "installing scaleprof, PyTorch and its CUDA libraries into $(VENV): a large download, takes minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@

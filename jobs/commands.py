@@ -69,6 +69,7 @@ def listing() -> str:
         "",
         "scaleprof COMMAND --help explains a command and its flags, --columns the columns of its results;",
         "scaleprof COMMAND ... is python -m MODULE ..., e.g. python -m analysis.scaled DIR.",
+        'Completion by the Tab key, in bash or zsh: eval "$(register-python-argcomplete scaleprof)"',
     ]
     return "\n".join(lines)
 
