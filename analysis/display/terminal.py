@@ -197,8 +197,10 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
         # Combinations that the sweep leaves out count as notes: no run is missing.
         others = len(study.notes()) - len(of_answer) + len(not_in_sweep(study.failed))
         further = "further " if of_answer else ""
+        unfinished = [failure for failure in bad if failure.kind == "unfinished"]
         counts = {
-            "failed": len(bad),
+            "failed": len(bad) - len(unfinished),
+            "unfinished": len(unfinished),
             f"{further}{noun(others, 'note')} on the results": others,
         }
         totals = ", ".join(f"{count} {what}" for what, count in counts.items() if count)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +20,7 @@ from analysis.display import numbers, terminal
 from analysis.display.fitting import Fitted, fit, width_of
 from analysis.display.metrics import Column, Rows
 from analysis.display.terminal import Answer, Part
+from analysis.results.log import Failure
 from analysis.results.study import Source, Study
 from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
@@ -325,6 +327,15 @@ def test_zero_has_no_sign() -> None:
 
 def test_two_equal_ends_are_one() -> None:
     assert numbers.span("14.7", "14.7") == "14.7" and numbers.span("14.7", "15") == "14.7 to 15"
+
+
+def test_runs_that_are_not_done_are_counted_apart_from_those_that_failed() -> None:
+    left_out = [
+        Failure("a", "exit code 1", "failed"),
+        *(Failure(one, "not run", "unfinished") for one in "bc"),
+    ]
+    study = SimpleNamespace(failed=left_out, notes=lambda of_loading=True: [])
+    assert terminal.plain_notes(study, 0) == ["1 failed, 2 unfinished: list them with --notes"]
 
 
 def test_below_a_table_one_line_counts_what_the_results_are_like_and_notes_say_it(results: Path) -> None:
