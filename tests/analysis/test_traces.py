@@ -173,7 +173,7 @@ def test_scaling_of_traces_that_say_their_ranks_themselves(scaled):
     rows = json.loads(done.out)
     # The traces of one GPU say of no world size: alone of them that is said, and they are left out.
     assert [row["world_size"] for row in rows] == [2, 4]
-    assert "as 4=DIR" in done.err
+    assert "analysis.scaled 4=DIR gives it" in done.err
 
 
 def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
