@@ -79,7 +79,7 @@ class Running:
         with log.open("ab") as output:
             try:
                 for process in processes:
-                    with _unheard():
+                    with unheard():
                         self._children.append(_start(process, output.fileno(), cwd))
             except BaseException:
                 self.end()
@@ -205,7 +205,7 @@ def _prepare_child() -> None:
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
+def unheard() -> Iterator[None]:
     """Signals that stop the run wait: what their handler raises in the middle of a fork is lost, and what it
     raises before a child is noted leaves that child behind."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)

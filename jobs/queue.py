@@ -21,7 +21,16 @@ from jobs.failures import RETRIES, Failure, Kind
 from jobs.hangs import gather_stacks
 from jobs.launchers.base import Launcher, Process
 from jobs.outcome import make_manifest, speed_of
-from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stop_if_asked, stopped_in_order
+from jobs.processes import (
+    EXIT_TIME_LIMIT,
+    POLL_S,
+    Limits,
+    Running,
+    TimeIsUp,
+    stop_if_asked,
+    stopped_in_order,
+    unheard,
+)
 from jobs.program import unknown_fields
 from jobs.store import Manifest
 from jobs.sweep_runs import Failed, Result, SweepRun
@@ -95,7 +104,9 @@ class Queue:
                     self.result.left.append(sweep_run)
                 continue
             self._waiting.remove(sweep_run)
-            self._start(sweep_run, launcher)
+            # A stop between the claim and the last process would leave a directory that nobody releases.
+            with unheard():
+                self._start(sweep_run, launcher)
 
     def _free_nodes(self) -> tuple[str, ...]:
         busy = {node for active in self._active for node in active.nodes}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.scripted_ranks import leave_out_calibration
 from jobs import execute, hangs, queue, store
 from jobs.execute import run_sweep
 from jobs.execution import Execution
@@ -356,6 +357,23 @@ def test_a_signal_is_not_lost_while_a_run_is_being_finished(tmp_path, monkeypatc
         run_all(work)
     (only,) = manifests(work).values()
     assert only.done
+
+
+class Stopped(Scripted):
+    """Asked to stop when the first run is claimed, and none of its ranks is started."""
+
+    def processes(self, run, command, directory):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().processes(run, command, directory)
+
+
+def test_a_stop_between_claim_and_start_leaves_no_run_claimed(tmp_path):
+    work = Execution(make_sweep(), tmp_path / "s", Stopped(misbehave="hang"))
+    work.directory.mkdir()
+    leave_out_calibration(work.directory)
+    with pytest.raises(KeyboardInterrupt):
+        run_all(work)
+    assert not list(work.directory.glob("run_*/owner.json"))
 
 
 def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root):
