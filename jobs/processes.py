@@ -209,10 +209,15 @@ def unheard() -> Iterator[None]:
     """Signals that stop the run wait: what their handler raises in the middle of a fork is lost, and what it
     raises before a child is noted leaves that child behind."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    _STOP.unheard += 1
     try:
         yield
     finally:
+        _STOP.unheard -= 1
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # Another thread, which blocks nothing, may have taken the signal.
+    if not _STOP.unheard:
+        stop_if_asked()
 
 
 def _wait(children: Sequence[subprocess.Popen], seconds: float) -> None:
@@ -223,10 +228,16 @@ def _wait(children: Sequence[subprocess.Popen], seconds: float) -> None:
 
 @dataclass
 class _Stop:
-    """What a signal has asked for in the outermost :func:`stopped_in_order`, and how many are entered."""
+    """What a signal has asked for in the outermost :func:`stopped_in_order`.
+
+    Attributes:
+        depth: how many of these are entered.
+        unheard: how many of :func:`unheard`.
+    """
 
     asked: type[KeyboardInterrupt] | None = None
     depth: int = 0
+    unheard: int = 0
 
 
 _STOP = _Stop()
@@ -248,7 +259,8 @@ def stopped_in_order() -> Iterator[None]:
         with suppress(OSError):
             os.write(STDERR, f"\n{why}: ending runs ...\n".encode())
         _STOP.asked = TimeIsUp if number == signal.SIGUSR1 else KeyboardInterrupt
-        raise _STOP.asked
+        if not _STOP.unheard:
+            raise _STOP.asked
 
     before = {number: signal.getsignal(number) for number in _STOPPING}
     _STOP.depth += 1
