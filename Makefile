@@ -17,7 +17,7 @@ help:
 	@echo "make check      lint, format and types"
 	@echo "make horovod    build Horovod into $(VENV) (DDP does not need it)"
 	@echo "make gpu-fake   stand-ins for NVIDIA's libraries, for tests without a GPU (1.3 GB)"
-	@echo "make test-wide  the large tests, with 64 and 1,024 ranks (18 GB of memory, 10 minutes)"
+	@echo "make test-wide  the large tests, with 64 and 1,024 ranks (18 GB of memory, 12 minutes)"
 	@echo "make docs       generate docs/columns.md and the tables in the docs"
 	@echo "make format     format the code"
 	@echo "make clean      remove $(VENV), $(RESULTS) and data/demo"
@@ -25,15 +25,13 @@ help:
 setup $(VENV): $(VENV)/.ready
 	@echo "scaleprof is installed: $(BIN)/scaleprof lists its commands"
 
-# A second call does nothing: the report exists.
-demo: $(REPORT)
-	@echo "The study is complete.  Table:   $(BIN)/python -m analysis.scaled $(RESULTS)"
-	@echo "                        Report:  $(REPORT)"
-
-$(REPORT): configs/quick.yaml | $(VENV)/.ready data/demo/.ready
+# The sweep runs what is missing: a second call trains nothing, and an interrupted demo resumes.
+demo: configs/quick.yaml | $(VENV)/.ready data/demo/.ready
 	$(BIN)/python -m jobs.sweep configs/quick.yaml
 	$(BIN)/python -m analysis.scaled $(RESULTS)
 	$(BIN)/python -m analysis.report $(RESULTS)
+	@echo "The study is complete.  Table:   $(BIN)/python -m analysis.scaled $(RESULTS)"
+	@echo "                        Report:  $(REPORT)"
 
 data/demo/.ready: | $(VENV)/.ready
 	$(BIN)/python -m train.data make data/demo
@@ -42,7 +40,8 @@ data/demo/.ready: | $(VENV)/.ready
 # The stamp is written last, so that an interrupted installation is repeated.
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("scaleprof needs Python 3.11 or newer; choose one: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
-	@echo "installing scaleprof, PyTorch and its CUDA libraries into $(VENV): a large download, takes minutes"
+	@echo "installing scaleprof, PyTorch and its CUDA libraries into $(VENV): downloads about 3.2 GB, takes minutes"
+	@echo "(without a GPU about 0.7 GB suffice: set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU builds, see README.md)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
@@ -61,9 +60,11 @@ else
 endif
 
 # What takes long, and is done with less in `make test`. 64 ranks on 32 virtual nodes take 18 GB of memory and 3 minutes
-# on two cores, nearly all of them PyTorch's import; 1,024 ranks that train nothing start twice on 64 nodes.
+# on two cores, nearly all of them PyTorch's import; 1,024 ranks that train nothing start twice on 64 nodes. These have
+# the machine for themselves.
 test-wide: $(VENV)/.test-ready
-	$(BIN)/python -m pytest -m wide --durations=0 --durations-min=5
+	$(BIN)/python -m pytest -m wide --ignore=tests/cluster -n 2 --durations=0 --durations-min=5
+	$(BIN)/python -m pytest -m wide tests/cluster --durations=0 --durations-min=5
 
 # The host side of GPU runs can be tested without a GPU, on stand-ins for NVIDIA's libraries below the oldest supported
 # PyTorch (2.11, for CUDA 13): `make test` does so where the stand-ins are. Takes 1.3 GB and a minute.

@@ -15,7 +15,15 @@ note says so.
 from analysis.display import output
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer, Part
-from analysis.measures.anatomy.communication import CAPTION, COLUMNS, columns_of, no_bandwidth, rows, shown
+from analysis.measures.anatomy.communication import (
+    CAPTION,
+    COLUMNS,
+    at_once,
+    columns_of,
+    no_bandwidth,
+    rows,
+    shown,
+)
 from analysis.measures.tau import messages
 from analysis.results.load import load
 from profiling.clocks import rounded
@@ -40,7 +48,7 @@ def main(words: list[str] | None = None) -> int:
 
 def caption(rows: Rows) -> str:
     """What stands below the table: how to read it, what is not known, how well the clocks are aligned."""
-    lines = [CAPTION, *no_bandwidth(rows)]
+    lines = [CAPTION, *at_once(rows), *no_bandwidth(rows)]
     residuals = [row["clock_residual_us"] for row in rows if row.get("clock_residual_us") is not None]
     if residuals:
         within = rounded(1e3 * max(residuals))

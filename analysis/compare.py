@@ -9,7 +9,7 @@ For converted traces (one job on each side): one row per step duration, part, co
 One row per configuration and quantity. A note names the devices of both sides if they differ; a note of one
 side begins with A or B.
 
-Each family of rows is tested separately. The families batch and combined decide the exit code: 1 if a row of
+The rows of each kind are tested together. The kinds step and combined decide the exit code: 1 if a row of
 theirs is slower by more than --threshold. Without a real difference, this happens in at most 5 % of
 comparisons. "Too few runs" is not an error: however large such a slowdown is, the exit code stays 0.
 """
@@ -51,7 +51,7 @@ def main(words: list[str] | None = None) -> int:
     worse = regressed(figures, arguments.threshold)
     notes = [sentence(a, b, figures, arguments.threshold)]
     alike = ("no difference", "too few runs")
-    changed = [row for row in figures if row["family"] != "kernels" or row["verdict"] not in alike]
+    changed = [row for row in figures if row["kind"] != "kernels" or row["verdict"] not in alike]
     title = f"{arguments.b.name} (B) compared with {arguments.a.name} (A)"
     parts = [Part(title, changed, shown(figures), _CAPTION)]
     if same_runs(a, b):
@@ -87,9 +87,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _CAPTION = (
-    "Medians over runs. p: Mann-Whitney test, corrected over the rows of a family (Holm). 95 % confidence "
-    "intervals of each row alone: effects that the test does not reject; from 4 runs per side. Kernels: "
-    "those that differ."
+    "Medians over runs. p: Mann-Whitney test, corrected over the rows of a kind (Holm). 95 % confidence "
+    "intervals of each row alone, where there are 4 runs per side: effects that the test does not reject. "
+    "Kernels: those that differ."
 )
 
 

@@ -76,13 +76,20 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _caption(study: Study, method: str) -> str:
-    devices = ", ".join(sorted({bound_of(study, source).device for source in study.sources}))
-    devices = devices or "an unknown device"
+    bounds = [bound_of(study, source) for source in study.sources]
+    devices = ", ".join(sorted({bound.device for bound in bounds})) or "an unknown device"
+    known = {
+        "by its datasheet": any(bound.flops_per_s or bound.bytes_per_s for bound in bounds),
+        "measured": any(bound.measured_flops_per_s or bound.measured_bytes_per_s for bound in bounds),
+    }
+    peaks = (
+        f"Peaks of {devices}: {' and '.join(how for how, is_so in known.items() if is_so) or 'not known'}."
+    )
     if method == "published":
-        return f"All launches, by kernel name; means of ratios. Peaks: datasheet of {devices}."
+        return f"All launches, by kernel name; means of ratios. {peaks}"
     return (
         "The model's kernels in attributed steps, by launch, without the loader's kernels, collectives "
-        f"and copies. Peaks: datasheet of {devices}.\nKernel times are those under the profiler: "
+        f"and copies. {peaks}\nKernel times are those under the profiler: "
         "where it slows kernels, these efficiencies are too low (profiled/unprofiled of analysis.scaled)."
     )
 

@@ -186,7 +186,7 @@ def _differ(a: Source, b: Source) -> str:
         for name in a.fields
         if name in b.fields and a.fields[name] != b.fields[name]
     ]
-    devices = [" and ".join(one.devices) for one in (a, b)]
+    devices = [", ".join(one.devices) for one in (a, b)]
     if devices[0] != devices[1] and all(devices):
         fields.append(f"the device ({', '.join(devices)})")
     return f"\na and b differ in {', '.join(fields)}" if fields else ""

@@ -21,14 +21,14 @@ from pathlib import Path
 from analysis.measures.anatomy.timeline import FILE, add_flags, write_of
 from analysis.measures.critical_path import track
 from analysis.results.load import load
-from jobs.flags import make_parser
+from jobs.flags import OUTPUT, make_parser
 from profiling.errors import run_command
 
 
 def main() -> int:
     parser = make_parser("python -m analysis.timeline", __doc__)
     parser.add_argument("path", type=Path, metavar="DIR", help="a run, or a sweep's results")
-    parser.add_argument("--output", type=Path, metavar="FILE", help=f"[DIR/{FILE}]")
+    parser.add_argument(*OUTPUT, type=Path, metavar="FILE", help=f"[DIR/{FILE}]")
     add_flags(parser)
     arguments = parser.parse_args()
     target = arguments.output or arguments.path / FILE

@@ -131,7 +131,7 @@ def noise(batch_ms: Sequence[float]) -> dict[str, float]:
 
 def verdict(a: np.ndarray, b: np.ndarray) -> str:
     """What analysis.compare says of one configuration's runs."""
-    key = ((("model", "simulated"),), "batch", "batch_ms")
+    key = ((("model", "simulated"),), "step", "batch_ms")
     return str(rows({key: a.tolist()}, {key: b.tolist()})[0]["verdict"])
 
 

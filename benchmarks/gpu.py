@@ -48,7 +48,6 @@ PARTS: dict[str, tuple[str, float]] = {
     "compile": ("images/s by compile mode and CUDA graphs", 0.60),
     "sweep": ("a sweep, its table and its report", 0.60),
     "studies": ("the single-node studies", 0.60),
-    # Last: ncu sets the GPU's clock, and may leave it so where it is killed.
     "counters": ("does ncu record the same kernels?", 0.60),
     "profiles": ("small raw profiles, as test data", 1.00),
 }

@@ -168,7 +168,7 @@ def nsys(lab: Lab) -> list[Check]:
 def ncu(lab: Lab) -> list[Check]:
     """The kernels that ncu runs again and again against those of the torch profiler: their number alone.
 
-    It sets the GPU's clock to its base, and flushes caches: durations are others.
+    It flushes caches before each: durations are others.
     """
     return _against_torch(lab, "ncu", with_time=False) if lab.gpu else []
 

@@ -24,7 +24,9 @@ from train.studies.memory import is_out_of_memory
 # Images/s that ResNet50 in bf16, channels_last, should reach at batch 256, synthetic, by the GPU's name.
 TARGETS = {"H200": 3500.0, "H100": 3000.0}
 LEAST_OF_BARE = 0.99
+LEAST_PAIRS = 3  # of blocks of our loop and of the bare one
 LEAST_WITH_DALI = 0.98  # of synthetic data's images/s, or of what the loader alone can do
+_LEAST_BLOCKS = 3  # that are timed of a figure, where a step is slow
 
 
 def rate(run: Run, device: torch.device, seconds: float, steps: int) -> float:
@@ -55,16 +57,27 @@ def median_rate(
     train: Callable[[int], None], batch: int, device: torch.device, seconds: float, steps: int
 ) -> float:
     """Images/s of a loop, the median over blocks of so many steps."""
+    timed(train, 1, device)  # libraries choose their algorithms, and memory is allocated
     start = time.monotonic()
-    train(steps)
-    finish(device)
+    steps = steps_that_fit(timed(train, 1, device), seconds, steps, _LEAST_BLOCKS)
+    timed(train, steps, device)
     found: list[float] = []
     while not found or (time.monotonic() - start < seconds and len(found) < 50):
-        before = time.perf_counter()
-        train(steps)
-        finish(device)
-        found.append(steps * batch / (time.perf_counter() - before))
+        found.append(steps * batch / timed(train, steps, device))
     return float(np.median(found))
+
+
+def timed(train: Callable[[int], None], steps: int, device: torch.device) -> float:
+    """Seconds that so many steps take until the device has done them."""
+    before = time.perf_counter()
+    train(steps)
+    finish(device)
+    return time.perf_counter() - before
+
+
+def steps_that_fit(one_s: float, seconds: float, most: int, blocks: int) -> int:
+    """Steps to be timed together, of which so many blocks fit into the time if one takes ``one_s``."""
+    return max(1, min(most, int(seconds / (blocks * one_s))))
 
 
 def share_of_peak(run: Run, device: torch.device, images_per_s: float) -> float | None:
@@ -88,13 +101,16 @@ def speed(part: Part) -> None:
     loader = build_loader(run, 0, 1, device)
     ours = training.our_loop(run, device, bare_model(run, device), loader)
     bare = training.bare_loop(run, device, bare_model(run, device), training.bare_batches(run, device))
-    steps = part.scale.steps
-    before = time.monotonic()
-    training.by_turns(ours, bare, 1, steps, device)
-    one_s = (time.monotonic() - before) / (1 + training.WARM_UP_BLOCKS)
-    pairs = max(
-        3, min(50, int(min(0.7 * part.left_s, 4 * part.scale.cell_s) / one_s) - training.WARM_UP_BLOCKS)
-    )
+    for train in (ours, bare):
+        timed(train, 1, device)  # as in median_rate
+    one_s = sum(timed(train, 2, device) for train in (ours, bare)) / 2
+    least = LEAST_PAIRS + training.WARM_UP_BLOCKS
+    if least * one_s > part.left_s:
+        part.left_out["pairs"] = f"the time was up: {least} steps of both loops take {least * one_s:.0f} s"
+        return
+    seconds = min(0.7 * part.left_s, 4 * part.scale.cell_s)
+    steps = steps_that_fit(one_s, seconds, part.scale.steps, least)
+    pairs = max(LEAST_PAIRS, min(50, int(seconds / (steps * one_s)) - training.WARM_UP_BLOCKS))
     found = training.by_turns(ours, bare, pairs, steps, device).ratio()
     ours_rate, bare_rate = (run.batch * 1e3 / found[f"{name}_ms"] for name in ("ours", "bare"))
     share = found["bare_ms"] / found["ours_ms"]

@@ -185,7 +185,7 @@ def _sets(
     """Two results of as many configurations, alike."""
     both: tuple[Values, Values] = ({}, {})
     for number, each in enumerate(scatters_pct):
-        key = ((("workers", str(number)),), "batch", "batch_ms")
+        key = ((("workers", str(number)),), "step", "batch_ms")
         for values in both:
             values[key] = _medians(generator, noise, each, runs).tolist()
     return both
@@ -227,7 +227,7 @@ def of_alarms(comparisons: int) -> Rows:
             a, b = _sets(generator, normal, scatters_pct, runs)
             alike = rows(a, b)
             combined += any(
-                row["family"] == "combined" and row["verdict"] in ("slower", "faster") for row in alike
+                row["kind"] == "combined" and row["verdict"] in ("slower", "faster") for row in alike
             )
             exits += bool(regressed(alike, 0))
             slower = {key: [value * (1 + EFFECT_PCT / 100) for value in values] for key, values in b.items()}

@@ -14,11 +14,8 @@ on stand-ins for NVIDIA's libraries, whose kernels do nothing; a real driver's i
 """
 
 import os
-import re
 import statistics
-import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,9 +24,10 @@ import torch
 
 from benchmarks import training
 from benchmarks.child import RESULTS, facts, write
+from benchmarks.counted import between_marks, mark
 from jobs.flags import make_parser
 from jobs.run import make_run
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.step_clock import open_clock
 from train import timing
 from train.device import choose_device, set_kernels
@@ -43,11 +41,6 @@ ON_GPU = {"model": "resnet50", "loader": "synthetic", "batch": 8, "image_size": 
           "channels_last": True, "device": "gpu"}  # fmt: skip
 LOOPS = ("ours", "bare")
 STAGES = ("load", "forward", "backward", "update", "end")
-
-
-def mark() -> None:
-    """Have valgrind write what was executed since the last mark: at a call that nothing else makes."""
-    os.getsid(0)
 
 
 def train(name: str, cell: dict[str, Any]) -> None:
@@ -74,32 +67,7 @@ def train(name: str, cell: dict[str, Any]) -> None:
 
 def count(name: str) -> list[int]:
     """Instructions from each mark to the next, of a process that trains so."""
-    with tempfile.TemporaryDirectory() as folder:
-        written = Path(folder) / "counted"
-        command = ["valgrind", "--tool=callgrind", "--dump-before=getsid", "--dump-line=no",
-                   f"--callgrind-out-file={written}"]  # fmt: skip
-        # Python's hashes, and so its dictionaries, are the same in each process.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-        try:
-            done = subprocess.run(
-                [*command, sys.executable, "-m", "benchmarks.training_instructions", "--loop", name],
-                env=environment, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-        except FileNotFoundError:
-            raise UserError("no valgrind here (apt-get install valgrind)") from None
-        if done.returncode:
-            raise UserError(f"valgrind did not count: {done.stderr[-300:]}")
-        files = sorted(Path(folder).glob("counted.*"), key=lambda path: int(path.suffix[1:]))
-        # The first holds all that was executed before the first mark.
-        return [executed(file.read_text()) for file in files[1:]]
-
-
-def executed(written: str) -> int:
-    """What one file of callgrind sums to."""
-    found = re.search(r"^totals: (\d+)", written, re.MULTILINE)
-    if found is None:
-        raise UserError("valgrind wrote a file without a sum")
-    return int(found[1])
+    return between_marks([sys.executable, "-m", "benchmarks.training_instructions", "--loop", name])
 
 
 def of_stages(counted: list[int]) -> dict[str, float]:

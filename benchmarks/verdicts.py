@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.report.build import opening
 from analysis.report.sentences import Sentence
+from analysis.report.summary import opening
 from analysis.results.load import load
 from benchmarks.child import facts, machine, write
 from benchmarks.planted_sweep import Job, Network, Noise, strength, write_sweep

@@ -7,16 +7,15 @@ minute to the next, and so does that of a fixed piece of work after each step: e
 the quotients' differences, the median over rounds, are given in microseconds at the speed of the fastest
 tenth of that work. Of the step that does next to nothing that is the cost itself. The residual network's
 step varies by more than that from one process to the next: what watching adds to it is shown by
---instructions, which are counted by valgrind instead, on a machine however busy, with few and with many steps
-so that what starting takes cancels.
+--instructions, which are counted by valgrind instead, from the end of one step to that of the next, on a
+machine however busy.
 
     python -m benchmarks.watch                    (5 minutes)
-    python -m benchmarks.watch --instructions     (20 minutes)
+    python -m benchmarks.watch --instructions     (15 minutes)
 """
 
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.child import ROOT, facts, machine, write
+from benchmarks.counted import between_marks
 from jobs.flags import make_parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.presence import is_importable
@@ -37,7 +37,7 @@ BAR_US, BAR_SHARE = 50.0, 0.01
 LOOP = ROOT / "benchmarks" / "watch_loop.py"
 STEPS = {"next-to-nothing": 1500, "residual": 60}
 SMALL, LARGE = "next-to-nothing", "residual"
-COUNTED = {SMALL: (20, 220), LARGE: (2, 12)}  # few and many steps, of which instructions are counted
+COUNTED = {SMALL: 200, LARGE: 4}  # steps after those of the loop's warm-up
 BLOCK = 20  # neighbouring steps of which the machine's speed is one
 # Its command, which gives its aggregator 15 s to start (launcher/process.py): too few on a busy machine, and
 # without it nothing runs.
@@ -58,8 +58,8 @@ def command(how: str, out: Path, words: Sequence[str]) -> list[str]:
     return [sys.executable, str(LOOP), *words]
 
 
-def run(how: str, cell: str, steps: int, wrapper: Sequence[str] = ()) -> tuple[dict[str, list[int]], str]:
-    """Run the loop to its end: its figures, and what was printed.
+def run(how: str, cell: str, steps: int) -> dict[str, list[int]]:
+    """Run the loop to its end: its figures.
 
     Raises:
         UserError: it failed.
@@ -67,18 +67,19 @@ def run(how: str, cell: str, steps: int, wrapper: Sequence[str] = ()) -> tuple[d
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "figures.json"
         ended = subprocess.run(
-            [*wrapper, *command(how, Path(folder) / "out", [cell, str(steps), str(figures)])],
+            command(how, Path(folder) / "out", [cell, str(steps), str(figures)]),
             cwd=ROOT, capture_output=True, text=True, check=False, timeout=1800,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
         )  # fmt: skip
         if ended.returncode or not figures.exists():
             raise UserError(f"the {how} loop failed: {(ended.stderr or ended.stdout)[-400:]}")
-        return json.loads(figures.read_text()), ended.stderr
+        spent: dict[str, list[int]] = json.loads(figures.read_text())
+        return spent
 
 
 def timed(how: str, cell: str) -> dict[str, float]:
     """Of the steps of one process the median per clock, as a multiple of the fixed work; and that, in us."""
-    figures = {name: np.asarray(spent) for name, spent in run(how, cell, STEPS[cell])[0].items()}
+    figures = {name: np.asarray(spent) for name, spent in run(how, cell, STEPS[cell]).items()}
     work = figures.pop("work")
     blocks = [slice(first, first + BLOCK) for first in range(0, len(work) - BLOCK + 1, BLOCK)]
     ratios = {
@@ -88,31 +89,22 @@ def timed(how: str, cell: str) -> dict[str, float]:
     return {**ratios, "work_us": float(np.quantile(work, 0.1)) / 1e3}
 
 
-def instructions(how: str, cell: str, steps: int) -> int:
-    """Instructions of a process that trains so many steps."""
-    counter = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    counted = re.search(r"Collected : (\d+)", run(how, cell, steps, counter)[1])
-    if counted is None:
-        raise UserError("valgrind did not count")
-    return int(counted[1])
+def instructions(how: str, cell: str) -> float:
+    """Of a step, on average: what is done every so many steps counts too."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [cell, str(COUNTED[cell]), str(Path(folder) / "figures.json")]
+        counted = between_marks(command(how, Path(folder) / "out", words))
+    # Steps and the fixed work by turns, from the work of the first step to that of the last; then its end.
+    return statistics.fmean(counted[1:-1:2][-COUNTED[cell] :])
 
 
 def count_instructions(steps: Sequence[str]) -> dict[str, dict[str, float]]:
     """Instructions of a step of each cell, unwatched and watched."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {
-            (how, cell, n): pool.submit(instructions, how, cell, n)
-            for cell in steps
-            for how in ("bare", "watched")
-            for n in COUNTED[cell]
+            cell: {how: pool.submit(instructions, how, cell) for how in ("bare", "watched")} for cell in steps
         }
-    counts = {key: job.result() for key, job in jobs.items()}
-
-    def of_a_step(how: str, cell: str) -> float:
-        few, many = COUNTED[cell]
-        return (counts[how, cell, many] - counts[how, cell, few]) / (many - few)
-
-    return {cell: {how: of_a_step(how, cell) for how in ("bare", "watched")} for cell in steps}
+    return {cell: {how: job.result() for how, job in ways.items()} for cell, ways in jobs.items()}
 
 
 def measure(rounds: int, ways: Sequence[str], steps: Sequence[str]) -> dict[str, Any]:
@@ -180,11 +172,10 @@ def counts_as_markdown(report: dict[str, Any]) -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
     for cell, counted in report["instructions"].items():
-        few, many = COUNTED[cell]
         more = counted["watched"] - counted["bare"]
         lines.append(
-            f"| {cell} | {many - few} | {counted['bare']:,.0f} | {counted['watched']:,.0f} | {more:,.0f} | "
-            f"{100 * more / counted['bare']:.2f} |"
+            f"| {cell} | {COUNTED[cell]} | {counted['bare']:,.0f} | {counted['watched']:,.0f} | "
+            f"{more:,.0f} | {100 * more / counted['bare']:.2f} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -3,10 +3,12 @@
     python benchmarks/watch_loop.py CELL STEPS OUT [--traceml]
 
 It writes the processor time of each step, of its thread and of the whole process, after a warmup; and that of
-a fixed piece of work after each step, by which the speed of a shared machine is known.
+a fixed piece of work after each step, by which the speed of a shared machine is known. Under valgrind both
+are counted apart (benchmarks/counted.py).
 """
 
 import json
+import os
 import sys
 import time
 from contextlib import nullcontext
@@ -50,6 +52,11 @@ CELLS = {
 }
 
 
+def mark() -> None:
+    """As in benchmarks/counted.py, which a program like this one does not import."""
+    os.getsid(0)
+
+
 def fixed_work(values: torch.Tensor) -> None:
     """What takes as long in every loop: nobody hooks it."""
     with torch.no_grad():
@@ -84,9 +91,11 @@ def main() -> None:
             optimizer.step()
         for name, clock in clocks.items():
             figures[name].append(clock() - began[name])
+        mark()
         work = time.thread_time_ns()
         fixed_work(values)
         figures["work"].append(time.thread_time_ns() - work)
+        mark()
         began = {name: clock() for name, clock in clocks.items()}
     Path(sys.argv[3]).write_text(json.dumps({name: spent[WARM_UP:] for name, spent in figures.items()}))
 

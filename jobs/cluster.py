@@ -145,6 +145,24 @@ def read_partition(rows: str, name: str | None) -> Partition:
     )
 
 
+def mpi_types(environment: Mapping[str, str]) -> list[str]:
+    """How srun can meet MPI here: ``none``, ``pmi2``, ...; none where it does not say.
+
+    Slurm has written the list to standard error, and to standard output, in other words with each release: a
+    line a type, or all behind a colon.
+    """
+    try:
+        answer = subprocess.run(
+            ["srun", "--mpi=list"],
+            env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=_TIMEOUT_S, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return []
+    words = re.sub(r"^(srun: )?.*(types are|available)\b[ .:]*", "", answer.stdout, flags=re.MULTILINE)
+    return re.findall(r"\w+", words.replace("srun:", ""))
+
+
 def count_gpus(resources: str) -> int:
     """The GPUs among a node's generic resources: 4 of ``gpu:a100:4(S:0-1),shard:8``."""
     return sum(map(int, re.findall(r"\bgpu(?::[^:,()]+)*?:(\d+)(?=[(,\s]|$)", resources)))

@@ -15,7 +15,8 @@ import runpy
 import sys
 from pathlib import Path
 
-from jobs.flags import complete_flags, make_parser
+from jobs.flags import make_parser
+from profiling import completion
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -109,12 +110,12 @@ def _complete() -> None:
         runpy.run_module(COMMANDS[words[1]], run_name="__main__", alter_sys=True)
     parser = make_parser("scaleprof", None)
     parser.add_argument("command", choices=COMMANDS)
-    complete_flags(parser)
+    completion.complete(parser)
 
 
 def main() -> None:
     """The console command ``scaleprof``."""
-    if "_ARGCOMPLETE" in os.environ:
+    if completion.is_asked():
         _complete()
     run_command(_run)
 

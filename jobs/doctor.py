@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -109,7 +110,7 @@ def _torch(machine: Machine) -> list[Finding]:
     if not installed:
         return []
     remedy = why_not_tested(installed)
-    findings = [Finding("libraries", "torch's release", not remedy, installed, remedy)]
+    findings = [Finding("libraries", "torch's release", False, installed, remedy)] if remedy else []
     if machine.capability:
         built_for = _built_for()
         remedy = why_not_built_for(machine.capability, built_for, (*machine.gpus, "the GPU")[0])
@@ -161,26 +162,78 @@ def _of(group: str, presence: Presence) -> Finding:
 
 
 def show(findings: list[Finding]) -> None:
-    """The findings as a table, on standard output."""
-    table = Table(title="This machine", title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in ("", "what", "here", "to get it"):
-        table.add_column(column, overflow="fold")
+    """The findings on standard output: as a table or, where that would break a word (a path), as a list."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDE
+    cells = [_HEADINGS, *(_cells(finding) for finding in findings)]
+    widths = widths_of(cells, console.width - len(_SIGN) - _GAP * len(_HEADINGS))
+    if widths is None:
+        _show_list(findings, console)
+        return
+    table = Table(title=_TITLE, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table.add_column("", width=len(_SIGN))
+    for heading, width in zip(_HEADINGS, widths, strict=True):
+        table.add_column(heading, width=width)
     group = ""
     for finding in findings:
         if finding.group != group:
             group = finding.group
             table.add_row("", Text(group, style="bold"))
-        if finding.present:
-            sign = Text("✓", style="green")
-        else:
-            sign = Text("✗", style="red") if finding.required else Text("–", style="yellow")
         # Text, because a plain string would be read as markup: "pip install -e '.[mpi]'" without its "[mpi]".
-        remedy = "" if finding.present else finding.remedy
-        table.add_row(sign, *(Text(words) for words in (finding.name, finding.detail, remedy)))
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDE
+        table.add_row(_sign(finding), *map(Text, _cells(finding)))
     console.print(table)
+
+
+_TITLE, _HEADINGS = "This machine", ("what", "here", "to get it")
+_SIGN, _GAP = " ", 2  # a sign is one column wide, and so many are between two columns
+
+
+def _cells(finding: Finding) -> tuple[str, str, str]:
+    return finding.name, finding.detail, "" if finding.present else finding.remedy
+
+
+def _sign(finding: Finding) -> Text:
+    if finding.present:
+        return Text("✓", style="green")
+    return Text("✗", style="red") if finding.required else Text("–", style="yellow")
+
+
+def widths_of(rows: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """Widths of a table's columns in which no word is broken; None: there is not so much room.
+
+    What is left beyond the longest words goes to the columns by how much wider their cells are.
+    """
+    columns = list(zip(*rows, strict=True))
+    least = [max((len(word) for cell in cells for word in cell.split()), default=0) for cells in columns]
+    more = [max(map(len, cells)) - words for cells, words in zip(columns, least, strict=True)]
+    left = room - sum(least)
+    if left < 0:
+        return None
+    share = min(1.0, left / (sum(more) or 1))
+    return [words + int(share * wider) for words, wider in zip(least, more, strict=True)]
+
+
+def _show_list(findings: list[Finding], console: Console) -> None:
+    """Each finding in lines of its own; a word that is wider than the terminal stays one."""
+
+    def say(words: str, indent: str, sign: Text | None = None, style: str = "") -> None:
+        first = Text(indent) if sign is None else sign + Text(" ")
+        wrapped = textwrap.wrap(
+            words, max(1, console.width - len(indent)), break_long_words=False, break_on_hyphens=False
+        )
+        for number, line in enumerate(wrapped):
+            console.print((Text(indent) if number else first) + Text(line, style=style), soft_wrap=True)
+
+    say(_TITLE, "", style="italic")
+    group = ""
+    for finding in findings:
+        if finding.group != group:
+            group = finding.group
+            say(group, "  ", style="bold")
+        name, detail, remedy = _cells(finding)
+        say(f"{name}: {detail}", "  ", _sign(finding))
+        say(f"to get it: {remedy}" if remedy else "", "    ")
 
 
 def main() -> int:

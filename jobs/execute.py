@@ -131,9 +131,10 @@ def split_possible(
 def record_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> int:
     """Write sweep.json and return the seed of the order: the sweep's, else the one of an earlier call."""
     path = execution.directory / store.SWEEP
+    earlier = store.read_record(path, SweepRecord) if path.exists() else None
     seed = execution.sweep.order_seed
     if seed is None:
-        seed = store.read_record(path, SweepRecord).order_seed if path.exists() else secrets.randbelow(2**31)
+        seed = secrets.randbelow(2**31) if earlier is None else earlier.order_seed
     record = SweepRecord(
         sweep=execution.sweep.model_dump(),
         order_seed=seed,
@@ -141,8 +142,18 @@ def record_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded:
         order=[sweep_run.id for sweep_run in ordered(sweep_runs, execution.sweep, seed)],
         excluded=[{"id": left.sweep_run.id, "reason": left.reason} for left in excluded],
     )
-    store.write_record(path, record)
+    store.write_record(path, record if earlier is None else _with_earlier(record, earlier))
     return seed
+
+
+def _with_earlier(record: SweepRecord, earlier: SweepRecord) -> SweepRecord:
+    """The record with what earlier calls asked of the same sweep: --only does not make that smaller."""
+    if record.sweep["run"] != earlier.sweep.get("run"):
+        return record
+    asked = {*record.order, *(left["id"] for left in record.excluded)}
+    order = [*record.order, *(one for one in earlier.order if one not in asked)]
+    excluded = [*record.excluded, *(left for left in earlier.excluded if left["id"] not in asked)]
+    return record.model_copy(update={"order": order, "excluded": excluded})
 
 
 def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console) -> None:

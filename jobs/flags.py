@@ -1,54 +1,51 @@
 """How does a command read its flags? Those of a run are the fields of Run; wrong use is one line."""
 
 import argparse
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic.fields import FieldInfo
 
+from jobs.model_names import model_names
 from jobs.run import Run, make_run
 from jobs.run_values import as_text, parse_value, wrong_values
 from jobs.validation import literal_options
 from profiling.arguments import Help, Parser
+from profiling.completion import with_values
 from profiling.errors import Mistakes, UserError
-
-
-class _Parser(Parser):
-    """A parser whose flags the shell's Tab key completes."""
-
-    def parse_all(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        if "_ARGCOMPLETE" in os.environ:
-            complete_flags(self)
-        return super().parse_all(args, namespace)
-
-
-def complete_flags(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell's Tab key with what the parser takes, and leave."""
-    import argcomplete
-
-    argcomplete.autocomplete(parser)
 
 
 def make_parser(prog: str, description: str | None) -> Parser:
     """A parser of a command's flags whose errors are :class:`UserError`; abbreviations are not taken."""
-    return _Parser(prog=prog, description=description, formatter_class=Help)
+    return Parser(prog=prog, description=description, formatter_class=Help)
 
 
 FORMATS = ("table", "csv", "json", "parquet")
 
 
-def add_format_flags(parser: argparse.ArgumentParser) -> None:
-    """``--format`` and ``--output`` of a command that answers."""
+# Of a command that only answers; where one measures as well, --out is the folder of what it measured.
+OUTPUT = ("--output", "--out")
+
+
+def add_format_flags(parser: argparse.ArgumentParser, names: Sequence[str] = OUTPUT) -> None:
+    """``--format`` and ``--output`` of a command that answers.
+
+    Args:
+        names: of the flag of the answer's file.
+    """
     parser.add_argument("--format", choices=FORMATS, default="table", help="output format [table]")
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output"
+        *names, type=Path, metavar="FILE", help="write the answer to FILE instead of standard output"
     )
 
 
 # What our own training loop has no flag for: it is no program of a user's.
 _NO_FLAGS = ("program", "factors")
+
+
+# Values that the shell completes, of fields that take others too.
+_KNOWN: dict[str, Callable[[], Iterable[str]]] = {"model": model_names, "network": lambda: ("ib", "eth")}
 
 
 def _flags() -> dict[str, FieldInfo]:
@@ -66,9 +63,12 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         if info.annotation is bool or bool in get_args(info.annotation):
             values = "|".join(("true", "false", *options))
             help_text = (info.description or "") + default
-            parser.add_argument(flag, nargs="?", const="true", metavar=values, help=help_text)
+            action = parser.add_argument(flag, nargs="?", const="true", metavar=values, help=help_text)
+            options = ("true", "false", *options)
         else:
-            parser.add_argument(flag, metavar=metavar, help=(text + default).replace("%", "%%"))
+            action = parser.add_argument(flag, metavar=metavar, help=(text + default).replace("%", "%%"))
+        if options or name in _KNOWN:
+            with_values(action, _KNOWN.get(name, options.__iter__))
 
 
 def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) -> Run:

@@ -107,10 +107,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FIELD=VALUE[,VALUE]",
         help="measure the first configuration with these values",
     )
-    add("--out", type=Path, default=Path("results"), help="folder for the results [results]")
+    add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for the runs [results]")
     for name in SIZES:
         add("--" + name.replace("_", "-"), metavar=name.upper(), help="instead of the sweep's value")
-    add_format_flags(parser)
+    add_format_flags(parser, ["--output"])
     return parser
 
 

@@ -100,7 +100,8 @@ class Running:
         if now - self._started > self._limits.time_s:
             self._have_stacks_written()
             reason = (
-                f"did not end within its time limit of {self._limits.time_s:g} s; its log says where it was"
+                f"did not end within its time limit of {self._limits.time_s:g} s; its log says where it was; "
+                "for longer runs raise `time_limit_s` in the sweep file"
             )
             return Ended(EXIT_TIME_LIMIT, reason, "time limit")
         return self._hang(now) if self._limits.hang_s else None

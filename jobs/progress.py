@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from jobs.failures import RETRIES
 from jobs.launchers.base import Process
 from jobs.program import name_of
 from jobs.run import Run
@@ -33,12 +34,14 @@ _BATCH_LINE = re.compile(rb"(?:^|\r)batch (\d+)/(\d+)\b", re.MULTILINE)
 def describe(run: Run, varied: Sequence[str] = ()) -> str:
     """A run in a few words: ``1 node x 2 ranks, resnet50, dali-cpu, batch 4, fp16 gradients``.
 
-    Nodes x GPUs per node, and what is not as usual of the fields that most sweeps leave alone.
+    Nodes x ranks per node, and what is not as usual of the fields that most sweeps leave alone.
 
     Args:
         varied: fields that are named whatever they are.
     """
-    words = [f"{how_many(run.nodes, 'node')} x {how_many(run.gpus_per_node, 'rank')}"]
+    # One process of DataParallel drives all GPUs of its node.
+    unit = "rank" if run.gpus_per_rank == 1 else "GPU"
+    words = [f"{how_many(run.nodes, 'node')} x {how_many(run.gpus_per_node, unit)}"]
     if run.program:
         words += [
             name_of(run),
@@ -241,7 +244,9 @@ def print_end(console: Console, directory: Path, done: tuple[int, int], result: 
         console.print(Text(text, style="bold red"), soft_wrap=True)
     print_refused(console, refused)
     if failures:
-        text = f"{len(failures)} failed; run the same command again to retry them:"
+        hopeless = all(failure.kind not in RETRIES for failure in failures)
+        first = "correct what their lines name, then " if hopeless else ""
+        text = f"{len(failures)} failed; {first}run the same command again to retry them:"
         console.print(Text(text, style="bold red"), soft_wrap=True)
     for failure in failures:
         line = f"  {failure.sweep_run.id}: {failure.reason}\n    log: {failure.log}"

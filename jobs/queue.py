@@ -182,7 +182,7 @@ class Queue:
             self._bar.say(f"failed, will be retried: {sweep_run.id}: {manifest.reason}", "yellow")
             self._waiting.append(sweep_run)
         else:
-            self.result.failed.append(Failed(sweep_run, manifest.reason, ended / store.LOG))
+            self.result.failed.append(Failed(sweep_run, manifest.failure, manifest.reason, ended / store.LOG))
             self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
             self._bar.advance()
 
@@ -203,7 +203,7 @@ class Queue:
         )  # fmt: skip
         (directory / store.LOG).touch()
         ended = self._leave(directory, manifest)
-        self.result.failed.append(Failed(sweep_run, manifest.reason, ended / store.LOG))
+        self.result.failed.append(Failed(sweep_run, manifest.failure, manifest.reason, ended / store.LOG))
         self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
         self._bar.advance()
 

@@ -120,10 +120,13 @@ class Site(_Part):
     @property
     def where(self) -> str:
         """The file as a user would write it here; of a site without one, its name."""
-        if self._file is None:
-            return self.name
-        here = Path.cwd()
-        return str(self._file.relative_to(here) if self._file.is_relative_to(here) else self._file)
+        return self.name if self._file is None else _as_written_here(self._file)
+
+
+def _as_written_here(path: Path) -> str:
+    """Relative to the working directory, where the path is below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def read_site(path: Path) -> Site:
@@ -146,6 +149,11 @@ def read_site(path: Path) -> Site:
     return site
 
 
+def site_names() -> list[str]:
+    """The sites that have a file in jobs/sites."""
+    return sorted(file.stem for file in SITES.glob("*.yaml"))
+
+
 def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
     """The site of this name or path, else $SCALEPROF_SITE's, else the one with this Slurm cluster's name.
 
@@ -158,8 +166,7 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
         if path.suffix not in (".yaml", ".yml"):
             path = SITES / f"{name}.yaml"
         if not path.is_file():
-            names = sorted(file.stem for file in SITES.glob("*.yaml"))
-            raise UserError(f"no site {name!r}{did_you_mean(name, names)} (or a path, FILE.yaml)")
+            raise UserError(f"no site {name!r}{did_you_mean(name, site_names())} (or a path, FILE.yaml)")
         return read_site(path)
     cluster = cluster_name(environment)
     sites = [read_site(path) for path in sorted(SITES.glob("*.yaml"))] if cluster else []
@@ -171,6 +178,19 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
             f"choose one: export {CHOOSE}={fitting[0].name}"
         )
     return fitting[0] if fitting else Site()
+
+
+def why_no_site(environment: Mapping[str, str]) -> str:
+    """That no site file is used on this cluster, and where one is looked for; "" where there is no Slurm."""
+    cluster = cluster_name(environment)
+    looked = f"{CHOOSE} is not set"
+    if cluster:
+        folder = _as_written_here(SITES)
+        return (
+            f"none for the cluster {cluster!r} ({looked}, and no file in {folder} has `cluster: {cluster}`)"
+        )
+    in_job = "SLURM_JOB_ID" in environment
+    return f"none ({looked}, and Slurm does not name the cluster)" if in_job else ""
 
 
 def check_network(site: Site, networks: Iterable[str]) -> None:

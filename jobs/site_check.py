@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.cluster import NoAnswer, cluster_name, on_compute_node, partition, why_refused
+from jobs.cluster import NoAnswer, mpi_types, on_compute_node, partition, why_refused
 from jobs.launchers.base import ROOT
-from jobs.site import Network, Site, find_site, sbatch_words, why_no_modules
+from jobs.site import Network, Site, find_site, sbatch_words, why_no_modules, why_no_site
 from profiling.errors import UserError
 from profiling.presence import Presence
 from profiling.wording import how_many
@@ -31,11 +31,9 @@ def check_site(environment: Mapping[str, str]) -> list[Presence]:
             *_cluster(site, environment),
             *_node(site, environment),
         ]
-    cluster = cluster_name(environment)
-    if cluster is None:
-        return []
     do = "cp jobs/sites/example.yaml jobs/sites/mycluster.yaml, and edit it"
-    return [Presence("site file", False, f"none for the cluster {cluster!r}", do)]
+    why = why_no_site(environment)
+    return [Presence("site file", False, why, do)] if why else []
 
 
 def _cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
@@ -47,6 +45,12 @@ def _cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
         detail = f"Slurm refuses {' '.join(options) or 'jobs without options'}: {why}"
         remedy = f"correct `partition`, `account`, `qos`, `reservation` or `sbatch` in {site.where}"
         yield Presence("jobs", False, detail, remedy, required=True)
+    types = mpi_types(environment) if site.mpi.srun else []
+    if types:
+        remedy = f"correct `mpi.srun` in {site.where}; one of: {', '.join(types)}"
+        yield Presence(
+            "mpi.srun", site.mpi.srun in types, f"srun --mpi={site.mpi.srun}", remedy, required=True
+        )
 
 
 def _node(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
@@ -103,8 +107,8 @@ def _network(key: str, network: Network, site: Site) -> Iterator[Presence]:
 def _device(key: str, name: str, names: list[str], site: Site) -> Presence:
     if name in names:
         return Presence(key, True, name)
-    found = ", ".join(names) or "none at all"
-    return Presence(key, False, f"no {name} here, but {found}", f"correct `{key}` in {site.where}")
+    found = f"there are: {', '.join(names)}" if names else "there are none"
+    return Presence(key, False, f"no {name} here; {found}", f"correct `{key}` in {site.where}")
 
 
 def _path(name: str, path: Path, remedy: str) -> Presence:

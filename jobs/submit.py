@@ -94,7 +94,9 @@ def read_words(words: Sequence[str]) -> Words:
     Raises:
         UserError: no sweep file, or an option where it does not belong.
     """
-    if not words:
+    if words[:1] == [_DRY_RUN]:
+        words = [*words[1:2], _DRY_RUN, *words[2:]]
+    if not words or words[0] == _DRY_RUN:
         raise UserError("no sweep file: slurm/submit.sh CONFIG")
     config, *rest = words
     at = rest.index("--") if "--" in rest else len(rest)

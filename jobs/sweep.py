@@ -21,7 +21,7 @@ from typing import get_args
 
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.claims import this_owner
-from jobs.cluster import cluster_name, on_compute_node, was_requeued
+from jobs.cluster import on_compute_node, was_requeued
 from jobs.execute import print_plan, run_sweep
 from jobs.execution import Execution
 from jobs.flags import make_parser
@@ -29,10 +29,21 @@ from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.model_names import check_models
 from jobs.processes import TimeIsUp, stopped_in_order
-from jobs.site import CHOOSE, Site, check_network, check_scratch, find_site, shell_commands, why_no_modules
+from jobs.site import (
+    CHOOSE,
+    Site,
+    check_network,
+    check_scratch,
+    find_site,
+    shell_commands,
+    site_names,
+    why_no_modules,
+    why_no_site,
+)
 from jobs.sweep_file import Order, Sweep, read_sweep
 from jobs.sweep_runs import Excluded, SweepRun, choose
 from profiling.arguments import Parser
+from profiling.completion import with_values
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, run_command
 
 AS_SUBMITTED = "SCALEPROF_SUBMIT"  # how the batch job around this was submitted (slurm/sweep.sh)
@@ -145,8 +156,8 @@ def which_site(site: Site, environment: Mapping[str, str]) -> str:
     """Which site file is in use, in one line; "" where there is none, and no batch system either."""
     if site.file is not None:
         return f"site file: {site.where}"
-    cluster = cluster_name(environment)
-    return f"no site file for the cluster {cluster!r}: using Slurm's defaults" if cluster else ""
+    why = why_no_site(environment)
+    return f"site file: {why}; using Slurm's defaults" if why else ""
 
 
 def parser() -> Parser:
@@ -155,11 +166,12 @@ def parser() -> Parser:
     add = flags.add_argument
     add("config", type=Path, help="the sweep file (configs/*.yaml)")
     add("--launcher", default="local", choices=sorted(LAUNCHERS), help="what starts the ranks [local]")
-    add(
+    site = add(
         "--site",
         metavar="NAME|FILE",
         help=f"site file: a name in jobs/sites, or a path [${CHOOSE}, or the one of this Slurm cluster]",
     )
+    with_values(site, site_names)
     add("--out", type=Path, default=Path("results"), help="folder for the results [results]")
     add(
         "--only",

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from profiling import completion
 from profiling.errors import Mistakes, UserError, did_you_mean
 
 _FLAG = re.compile(r"-+[A-Za-z][^\s=]*")
@@ -82,6 +83,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_all(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """What is known of the arguments, and what is wrong with the others, in lines."""
+        if completion.is_asked():
+            completion.complete(self)
         arguments, rest = self.parse_known_args(args, namespace)
         return arguments, self._mistakes(rest)
 

@@ -2,11 +2,12 @@
 
     python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]
 
-Files are recognised by their content; folders are searched. With --out, traces of PyTorch's profiler, nsys,
-nvprof and Horovod become results that every analysis command takes: the traces of all ranks of a job are in
-one folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json.
-Launches of ncu and profiles of TAU become results without step times. Other files (VTune, printed tables)
-become tables in OUT/<name>. Without --out, the tables of each file go into a folder next to it.
+Files are recognised by their content; folders are searched. With --out, traces of PyTorch's profiler, nsys
+and nvprof become results that every analysis command takes: the traces of all ranks of a job are in one
+folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json.
+Launches of ncu, profiles of TAU and timelines of Horovod become results without step times. Other files
+(VTune, printed tables) become tables in OUT/<name>. Without --out, the tables of each file go into a folder
+next to it.
 
 Steps are found by ProfilerStep, "End of Batch", the optimizer's steps, the ranges of --batch-marker, or the
 period of the kernels, if it is certain. Several processes share the files: under mpirun or srun, its ranks.
@@ -26,6 +27,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from profiling.arguments import Help, Parser
+from profiling.completion import with_values
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.identity import Identity, launch_of, read_identity
 from profiling.tables import table_path
@@ -41,8 +43,9 @@ from profiling.traces.conversion import (
     share_of,
     wait_for_others,
 )
-from profiling.traces.jobs import Placed, place_jobs, together
+from profiling.traces.jobs import Placed, place_jobs
 from profiling.traces.one_unit import convert_unit
+from profiling.traces.together import said_once, together
 from profiling.traces.units import units_of
 from profiling.wording import how_many, verb
 from profiling.workers import open_workers
@@ -107,9 +110,9 @@ def _findings(
     of_tables = [outcome for outcome in outcomes if not outcome.ranks]
     lines = [
         *_complaints(units, outcomes),
-        *together([line for outcome in of_tables for line in outcome.findings]),
+        *together((line, None) for outcome in of_tables for line in outcome.findings),
         *_of_folders(placed),
-        *together((f"{one.directory.name}: {line}" for one in placed for line in one.job.findings), "jobs"),
+        *said_once((one.directory.name, line) for one in placed for line in one.job.findings),
     ]
     if out is not None and (count := sum(not outcome.error for outcome in of_tables)):
         files = f"{how_many(count, 'file')} {verb(count, 'hold')}"
@@ -204,20 +207,23 @@ def _complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]
 
 def _named(paths: Sequence[Path]) -> str:
     """The first of some files by name, in a line."""
-    return ", ".join(path.name for path in paths[:_MOST_NAMED]) + (
-        ", ..." if len(paths) > _MOST_NAMED else ""
-    )
+    return _first([path.name for path in paths])
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
 
 
 def _of_folders(placed: Iterable[Placed]) -> list[str]:
     """A line for each folder that holds the traces of several jobs."""
-    jobs: dict[Path, list[Path]] = {}
+    jobs: dict[Path, list[str]] = {}
     for one in placed:
-        jobs.setdefault(one.came_from, []).append(one.directory)
+        name = f"{one.directory.name} (e.g. {one.job.ranks[0].source})"
+        jobs.setdefault(one.came_from, []).append(name)
     return [
-        f"{folder} holds traces of {len(directories)} jobs: {_named(directories)}"
-        for folder, directories in jobs.items()
-        if len(directories) > 1
+        f"{folder} holds traces of {len(names)} jobs: {_first(names)}"
+        for folder, names in jobs.items()
+        if len(names) > 1
     ]
 
 
@@ -255,11 +261,12 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=Help,
     )  # fmt: skip
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
-    parser.add_argument(
+    tools = parser.add_argument(
         "--tool",
         metavar="NAME",
         help=f"the profiler that wrote the files, if not recognised: {', '.join(TOOLS)}",
     )
+    with_values(tools, TOOLS.keys)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the tables go [beside each file]")
     parser.add_argument(
         "--batch-marker", default="", metavar="REGEX",

@@ -19,7 +19,7 @@ help() { sed -n '2,${/^\(#SBATCH\|[^#]\)/q;s/^# \{0,1\}//p}' "$0"; }
 
 [[ ${1:-} != -h && ${1:-} != --help ]] || { help; exit 0; }
 [[ $# -gt 0 ]] || { help >&2; exit 2; }
-[[ $1 != -* ]] || die "the sweep file comes first: slurm/submit.sh CONFIG $1"
+[[ $1 != -* || $1 == --dry-run ]] || die "the sweep file comes first: slurm/submit.sh CONFIG $1"
 command -v sbatch >/dev/null || die "no sbatch here; is this a node of a Slurm cluster?"
 source slurm/common.sh
 exec "$PYTHON" -m jobs.submit "$@"

@@ -138,7 +138,8 @@ CONF
 }
 
 start() {
-    local count=${1:?how many nodes} cpus=${2:-2} name booting=()
+    [[ ${1:-} =~ ^[0-9]+$ ]] || die "how many nodes? slurm/virtual_cluster.sh start N [CPUS]"
+    local count=$1 cpus=${2:-2} name booting=()
     ((UID == 0)) || die "needs root, for network namespaces"
     for name in slurmctld slurmd munged srun ip tc unshare nsenter flock; do
         command -v "$name" >/dev/null || die "no $name: apt-get install slurm-wlm munge libpmi2-0 iproute2"

@@ -89,7 +89,7 @@ class Opened:
     backend: Backend | None = None
 
     def close(self) -> None:
-        """The rank is done."""
+        """The rank is done; its graphs are gone, for whose end NCCL would wait."""
         if self.backend:
             self.backend.close()
         if self.loader:

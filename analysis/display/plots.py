@@ -59,6 +59,11 @@ def figure(traces: Sequence[dict[str, Any]], layout: dict[str, Any]) -> Figure:
     return {"data": list(traces), "layout": layout}
 
 
+def of_one(figure: Figure, facts: Mapping[str, Any]) -> Figure:
+    """A figure of one configuration alone, which filters leave or take as a whole."""
+    return {**figure, "data": [{**trace, "meta": dict(facts)} for trace in figure["data"]]}
+
+
 def predictions(points: pd.DataFrame, title: str) -> Figure:
     """Images/s against ranks, measured and predicted, a line a label.
 
@@ -179,12 +184,12 @@ def growth(points: pd.DataFrame, title: str) -> Figure:
     """By how much each kernel grew or shrank, largest change on top.
 
     Args:
-        points: columns ``figure, difference_ms, facts``.
+        points: columns ``quantity, difference_ms, facts``.
     """
-    order = [_shortened(name) for name in points["figure"]]
+    order = [_shortened(name) for name in points["quantity"]]
     grew = points["difference_ms"] > 0
     traces = [
-        _of_kernels(name, here, "figure", "difference_ms", colour, sign="+")
+        _of_kernels(name, here, "quantity", "difference_ms", colour, sign="+")
         | {"customdata": here["facts"].tolist()}
         for name, here, colour in (
             ("longer in B", points[grew], VERMILLION),

@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import Rows
+from analysis.display.metrics import Rows, telling
+from analysis.display.naming import in_words
 from analysis.display.numbers import digits
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE
 from analysis.prediction.simulate_rows import SIMULATION
+from jobs.run_fields import own_names
 
 # A simulated step that is further off the measured one explains it less well than none, percent.
 MOST_FIT_ERROR_PCT = 10.0
 # Less of the exchange than this share of a batch explains no difference of the two.
 WORTH_SAYING = 0.01
+_AND = " and for "
 
 
 def judged(rows: Rows) -> Rows:
@@ -32,14 +35,23 @@ def judged(rows: Rows) -> Rows:
 
 
 def sentences(rows: Rows) -> list[str]:
-    """A line for each reason why one of two methods is to be believed; none where there is one only."""
-    reasons = []
+    """A line for each reason why one of two methods is to be believed, and of which configurations, where
+    there are several; none where there is one method only.
+    """
+    reasons: dict[tuple[str, str], list[str]] = {}
+    names = telling(rows, _names(rows)) if rows else []
+    called = {in_words(row, names) for row in rows}
     for row in rows:
         alike = _alike(rows, row)
         if row["what_if"] or row["backtest"] or _ahead(alike) != {CURVE, SIMULATION}:
             continue
-        reasons.append(_why(alike))
-    return list(dict.fromkeys(reasons))
+        of, name = reasons.setdefault((_method(alike), _why(alike)), []), in_words(row, names)
+        if name not in of:
+            of.append(name)
+    return [
+        f"Prefer the {method}{f' for {_AND.join(of)}' if len(of) < len(called) else ''}: {why}."
+        for (method, why), of in reasons.items()
+    ]
 
 
 def _alike(rows: Rows, row: dict[str, Any]) -> Rows:
@@ -48,7 +60,8 @@ def _alike(rows: Rows, row: dict[str, Any]) -> Rows:
 
 
 def _names(rows: Rows) -> Sequence[str]:
-    return [name for name in CONFIGURATION if name in rows[0]] or ["measured_on"]
+    own = own_names(*rows)
+    return [*(name for name in CONFIGURATION if name in rows[0]), *own] or ["measured_on"]
 
 
 def _ahead(alike: Rows) -> set[str]:
@@ -61,8 +74,7 @@ def _method(alike: Rows) -> str:
     ahead = _ahead(alike)
     if ahead != {CURVE, SIMULATION}:
         return next(iter(ahead), "")
-    simulated = [row for row in alike if row["method"] == SIMULATION and not row["what_if"]]
-    if max(abs(row["fit_error_pct"]) for row in simulated) > MOST_FIT_ERROR_PCT:
+    if _fit_error_pct(alike) > MOST_FIT_ERROR_PCT:
         return CURVE
     worst = {method: _worst_pct(alike, method) for method in (CURVE, SIMULATION)}
     return CURVE if worst[SIMULATION] > worst[CURVE] + MOST_FIT_ERROR_PCT else SIMULATION
@@ -77,22 +89,33 @@ def _worst_pct(alike: Rows, method: str) -> float:
     return max(of, default=0.0)
 
 
+def _simulated(alike: Rows) -> Rows:
+    """The simulation of more ranks; back-tests replay the traces of fewer."""
+    return [
+        row for row in alike if row["method"] == SIMULATION and not row["what_if"] and not row["backtest"]
+    ]
+
+
+def _fit_error_pct(alike: Rows) -> float:
+    """How far the step that predicts more ranks is off the measured one."""
+    return max(abs(row["fit_error_pct"]) for row in _simulated(alike))
+
+
 def _why(alike: Rows) -> str:
-    method = _method(alike)
-    simulated = [row for row in alike if row["method"] == SIMULATION and not row["what_if"]]
-    if method == CURVE:
-        off = max(abs(row["fit_error_pct"]) for row in simulated)
+    simulated = _simulated(alike)
+    if _method(alike) == CURVE:
+        off = _fit_error_pct(alike)
         if off > MOST_FIT_ERROR_PCT:
-            return f"Prefer the curve: the simulated step differs from the measured one by {off:.0f} %."
+            return f"the simulated step differs from the measured one by {off:.0f} %"
         return (
-            "Prefer the curve: on measured configurations that both methods predicted from smaller ones, "
+            "on measured configurations that both methods predicted from smaller ones, "
             f"the simulation was off by up to {_worst_pct(alike, SIMULATION):.0f} % and the curve by up to "
-            f"{_worst_pct(alike, CURVE):.0f} %."
+            f"{_worst_pct(alike, CURVE):.0f} %"
         )
     hidden = max(float(np.nan_to_num(row["measured_hidden_ms"] or 0.0)) for row in simulated)
     if hidden > WORTH_SAYING * min(row["batch_ms"] for row in simulated):
         return (
-            f"Prefer the simulation: on the measured ranks the backward pass overlaps {digits(hidden, 3)} "
-            "ms of the gradient exchange, which a curve through throughputs cannot represent."
+            f"on the measured ranks the backward pass overlaps {digits(hidden, 3)} "
+            "ms of the gradient exchange, which a curve through throughputs cannot represent"
         )
-    return "Prefer the simulation: it replays recorded allreduces; the curve only fits throughputs."
+    return "it replays recorded allreduces; the curve only fits throughputs"

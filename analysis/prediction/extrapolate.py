@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import Rows, telling
+from analysis.display.naming import in_words
 from analysis.display.numbers import digits
 from analysis.prediction import curve
 from analysis.prediction.configurations import Configuration, Nodes, error_of
@@ -78,7 +79,8 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
         raise UserError(NOTHING)
     answer: Rows = []
     reasons: list[str] = []
-    differing = telling([one.fields for one in usable], usable[0].fields)
+    names = dict.fromkeys(name for one in usable for name in one.fields)
+    differing = telling([one.fields for one in usable], names)
     for one in usable:
         missed = 0.0
         for place in range(2, len(one.ranks)):
@@ -95,7 +97,7 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
                 break  # neither are links of more ranks known
             row = _row(one, ranks, missed)
             if _highest(row) > WIDEST * row["images_per_s_low"]:
-                reasons.append(_undetermined(row, [str(one.fields[name]) for name in differing]))
+                reasons.append(_undetermined(row, in_words(one.fields, differing)))
             else:
                 answer.append(row)
     return answer, list(dict.fromkeys(reasons))
@@ -104,12 +106,12 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
 UNDETERMINED = "cannot be predicted from"  # of a throughput, and the sizes that were measured
 
 
-def _undetermined(row: Mapping[str, Any], configuration: Sequence[str]) -> str:
+def _undetermined(row: Mapping[str, Any], configuration: str) -> str:
     """Why a row whose range is too wide is none; ``configuration`` tells it from the others."""
     low, high = digits(row["images_per_s_low"], 3), row["images_per_s_high"]
     possible = f"{low} images/s or more" if high is None else f"{low} to {digits(high, 3)} images/s"
     return (
-        f"{' '.join(configuration)}{': ' if configuration else ''}throughput on {row['ranks']} ranks "
+        f"{configuration}{': ' if configuration else ''}throughput on {row['ranks']} ranks "
         f"{UNDETERMINED} {measured_on(row)} ({possible} is possible): measure more numbers of ranks"
     )
 

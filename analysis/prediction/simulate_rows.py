@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import Rows
+from analysis.display.metrics import Rows, telling
+from analysis.display.naming import in_words
 from analysis.display.numbers import digits
 from analysis.measures.scaling.points import Point
 from analysis.prediction import simulate
@@ -26,12 +27,13 @@ from analysis.prediction.basis import (
     simulated,
     unseen,
 )
-from analysis.prediction.configurations import Configuration, error_of
+from analysis.prediction.configurations import CONFIGURATION, Configuration, error_of
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.extrapolate import UNDETERMINED, WIDEST, doublings, measured_on, outside
 from analysis.prediction.simulate import Model
 from analysis.prediction.traced_step import Traced, traced
 from analysis.results.study import Study
+from jobs.run_fields import own_names
 from profiling.wording import how_many
 
 SIMULATION = "simulation"
@@ -51,13 +53,20 @@ def rows(
 ) -> tuple[Rows, list[str]]:
     """Back-tests of each configuration, then its predictions and what-ifs; and why others have none."""
     answer: Rows = []
-    reasons: list[str] = []
+    reasons: dict[str, list[str]] = {}  # and of which configurations each is
+    fields = [one.fields for one in configurations]
+    differing = telling(fields, [*CONFIGURATION, *own_names(*fields)])
     for one in configurations:
         steps = [traced(study, point) for point in one.points]
-        of_one, why = rows_of(study, one, steps, wanted, what_ifs, network or Network())
+        name = in_words(one.fields, differing)
+        of_one, why = rows_of(study, one, steps, wanted, what_ifs, network or Network(), name)
         answer += of_one
-        reasons += why
-    return answer, list(dict.fromkeys(reasons))
+        for reason in dict.fromkeys(why):
+            reasons.setdefault(reason, []).append(name)
+    return answer, [
+        reason if len(of) == len(configurations) else f"{' and '.join(of)}: {reason}"
+        for reason, of in reasons.items()
+    ]
 
 
 def rows_of(
@@ -67,8 +76,13 @@ def rows_of(
     wanted: Sequence[int],
     what_ifs: Sequence[str],
     network: Network,
+    name: str = "",
 ) -> tuple[Rows, list[str]]:
-    """The same of one configuration, whose points' traces are ``steps``."""
+    """The same of one configuration, whose points' traces are ``steps``.
+
+    Args:
+        name: what it is called in notes; empty where it is the only one.
+    """
     answer: Rows = []
     missed = 0.0
     for place in range(1, len(one.points)):
@@ -84,11 +98,11 @@ def rows_of(
     if not isinstance(basis, Basis):
         return answer, [basis]
     basis = replace(basis, missed=max(missed, _missed_inside(basis, steps)))
-    _find(study, basis)
+    _find(study, basis, f" of {name}" if name else "")
     # What a change gives is surest on the ranks that were measured: nothing is extrapolated there.
     here = layout_of(one.points[-1])
     if not unseen(basis, here.ranks, network, here):
-        answer += _what_ifs(study, basis, here, _row(basis, here), what_ifs)
+        answer += _what_ifs(study, basis, here, _row(basis, here), what_ifs, name)
     reasons: list[str] = []
     for ranks in [count for count in wanted if count > one.points[-1].world_size]:
         layout = one.nodes.of(ranks)
@@ -98,7 +112,7 @@ def rows_of(
         if why := _too_wide(plain):
             reasons.append(why)
         else:
-            answer += [plain, *_what_ifs(study, basis, layout, plain, what_ifs)]
+            answer += [plain, *_what_ifs(study, basis, layout, plain, what_ifs, name)]
     return answer, reasons
 
 
@@ -112,8 +126,8 @@ def _too_wide(row: dict[str, Any]) -> str:
     )
 
 
-def _find(study: Study, basis: Basis) -> None:
-    """Say what stands behind the predictions of a configuration, where it is weak."""
+def _find(study: Study, basis: Basis, of: str) -> None:
+    """Say what stands behind the predictions of a configuration, if it is weak; ``of`` names it."""
     model, row = basis.models[0], _row(basis, layout_of(basis.anchor))
     if not model.cost.latency_known:
         study.note(
@@ -130,18 +144,18 @@ def _find(study: Study, basis: Basis) -> None:
     error = row["allreduce_error_pct"]
     if error is not None and error > WORTH_SAYING_PCT:
         study.note(
-            f"simulation: the recorded allreduces differ by {error:.0f} % from the best-fitting algorithm "
-            f"({row['exchange']}); ranges cover this"
+            f"simulation{of}: the recorded allreduces differ by {error:.0f} % from the best-fitting "
+            f"algorithm ({row['exchange']}); ranges cover this"
         )
     if abs(row["fit_error_pct"]) > WORTH_SAYING_PCT:
         study.note(
-            f"simulation: the step simulated on {row['traced_ranks']} ranks differs from the measured one "
-            f"by {row['fit_error_pct']:+.1f} %; the same difference is assumed on more ranks"
+            f"simulation{of}: the step simulated on {row['traced_ranks']} ranks differs from the measured "
+            f"one by {row['fit_error_pct']:+.1f} %; the same difference is assumed on more ranks"
         )
     late = len(model.step.late_ns)
     if late:
         study.note(
-            f"simulation: {how_many(late, 'straggler')} among {basis.traced.world_size} ranks "
+            f"simulation{of}: {how_many(late, 'straggler')} among {basis.traced.world_size} ranks "
             "(analysis.stragglers); the same number is assumed on more ranks"
         )
 
@@ -194,14 +208,19 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
 
 
 def _what_ifs(
-    study: Study, basis: Basis, layout: Layout, plain: dict[str, Any], what_ifs: Sequence[str]
+    study: Study,
+    basis: Basis,
+    layout: Layout,
+    plain: dict[str, Any],
+    what_ifs: Sequence[str],
+    configuration: str,
 ) -> Rows:
     variants = []
     for name in what_ifs:
         try:
             models = [simulate.changed(model, name, layout) for model in basis.models]
             if simulate.changes_exchange(name) and (why := _unlike(basis)):
-                raise ValueError(why)
+                raise ValueError(f"{configuration}: {why}" if configuration else why)
         except ValueError as error:
             study.note(f"what-if {name}: {error}")
             continue

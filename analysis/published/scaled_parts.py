@@ -114,7 +114,7 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     for row in own:
         # "": it has none; a row that mixes world sizes is none.
         if row.get("base") and row["world_size"] and row["world_size"] == row["base_world_size"]:
-            who = " ".join(str(row.get(field.name)) for field in told)
+            who = " ".join(str(row[field.name]) for field in told if row.get(field.name) is not None)
             rate = f"{digits(row['base_images_per_s'])} images/s on {row['base']}"
             bases[f"{who}: {rate}" if who else rate] = None
     lines = ["Baselines (100 % scaling efficiency):"] if bases else []

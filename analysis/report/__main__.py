@@ -3,7 +3,7 @@
     python -m analysis.report DIR                      writes DIR/report.html
     python -m analysis.report DIR --output FILE
     python -m analysis.report A B                      what changed from A to B, and both side by side
-    python -m analysis.report TRACES...                first converts traces into a folder next to them
+    python -m analysis.report TRACES...                first converts traces, into a folder next to the report
     python -m analysis.report DIR --trace              also writes the timeline, DIR/trace.pftrace.gz
     python -m analysis.report DIR --figures FOLDER     also writes each chart as SVG, with caption and data
 
@@ -25,7 +25,7 @@ from analysis.results.load import load
 from analysis.results.log import in_counts
 from analysis.results.raw import are_two_results, load_or_convert
 from analysis.results.study import Study
-from jobs.flags import make_parser
+from jobs.flags import OUTPUT, make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.wording import how_many
@@ -60,7 +60,7 @@ def main() -> int:
         if arguments.trace:
             raise UserError(f"{path} holds single-node studies: --trace needs a run with ranks")
         return EXIT_DONE
-    study = load_or_convert(arguments.path, arguments.peaks)
+    study = load_or_convert(arguments.path, arguments.output, arguments.peaks)
     path = study.path
     _write(arguments, beside(path, _FILE), build(study))
     if arguments.trace:
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a sweep's results, a run, studies, reference files; two of them to compare; or raw traces",
     )  # fmt: skip
     parser.add_argument(
-        "--output",
+        *OUTPUT,
         type=Path,
         metavar="FILE",
         help="the file [DIR/report.html; of A B: B/compared-with-A.html]",

@@ -35,9 +35,9 @@ ADVICE = {
     "waits": "check the timeline of the profiled run for late ranks; run fewer other jobs on the nodes; give "
     "all ranks batches of equal cost",
     "loader": "more workers, a faster loader, or TFRecord files; the synthetic loader shows the upper bound",
-    "computing": "give every rank the same cores, clocks and memory bandwidth: each had less than the "
-    "baseline's rank (check threads, pinning, other jobs, power limits; without GPUs, allreduces use the "
-    "same cores)",
+    "computing": "give every rank the same cores, clocks and memory bandwidth: most likely each had less "
+    "than the baseline's rank (check threads, pinning, other jobs, power limits; without GPUs, allreduces "
+    "use the same cores)",
     "small batch": "a larger global batch size, since kernel times do not shrink in proportion to the images "
     "per rank",
     "copies": "fewer ranks per bus, or buffers that need no copy; a timeline (profile: nsys) shows which",

@@ -1,42 +1,50 @@
 """How steady is a batch? The batches of each run: warmup, median, and how long the slow ones take."""
 
+import math
+
 from analysis.display.metrics import Rows
 from analysis.measures.batches import rows as batches
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.sentences import least_and_most
 from analysis.report.views import as_view
-
-FEWEST_STEPS = 20  # of fewer, the slowest alone would be the 95th percentile
+from analysis.statistics import estimates
 
 
 def _batches(context: Context) -> Content:
     """The table of analysis.batches: a row a run."""
-    part = batches.part(batches.rows(context.study))
+    part = batches.part(context.once(_rows))
     text = (
         "The steps of each run, without warmup. A step of the job ends with its slowest rank. One step "
         "in twenty takes longer than p95. Intervals here are within a run; those in the results above are "
         "between runs."
     )
     view = as_view(part, "batches-table", context.factors)
-    return Content(text, tables=[view], finding=_finding(part.rows, len(context.traces) > 1))
+    return Content(text, tables=[view])
 
 
-def _finding(rows: Rows, jobs: bool) -> str:
-    """How much longer the slow steps are than the median, in the least and in the most steady run.
+def _rows(context: Context) -> Rows:
+    return batches.rows(context.study)
 
-    Args:
-        jobs: whether these are several jobs of traces, which are unlike each other.
-    """
+
+def _steadiness(context: Context) -> str:
+    """How much longer the slow steps are than the median, in the least and in the most steady run."""
+    rows = context.rows_of(_rows)
+    jobs = len(context.traces) > 1  # which are unlike each other
     longer = [
         (100 * (row["p95_ms"] / row["batch_ms"] - 1), row["id"] if jobs else "") for row in rows
-        if row.get("p95_ms") and row["batches"] - row["warmup"] >= FEWEST_STEPS
+        if math.isfinite(row.get("p95_ms") or math.nan)
     ]  # fmt: skip
     if not longer:
-        return f"Not available: no run has {FEWEST_STEPS} steps after warmup for a 95th percentile."
+        fewest = estimates.fewest_beyond(95)
+        return f"Not available: no run has {fewest} steps after warmup for a 95th percentile."
     ends = least_and_most(longer, ".0f", " %")
     return f"The 95th percentile of a run's steps is {ends} above their median."
 
 
 BATCHES = SectionKind(
-    "batches", "How steady is a step?", _batches, lambda context: bool(context.own or context.traces)
+    "batches",
+    "How steady is a step?",
+    _batches,
+    lambda context: bool(context.own or context.traces),
+    finding=_steadiness,
 )

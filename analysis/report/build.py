@@ -1,14 +1,11 @@
 """How does a study become a page? Answers first, then their sections, then where it all comes from."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from statistics import median
 
 from analysis.display.encoding import levels
-from analysis.display.metrics import RANKS_PER_NODE, Rows
+from analysis.display.metrics import RANKS_PER_NODE
 from analysis.measures.kernels import of_run as kernels_of_run
-from analysis.measures.scaling.points import other_devices, points_of
-from analysis.measures.scaling.unequal_threads import unequal_threads
 from analysis.report import (
     batches,
     communication,
@@ -24,16 +21,17 @@ from analysis.report import (
     traces,
 )
 from analysis.report.base import Context, SectionKind
+from analysis.report.choices import Filter, Key
+from analysis.report.filtered import Said, filtered
 from analysis.report.opening import drawings
-from analysis.report.render import Filter, Page
-from analysis.report.sentences import SCALES, Sentence, ranks_in_words
-from analysis.report.verdict import verdict
-from analysis.report.views import called, in_a_line, varied
+from analysis.report.render import Page
+from analysis.report.summary import summary
+from analysis.report.views import in_a_line
 from analysis.results.log import in_counts
 from analysis.results.study import Study
 from jobs.run_values import as_text
 from jobs.store import Manifest
-from profiling.wording import how_many, verb
+from profiling.wording import how_many
 
 # In the order of the page.
 SECTIONS: Sequence[SectionKind] = (
@@ -62,7 +60,6 @@ SECTIONS: Sequence[SectionKind] = (
     published.CORRECTIONS,
     provenance.LEFT_OUT,
 )
-_MUCH_LOWER = 5.0  # percentage points of scaling efficiency
 METHODS = (
     "Medians with 95 % confidence intervals from resampled runs, for each configuration separately. Warmup "
     "is detected, not assumed. Durations come from unprofiled runs where available; FLOPs, bytes and "
@@ -79,29 +76,45 @@ def build(study: Study) -> Page:
         UserError: nothing in the study can be reported.
     """
     with kernels_of_run.reading_ahead(study):
-        return page_of(Context(study))
+        context = Context(study)
+        page = page_of(context)
+        ids = [section.id for section in page.sections if section.follows]
+
+        def say(left: frozenset[Key]) -> Said:
+            return said_of(context.only(left), ids)
+
+        return replace(page, filtered=filtered(page.filters, context.coverage, say))
 
 
 def page_of(context: Context) -> Page:
-    """The page of what a context reads."""
+    """The page of what a context reads, before anything is chosen."""
     study = context.study
-    summary = _summary(context)
-    sections = [kind.section(context) for kind in SECTIONS]
-    said = {sentence.figure: sentence.text for sentence in reversed(summary)}
+    every = [kind.section(context) for kind in SECTIONS]
+    sections = [section for section in every if section]
+    said = said_of(context, [section.id for section in sections if section.follows])
     return Page(
         title=_title(study),
         subtitle=_subtitle(study),
-        summary=summary,
-        sections=[
-            replace(section, finding=section.finding or said.get(section.id, ""))
-            for section in sections
-            if section
-        ],
-        drawings=drawings(context),
+        summary=said.summary or [],
+        sections=[replace(one, finding=said.findings.get(one.id, one.finding)) for one in sections],
+        drawings=said.drawings,
         methods=METHODS,
         provenance=provenance.of_study(study),
         filters=filters_of(context),
     )
+
+
+def said_of(context: Context, ids: Collection[str]) -> Said:
+    """What is said of a context's configurations.
+
+    Args:
+        ids: of the sections whose findings are wanted.
+    """
+    sentences = summary(context)
+    by_section = {sentence.figure: sentence.text for sentence in reversed(sentences)}
+    kinds = [kind for kind in SECTIONS if kind.id in ids]
+    findings = {kind.id: kind.said(context) or by_section.get(kind.id, "") for kind in kinds}
+    return Said(findings, sentences, drawings(context))
 
 
 def _title(study: Study) -> str:
@@ -145,11 +158,7 @@ def _device(manifest: Manifest) -> str:
 
 def filters_of(*contexts: Context) -> list[Filter]:
     """A filter for each factor, with its levels in any of the contexts, whose factors are the same."""
-    rows = [
-        row
-        for context in contexts
-        for row in (context.own or [source.fields for source in context.study.sources])
-    ]
+    rows = [fields for context in contexts for fields in context.configurations]
     per_node = in_a_line(RANKS_PER_NODE) if all(context.study.on_cpus for context in contexts) else ""
     filters = []
     for name in contexts[0].factors:
@@ -158,94 +167,3 @@ def filters_of(*contexts: Context) -> list[Filter]:
             label = per_node if name == "gpus_per_node" else ""
             filters.append(Filter(name, [as_text(value) for value in values], label))
     return filters
-
-
-def opening(study: Study) -> list[Sentence]:
-    """The report's first sentences, without the rest of the page.
-
-    Raises:
-        UserError: nothing in the study can be reported.
-    """
-    return list(_summary(Context(study)))
-
-
-def _summary(context: Context) -> Sequence[Sentence]:
-    if context.traces and not context.own:
-        return [*traces.opening(context), *(_of_reference(context.others) if context.others else [])]
-    return _of_own(context) if context.own else _of_reference(context.others)
-
-
-def _of_own(context: Context) -> list[Sentence]:
-    own, series = context.own, context.series
-    predicted, late = context.once(prediction.predicted), context.once(stragglers.late_runs) or []
-    names = [called(row, series) for row in own]
-    rows = [] if isinstance(predicted, str) else predicted
-    named = [{**row, "name": called(row, series) if series else ""} for row in rows]
-    sentences = verdict(own, names, named, stragglers.rows_of(late))
-    # An efficiency across devices is not one of scaling: who reads no further has to know it.
-    points = points_of(context.study, None)
-    mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points)]
-    threads = unequal_threads(points)
-    place = 1 + next((n for n, one in enumerate(sentences) if one.figure == "scaling"), 0)
-    return [
-        *_not_complete(context.study),
-        *sentences[:place],
-        *(Sentence(text, "left-out") for text in [*mixed, *([threads] if threads else [])]),
-        *sentences[place:],
-    ]
-
-
-def _not_complete(study: Study) -> list[Sentence]:
-    """That runs of the sweep are missing, which more runs may change what is said."""
-    counted = [failure for failure in study.failed if failure.kind != "excluded"]
-    missing = sum(failure.kind == "unfinished" for failure in counted)
-    if not missing:
-        return []
-    runs = how_many(len(study.of_kind("run")) + len(counted), "run")
-    text = (
-        f"The sweep is not complete: {missing} of {runs} {verb(missing, 'have')} not ended, so all that "
-        "follows may change."
-    )
-    return [Sentence(text, "left-out", answers=SCALES)]
-
-
-def _much_lower(published: Rows, least_pct: float) -> list[Sentence]:
-    """The lowest scaling efficiency of all, where it is far below the least on the most ranks."""
-    lowest = min(published, key=lambda row: row["scaling_efficiency_pct"])
-    if least_pct - lowest["scaling_efficiency_pct"] < _MUCH_LOWER:
-        return []
-    name = called(lowest, [name for name in varied(published) if name not in ("nodes", "world_size")])
-    ranks = ranks_in_words(lowest["world_size"])
-    text = f"Lowest of all: {lowest['scaling_efficiency_pct']:.0f} % on {ranks} ({name})."
-    return [Sentence(text, "published-scaling")]
-
-
-def _of_reference(rows: Rows) -> Sequence[Sentence]:
-    published = [row for row in rows if row.get("epoch_duration_s")]
-    sentences = []
-    if published:
-        largest = max(row["world_size"] for row in published)
-        values = [row["scaling_efficiency_pct"] for row in published if row["world_size"] == largest]
-        text = f"Published scaling efficiency on {largest} ranks: {min(values):.0f} to {max(values):.0f} %."
-        sentences.append(Sentence(text, "published-scaling"))
-        sentences += _much_lower(published, min(values))
-        fixed = [row["batch_independent_pct"] for row in published if row.get("batch_independent_pct")]
-        if fixed:
-            sentences.append(Sentence(
-                f"Of the durations behind it, {median(fixed):.0f} % (median of {len(fixed)} configurations) "
-                "do not depend on the batch size: this is startup, not training.", "published-scaling",
-            ))  # fmt: skip
-    counted = [row for row in rows if row["tables"] is not None]
-    if counted:
-        values = [row["flops_efficiency_of_kernels_pct"] for row in counted
-                  if row.get("flops_efficiency_of_kernels_pct")]  # fmt: skip
-        if values:
-            sentences.append(Sentence(
-                f"Kernels reach {min(values):.0f} to {max(values):.0f} % of the device's peak FLOP rate.",
-                "kernel-tables",
-            ))  # fmt: skip
-        sentences.append(Sentence(
-            "Not enough data to say how training scales: kernel tables hold no step durations.",
-            "left-out",
-        ))  # fmt: skip
-    return sentences

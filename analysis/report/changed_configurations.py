@@ -78,7 +78,7 @@ METRICS = (
 def configurations(sides: Sides) -> Rows:
     """A row for each configuration that both have unprofiled runs of; with :data:`METRICS`."""
     across = sides.compared.across
-    found = sides.compared.by_configuration("batch")
+    found = sides.compared.by_configuration("step")
     before, after = (_single(context.own, across) for context in (sides.a, sides.b))
     sources = by_key([source.fields for source in sides.b.study.sources], across)
     rows = []

@@ -27,7 +27,7 @@ from analysis.report.sides import (
     fields_of,
     key_of,
     most_changed,
-    rows_of_family,
+    rows_of_kind,
     with_names,
     with_names_of_points,
 )
@@ -43,7 +43,7 @@ _PARTS = (
 )
 _KERNELS = (
     CONFIGURATION,
-    Metric("figure", "kernel and its direction", "kernel", text=True),
+    Metric("quantity", "kernel and its direction", "kernel", text=True),
     Metric("a", "time per step and rank in A; 0: A has no such kernel", "A, ms\nper step"),
     Metric("b", "time per step and rank in B; 0: B has no such kernel", "B, ms\nper step"),
     Metric("difference_ms", "B minus A", "B - A\nms", show=signed(3)),
@@ -52,7 +52,7 @@ _KERNELS = (
 )
 _STAGES = (
     CONFIGURATION,
-    Metric("figure", "stage of a step", "stage", text=True),
+    Metric("quantity", "stage of a step", "stage", text=True),
     Metric("a", "median in A, over its runs", "A\nms"),
     Metric("b", "median in B, over its runs", "B\nms"),
     Metric("effect_pct", "b divided by a, minus 1", "change\n%", NOMINAL, places=1),
@@ -123,7 +123,7 @@ def _largest_part(rows: Rows) -> str:
 
 
 def stages(sides: Sides) -> Content:
-    rows = with_names_of_points(rows_of_family("stages", sides), sides)
+    rows = with_names_of_points(rows_of_kind("stages", sides), sides)
     if not rows:
         raise UserError("neither side has unprofiled runs")
     view = as_view(Part("", rows, columns(_STAGES)), "changed-stages-table", sides.factors)
@@ -135,7 +135,7 @@ def stages(sides: Sides) -> Content:
     if sure:
         most = max(sure, key=lambda row: abs(row["b"] - row["a"]))
         finding = (
-            f"Largest change beyond chance: {most['figure'].removesuffix('_ms')} "
+            f"Largest change beyond chance: {most['quantity'].removesuffix('_ms')} "
             f"{most['b'] - most['a']:+.3g} ms ({most['configuration']})."
         )
     return Content(text, tables=[view], finding=finding)
@@ -146,17 +146,17 @@ def stages(sides: Sides) -> Content:
 
 def kernel_changes(sides: Sides) -> Rows:
     """The kernels that changed most, a row each; those that only one side has, too."""
-    rows = [{**row, "difference_ms": row["b"] - row["a"]} for row in rows_of_family("kernels", sides)]
+    rows = [{**row, "difference_ms": row["b"] - row["a"]} for row in rows_of_kind("kernels", sides)]
     both = {key for key, _ in sides.compared.by_configuration("kernels")}
     sources = by_key([source.fields for source in sides.b.study.sources], sides.compared.across)
     for verdict, here, there in (("gone", "a", "b"), ("new", "b", "a")):
         values, others = getattr(sides.compared, here), getattr(sides.compared, there)
-        for (key, family, figure), of_runs in values.items():
-            if family == "kernels" and key in both and (key, family, figure) not in others:
+        for (key, kind, figure), of_runs in values.items():
+            if kind == "kernels" and key in both and (key, kind, figure) not in others:
                 ms = median(of_runs)
                 fields = sources[key]
                 rows.append({
-                    **fields_of(fields), "facts": facts(fields, sides.factors), "figure": figure, here: ms,
+                    **fields_of(fields), "facts": facts(fields, sides.factors), "quantity": figure, here: ms,
                     there: 0.0, "difference_ms": ms if here == "b" else -ms, "judged": verdict,
                     "verdict": verdict,
                 })  # fmt: skip
@@ -180,6 +180,6 @@ def kernels(sides: Sides) -> Content:
         "Time per step and rank of profiled runs. The verdicts of analysis.compare need several profiled "
         "runs of each configuration."
     )
-    changed = f"{most['figure']} {most['difference_ms']:+.3g} ms per step"
+    changed = f"{most['quantity']} {most['difference_ms']:+.3g} ms per step"
     finding = f"Largest change: {changed} ({most['configuration']})."
     return Content(text, [chart], [view], finding=finding)

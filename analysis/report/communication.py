@@ -15,7 +15,7 @@ from analysis.measures.kernels.activities import SHARES, of_study, shares
 from analysis.measures.tau import messages
 from analysis.report.base import Content, Context, SectionKind, content_or_why
 from analysis.report.encoded import bar_chart, line_chart, with_lines
-from analysis.report.per_point import merged, named
+from analysis.report.per_point import labels_of, merged, named
 from analysis.report.render import Chart, Page, Section
 from analysis.report.sentences import least_and_most
 from analysis.report.views import as_view, called, facts, varied
@@ -45,6 +45,15 @@ def _applies(context: Context) -> bool:
     return _several_ranks(context) or messages.has_tau(context.study)
 
 
+def _cost(context: Context) -> str:
+    """What of the time of collectives is exposed, and what TAU saw."""
+    said = [
+        *(_exposed(context) if _several_ranks(context) else []),
+        *(_in_mpi(context) if messages.has_tau(context.study) else []),
+    ]
+    return " ".join(said)
+
+
 def _communication(context: Context) -> Content:
     """Collectives of runs of several ranks, and MPI of TAU's tables; each may not be known alone."""
     halves = [
@@ -56,12 +65,11 @@ def _communication(context: Context) -> Content:
         " ".join(half.text for half in contents),
         [chart for half in contents for chart in half.charts],
         [table for half in contents for table in half.tables],
-        finding=" ".join(half.finding for half in contents if half.finding),
     )
 
 
 def _collectives(context: Context) -> Content:
-    rows = of_points(communication.rows(context.study))
+    rows = context.once(_rows)
     points = bars_of(rows, context.factors)
     title = "Overlapped with computation, and exposed"
     label = "Milliseconds per step of collectives, overlapped with computation and exposed"
@@ -77,19 +85,40 @@ def _collectives(context: Context) -> Content:
         "exposed and overlapped time counts once, transfer and wait for each of them: the charts then have "
         "different totals. busbw is the bus bandwidth as nccl-tests defines it."
     )
-    part = Part("", rows, communication.shown(rows), "\n".join(communication.no_bandwidth(rows)))
+    part = Part(
+        "",
+        rows,
+        communication.shown(rows),
+        "\n".join([*communication.at_once(rows), *communication.no_bandwidth(rows)]),
+    )
     view = as_view(part, "communication-table", context.factors)
-    exposed = points.dropna(subset=["exposed_ms"])
-    names = exposed["label"] if len(context.traces) > 1 else [""] * len(exposed)
-    ends = list(zip(exposed["exposed_ms"], names, strict=True))
-    finding = f"Exposed: {least_and_most(ends, '.3g', ' ms per step')}." if ends else ""
-    return Content(text, charts, [view], finding=finding)
+    return Content(text, charts, [view])
+
+
+def _rows(context: Context) -> Rows:
+    return of_points(communication.rows(context.study))
+
+
+def _sums(context: Context) -> Rows:
+    return summed(context.once(_rows))
+
+
+def _exposed(context: Context) -> list[str]:
+    points = context.rows_of(_sums)
+    names = labels_of(points, context.factors) if len(context.traces) > 1 else [""] * len(points)
+    known = [
+        (row["exposed_ms"], name)
+        for row, name in zip(points, names, strict=True)
+        if row["exposed_ms"] is not None
+    ]
+    return [f"Exposed: {least_and_most(known, '.3g', ' ms per step')}."] if known else []
 
 
 # Of a batch: they add up over collectives, and their means over runs are what a point's bars show.
-_ADDED = ("calls_per_batch", "mbyte_per_batch", "ms_per_batch", "transfer_ms", "wait_ms", "exposed_ms",
-          "overlapped_ms", "attributed_batches")  # fmt: skip
+_ADDED = ("calls_per_batch", "mbyte_per_batch", "ms_per_batch", "transfer_ms", "transferring_ms", "wait_ms",
+          "exposed_ms", "overlapped_ms", "attributed_batches")  # fmt: skip
 _RATES = ("algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct")
+_TOGETHER = "busbw_together_gb_per_s"
 
 
 def of_points(rows: Rows) -> Rows:
@@ -102,30 +131,37 @@ def of_points(rows: Rows) -> Rows:
         for name in _RATES:
             # What a rate is over the algorithm bandwidth is the same in all runs.
             row[name] = row[name] / mean * moved / ms if moved and ms and mean and row[name] else None
+        bus, together = row["busbw_gb_per_s"], row["transferring_ms"]
+        row[_TOGETHER] = bus * ms / together if bus and together else None
     return points
 
 
+_PARTS = [f"{name}_ms" for name in (*HIDDEN, *WAITED)]
+
+
 def bars_of(rows: Rows, factors: Sequence[str]) -> pd.DataFrame:
+    """The bars of a chart: a point each."""
+    return named(summed(rows), factors).astype(dict.fromkeys(_PARTS, float))
+
+
+def summed(rows: Rows) -> Rows:
     """A row a point: all its collectives together; what is not known of one is not known of their sum."""
-    parts = [f"{name}_ms" for name in (*HIDDEN, *WAITED)]
     points: dict[tuple, Rows] = {}
     for row in rows:
         points.setdefault(tuple(str(row.get(name)) for name in TELLING), []).append(row)
-    summed = [
+    sums = [
         {**of[0], **{name: None if any(row.get(name) is None for row in of) else sum(row[name] for row in of)
-                     for name in parts}}
+                     for name in _PARTS}}
         for of in points.values()
     ]  # fmt: skip
-    summed.sort(key=lambda row: (row.get("nodes") or 0, row.get("gpus_per_node") or 0))
-    frame = named(summed, factors)
-    return frame.astype(dict.fromkeys(parts, float))
+    return sorted(sums, key=lambda row: (row.get("nodes") or 0, row.get("gpus_per_node") or 0))
 
 
 def _mpi(context: Context) -> Content:
-    rows = messages.rows(context.study)
+    rows = context.once(_messages)
     fields = varied(rows)
     lines = [name for name in fields if name not in ("nodes", "world_size")]
-    labelled: Rows = [{**row, "label": called(row, lines), "facts": facts(row, lines)} for row in rows]
+    labelled = context.with_facts([{**row, "label": called(row, lines)} for row in rows], lines)
     charts = [
         line_chart(
             context, f"mpi-{axes.y}", with_lines(known, axes.x), axes, f"{axes.title}, by number of nodes"
@@ -140,11 +176,17 @@ def _mpi(context: Context) -> Content:
         "(the spread of runs, not a confidence interval)."
     )
     (part,) = messages.answer(context.study).parts or ()
-    spent = [row["mpi_s"] for row in rows if pd.notna(row.get("mpi_s"))]
-    finding = ""
-    if spent:
-        finding = f"Time in MPI, all ranks: {span(digits(min(spent), 3), digits(max(spent), 3))} s."
-    return Content(text, charts, [as_view(part, "mpi-table", fields)], finding=finding)
+    return Content(text, charts, [as_view(part, "mpi-table", context.factors)])
+
+
+def _messages(context: Context) -> Rows:
+    return messages.rows(context.study)
+
+
+def _in_mpi(context: Context) -> list[str]:
+    spent = [row["mpi_s"] for row in context.rows_of(_messages) if pd.notna(row.get("mpi_s"))]
+    ends = span(digits(min(spent), 3), digits(max(spent), 3)) if spent else ""
+    return [f"Time in MPI, all ranks: {ends} s."] if spent else []
 
 
 def _batch_sizes_differ(context: Context) -> bool:
@@ -176,7 +218,9 @@ def _label(row: dict) -> str:
     return f"{gpus}, {row['backend']}" if row["backend"] else gpus
 
 
-COMMUNICATION = SectionKind("communication", "What does communication cost?", _communication, _applies)
+COMMUNICATION = SectionKind(
+    "communication", "What does communication cost?", _communication, _applies, finding=_cost
+)
 ACTIVITIES = SectionKind(
     "activities", "What do communication and copies take?", _activities, _batch_sizes_differ
 )

@@ -90,7 +90,7 @@ def _beside(pages: Sequence[Page], names: tuple[str, str]) -> list[Section]:
     """The sections of both reports in pairs."""
     a, b = ({section.id: section for section in page.sections} for page in pages)
     said = Section(
-        "both-answers", "What does each report say?", "",
+        "both-answers", "What does each report say?", "Of all its configurations, whatever is chosen above.",
         beside=[(name, Section("", "", "", notes=[sentence.alone for sentence in page.summary]))
                 for name, page in zip(names, pages, strict=True)],
     )  # fmt: skip
@@ -134,10 +134,10 @@ def _summary(sides: Sides, findings: dict[str, str]) -> list[Sentence]:
 
 def verdict(rows: Rows, sides: Sides) -> str:
     """Whether B is better than A: of all configurations together, or of the one that there is."""
-    steps = [row for row in rows if row["family"] == "batch"]
+    steps = [row for row in rows if row["kind"] == "step"]
     if not steps:
         return compare_rows.sentence(sides.compared.a, sides.compared.b, rows, 0.0)
-    whole = next((row for row in rows if row["family"] == "combined"), steps[0])
+    whole = next((row for row in rows if row["kind"] == "combined"), steps[0])
     a, b = (f"{side} ({name})" for side, _, name in (one.partition(": ") for one in sides.names))
     of_all = f", over all {len(steps)} configurations" if len(steps) > 1 else ""
     ends = min(steps, key=_effect), max(steps, key=_effect)
@@ -212,11 +212,11 @@ def _in_words(rows: Rows) -> list[str]:
 
 def _parts_charts(rows: Rows) -> list[Chart]:
     """The growth of each part; none where the traces of a side hold no kernel."""
-    known = [row for row in rows if row["family"] == "parts" and row["difference_ms"] == row["difference_ms"]]
+    known = [row for row in rows if row["kind"] == "parts" and row["difference_ms"] == row["difference_ms"]]
     if not known:
         return []
     part = pd.DataFrame([
-        {"figure": row["figure"], "difference_ms": row["difference_ms"], "facts": {}}
+        {"quantity": row["quantity"], "difference_ms": row["difference_ms"], "facts": {}}
         for row in sorted(known, key=lambda row: -abs(row["difference_ms"]))[: changed_steps.TOP_KERNELS]
     ])  # fmt: skip
     figure = plots.growth(part, "Parts of a step that changed most")
@@ -225,9 +225,10 @@ def _parts_charts(rows: Rows) -> list[Chart]:
 
 def _grown(rows: Rows) -> list[Sentence]:
     """The class of kernels that changed most."""
-    kernels = [row for row in rows if row["family"] == "kernels"]
+    kernels = [row for row in rows if row["kind"] == "kernels"]
     if not kernels:
         return []
     most = max(kernels, key=lambda row: abs(row["difference_ms"]))
-    text = f"Largest change of a class of kernels: {most['figure']} {most['difference_ms']:+.3g} ms per step."
+    changed = f"{most['quantity']} {most['difference_ms']:+.3g} ms per step"
+    text = f"Largest change of a class of kernels: {changed}."
     return [Sentence(text, "change", answers=GREW)]

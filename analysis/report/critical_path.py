@@ -4,6 +4,7 @@ The run is the largest that was profiled; of traces, whose jobs are unlike each 
 can be saved.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -14,11 +15,11 @@ from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.timeline import choose
-from analysis.measures.critical_path.paths import PARTS, paths_of
+from analysis.measures.critical_path.paths import PARTS, RunPaths, paths_of
 from analysis.measures.critical_path.rows import caption, of_run, shown
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
-from analysis.report.views import as_view
+from analysis.report.views import as_view, facts
 from analysis.results.study import RECORDING
 from profiling.errors import UserError
 
@@ -29,7 +30,23 @@ def _applies(context: Context) -> bool:
     return any(source.tables("kernels") for source in context.study.recorded)
 
 
-def _critical_path(context: Context) -> Content:
+@dataclass(frozen=True)
+class Longest:
+    """The critical path of a run.
+
+    Attributes:
+        paths: of its steps.
+        rows: of :func:`of_run`, a part each.
+        of_several: whether it was chosen from several jobs.
+    """
+
+    paths: RunPaths
+    rows: Rows
+    of_several: bool
+
+
+def longest(context: Context) -> Longest | str:
+    """The path that the page shows; in a sentence why there is none."""
     study = context.study
     jobs = [source for source in context.traces if source.tables("kernels")]
     candidates = jobs or [choose(study)]
@@ -39,12 +56,20 @@ def _critical_path(context: Context) -> Content:
         if (rows := of_run(paths))
     ]
     if not known:
-        raise UserError(f"{candidates[0].id} has no attributed step with timed kernels")
-    paths, rows = max(known, key=lambda one: _most(one[1])["saved_ms"])
+        return f"{candidates[0].id} has no attributed step with timed kernels"
+    paths, rows = max(known, key=lambda one: largest_saving(one[1])["saved_ms"])
+    return Longest(paths, rows, len(known) > 1)
+
+
+def _critical_path(context: Context) -> Content:
+    found = context.once(longest)
+    if isinstance(found, str):
+        raise UserError(found)
+    study, paths, rows = context.study, found.paths, found.rows
     source, of = paths.source, study.a_step([paths.source.id])
-    per = "in the recording" if of == RECORDING else "per step"
+    per, of_run = _per(of), facts(source.fields, context.factors)
     points = pd.DataFrame([
-        {"label": row["part"], "facts": {}, "saved_ms": row["saved_ms"],
+        {"label": row["part"], "facts": of_run, "saved_ms": row["saved_ms"],
          "not_saved_ms": max(row["path_ms"] - row["saved_ms"], 0)}
         for row in rows
         if row["path_ms"] or row["saved_ms"]
@@ -56,7 +81,7 @@ def _critical_path(context: Context) -> Content:
         f"Milliseconds {per} of each part of the critical path, by what would be saved without it",
         runs="1 run",
     )
-    which = "the job in which most can be saved" if len(known) > 1 else "the largest profiled run"
+    which = "the job in which most can be saved" if found.of_several else "the largest profiled run"
     mean = "" if of == RECORDING else f"; mean of {len(paths.steps)} steps"
     text = (
         f"The longest chain of {of} of {source.id} ({which}{mean}) through the host's code, launches, "
@@ -64,17 +89,31 @@ def _critical_path(context: Context) -> Content:
         "python -m analysis.critical_path has the other runs, and the path by operator, kernel, layer "
         "and rank."
     )
-    view = as_view(Part("", rows, shown(rows, of=of), caption(of=of)), "critical-path-table", ())
-    most = _most(rows)
-    whose = f" ({source.id if jobs else 'largest profiled run'})" if len(study.recorded) > 1 else ""
-    saved = f"{most['part']}, {digits(most['saved_ms'], 3)} ms {per}{whose}"
-    finding = f"Largest saving if one part took no time: {saved}."
-    return Content(text, [chart], [view], paths.unknown, finding)
+    part = Part("", [{**row, **of_run} for row in rows], shown(rows, of=of), caption(of=of))
+    view = as_view(part, "critical-path-table", context.factors)
+    return Content(text, [chart], [view], paths.unknown)
 
 
-def _most(rows: Rows) -> dict[str, Any]:
+def _saved(context: Context) -> str:
+    """What can be saved in the run that is shown; nothing where filters leave it out."""
+    found = context.whole.once(longest)
+    if isinstance(found, str) or not context.has(found.paths.source):
+        return ""
+    study, source, most = context.study, found.paths.source, largest_saving(found.rows)
+    whose = f" ({source.id if source.job else 'largest profiled run'})" if len(study.recorded) > 1 else ""
+    saved = f"{most['part']}, {digits(most['saved_ms'], 3)} ms {_per(study.a_step([source.id]))}{whose}"
+    return f"Largest saving if one part took no time: {saved}."
+
+
+def _per(of: str) -> str:
+    return "in the recording" if of == RECORDING else "per step"
+
+
+def largest_saving(rows: Rows) -> dict[str, Any]:
     """The part that would save most: several at once always save more, and nobody can do without kernels."""
     return max((row for row in rows if row["part"] in PARTS), key=lambda row: row["saved_ms"])
 
 
-CRITICAL_PATH = SectionKind("critical-path", "What would shorten the step?", _critical_path, _applies)
+CRITICAL_PATH = SectionKind(
+    "critical-path", "What would shorten the step?", _critical_path, _applies, finding=_saved
+)

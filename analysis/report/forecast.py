@@ -7,7 +7,8 @@ import numpy as np
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.prediction.configurations import CONFIGURATION
-from analysis.prediction.simulate import in_words
+from analysis.prediction.simulate import DEFAULT_WHAT_IFS, in_words
+from analysis.prediction.traced_step import WIRE_BYTES
 from analysis.report.sentences import Sentence, number, ranks_in_words
 from jobs.run_fields import own_names
 
@@ -76,7 +77,26 @@ def forecast(predicted: Rows, points: Rows) -> list[Sentence]:
         f"Largest simulated gain on {ranks_in_words(best['ranks'])}{which}: {in_words(best['what_if'])}, "
         f"{digits(best['images_per_s'], 3)} images/s ({best['gain_pct']:+.0f} %)."
     )
+    if unknown := _not_simulated(best, predicted, points):
+        names = ", ".join(in_words(name) for name in unknown)
+        text += f" Other changes could not be simulated, so their gain is unknown: {names}."
     return [Sentence(text, "prediction")]
+
+
+def _not_simulated(best: dict[str, Any], predicted: Rows, points: Rows) -> list[str]:
+    """The changes whose gain is unknown on the ranks of a row: neither simulated nor measured."""
+    names = (*CONFIGURATION, *own_names(best), "ranks")
+    known = {
+        row.get("what_if")
+        for row in predicted
+        if all(str(row.get(one)) == str(best.get(one)) for one in names)
+    }
+    without = {"fp16-gradients"} if WIRE_BYTES.get(best["grad"]) == 2 else set()
+    return [
+        name
+        for name in DEFAULT_WHAT_IFS
+        if name not in known | without and not was_measured(best | {"what_if": name}, points)
+    ]
 
 
 def disagreement(row: dict[str, Any], predicted: Rows) -> str:

@@ -1,7 +1,6 @@
 """Which kernels take the time, what do more ranks change in them, what bounds them, how busy are GPUs?"""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -28,6 +27,7 @@ TOP_KERNELS = 15  # of a chart
 TABLE_KERNELS = 40  # of a run, in the table
 TOP_CHANGES = 15
 TOP_HOTSPOTS = 5
+_PRINTED_MS = 0.005  # less is printed as 0.00
 # In these the two runs whose kernels are compared may differ: two make the number of ranks.
 _ANY = ("nodes", "gpus_per_node", "attribute_from", "seed", "job")
 
@@ -39,23 +39,13 @@ def _top(context: Context) -> Content:
         runs = context.study.of_kind("run")
         nothing = f"No kernel data: {kernels.why_none(runs) if runs else 'the traces hold no kernels'}."
         return Content(nothing, finding=nothing)
-    rows, _ = kernels.rows(context.study)
-    of_run: dict[str, Rows] = {}
-    for row in rows:
-        of_run.setdefault(row.get("run") or sources[0].id, []).append(row)
+    of_run = context.once(_by_run)
     by_id = {source.id: source for source in sources}
-    # Traces are of unlike jobs; of the runs of a sweep those on the most ranks matter most.
-    shown = max(
-        of_run,
-        key=lambda run: (
-            by_id[run].kind != "trace" and (by_id[run].world_size or 0),
-            of_run[run][0]["ms_per_batch"],
-        ),
-    )
+    shown = _foremost(context)
     top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
-    every: Rows = [{**by_id[run].fields, "repetition": by_id[run].repetition} for run in of_run]
-    names = dict(zip(of_run, labels_of(every, context.factors), strict=True))
-    figure = plots.kernels(top, f"Top kernels: {names[shown]}")
+    names = _names(context, [by_id[run] for run in of_run])
+    of_run_shown = facts(by_id[shown].fields, context.factors)
+    figure = plots.of_one(plots.kernels(top, f"Top kernels: {names[shown]}"), of_run_shown)
     chart = Chart("kernels", figure, "Time per step by kernel", runs="1 run")
     of_table = [
         {**row, **facts(by_id[run].fields, context.factors), "configuration": names[run]}
@@ -70,18 +60,59 @@ def _top(context: Context) -> Content:
     if any(row.get("flops_efficiency_pct") or row.get("bandwidth_efficiency_pct") for row in of_table):
         text += " Efficiencies are relative to the datasheet's peak."
     view = as_view(part, "kernel-table", context.factors, searchable=True)
-    return Content(text, [chart], [view], finding=_longest(of_run[shown][0], by_id, shown, names))
+    return Content(text, [chart], [view])
 
 
-def _longest(
-    kernel: Mapping[str, Any], by_id: Mapping[str, Source], run: str, names: Mapping[str, str]
-) -> str:
+def _by_run(context: Context) -> dict[str, Rows]:
+    """The kernels of each run, the longest first."""
+    rows, _ = kernels.rows(context.study)
+    of_run: dict[str, Rows] = {}
+    for row in rows:
+        of_run.setdefault(row["run"], []).append(row)
+    return of_run
+
+
+def _measured(context: Context) -> list[Source]:
+    """The runs whose kernels are known."""
+    return [source for source in context.whole.once(_with_kernels) if context.has(source)]
+
+
+def _with_kernels(context: Context) -> list[Source]:
+    sources = kernels.with_kernels(context.study)
+    of_run = context.once(_by_run) if sources else {}
+    return [source for source in sources if source.id in of_run]
+
+
+def _foremost(context: Context) -> str:
+    """The run whose longest kernel matters most, by its id."""
+    of_run = context.whole.once(_by_run)
+
+    def order(source: Source) -> tuple[int, float]:
+        # Traces are of unlike jobs; of the runs of a sweep those on the most ranks matter most.
+        ranks = 0 if source.kind == "trace" else source.world_size or 0
+        return ranks, of_run[source.id][0]["ms_per_batch"]
+
+    return max(_measured(context), key=order).id
+
+
+def _names(context: Context, sources: Sequence[Source]) -> dict[str, str]:
+    """What runs are called, by their ids."""
+    every = [{**source.fields, "repetition": source.repetition} for source in sources]
+    return dict(zip([source.id for source in sources], labels_of(every, context.factors), strict=True))
+
+
+def _longest(context: Context) -> str:
     """The longest kernel: of all jobs of traces, or of the runs on the most ranks; and whose it is."""
-    source = by_id[run]
-    sizes = {by_id[one].world_size for one in names}
+    sources = _measured(context)
+    if not sources:
+        return ""
+    run = _foremost(context)
+    (source,) = [one for one in sources if one.id == run]
+    kernel = context.whole.once(_by_run)[run][0]
+    sizes = {one.world_size for one in sources}
     where = " on the most ranks" if source.kind != "trace" and len(sizes) > 1 else ""
     per = "in the recording" if source.without_steps else "per step"
-    whose = f" ({names[run]})" if len(names) > 1 else ""
+    whose = f" ({_names(context, sources)[run]})" if len(sources) > 1 else ""
     return f"Longest{where}: {kernel['kernel']}, {digits(kernel['ms_per_batch'], 3)} ms {per}{whose}."
 
 
@@ -131,8 +162,21 @@ def _change(context: Context) -> Content:
     title = ("Kernels on more ranks", f"a: {names[0]}; b: {names[1]}")
     parts = kernel_difference.parts(rows[:TOP_CHANGES], totals, title, kernels.naming(kernels.DEFAULT_BY))
     views = [as_view(part, f"kernel-change-{number}", ()) for number, part in enumerate(parts)]
-    text = _change_text(totals, pair)
-    return Content(text, tables=views, finding=first_sentence(text))
+    return Content(_change_text(totals, pair), tables=views)
+
+
+def _changed(context: Context) -> str:
+    """The difference of the two runs that are shown; nothing where filters leave one of them out."""
+    pair = context.whole.once(_pair)
+    assert pair is not None  # else the section does not apply
+    return context.whole.once(_difference) if all(context.has(source) for source in pair) else ""
+
+
+def _difference(context: Context) -> str:
+    pair = context.once(_pair)
+    assert pair is not None
+    a, b = context.once(_sides)
+    return first_sentence(_change_text(kernel_difference.summary(kernel_difference.rows(a, b), a, b), pair))
 
 
 def smallest_and_largest(sources: Sequence[Source]) -> tuple[Source, Source] | None:
@@ -163,7 +207,8 @@ def _other_gradients(pair: tuple[Source, Source]) -> bool:
 
 def _change_text(totals: Sequence[dict], pair: tuple[Source, Source]) -> str:
     of = {row["change"]: row["difference_ms"] for row in totals}
-    kinds = ", ".join(f"{kind} {of[kind]:+.2f} ms" for kind in kernel_difference.KINDS[:-1] if kind in of)
+    changes = {row["change"]: row["difference_ms"] for row in totals if kernel_difference.is_kind(row)}
+    kinds = ", ".join(f"{kind} {ms:+.2f} ms" for kind, ms in changes.items() if abs(ms) >= _PRINTED_MS)
     of_grad = ""
     if _other_gradients(pair):
         of_grad = (
@@ -197,7 +242,7 @@ def _hotspots(context: Context) -> Content:
 
 def _utilization(context: Context) -> Content:
     """How busy each GPU was, and what more of them gained: a row a rank and GPU."""
-    rows = utilization.rows(context.study)
+    rows = context.once(_used)
     text = (
         "In recorded steps: the share of time in which a kernel runs and, estimated from launch sizes, "
         "the share of multiprocessors with a block and the achieved occupancy (definitions of PyTorch's "
@@ -207,11 +252,19 @@ def _utilization(context: Context) -> Content:
     some, others = notable_gpus(rows, "analysis.utilization --format csv")
     part = utilization.part(some, rows, "", [others] if others else [])
     view = as_view(part, "utilization-table", context.factors)
+    return Content(text, tables=[view], notes=utilization.notes_of(rows))
+
+
+def _used(context: Context) -> Rows:
+    return utilization.rows(context.study)
+
+
+def _busy(context: Context) -> str:
+    rows = context.rows_of(_used)
     busy = [row["gpu_utilization_pct"] for row in rows if row.get("gpu_utilization_pct") is not None]
-    finding = ""
-    if busy:
-        finding = f"A kernel runs in {span(f'{min(busy):.0f}', f'{max(busy):.0f}')} % of the time."
-    return Content(text, tables=[view], notes=utilization.notes_of(rows), finding=finding)
+    if not busy:
+        return ""
+    return f"A kernel runs in {span(f'{min(busy):.0f}', f'{max(busy):.0f}')} % of the time."
 
 
 def _counters_read(context: Context) -> bool:
@@ -223,15 +276,25 @@ def _profiled(context: Context) -> bool:
 
 
 TOP = SectionKind(
-    "kernels", "Which kernels take the time?", _top, lambda context: bool(context.study.sources)
+    "kernels",
+    "Which kernels take the time?",
+    _top,
+    lambda context: bool(context.study.sources),
+    finding=_longest,
 )
 CHANGE = SectionKind(
     "kernel-change",
     "What changes in the kernels on more ranks?",
     _change,
     lambda context: bool(context.once(_sides)),
+    finding=_changed,
 )
 HOTSPOTS = SectionKind("hotspots", "Why are the hottest kernels slow?", _hotspots, _counters_read)
 UTILIZATION = SectionKind(
-    "utilization", "How busy is each GPU?", _utilization, _profiled, on_cpus="How busy is each rank?"
+    "utilization",
+    "How busy is each GPU?",
+    _utilization,
+    _profiled,
+    on_cpus="How busy is each rank?",
+    finding=_busy,
 )

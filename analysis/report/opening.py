@@ -5,8 +5,9 @@ import math
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling.certainty import without_unusable_intervals
 from analysis.measures.scaling.loss import without_meaningless_parts
+from analysis.measures.scaling.points import UNPROFILED
 from analysis.prediction.simulate import in_words
-from analysis.report import prediction, small, traces
+from analysis.report import prediction, small, traced_advice, traces
 from analysis.report.base import Context
 from analysis.report.forecast import to_try
 from analysis.report.sentences import LOST, SCALES, TRY, number
@@ -17,8 +18,10 @@ _LEAST = 0.05  # of a bar: percent, percentage points
 
 def drawings(context: Context) -> dict[str, small.Drawing]:
     """Question of the opening -> its drawing, where there is something to draw."""
-    lost = _lost(context) if context.own or not context.traces else traces.step_drawing(context)
-    drawn = {SCALES: _scaling(context), LOST: lost, TRY: _gains(context)}
+    of_traces = bool(context.traces) and not context.own
+    lost = traces.step_drawing(context) if of_traces else _lost(context)
+    tried = traced_advice.savings(context) if of_traces else _gains(context)
+    drawn = {SCALES: _scaling(context), LOST: lost, TRY: tried}
     return {question: drawing for question, drawing in drawn.items() if drawing}
 
 
@@ -30,13 +33,16 @@ def _scaling(context: Context) -> small.Drawing | None:
     ]  # fmt: skip
     curves: dict[str, dict[float, float]] = {}
     ends: dict[str, dict[float, tuple[float, float]]] = {}
-    for row in map(without_unusable_intervals, rows):
+    # Of one name and size, what unprofiled runs say is drawn: the last.
+    ordered = sorted(rows, key=lambda row: row.get("timed_by") == UNPROFILED)
+    for row in map(without_unusable_intervals, ordered):
         if row.get("world_size") and not math.isnan(number(row, "scaling_efficiency_pct")):
             curve = curves.setdefault(called(row, fields), {})
             if base := row.get("base_world_size"):
                 curve.setdefault(base, 100.0)
             curve[row["world_size"]] = row["scaling_efficiency_pct"]
             low, high = row.get("scaling_efficiency_pct_low"), row.get("scaling_efficiency_pct_high")
+            ends.setdefault(called(row, fields), {}).pop(row["world_size"], None)
             if low is not None and high is not None and -math.inf < low < high < math.inf:
                 ends.setdefault(called(row, fields), {})[row["world_size"]] = low, high
     lines = {name: sorted(curve.items()) for name, curve in curves.items() if len(curve) > 1}
@@ -47,7 +53,7 @@ def _scaling(context: Context) -> small.Drawing | None:
     names = dict.fromkeys((widest[-1][1], widest[0][1]))
     label = "Scaling efficiency by number of ranks"
     label += ", of the best and the worst configuration" if len(names) > 1 else ""
-    label += ", with 95 % confidence intervals" if any(name in ends for name in names) else ""
+    label += ", with 95 % confidence intervals" if any(ends.get(name) for name in names) else ""
     return small.lines([(name, lines[name]) for name in names], "%", label, ends)
 
 
@@ -73,9 +79,9 @@ def _lost(context: Context) -> small.Drawing | None:
 
 def _gains(context: Context) -> small.Drawing | None:
     """What the changes would give that were simulated together with the one that gives most."""
-    rows = context.once(prediction.predicted) if context.own else ""
-    best = None if isinstance(rows, str) else to_try(rows, context.own)
-    if isinstance(rows, str) or best is None:
+    rows = prediction.known(context) if context.own else []
+    best = to_try(rows, context.own)
+    if best is None:
         return None
     alike = [
         row

@@ -40,31 +40,32 @@ _WIDEST = 10.0
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
-def predicted(context: Context) -> Rows | str:
-    """The rows of analysis.predict with its what-ifs; or why there are none."""
-    study = context.study
-    if shared := shared_cores(study):
-        return shared
+def predicted(context: Context) -> Rows:
+    """The rows of analysis.predict with its what-ifs.
+
+    Raises:
+        UserError: there are none, and why.
+    """
+    if shared := shared_cores(context.study):
+        raise UserError(shared)
+    return predictions.of_study(context.study, what_ifs=DEFAULT_WHAT_IFS)
+
+
+def known(context: Context) -> Rows:
+    """The same of the configurations that filters leave; none where there are none."""
     try:
-        return predictions.of_study(study, what_ifs=DEFAULT_WHAT_IFS)
-    except UserError as error:
-        return str(error)
+        return context.rows_of(predicted)
+    except UserError:
+        return []
 
 
 def _prediction(context: Context) -> Content:
     """Measured and predicted throughput, and what changes would give."""
-    rows, own, factors = context.once(predicted), context.own, context.factors
-    if isinstance(rows, str):
-        raise UserError(rows)
+    rows, factors = context.once(predicted), context.factors
     simulated = [row for row in rows if row["method"] == SIMULATION]
     which = " ".join(believed.sentences(rows))
     sentences = [which, _CURVE, _SIMULATION if simulated else _NOT_SIMULATED, _BOTH]
-    # The chart backs the summary's sentence, where there is one.
-    best = to_try(rows, own)
-    shown = best or _widest(simulated or rows)
-    name = called(shown, [factor for factor in factors if factor in (*CONFIGURATION, *own_names(shown))])
-    measured = [row for row in own if same_configuration(row, shown)]
-    measured.sort(key=lambda row: row["nodes"])
+    shown, measured, name = _foremost(rows, context)
     figure = plots.predictions(_points(rows, measured, shown, factors), f"Measured and predicted: {name}")
     label = f"Measured and predicted images/s, by number of ranks: {name}"
     part = Part("", rows, predictions.shown(rows), predictions.caption(rows, in_words=False))
@@ -72,8 +73,25 @@ def _prediction(context: Context) -> Content:
         " ".join(sentence for sentence in sentences if sentence),
         [Chart("prediction", figure, label, _said_of(figure, measured), runs=runs_in_words(measured))],
         [as_view(part, "prediction-table", factors)],
-        finding="" if best else headline(shown, measured, name),
     )
+
+
+def _foremost(rows: Rows, context: Context) -> tuple[dict[str, Any], Rows, str]:
+    """The prediction that matters most, the points of its configuration, and what that is called."""
+    simulated = [row for row in rows if row["method"] == SIMULATION]
+    # The chart backs the summary's sentence, where there is one.
+    shown = to_try(rows, context.own) or _widest(simulated or rows)
+    names = [factor for factor in context.factors if factor in (*CONFIGURATION, *own_names(shown))]
+    measured = [row for row in context.own if same_configuration(row, shown)]
+    return shown, sorted(measured, key=lambda row: row["nodes"]), called(shown, names)
+
+
+def _headline(context: Context) -> str:
+    """The prediction in a sentence, where the opening has none."""
+    rows = context.rows_of(predicted)
+    if not rows or to_try(rows, context.own):
+        return ""
+    return headline(*_foremost(rows, context))
 
 
 def _said_of(figure: plots.Figure, measured: Rows) -> str:
@@ -106,7 +124,11 @@ def headline(shown: Mapping[str, Any], measured: Rows, name: str) -> str:
 
 
 PREDICTION = SectionKind(
-    "prediction", "What throughput would more ranks reach?", _prediction, lambda context: bool(context.own)
+    "prediction",
+    "What throughput would more ranks reach?",
+    _prediction,
+    lambda context: bool(context.own),
+    finding=_headline,
 )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.display.metrics import Rows
 from analysis.display.terminal import Part, not_done, not_in_sweep
 from analysis.measures.scaling import expense
 from analysis.report.base import Content, Context, SectionKind
@@ -13,14 +14,18 @@ from analysis.results.study import Study
 from jobs.store import Facts, Manifest
 
 RANKS = 256  # rows of the table by rank
+_COSTS = (
+    "Memory, energy and startup are of unprofiled runs where there are any; node-hours are of all: wall "
+    "time multiplied by nodes. Of runs that failed repeatedly in the same way, only the last counts."
+)
 
 
 def _cost(context: Context) -> Content:
     """Memory, energy, start-up and node-hours."""
     study = context.study
-    rows = expense.rows(study)
+    rows = context.once(_expense)
     by_rank = expense.rows(study, by_rank=True)
-    text, *notes = expense.caption(rows, expense.spent(study)).split("\n")
+    _, *notes = expense.caption(rows, expense.spent(study)).split("\n")
     views = [as_view(Part("", rows, expense.shown(rows)), "cost-table", context.factors)]
     if len(by_rank) > len(rows):
         part = Part("By rank", by_rank[:RANKS], expense.shown(by_rank))
@@ -32,7 +37,20 @@ def _cost(context: Context) -> Content:
     if not any(row.get("device_memory_gb") for row in rows):
         cpu = all(device == "cpu" for device in study.runs["device_name"])
         notes.append(f"GPU memory was not recorded{': the ranks ran on CPUs' if cpu else ''}.")
-    return Content(text, tables=views, notes=notes, finding=first_sentence(text))
+    return Content(_COSTS, tables=views, notes=notes)
+
+
+def _expense(context: Context) -> Rows:
+    return expense.rows(context.study)
+
+
+def _spent(context: Context) -> Rows:
+    return [{**run.fields, "run": run} for run in expense.spent(context.study)]
+
+
+def _node_hours(context: Context) -> str:
+    text = expense.caption([], [row["run"] for row in context.rows_of(_spent)])
+    return first_sentence(text)
 
 
 def _left_out(context: Context) -> Content:
@@ -50,7 +68,13 @@ def _left_out(context: Context) -> Content:
 
 
 # Reference files say nothing of what their runs cost.
-COST = SectionKind("cost", "What did it cost?", _cost, lambda context: bool(context.study.of_kind("run")))
+COST = SectionKind(
+    "cost",
+    "What did it cost?",
+    _cost,
+    lambda context: bool(context.study.of_kind("run")),
+    finding=_node_hours,
+)
 LEFT_OUT = SectionKind("left-out", "Failed runs and notes", _left_out)
 
 

@@ -9,7 +9,7 @@ from analysis.published.explain import explain
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.encoded import line_chart, with_lines
 from analysis.report.render import TableView
-from analysis.report.views import as_view, called, facts, varied
+from analysis.report.views import as_view, called, varied
 from profiling.wording import how_many
 
 _NOT_SHOWN = re.compile("not shown|nothing can be shown")  # in a line of analysis.published.explain
@@ -25,10 +25,10 @@ def _scaling(context: Context) -> Content:
     )
     # Each has its own base point for a number of GPUs a node.
     fields = [name for name in varied(published) if name not in ("nodes", "world_size")]
-    points = [{**row, "label": called(row, fields), "facts": facts(row, fields)} for row in published]
+    points = context.with_facts([{**row, "label": called(row, fields)} for row in published], fields)
     label = "Published scaling efficiency, by number of ranks"
     chart = line_chart(context, "published", with_lines(points, "world_size"), EFFICIENCY, label)
-    return Content(text, [chart], _views(published, "published"))
+    return Content(text, [chart], _views(context, published, "published"))
 
 
 def _published(context: Context) -> Rows:
@@ -38,17 +38,20 @@ def _published(context: Context) -> Rows:
 def _tables(context: Context) -> Content:
     """Counts and coverage of PyProf tables."""
     text = "PyProf kernel tables. Steps are counted in each table, not assumed."
-    counted = _counted(context)
-    return Content(text, tables=_views(counted, "counted"), finding=f"Kernel tables: {len(counted)}.")
+    return Content(text, tables=_views(context, _counted(context), "counted"))
+
+
+def _how_many(context: Context) -> str:
+    return f"Kernel tables: {len(_counted(context))}."
 
 
 def _counted(context: Context) -> Rows:
     return [row for row in context.others if row["tables"] is not None]
 
 
-def _views(rows: Rows, id: str) -> list[TableView]:
-    factors = varied(rows)
-    return [as_view(part, f"{id}-{number}", factors) for number, part in enumerate(scaled_parts.parts(rows))]
+def _views(context: Context, rows: Rows, id: str) -> list[TableView]:
+    parts = scaled_parts.parts(rows)
+    return [as_view(part, f"{id}-{number}", context.factors) for number, part in enumerate(parts)]
 
 
 def _corrections(context: Context) -> Content:
@@ -77,7 +80,13 @@ def _moved(context: Context) -> list[str]:
 SCALING = SectionKind(
     "published-scaling", "Scaling, as published", _scaling, lambda context: bool(_published(context))
 )
-TABLES = SectionKind("kernel-tables", "The kernel tables", _tables, lambda context: bool(_counted(context)))
+TABLES = SectionKind(
+    "kernel-tables",
+    "The kernel tables",
+    _tables,
+    lambda context: bool(_counted(context)),
+    finding=_how_many,
+)
 CORRECTIONS = SectionKind(
     "corrections", "Effect of each correction", _corrections, lambda context: bool(context.once(_moved))
 )

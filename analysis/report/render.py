@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from analysis.display.colours import ON_DARK
-from analysis.report.sentences import QUESTIONS, Sentence, first_sentence
+from analysis.report.choices import Filter
+from analysis.report.filtered import Filtered
+from analysis.report.pieces import Answer, Pieces, answers
+from analysis.report.sentences import Sentence, first_sentence
 from analysis.report.small import Drawing
-from jobs.run_fields import FACTOR
 
 _PAGE = Path(__file__).parent / "page"
 # In the order in which the page runs them.
-_SCRIPTS = ("filters", "tables", "charts", "drawing", "sections", "start")
+_SCRIPTS = ("filters", "said", "tables", "charts", "drawing", "sections", "start")
 _WRAPPED = re.compile(
     r"(?P<licence>/\*.*?\*/)\s*\(\s*function\(root, factory\) \{.{1,300}?\} "
     r"\(typeof self !== \"undefined\" \? self : this, \(\) => \{(?P<library>.*)return Plotly;\s*\}\)\);\s*",
@@ -108,6 +110,7 @@ class Section:
 
     Attributes:
         finding: the answer in a sentence, which stands while the section is folded.
+        follows: the finding is another one when filters are set.
         beside: sections of two results side by side, each below the name of its results; ids of their charts
             and tables begin with their side (:data:`SIDES`).
     """
@@ -119,30 +122,18 @@ class Section:
     tables: Sequence[TableView] = ()
     notes: Sequence[str] = ()
     finding: str = ""
+    follows: bool = False
     beside: Sequence[tuple[str, "Section"]] = ()
+
+    @property
+    def repeats_finding(self) -> bool:
+        """Whether its text has the finding's figures, which no filter changes there."""
+        return bool(self.finding) and first_sentence(self.text) in self.finding
 
     @property
     def every_chart(self) -> list[Chart]:
         """Its charts, and those of the sections that it holds."""
         return [*self.charts, *(chart for _, section in self.beside for chart in section.charts)]
-
-
-@dataclass(frozen=True)
-class Filter:
-    """A factor by which the reader narrows charts and tables.
-
-    Attributes:
-        called: what it is called, if not as in the sweep file.
-    """
-
-    name: str
-    choices: Sequence[str]
-    called: str = ""
-
-    @property
-    def label(self) -> str:
-        """What the page calls it."""
-        return self.called or self.name.removeprefix(FACTOR)
 
 
 @dataclass(frozen=True)
@@ -157,27 +148,12 @@ class Page:
     provenance: Sequence[tuple[str, str]]
     filters: Sequence[Filter] = field(default=())
     drawings: Mapping[str, Drawing] = field(default_factory=dict)
+    filtered: Filtered | None = None
 
     @property
     def opening(self) -> list["Answer"]:
-        """The first screen: the summary's sentences by the question that they answer."""
-        by_question: dict[str, list[Sentence]] = {question: [] for question in (*QUESTIONS, "")}
-        for sentence in self.summary:
-            by_question[sentence.question].append(sentence)
-        return [
-            Answer(question, sentences, self.drawings.get(question))
-            for question, sentences in by_question.items()
-            if sentences
-        ]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A question of the first screen, its sentences, and a small drawing."""
-
-    question: str
-    sentences: Sequence[Sentence]
-    drawing: Drawing | None
+        """The first screen."""
+        return answers(self.summary, self.drawings)
 
 
 def render(page: Page) -> str:
@@ -190,9 +166,11 @@ def render(page: Page) -> str:
     facts = Facts()
     charts = [chart for section in page.sections for chart in section.every_chart]
     figures = [script_json(facts.in_figure(chart.figure)) for chart in charts]
+    pieces = Pieces(environment)
     return environment.get_template("report.html.j2").render(
-        **{name: getattr(page, name) for name in page.__dataclass_fields__},
-        opening=page.opening,
+        **{name: getattr(page, name) for name in page.__dataclass_fields__ if name != "filtered"},
+        opening=[pieces.of_answer(answer, of_all=True) for answer in page.opening],
+        said=_packed(script_json(pieces.of_choices(page.filtered))) if page.filtered else "",
         methods_finding=first_sentence(page.methods),
         css=(_PAGE / "style.css").read_text(encoding="utf-8"),
         scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS],

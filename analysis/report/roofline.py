@@ -18,7 +18,7 @@ from analysis.measures.kernels.roofline import Roof, roofs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.sentences import first_sentence
-from analysis.report.views import as_view, called
+from analysis.report.views import as_view, called, facts
 from analysis.results.study import Source
 from profiling.errors import UserError
 from profiling.wording import how_many
@@ -35,6 +35,31 @@ def _sources(context: Context) -> list[Source]:
 
 def _roofline(context: Context) -> Content:
     """The roofline of the run of which most ranks were recorded."""
+    study, (source, rows, placed, named_roofs) = context.study, context.once(_foremost)
+    name, of_run = called(source.fields, context.factors), facts(source.fields, context.factors)
+    drawn = figure(_points(placed[:TOP], named_roofs[0][1]), named_roofs, plots.escaped(f"Roofline: {name}"))
+    chart = Chart(
+        "roofline",
+        plots.of_one(drawn, of_run),
+        "FLOP rate of kernels against arithmetic intensity, with the device's roofs",
+        runs="1 run",
+    )
+    by_class = [
+        {**row, **of_run}
+        for row in kernels_of(study, source, by=("class",))
+        if row["intensity_flop_per_byte"] is not None
+    ]
+    view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
+    notes = measured_peaks.exceeded(study, rows)
+    return Content(_text(rows, placed, named_roofs), [chart], [view], notes=notes)
+
+
+def _foremost(context: Context) -> tuple[Source, Rows, Rows, list[tuple[str, Roof]]]:
+    """The run that is shown, its kernels, those that have a place in the chart, and the roofs.
+
+    Raises:
+        UserError: none is known.
+    """
     study, sources = context.study, context.once(_sources)
     source = max(sources, key=lambda each: (len(each.tables("kernels")), -sources.index(each)))
     rows = kernels_of(study, source)
@@ -46,21 +71,17 @@ def _roofline(context: Context) -> Content:
     ]
     if why := _why_not(rows, placed, named_roofs):
         raise UserError(why)
-    name = called(source.fields, context.factors)
-    chart = Chart(
-        "roofline",
-        figure(_points(placed[:TOP], named_roofs[0][1]), named_roofs, plots.escaped(f"Roofline: {name}")),
-        "FLOP rate of kernels against arithmetic intensity, with the device's roofs",
-        runs="1 run",
-    )
-    by_class = [
-        row for row in kernels_of(study, source, by=("class",)) if row["intensity_flop_per_byte"] is not None
-    ]
-    view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
-    text = _text(rows, placed, named_roofs)
-    notes = measured_peaks.exceeded(study, rows)
-    whose = f"{name}: " if len(sources) > 1 and context.factors else ""
-    return Content(text, [chart], [view], notes=notes, finding=f"{whose}{first_sentence(text)}")
+    return source, rows, placed, named_roofs
+
+
+def _bounds(context: Context) -> str:
+    """What bounds the kernels of the run that is shown; nothing where filters leave it out."""
+    source, rows, placed, named_roofs = context.whole.once(_foremost)
+    if not context.has(source):
+        return ""
+    others = [one for one in context.whole.once(_sources) if one != source and context.has(one)]
+    whose = f"{called(source.fields, context.factors)}: " if others and context.factors else ""
+    return f"{whose}{first_sentence(_text(rows, placed, named_roofs))}"
 
 
 def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:
@@ -192,5 +213,9 @@ def _axis(title: str, low: float, high: float) -> dict[str, Any]:
 
 
 ROOFLINE = SectionKind(
-    "roofline", "What bounds the kernels?", _roofline, lambda context: bool(context.once(_sources))
+    "roofline",
+    "What bounds the kernels?",
+    _roofline,
+    lambda context: bool(context.once(_sources)),
+    finding=_bounds,
 )

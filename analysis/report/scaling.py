@@ -46,9 +46,17 @@ def _scaling(context: Context) -> Content:
     )
     if not has_scaled(own):
         charts = charts[:1] if fastest(own) else []
-        why = unscaled(own)
-        text = f"{why[0].upper()}{why[1:]}{': only throughput can be shown' if charts else ''}."
+        text = _why_not(context)
     return Content(text, charts)
+
+
+def _why_not(context: Context) -> str:
+    """Why nothing is said of scaling; what is, the opening says."""
+    own = context.own
+    if not own or has_scaled(own):
+        return ""
+    why = unscaled(own)
+    return f"{why[0].upper()}{why[1:]}{': only throughput can be shown' if fastest(own) else ''}."
 
 
 def points_against_ranks(own: Rows, series: Sequence[str]) -> Rows:
@@ -84,10 +92,11 @@ def _table(context: Context) -> Content:
         "analytic FLOPs divided by step duration and peak. Profiled / unprofiled: slowdown of a step "
         "while the profiler records it."
     )
-    return Content(text, tables=views, finding=_fastest(context.own))
+    return Content(text, tables=views)
 
 
-def _fastest(own: Rows) -> str:
+def _fastest(context: Context) -> str:
+    own = context.own
     count, best = how_many(len(own), "configuration"), fastest(own)
     if best is None:
         return f"{count}."
@@ -113,13 +122,27 @@ def _loss(context: Context) -> Content:
     )
     views = [as_view(part, "loss-table", context.factors)]
     if not attributable:
-        notes = dict.fromkeys(row["loss_note"] for row in part.rows if row["loss_note"])
-        text = f"The parts of the loss are not available: {next(iter(notes), 'no profiled runs')}."
-        return Content(text, tables=views, finding=text)
-    # Otherwise the opening says what is lost.
-    lost = max(row["loss_pct"] for row in attributable)
-    finding = "No scaling efficiency is lost." if lost <= 0 else ""
-    return Content(text, [_loss_chart(context, attributable)], views, finding=finding)
+        return Content(_parts_unknown(part.rows), tables=views)
+    return Content(text, [_loss_chart(context, attributable)], views)
+
+
+def _parts_unknown(rows: Rows) -> str:
+    notes = dict.fromkeys(row["loss_note"] for row in rows if row["loss_note"])
+    return f"The parts of the loss are not available: {next(iter(notes), 'no profiled runs')}."
+
+
+def _if_not_lost(context: Context) -> str:
+    """That nothing is lost, or that nobody knows what; else the opening says it."""
+    rows = context.rows_of(_rows_lost) if has_scaled(context.own) else []
+    known = [row["loss_pct"] for row in rows if row["loss_unattributed_pct"] is not None]
+    if rows and not known:
+        return _parts_unknown(rows)
+    return "No scaling efficiency is lost." if known and max(known) <= 0 else ""
+
+
+def _rows_lost(context: Context) -> Rows:
+    part = context.once(_lost)
+    return list(part.rows) if part else []
 
 
 def _loss_chart(context: Context, rows: Rows) -> Chart:
@@ -155,8 +178,11 @@ def _stages(context: Context) -> Content:
         (CONFIGURATION, *figures.METRICS), "configuration", *(f"{name}_ms" for name in plots.STAGE_COLOURS)
     )
     view = as_view(Part("", rows, shown), "stages-table", factors)
-    stages = {name: f"{name}_ms" for name in plots.STAGE_COLOURS}
-    return Content(text, [chart], [view], finding=_longest(own, stages, "stage"))
+    return Content(text, [chart], [view])
+
+
+def _longest_stage(context: Context) -> str:
+    return _longest(context.own, {name: f"{name}_ms" for name in plots.STAGE_COLOURS}, "stage")
 
 
 def anatomy_of_points(study: Study) -> Rows:
@@ -172,10 +198,9 @@ def anatomy_of_points(study: Study) -> Rows:
 
 def _anatomy(context: Context) -> Content:
     """Where it goes, by what runs: parts that add up."""
-    rows = anatomy_of_points(context.study)
-    bars = named(_bars(rows), context.factors)
-    of = context.study.a_step(row.get("job") or "" for row in rows)
-    per = "in the recording" if of == RECORDING else "per step"
+    rows = context.once(_anatomies)
+    bars = named(context.once(_parts_of_steps), context.factors)
+    of, per = _step_of(context, rows)
     label = f"Milliseconds {per} of computation, communication, data loading and idle time"
     chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, f"Anatomy of {of}", label, of=f"ms {per}")
     text = (
@@ -188,9 +213,28 @@ def _anatomy(context: Context) -> Content:
     whole, within = anatomy.parts(rows, of=of)
     ids = {"anatomy-table": whole, "anatomy-within": within}
     views = [as_view(part, id, context.factors) for id, part in ids.items()]
-    named_parts = {name.replace("_", " "): f"{name}_ms" for name in plots.PART_COLOURS}
     charts = [one for one in (chart, chart_by_rank(context)) if one]
-    return Content(text, charts, views, finding=_longest(_bars(rows), named_parts, "part", per))
+    return Content(text, charts, views)
+
+
+def _longest_part(context: Context) -> str:
+    rows = context.rows_of(_parts_of_steps)
+    names = {name.replace("_", " "): f"{name}_ms" for name in plots.PART_COLOURS}
+    return _longest(rows, names, "part", _step_of(context, rows)[1])
+
+
+def _anatomies(context: Context) -> Rows:
+    return anatomy_of_points(context.study)
+
+
+def _parts_of_steps(context: Context) -> Rows:
+    return _bars(context.once(_anatomies))
+
+
+def _step_of(context: Context, rows: Rows) -> tuple[str, str]:
+    """(what the anatomy is of, what its durations are per)."""
+    of = context.study.a_step(row.get("job") or "" for row in rows)
+    return of, "in the recording" if of == RECORDING else "per step"
 
 
 def _longest(rows: Rows, names: Mapping[str, str], what: str, per: str = "per step") -> str:
@@ -231,15 +275,20 @@ def _ran(context: Context) -> bool:
     return bool(context.own)
 
 
-SCALING = SectionKind("scaling", "How does it scale?", _scaling, _ran)
-TABLE = SectionKind("table", "Results", _table, _ran)
+SCALING = SectionKind("scaling", "How does it scale?", _scaling, _ran, finding=_why_not)
+TABLE = SectionKind("table", "Results", _table, _ran, finding=_fastest)
 LOSS = SectionKind(
-    "loss", "Where is scaling efficiency lost?", _loss, lambda context: context.once(_lost) is not None
+    "loss",
+    "Where is scaling efficiency lost?",
+    _loss,
+    lambda context: context.once(_lost) is not None,
+    finding=_if_not_lost,
 )
-STAGES = SectionKind("stages", "How long are the stages of a step?", _stages, _ran)
+STAGES = SectionKind("stages", "How long are the stages of a step?", _stages, _ran, finding=_longest_stage)
 ANATOMY = SectionKind(
     "anatomy",
     "Where does the time of a step go?",
     _anatomy,
     lambda context: _ran(context) or bool(context.traces),
+    finding=_longest_part,
 )

@@ -30,12 +30,14 @@ class Sentence:
     Attributes:
         cause: what it names as a cause, in a word or two, for programs; empty: it names none.
         answers: the opening's question; by default that which its section answers.
+        of_all: it is said of all configurations, whatever filters are set.
     """
 
     text: str
     figure: str = ""
     cause: str = ""
     answers: str = ""
+    of_all: bool = False
 
     @property
     def question(self) -> str:

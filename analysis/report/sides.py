@@ -49,9 +49,9 @@ def of_test(tested: Mapping[str, Any], tests: int) -> dict[str, Any]:
     """What tables and charts show of a row of analysis.compare; ``judged`` is its verdict in one word.
 
     Args:
-        tests: how many rows its family has, for which its p value is corrected.
+        tests: how many rows its kind has, for which its p value is corrected.
     """
-    names = ("family", "figure", "a", "b", "effect_pct", "effect_pct_low", "effect_pct_high")
+    names = ("kind", "quantity", "a", "b", "effect_pct", "effect_pct_low", "effect_pct_high")
     said = verdict_of(tested, tests)
     return {name: tested[name] for name in names} | {
         "judged": tested["verdict"], "verdict": SHOWN.get(said, said)
@@ -63,9 +63,9 @@ def most_changed(rows: Rows, change: str) -> dict[str, Any]:
     return max(rows, key=lambda row: (row["nodes"] * row["gpus_per_node"], abs(row[change])))
 
 
-def rows_of_family(family: str, sides: Sides) -> Rows:
-    """The rows of a family, each with its configuration's name and facts."""
-    found = sides.compared.by_configuration(family)
+def rows_of_kind(kind: str, sides: Sides) -> Rows:
+    """The rows of a kind, each with its configuration's name and facts."""
+    found = sides.compared.by_configuration(kind)
     sources = by_key([source.fields for source in sides.b.study.sources], sides.compared.across)
     rows = []
     for key, row in found:

@@ -6,6 +6,7 @@ map, stragglers have one of their own, and the table shows the late ranks and th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from analysis.measures.lateness.verdicts import STRAGGLER
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts
-from analysis.results.study import Source
+from analysis.results.study import Source, Study
 from profiling.errors import UserError
 
 # Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.
@@ -45,21 +46,23 @@ def late_runs(context: Context) -> list[Judged] | None:
     """The runs of most ranks whose batches tell who was late; None where no run has several ranks."""
     if not context.own and not context.traces:
         return None
-    study = context.study
-    try:
-        runs = stragglers.runs_of(study)
-    except UserError:
+    runs = [source for source in context.sources if source.kind in ("run", "trace") and source.ranks > 1]
+    if not runs:
         return None
     most = max(source.world_size or 1 for source in runs)
-
-    def judge(source: Source) -> Judged | None:
-        lateness = stragglers.lateness_of(study, source)
-        if lateness is None:
-            return None
-        return Judged(source, lateness, stragglers.rows_by_rank(study, source, lateness))
-
     largest = [source for source in runs if source.world_size == most]
-    return [run for _, run in study.each(largest, judge)]
+    return [run for _, run in context.study.each(largest, partial(_judged, context.study))]
+
+
+def _judged(study: Study, source: Source) -> Judged | None:
+    """A run's lateness, which filters may ask for again; None: its batches do not tell."""
+    kept: dict[str, Judged | None] = study.kept("late ranks")
+    if source.id not in kept:
+        lateness = stragglers.lateness_of(study, source)
+        kept[source.id] = (
+            Judged(source, lateness, stragglers.rows_by_rank(study, source, lateness)) if lateness else None
+        )
+    return kept[source.id]
 
 
 def _stragglers(context: Context) -> Content:
@@ -84,8 +87,7 @@ def _stragglers(context: Context) -> Content:
         f"{100 * LATE_SHARE:g} % of a step on average, and more often than chance explains."
     )
     view = as_view(part, "straggler-table", context.factors)
-    said = said_of(judged)
-    return Content(text, [chart], [view], said, finding=said[0])
+    return Content(text, [chart], [view], said_of(judged))
 
 
 def _shown(judged: Sequence[Judged]) -> Judged:
@@ -97,8 +99,17 @@ def _shown(judged: Sequence[Judged]) -> Judged:
     return min(judged, key=lambda run: run.lateness.told_by != BY_COLLECTIVES)
 
 
+def _first_said(context: Context) -> str:
+    judged = context.once(late_runs)
+    return said_of(judged)[0] if judged else ""
+
+
 STRAGGLERS = SectionKind(
-    "stragglers", "Are there stragglers?", _stragglers, lambda context: context.once(late_runs) is not None
+    "stragglers",
+    "Are there stragglers?",
+    _stragglers,
+    lambda context: context.once(late_runs) is not None,
+    finding=_first_said,
 )
 
 

@@ -183,7 +183,9 @@ def _scales(context: Context) -> list[Sentence]:
     if grown:
         name = max(grown, key=lambda one: grown[one])
         text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per step)"
-    return [Sentence(f"{text}. {found.scales_assumed.splitlines()[0]}", "traced-scaling")]
+    assumed, *kernels = found.scales_assumed.splitlines()
+    doubts = [line for line in kernels if line.endswith(traced.MISFIT)]
+    return [Sentence(" ".join([f"{text}. {assumed}", *doubts]), "traced-scaling")]
 
 
 def _not_compared(context: Context) -> list[Sentence]:

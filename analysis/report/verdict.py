@@ -27,6 +27,7 @@ def verdict(
     names: Sequence[str],
     predicted: Rows | None = None,
     late: Rows | None = None,
+    among: Rows | None = None,
 ) -> list[Sentence]:
     """How it scales, what limits it, who holds up the others, what to try.
 
@@ -35,6 +36,7 @@ def verdict(
         names: what each is called, in the same order.
         predicted: rows of ``analysis.predict`` with what-ifs, where steps were simulated.
         late: rows of ``analysis.stragglers`` of the runs of most ranks, with their run's ``id`` and fields.
+        among: rows with all baselines, where ``points`` are only some of them.
     """
     called = [{**row, "called": name} for row, name in zip(points, names, strict=True)]
     if not called:
@@ -49,7 +51,7 @@ def verdict(
     best, worst, judged = leading(scaled)
     of_runs = _of_point(late or [], judged)
     here = late_ranks(of_runs)
-    first, causes = why(called, judged, here, gains(judged, predicted or [], CONFIGURATION))
+    first, causes = why(called, among or points, judged, here, gains(judged, predicted or [], CONFIGURATION))
     if any(sentence.cause in ("waits", "communication") for sentence in causes):
         causes += perhaps(*suspected(of_runs))
     others = [] if here else held_up(late_ranks(late or []))
@@ -87,7 +89,7 @@ def unscaled(points: Rows) -> str:
     if any(math.isnan(row["images_per_s"]) for row in points):
         return NO_SAMPLES
     if len({row["world_size"] for row in points}) == 1:
-        return "only one world size was measured"
+        return "there is only one world size"
     return "no configuration was measured at two world sizes with the same per-rank or global batch size"
 
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, telling
+from analysis.display.naming import in_words
 from analysis.display.numbers import plain
 from analysis.display.terminal import Part, by_repetition
 from analysis.report.render import Cell, Heading, Row, TableView
-from analysis.report.sentences import ranks_in_words
-from jobs.run_fields import FACTOR, ROLES, fields_of
-from jobs.run_values import as_text
+from jobs.run_fields import fields_of
 
 # Fields that may tell configurations apart, in the order in which one reads them.
 _FIRST = (
@@ -28,20 +27,9 @@ def varied(rows: Iterable[Mapping[str, Any]], fields: Sequence[str] = FACTORS) -
 
 def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     """A configuration's name: ``dali-cpu, fp16 gradients``."""
-    labels = {name: role.label for name, role in ROLES.items()}
-    labels |= {"repetition": "repetition {}"}
-    parts = []
-    for name in fields:
-        value = row.get(name)
-        if isinstance(value, bool) and name in labels:
-            parts.append(f"{'' if value else 'no '}{name}")
-        elif name.startswith(FACTOR):
-            parts.append(f"{name.removeprefix(FACTOR)} {as_text(value)}")
-        elif name == "world_size" and value is not None:
-            parts.append(ranks_in_words(value))
-        elif value is not None:
-            parts.append(labels.get(name, "{}").format(value))
-    return ", ".join(parts) or str(row.get("model") or row.get("job") or row.get("program") or "all runs")
+    return in_words(row, fields) or str(
+        row.get("model") or row.get("job") or row.get("program") or "all runs"
+    )
 
 
 def facts(row: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:

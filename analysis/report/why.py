@@ -31,11 +31,14 @@ Answer = tuple[list[Sentence], list[Sentence]]
 """What comes first of all, before how it scales: the late ranks, if they are the cause; then all else."""
 
 
-def why(called: Rows, row: dict[str, Any], late: Late | None, gained: Mapping[str, Any]) -> Answer:
+def why(
+    called: Rows, among: Rows, row: dict[str, Any], late: Late | None, gained: Mapping[str, Any]
+) -> Answer:
     """What costs a configuration its scaling.
 
     Args:
         called: rows of ``analysis.scaled``, each with what it is ``called``.
+        among: the same, and the baselines of all of them.
         row: the one of them that is explained.
         late: the ranks that are late in its runs.
         gained: of :func:`analysis.report.causes.gains`, of the same configuration.
@@ -49,7 +52,7 @@ def why(called: Rows, row: dict[str, Any], late: Late | None, gained: Mapping[st
         if above_ideal(row):  # said already; what a disturbed baseline hides may well limit it
             return first, [] if first else of_late
         return first, [Sentence(_too_little(row, bool(first)), "scaling"), *([] if first else of_late)]
-    base, rest = _base_of(called, row), number(row, "loss_unattributed_pct")
+    base, rest = _base_of(among, row), number(row, "loss_unattributed_pct")
     differ = other_steps(row)
     unknown = base is None or math.isnan(rest) or differ or abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]
     if unknown and late and late.share_pct >= UNATTRIBUTED_SHARE * lost_pct(row):
@@ -220,9 +223,10 @@ def _ideal_ms(base: dict[str, Any], row: dict[str, Any], name: str) -> float:
     return share * number(base, name)
 
 
-def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
+def _base_of(among: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
     """The row of the baseline; None: it is not among them."""
-    names = point_names(*called)
-    every = [{name: one.get(name) for name in names} for one in called]
-    base = called[base_of(called.index(row), every, row.get("scaling", "weak"))]
+    names = point_names(*among)
+    every = [{name: one.get(name) for name in names} for one in among]
+    own = every.index({name: row.get(name) for name in names})
+    base = among[base_of(own, every, row.get("scaling", "weak"))]
     return base if base["world_size"] == row["base_world_size"] else None

@@ -1,5 +1,6 @@
-"""Raw traces where results are expected: they are converted beside themselves first."""
+"""Raw traces where results are expected: they are converted first, beside the answer or beside themselves."""
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -15,31 +16,40 @@ from profiling.traces import units
 BESIDE = "-converted"
 
 
-def load_or_convert(paths: Sequence[Path], own_peaks: Path | None = None) -> Study:
-    """The results in a folder; or the traces in files and folders, converted into a folder beside them.
+def load_or_convert(
+    paths: Sequence[Path], output: Path | None = None, own_peaks: Path | None = None
+) -> Study:
+    """The results in a folder; or the traces in files and folders, converted first.
+
+    Args:
+        output: the file of the answer, beside which the folder of the converted traces goes; None: beside
+            the traces.
 
     Raises:
         UserError: as :func:`analysis.results.load.load`, or nothing can be converted.
     """
     if len(paths) > 1:
-        return load(_converted(paths), own_peaks)
+        return load(_converted(paths, output), own_peaks)
     try:
         return load(paths[0], own_peaks)
     except UserError:
         if first_trace(paths[0]) is None:
             raise
-    return load(_converted(paths), own_peaks)
+    return load(_converted(paths, output), own_peaks)
 
 
 def are_two_results(paths: Sequence[Path]) -> bool:
     """Whether two paths are results to be compared; else they are one set of results, or raw traces of one.
 
     Raises:
-        UserError: some are results and others are not, or more than two are results.
+        UserError: one does not exist, some are results and others are not, or more than two are results.
     """
     if len(paths) < 2:
         return False
     errors = {path: error for path in paths if (error := _why_no_results(path))}
+    for path, error in errors.items():
+        if not path.exists():
+            raise error
     results = [path for path in paths if path not in errors]
     if not results:
         return False
@@ -63,16 +73,26 @@ def _why_no_results(path: Path) -> UserError | None:
     return None
 
 
-def target_of(paths: Sequence[Path]) -> Path:
-    """Where the traces of such paths are converted to."""
+def target_of(paths: Sequence[Path], output: Path | None = None) -> Path:
+    """Where the traces of such paths are converted to; not among the traces, which are searched again."""
     first = paths[0].resolve()
     folder = first if first.is_dir() else units.target_of(first, None)
-    return folder.with_name(folder.name + BESIDE)
+    beside = output.resolve().parent if output else folder.parent
+    inside = any(path.is_dir() and beside.is_relative_to(path.resolve()) for path in paths)
+    return (folder.parent if inside else beside) / f"{folder.name}{BESIDE}"
 
 
-def _converted(paths: Sequence[Path]) -> Path:
-    out = target_of(paths)
+def _converted(paths: Sequence[Path], output: Path | None) -> Path:
+    out = target_of(paths, output)
+    place = out if out.exists() else out.parent
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        why = "cannot be written" if place.is_dir() else "is not a folder"
+        raise UserError(
+            f"the traces cannot be converted into {out}: {place} {why}; name a file in another folder with "
+            "--output, and they are converted beside it"
+        )
     # Standard output is the answer's: where tables went is said beside it.
+    print(f"scaleprof: converting the traces into {out}", file=sys.stderr)
     with redirect_stdout(sys.stderr):
         done = convert(paths, out=out, suggest=False)
     if not done or not done[0]:

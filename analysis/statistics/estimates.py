@@ -7,6 +7,7 @@ repetition is the run, and intervals between runs resample the runs (inside one 
 Every resampling takes a seed; analysis.scaled prints the default :data:`SEED`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,8 +45,17 @@ def median(values: np.ndarray) -> np.ndarray:
 
 
 def percentile(values: np.ndarray, percent: float) -> float:
-    """The ``percent`` percentile (linear between order statistics); NaN for no values."""
-    return float(np.percentile(values, percent)) if len(values) else float("nan")
+    """The ``percent`` percentile (linear between order statistics); NaN for too few values to have one."""
+    enough = len(values) >= fewest_beyond(percent)
+    return float(np.percentile(values, percent)) if enough else float("nan")
+
+
+def fewest_beyond(percent: float) -> int:
+    """Of how many values one is expected to be beyond a percentile: 20 of the 95th, 100 of the 99th.
+
+    Of fewer it would be little else than the greatest of them.
+    """
+    return math.ceil(100 / (100 - percent))
 
 
 def robust_sigma(values: np.ndarray) -> float:

@@ -107,8 +107,9 @@ class BatchRows:
         self._say(known, whole)
         slow = _warmup(end - start, whole)
         if slow:
+            steps = "step" if slow == 1 else how_many(slow, "step")
             self.findings.append(
-                f"its first {how_many(slow, 'step')} {verb(slow, 'take')} more than {_SLOW:g} times as long "
+                f"its first {steps} {verb(slow, 'take')} more than {_SLOW:g} times as long "
                 "as the others: left out as warmup"
             )
             whole[: int(np.argmax(whole)) + slow] = False

@@ -39,7 +39,7 @@ def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0
         for name in everywhere:
             count = marked[rank].get(name, 0)
             if count < most:
-                findings.append(f"rank {rank} has {count:g} of its {most:g} {name!r}: the last are missing")
+                findings.append(f"rank {rank}: {count:g} of {most:g} {name!r}: the last are missing")
     absent = world_size - len(counts)
     if absent > 0:
         # A damaged file may name rank 999,999,999: the absent ones are counted, not listed.

@@ -34,7 +34,7 @@ _OPERATIONS = {
 }
 _TENSOR_METRIC = re.compile(r"(inst_executed|ops_path|pipe)\w*tensor\w*\.sum$")
 TENSOR_KERNEL = re.compile(
-    r"tensorop|[shif](1688|16816|884|8816)|hmma|gmma|tensor\d+x|tf32|wmma", re.IGNORECASE
+    r"tensorop|[shif](1688|16816|884|8816)|hmma|gmma|tensor\d+x|tf32|wmma|nvjet|warpgroup", re.IGNORECASE
 )
 _DURATIONS = ("gpu__time_duration.sum", "Duration")
 _TRAFFIC = ("dram__bytes_read.sum", "dram__bytes_write.sum")

@@ -1,20 +1,17 @@
 """What did Nsight Compute print? Its metrics of each launch, as ``ncu --csv`` does: raw or details page."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from profiling.tools.base import Options
 from profiling.tools.capture_range import BY_CUDA, VARIABLE, SwitchedOn
 
-if TYPE_CHECKING:
-    pass
-
-
 _METRICS = (
     "gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "launch__grid_dim_x",
     "launch__grid_dim_y", "launch__grid_dim_z", "launch__block_dim_x", "launch__block_dim_y",
+    # The cycles too: Blackwell names instructions otherwise, and of what a GPU lacks ncu prints n/a.
     "launch__block_dim_z", "launch__device_id", "sm__inst_executed_pipe_tensor.sum",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "sm__pipe_tensor_cycles_active.sum", "sm__warps_active.avg.pct_of_peak_sustained_active",
     *(f"smsp__sass_thread_inst_executed_op_{kind}{name}_pred_on.sum"
       for kind in "hfd" for name in ("add", "mul", "fma")),
 )  # fmt: skip
@@ -53,6 +50,9 @@ class Ncu(SwitchedOn):
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under ncu; to record later batches the process switches it on."""
         words = ["ncu", "--target-processes", "all", "--nvtx", "--csv", "--page", "raw"]
+        # By itself it sets the GPU's clock to its base: durations are then not those of training, who may not
+        # set it gets nothing, and an ncu that is killed leaves it so.
+        words += ["--clock-control", "none"]
         words += ["--log-file", str(directory / _PRINTED), "--launch-count", str(_LAUNCHES)]
         words += ["--kernel-name", f"regex:{options.kernels}"] if options.kernels else []
         words += ["--profile-from-start", "off"] if options.first_batch else []

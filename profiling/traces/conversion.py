@@ -117,11 +117,13 @@ def kept(unit: Unit, launch: str = "") -> Outcome | None:
     record = _record_of(unit)
     if record is None:
         return None
-    outcome = record.outcome
-    if outcome.error:
-        return outcome if launch and record.launch == launch else None
+    this_launch = bool(launch) and record.launch == launch
+    return record.outcome if _is_whole(record.outcome) or (record.outcome.error and this_launch) else None
+
+
+def _is_whole(outcome: Outcome) -> bool:
     tables = [one.directory for one in outcome.ranks] or [outcome.target]
-    return outcome if all(folder.is_dir() for folder in tables) else None
+    return not outcome.error and all(folder.is_dir() for folder in tables)
 
 
 def _record_of(unit: Unit) -> _Record | None:
@@ -140,7 +142,7 @@ def not_kept(units: Sequence[Unit], launch: str = "") -> list[Unit]:
 
 def kept_before(units: Sequence[Unit], launch: str = "") -> int:
     """How many units an earlier call has converted: other ranks of this launch may be ahead of this one."""
-    records = [record for unit in units if kept(unit) and (record := _record_of(unit))]
+    records = [record for unit in units if (record := _record_of(unit)) and _is_whole(record.outcome)]
     return sum(not launch or record.launch != launch for record in records)
 
 

@@ -1,13 +1,14 @@
 """How do the recordings of ranks become the folders of their jobs?"""
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from profiling.tables import rank_directory
 from profiling.traced_job import JOB, TracedJob, write_job
 from profiling.traces.grouping import Recorded, jobs_of, names_of, record_of
+from profiling.traces.together import together
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,11 @@ def place_jobs(
     jobs = jobs_of(recorded)
     for job, name in zip(jobs, names_of(jobs), strict=True):
         directory = _free(out / name, taken)
-        files = dict.fromkeys(one.root / one.source for one in job.ranks)
+        files = {one.root / one.source: one.rank if one.alone else None for one in job.ranks}
         record = record_of(directory.name, job)
-        record.findings += together(finding for file in files for finding in findings[file])
+        record.findings += together(
+            (finding, rank) for file, rank in files.items() for finding in findings[file]
+        )
         if directory.exists():
             shutil.rmtree(directory)
         directory.mkdir(parents=True)
@@ -60,20 +63,3 @@ def _free(directory: Path, taken: set[Path]) -> Path:
         number += 1
     taken.add(free)
     return free
-
-
-def together(findings: Iterable[str], things: str = "traces") -> list[str]:
-    """Findings ``file: sentence``; what is said of several files once, with how many they are.
-
-    Args:
-        things: what is before the colon, if not the name of a trace.
-    """
-    texts: dict[str, list[str]] = {}
-    for finding in findings:
-        file, _, text = finding.partition(": ")
-        texts.setdefault(text or file, []).append(file if text else "")
-    lines = []
-    for text, files in texts.items():
-        of = f"{len(files)} {things}" if len(files) > 1 else files[0]
-        lines.append(f"{of}: {text}" if files[0] else text)
-    return lines

@@ -1,5 +1,6 @@
 """How does a file become tables?"""
 
+import errno
 import shutil
 from collections.abc import Iterator
 
@@ -44,10 +45,9 @@ def tables_of(unit: Unit) -> Outcome:
         return Outcome(unit.target, error=str(error), unrecognised=isinstance(error, Unrecognised))
     except OSError as error:
         why = error.strerror or error
-        return Outcome(
-            unit.target,
-            error=f"cannot write to {unit.target}: {why}; free some space or choose another --out",
-        )
+        space = "free some space, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        do = f"{space}name another place (profiling.convert --out DIR, analysis.report --output FILE)"
+        return Outcome(unit.target, error=f"cannot write to {unit.target}: {why}; {do}")
     return Outcome(unit.target, tuple(findings))
 
 

@@ -1,5 +1,6 @@
 """What does a watched rank know of its model and of the device that it is on?"""
 
+import gc
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -113,8 +114,17 @@ def _precision_of_gradients(model: "torch.nn.Module") -> str:
 
 
 def leave_group() -> None:
-    """Take the program's process group apart, if it is still there."""
-    if has_group():
+    """Take the program's process group apart, if it is still there, and no CUDA graph holds work of it.
+
+    From release 2.26 on, NCCL waits for such graphs to be deleted, and the program may keep them to its end.
+    """
+    if has_group() and not _has_graphs():
         import torch
 
         torch.distributed.destroy_process_group()
+
+
+def _has_graphs() -> bool:
+    import torch
+
+    return any(issubclass(type(one), torch.cuda.CUDAGraph) for one in gc.get_objects())

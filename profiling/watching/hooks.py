@@ -58,7 +58,8 @@ class Hooks:
         self._last: tuple[Any, int] = (lambda: None, 0)  # the optimizer that stepped last, and its number
         self._updated = False  # whether an optimizer took a step since the gradient scaler was asked for one
         self._is_compiling: Callable[[], bool] = lambda: False
-        # On a GPU: events of ours would become a part of the graph that is being captured.
+        # On a GPU: events of ours would become a part of the graph that is being captured. To wait for the
+        # GPU, as the recorder does when it is made, would break the capture.
         self.is_capturing: Callable[[], bool] | None = None
         # In a data loader's workers the one thread has the main one's number, and a GPU cannot be used.
         os.register_at_fork(after_in_child=self.stop)
@@ -69,7 +70,7 @@ class Hooks:
         from torch.optim import optimizer
         from torch.utils.data import IterableDataset, dataloader
 
-        self._is_compiling = torch.compiler.is_compiling
+        self._is_compiling, self.is_capturing = torch.compiler.is_compiling, is_capturing
         self._hook_loaders(dataloader._BaseDataLoaderIter, IterableDataset, torch.Tensor)
         torch.autograd.backward = self._around_backward(torch.autograd.backward)
         self._hook_scaler(torch.amp.GradScaler)
@@ -90,11 +91,11 @@ class Hooks:
         """The recorder, if this is the thread that is watched."""
         if not self._on or threading.get_ident() != self._thread:
             return None
+        if self.is_capturing is not None and self.is_capturing():
+            return None
         if self._recorder is None:
             self.modules.search()
             self._recorder = self._open_recorder()
-        if self.is_capturing is not None and self.is_capturing():
-            return None
         return self._recorder
 
     def awaits_optimizer(self) -> bool:
@@ -250,6 +251,13 @@ class Hooks:
             number = self._optimizers[optimizer]
             self._last = weakref.ref(optimizer), number
         return number
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured; a process that uses no GPU yet is not made to."""
+    import torch
+
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def parameters_of(optimizer: "torch.optim.Optimizer") -> "list[torch.nn.Parameter]":

@@ -4,8 +4,17 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
+from analysis.communication import caption
 from analysis.measures.anatomy.collectives import calls_of
-from analysis.measures.anatomy.communication import bus_factor, no_bandwidth, rows
+from analysis.measures.anatomy.communication import (
+    _bandwidth,
+    _figures,
+    at_once,
+    bus_factor,
+    no_bandwidth,
+    rows,
+    shown,
+)
 from analysis.measures.anatomy.divide import activities_of
 from analysis.report.base import Context
 from analysis.report.build import build
@@ -113,6 +122,24 @@ def test_exposed_is_what_no_model_kernel_hides():
 def test_collectives_that_overlap_are_counted_once():
     one = rank_of(0, [0, 30], [50, 60])
     assert one.exposed_ns.sum() == 60 * US
+
+
+def test_transfers_that_overlap_each_other_and_what_they_carry_together():
+    """Two allreduces of 1 MB, 100 us each and 60 of them at once: 140 us for both."""
+    ranks = [rank_of(rank, [0, 40], [100, 140]) for rank in (0, 1)]
+    masks = [np.full(2, True)] * 2
+    figures = _figures(ranks, masks, match(ranks), [0, 1])
+    row = {"collective": "allreduce", **figures, **_bandwidth("allreduce", 2, figures, {})}
+    assert row["transfer_ms"] == pytest.approx(0.2) and row["transferring_ms"] == pytest.approx(0.14)
+    assert row["busbw_gb_per_s"] == pytest.approx(10)
+    assert row["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3)
+    (said,) = at_once([row])
+    assert "add up to 0.200 ms per step, in 0.140 ms in which any" in said and said in caption([row])
+    (point,) = of_points([row | {"id": "a", "nodes": 1, "gpus_per_node": 2}])
+    assert point["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3) and at_once([point]) == [said]
+    apart = row | {"transferring_ms": 0.2, "group_ranks": None, "groups": 1}
+    assert at_once([apart]) == []
+    assert len(shown([apart | {"transferring_ms": 0.14}])) == len(shown([apart])) + 2
 
 
 @pytest.mark.parametrize(
@@ -249,14 +276,15 @@ def test_a_collective_that_one_of_two_runs_lacks_counts_half_a_point():
 
 def test_tau_tables_are_drawn_by_nodes(tmp_path):
     times = {(nodes, 4, 32): [60.0 * nodes, 61.0 * nodes, 70.0 * nodes] for nodes in (1, 2, 4)}
-    found = COMMUNICATION.section(Context(load(write_tau(tmp_path / "x_interval.gzip", times))))
+    context = Context(load(write_tau(tmp_path / "x_interval.gzip", times)))
+    found = COMMUNICATION.section(context)
     (chart,) = found.charts
     (line,) = chart.figure["data"]
     assert chart.id == "mpi-mpi_s" and line["x"] == [1, 2, 4]
     # Of 4 n ranks all but one take half a second less; mpi_allreduce is half of each rank's time.
     assert line["y"] == pytest.approx([((61 * n - 0.5) * (4 * n - 1) + 61 * n) / 2 for n in (1, 2, 4)])
     assert all(above > 0 for above in line["error_y"]["array"])
-    assert found.finding == "Time in MPI, all ranks: 121 to 1948 s."
+    assert COMMUNICATION.said(context) == "Time in MPI, all ranks: 121 to 1948 s."
 
 
 def write_under_tau(folder, count=10.0, **fields):

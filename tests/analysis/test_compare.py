@@ -26,7 +26,7 @@ from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
 
 def write(path, batch_ms: float, repetitions: int = 10, runs=None, **truth) -> None:
-    planted = Truth(batch_ms={1: batch_ms}, run_noise_ms=0.5, **truth)
+    planted = Truth(batch_ms=dict.fromkeys((1, 2, 4), batch_ms), run_noise_ms=0.5, **truth)
     write_sweep(path, runs or [run_of()], planted, repetitions={"none": repetitions, "torch": repetitions})
 
 
@@ -42,7 +42,7 @@ def before(tmp_path):
 
 
 def rows(ran) -> dict[str, dict[str, str]]:
-    return {row["figure"]: row for row in ran.csv}
+    return {row["quantity"]: row for row in ran.csv}
 
 
 def test_the_same_results_are_not_different(before):
@@ -80,9 +80,9 @@ def test_too_few_runs_are_said_to_be_too_few(tmp_path):
     assert ran.code == 0 and {row["verdict"] for row in ran.csv} == {"too few runs"}
     assert "Repeat them" in ran.err
     # Found by simulation in 4 of 5 cases: with 4 a side, the fewest with which the test can find anything.
-    assert {row["runs_enough"] for row in ran.csv if row["figure"] == "batch_ms"} == {"4"}
+    assert {row["runs_enough"] for row in ran.csv if row["quantity"] == "batch_ms"} == {"4"}
     shown = " ".join(run("analysis.compare", tmp_path / "a", tmp_path / "b").out.split())
-    assert "too few runs: 4 per side needed" in shown
+    assert "too few runs: 4 per side for such an effect" in shown
 
 
 def test_one_run_has_an_effect_but_no_interval(tmp_path):
@@ -98,7 +98,12 @@ def test_one_run_a_side_is_said_to_be_too_few_and_no_slowdown_is_promised(tmp_pa
         write_sweep(tmp_path / name, runs, Truth(batch_ms={1: 100.0 * factor}), repetitions={"none": 1})
     ran = run("analysis.compare", tmp_path / "a", tmp_path / "b")
     assert "nan" not in ran.out.lower() and "more than 20 runs" not in ran.out
-    assert "runs per side can show a difference" in " ".join(ran.out.split())
+    said = " ".join(ran.out.split())
+    # How runs scatter is not known, nor how many would find an effect of this size.
+    assert (
+        "too few runs to show any difference one by one: that takes 5 per side or more. Repeat them." in said
+    )
+    assert "too few runs: 5 per side or more" in said and "for such an effect" not in said
 
 
 def test_kernels_of_profiled_runs_are_compared(tmp_path):
@@ -120,14 +125,14 @@ def test_a_kernel_that_is_called_more_often_is_not_slower(a, b, verdict):
         return {((), "kernels", "conv"): times, ((), CALLS, "conv"): [calls] * 6}
 
     (row,) = compared_rows(values(*a), values(*b))
-    assert (row["family"], row["figure"], row["verdict"]) == ("kernels", "conv", verdict)
+    assert (row["kind"], row["quantity"], row["verdict"]) == ("kernels", "conv", verdict)
 
 
 def test_calls_of_kernels_are_read_from_runs(before):
     values = values_of(load(before))
     assert not [key for key in values if key[1] == CALLS]
     write(before, 100.0, repetitions=2, runs=[run_of(profile="torch")])
-    calls = {figure: of for (_, family, figure), of in values_of(load(before)).items() if family == CALLS}
+    calls = {figure: of for (_, kind, figure), of in values_of(load(before)).items() if kind == CALLS}
     assert calls["conv_fprop (fprop)"] == [1.0, 1.0]
 
 
@@ -137,6 +142,25 @@ def test_configurations_in_other_precision_are_compared_across_it(before, tmp_pa
     assert "--across compute" in one_line_error(alone)
     ran = run("analysis.compare", before, tmp_path / "b", "--across", "compute", "--format", "csv")
     assert rows(ran)["batch_ms"]["verdict"] == "faster"
+
+
+def test_the_fewest_fields_that_match_are_suggested_and_pooled_sizes_are_noted(tmp_path):
+    """A has 1 and 2 nodes, B 2 and 4 of more steps: 2 nodes match across batches alone."""
+    for name, nodes, batches in (("a", (1, 2), 60), ("b", (2, 4), 90)):
+        write(tmp_path / name, 100.0, runs=[run_of(nodes=of, batches=batches) for of in nodes])
+    paths = tmp_path / "a", tmp_path / "b"
+    said = one_line_error(run("analysis.compare", *paths))
+    assert "the nearest differ in batches; " in said and said.rstrip().endswith("--across batches")
+    alike = run("analysis.compare", *paths, "--across", "batches")
+    assert "batch_ms" in alike.out and "pools runs of different sizes" not in alike.err + alike.out
+    pooled = run("analysis.compare", *paths, "--across", "batches,nodes")
+    assert "--across nodes pools runs of different sizes" in pooled.err + pooled.out
+
+
+def test_sizes_that_are_one_on_each_side_are_not_pooled(before, tmp_path):
+    write(tmp_path / "b", 70.0, runs=[run_of(nodes=2)])
+    ran = run("analysis.compare", before, tmp_path / "b", "--across", "nodes")
+    assert "batch_ms" in ran.out and "pools runs" not in ran.err + ran.out
 
 
 def test_a_negative_threshold_is_refused(before):
@@ -188,9 +212,9 @@ def test_configurations_that_are_all_a_little_slower_are_one_finding(tmp_path):
     write(tmp_path / "a", 100.0, repetitions=4, runs=runs)
     write(tmp_path / "b", 103.0, repetitions=4, runs=runs, noise_ms=1.5)
     ran = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv")
-    verdicts = {row["family"]: row["verdict"] for row in ran.csv}
-    assert ran.code == 1 and verdicts["batch"] == "too few runs" and verdicts["combined"] == "slower"
-    (row,) = [row for row in ran.csv if row["family"] == "combined"]
+    verdicts = {row["kind"]: row["verdict"] for row in ran.csv}
+    assert ran.code == 1 and verdicts["step"] == "too few runs" and verdicts["combined"] == "slower"
+    (row,) = [row for row in ran.csv if row["kind"] == "combined"]
     assert float(row["effect_pct_low"]) < 3 < float(row["effect_pct_high"])
     assert (row["runs_a"], row["runs_b"]) == ("24", "24")
     assert "All configurations combined are slower" in ran.err and "5 runs per side would find" in ran.err
@@ -201,7 +225,7 @@ def test_configurations_that_are_all_a_little_slower_are_one_finding(tmp_path):
 def test_one_configuration_has_no_combined_row(before, tmp_path):
     shifted(tmp_path / "after", 100.0)
     found = run("analysis.compare", before, tmp_path / "after", "--format", "csv").csv
-    assert "combined" not in {row["family"] for row in found}
+    assert "combined" not in {row["kind"] for row in found}
 
 
 @pytest.mark.parametrize("scatters", [(1.0,) * 6, (0.3, 0.3, 0.3, 0.3, 6.0, 6.0)])
@@ -319,7 +343,7 @@ def test_damaged_kernels_of_a_run_do_not_cost_the_comparison_of_batches(tmp_path
         if place < 9:
             table.write_bytes(table.read_bytes()[:500])
     ran = run("analysis.compare", tmp_path / "a", tmp_path / "a", "--format", "csv")
-    assert ran.code == 1 and {"batch", "kernels"} == {row["family"] for row in ran.csv} - {"stages"}
+    assert ran.code == 1 and {"step", "kernels"} == {row["kind"] for row in ran.csv} - {"stages"}
     assert "its kernels are not compared" in ran.err
 
 

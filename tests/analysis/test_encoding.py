@@ -315,7 +315,7 @@ def test_a_part_that_is_0_everywhere_is_in_no_legend():
     by_ranks = pd.DataFrame({"load": [0.0, 0.0], "forward": [0.0, 2.0], "ranks": [1, 2], "facts": [{}, {}]})
     figure = stacked(by_ranks, Encoding(), plots.STAGE_COLOURS, "Stages", "ms", lambda name, level: level)
     assert [trace["name"] for trace in figure["data"]] == ["forward"]
-    grown = pd.DataFrame({"figure": ["gemm"], "difference_ms": [1.0], "facts": [{}]})
+    grown = pd.DataFrame({"quantity": ["gemm"], "difference_ms": [1.0], "facts": [{}]})
     assert [trace["name"] for trace in plots.growth(grown, "Kernels")["data"]] == ["longer in B"]
 
 

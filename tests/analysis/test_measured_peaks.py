@@ -1,5 +1,6 @@
 """Work that exceeds a measured peak shows that the peak was measured too low: it is said, and what to do."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,11 @@ def test_a_kernel_of_no_weight_judges_no_peak_and_small_tensors_no_bandwidth(mea
     assert "reaches 120 % of the memory bandwidth measured" in line
     assert not exceeded(study, [{**row, "share_pct": 0.5} for row in rows])
     assert not exceeded(study, [{**row, "mbyte_per_batch": 127 * row["calls_per_batch"]} for row in rows])
+
+
+def test_efficiencies_say_which_peaks_they_are_of(measured, tmp_path: Path) -> None:
+    assert ": by its datasheet and measured." in run("analysis.efficiency", measured(HIGH, HIGH)).out
+    write_sweep(tmp_path / "plain", [run_of(profile="torch")])
+    (tmp_path / "plain" / "calibration.json").unlink(missing_ok=True)
+    said = " ".join(run("analysis.efficiency", tmp_path / "plain").out.split())
+    assert re.search(r"Peaks of [^:]+: by its datasheet\.", said), said

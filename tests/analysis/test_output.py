@@ -22,6 +22,7 @@ from analysis.display.metrics import Column, Rows
 from analysis.display.terminal import Answer, Part
 from analysis.results.log import Failure
 from analysis.results.study import Source, Study
+from jobs.commands import COMMANDS as MODULES
 from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 
@@ -63,10 +64,20 @@ def test_a_file_holds_what_standard_output_would(results: Path, command: str, tm
         written = run(module, results, "--format", form, "--output", tmp_path / form)
         assert (written.code, written.out, written.err) == (shown.code, "", shown.err)
         assert (tmp_path / form).read_text() == shown.out
-    run(module, results, "--format", "parquet", "--output", tmp_path / "parquet")
+    run(module, results, "--format", "parquet", "--out", tmp_path / "parquet")
     table = pq.ParquetFile(tmp_path / "parquet").read().to_pylist()
     assert table == json.loads((tmp_path / "json").read_text())
     assert not list(tmp_path.glob("*.partial"))
+
+
+# All that answer, and nothing else; analysis.columns explains columns.
+ANSWERING = [name for name in MODULES.values() if name.startswith("analysis.") and name != "analysis.columns"]
+
+
+@pytest.mark.parametrize("module", ANSWERING)
+def test_out_is_output_where_a_command_only_answers(module: str) -> None:
+    said = run(f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module, "--help").out
+    assert "--output FILE, --out FILE" in said
 
 
 def test_parquet_through_a_pipe(results: Path) -> None:

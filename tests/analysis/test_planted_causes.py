@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from analysis.published import by_method
-from analysis.report.build import build, opening
+from analysis.report.build import build
 from analysis.report.sentences import Sentence
+from analysis.report.summary import opening
 from analysis.results.load import load
 from benchmarks.planted_sweep import NO_NOISE, Job, Network, step_ms, strength, times_of, write_sweep
 from benchmarks.verdicts import JOB, ON_ONE, PLANTS, Plant, named, sentences_of

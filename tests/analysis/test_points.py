@@ -276,7 +276,7 @@ def test_ranks_of_one_run_on_different_devices_stand_beside_the_mean_of_their_pe
         path.write_text(json.dumps(manifest))
     ran = run("analysis.scaled", tmp_path, "--format", "json")
     (row,) = ran.json
-    assert row["device_name"] == "NVIDIA A100-SXM4-40GB and Tesla V100-SXM2-16GB"
+    assert row["device_name"] == "NVIDIA A100-SXM4-40GB, Tesla V100-SXM2-16GB"
     assert row["peak_tflops_per_s"] == pytest.approx((19.5 + 15.7) / 2)
     assert row["flops_efficiency_of_kernels_pct"] == pytest.approx(100 * 0.74 / 0.06 / 17.6)
     assert "the datasheet's peak is the mean of theirs" in ran.err

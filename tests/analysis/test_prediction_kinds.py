@@ -219,6 +219,38 @@ def test_a_simulation_that_is_far_off_is_not_believed():
     assert said == "Prefer the curve: the simulated step differs from the measured one by 20 %."
 
 
+def test_what_is_said_of_one_of_several_configurations_names_it():
+    made, tested, _ = predicted(hidden(), (1, 2, 4), [8])
+    rows = [row | {"grad": "fp32"} for row in made.values()]
+    # The simulation that predicts differs by 12 %; those of a back-test, which replay fewer ranks, by 30.
+    off = {True: 30.0, False: 12.0}
+    rows += [
+        row
+        | {"grad": "fp16"}
+        | ({"fit_error_pct": off[row["backtest"]]} if row["method"] == SIMULATION else {})
+        for row in (*made.values(), *tested)
+    ]
+    first, second = believed.sentences(believed.judged(rows))
+    assert first.startswith("Prefer the simulation for fp32 gradients: on the measured ranks")
+    assert second == (
+        "Prefer the curve for fp16 gradients: the simulated step differs from the measured one by 12 %."
+    )
+    assert {row["backtest"] for row in tested if row["method"] == SIMULATION} == {True}
+    # Of all of them: none has to be named.
+    alike = [row | {"grad": grad} for row in made.values() for grad in ("fp32", "fp16")]
+    (said,) = believed.sentences(alike)
+    assert said.startswith("Prefer the simulation: ")
+
+
+def test_a_note_with_a_figure_names_its_configuration():
+    study = Study(Path("planted"))
+    found, steps = measured(hidden(), (1, 2, 4), 2, seed=3)
+    longer = [replace(one, step=replace(one.step, tail_ns=-5e6)) for one in steps]
+    rows_of(study, found, longer, [8], [], Network(), "fp16 gradients")
+    (said,) = [note for note in study.notes() if "differs from the measured one" in note]
+    assert said.startswith("simulation of fp16 gradients: the step simulated on 4 ranks differs")
+
+
 # --- strong scaling -----------------------------------------------------------------------------------
 
 

@@ -163,7 +163,7 @@ def test_levels_of_any_kind_are_offered_in_order_under_the_sweeps_own_names():
         {"factors.lr": lr, "compile": compiled} for lr in ("auto", 0.1, 1e-05) for compiled in (True, False)
     ]
     study = SimpleNamespace(on_cpus=False)
-    context = SimpleNamespace(own=own, factors=["factors.lr", "compile"], study=study)
+    context = SimpleNamespace(configurations=own, factors=["factors.lr", "compile"], study=study)
     lr, compiled = build_module.filters_of(context)
     assert (lr.name, lr.label, list(lr.choices)) == ("factors.lr", "lr", ["1e-05", "0.1", "auto"])
     assert list(compiled.choices) == ["false", "true"]
@@ -183,7 +183,7 @@ def test_the_page_finds_the_level_that_a_filter_names():
 def test_one_run_without_a_profiler(tmp_path):
     write_sweep(tmp_path, [run_of()])
     found = sections(tmp_path)
-    assert "Only one world size" in found["scaling"].text and len(found["scaling"].charts) == 1
+    assert "There is only one world size" in found["scaling"].text and len(found["scaling"].charts) == 1
     assert found["kernels"].text == "No kernel data: no run was profiled (profile: torch)."
 
 

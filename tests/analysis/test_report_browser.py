@@ -134,6 +134,12 @@ class Watched:
         self.page.evaluate("(address) => { location.hash = address; }", address)
         self.settled()
 
+    def choose(self, factor: str, level: str) -> None:
+        """Choose a level, and wait for what is said of it."""
+        self.page.select_option(f"select[data-filter={factor}]", level)
+        self.page.wait_for_selector("body[data-said]")
+        self.settled()
+
     def rows(self, table: str):
         """The rows that are seen, once the table is in view: before, none is laid out."""
         self.see(f"#{table}")
@@ -422,17 +428,105 @@ def test_the_address_keeps_section_and_filters(browser, report):
     watched.page.close()
 
 
+OF_ALL = "(for all configurations)"
+
+
 def test_what_a_filter_does_not_change_says_so_while_one_is_set(closed):
     def said() -> list[str]:
         return closed.page.locator(".of-all:visible").all_inner_texts()
 
     assert said() == []
-    closed.page.select_option("select[data-filter=loader]", "pytorch")
-    sentences = closed.page.locator(".answer > p").count()
-    findings = closed.page.locator("main section:not(#methods) summary p").count()
-    assert [text.strip() for text in said()] == ["(for all configurations)"] * (sentences + findings)
-    closed.page.select_option("select[data-filter=loader]", "")
+    closed.choose("loader", "pytorch")
+    fixed = closed.page.locator("main summary p:not([data-follows])", has_text=OF_ALL)
+    assert fixed.count() == 2  # which setting matters; failed runs and notes
+    assert [text.strip() for text in said()] == [OF_ALL] * 2
+    closed.choose("loader", "")
     assert said() == []
+
+
+FIRST_SCREEN = "#answers .answer"
+
+
+def test_the_opening_and_the_findings_are_of_what_the_filters_leave(closed):
+    def shown() -> tuple[str, str, str]:
+        drawing = closed.page.locator(f"{FIRST_SCREEN} svg").first.inner_html()
+        finding = closed.page.locator("#table summary p").inner_text()
+        return closed.page.locator("#answers").inner_text(), drawing, finding
+
+    before = shown()
+    assert "pytorch" in before[0] and "synthetic" in before[0]
+    assert not closed.page.locator("#shown").is_visible()
+    closed.choose("loader", "pytorch")
+    after = shown()
+    assert all(one != other for one, other in zip(before, after, strict=True))
+    assert "synthetic" not in after[0] and OF_ALL not in after[0]
+    assert after[2].startswith("3 configurations; the fastest reaches")
+    status = closed.page.locator("#shown")
+    assert status.inner_text().startswith("Shown: 3 of 6 configurations (loader pytorch).")
+    # A link that came with the sentences leads to its section, and keeps the filters.
+    closed.page.locator(f"{FIRST_SCREEN} a").first.click()
+    assert closed.page.locator("#scaling details[open]").count() == 1
+    assert closed.page.url.endswith("#scaling&loader=pytorch")
+    closed.page.click("#choose-all")
+    closed.settled()
+    assert shown() == before and closed.page.url.endswith("#scaling") and not status.is_visible()
+
+
+def test_a_chart_and_a_table_of_one_run_go_with_it(closed):
+    closed.go("roofline&loader=pytorch&gpus_per_node=1")
+    closed.see("#chart-roofline")
+    assert closed.lines("roofline") == []
+    text = closed.page.locator("#chart-roofline").inner_text()
+    assert "nothing is drawn for the chosen configurations" in text
+    assert closed.rows("roofline-table").count() == 0
+    closed.page.wait_for_selector("body[data-said]")
+    folded = closed.page.locator("#roofline summary p").inner_text()
+    assert folded == "Not available for the chosen configurations."
+    assert (
+        closed.page.locator("#roofline details > p .of-all:visible").inner_text().strip() == "(not filtered)"
+    )
+
+
+def test_an_address_with_filters_opens_with_their_sentences(browser, report, seen):
+    watched = Watched(browser, report, "#loader=pytorch&gpus_per_node=4", opened=False)
+    watched.page.wait_for_selector("#shown:has-text('1 of 6')")
+    text = watched.page.locator("#answers").inner_text()
+    assert text != seen.page.locator("#answers").inner_text()
+    assert "there is only one world size" in text and "Scaling efficiency" not in text
+    # On paper, which has no filters, the sentences are of all.
+    watched.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert "Scaling efficiency" in watched.page.locator("#answers").inner_text()
+    assert OF_ALL in watched.page.locator("#answers").inner_text()
+    watched.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    watched.page.wait_for_function("!document.getElementById('answers').innerText.includes('efficiency')")
+    watched.page.close()
+
+
+def test_a_choice_that_leaves_nothing_says_so(many_seen):
+    many_seen.as_opened()
+    many_seen.choose("gpus_per_node", "1")
+    many_seen.choose("grad", "fp16")
+    status = many_seen.page.locator("#shown")
+    assert status.inner_text().startswith("No configuration has grad fp16, gpus_per_node 1.")
+    assert many_seen.page.locator(FIRST_SCREEN).count() == 0
+    many_seen.as_opened()
+    assert many_seen.page.locator(FIRST_SCREEN).count() > 0
+
+
+def test_of_more_filters_than_are_listed_the_sentences_are_of_all_and_say_so(many_seen):
+    many_seen.as_opened()
+    whole = many_seen.page.locator("#answers").inner_text()
+    many_seen.page.evaluate(
+        "unpackedSaid = unpacked('said-gz').then(JSON.parse).then((t) => ({...t, depth: 1}))"
+    )
+    many_seen.choose("loader", "pytorch")
+    assert many_seen.page.locator("#answers").inner_text() != whole
+    many_seen.choose("batch", "32")
+    text = many_seen.page.locator("#answers").inner_text()
+    assert text.replace(f" {OF_ALL}", "") == whole and OF_ALL in text
+    assert "Sentences are for all configurations." in many_seen.page.locator("#shown").inner_text()
+    many_seen.page.evaluate("unpackedSaid = null")
+    many_seen.as_opened()
 
 
 def test_a_table_is_copied_as_csv_with_the_rows_that_are_shown(closed):

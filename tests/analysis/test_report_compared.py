@@ -80,7 +80,7 @@ def test_the_first_sentence_says_better_and_by_how_much(page):
 def test_each_configuration_has_the_figures_and_the_verdict_of_analysis_compare(folders, sides):
     rows = changed_configurations.configurations(sides)
     command = run("analysis.compare", *folders, "--format", "csv").csv
-    steps = [row for row in command if row["family"] == "batch"]
+    steps = [row for row in command if row["kind"] == "step"]
     assert len(rows) == len(steps) == 3
     for row in rows:
         (same,) = [one for one in steps if one["loader"] == row["loader"]
@@ -102,18 +102,18 @@ def test_what_shrank_is_found_in_the_parts_the_stages_and_the_kernels(sides):
         assert row["compute_ms"] == pytest.approx(-12, abs=0.1)
         parts = [row[f"{name}_ms"] for name in plots.PART_COLOURS if f"{name}_ms" in row]
         assert sum(parts) == pytest.approx(row["difference_ms"], abs=0.01)
-    kernels = [row for row in changed_steps.kernel_changes(sides) if row["figure"].startswith("conv")]
+    kernels = [row for row in changed_steps.kernel_changes(sides) if row["quantity"].startswith("conv")]
     assert len(kernels) == 2 * 3 and {row["verdict"].split(":")[0] for row in kernels} == {"too few runs"}
     assert [row["difference_ms"] for row in kernels] == pytest.approx([-3.0] * 6, abs=0.01)
 
 
 def test_kernels_that_only_one_side_has_are_new_and_gone(sides):
-    key, family, _ = next(of for of in sides.compared.b if of[1] == "kernels")
-    sides.compared.b[key, family, "fused (fprop)"] = [7.0]
+    key, kind, _ = next(of for of in sides.compared.b if of[1] == "kernels")
+    sides.compared.b[key, kind, "fused (fprop)"] = [7.0]
     try:
-        (new,) = [row for row in changed_steps.kernel_changes(sides) if row["figure"] == "fused (fprop)"]
+        (new,) = [row for row in changed_steps.kernel_changes(sides) if row["quantity"] == "fused (fprop)"]
     finally:
-        del sides.compared.b[key, family, "fused (fprop)"]
+        del sides.compared.b[key, kind, "fused (fprop)"]
     assert (new["a"], new["b"], new["difference_ms"], new["verdict"]) == (0.0, 7.0, 7.0, "new")
 
 
@@ -128,6 +128,7 @@ def test_both_reports_stand_side_by_side_below_the_same_filters(page):
     assert {one.name: list(one.choices) for one in page.filters} == {
         "loader": ["pytorch", "synthetic"], "gpus_per_node": ["1", "2"],
     }  # fmt: skip
+    assert section(page, "both-answers").text.startswith("Of all its configurations")  # whatever is chosen
     both = section(page, "scaling")
     assert [name for name, _ in both.beside] == ["A: before", "B: after"]
     assert [chart.id for chart in both.every_chart] == [
@@ -203,12 +204,12 @@ def test_worse_mixed_no_difference_and_too_few_runs_are_said(tmp_path, factors, 
     [("slower", "Worse: a step of B (b) takes 2.0 % more time"), ("faster", "Better: a step of B (b) takes")],
 )
 def test_a_change_of_all_names_the_ends_of_changes_of_opposite_sign(of_whole, said):
-    def row(family: str, effect_pct: float, verdict: str) -> dict:
+    def row(kind: str, effect_pct: float, verdict: str) -> dict:
         effect = dict.fromkeys(("effect_pct_low", "effect_pct_high"), math.nan) | {"effect_pct": effect_pct}
-        return {"family": family, "verdict": verdict, **effect}
+        return {"kind": kind, "verdict": verdict, **effect}
 
     whole = row("combined", 2.0 if of_whole == "slower" else -2.0, of_whole)
-    rows = [row("batch", 5.0, "no difference"), row("batch", -1.0, "no difference"), whole]
+    rows = [row("step", 5.0, "no difference"), row("step", -1.0, "no difference"), whole]
     text = verdict(rows, SimpleNamespace(names=("A: a", "B: b")))
     assert text.startswith(said)
     assert text.endswith("over all 2 configurations (from -1.0 % to +5.0 % by configuration).")
@@ -288,7 +289,7 @@ def test_fields_in_which_they_may_differ_are_named(folders, tmp_path):
     other = tmp_path / "other"
     write_sweep(other, [run_of(loader="synthetic", batches=20, network="ib")], repetitions={"none": 6})
     ran = run("analysis.report.__main__", folders[0], other)
-    assert "they differ, for example, in network" in one_line_error(ran)
+    assert "the nearest differ in network" in one_line_error(ran)
     assert "--across network" in ran.err
     ran = run(
         "analysis.report.__main__", folders[0], other, "--across", "network", "--output", tmp_path / "r.html"
@@ -333,6 +334,9 @@ def test_what_cannot_be_compared_is_one_line(folders, tmp_path):
     raw = trace(tmp_path / "rank0.json")
     assert "convert the traces first: python -m profiling.convert" in one_line_error(run(report, before, raw))
     assert "does not exist" in one_line_error(run(report, before, tmp_path / "no"))
+    # Neither exists: nor are they traces to be converted.
+    absent = one_line_error(run(report, tmp_path / "results/a", tmp_path / "results/b"))
+    assert f"{tmp_path / 'results/a'} does not exist" in absent
     assert "3 sets of results: give one, or two" in one_line_error(run(report, before, after, before))
     assert "A and B are the same runs" in one_line_error(run(report, before, before))
     assert "--trace needs one set of results" in one_line_error(run(report, before, after, "--trace"))

@@ -1,8 +1,10 @@
 """The report's roofline and factors: charts hold what was planted, or words say why there are none."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from analysis.display import plots
@@ -137,6 +139,32 @@ def test_the_kernels_that_more_ranks_add_are_named_and_add_up(tmp_path: Path) ->
     assert totals["step"] == pytest.approx(1.25 * 25, abs=1.5)
     parts = ("all kernels", "run at once", "no kernel runs")
     assert sum(float(totals[name]) for name in parts) == pytest.approx(float(totals["step"]), abs=2e-3)
+
+
+def test_the_kinds_that_are_named_add_up_to_all_kernels(tmp_path: Path) -> None:
+    """One kernel is gone and another new, and one takes 0.9 % longer: it counts as the same."""
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)])
+    for rank in (0, 1):
+        folder = next(tmp_path.glob("run_*_1_2_*_torch_*")) / f"rank_{rank:04d}"
+        table = tables.read(folder, "kernels")
+        names = table["short_name"].to_pylist()
+        renamed = pa.array(["fused" if name == "relu" else name for name in names]).dictionary_encode()
+        lasted = [
+            round(1.009 * ns) if name == "conv_fprop" else ns
+            for name, ns in zip(names, table["duration_ns"].to_pylist(), strict=True)
+        ]
+        for column, values in (("short_name", renamed), ("duration_ns", pa.array(lasted, pa.int64()))):
+            table = table.set_column(table.column_names.index(column), column, values)
+        tables.write(table, folder, "kernels")
+    section = kernels.CHANGE.section(Context(load(tmp_path)))
+    assert section is not None
+    said = re.search(r"per step and rank changes by ([+-][\d.]+) ms \(([^)]*)\)", section.text)
+    assert said is not None
+    kinds = {name: float(ms) for name, ms in re.findall(r"([a-z ]+?) ([+-][\d.]+) ms", said[2])}
+    assert set(map(str.strip, kinds)) == {"new", "gone", "same"}
+    assert sum(kinds.values()) == pytest.approx(float(said[1]), abs=0.005 * (len(kinds) + 1))
+    caption = " ".join(section.tables[0].note.split())
+    assert "All kernels = new + gone + same." in caption
 
 
 def test_runs_that_are_not_of_one_configuration_are_no_pair(tmp_path: Path) -> None:

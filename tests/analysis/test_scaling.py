@@ -18,8 +18,9 @@ from analysis.measures.scaling.certainty import (
     without_unusable_intervals,
 )
 from analysis.published import by_method
-from analysis.report.build import build, opening
+from analysis.report.build import build
 from analysis.report.sentences import SCALES
+from analysis.report.summary import opening
 from analysis.results.load import load
 from analysis.statistics import estimates
 from profiling import tables

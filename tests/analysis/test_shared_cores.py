@@ -52,15 +52,23 @@ def test_the_report_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path)
     assert section.text.startswith("Not available: all ranks share the 4 cores of h0") and not section.charts
 
 
-@pytest.mark.parametrize(("threads_of", "said"), [({1: 2, 2: 1}, True), ({1: 2, 2: 2}, False)])
-def test_different_threads_per_rank_are_said_by_table_and_report(tmp_path, threads_of, said):
+@pytest.mark.parametrize(
+    ("threads_of", "said", "unknown", "remedy"),
+    [
+        ({1: 2, 2: 1}, True, [], "set threads in the sweep file."),
+        ({1: 2, 2: 1}, True, ["threads"], "set OMP_NUM_THREADS=1 for all."),  # of profiling.watch
+        ({1: 2, 2: 2}, False, [], ""),
+    ],
+)
+def test_different_threads_per_rank_are_said_by_table_and_report(tmp_path, threads_of, said, unknown, remedy):
     plant(tmp_path)
     for path in tmp_path.glob(f"run_*/{store.MANIFEST}"):
         manifest = Manifest.model_validate_json(path.read_text())
         threads = threads_of[len(manifest.ranks)]
         reports = [one.model_copy(update={"threads": threads}) for one in manifest.ranks]
-        store.write_record(path, manifest.model_copy(update={"ranks": reports}))
-    text = "Different threads per rank: 2 on 1 rank, 1 on 2 ranks."
+        store.write_record(path, manifest.model_copy(update={"ranks": reports, "unknown": unknown}))
+    text = "Different threads per rank: 2 on 1 rank, 1 on 2 ranks. So the efficiencies say little of scaling:"
+    text += f" {remedy}"
     ran = run_command("analysis.scaled", tmp_path)
     table = " ".join((ran.out + ran.err).split())
     assert (text in table) == said

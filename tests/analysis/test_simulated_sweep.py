@@ -263,6 +263,15 @@ def test_the_chart_is_of_the_configuration_that_the_sentence_is_of_and_says_whic
     assert name in ("batch 32", "batch 64") and f"({name})" in sentence
 
 
+def test_why_one_of_two_configurations_is_not_simulated_names_it(tmp_path):
+    sweep(tmp_path)
+    for ranks in (1, 2):
+        plant(tmp_path, ranks, "none", batch=64)
+    study = load(tmp_path)
+    predictions.of_study(study, "4")
+    assert "not simulated: batch 64: no run was profiled (profile: torch)" in study.notes()
+
+
 def test_the_report_says_why_nothing_is_predicted(tmp_path):
     page = build(load(sweep(tmp_path, ranks=(1,))))
     section = next(one for one in page.sections if one.id == "prediction")

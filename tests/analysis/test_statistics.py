@@ -45,6 +45,13 @@ def test_a_late_outlier_is_no_warmup() -> None:
     assert estimates.warmup(series) == 0
 
 
+@pytest.mark.parametrize(("percent", "fewest"), [(95, 20), (99, 100)])
+def test_a_percentile_needs_a_value_beyond_it(percent: float, fewest: int) -> None:
+    assert estimates.fewest_beyond(percent) == fewest
+    assert np.isnan(estimates.percentile(noise(3, fewest - 1), percent))
+    assert estimates.percentile(noise(3, fewest), percent) > 100
+
+
 @given(SERIES)
 def test_at_most_half_is_warmup(series: np.ndarray) -> None:
     assert 0 <= estimates.warmup(series) <= len(series) // 2

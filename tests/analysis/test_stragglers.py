@@ -1,6 +1,7 @@
 """A rank is named if the others wait for it, again and again; the planted cause is found; else nobody is."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from analysis.measures.anatomy.divide import activities_of
 from analysis.measures.batches.series import Series
 from analysis.measures.lateness import in_words
 from analysis.measures.lateness import lateness as of
+from analysis.measures.lateness.causes import KernelTimes, cause_of
 from analysis.measures.lateness.in_words import sentences
 from analysis.measures.lateness.notable import notable_ranks
 from analysis.measures.lateness.stragglers import caption, rows
@@ -103,6 +105,13 @@ def test_a_clock_that_jumps_is_called_a_clock(tmp_path):
     assert "Verdict clock: " in caption(made) and "Verdict clock: " not in caption(made[:2])
 
 
+def test_a_rank_that_waited_for_the_others_is_no_matter_of_its_clock():
+    late = np.zeros((4, 50))
+    late[1] = -10.0
+    early = replace(lateness(late), told_by=of.BY_COLLECTIVES, residual_ns=np.full(4, 5.0))
+    assert [verdict for verdict, _ in judge(early)] == [CLOCK, NO, CLOCK, CLOCK]
+
+
 def test_a_late_rank_whose_clock_is_ahead_too_is_named_for_what_others_waited(tmp_path):
     write(tmp_path, Job(planted={2: Planted(load=6.0, clock_ms=-90.0)}), profile="torch")
     made = rows(load(tmp_path))
@@ -125,6 +134,42 @@ def test_kernels_that_come_late_are_the_hosts(tmp_path):
     write(tmp_path, Job(planted={1: Planted(forward=9.0)}), profile="torch")
     made = rows(load(tmp_path))
     assert named(made) == {1: "host"} and "1.00 times" in made[1]["evidence"]
+    assert made[1]["evidence"].startswith("in this profiled run its forward stage takes 9")
+    (said,) = sentences(made)
+    assert "rank 1 (node0) is a straggler: on average 9" in said  # collectives tell all of it: no bound
+
+
+@pytest.mark.parametrize(
+    ("forward", "ratio", "says"),
+    [
+        (9.0, 0.87, "in this unprofiled run its forward stage takes 9.00 ms longer"),
+        (9.0, 1.01, "in this unprofiled run its forward stage takes 9.00 ms longer; in the profiled run"),
+        (1.0, 0.87, "neither its stages nor its kernels explain the lateness"),
+    ],
+)
+def test_only_what_supports_a_slow_host_is_named_and_of_which_run(forward, ratio, says):
+    late = np.zeros((2, 10))
+    late[1] = 9.0 * MS
+    one = lateness(late, 100.0 * MS)
+    one.parts_ns["forward"][1] = forward * MS
+    own = np.full((2, 10), 50.0 * MS)
+    own[1] *= ratio
+    kernels = KernelTimes(np.arange(10), own, own - 50.0 * MS, borrowed=True)
+    found = cause_of(1, one, kernels, "cpu", [], "node0")
+    assert found.cause == "host" and found.evidence.startswith(says)
+    assert ("times as long" in found.evidence) == (ratio == 1.01)
+
+
+def test_a_rank_that_is_named_in_one_repetition_of_several_is_said_to_be(tmp_path):
+    write(tmp_path, Job(planted={3: Planted(load=6.0)}))
+    made = rows(load(tmp_path))
+    quiet = {"verdict": NO, "mean_lateness_ms": 0.1}
+    others = [
+        row | quiet | {"id": f"run_{number}", "repetition": number} for row in made for number in (1, 2)
+    ]
+    assert "repetition" not in sentences(made)[0]
+    (said,) = sentences([*made, *others])
+    assert "rank 3 (node0) is a straggler (in 1 of 3 repetitions): on average" in said
 
 
 def test_without_kernels_gpu_and_host_are_not_told_apart(tmp_path):
@@ -292,7 +337,8 @@ def test_the_command_by_rank_and_by_batch(tmp_path):
     write(tmp_path, Job(planted={3: Planted(load=6.0)}))
     ran = run("analysis.stragglers", tmp_path)
     assert ran.code == 0 and "rank 3 (node 0) is late" not in ran.out  # one host: it has a name
-    assert "rank 3 (node0) is a straggler: at least 6" in ran.out and "Likely cause: loader" in ran.out
+    said = " ".join(ran.out.split())
+    assert "rank 3 (node0) is a straggler: on average at least 6" in said and "Likely cause: loader" in said
     by_batch = run("analysis.stragglers", tmp_path, "--by", "batch", "--format", "csv").csv
     assert len(by_batch) == 8 * len({row["batch_index"] for row in by_batch})
     longer = [float(row["load_longer_ms"]) for row in by_batch if row["rank"] == "3"]

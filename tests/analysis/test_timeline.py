@@ -1,6 +1,7 @@
 """The timeline of a run: everything in the tables is in it, on one clock, and Perfetto opens it."""
 
 import gzip
+import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -181,11 +182,14 @@ def test_of_a_sweep_the_largest_profiled_run_is_chosen(sweep, tmp_path):
     ran = run("analysis.timeline", sweep, "--output", tmp_path / "t.gz")
     assert ran.code == 0 and ran.out.strip() == str(tmp_path / "t.gz")
     assert "_1_4_eth_torch_" in ran.err and "480 kernels" in ran.err and "within 1 us" in ran.err
+    assert re.search(r"timeline of run_\S+_torch_\S+, the largest profiled of 4 runs", ran.err)
+    assert "for another use --run ID: run_" in ran.err
 
 
 def test_a_named_run_is_drawn_and_a_misspelled_one_is_answered(sweep, tmp_path):
     name = next(sweep.glob("run_*_1_1_*_torch_*")).name
-    assert name in run("analysis.timeline", sweep, "--run", name, "--output", tmp_path / "t.gz").err
+    named = run("analysis.timeline", sweep, "--run", name, "--output", tmp_path / "t.gz").err
+    assert name in named and "for another" not in named
     error = one_line_error(run("analysis.timeline", sweep, "--run", name + "x"))
     assert f"did you mean '{name}'" in error
 

@@ -12,14 +12,19 @@ from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS
 from analysis.measures.batches import rows as batches
+from analysis.measures.critical_path.paths import PARTS as PATH
+from analysis.measures.critical_path.paths import TOGETHER
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.lateness import stragglers
 from analysis.measures.scaling import traced, traced_difference
 from analysis.report import compared, small
-from analysis.report.build import build, opening
+from analysis.report.base import Context
+from analysis.report.build import build
 from analysis.report.communication import bars_of
 from analysis.report.render import render
-from analysis.report.sentences import LOST
+from analysis.report.sentences import LOST, TRY
+from analysis.report.summary import opening
+from analysis.report.traced_advice import AGAINST, to_try
 from analysis.results.load import load
 from analysis.results.load_named import load_named
 from analysis.results.study import Study
@@ -92,6 +97,21 @@ def test_batches_of_traces_have_durations_and_no_images(late):
     assert row["batch_ms"] == pytest.approx(planted.batch / MS, rel=1e-3)
     assert row["images_per_s"] != row["images_per_s"]  # NaN: traces do not say how many samples
     assert row["batches"] == 12
+    assert math.isnan(row["p95_ms"]) and math.isnan(row["p99_ms"])  # of 12 steps there is none
+
+
+def test_no_precision_is_missed_on_a_device_without_a_known_peak(tmp_path):
+    """Of a CPU no peak is known, whatever its kernels compute in; of a GPU it is said what is missing."""
+    write_job(tmp_path / "mine", Planted(ranks=1, batches=4))
+    for path in (tmp_path / "mine").glob("*.json"):
+        path.write_text(path.read_text().replace("ampere_bf16_s16816gemm_bf16", "its_gemm"))
+    assert convert([str(tmp_path / "mine"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    record = tmp_path / "out" / "mine" / JOB
+    for device, notes in ((DEVICE, 1), ("cpu", 0)):
+        record.write_text(record.read_text().replace(DEVICE, device))
+        study = load(tmp_path / "out" / "mine")
+        kernels.rows(study, by=["class"])
+        assert len([note for note in study.notes() if "no peak to compare with" in note]) == notes
 
 
 def test_fields_hold_only_what_traces_say(late):
@@ -237,6 +257,27 @@ def test_jobs_of_other_kernels_are_compared_only_when_asked(unlike):
     assert asked.scales[1]["scaling_efficiency_pct"] < 100
 
 
+def test_jobs_named_as_one_program_that_are_not_have_no_efficiency(unlike, tmp_path):
+    """Other kernels, and twice the time in them, on more ranks: of neither kind of scaling."""
+    two, _ = unlike
+    write_job(tmp_path / "eight", Planted(ranks=8, batches=6, forward=1200.0))
+    for path in (tmp_path / "eight").glob("*.json"):
+        path.write_text(path.read_text().replace("ampere_bf16", "other_model"))
+    assert convert([str(tmp_path / "eight"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    named = [f"2={two}", f"8={tmp_path / 'out' / 'eight'}"]
+    found = traced.answer(load_named(named))
+    assert [math.isnan(row["scaling_efficiency_pct"]) for row in found.rows] == [False, True]
+    assert math.isnan(found.rows[1]["speedup"]) and found.rows[1]["batch_ms"] > 0 and found.scales == []
+    assert traced.grown(found) is None
+    (line,) = found.assumed.splitlines()
+    assert line.startswith("No scaling efficiency: two and eight look like different jobs (")
+    assert "take 2.06 times as long on 8 ranks as on 2" in line
+    said = run("scaled", *named)
+    assert said.code == 0 and "look like different jobs" in " ".join(said.out.split())
+    asked = traced.answer(load_named(named), "weak")
+    assert asked.scales[1]["scaling_efficiency_pct"] < 100 and "is it the same job?" in asked.assumed
+
+
 def test_jobs_of_the_same_kernels_in_one_folder_are_compared(scaled):
     _, paths = scaled
     study = load(paths[4].parent)
@@ -270,6 +311,14 @@ def test_all_jobs_of_one_program_need_no_names(tmp_path):
     assert first.text.count("Traces hold no batch size") == 1
 
 
+def test_the_first_screen_says_when_the_kernels_do_not_fit_what_was_assumed(tmp_path):
+    folder = job(tmp_path, Planted(ranks=2, batches=6), "two").parent
+    job(tmp_path, Planted(ranks=4, batches=6, forward=3000.0, backward=5000.0), "four")
+    first, *_ = opening(load(folder))
+    assert first.text.startswith("Scaling efficiency on 4 ranks: ") and "fixed per-GPU" in first.text
+    assert first.text.endswith("This does not fit the assumption: is it the same job?")
+
+
 # --- bad input ----------------------------------------------------------------------------------------
 
 
@@ -293,6 +342,8 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     study = load(tmp_path / "out")
     (row,) = communication.rows(study)
     assert row["collective"] == "allreduce" and row.get("transfer_ms") is None
+    with pytest.raises(UserError, match="it needs the traces of all ranks, and only 3 of 4 are here"):
+        stragglers.rows(study)
     assert len([note for note in study.notes() if "traces of 3 of 4 ranks (missing: 1)" in note]) == 1
     assert run("report", tmp_path / "out").code == 0
 
@@ -373,8 +424,8 @@ def pair(tmp_path_factory):
 
 def test_the_difference_of_two_jobs_is_what_was_planted(pair):
     before, after, a, b = pair
-    rows = {(row["family"], row["figure"]): row for row in traced_difference.rows(load(a), load(b))}
-    batch = rows["batch", "batch"]
+    rows = {(row["kind"], row["quantity"]): row for row in traced_difference.rows(load(a), load(b))}
+    batch = rows["step", "step"]
     assert batch["difference_ms"] == pytest.approx((after.batch - before.batch) / MS, rel=1e-2)
     assert batch["verdict"] == "slower"
     assert rows["parts", "exposed transfer"]["difference_ms"] == pytest.approx(0.06, rel=2e-2)
@@ -393,16 +444,16 @@ def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
     assert same.code == 0 and "are the same traces" in same.out and "allreduce" not in same.out
 
 
-def _compared(family: str, figure: str, a_ms: float, b_ms: float) -> dict:
+def _compared(kind: str, figure: str, a_ms: float, b_ms: float) -> dict:
     return {
-        "job": "one", "family": family, "figure": figure, "a_ms": a_ms, "b_ms": b_ms,
+        "job": "one", "kind": kind, "quantity": figure, "a_ms": a_ms, "b_ms": b_ms,
         "difference_ms": b_ms - a_ms, "difference_pct": 100 * (b_ms / a_ms - 1), "verdict": "slower",
     }  # fmt: skip
 
 
 def test_the_largest_change_is_the_largest_of_either_sign_and_a_mean_that_says_otherwise_is_named():
     """One step of a waited long for its data: the mean shrinks by far more than the median grows."""
-    step = _compared("batch", "batch", 171.2, 177.4)
+    step = _compared("step", "step", 171.2, 177.4)
     parts = {
         "compute": (180, 140), "exposed communication": (2, 2), "exposed loader": (140, 5),
         "exposed copies": (1, 1), "idle": (10, 27),
@@ -414,7 +465,7 @@ def test_the_largest_change_is_the_largest_of_either_sign_and_a_mean_that_says_o
     assert "mean" not in traced_difference.sentence([step, *rows[2:]])  # not all of its parts are known
     usual = [_compared("parts", name, 171.2 / 5, 177.4 / 5) for name in parts]
     assert "mean" not in traced_difference.sentence([step, *usual])
-    none = traced_difference.sentence([_compared("batch", "batch", 171.2, math.nan), *usual])
+    none = traced_difference.sentence([_compared("step", "step", 171.2, math.nan), *usual])
     assert none == "Durations of steps cannot be compared: one of the two has none."
 
 
@@ -465,9 +516,31 @@ def test_the_report_takes_raw_traces_and_converts_them_beside(tmp_path):
     assert done.code == 0, done.err
     assert done.out.strip() == str(tmp_path / "raw-converted" / "report.html")
     assert "next:" not in done.err  # the report is what would come next
-    again = run("report", folder / "rank0.json", folder / "rank1.json", "--output", tmp_path / "r.html")
-    assert again.code == 0, again.err
-    assert (tmp_path / "r.html").is_file()
+    assert f"scaleprof: converting the traces into {tmp_path / 'raw-converted'}" in done.err
+    within = run("report", folder, "--out", folder / "r.html")  # among the traces they would be searched
+    assert within.code == 0 and (folder / "r.html").is_file() and not list(folder.glob("*-converted"))
+
+
+def test_the_report_converts_beside_the_file_that_output_names(tmp_path):
+    folder = write_job(tmp_path / "archive" / "raw", Planted(ranks=2, batches=6))
+    (tmp_path / "mine").mkdir()
+    done = run(
+        "report", folder / "rank0.json", folder / "rank1.json", "--output", tmp_path / "mine" / "r.html"
+    )
+    assert done.code == 0, done.err
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["r.html", "rank0-converted"]
+    assert list((tmp_path / "archive").iterdir()) == [folder]
+    nowhere = one_line_error(run("report", folder, "--output", tmp_path / "absent" / "r.html"))
+    assert f"{tmp_path / 'absent'} is not a folder; name a file in another folder with --output" in nowhere
+
+
+def test_traces_in_a_folder_that_cannot_be_written_are_one_line(tmp_path, monkeypatch):
+    folder = write_job(tmp_path / "raw", Planted(ranks=1, batches=6))
+    # Root may write everywhere.
+    monkeypatch.setattr("analysis.results.raw.os.access", lambda place, _: place != tmp_path)
+    said = one_line_error(run("report", folder))
+    assert f"{tmp_path} cannot be written; name a file in another folder with --output" in said
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_folder_that_holds_neither_results_nor_traces_is_one_line(tmp_path):
@@ -573,3 +646,24 @@ def test_a_comparison_of_different_jobs_says_so_and_tests_nothing_of_a_few_steps
     )
     _, _, before, after = pair
     assert "different jobs" not in run("compare", before, after).out
+
+
+def test_what_to_try_is_against_what_a_step_could_be_without(tmp_path):
+    page = build(load(job(tmp_path, Planted(ranks=2, batches=6, transfer=3000.0))))
+    (answer,) = (one for one in page.opening if one.question == TRY)
+    text, drawing = answer.sentences[0].text, answer.drawing
+    saved = re.match(r"A step would be at most (\d+) % shorter if collectives took no time \(", text)
+    assert saved and 20 < int(saved[1]) < 90, text
+    assert "To try: overlap them with computation" in text
+    assert "collectives" in drawing.svg and " %</text>" in drawing.svg
+
+
+def test_where_kernels_are_all_of_a_step_only_these_can_be_faster(tmp_path):
+    folder = job(tmp_path, Planted(ranks=1, batches=6, forward=90_000.0, backward=90_000.0))
+    text = to_try(Context(load(folder)))[0].text
+    assert "so only fewer or faster kernels help" in text, text
+    assert int(re.search(r"kernels are (\d+) % of the critical path", text)[1]) > 90
+
+
+def test_each_part_that_something_is_advised_against_is_one_of_the_path():
+    assert set(AGAINST) <= {*PATH, *TOGETHER}

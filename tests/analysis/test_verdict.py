@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from analysis.measures.anatomy.divide import SPLIT, WITHIN
+from analysis.measures.scaling.certainty import leading
 from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.prediction.simulate import DEFAULT_WHAT_IFS
 from analysis.report.causes import Cause, Late, late_ranks, limit_of_transfer, lowest_of, of_loss
-from analysis.report.forecast import to_try
+from analysis.report.forecast import forecast, to_try
 from analysis.report.verdict import verdict
 
 FIELDS: dict[str, Any] = dict.fromkeys(POINT_FIELDS) | {"nodes": 1, "grad": "fp32"}
@@ -42,7 +44,9 @@ def test_no_run_is_said():
 
 def test_one_world_size_gives_the_rate_and_says_that_scaling_is_unknown():
     said = text(BASE)
-    assert "320" in said and "Not enough data to say how training scales: only one world size" in said
+    assert (
+        "320" in said and "Not enough data to say how training scales: there is only one world size" in said
+    )
 
 
 def test_near_ideal_scaling_has_no_culprit():
@@ -123,7 +127,7 @@ LOST_PCT = 37.5
             "Profile all ranks",
         ),
         ("exposed_loader", "data loading", "More workers"),
-        ("compute", "computation", "the same cores"),
+        ("compute", "computation", "the same cores, clocks and memory bandwidth: most likely each had less"),
         ("exposed_copies", "memory copies", "need no copy"),
         ("idle", "idle time", "timeline"),
     ],
@@ -504,6 +508,17 @@ def test_what_was_measured_is_not_advised_from_a_simulation(grad, advised):
     assert advised in said.partition("Largest simulated gain")[2]
 
 
+@pytest.mark.parametrize(("grad", "also"), [("fp32", "fp16 gradients, "), ("fp16", "")])
+def test_changes_that_could_not_be_simulated_are_named_beside_the_largest_gain(grad, also):
+    late = what_if("no-stragglers", 6.0, grad=grad)
+    (said,) = forecast([late, what_if("no-loader", 0.0, grad=grad)], [BASE])
+    unknown = f"unknown: {also}2x link bandwidth, 50 MiB buckets."
+    assert "no late ranks" in said.text and said.text.endswith(unknown)
+    every = [what_if(name, 0.0, grad=grad) for name in DEFAULT_WHAT_IFS if name != "no-stragglers"]
+    (known,) = forecast([late, *every], [BASE])
+    assert "unknown" not in known.text
+
+
 def test_buckets_that_were_measured_are_not_advised():
     points = [BASE, point(4, 160.0, bucket_mb=50.0)]
     assert to_try([what_if("bucket-mb=50", 30.0, bucket_mb=25.0)], points) is None
@@ -548,3 +563,11 @@ def test_an_option_that_the_sweep_measured_to_be_faster_is_said_with_its_gain():
     assert "Measured" not in text(BASE, slow, fast | {"grad": "fp32", "batch": 64})
     # The synthetic loader is a bound, not a setting.
     assert "Measured" not in text(BASE, slow, fast | {"grad": "fp32", "loader": "synthetic"})
+
+
+def test_a_profiled_run_is_not_judged_where_an_unprofiled_one_has_as_many_ranks():
+    plain = point(4, 200.0) | {"timed_by": "unprofiled runs"}
+    profiled = point(4, 140.0) | {"timed_by": "profiled runs", "batches": 30}
+    assert leading([profiled, plain]) == (plain, plain, plain)
+    assert leading([profiled]) == (profiled, profiled, profiled)
+    assert "50 %" in text(BASE, plain, profiled) and "71 %" not in text(BASE, plain, profiled)

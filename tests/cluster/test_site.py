@@ -201,6 +201,11 @@ def test_the_site_file_in_use_is_named_and_its_network_holds_before_anything_run
     answer = run(*dry_run, "--site", "virtual")
     assert answer.code == 2 and "network: ib is not in the site file" in answer.err
     assert "site file:" not in run(*dry_run).err
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "elsewhere")
+    assert run(*dry_run).err.splitlines()[0] == (
+        "site file: none for the cluster 'elsewhere' (SCALEPROF_SITE is not set, and no file in jobs/sites "
+        "has `cluster: elsewhere`); using Slurm's defaults"
+    )
 
 
 def test_a_job_on_a_node_without_the_scratch_folder_ends_in_a_line_and_makes_none(tmp_path, monkeypatch):

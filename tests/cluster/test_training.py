@@ -227,8 +227,8 @@ def test_a_library_of_another_mpi_is_named():
         ),
         (["bash", "slurm/sweep.sh"], "submit it:  sbatch slurm/sweep.sh"),
         (
-            ["slurm/submit.sh", "--dry-run", "a.yaml"],
-            "the sweep file comes first: slurm/submit.sh CONFIG --dry",
+            ["slurm/submit.sh", "--time=1", "a.yaml"],
+            "the sweep file comes first: slurm/submit.sh CONFIG --time",
         ),
         (["env", "PYTHON=python9", "slurm/submit.sh", "a.yaml"], "python9 lacks what scaleprof needs"),
     ],

@@ -176,7 +176,7 @@ def test_every_part_is_there():
     assert list(gpu_parts.DO) == list(gpu.PARTS)
 
 
-def test_ncu_which_sets_the_gpus_clock_comes_after_all_that_is_timed():
+def test_ncu_which_takes_longest_comes_after_all_that_is_timed():
     assert list(gpu.PARTS)[-2:] == ["counters", "profiles"]
     assert set(gpu_parts.COUNTERS) == {"ncu"} and not set(gpu_parts.TOOLS) & set(gpu_parts.COUNTERS)
     assert {*gpu_parts.TOOLS, *gpu_parts.COUNTERS} < set(gpu_checks.CHECKS)

@@ -5,6 +5,7 @@ import json
 import tarfile
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -145,6 +146,31 @@ def test_a_figure_that_is_not_to_be_had_costs_no_other(part, monkeypatch):
 )
 def test_only_of_whole_gpus_that_are_named_a_speed_is_wanted(gpu, images_per_s):
     assert gpu_rates.target_of(gpu) == images_per_s
+
+
+@pytest.mark.parametrize(("step_s", "block"), [(0.01, 10), (0.4, 4), (30.0, 1)])
+def test_slow_steps_are_timed_in_smaller_blocks(monkeypatch, step_s, block):
+    now, blocks = [0.0], []
+
+    def train(steps):
+        blocks.append(steps)
+        now[0] += steps * step_s
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
+    monkeypatch.setattr(gpu_rates, "time", clock)
+    assert gpu_rates.median_rate(train, 8, CPU, 5.0, 10) == pytest.approx(8 / step_s)
+    assert blocks[:2] == [1, 1] and set(blocks[2:]) == {block}
+    assert now[0] <= max(2 * 5.0, 4 * step_s)
+
+
+def test_loops_too_slow_to_be_compared_are_left_out_for_lack_of_time(part, monkeypatch):
+    for name in ("our_loop", "bare_loop"):
+        monkeypatch.setattr(training, name, lambda *given: lambda steps: time.sleep(0.01 * steps))
+    part.end = time.monotonic()
+    gpu_rates.speed(part)
+    assert (
+        part.left_out["pairs"].startswith("the time was up: 8 steps of both loops take") and not part.tables
+    )
 
 
 class Flat(torch.nn.Module):

@@ -1,6 +1,7 @@
 """``scaleprof`` lists every command and is each of them, from any folder."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from jobs import commands
+from jobs.flags import FORMATS
+from jobs.loaders import LOADERS
 
 PACKAGES = ("jobs", "train", "profiling", "analysis")
 # What other commands start, and no user does.
@@ -86,16 +89,43 @@ def test_a_near_miss_is_named(root):
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("scaleprof anat", {"anatomy"}), ("scaleprof factors --fac", {"--factors"})],
+    [
+        ("scaleprof anat", {"anatomy"}),
+        ("scaleprof factors --fac", {"--factors"}),
+        ("scaleprof scaled {here}/res --format ", set(FORMATS)),
+        ("scaleprof scaled {here}/res", {"{here}/results/"}),  # not the file
+        ("scaleprof scaled {here}/", {"{here}/results/"}),  # nor any flag
+        ("scaleprof scaled 1=x 4={here}/res", {"4={here}/results/"}),
+        ("scaleprof compare {here}/results {here}/results/", {"{here}/results/a.csv"}),  # no folder in it
+        ("scaleprof train --loader dali", {name for name in LOADERS if name.startswith("dali")}),
+        ("scaleprof train --compile red", {"reduce-overhead"}),
+        ("scaleprof train --model resnext101_64", {"resnext101_64x4d"}),
+        ("scaleprof sweep {here}/result.yaml --site lap", {"laptop"}),
+        ("scaleprof convert --tool ns", {"nsys"}),
+    ],
 )
-def test_the_shell_completes_commands_and_their_flags(tmp_path, root, typed, offered):
+def test_the_shell_completes_commands_their_flags_and_values(tmp_path, root, typed, offered):
     pytest.importorskip("argcomplete")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "a.csv").touch()
+    (tmp_path / "result.yaml").touch()
+    typed = typed.replace("{here}", str(tmp_path))
+    offered = {word.replace("{here}", str(tmp_path)) for word in offered}
     answers = tmp_path / "answers"
     run(
         cwd=root, _ARGCOMPLETE="1", COMP_LINE=typed, COMP_POINT=str(len(typed)), IFS="\n",
         _ARGCOMPLETE_STDOUT_FILENAME=str(answers),
     )  # fmt: skip
-    assert {word.strip() for word in answers.read_text().split("\n")} - {""} == offered
+    assert {word.strip() for word in answers.read_text().split("\v")} - {""} == offered
+
+
+def test_setup_says_how_much_it_downloads(root, tmp_path):
+    asked = ["make", "--dry-run", "setup", f"VENV={tmp_path / 'new'}"]
+    said = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=True).stdout
+    before, _, after = said.partition("pip install")
+    assert (
+        re.search(r"downloads about \d\.\d GB", before) and "without a GPU about 0.7 GB" in before and after
+    )
 
 
 def test_the_environment_finds_scaleprof_from_any_folder(installed, tmp_path):
@@ -122,3 +152,10 @@ def test_a_checkout_runs_its_own_code_whichever_is_installed(tmp_path):
     assert (
         subprocess.run(asked, cwd=tmp_path, capture_output=True, check=True).stdout == b"of this checkout\n"
     )
+
+
+def test_the_demo_resumes_although_there_is_a_report_already(root, tmp_path):
+    (tmp_path / "report.html").touch()
+    asked = ["make", "--dry-run", "demo", f"RESULTS={tmp_path}"]
+    planned = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert "-m jobs.sweep configs/quick.yaml" in planned and f"-m analysis.report {tmp_path}" in planned

@@ -80,6 +80,29 @@ def test_what_installs_a_missing_library_is_printed_as_it_is_typed(capsys):
     assert missing.remedy in printed and missing.detail in printed
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_no_path_is_broken_however_narrow_the_terminal(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    path = "/projects/group-of-users/scaleprof/jobs/sites/my-cluster.yaml"
+    findings = [
+        Finding("machine", "CPU", True, "AMD EPYC 7763 64-Core Processor, 2 cores available"),
+        Finding("cluster", "site file", True, path),
+        Finding("cluster", "scratch", False, "/scratch/local does not exist", f"correct `scratch` in {path}"),
+    ]
+    doctor.show(findings)
+    lines = capsys.readouterr().out.splitlines()
+    printed = "\n".join(lines)
+    assert printed.count(path) == 2 and "/scratch/local" in printed
+    assert all(len(line.rstrip()) <= columns for line in lines if path not in line)
+    assert ("to get it: correct" in printed) is (columns < 200)  # else a heading, above
+
+
+def test_a_table_breaks_no_word():
+    rows = [("what", "here"), ("a", "word longer words"), ("site file", "one")]
+    assert doctor.widths_of(rows, 40) == [9, 17]
+    assert doctor.widths_of(rows, 10) == [4, 6] and doctor.widths_of(rows, 9) is None
+
+
 def test_without_a_terminal_a_path_is_not_cut(capsys):
     where = "/projects/" + "a-long-name/" * 20 + "mine.yaml"
     doctor.show([Finding("cluster", "site file", True, where)])

@@ -95,6 +95,19 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_runs(tmp_path,
         hotspots.main()
 
 
+def test_the_folder_of_the_runs_and_the_file_of_the_answer_are_two_flags(tmp_path, monkeypatch):
+    config = tmp_path / "small.yaml"
+    config.write_text("run: {model: alexnet}\n")
+    measured, became = [], []
+    monkeypatch.setattr(hotspots, "measure", lambda run, directory, *_: measured.append(directory))
+    monkeypatch.setattr(hotspots, "become", became.append)
+    words = ["--out", str(tmp_path / "runs"), "--output", str(tmp_path / "answer.csv")]
+    monkeypatch.setattr(sys, "argv", ["hotspots", str(config), *words])
+    hotspots.main()
+    assert measured == [tmp_path / "runs" / "small-hotspots-5"]
+    assert became[0][-2:] == ["--output", str(tmp_path / "answer.csv")]
+
+
 def test_runs_that_only_flags_or_the_sweep_tell_apart_lie_side_by_side(tmp_path, monkeypatch):
     config = tmp_path / "small.yaml"
     config.write_text("run: {model: alexnet, bucket_mb: [25, 50], backend: [ddp, dp], gpus_per_node: 2}\n")

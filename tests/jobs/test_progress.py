@@ -12,7 +12,7 @@ from jobs.launchers.base import Process
 from jobs.outcome import speed_of
 from jobs.progress import Bar, describe, in_words, print_commands, print_end
 from jobs.run import Run
-from jobs.sweep_runs import Result, SweepRun
+from jobs.sweep_runs import Failed, Result, SweepRun
 from profiling import tables
 
 
@@ -24,6 +24,8 @@ def test_a_run_is_named_in_words():
     assert describe(Run(threads=3)) == describe(Run())
     assert describe(Run(threads=3), ["threads"]) == f"{describe(Run())}, 3 threads"
     assert describe(Run()) == "1 node x 1 rank, resnet50, synthetic, batch 32"  # one rank sends no gradients
+    data_parallel = describe(Run(backend="dp", gpus_per_node=4, device="gpu"))
+    assert data_parallel.startswith("1 node x 4 GPUs, resnet50")  # in one rank
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(41.3, "41 s"), (600, "10 min"), (3 * 3600, "3.0 h")])
@@ -121,3 +123,17 @@ def test_runs_that_are_done_are_counted_among_those_asked_for(done, said):
     shown = Console(file=io.StringIO(), width=300)
     print_end(shown, Path("results/mine"), done, Result(), 0)
     assert shown.file.getvalue() == f"{said}\n"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        (["wrong use", "time limit"], "2 failed; correct what their lines name, then run the same command"),
+        (["wrong use", "rank crash"], "2 failed; run the same command again to retry them:"),
+    ],
+)
+def test_who_would_fail_again_in_the_same_way_is_told_to_correct_it_first(kinds, said):
+    shown = Console(file=io.StringIO(), width=300)
+    failed = [Failed(SweepRun(Run(), 0), kind, "why", Path("log.txt")) for kind in kinds]
+    print_end(shown, Path("results/mine"), (0, 2), Result(failed=failed), 0)
+    assert said in shown.file.getvalue()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs import doctor, site_check
+from jobs.site import SITES
 from jobs.site_check import check_site
 from profiling.presence import Presence
 from tests.analysis.commands import run
@@ -57,12 +58,30 @@ def test_what_the_site_file_says_is_compared_with_the_node(environment, tmp_path
     }
     assert {check.name for check in check_site(environment) if not check.present} == absent
     cards = [check for check in check_site(environment) if check.name == "network.ib.device"]
-    assert [check.present for check in cards] == [False, True] and "but mlx5_1" in cards[0].detail
-    assert of["network.ib.interface"].detail.startswith(f"no ib9 here, but {INTERFACE}")
+    assert [check.present for check in cards] == [False, True] and "there are: mlx5_1" in cards[0].detail
+    assert of["network.ib.interface"].detail.startswith(f"no ib9 here; there are: {INTERFACE}")
     assert f"correct `network.ib.interface` in {tmp_path}/mine.yaml" in of["network.ib.interface"].remedy
     assert of["data data/other"].detail == "/no/such does not exist"
     assert "no command `module`" in of["modules"].detail
     assert all(check.remedy for check in of.values() if not check.present)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "MPI plugin types are...\\n\\tnone\\n\\tcray_shasta\\n\\tpmi2\\n",
+        "srun: MPI types are...\\nsrun: none\\nsrun: cray_shasta\\nsrun: pmi2\\n",
+    ],
+)
+def test_srun_is_asked_how_it_meets_mpi(environment, tmp_path, said):
+    (tmp_path / "mine.yaml").write_text("mpi: {srun: pmix}")
+    assert "mpi.srun" not in checks(environment)  # without srun nothing is known
+    (tmp_path / "srun").write_text(f"#!/bin/sh\nprintf '{said}' >&2\n")
+    (tmp_path / "srun").chmod(0o755)
+    wrong = checks(environment)["mpi.srun"]
+    assert not wrong.present and wrong.required and "one of: none, cray_shasta, pmi2" in wrong.remedy
+    (tmp_path / "mine.yaml").write_text("mpi: {srun: pmi2}")
+    assert checks(environment)["mpi.srun"].present
 
 
 def test_more_gpus_than_the_partition_has_are_named(environment, tmp_path):
@@ -82,10 +101,19 @@ def test_an_account_that_slurm_refuses_is_shown(environment, tmp_path):
     assert not jobs.present and jobs.required and jobs.remedy.endswith(f"in {tmp_path}/mine.yaml")
 
 
-def test_a_cluster_without_a_site_file_is_named_and_a_laptop_has_nothing_to_check(environment):
+def test_a_cluster_without_a_site_file_is_named_and_a_laptop_has_nothing_to_check(
+    environment, root, monkeypatch
+):
+    monkeypatch.chdir(root)
     (missing,) = check_site({"PATH": "/bin", "SLURM_CLUSTER_NAME": "elsewhere"})
-    assert missing.detail == "none for the cluster 'elsewhere'" and "example.yaml" in missing.remedy
+    assert missing.detail == (
+        "none for the cluster 'elsewhere' (SCALEPROF_SITE is not set, and no file in "
+        f"{SITES.relative_to(Path.cwd())} has `cluster: elsewhere`)"
+    )
+    assert "example.yaml" in missing.remedy
     assert check_site({"PATH": "/nowhere"}) == []
+    (unnamed,) = check_site({"PATH": "/nowhere", "SLURM_JOB_ID": "7"})
+    assert unnamed.detail == "none (SCALEPROF_SITE is not set, and Slurm does not name the cluster)"
     (wrong,) = check_site({**environment, "SCALEPROF_SITE": "virtul"})
     assert not wrong.present and "did you mean 'virtual'" in wrong.remedy
 

@@ -195,6 +195,13 @@ def test_no_sweep_file_is_said():
         read_words([])
 
 
+def test_a_dry_run_is_one_before_and_behind_the_sweep_file():
+    behind = read_words(["a.yaml", "--dry-run", "--time=1"])
+    assert behind.dry_run and read_words(["--dry-run", "a.yaml", "--time=1"]) == behind
+    with pytest.raises(UserError, match="no sweep file"):
+        read_words(["--dry-run"])
+
+
 def test_a_sweep_that_is_queued_or_running_is_not_submitted_again(submit, log, tmp_path, monkeypatch):
     queue = tmp_path / "squeue.jobs"  # the stand-in fails where there is none, as squeue where Slurm is down
     mine = f"scaleprof {tmp_path}/out/s"

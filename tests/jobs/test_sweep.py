@@ -186,6 +186,23 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     assert len(record.excluded) == 3 and len(record.order) == 4
 
 
+def test_a_call_for_some_runs_of_a_sweep_keeps_what_is_known_of_the_whole(tmp_path):
+    work = execution(tmp_path, run={"loader": ["synthetic", "pytorch"], "gpus_per_node": [1, 2], "data": "."})
+    work.directory.mkdir(parents=True)
+    sweep_runs, _ = expand(work.sweep)
+    first, *others = sweep_runs
+    lacking = execute.Excluded(others[0], "no such loader here")
+    recorded = []
+    other = execution(tmp_path, run={"loader": "synthetic", "gpus_per_node": [1, 2]})
+    for asked, left, by in ((sweep_runs, [lacking], work), ([first], [], work), ([first], [], other)):
+        execute.record_sweep(by, asked, left)
+        recorded.append(store.read_record(work.directory / store.SWEEP, execute.SweepRecord))
+    whole, some, changed = recorded
+    assert sorted(some.order) == sorted(whole.order) and len(whole.order) == 4
+    assert some.excluded == whole.excluded != []
+    assert (changed.order, changed.excluded) == ([first.id], [])
+
+
 def test_a_tool_that_is_not_on_the_path_is_known_before_its_runs_run(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     run = {"batches": 3, "batch": 2, "profile": ["none", "tau"]}

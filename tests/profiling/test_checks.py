@@ -28,7 +28,7 @@ def test_whole_batches_in_order_are_well():
 
 def test_a_missing_mark_is_named_with_its_rank():
     (finding,) = stage_findings(3, [*STAGES * 3][:-1], np.arange(11))
-    assert finding == "rank 3 has 2 of its 3 'End of Batch': the last are missing"
+    assert finding == "rank 3: 2 of 3 'End of Batch': the last are missing"
 
 
 def test_stages_out_of_order_are_a_clock_that_went_back():

@@ -1,5 +1,7 @@
 """python -m profiling.convert: recognises by content, converts what it can, says what it cannot."""
 
+import errno
+import os
 import re
 import shlex
 import subprocess
@@ -13,8 +15,11 @@ from profiling.tables import read
 from profiling.tools import TOOLS
 from profiling.tools.recognition import read as read_any
 from profiling.tools.recognition import recognise
+from profiling.traced_job import read_job
+from profiling.traces.together import together
 from profiling.traces.units import units_of
 from profiling.wording import how_many
+from tests.profiling.traced_jobs import Planted, trace_of
 from tests.profiling.traces import Trace, training_step
 
 
@@ -231,6 +236,53 @@ def test_what_is_found_in_several_files_is_said_once(tmp_path, capsys):
     assert main([str(tmp_path)]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
     assert len(said) == 1 and said[0].startswith("scaleprof: 3 traces: ")
+
+
+def test_counts_that_differ_by_rank_are_one_line_with_their_range():
+    def found(rank: int, kernels: int) -> tuple[str, int]:
+        has = "has" if kernels == 1 else "have"
+        return f"rank{rank}.json: {kernels} of 90 kernels {has} no recorded launch (ProfilerStep#3)", rank
+
+    assert together([found(0, 1), found(1, 13), found(2, 12), found(4, 12)]) == [
+        "ranks 0-2, 4: 1 to 13 of 90 kernels have no recorded launch (ProfilerStep#3)"
+    ]
+    assert together([found(0, 1)]) == [found(0, 1)[0]]
+    several_ranks = [
+        (f"all.sqlite, rank {rank}: its first {rank + 1} steps are left out", None) for rank in (0, 1)
+    ]
+    assert together(several_ranks) == ["all.sqlite: ranks 0-1: its first 1 to 2 steps are left out"]
+    marks = [(f"tau: rank {rank}: {count} of 50 'Load Data'", None) for rank, count in ((3, 49), (7, 48))]
+    assert together(marks) == ["tau: ranks 3, 7: 48 to 49 of 50 'Load Data'"]
+    unlike = [("a: 3 events are left out", 0), ("b: 3 events are late", 1), ("no file", None)]
+    assert together(unlike) == [finding for finding, _ in unlike]
+
+
+def test_ranks_of_a_job_whose_counts_differ_are_one_line(tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    for rank in range(3):
+        recorded = trace_of(Planted(ranks=3, batches=4), rank)
+        lost = [event for event in recorded.events if event["name"] == "cudaLaunchKernel"][: rank + 1]
+        recorded.events = [event for event in recorded.events if event not in lost]
+        recorded.write(tmp_path / "mine" / f"rank{rank}.json")
+    assert main([str(tmp_path / "mine"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "no recorded launch" in line]
+    (finding,) = [
+        text for text in read_job(tmp_path / "out" / "mine").findings if "no recorded launch" in text
+    ]
+    assert said == [f"scaleprof: mine: {finding}"]
+    assert re.match(r"ranks 0-2: 1 to 3 of \d+ kernels and copies have no recorded launch", finding)
+
+
+@pytest.mark.parametrize(("number", "frees"), [(errno.EROFS, False), (errno.ENOSPC, True)])
+def test_a_place_that_cannot_be_written_names_the_flag_that_helps(tmp_path, monkeypatch, number, frees):
+    def refused(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("profiling.traces.one_unit.record_ranks", refused)
+    with pytest.raises(UserError, match=r"cannot write to .* another place") as error:
+        main([str(trace(tmp_path / "good.json")), "--out", str(tmp_path / "out")])
+    assert "--out DIR" in str(error.value) and "--output FILE" in str(error.value)
+    assert ("free some space" in str(error.value)) == frees
 
 
 def test_nothing_converted_is_wrong_use(tmp_path):

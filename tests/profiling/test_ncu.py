@@ -86,6 +86,32 @@ def test_tensor_core_use_is_an_event_and_leaves_flops_open(tmp_path):
     assert used["mean"] == 64
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNN",
+        "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_warpgroupsize1x1x1",
+    ],
+)
+def test_kernels_of_hopper_whose_names_say_that_they_use_tensor_cores(tmp_path, name):
+    path = tmp_path / "hopper.csv"
+    path.write_text(NCU_RAW.replace("void kernel<(int)4>(float *)", name))
+    found, findings = tables(path)
+    assert math.isnan(found["kernels"]["flops"][0])
+    assert any("2 launches use tensor cores" in finding for finding in findings)
+
+
+@pytest.mark.parametrize(("cycles", "flops"), [("640", math.nan), ("0", 1000 + 2 * 2000)])
+def test_a_gpu_that_names_tensor_instructions_otherwise_tells_them_by_their_cycles(tmp_path, cycles, flops):
+    path = tmp_path / "cycles.csv"
+    names = '"sm__inst_executed_pipe_tensor.sum","sm__pipe_tensor_cycles_active.sum"'
+    path.write_text(NCU_RAW.replace('"gpu__time_duration.sum"', f'"gpu__time_duration.sum",{names}')
+                    .replace('"usecond"', '"usecond","inst","cycle"')
+                    .replace('"10.5"', f'"10.5","n/a","{cycles}"')
+                    .replace('"1.5"', '"1.5","n/a","0"'))  # fmt: skip
+    assert tables(path)[0]["kernels"]["flops"][0] == pytest.approx(flops, nan_ok=True)
+
+
 RULED = """"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule"
 "0","7","kernel","Duration","us","10.5","",""
 "0","7","kernel","","","","Bottleneck","Look at ""L2"", which is:

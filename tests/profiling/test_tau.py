@@ -94,9 +94,7 @@ def test_snapshots_of_batches_are_marks(tau):
 
 def test_a_missing_mark_is_found_and_named(tau):
     path = tau / "hvd_r2_merged/n24/tauprofile.xml"
-    assert read(path).findings == [
-        "tauprofile.xml: rank 0 has 23 of its 24 'End of Batch': the last are missing"
-    ]
+    assert read(path).findings == ["tauprofile.xml: rank 0: 23 of 24 'End of Batch': the last are missing"]
     assert any(
         "no stage of a step is marked" in finding
         for finding in of_run(tau / "x_hvd_r2_merged_nomarks").findings

@@ -21,7 +21,7 @@ def test_stages_that_are_events_are_counted(tmp_path):
     events["Backward Pass (ns)"] = (3.0, 9.0, 1.0, 5.0, 75.0)
     write_text(tmp_path, [Thread(0, 0, timers_of("main"), events)])
     assert read(tmp_path).findings == [
-        f"{tmp_path.name}: rank 0 has 3 of its 4 'Backward Pass': the last are missing"
+        f"{tmp_path.name}: rank 0: 3 of 4 'Backward Pass': the last are missing"
     ]
 
 
@@ -31,7 +31,7 @@ def test_a_timer_counts_before_an_event_of_the_same_stage(tmp_path):
         tmp_path,
         [Thread(0, 0, {**timers_of("Forward Pass"), **timers_of("End of Batch", calls=3.0)}, events)],
     )
-    assert "has 3 of its 4 'End of Batch'" in read(tmp_path).findings[0]
+    assert ": 3 of 4 'End of Batch'" in read(tmp_path).findings[0]
 
 
 @pytest.mark.parametrize(

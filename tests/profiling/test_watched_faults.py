@@ -17,10 +17,11 @@ from jobs import watched
 from profiling import markers
 from profiling.errors import UserError
 from profiling.identity import Identity
+from profiling.step_clock import open_clock
 from profiling.watch import main
 from profiling.watching.facts import ModelFacts, facts_of
 from profiling.watching.findings import findings_of
-from profiling.watching.hooks import drawn, samples_in
+from profiling.watching.hooks import drawn, is_capturing, samples_in
 from profiling.watching.modules import MOST_SEARCHES
 from profiling.watching.segments import BACKWARD, FORWARD, UNKNOWN, UPDATE
 from profiling.watching.steps import BY_MARKER
@@ -256,6 +257,27 @@ def test_nothing_is_recorded_while_a_graph_is_captured(watch):
         watched_process.hooks.is_capturing = lambda captures=captures: captures
         train(model, optimizer, 1)
     assert len(watched_process.stop()) == 2
+
+
+def test_a_capture_that_comes_first_of_all_is_not_broken(watch, monkeypatch):
+    """The clock waits for the GPU when it starts, which no capture outlives."""
+    captures, opened = [True], Mock(side_effect=open_clock)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[0])
+    monkeypatch.setattr("profiling.watching.watched.open_clock", opened)
+    watched_process = watch(Wanted())
+    model = torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    train(model, optimizer, 1)
+    opened.assert_not_called()
+    captures[0] = False
+    train(model, optimizer, 2)
+    assert opened.call_count == 1 and len(watched_process.stop()) == 2
+
+
+def test_a_program_that_uses_no_gpu_yet_is_not_made_to(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: pytest.fail("asked CUDA"))
+    assert not torch.cuda.is_initialized() and not is_capturing()
 
 
 def test_modules_that_train_nothing_are_no_models(watch):

@@ -71,7 +71,10 @@ def test_nvprofs_metrics_and_ncus_counters_come_after_their_filter():
     words = tool("ncu").wrap(COMMAND, RAW, Options("auto", "gemm", first_batch=2))
     assert words[words.index("--kernel-name") + 1] == "regex:gemm" and "--launch-count" in words
     assert words[words.index("--profile-from-start") + 1] == "off" and words[-len(COMMAND) :] == COMMAND
-    assert "sm__inst_executed_pipe_tensor.sum" in words[words.index("--metrics") + 1]
+    # Durations are those of training, and nobody's clock stays set when it is killed.
+    assert words[words.index("--clock-control") + 1] == "none"
+    asked = set(words[words.index("--metrics") + 1].split(","))
+    assert {"sm__inst_executed_pipe_tensor.sum", "sm__pipe_tensor_cycles_active.sum"} < asked
     assert tool("ncu").wrap(COMMAND, RAW, Options("full"))[-len(COMMAND) - 2 : -len(COMMAND)] == [
         "--set",
         "full",

@@ -1,6 +1,8 @@
 """Batches for a GPU: a batch ahead, on a stream of their own, and the same pixels as on a CPU."""
 
 from contextlib import contextmanager
+from itertools import repeat
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch
 from jobs.run import make_run
 from train.loaders import dali, pytorch
 from train.loaders.ahead import Ahead, memory_format, normaliser
-from train.loaders.dataset import find_shard
+from train.loaders.dataset import Shard, find_shard
 from train.loaders.synthetic import Synthetic
 
 from .conftest import run_of
@@ -124,6 +126,33 @@ def test_dali_writes_the_layout_that_the_model_takes_and_the_same_pixels(data_se
         batch[channels_last] = images.clone()
         loader.close()
     assert torch.equal(batch[False], batch[True])
+
+
+@pytest.mark.parametrize(("compute", "kind"), [("fp16", torch.float16), ("bf16", torch.float32)])
+def test_dali_writes_what_autocast_would_make_of_the_images_where_it_has_that_type(data_set, compute, kind):
+    pytest.importorskip("nvidia.dali", reason="NVIDIA DALI is not installed (it exists for Linux only)")
+    loader = dali.build_loader(run_of(data_set, "dali-cpu", compute=compute, workers=1), 0, 1, CPU)
+    assert next(loader)[0].dtype == kind
+    loader.close()
+
+
+@pytest.mark.parametrize(("loader", "pins"), [("dali-cpu", True), ("dali-cpu-to-gpu", False)])
+def test_a_gpu_copies_what_dali_leaves_on_the_host_from_pinned_memory_one_batch_ahead(
+    monkeypatch, loader, pins
+):
+    """DALI's own memory on the host is pageable: the host would wait for each copy."""
+    batch = {"images": torch.zeros(2, 3, 4, 4), "labels": torch.zeros(2, 1, dtype=torch.int32)}
+    pinned, ahead = [], []
+    library = SimpleNamespace(DALIGenericIterator=lambda *_, **__: repeat([batch]))
+    monkeypatch.setattr(dali, "_pipeline", lambda *_: None)
+    monkeypatch.setattr(dali, "_dali", lambda _: library)
+    monkeypatch.setattr(dali, "Ahead", lambda batches, *_: ahead.append(1) or batches)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.shape) or tensor)
+    batches = dali.PipelineBatches(make_run({"loader": loader}), 0, torch.device("cuda", 0), Shard([], []))
+    images, labels = next(batches)
+    batches.close()
+    assert pinned == ([images.shape, labels.shape] if pins else []) and bool(ahead) is pins
+    assert labels.shape == (2,) and labels.dtype == torch.int64
 
 
 class _Properties:

@@ -53,9 +53,9 @@ def study_parser(
         "--out",
         type=Path,
         metavar="DIR",
-        help="folder for the result [results/studies/STUDY-DEVICE-TIME]",
+        help="folder for what is measured [results/studies/STUDY-DEVICE-TIME]",
     )
-    add_format_flags(parser)
+    add_format_flags(parser, ["--output"])
     return parser
 
 

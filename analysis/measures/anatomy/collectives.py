@@ -74,6 +74,10 @@ def _group(name: str | None, ranks: str | None, size: float) -> str:
     return name or ""
 
 
+def needs_all_ranks(there: int, world_size: int | None, needs: str) -> str:
+    return f"{needs} the traces of all ranks, and only {there} of {world_size} are here"
+
+
 def match_ranks(
     ranks: list[Calls], world_size: int | None, gpus_per_rank: int
 ) -> tuple[Matched | None, list[str]]:
@@ -85,7 +89,7 @@ def match_ranks(
     sized = all((one.group_size > 0).all() for one in ranks)
     matched = match(ranks) if whole or sized else None
     if matched is None:
-        there = f"they need the traces of all ranks, and only {len(ranks)} of {world_size} are here"
+        there = needs_all_ranks(len(ranks), world_size, "they need")
         why = "; ".join(unmatched(ranks)) if whole else there
         return None, [f"wait and transfer are not available: {why}"]
     return matched, [f"wait and transfer are not available for {words}" for words in matched.unmatched]

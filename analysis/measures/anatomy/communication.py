@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import OF_A_RUN, RANK, TELLING, Column, Metric, Rows, columns, fields, telling
+from analysis.display.numbers import digits
 from analysis.measures.anatomy.rows import STEPS_OF_RANKS
 from analysis.measures.anatomy.traces import RunTrace, trace_of
+from analysis.measures.batches.overlap import length, union
 from analysis.measures.tau import messages
 from analysis.results.matching import Calls, Matched
 from analysis.results.study import Source, Study
@@ -23,6 +25,11 @@ METRICS = (
     Metric("mbyte_per_batch", "bytes of all calls, 1e6", "MB/\nstep"),
     Metric("ms_per_batch", "duration of the calls, from the rank's entry to the end", "ms/\nstep"),
     Metric("transfer_ms", "part of the duration after the last rank entered the collective"),
+    Metric(
+        "transferring_ms",
+        "time in which any of these calls transfers: less than transfer_ms where they overlap each other",
+        "any\ntransfer",
+    ),
     Metric("wait_ms", "part of the duration until the last rank entered the collective"),
     Metric(
         "exposed_ms",
@@ -41,6 +48,11 @@ METRICS = (
         "bus bandwidth, as in nccl-tests (for an allreduce of P ranks of the group: algbw x 2(P-1)/P)",
     ),
     Metric(
+        "busbw_together_gb_per_s",
+        "bus bandwidth of the calls together: by transferring_ms instead of transfer_ms",
+        "busbw,\ntogether",
+    ),
+    Metric(
         "busbw_of_measured_pct",
         "busbw divided by the bus bandwidth measured at the start of the sweep",
         "busbw, % of\nmeasured",
@@ -55,6 +67,8 @@ COLUMNS = {
     "Columns: id, the fields of the run, then (rank with --by rank), per step and rank:": (RANK, *METRICS),
     **messages.COLUMNS,
 }
+# Calls whose transfers add up to more than this many times the time of any are said to overlap each other.
+AT_ONCE = 1.05
 _SHOWN, _SHOWN_RANKS = 3, 8  # groups, and ranks of a group, that are named
 
 
@@ -237,11 +251,18 @@ def _figures(
     if matched is not None and not np.isnan(transfer):
         figures |= {
             "transfer_ms": transfer / batches / 1e6,
+            "transferring_ms": sum(_any_ns(matched, place, masks[place]) for place in places) / batches / 1e6,
             "wait_ms": (durations - transfer) / batches / 1e6,
             "clock_residual_us": matched.residual_ns / 1e3,
         }
         figures |= {"algbw_gb_per_s": moved / transfer} if moved > 0 and transfer else {}
     return figures
+
+
+def _any_ns(matched: Matched, place: int, mask: np.ndarray) -> int:
+    """How long any of these calls of a rank transfers."""
+    end = matched.end_ns[place][mask]
+    return length(union(end - matched.transfer_ns[place][mask].astype(np.int64), end))
 
 
 def _bandwidth(
@@ -252,7 +273,29 @@ def _bandwidth(
         return {}
     bus = figures["algbw_gb_per_s"] * bus_factor(kind, ranks)
     bound = measured.get(ranks)
-    return {"busbw_gb_per_s": bus, "busbw_of_measured_pct": 100 * bus * 1e9 / bound if bound else None}
+    return {
+        "busbw_gb_per_s": bus,
+        "busbw_together_gb_per_s": bus * figures["transfer_ms"] / figures["transferring_ms"],
+        "busbw_of_measured_pct": 100 * bus * 1e9 / bound if bound else None,
+    }
+
+
+def at_once(rows: Rows) -> list[str]:
+    """That collectives of a rank overlap each other, where they do, and what that is to their bandwidth."""
+    of = [row for row in rows if _overlap(row) > AT_ONCE]
+    if not of:
+        return []
+    most = max(of, key=_overlap)
+    return [
+        f"Collectives of a rank overlap each other: transfers of {most['collective']} add up to "
+        f"{digits(most['transfer_ms'], 3)} ms per step, in {digits(most['transferring_ms'], 3)} ms in which "
+        "any of them transfers. busbw, of each call alone, understates the links; busbw, together, does not."
+    ]
+
+
+def _overlap(row: Mapping[str, Any]) -> float:
+    """How many times over the calls of a row transfer at once; 0: not known."""
+    return (row.get("transfer_ms") or 0.0) / (row.get("transferring_ms") or np.inf)
 
 
 def no_bandwidth(rows: Rows) -> list[str]:
@@ -292,6 +335,7 @@ def shown(rows: Rows) -> list[Column]:
     left_out = {
         "group_size", "groups", "mbyte_per_call", "clock_residual_us", "attributed_batches",
         *(() if several else ("group_ranks",)),
+        *(() if at_once(rows) else ("transferring_ms", "busbw_together_gb_per_s")),
     }  # fmt: skip
     by_rank = [RANK] if "rank" in rows[0] else []
     wanted = [metric for metric in METRICS if metric.name not in left_out]

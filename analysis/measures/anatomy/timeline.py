@@ -16,8 +16,10 @@ from analysis.measures.anatomy.timeline_file import Added, Span, write
 from analysis.results.study import Source, Study
 from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
+from profiling.wording import how_many
 
 FILE = "trace.pftrace.gz"
+_MOST_NAMED = 4
 MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -40,6 +42,20 @@ def choose(study: Study, run: str | None = None) -> Source:
     return max(
         sources,
         key=lambda source: (_kernels(source) > 0, len(source.tables("batches")), _kernels(source)),
+    )
+
+
+def _others(study: Study, chosen: Source) -> str:
+    """Which of several runs or jobs was drawn unasked, and how to name another; empty: there is only one."""
+    others = [source.id for source in study.of_kind("run", "trace") if source is not chosen]
+    if not others:
+        return ""
+    what = "job" if chosen.kind == "trace" else "run"
+    largest = "largest profiled" if what == "run" and _kernels(chosen) else "largest"
+    named = ", ".join(others[:_MOST_NAMED]) + (", ..." if len(others) > _MOST_NAMED else "")
+    return (
+        f"timeline of {chosen.id}, the {largest} of {how_many(len(others) + 1, what)}; for another use --run "
+        f"{named if len(others) == 1 else f'ID: {named}'}"
     )
 
 
@@ -94,6 +110,8 @@ def write_of(
         )
     timeline = write(source, path, span, more(study, source))
     print(timeline.path)
+    if run is None and (others := _others(study, source)):
+        print(others, file=sys.stderr)
     counts = ", ".join(f"{count} {what}" for what, count in timeline.slices.items() if count)
     print(f"{timeline.run}: {counts}; open it at ui.perfetto.dev", file=sys.stderr)
     if timeline.clock_residual_ns is not None:

@@ -42,8 +42,8 @@ METRICS = (
         "step\nmedian",
         IN_RUN,
     ),
-    Metric("p95_ms", "95th percentile, without warmup", "p95"),
-    Metric("p99_ms", "99th percentile", "p99"),
+    Metric("p95_ms", "95th percentile, without warmup (empty below 20 steps)", "p95"),
+    Metric("p99_ms", "99th percentile (empty below 100 steps)", "p99"),
     Metric("max_ms", "longest step", "max"),
     Metric("images_per_s", "images of all ranks divided by the job's time, without warmup"),
     *(

@@ -25,7 +25,7 @@ from analysis.results.study import Source, Study, reading
 from profiling import tables
 from profiling.tables import APART, CLASSES
 
-COLLECTIVES = "collectives"
+COLLECTIVES, MODEL_KERNELS, WAITING = "collectives", "all of the model's kernels", "waiting for other ranks"
 _APART = {
     COLLECTIVES: WhatIf((COMMUNICATION,), alone=True),
     "copies": WhatIf((MEMCPY, MEMSET)),
@@ -43,11 +43,9 @@ PARTS: dict[str, WhatIf] = {
 } | _APART
 # Several parts at once, and what is no part.
 TOGETHER = {
-    "all of the model's kernels": WhatIf(
-        tuple(number for number, name in enumerate(CLASSES) if name not in APART)
-    ),
+    MODEL_KERNELS: WhatIf(tuple(number for number, name in enumerate(CLASSES) if name not in APART)),
     "all on the host": WhatIf((HOST, LOADING, LAUNCHES, SYNCHRONIZATION)),
-    "waiting for other ranks": WhatIf(alone=True),
+    WAITING: WhatIf(alone=True),
 }
 WHAT_IF = PARTS | TOGETHER
 _PART_OF = {number: name for name, one in PARTS.items() for number in one.parts}

@@ -42,12 +42,10 @@ def bound_of(study: Study, source: Source) -> Bound:
     precision = str(source.fields.get("compute") or "fp32")
     kinds = list(dict.fromkeys(devices))
     if len(kinds) > 1:
-        study.note(
-            f"its ranks ran on {' and '.join(kinds)}: the datasheet's peak is the mean of theirs", source
-        )
+        study.note(f"its ranks ran on {', '.join(kinds)}: the datasheet's peak is the mean of theirs", source)
     sheets = {device: _datasheet(study, device, precision) for device in kinds}
     return Bound(
-        " and ".join(kinds),
+        ", ".join(kinds),
         _mean([sheets[device][0] for device in devices]),
         _mean([sheets[device][1] for device in devices]),
         *(_measured(study, source, precision) if manifest else (None, None)),
@@ -60,12 +58,14 @@ def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bou
     if source.id not in kept:
         precision = precision_of(study, source)
         sheets = [_datasheet(study, device, precision) for device in devices] if precision else []
-        if devices and not precision:
+        # Of a CPU no peak is known, whatever its kernels compute in.
+        comparable = any(one.lower() != "cpu" or peaks.find(one, study.own_peaks) for one in devices)
+        if comparable and not precision:
             study.note(
                 "no matrix kernel's name gives its precision: there is no peak to compare with", source
             )
         kept[source.id] = Bound(
-            " and ".join(devices), _mean([one[0] for one in sheets]), _mean([one[1] for one in sheets])
+            ", ".join(devices), _mean([one[0] for one in sheets]), _mean([one[1] for one in sheets])
         )
     return kept[source.id]
 

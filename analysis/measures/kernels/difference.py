@@ -73,8 +73,8 @@ METRICS = {
 SUMMARY_METRICS = (
     Metric(
         "change",
-        "slower to same sum to all kernels; adding the time that concurrent kernels share (run at once) and "
-        "the time without a kernel (no kernel runs) gives the step",
+        f"{', '.join(KINDS[:-1])} and {KINDS[-1]} sum to all kernels; adding the time that concurrent "
+        "kernels share (run at once) and the time without a kernel (no kernel runs) gives the step",
         text=True,
     ),
     Metric("kernels", "number of kernels", "kernels"),
@@ -271,9 +271,14 @@ def group_in_words(names: Sequence[str]) -> str:
 
 
 def _caption(totals: Rows) -> str:
+    sums = f"Per step and rank. All kernels = {' + '.join(row['change'] for row in totals if is_kind(row))}."
     if totals[-1]["change"] != BATCH:
-        return "Per step and rank. The step duration of these runs is not available."
+        return f"{sums} The step duration of these runs is not available."
     return (
-        "Per step and rank. Slower to same sum to all kernels. All kernels, the time shared by concurrent "
-        "kernels\n(run at once, negative) and the time without a kernel sum to the step."
+        f"{sums}\nStep = all kernels + run at once (shared by concurrent kernels, negative) + no kernel runs."
     )
+
+
+def is_kind(total: Mapping[str, Any]) -> bool:
+    """Whether a row of :func:`summary` is of one of :data:`KINDS`, which add up to all kernels."""
+    return total["change"] in KINDS

@@ -18,6 +18,8 @@ from analysis.results.study import Source, Study
 from analysis.results.summed import kept_sums
 from profiling.tables import ATTRIBUTED, IS_MODEL
 
+# Kernels that take as long as on the other ranks, to within this share, speak against the device.
+AS_LONG = 0.05
 # A part is the cause if it makes up this share of the lateness or more.
 MOST = 0.5
 
@@ -118,6 +120,7 @@ def cause_of(
     device: str,
     node: Sequence[int],
     node_name: str,
+    profiled: bool = False,
 ) -> Cause:
     """The likely cause of a rank's lateness.
 
@@ -126,8 +129,9 @@ def cause_of(
         device: the rank's; ``cpu`` has a processor for a GPU.
         node: the places of all late ranks of its node, if those are all the ranks of the node and there are
             several, on several nodes; else empty.
+        profiled: whether the run is; the evidence says which run it is of.
     """
-    own = _of_rank(place, lateness, kernels, "processor" if device == "cpu" else "GPU")
+    own = _of_rank(place, lateness, kernels, "processor" if device == "cpu" else "GPU", profiled)
     if not node:
         return own
     each = sorted(_mean_late(lateness, one) for one in node)
@@ -135,7 +139,9 @@ def cause_of(
     return Cause("node", f"{text}; this rank: {own.evidence}")
 
 
-def _of_rank(place: int, lateness: Lateness, kernels: KernelTimes | None, device: str) -> Cause:
+def _of_rank(
+    place: int, lateness: Lateness, kernels: KernelTimes | None, device: str, profiled: bool
+) -> Cause:
     late = _mean_late(lateness, place)
     when = lateness.late[place]
     parts = {name: float(over[place, when].mean()) for name, over in lateness.parts_ns.items()}
@@ -144,7 +150,8 @@ def _of_rank(place: int, lateness: Lateness, kernels: KernelTimes | None, device
             "loader", f"its load stage takes {_ms(parts['load'])} ms longer (lateness: {_ms(late)} ms)"
         )
     longest = max(parts, key=lambda name: parts[name])
-    stage = f"its {longest} stage takes {_ms(parts[longest])} ms longer"
+    run = "profiled" if profiled else "unprofiled"
+    stage = f"in this {run} run its {longest} stage takes {_ms(parts[longest])} ms longer"
     if kernels is None:
         return Cause(
             f"{device} or host", f"{stage}; profile this configuration (profile: torch) to tell which"
@@ -152,12 +159,15 @@ def _of_rank(place: int, lateness: Lateness, kernels: KernelTimes | None, device
     # A rank that is late at times is slow at these times; which those are in another run is not known.
     over_ns, ratio = kernels.of(place, lateness.batch_index[when])
     behind = float(lateness.late_ns[place].mean()) if kernels.borrowed else late
-    where = "in the profiled run of this configuration the" if kernels.borrowed else "the"
+    where = "the profiled run of this configuration" if kernels.borrowed else "this profiled run"
     which = "" if kernels.borrowed or when.all() else " in the steps in which it is late"
-    same = f"{where} same kernels take {ratio:.2f} times as long as on the other ranks{which}"
+    same = f"in {where} the same kernels take {ratio:.2f} times as long as on the other ranks{which}"
     if over_ns >= MOST * behind:
         return Cause(device, f"{same} (+{_ms(over_ns)} ms per step; lateness: {_ms(behind)} ms)")
-    return Cause("host", f"{same}: {stage if parts[longest] >= MOST * late else 'its launches come late'}")
+    # Only what supports it: kernels that are faster than elsewhere, or somewhat slower, do not.
+    supports = [stage] if parts[longest] >= MOST * late else []
+    supports += [same] if abs(ratio - 1) <= AS_LONG else []
+    return Cause("host", "; ".join(supports) or "neither its stages nor its kernels explain the lateness")
 
 
 def _mean_late(lateness: Lateness, place: int) -> float:

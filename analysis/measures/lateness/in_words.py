@@ -7,7 +7,7 @@ from typing import Any
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, BY_STAGES, LATE_SHARE
-from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW
+from analysis.measures.lateness.verdicts import CHANCE, CLOCK, STRAGGLER, TOO_FEW
 from jobs.run_fields import fields_of, own_names
 from profiling.wording import how_many
 
@@ -63,12 +63,24 @@ def sentences(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("id
             return [f"Too few steps to tell whether a rank is a straggler. {late}."]
         return [f"No stragglers. {late}, which may be chance."]
     return [
-        f"{name(row)}: {_rank_in_words(row)} is a straggler: "
+        f"{name(row)}: {_rank_in_words(row)} is a straggler{_in_how_many(row, rows)}: on average "
         f"{'at least ' if row['told_by'] == BY_STAGES else ''}{digits(row['mean_lateness_ms'], 3)} ms late "
         f"per step, late in {row['late_pct']:.0f} % of the steps. Likely cause: {row['cause']}: "
         f"{row['evidence']}."
         for row in named
     ]
+
+
+def _in_how_many(row: Mapping[str, Any], rows: Rows) -> str:
+    """In how many repetitions the rank is named, of those that tell; empty: in all of them."""
+    alike = (*_OF_A_RANK, "profile", *own_names(row))
+    its = [
+        one
+        for one in rows
+        if one["verdict"] not in (TOO_FEW, CLOCK) and all(one.get(name) == row.get(name) for name in alike)
+    ]
+    named = sum(one["verdict"] == STRAGGLER for one in its)
+    return f" (in {named} of {how_many(len(its), 'repetition')})" if named < len(its) else ""
 
 
 def _nobody_late(rows: Rows) -> str:

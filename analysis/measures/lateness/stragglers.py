@@ -15,6 +15,7 @@ from analysis.display.metrics import (
     fields,
     telling,
 )
+from analysis.measures.anatomy.collectives import needs_all_ranks
 from analysis.measures.anatomy.traces import trace_of
 from analysis.measures.batches.series import series_of
 from analysis.measures.lateness import causes as late_causes
@@ -135,9 +136,8 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
     Raises:
         Unusable: a table is missing, damaged or wrong.
     """
-    if source.job is not None and len(source.tables("batches")) < source.ranks:
-        there = len(source.tables("batches"))
-        study.note(f"traces of {there} of {source.ranks} ranks: lateness is not available", source)
+    if missing := _lacks_ranks(source):
+        study.note(f"lateness is not available: {missing}", source)
         return None
     if source.without_steps:
         study.note("no markers separate its steps: lateness is not available", source)
@@ -168,8 +168,25 @@ def rows(study: Study, by_batch: bool = False) -> Rows:
             {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks
         ]
     if not answer:
-        raise study.nothing(f"{study.path} holds no run of several ranks whose steps show lateness")
+        raise study.nothing(_why_none(study))
     return answer
+
+
+def _lacks_ranks(source: Source) -> str:
+    """What is said of a job whose ranks are not all there; empty: they are."""
+    there = len(source.tables("batches"))
+    if source.job is None or there >= source.ranks:
+        return ""
+    return needs_all_ranks(there, source.ranks, "it needs")
+
+
+def _why_none(study: Study) -> str:
+    """Why no run of several ranks shows lateness."""
+    runs = [source for source in study.of_kind("run", "trace") if source.ranks > 1]  # not those taken out
+    lacking = [missing for source in runs if (missing := _lacks_ranks(source))]
+    if lacking and len(lacking) == len(runs):
+        return f"{study.path}: lateness is not available: {lacking[0]}"
+    return f"{study.path} holds no run of several ranks whose steps show lateness"
 
 
 def _of_run(study: Study, source: Source, by_batch: bool) -> Rows | None:
@@ -227,7 +244,8 @@ def rows_of(
         if verdict == STRAGGLER:
             node = _late_node(rank, nodes, named)
             device = source.device_by_rank.get(rank, "")
-            cause = late_causes.cause_of(rank, lateness, kernels, device, node, nodes[rank])
+            profiled = source.fields["profile"] != "none"
+            cause = late_causes.cause_of(rank, lateness, kernels, device, node, nodes[rank], profiled)
             row |= {"cause": cause.cause, "evidence": cause.evidence}
         ranks.append(row)
     return ranks

@@ -80,7 +80,9 @@ def _verdicts(late_ns: np.ndarray, worth: float, level: float) -> list[tuple[str
 
 def _behind_but_not_late(lateness: Lateness, rank: int, worth: float) -> str:
     """The verdict on a rank that the others did not wait for; empty: it was not behind them either."""
-    if max(lateness.behind_ns[rank].mean(), lateness.residual_ns[rank]) < worth:
+    behind = lateness.behind_ns[rank].mean()
+    # A rank that waited for the others is not late, however badly its clock agrees with theirs.
+    if behind < worth and (lateness.late_ns[rank].mean() < 0 or lateness.residual_ns[rank] < worth):
         return ""
     return CLOCK if lateness.told_by == BY_COLLECTIVES else NOBODY_WAITED
 

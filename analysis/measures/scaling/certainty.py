@@ -6,6 +6,7 @@ from typing import Any
 
 from analysis.display.metrics import CONFIDENCE, Rows
 from analysis.measures.scaling import figures, use
+from analysis.measures.scaling.points import UNPROFILED
 from profiling.wording import noun
 
 # An interval that reaches beyond so many times its value, or below that fraction of it, does not even tell
@@ -101,12 +102,16 @@ def least_pct(row: Mapping[str, Any]) -> float:
 def leading(scaled: Rows) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(the best and the worst configuration on the most ranks, the one whose loss is to be explained).
 
-    The most ranks matter most; what is lost on fewer only is still lost.
+    The most ranks matter most; what is lost on fewer only is still lost. What a profiler slowed down is not
+    compared with what it did not, where there are unprofiled runs of as many ranks.
 
     Args:
         scaled: one or more rows of configurations that are compared with one of fewer ranks.
     """
     largest = max(row["world_size"] for row in scaled)
+    unprofiled = [row for row in scaled if row.get("timed_by") == UNPROFILED]
+    if any(row["world_size"] == largest for row in unprofiled):
+        scaled = unprofiled
     widest = sorted((row for row in scaled if row["world_size"] == largest), key=lost_pct)
     best, worst = widest[0], widest[-1]
     lowest = max(scaled, key=lost_pct)

@@ -24,23 +24,23 @@ from jobs.run_fields import own_names
 from profiling.wording import how_many, verb
 
 Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
-Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figure) -> a value a run
+Values = dict[tuple[Key, str, str], list[float]]  # (configuration, kind, quantity) -> a value a run
 
 METRICS = (
     Metric(
-        "family",
-        "rows that are tested together, at 5 %: batch (step durations), combined (all configurations "
-        "together, if there are several: test stratified by configuration; the effect is the median ratio "
-        "of two runs of a configuration), stages and, for profiled runs, kernels",
+        "kind",
+        "step, combined (the steps of all configurations together, if there are several: test stratified by "
+        "configuration; the effect is the median ratio of two runs of a configuration), stages and, for "
+        "profiled runs, kernels; the rows of a kind are tested together, at 5 %",
         text=True,
     ),
-    Metric("figure", "quantity compared", text=True),
+    Metric("quantity", "quantity compared", text=True),
     Metric("a", "median over the runs of A"),
     Metric("b", "median over the runs of B"),
     Metric(
         "effect_pct",
-        "b divided by a, minus 1; the interval holds the effects that the test does not reject. It needs 4 "
-        "runs per side, or 3 and 5, or 2 and 8",
+        "b divided by a, minus 1; the interval holds the effects that the test does not reject. There is one "
+        "from 4 runs per side on (or 3 and 5, or 2 and 8); a verdict on one of many rows needs more",
         "effect, %",
         NOMINAL,
         places=2,
@@ -48,7 +48,7 @@ METRICS = (
     ),
     Metric(
         "p_value",
-        "exact Mann-Whitney test, corrected by Holm over all rows of its family",
+        "exact Mann-Whitney test, corrected by Holm over all rows of its kind",
         "p",
         show=probability,
     ),
@@ -69,14 +69,14 @@ METRICS = (
     Metric("runs_b", "number of runs of B"),
     Metric(
         "runs_enough",
-        "runs per side that would find an effect as large as effect_pct as often (empty: more than 20, or "
-        "the spread of runs is unknown)",
+        "runs per side that would find an effect as large as effect_pct in at least 3 of 4 cases (empty: "
+        "more than 20, or the spread of runs is unknown)",
     ),
 )
-COLUMNS = {"Columns: the family, the fields in which configurations differ, then": METRICS}
-FAMILIES = ("batch", "combined", "stages", "kernels")
+COLUMNS = {"Columns: the kind, the fields in which configurations differ, then": METRICS}
+KINDS = ("step", "combined", "stages", "kernels")
 CALLS = "calls"  # of kernels, per step: not tested, they say why a kernel's time differs
-_DECIDING = ("batch", "combined")
+_DECIDING = ("step", "combined")
 
 
 def rows(a: Values, b: Values) -> Rows:
@@ -84,33 +84,33 @@ def rows(a: Values, b: Values) -> Rows:
     common = [key for key in a if key in b and key[1] != CALLS]
     apart = telling([key for key, _, _ in common])
     answer: Rows = []
-    for family in dict.fromkeys(family for _, family, _ in common):
-        members = [each for each in common if each[1] == family]
+    for kind in dict.fromkeys(kind for _, kind, _ in common):
+        members = [each for each in common if each[1] == kind]
         strata = [(np.array(a[each]), np.array(b[each])) for each in members]
-        of_family = [
+        of_kind = [
             {
-                "family": family,
+                "kind": kind,
                 **{name: value for name, value in key if name in apart},
-                "figure": figure,
+                "quantity": figure,
                 "a": float(np.median(of_a)),
                 "b": float(np.median(of_b)),
                 **_tested([(of_a, of_b)], len(members)),
             }
             for (key, _, figure), (of_a, of_b) in zip(members, strata, strict=True)
         ]
-        _judge(of_family)
-        if family == "kernels":
-            for row, (key, _, figure) in zip(of_family, members, strict=True):
+        _judge(of_kind)
+        if kind == "kernels":
+            for row, (key, _, figure) in zip(of_kind, members, strict=True):
                 calls = (float(np.median(side.get((key, CALLS, figure), [np.nan]))) for side in (a, b))
                 row["verdict"] = _of_kernel(row, *calls)
-        answer += of_family
-        if family == "batch" and len(members) > 1:
-            together = {"family": "combined", "figure": "batch_ms of all", "a": None, "b": None}
+        answer += of_kind
+        if kind == "step" and len(members) > 1:
+            together = {"kind": "combined", "quantity": "batch_ms of all", "a": None, "b": None}
             answer.append({**together, **_tested(strata, 1)})
             _judge(answer[-1:])
     for row in answer:
         del row["least_p"]
-    return sorted(answer, key=lambda row: FAMILIES.index(row["family"]))
+    return sorted(answer, key=lambda row: KINDS.index(row["kind"]))
 
 
 def telling(keys: Sequence[Key]) -> list[str]:
@@ -135,10 +135,10 @@ def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
     }
 
 
-def _judge(family: Rows) -> None:
-    """Correct the p of a family's rows and say what follows."""
-    corrected = holm([float(row["p_value"]) for row in family])
-    for row, p_value in zip(family, corrected, strict=True):
+def _judge(of_kind: Rows) -> None:
+    """Correct the p of the rows of a kind and say what follows."""
+    corrected = holm([float(row["p_value"]) for row in of_kind])
+    for row, p_value in zip(of_kind, corrected, strict=True):
         row["p_value"] = p_value
         if row["least_p"] > SIGNIFICANCE:
             row["verdict"] = "too few runs"
@@ -167,7 +167,7 @@ def regressed(rows: Rows, threshold_pct: float) -> Rows:
     return [
         row
         for row in rows
-        if row["family"] in _DECIDING and row["verdict"] == "slower" and row["effect_pct"] > threshold_pct
+        if row["kind"] in _DECIDING and row["verdict"] == "slower" and row["effect_pct"] > threshold_pct
     ]
 
 
@@ -180,7 +180,7 @@ _FOUND = "3 of 4 cases or more"
 
 def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     """What the rows of batches come to, in one to three sentences."""
-    batches = [row for row in rows if row["family"] == "batch"]
+    batches = [row for row in rows if row["kind"] == "step"]
     if not batches:
         return (
             "Step durations are not compared: neither side has unprofiled runs. Kernels do not decide "
@@ -189,7 +189,7 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     if same_runs(a, b):
         return "A and B are the same runs, so nothing can differ. Compare two separate results."
     said = []
-    worse = [row for row in regressed(rows, threshold_pct) if row["family"] == "batch"]
+    worse = [row for row in regressed(rows, threshold_pct) if row["kind"] == "step"]
     few = [row for row in batches if row["verdict"] == "too few runs"]
     if worse:
         most = max(worse, key=lambda row: row["effect_pct"])
@@ -205,7 +205,7 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
             f"No configuration is slower (by more than {threshold_pct:g} %); {faster} of {len(batches)} are "
             f"faster. A slowdown of {_detectable(batches)} would have been found in {_FOUND}."
         )
-    return " ".join([*said, *(_together(row) for row in rows if row["family"] == "combined")])
+    return " ".join([*said, *(_together(row) for row in rows if row["kind"] == "combined")])
 
 
 def same_runs(a: Values, b: Values) -> bool:
@@ -223,11 +223,14 @@ def _of_few(few: Rows, configurations: int) -> str:
     """How many runs would be enough."""
     alone = " one by one" if configurations > 1 else ""
     of_all = f"{len(few)} of {how_many(configurations, 'configuration')}"
-    text = f"{of_all} {verb(len(few), 'have')} too few runs to show a difference{alone}. "
+    text = (
+        f"{of_all} {verb(len(few), 'have')} too few runs to show any difference{alone}: that takes "
+        f"{runs_needed(configurations)} per side or more. "
+    )
     largest = max(few, key=lambda row: row["effect_pct"])
     scatter_known = largest["runs_enough"] or max(largest["runs_a"], largest["runs_b"]) > 1
     if largest["effect_pct"] <= 0 or not scatter_known:
-        return f"{text}Repeat them: {runs_needed(configurations)} runs per side can show a difference."
+        return f"{text}Repeat them."
     runs = f"{largest['runs_enough']}" if largest["runs_enough"] else f"more than {MOST_RUNS}"
     return (
         f"{text}Repeat them: {runs} runs per side would find the largest slowdown here, "
@@ -257,8 +260,8 @@ def _together(row: dict[str, Any]) -> str:
 
 def columns_of(rows: Rows) -> list[Metric]:
     """The columns of :func:`rows`."""
-    family, *figures = METRICS
-    return [family, *_fields(rows), *figures]
+    kind, *figures = METRICS
+    return [kind, *_fields(rows), *figures]
 
 
 def _fields(rows: Rows) -> list[Metric]:
@@ -270,15 +273,19 @@ def shown(rows: Rows) -> list[Column]:
     """The terminal's columns."""
     by_name = {metric.name: metric for metric in METRICS}
     runs = by_name["runs_a"].column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}")
-    figures = [by_name[name] for name in ("figure", "a", "b", "effect_pct", "p_value")]
-    tests = Counter(row["family"] for row in rows)
-    verdict = by_name["verdict"].column(printed=lambda row: verdict_of(row, tests[row["family"]]))
+    figures = [by_name[name] for name in ("quantity", "a", "b", "effect_pct", "p_value")]
+    tests = Counter(row["kind"] for row in rows)
+    verdict = by_name["verdict"].column(printed=lambda row: verdict_of(row, tests[row["kind"]]))
     return [*columns([*_fields(rows), *figures]), runs, verdict]
 
 
 def verdict_of(row: Mapping[str, Any], tests: int) -> str:
-    """The verdict of a row of a family of ``tests``; where runs are too few, how many are enough."""
+    """The verdict of a row of a kind of ``tests``; where runs are too few, how many it takes.
+
+    That is for an effect as large as the row's or, where that is not known, for any.
+    """
     if row["verdict"] != "too few runs":
         return str(row["verdict"])
-    enough = row["runs_enough"] or f"at least {runs_needed(tests)}"
-    return f"too few runs: {enough} per side needed"
+    if row["runs_enough"]:
+        return f"too few runs: {row['runs_enough']} per side for such an effect"
+    return f"too few runs: {runs_needed(tests)} per side or more"

@@ -13,8 +13,10 @@ from analysis.measures.scaling.compare_rows import CALLS, Key, Values, rows, tel
 from analysis.measures.scaling.points import point_fields
 from analysis.results.log import BOTH
 from analysis.results.study import Source, Study
+from jobs.run_fields import fields_of
 from profiling.errors import UserError
 
+_SIZES = fields_of("size")
 MOST_NAMED = 6  # configurations that a note names
 
 
@@ -35,11 +37,11 @@ class Compared:
     alone: tuple[list[str], list[str]]
     across: tuple[str, ...] = ()
 
-    def by_configuration(self, family: str) -> list[tuple[Key, dict]]:
-        """The rows of a family, each with its configuration."""
-        keys = [key for key, of, figure in self.a if of == family and (key, of, figure) in self.b]
-        of_family = [row for row in self.rows if row["family"] == family]
-        return list(zip(keys, of_family, strict=True))
+    def by_configuration(self, kind: str) -> list[tuple[Key, dict]]:
+        """The rows of a kind, each with its configuration."""
+        keys = [key for key, of, figure in self.a if of == kind and (key, of, figure) in self.b]
+        of_kind = [row for row in self.rows if row["kind"] == kind]
+        return list(zip(keys, of_kind, strict=True))
 
 
 def compared(a: Study, b: Study, across: Sequence[str] = ()) -> Compared:
@@ -56,6 +58,7 @@ def compared(a: Study, b: Study, across: Sequence[str] = ()) -> Compared:
         raise UserError(wrong)
     alone = _alone(of_a, of_b)
     _note_alone(a, alone, paths)
+    _note_pooled_sizes(a, b, across)
     _note_if_apart(a, b)
     _note_if_other_devices(a, b, paths)
     return Compared(of_a, of_b, figures, alone, tuple(across))
@@ -65,9 +68,9 @@ def values_of(study: Study, across: Sequence[str] = ()) -> Values:
     """Figures of every run, by configuration; fields ``across`` do not tell configurations apart."""
     values: Values = {}
 
-    def add(key: Key, family: str, figure: str, value: float) -> None:
+    def add(key: Key, kind: str, figure: str, value: float) -> None:
         if np.isfinite(value) and value > 0:
-            values.setdefault((key, family, figure), []).append(value)
+            values.setdefault((key, kind, figure), []).append(value)
 
     series = all_series(study)
     for source in study.of_kind("run"):
@@ -76,7 +79,7 @@ def values_of(study: Study, across: Sequence[str] = ()) -> Values:
         )
         if source.fields["profile"] == "none":
             one = series[source.id]
-            add(key, "batch", "batch_ms", float(np.median(one.steady_ns)) / 1e6)
+            add(key, "step", "batch_ms", float(np.median(one.steady_ns)) / 1e6)
             for stage in STAGES:
                 add(key, "stages", f"{stage}_ms", float(np.median(one.stages[stage][one.steady])) / 1e6)
         elif source.tables("kernels"):
@@ -100,7 +103,7 @@ def _kernels_of(study: Study, source: Source) -> Rows:
 
 def _configurations(values: Values) -> set[Key]:
     """The configurations that have durations of batches; all, where none has."""
-    timed = {key for key, family, _ in values if family == "batch"}
+    timed = {key for key, kind, _ in values if kind == "step"}
     return timed or {key for key, _, _ in values}
 
 
@@ -125,7 +128,7 @@ def _note_alone(study: Study, alone: Sequence[Sequence[str]], paths: tuple[Path,
 
 def _no_batch(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
     """Why no duration of a batch can be compared; empty: it can, or no side has any and kernels are."""
-    timed = [{key for key, family, _ in values if family == "batch"} for values in (a, b)]
+    timed = [{key for key, kind, _ in values if kind == "step"} for values in (a, b)]
     if timed[0] & timed[1] or not (timed[0] or timed[1]):
         return ""
     for path, keys in zip(paths, timed, strict=True):
@@ -135,16 +138,45 @@ def _no_batch(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
 
 
 def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
-    one, other = (dict(next(iter(values))[0]) if values else {} for values in (a, b))
-    if not one or not other:
-        return f"{paths[0] if not one else paths[1]} holds no run to compare"
+    if not a or not b:
+        return f"{paths[0] if not a else paths[1]} holds no run to compare"
     if {key for key, _, _ in a} & {key for key, _, _ in b}:
         return _no_batch(a, b, paths) or f"nothing to compare: no kernel of {paths[0]} is in {paths[1]}"
-    differ = [name for name in one if name in other and one[name] != other[name]]
+    differ = _fewest_apart(_configurations(a), _configurations(b))
     return (
-        f"no configuration of {paths[0]} is in {paths[1]}: they differ, for example, in "
-        f"{' and '.join(differ)}; compare them anyway with --across {','.join(differ)}"
+        f"no configuration of {paths[0]} is in {paths[1]}: the nearest differ in {' and '.join(differ)}; "
+        f"compare them anyway with --across {','.join(differ)}"
     )
+
+
+def _fewest_apart(a: set[Key], b: set[Key]) -> list[str]:
+    """The fewest fields without which a configuration of A is one of B; a size rather not among them."""
+    fields = telling([*a, *b])
+    pairs = [
+        [name for name in fields if one.get(name) != other.get(name)]
+        for one in map(dict, sorted(a))
+        for other in map(dict, sorted(b))
+    ]
+    return min(pairs, key=lambda differ: (len(differ), len(set(_SIZES) & set(differ))))
+
+
+def _note_pooled_sizes(a: Study, b: Study, across: Sequence[str]) -> None:
+    """A note where fields ``across`` put runs of several sizes into one configuration of a side."""
+    pooled = [name for name in across if name in _SIZES]
+    if not pooled:
+        return
+    sizes: dict[tuple[int, Key], set[Key]] = {}
+    for side, study in enumerate((a, b)):
+        for run in study.of_kind("run"):
+            fields = point_fields(run.fields)
+            key = tuple((name, str(value)) for name, value in fields.items() if name not in across)
+            sizes.setdefault((side, key), set()).add(tuple((name, str(fields[name])) for name in pooled))
+    if any(len(of) > 1 for of in sizes.values()):
+        b.note(
+            f"--across {','.join(pooled)} pools runs of different sizes: their median is that of no job; "
+            "leave it out to compare equal sizes",
+            side=BOTH,
+        )
 
 
 def _note_if_apart(a: Study, b: Study) -> None:

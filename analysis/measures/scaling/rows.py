@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from analysis.display.metrics import Rows
-from analysis.display.numbers import sortable
+from analysis.display.numbers import shown, sortable
 from analysis.measures.scaling import figures, loss, use
 from analysis.measures.scaling.figures import above_ideal
 from analysis.measures.scaling.points import (
@@ -136,12 +136,14 @@ def _own_baselines(
 
 def _leave_out(study: Study, row: dict[str, Any], base: Mapping[str, Any], why: str) -> None:
     """Take the baseline from a row, and say why."""
-    _take_baseline(row)
+    row |= without_baseline(row)
     study.note(f"{row['world_size']} ranks not compared with {base['world_size']}: {why}")
 
 
-def _take_baseline(row: dict[str, Any]) -> None:
-    row |= dict.fromkeys(figures.AGAINST_BASE, math.nan) | {"base": "", "base_world_size": row["world_size"]}
+def without_baseline(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row that is compared with none."""
+    unknown = dict.fromkeys(figures.AGAINST_BASE, math.nan)
+    return {**row, **unknown, "base": "", "base_world_size": row["world_size"]}
 
 
 def _leave_unknown_samples(study: Study, rows: Rows) -> None:
@@ -159,7 +161,7 @@ def _leave_unknown_samples(study: Study, rows: Rows) -> None:
         and row["world_size"] != row["base_world_size"]
     ]
     for row in (*unknown, *of_base):
-        _take_baseline(row)
+        row |= without_baseline(row)
     if unknown:
         more = f" ({len(of_base)} more no scaling efficiency)" if of_base else ""
         study.note(
@@ -200,5 +202,5 @@ def _value(point: Point, name: str) -> Any:
     if name in point.fields:
         return point.fields[name]
     runs = point.profiled if name == "profile" and point.profiled else [*point.timed, *point.profiled]
-    values = dict.fromkeys(source.fields[name] for source, _ in runs)
-    return next(iter(values)) if len(values) == 1 else "+".join(str(value) for value in values)
+    values = dict.fromkeys(source.fields.get(name) for source, _ in runs)  # not all have a program's factor
+    return next(iter(values)) if len(values) == 1 else "+".join(map(shown, values))

@@ -6,11 +6,9 @@ or the other, and is said.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from analysis.display.metrics import FIELDS, IN_RUN, Column, Metric, Rows, columns
 from analysis.display.terminal import Part
@@ -19,13 +17,14 @@ from analysis.measures.anatomy.divide import PARTS, SPLIT, WITHIN
 from analysis.measures.anatomy.traces import anatomy_of, traces_of
 from analysis.measures.batches.series import Series, series_of_traces
 from analysis.measures.scaling.baselines import Scaling
-from analysis.measures.scaling.same_program import programs
+from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of, programs
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 
 # What a batch is made of, each time once.
 GREW = tuple(name for part in PARTS for name in (WITHIN[part] if part in SPLIT else (part,)))
 _SAME = math.log(1.2)  # computing by so much more or less than the assumption says is worth a line
+MISFIT = "This does not fit the assumption: is it the same job?"
 
 METRICS = (
     FIELDS["job"],
@@ -114,14 +113,21 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
     by_job = {row["job"]: row for row in rows}
     groups = [[by_job[source.id] for source in group] for group in programs(study, sized)]
     assumed: list[tuple[Rows, str]] = []
+    refused: list[str] = []
     for group in groups:
+        if study.named and scaling is None:
+            others = _other_programs(study, group, {source.id: source for source in sized})
+            for row in group:
+                row |= _uncompared(row["world_size"]) if row["job"] in others else {}
+            group = [row for row in group if row["job"] not in others]
+            refused += others.values()
         kind = scaling or _suggested(group)
         for row in group:
             alone = len(groups) > 1 and not _several_sizes(group)
             row |= _uncompared(row["world_size"]) if alone else _compared(row, group[0], kind)
         if _several_sizes(group):
             assumed.append((group, _assumed(group, kind, scaling is not None)))
-    lines = [_of_group(group, groups) + text for group, text in assumed]
+    lines = refused + [_of_group(group, groups) + text for group, text in assumed]
     scales, text = max(assumed, key=lambda one: len(one[0]), default=([], ""))
     return Answer(rows, "\n".join(lines) or _why_not(rows), scales, text)
 
@@ -184,6 +190,41 @@ def _suggested(rows: Rows) -> Scaling:
     return "strong" if shrank > math.log(most["world_size"] / base["world_size"]) / 2 else "weak"
 
 
+def _ratio(base: dict[str, Any], row: dict[str, Any]) -> float:
+    """What the model's kernels take a batch, relative to the baseline's; NaN: unknown."""
+    return float(row["compute_ms"] / base["compute_ms"]) if base["compute_ms"] else math.nan
+
+
+def _away(base: dict[str, Any], row: dict[str, Any], kind: Scaling) -> float:
+    """How far that is from what a kind of scaling expects (logarithm of the ratio); NaN: unknown."""
+    ratio = _ratio(base, row) * (1.0 if kind == "weak" else row["world_size"] / base["world_size"])
+    return abs(math.log(ratio)) if ratio > 0 else math.nan if math.isnan(ratio) else math.inf
+
+
+def _other_programs(study: Study, group: Rows, sources: Mapping[str, Source]) -> dict[str, str]:
+    """Jobs named as the program of the first that are another: other kernels, which take other times.
+
+    Either alone may be one program's: a library's kernels change with the batch, their time with the clocks.
+
+    Returns:
+        Job -> why it has no efficiency, a line.
+    """
+    base, *others = group
+    lines = {}
+    for row in others:
+        if row["world_size"] == base["world_size"] or not _away(base, row, _suggested([base, row])) >= _SAME:
+            continue
+        common = in_common(*(launches_of(study, sources[one["job"]]) for one in (base, row)))
+        if common < ALIKE:
+            lines[row["job"]] = (
+                f"No scaling efficiency: {base['job']} and {row['job']} look like different jobs "
+                f"({100 * common:.0f} % of their launches are the same, and the kernels of a step take "
+                f"{_ratio(base, row):.2f} times as long on {row['world_size']} ranks as on "
+                f"{base['world_size']}). For one program, add --scaling weak or --scaling strong."
+            )
+    return lines
+
+
 def _compared(row: dict[str, Any], base: dict[str, Any], kind: Scaling) -> dict[str, Any]:
     more = row["world_size"] / base["world_size"]
     if row is not base and more == 1:
@@ -223,16 +264,10 @@ def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
         f"Traces hold no batch size. Assumed: fixed {constant} ({kind} scaling; --scaling {other} assumes "
         "the other)."
     )
-    ratio = most["compute_ms"] / base["compute_ms"] if base["compute_ms"] else math.nan
-    if np.isnan(ratio):
+    ratio, away = _ratio(base, most), _away(base, most, kind)
+    if math.isnan(ratio):
         return text
-    expected = 1.0 if kind == "weak" else base["world_size"] / most["world_size"]
-    away = abs(math.log(ratio / expected)) if ratio > 0 else math.inf
-    fits = (
-        "This fits the assumption."
-        if away < _SAME
-        else "This does not fit the assumption: is it the same job?"
-    )
+    fits = "This fits the assumption." if away < _SAME else MISFIT
     took = (
         f"On {most['world_size']} ranks the model's kernels take {ratio:.2f} times as long per step as on "
         f"{base['world_size']}"

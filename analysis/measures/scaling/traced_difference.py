@@ -29,13 +29,13 @@ SLOWER, FASTER, NOT_SHOWN = "slower", "faster", "not shown"
 METRICS = (
     Metric("job", "the two jobs compared, a and b", text=True, key=True),
     Metric(
-        "family",
-        "batch (the step), stages, parts (of a step), collectives or kernels (by class)",
+        "kind",
+        "step, stages, parts (of a step), collectives or kernels (by class)",
         text=True,
         key=True,
     ),
     Metric(
-        "figure",
+        "quantity",
         "quantity compared, ms per step: median of steps and stages, mean of the others",
         text=True,
         key=True,
@@ -85,7 +85,7 @@ def unlike(a: Study, b: Study) -> list[str]:
         differ = [
             f"{what} ({', '.join(values)})"
             for what, values in (
-                ("device", [" and ".join(source.devices) for source in (one, other)]),
+                ("device", [", ".join(source.devices) for source in (one, other)]),
                 ("number of ranks", [str(source.world_size or "") for source in (one, other)]),
             )
             if all(values) and values[0] != values[1]
@@ -145,17 +145,17 @@ def _figures(study: Study, source: Source) -> dict[tuple[str, str], _Figure]:
     found: dict[tuple[str, str], _Figure] = {}
     series = series_of_traces(study).get(source.id)
     if series is not None:
-        found["batch", "batch"] = _of_median(series.steady_ns / 1e6)
+        found["step", "step"] = _of_median(series.steady_ns / 1e6)
         for stage in STAGES:
             times = series.stages[stage][series.steady] / 1e6
             if not np.isnan(times).any():
                 found["stages", stage] = _of_median(times)
 
-    def add(family: str, figure: str, value: Any) -> None:
+    def add(kind: str, figure: str, value: Any) -> None:
         if value is not None and not math.isnan(value):
             # Groups of one size of which some were recorded in part are rows of their own.
-            so_far = found.get((family, figure), _Figure(0.0)).value
-            found[family, figure] = _Figure(so_far + float(value))
+            so_far = found.get((kind, figure), _Figure(0.0)).value
+            found[kind, figure] = _Figure(so_far + float(value))
 
     traces = traces_of(study, [source])
     for row in [row for one in traces for row in anatomy.means(source, anatomy_of(one), ())]:
@@ -185,12 +185,12 @@ def _row(name: str, key: tuple[str, str], a: _Figure | None, b: _Figure | None) 
     absent = _Figure(0.0 if key[0] in ("collectives", "kernels") else math.nan)
     a, b = a or absent, b or absent
     return {
-        "job": name, "family": key[0], "figure": key[1],
+        "job": name, "kind": key[0], "quantity": key[1],
         "a_ms": a.value, "a_ms_low": a.low, "a_ms_high": a.high,
         "b_ms": b.value, "b_ms_low": b.low, "b_ms_high": b.high,
         "difference_ms": b.value - a.value,
         "difference_pct": 100 * (b.value / a.value - 1) if a.value else None,
-        "verdict": _verdict(a, b) if key[0] == "batch" and a.steps and b.steps else None,
+        "verdict": _verdict(a, b) if key[0] == "step" and a.steps and b.steps else None,
     }  # fmt: skip
 
 
@@ -223,7 +223,7 @@ _SAID = {SLOWER: "slower in b", FASTER: "faster in b", NOT_SHOWN: "no difference
 
 def steps(found: Rows) -> Rows:
     """The rows of the durations of steps that both sides know."""
-    return [row for row in found if row["family"] == "batch" and not math.isnan(row["difference_ms"])]
+    return [row for row in found if row["kind"] == "step" and not math.isnan(row["difference_ms"])]
 
 
 def sentence(found: Rows) -> str:
@@ -231,12 +231,12 @@ def sentence(found: Rows) -> str:
     lines = []
     for row in steps(found):
         parts = [
-            one for one in found if one["job"] == row["job"] and one["family"] == "parts"
-            and not one["figure"].startswith("overlapped") and not math.isnan(one["difference_ms"])
+            one for one in found if one["job"] == row["job"] and one["kind"] == "parts"
+            and not one["quantity"].startswith("overlapped") and not math.isnan(one["difference_ms"])
         ]  # fmt: skip
         most = max(parts, key=lambda one: abs(one["difference_ms"]), default=None)
         said = _SAID.get(row["verdict"], row["verdict"])
-        why = f"; largest change: {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
+        why = f"; largest change: {most['quantity']} ({most['difference_ms']:+.3g} ms)" if most else ""
         lines.append(
             f"{row['job']}: a step takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
             f"({row['difference_pct']:+.1f} %), {said}{why}.{_mean(row, parts)}"
@@ -246,7 +246,7 @@ def sentence(found: Rows) -> str:
 
 def _mean(step: Mapping[str, Any], parts: Rows) -> str:
     """What the mean step, of which the parts are, says where it differs from the median; else empty."""
-    whole = [one for one in parts if one["figure"] in _WHOLE]
+    whole = [one for one in parts if one["quantity"] in _WHOLE]
     a, b = (sum(one[side] for one in whole) for side in ("a_ms", "b_ms"))
     apart = abs((b - a) - step["difference_ms"])
     if len(whole) < len(_WHOLE) or not apart > _APART * step["a_ms"]:

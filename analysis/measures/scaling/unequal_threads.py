@@ -16,9 +16,12 @@ def unequal_threads(points: Sequence[Point]) -> str:
         own, base = _threads(point), _threads(point.base)
         if point.on_cpus and own and base and own != base:
             few, many = how_many(point.base.world_size, "rank"), how_many(point.world_size, "rank")
+            # Of runs of profiling.watch, which have no sweep file, the field says nothing.
+            by_hand = point.fields["threads"] is None
+            remedy = "set OMP_NUM_THREADS=1 for all" if by_hand else "set threads in the sweep file"
             return (
                 f"Different threads per rank: {_in_words(base)} on {few}, {_in_words(own)} on {many}. So the "
-                "efficiencies say little of scaling: set threads in the sweep file."
+                f"efficiencies say little of scaling: {remedy}."
             )
     return ""
 

@@ -245,6 +245,15 @@ function themed(layout) {
   };
 }
 
+// A chart of which the filters leave nothing: of one run, say, that is not among the chosen ones.
+function nothingLeft(layout) {
+  const text = "nothing is drawn for the chosen configurations";
+  const said = { text, showarrow: false, x: 0.5, y: 0.5, xref: "paper", yref: "paper" };
+  const empty = { visible: false };
+  const { legend, margin } = layout;
+  return { legend, margin: { ...margin, t: 8, b: 8 }, height: 80, xaxis: empty, yaxis: empty, annotations: [said] };
+}
+
 // Args: width: in pixels; by default that of the element.
 function drawChart(element, filters, width = element.clientWidth) {
   const figure = figureOf(element);
@@ -257,7 +266,7 @@ function drawChart(element, filters, width = element.clientWidth) {
     toImageButtonOptions: { format: "svg", filename: element.id },
   };
   const { data, layout: panels } = withoutEmptyPanels(visibleData(figure.data, filters), figure.layout);
-  const layout = withLegends(panels, data, width);
+  const layout = data.length > 0 ? withLegends(panels, data, width) : nothingLeft(figure.layout);
   element.style.height = `${layout.height}px`;
   Plotly.react(element, data, { ...themed(layout), width }, config);
 }

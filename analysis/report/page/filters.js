@@ -55,6 +55,12 @@ function chooseFromAddress() {
   if (ignored.length > 0) history.replaceState(null, "", address(offered));
 }
 
+function filtersChanged() {
+  history.replaceState(null, "", address(readAddress().section));
+  sayIgnored([]);
+  applyFilters();
+}
+
 function sayIgnored(parts) {
   document.getElementById("ignored").textContent =
     parts.length > 0 ? `Ignored in the address, as this report does not have it: ${parts.join(", ")}.` : "";
@@ -63,6 +69,7 @@ function sayIgnored(parts) {
 // Sentences and charts of all configurations say so as soon as the rest of the page is of some of them.
 function applyFilters() {
   document.body.classList.toggle("filtered", Object.keys(chosen()).length > 0);
+  sayWhatIsLeft();
   addressLinks();
   filterRows();
   redrawCharts();

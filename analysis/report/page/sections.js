@@ -27,9 +27,11 @@ function addressLinks() {
 
 // A click opens the section here; with Ctrl and the like it is the browser's: another tab, another window.
 function followLink(event) {
+  const link = event.target.closest("a");
+  if (!link) return;
   if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
-  const section = sectionOf(event.currentTarget);
+  const section = sectionOf(link);
   history.pushState(null, "", address(section));
   openSection(section);
 }
@@ -40,10 +42,12 @@ function openForPrint() {
   closedBefore = folded().filter((details) => !details.open);
   for (const details of closedBefore) details.open = true;
   drawForPaper();
+  sayOfAll();
 }
 
 function closeAfterPrint() {
   for (const details of closedBefore) details.open = false;
   closedBefore = [];
   drawForScreen();
+  sayWhatIsLeft();
 }

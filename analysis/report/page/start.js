@@ -8,12 +8,9 @@ function listen() {
   on("thead button", "click", (event) => sortBy(event.currentTarget.closest("th")));
   on("button[data-copy]", "click", (event) => copyTable(event.currentTarget));
   on("input[data-search]", "input", filterRows);
-  on("select[data-filter]", "change", () => {
-    history.replaceState(null, "", address(readAddress().section));
-    sayIgnored([]);
-    applyFilters();
-  });
-  for (const link of links()) link.addEventListener("click", followLink);
+  on("select[data-filter]", "change", filtersChanged);
+  on("#choose-all", "click", chooseAll);
+  on("nav, .summary", "click", followLink); // links of the summary come and go with the filters
   on("main details", "toggle", drawCharts);
   on("#open-all", "click", openAll);
   const arriving = new IntersectionObserver(drawCharts, { rootMargin: "100% 0px" });

@@ -61,7 +61,7 @@ def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterato
     findings += [f"{whose}: {one}" for one in tally.of_run(ranks, origin.world_size, origin.mode)]
     whose = path.name if origin.rank is None else f"rank {origin.rank}"
     of_ranks = tally.of_ranks(ranks)
-    findings += [one if one.startswith(f"{whose} ") else f"{whose}: {one}" for one in of_ranks]
+    findings += [one if one.startswith(f"{whose}: ") else f"{whose}: {one}" for one in of_ranks]
 
 
 def _files(path: Path) -> tuple[list[Path], list[Path]]:

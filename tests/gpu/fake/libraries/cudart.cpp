@@ -50,6 +50,8 @@ struct FakeCounters {
 } fake_counters;
 // Of the graph that is being launched, the number of the piece of work, from 1; 0: none is.
 int fake_graph_node;
+// Graphs, captured or ready to be launched, in which NCCL has work.
+int fake_graphs_of_nccl;
 // hook for fake cupti
 void (*fake_hook)(const char* kind, const char* name, i64 t0, i64 t1, int device, void* stream, i64 bytes,
                   int copykind, i64 host0, i64 host1) = nullptr;
@@ -74,6 +76,11 @@ struct Work {
 struct Graph {
     std::vector<Work> works;
 };
+static bool of_nccl(const Graph* graph) {
+    for (auto& work : graph->works)
+        if (work.name.rfind("nccl", 0) == 0) return true;
+    return false;
+}
 // How much of each stream's work is known to be over: what an event says of a capture, and who waits for it.
 typedef std::map<void*, i64> Seen;
 struct Capture {
@@ -526,11 +533,13 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
             done.broken = cudaErrorStreamCaptureUnjoined;
     if (done.broken) return last = done.broken;
     *graph = (cudaGraph_t)done.graph;
+    fake_graphs_of_nccl += of_nccl(done.graph);
     return cudaSuccess;
 }
 // What is launched is the graph as it was captured: nobody changes it between.
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
     *made = (cudaGraphExec_t) new Graph(*(Graph*)graph);
+    fake_graphs_of_nccl += of_nccl((Graph*)graph);
     return cudaSuccess;
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count) {
@@ -538,6 +547,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    fake_graphs_of_nccl -= of_nccl((Graph*)graph);
     delete (Graph*)graph;
     return cudaSuccess;
 }

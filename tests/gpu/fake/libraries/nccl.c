@@ -9,6 +9,7 @@
 #include <unistd.h>
 typedef long long i64;
 void fake_act(const char*, void*, i64, void (*)(void*), const void*, size_t);
+extern volatile int fake_graphs_of_nccl;
 typedef struct {
     int rank, n, dev;
     char name[64];
@@ -204,7 +205,13 @@ int ncclCommFinalize(Comm* c) {
     if (getenv("FAKE_NCCL_LOG")) fprintf(stderr, "[fake nccl] finalize rank %d\n", c->rank);
     return 0;
 }
+// As from NCCL 2.26 on: a communicator is destroyed, or aborted, when no graph holds work of it any more.
+static void wait_for_graphs(void) {
+    struct timespec t = {0, 200000};
+    while (fake_graphs_of_nccl) nanosleep(&t, 0);
+}
 int ncclCommDestroy(Comm* c) {
+    wait_for_graphs();
     if (getenv("FAKE_NCCL_LOG")) fprintf(stderr, "[fake nccl] destroy rank %d\n", c->rank);
     if (getenv("FAKE_NCCL_COLLECTIVE") && c->n > 1) {
         char p[256], x;
@@ -217,7 +224,10 @@ int ncclCommDestroy(Comm* c) {
     }
     return 0;
 }
-int ncclCommAbort(Comm* c) { return 0; }
+int ncclCommAbort(Comm* c) {
+    wait_for_graphs();
+    return 0;
+}
 const char* ncclGetErrorString(int e) { return e ? "fake nccl error" : "no error"; }
 const char* ncclGetLastError(Comm* c) { return ""; }
 int ncclGroupStart() {

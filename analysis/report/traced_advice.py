@@ -1,0 +1,79 @@
+"""What is to be tried, of a job that only traces know? What its step would be without a part of its path.
+
+Nothing here was simulated or measured: a saving is an upper bound, of a part that takes no time at all.
+"""
+
+from typing import Any
+
+from analysis.display.metrics import Rows
+from analysis.display.numbers import digits
+from analysis.measures.critical_path.paths import COLLECTIVES, MODEL_KERNELS, WAITING
+from analysis.report import small
+from analysis.report.base import Context
+from analysis.report.critical_path import Longest, longest
+from analysis.report.forecast import WORTH_TRYING_PCT
+from analysis.report.sentences import TRY, Sentence
+from analysis.results.study import RECORDING
+
+_FEWER_LAUNCHES = "larger batches, torch.compile or CUDA graphs, which launch less"
+# What a program could do without -> its name in a sentence, and what to try. Kernels that compute are not
+# among it: no program can do without.
+AGAINST = {
+    COLLECTIVES: ("collectives", "overlap them with computation, send less (gradients in 16 bits), or larger "
+                  "batches, which need fewer of them"),
+    WAITING: ("waiting for other ranks", "see which ranks are late (section on stragglers); give all ranks "
+              "batches of equal cost"),
+    "copies": ("copies", "pinned memory with non_blocking=True, one batch ahead"),
+    "data loading": ("data loading", "more workers, or a faster loader"),
+    "host": ("the host's own code", f"a dedicated core for the launching thread; {_FEWER_LAUNCHES}"),
+    "launches": ("launches", _FEWER_LAUNCHES),
+    "synchronization": ("calls that wait for the device", "fewer of them (.item(), .cpu(), printed tensors)"),
+    "gaps": ("gaps between kernels", "see in the timeline what each waits for (python -m analysis.timeline)"),
+}  # fmt: skip
+
+
+def to_try(context: Context) -> list[Sentence]:
+    """The part that a step could be without and that would save most; of one rank, or all on one clock."""
+    found = _path(context)
+    if found is None:
+        return []
+    of = context.study.a_step([found.paths.source.id])
+    what = "The recording" if of == RECORDING else "A step"
+    whose = f" ({found.paths.source.id})" if len(context.traces) > 1 else ""
+    best = _avoidable(found.rows)[0]
+    name, change = AGAINST[best["part"]]
+    if best["saved_pct"] < WORTH_TRYING_PCT:
+        kernels = next((row["path_pct"] for row in found.rows if row["part"] == MODEL_KERNELS), 0.0)
+        text = (
+            f"The model's kernels are {kernels:.0f} % of the critical path. {what}{whose} would be at most "
+            f"{best['saved_pct']:.1f} % shorter if {name} took no time, so only fewer or faster kernels help "
+            "(precision, memory layout, torch.compile)."
+        )
+        return [Sentence(text, "critical-path", answers=TRY)]
+    text = (
+        f"{what}{whose} would be at most {best['saved_pct']:.0f} % shorter if {name} took no time (critical "
+        f"path: {digits(best['saved_ms'], 3)} of {digits(best['step_ms'], 3)} ms). To try: {change}."
+    )
+    return [Sentence(text, "critical-path", answers=TRY)]
+
+
+def savings(context: Context) -> small.Drawing | None:
+    """What a step would be shorter by without each of these parts, the largest first."""
+    found = _path(context)
+    if found is None:
+        return None
+    shown = [(row["part"], row["saved_pct"]) for row in _avoidable(found.rows) if row["saved_pct"] >= 0.05]
+    of = context.study.a_step([found.paths.source.id])
+    label = f"Percent by which {of} would be shorter without this part, at most"
+    return small.bars(shown[: small.MOST_BARS], "%", label) if shown else None
+
+
+def _path(context: Context) -> Longest | None:
+    if not any(source.tables("kernels") for source in context.traces):
+        return None
+    found = context.once(longest)
+    return None if isinstance(found, str) or not _avoidable(found.rows) else found
+
+
+def _avoidable(rows: Rows) -> list[dict[str, Any]]:
+    return sorted((row for row in rows if row["part"] in AGAINST), key=lambda row: -row["saved_ms"])

@@ -1,0 +1,30 @@
+"""One folder holds runs of a program without factors of its own, and others with them."""
+
+from analysis.measures.scaling.rows import rows
+from analysis.prediction import extrapolate
+from analysis.prediction.configurations import configurations
+from analysis.report.views import called
+from analysis.results.load import load
+from tests.analysis.commands import run as run_command
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
+
+WIDE = Truth({1: 100.0, 2: 190.0})
+
+
+def test_runs_without_a_factor_have_an_empty_level_of_it(tmp_path):
+    for ranks in (1, 2):
+        for command, factors in (("mine.py", {}), ("mine.py --lr {lr}", {"lr": 0.1})):
+            run = run_of(gpus_per_node=ranks, program=command, factors=factors)
+            write_run(tmp_path, run, WIDE, outside=tuple(factors))
+    write_sweep_record(tmp_path)
+    study = load(tmp_path)
+    assert "  mine.py: " in run_command("analysis.scaled", tmp_path).out  # a baseline; once "mine.py None: "
+    levels = [row["factors.lr"] for row in rows(study, ["factors.lr", "gpus_per_node"])]
+    assert sorted(map(str, levels)) == ["0.1", "0.1", "None", "None"]
+    of_series = sorted(extrapolate.series_of(configurations(study)), key=lambda one: -len(one.fields))
+    _, reasons = extrapolate.rows(of_series, [8])
+    assert sorted(reason.partition(":")[0] for reason in reasons) == ["mine.py", "mine.py --lr {lr}, lr 0.1"]
+
+
+def test_the_name_of_a_configuration_leaves_out_factors_that_it_does_not_have():
+    assert called({"factors.lr": None, "grad": "fp16"}, ["factors.lr", "grad"]) == "fp16 gradients"
