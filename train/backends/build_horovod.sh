@@ -8,20 +8,35 @@
 # look for PyTorch and MPI in the environment that it is installed into: a wheel may outlive the environment that
 # it was built in. It takes some minutes on two cores; the wheel is kept in $HOROVOD_WHEELS
 # [~/.cache/scaleprof/horovod], one for each Python, PyTorch and MPI. Needs g++, cmake, make; with an mpicxx on
-# the PATH (or in VENV) it can talk over MPI, else over Gloo.
+# the PATH (or in VENV) that builds MPI programs it can talk over MPI, else over Gloo.
 set -euo pipefail
 VERSION=0.28.1
 bin=$(cd "$1/bin" && pwd)
-# The site's MPI before one that is installed in the environment.
-PATH=$PATH:$bin
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 
 for tool in g++ cmake make; do
     command -v "$tool" >/dev/null || { echo "horovod: $tool is missing (apt-get install g++ cmake make)" >&2; exit 2; }
 done
+
+builds_mpi() { # FOLDERS, as PATH has them: whether their mpicxx builds a program
+    local mpicxx
+    mpicxx=$(PATH=$1 command -v mpicxx) || return
+    printf '#include <mpi.h>\nint main() { return MPI_Finalize(); }\n' >"$scratch/mpi.cpp"
+    PATH=$1 "$mpicxx" "$scratch/mpi.cpp" -o "$scratch/mpi" >/dev/null 2>&1
+}
+# The site's MPI before one that is installed in the environment. Some have an mpicxx and no headers (Debian's
+# openmpi-bin without libopenmpi-dev).
 mpi=none
-if command -v mpicxx >/dev/null; then
-    mpi=$(mpirun --version 2>/dev/null | grep -oE '(Open MPI|HYDRA|Intel).*' | head -1 | tr -cs 'A-Za-z0-9.\n' '-')
-fi
+for path in "$PATH:$bin" "$bin:$PATH"; do
+    if builds_mpi "$path"; then
+        PATH=$path
+        mpi=$(mpirun --version 2>/dev/null | grep -oE '(Open MPI|HYDRA|Intel).*' | head -1 | tr -cs 'A-Za-z0-9.\n' '-')
+        echo "horovod: using $(command -v mpicxx)"
+        break
+    fi
+done
+PATH=$PATH:$bin
 torch=$("$bin/python" -c 'import sys, torch; print(f"cp{sys.version_info[0]}{sys.version_info[1]}-{torch.__version__}")')
 # The last digit counts the ways to build: no wheel is taken that an earlier one has left.
 wheels=${HOROVOD_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/scaleprof/horovod}/$torch-${mpi:-unknown}-2
@@ -30,8 +45,6 @@ wheel=("$wheels"/horovod-*.whl)
 
 if [[ ${#wheel[@]} -eq 0 ]]; then
     echo "horovod: building $VERSION for torch $torch, MPI: $mpi (some minutes)"
-    scratch=$(mktemp -d)
-    trap 'rm -rf "$scratch"' EXIT
     cat >"$scratch/g++" <<'WRAPPER'
 #!/usr/bin/env bash
 here='$ORIGIN/../../torch/lib:$ORIGIN/../../../..' # from site-packages/horovod/torch
@@ -53,7 +66,14 @@ WRAPPER
         HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
         "$bin/python" -m pip wheel --quiet --disable-pip-version-check --no-cache-dir --no-deps --no-build-isolation \
         --wheel-dir "$scratch/wheel" "horovod==$VERSION" >"$scratch/log" 2>&1 \
-        || { tail -30 "$scratch/log" >&2; echo "horovod: the build failed, its last lines are above" >&2; exit 1; }
+        || {
+            # CMake and the compilers say why long before pip's traceback ends.
+            grep -iE -A4 'cmake error|[^a-z]error:|undefined reference' "$scratch/log" | head -40 >&2
+            tail -5 "$scratch/log" >&2
+            cp "$scratch/log" "$1/horovod-build.log"
+            echo "horovod: the build failed; its whole output: $1/horovod-build.log" >&2
+            exit 1
+        }
     mkdir -p "$wheels"
     mv "$scratch"/wheel/horovod-*.whl "$wheels"
     wheel=("$wheels"/horovod-*.whl)
