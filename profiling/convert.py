@@ -13,7 +13,8 @@ Steps are found by ProfilerStep, "End of Batch", the optimizer's steps, the rang
 period of the kernels, if it is certain. Several processes share the files: under mpirun or srun, its ranks.
 The same command again resumes an interrupted conversion.
 
-Exit code 0: all files were converted; 1: some were not recognised or could not be read; 2: none could.
+Exit code 0: all profiles were converted; 1: some, or other files that were named, could not be read; 2: none
+could. Other files in the folders that are searched (images, notes) are counted.
 """
 
 import os
@@ -32,7 +33,6 @@ from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.identity import Identity, launch_of, read_identity
 from profiling.tables import table_path
 from profiling.tools import TOOLS, tool
-from profiling.tools.recognition import supported
 from profiling.traces.conversion import (
     Outcome,
     Unit,
@@ -45,12 +45,12 @@ from profiling.traces.conversion import (
 )
 from profiling.traces.jobs import Placed, place_jobs
 from profiling.traces.one_unit import convert_unit
+from profiling.traces.summary import Counts, complaints, counts_of, first_of, named
 from profiling.traces.together import said_once, together
 from profiling.traces.units import units_of
 from profiling.wording import how_many, verb
 from profiling.workers import open_workers
 
-_MOST_NAMED = 6  # files
 _STDERR = 2  # the file descriptor
 
 
@@ -61,7 +61,7 @@ def convert(
     jobs: int | None = None,
     batch_marker: str = "",
     suggest: bool = True,
-) -> tuple[int, int] | None:
+) -> Counts | None:
     """Convert files; how many were, and how many were not, which is said on stderr.
 
     Args:
@@ -99,8 +99,7 @@ def convert(
         print(directory)
     if suggest and (line := _next(placed, tables, out)):
         print(f"scaleprof: next: {line}", file=sys.stderr)
-    failed = sum(bool(outcome.error) for outcome in outcomes)
-    return len(outcomes) - failed, failed
+    return counts_of(units, outcomes)
 
 
 def _findings(
@@ -109,7 +108,7 @@ def _findings(
     """What is to be said of files and jobs, a line each."""
     of_tables = [outcome for outcome in outcomes if not outcome.ranks]
     lines = [
-        *_complaints(units, outcomes),
+        *complaints(units, outcomes),
         *together((line, None) for outcome in of_tables for line in outcome.findings),
         *_of_folders(placed),
         *said_once((one.directory.name, line) for one in placed for line in one.job.findings),
@@ -147,7 +146,7 @@ class RanksLost(UserError):
 
 def _what_is_left(left: Sequence[Unit], of: int) -> str:
     files = f"{len(left)} of {how_many(of, 'file')} {verb(len(left), 'were')}"
-    line = f"ended before {files} converted: {_named([one.path for one in left])}"
+    line = f"ended before {files} converted: {named([one.path for one in left])}"
     return f"{line}; run the same command again to resume"
 
 
@@ -193,27 +192,6 @@ def _convert_here(units: Sequence[Unit], jobs: int | None) -> list[Outcome]:
     return outcomes
 
 
-def _complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]:
-    """Why files were not converted, a line each; those of no known format together."""
-    unknown = [unit.path for unit, outcome in zip(units, outcomes, strict=True) if outcome.unrecognised]
-    lines = [outcome.error for outcome in outcomes if outcome.error and not outcome.unrecognised]
-    if len(unknown) > 1:
-        return [
-            *lines,
-            f"{len(unknown)} files are in an unrecognised format: {_named(unknown)}; {supported()}",
-        ]
-    return [*lines, *(outcome.error for outcome in outcomes if outcome.unrecognised)]
-
-
-def _named(paths: Sequence[Path]) -> str:
-    """The first of some files by name, in a line."""
-    return _first([path.name for path in paths])
-
-
-def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
-
-
 def _of_folders(placed: Iterable[Placed]) -> list[str]:
     """A line for each folder that holds the traces of several jobs."""
     jobs: dict[Path, list[str]] = {}
@@ -221,7 +199,7 @@ def _of_folders(placed: Iterable[Placed]) -> list[str]:
         name = f"{one.directory.name} (e.g. {one.job.ranks[0].source})"
         jobs.setdefault(one.came_from, []).append(name)
     return [
-        f"{folder} holds traces of {len(names)} jobs: {_first(names)}"
+        f"{folder} holds traces of {len(names)} jobs: {first_of(names)}"
         for folder, names in jobs.items()
         if len(names) > 1
     ]
@@ -286,15 +264,15 @@ def main(arguments: list[str] | None = None) -> int:
     converted = convert(given.paths, given.tool, given.out, given.jobs, given.batch_marker)
     if converted is None:  # a rank that has done its share
         return EXIT_DONE
-    done, failed = converted
-    if not done:
+    if not converted.converted:
+        unread = converted.failed + converted.foreign
         raise UserError(
-            f"nothing was converted: {how_many(failed, 'file')} cannot be read"
-            if failed
+            f"nothing was converted: {how_many(unread, 'file')} cannot be read"
+            if unread
             else "nothing to convert: no files there"
         )
-    print(f"scaleprof: {done} converted, {failed} not", file=sys.stderr)
-    return EXIT_FAILED if failed else EXIT_DONE
+    print(f"scaleprof: {converted}", file=sys.stderr)
+    return EXIT_FAILED if converted.failed else EXIT_DONE
 
 
 if __name__ == "__main__":

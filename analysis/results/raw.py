@@ -95,6 +95,6 @@ def _converted(paths: Sequence[Path], output: Path | None) -> Path:
     print(f"scaleprof: converting the traces into {out}", file=sys.stderr)
     with redirect_stdout(sys.stderr):
         done = convert(paths, out=out, suggest=False)
-    if not done or not done[0]:
+    if not done or not done.converted:
         raise UserError(f"nothing in {', '.join(map(str, paths))} is a result or a readable trace")
     return out

@@ -38,7 +38,7 @@ def reader_of(path: Path, name: str | None) -> Profiler:
     if name is None and path.is_dir():
         raise UserError(f"{path} is a folder of files; convert them one by one, or with profiling.convert")
     if name is None and (why := why_unreadable(path)):
-        raise UserError(f"{path} {why}")
+        raise (UserError if path.stat().st_size else Unrecognised)(f"{path} {why}")
     if name is None:
         raise Unrecognised(f"{path}: unrecognised format; {supported()}")
     if not tool(name).reads:
@@ -47,7 +47,7 @@ def reader_of(path: Path, name: str | None) -> Profiler:
 
 
 class Unrecognised(UserError):
-    """A file that no tool known here has written."""
+    """A file that no tool known here has written, or an empty one."""
 
 
 def supported() -> str:

@@ -37,6 +37,7 @@ class Unit:
         batch_marker: see :class:`profiling.readers.origin.Origin`; None: its tables are for themselves, and
             not a rank's of a job.
         out: --out.
+        found: in a folder that was searched; else it was named itself.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class Unit:
     root: Path = Path()
     batch_marker: str | None = None
     out: Path | None = None
+    found: bool = False
 
     @property
     def files(self) -> list[Path]:
@@ -70,6 +72,7 @@ class Outcome:
 
     Attributes:
         ranks: that a trace of a job holds, whose tables are not yet where they belong.
+        unrecognised: no tool known here has written the file, or it is empty.
     """
 
     target: Path

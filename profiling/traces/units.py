@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from profiling.errors import UserError
@@ -58,9 +59,13 @@ def units_of(paths: Iterable[Path], name: str | None, out: Path | None, batch_ma
             whole, of = bundle_of(path) if named.is_dir() else (path, None)
             if of is None or name not in (None, of):
                 whole, of = path, name
+            found = named.is_dir()
             if whole not in units:
-                root = named if named.is_dir() else named.parent
-                units[whole] = Unit(whole, of, _unused(_target(whole, named, out), used), root, marker, out)
+                root = named if found else named.parent
+                target = _unused(_target(whole, named, out), used)
+                units[whole] = Unit(whole, of, target, root, marker, out, found)
+            elif not found:  # in a folder, and also by its name
+                units[whole] = replace(units[whole], found=False)
     return list(units.values())
 
 

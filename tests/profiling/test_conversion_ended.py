@@ -25,6 +25,7 @@ from profiling.traces.conversion import (
     wait_for_others,
 )
 from profiling.traces.one_unit import convert_unit
+from profiling.traces.summary import Counts
 from profiling.traces.units import units_of
 from tests.profiling.test_convert_many import tables_below
 from tests.profiling.traced_jobs import Planted, trace_of
@@ -45,7 +46,7 @@ def raw(tmp_path: Path) -> Path:
 
 
 def test_the_same_call_again_does_the_rest(raw, tmp_path, monkeypatch, capsys):
-    assert convert([raw], out=tmp_path / "whole", jobs=1) == (RANKS, 0)
+    assert convert([raw], out=tmp_path / "whole", jobs=1) == Counts(RANKS)
     out = tmp_path / "out"
     for unit in (units := units_of([raw], None, out))[:2]:
         convert_unit(unit)  # then the job was ended
@@ -56,7 +57,7 @@ def test_the_same_call_again_does_the_rest(raw, tmp_path, monkeypatch, capsys):
     )
     capsys.readouterr()
     at_sigterm = signal.getsignal(signal.SIGTERM)
-    assert convert([raw], out=out, jobs=1) == (RANKS, 0)
+    assert convert([raw], out=out, jobs=1) == Counts(RANKS)
     assert signal.getsignal(signal.SIGTERM) == at_sigterm
     assert read == units[2:] and f"resuming: 2 of {RANKS} files are converted" in capsys.readouterr().err
     assert tables_below(out) == tables_below(tmp_path / "whole")
@@ -79,7 +80,7 @@ def test_what_has_changed_since_is_converted_anew(raw, tmp_path):
 def test_a_damaged_file_leaves_nothing_behind(raw, tmp_path):
     (raw / "rank_1.json").write_text('{"traceEvents": [{"ph": "X", "na')
     out = tmp_path / "out"
-    assert convert([raw], out=out, jobs=1) == (RANKS - 1, 1)
+    assert convert([raw], out=out, jobs=1) == Counts(RANKS - 1, 1)
     assert not list(out.glob(".*"))
 
 
@@ -130,7 +131,7 @@ def as_rank_of_mpich(monkeypatch, rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("as_rank", [as_rank, as_rank_of_mpich])
 def test_ranks_share_the_files_and_the_first_places_them(raw, tmp_path, monkeypatch, capsys, as_rank):
-    assert convert([raw], out=tmp_path / "whole", jobs=1) == (RANKS, 0)
+    assert convert([raw], out=tmp_path / "whole", jobs=1) == Counts(RANKS)
     (raw / "rank_1.json").write_text("{")
     out = tmp_path / "out"
     for rank in (2, 1, 0):
@@ -138,7 +139,7 @@ def test_ranks_share_the_files_and_the_first_places_them(raw, tmp_path, monkeypa
         answer = convert([raw], out=out)
         assert (answer is None) is (rank > 0)
     said = capsys.readouterr().err
-    assert answer == (RANKS - 1, 1) and "rank_1.json" in said and "resuming" not in said
+    assert answer == Counts(RANKS - 1, 1) and "rank_1.json" in said and "resuming" not in said
     ranks = {path: rows for path, rows in tables_below(tmp_path / "whole").items() if "rank_0001" not in path}
     assert tables_below(out) == ranks and not list(out.glob(".*"))
 
@@ -155,7 +156,7 @@ def test_where_a_rank_was_lost_its_files_are_named_and_the_rest_is_kept(raw, tmp
     as_rank(monkeypatch, 0, 2, step=1)
     read = []
     monkeypatch.setattr(one_unit, "tables_of", read.append)
-    assert convert([raw], out=out) == (RANKS, 0) and not read
+    assert convert([raw], out=out) == Counts(RANKS) and not read
     assert f"resuming: 2 of {RANKS} files are converted" in capsys.readouterr().err
 
 

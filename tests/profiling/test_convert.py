@@ -165,27 +165,59 @@ def test_without_out_tables_go_beside_the_file(tmp_path):
     assert main([str(tmp_path)]) == 0
 
 
-def test_what_is_not_recognised_is_one_line_and_the_rest_is_converted(tmp_path, capsys):
-    trace(tmp_path / "good.json")
+def test_a_damaged_trace_and_a_named_file_of_another_format_fail_and_the_rest_is_converted(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    trace(folder / "good.json")
     (tmp_path / "notes.txt").write_text("hello")
-    (tmp_path / "cut.json").write_bytes((tmp_path / "good.json").read_bytes()[:-400])
-    assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    (folder / "cut.json").write_bytes((folder / "good.json").read_bytes()[:-400])
+    out = ["--out", str(tmp_path / "out")]
+    assert main([str(folder), *out]) == 1
+    assert any(
+        "cut.json is truncated or damaged at byte" in line for line in capsys.readouterr().err.splitlines()
+    )
+    assert main([str(folder / "good.json"), str(tmp_path / "notes.txt"), *out]) == 1
     printed = capsys.readouterr()
     assert printed.out.strip() == str(tmp_path / "out" / "good")
     lines = [line for line in printed.err.splitlines() if "notes.txt" in line]
     assert len(lines) == 1
     assert "--tool" in lines[0]
-    assert any("cut.json is truncated or damaged at byte" in line for line in printed.err.splitlines())
+    assert printed.err.splitlines()[-1] == "scaleprof: 1 converted, 1 not"
 
 
-def test_files_of_no_known_format_are_counted_and_some_are_named(tmp_path, capsys):
+def test_other_files_of_a_folder_are_counted_and_no_failure(tmp_path, capsys):
+    """What lies beside traces: notes, pictures, tables, empty files."""
     trace(tmp_path / "good.json")
     for number in range(60):
         (tmp_path / f"{number}.jpg").write_bytes(b"\xff\xd8\xff" + bytes([number]))
+    (tmp_path / "README").write_text("My traces of Friday.\n")
+    (tmp_path / "prices.csv").write_text("name,price\na,1\n")
+    (tmp_path / "__init__.py").touch()
+    assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().err.splitlines()
+    (line,) = [line for line in said if "an unrecognised format:" in line]
+    assert "63 files are in an unrecognised format: 0.jpg, 1.jpg, 10.jpg, " in line
+    assert line.count(".jpg") == 6 and ", ...; supported: torch, " in line
+    assert said[-1] == "scaleprof: 1 converted, 0 not, 63 in an unrecognised format"
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b"\x1f\x8b broken"])
+def test_a_trace_of_which_nothing_is_left_is_known_by_its_name(tmp_path, capsys, left):
+    trace(tmp_path / "rank0.json")
+    (tmp_path / "rank1.json").write_bytes(left)
     assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if "unrecognised" in line]
-    assert len(said) == 1 and "60 files are in an unrecognised format: 0.jpg, 1.jpg, 10.jpg, " in said[0]
-    assert said[0].count(".jpg") == 6 and ", ...; supported: torch, " in said[0]
+    said = capsys.readouterr().err.splitlines()
+    assert len([line for line in said if "rank1.json" in line]) == 1
+    assert said[-1] == "scaleprof: 1 converted, 1 not"
+
+
+def test_a_file_that_is_named_fails_also_where_its_folder_is_searched(tmp_path):
+    trace(tmp_path / "good.json")
+    (tmp_path / "notes.txt").write_text("hello")
+    out = ["--out", str(tmp_path / "out")]
+    assert main([str(tmp_path), *out]) == 0
+    for paths in ([tmp_path, tmp_path / "notes.txt"], [tmp_path / "notes.txt", tmp_path]):
+        assert main([*map(str, paths), *out]) == 1
 
 
 def test_it_says_what_to_do_next_and_that_is_true(tmp_path, root, capsys):

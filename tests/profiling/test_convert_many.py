@@ -16,6 +16,7 @@ from profiling.convert import convert
 from profiling.errors import UserError
 from profiling.tables import SCHEMAS, Writer, as_table
 from profiling.tools.recognition import read, recognise
+from profiling.traces.summary import Counts
 from tests.profiling.samples import SAMPLES, nsys_database, threads
 from tests.profiling.tau_files import write_text
 
@@ -38,7 +39,7 @@ def tables_below(folder):
 def alone(tmp_path_factory):
     """What one process makes of all formats."""
     folder = tmp_path_factory.mktemp("alone")
-    assert convert([all_samples(folder / "raw")], out=folder / "out", jobs=1) == (len(SAMPLES), 0)
+    assert convert([all_samples(folder / "raw")], out=folder / "out", jobs=1) == Counts(len(SAMPLES))
     return folder
 
 
@@ -54,7 +55,7 @@ def test_every_format_becomes_tables(alone):
 
 
 def test_two_processes_give_the_same(alone, tmp_path):
-    assert convert([alone / "raw"], out=tmp_path, jobs=2) == (len(SAMPLES), 0)
+    assert convert([alone / "raw"], out=tmp_path, jobs=2) == Counts(len(SAMPLES))
     assert tables_below(tmp_path) == tables_below(alone / "out")
 
 
@@ -103,12 +104,12 @@ def test_ranks_of_mpi_share_the_files(alone, tmp_path):
 def test_threads_of_a_tau_run_become_one_result_beside_them(tmp_path):
     folder = write_text(tmp_path / "rank_0000" / "raw", threads(2))
     assert recognise(folder) == "tau"
-    assert convert([tmp_path]) == (1, 0)
+    assert convert([tmp_path]) == Counts(1)
     assert sorted(path.name for path in folder.glob("*.parquet")) == ["atomics.parquet", "intervals.parquet"]
     assert len(pq.read_table(folder / "intervals.parquet")) == 8
-    assert convert([tmp_path]) == (1, 0)  # its own tables are no input
+    assert convert([tmp_path]) == Counts(1)  # its own tables are no input
     # One thread's file can be asked for.
-    assert convert([folder / "profile.1.0.0"], out=tmp_path / "one") == (1, 0)
+    assert convert([folder / "profile.1.0.0"], out=tmp_path / "one") == Counts(1)
     found = tmp_path / "one" / "profile.1.0.0" / "rank_0000" / "intervals.parquet"
     assert len(pq.read_table(found)) == 4
 

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiling.convert import convert
+from profiling.traces.summary import Counts
 from tests.profiling.gpu_databases import change
 from tests.profiling.samples import SAMPLES
 
@@ -89,7 +90,7 @@ def test_no_word_of_it_is_converted_or_said(name, tmp_path, capfd):
     (tmp_path / "raw").mkdir()
     path = write(tmp_path / "raw" / file)
     PLANTED[name](path)
-    assert convert([path], out=tmp_path / "out") == (1, 0)
+    assert convert([path], out=tmp_path / "out") == Counts(1)
     written = [found for found in (tmp_path / "out").rglob("*") if found.is_file()]
     assert written
     for table in written:
@@ -108,6 +109,6 @@ def test_vtunes_summary_of_its_command_line_is_no_number_and_left_out(tmp_path, 
         "Hierarchy Level\tMetric Name\tMetric Value\n0\tElapsed Time\t1.5\n"
         f"1\tApplication Command Line\tpython --token {SECRET}\n1\tEnvironment Variables\tTOKEN={SECRET}\n"
     )
-    assert convert([path], out=tmp_path / "out") == (1, 0)
+    assert convert([path], out=tmp_path / "out") == Counts(1)
     events = pq.read_table(tmp_path / "out/summary/atomics.parquet")["event"].to_pylist()
     assert events == ["Elapsed Time"] and SECRET not in "".join(capfd.readouterr())

@@ -1,0 +1,83 @@
+"""What is said of the files that were converted, and of those that were not?"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiling.tools.recognition import supported
+from profiling.traces.conversion import Outcome, Unit
+from profiling.wording import how_many, verb
+
+_MOST_NAMED = 6  # files
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What became of files.
+
+    Attributes:
+        failed: named by the user or profiles, and not readable.
+        foreign: in a folder that was searched, and no profiles: no failure.
+    """
+
+    converted: int
+    failed: int = 0
+    foreign: int = 0
+
+    def __str__(self) -> str:
+        others = f", {self.foreign} in an unrecognised format" if self.foreign else ""
+        return f"{self.converted} converted, {self.failed} not{others}"
+
+
+def counts_of(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> Counts:
+    """How many files were converted, and how many were not."""
+    errors, others = sum(bool(outcome.error) for outcome in outcomes), len(_foreign(units, outcomes))
+    return Counts(len(outcomes) - errors, errors - others, others)
+
+
+def complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]:
+    """Why files were not converted, a line each; those of no known format together."""
+    foreign = _foreign(units, outcomes)
+    pairs = zip(units, outcomes, strict=True)
+    left = [(unit, outcome) for unit, outcome in pairs if outcome.error and unit.path not in foreign]
+    # An empty file has a line of its own, which says that it is empty.
+    unknown = [unit.path for unit, outcome in left if outcome.unrecognised and unit.size]
+    together = unknown if len(unknown) > 1 else []
+    alone = [outcome.error for unit, outcome in left if unit.path not in set(together)]
+    return [*alone, *(_unrecognised(paths) for paths in (together, list(foreign)) if paths)]
+
+
+def _foreign(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> dict[Path, Unit]:
+    """The files of a searched folder that are no profiles: of no known format, or empty.
+
+    A file that is named as a profile is, but for the numbers (rank3.json beside rank0.json), is one of which
+    too little is left.
+    """
+    pairs = list(zip(units, outcomes, strict=True))
+    profiles = {_without_numbers(unit) for unit, outcome in pairs if not outcome.unrecognised}
+    return {
+        unit.path: unit
+        for unit, outcome in pairs
+        if unit.found and outcome.unrecognised and _without_numbers(unit) not in profiles
+    }
+
+
+def _without_numbers(unit: Unit) -> str:
+    return _NUMBER.sub("#", unit.path.name)
+
+
+def _unrecognised(paths: Sequence[Path]) -> str:
+    files = f"{how_many(len(paths), 'file')} {verb(len(paths), 'are')} in an unrecognised format"
+    return f"{files}: {named(paths)}; {supported()}"
+
+
+def named(paths: Sequence[Path]) -> str:
+    """The first of some files by name, in a line."""
+    return first_of([path.name for path in paths])
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first of some names, in a line."""
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
