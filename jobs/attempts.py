@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from jobs import store
-from jobs.claims import Owner
 from jobs.failures import BLAMES_NODE, NODE_FAILURES, RETRIES, Kind
+from jobs.owner import Owner
 
 
 class Attempts(BaseModel):

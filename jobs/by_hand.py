@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 from jobs import store
-from jobs.claims import OWNER
 from jobs.outcome import make_manifest
+from jobs.owner import OWNER
 from jobs.processes import Ended
 from jobs.run import Run
 from jobs.run_fields import OUTSIDE_FIELDS

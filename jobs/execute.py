@@ -14,10 +14,10 @@ from rich.text import Text
 
 from jobs import progress, store
 from jobs.attempts import forget_attempts, read_attempts
-from jobs.claims import this_owner
 from jobs.execution import Execution
 from jobs.failures import explain
 from jobs.outcome import log_tail
+from jobs.owner import this_owner
 from jobs.processes import Limits, run_processes
 from jobs.queue import Queue
 from jobs.sweep_runs import Excluded, Result, SweepRun, ordered

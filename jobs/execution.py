@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs import store
+from jobs import states, store
 from jobs.flags import to_flags
 from jobs.launchers.base import Launcher
 from jobs.program import command_of
@@ -45,13 +45,13 @@ class Execution:
         )  # fmt: skip
         return _as_by_torchrun(run, command) if run.program else command
 
-    def state(self, sweep_run: SweepRun) -> store.State:
-        """Whether a run is done.
+    def state(self, sweep_run: SweepRun) -> states.State:
+        """What has become of a run.
 
         Raises:
             UserError: it was done with other settings.
         """
-        state = store.state_of(
+        state = states.state_of(
             self.directory, sweep_run.configuration, sweep_run.repetition, sweep_run.outside
         )
         if state == "done":

@@ -18,6 +18,7 @@ from jobs.program import name_of
 from jobs.run import Run
 from jobs.run_fields import ROLES, is_default
 from jobs.run_values import as_text
+from jobs.states import RESUME
 from jobs.sweep_runs import Excluded, Result, SweepRun
 from profiling.wording import how_many, verb
 
@@ -237,10 +238,10 @@ def print_end(console: Console, directory: Path, done: tuple[int, int], result: 
     text = f"{runs} of {directory} {verb(count, 'are')} done"
     console.print(Text(text, style="" if failures else "green"), soft_wrap=True)
     if result.elsewhere:
-        console.print(f"being done by another sweep: {how_many(len(result.elsewhere), 'run')}")
+        console.print(f"running in another sweep: {how_many(len(result.elsewhere), 'run')}")
     if result.left:
         left = how_many(len(result.left), "run")
-        text = f"{left} left: this job has lost nodes; run the same command again to resume"
+        text = f"{left} left: this job has lost nodes; {RESUME}"
         console.print(Text(text, style="bold red"), soft_wrap=True)
     print_refused(console, refused)
     if failures:

@@ -15,12 +15,12 @@ from typing import cast
 
 from jobs import claims, progress, store
 from jobs.attempts import Attempts, save_attempts
-from jobs.claims import Owner
 from jobs.execution import Execution
 from jobs.failures import RETRIES, Failure, Kind
 from jobs.hangs import gather_stacks
 from jobs.launchers.base import Launcher, Process
 from jobs.outcome import make_manifest, speed_of
+from jobs.owner import STALE_S, Owner, beat_of, last_beat_s
 from jobs.processes import (
     EXIT_TIME_LIMIT,
     POLL_S,
@@ -117,7 +117,7 @@ class Queue:
         directory = execution.running(sweep_run)
         claim = claims.claim(directory, self._me)
         if not claim.ours:
-            self._others[sweep_run] = claims.beat_of(directory)
+            self._others[sweep_run] = beat_of(directory)
             return
         if execution.state(sweep_run) == "done":  # by another sweep, meanwhile
             store.remove(directory)
@@ -236,8 +236,8 @@ class Queue:
         """With nothing else to do: do other sweeps whose runs we left to them still live?"""
         for sweep_run, beat in list(self._others.items()):
             directory = self._execution.running(sweep_run)
-            now = claims.beat_of(directory)
-            if now is None or claims.last_beat_s(directory) > claims.STALE_S:
+            now = beat_of(directory)
+            if now is None or last_beat_s(directory) > STALE_S:
                 self._waiting.append(sweep_run)  # ended, in order or not: it is done now, or ours to do
             elif now != beat:
                 self.result.elsewhere.append(sweep_run)

@@ -1,4 +1,4 @@
-"""What is in a result directory, and has the run in it been done?
+"""What is in a result directory?
 
     results/<sweep>/sweep.json                     the sweep: its file, seed, order, runs left out and why
                     calibration.json               measured peaks of this machine
@@ -12,12 +12,11 @@ While a run is under way its directory bears the id without the exit code; when 
 is renamed to the whole id. Every file is written under a temporary name and renamed.
 """
 
-import glob
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -223,16 +222,3 @@ def is_run(directory: Path) -> bool:
     """Whether a directory holds a run that has ended: a manifest, and ranks (a study's manifest has none)."""
     named = directory.name.startswith("run_")
     return (directory / MANIFEST).is_file() and (named or any(directory.glob("rank_*")))
-
-
-State = Literal["done", "failed", "to do"]
-
-
-def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> State:
-    """Whether a run is done (its manifest says so), has failed, or is still to do."""
-    unfinished = running_directory(sweep, run, repetition, outside)
-    done = unfinished.with_name(unfinished.name + "_ret_0") / MANIFEST
-    if done.is_file() and read_record(done, Manifest).done:
-        return "done"
-    failed = any(path.is_dir() for path in sweep.glob(glob.escape(unfinished.name) + "_ret_*"))
-    return "failed" if failed else "to do"

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import get_args
 
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
-from jobs.claims import this_owner
 from jobs.cluster import on_compute_node, was_requeued
 from jobs.execute import print_plan, run_sweep
 from jobs.execution import Execution
@@ -28,6 +27,7 @@ from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.model_names import check_models
+from jobs.owner import this_owner
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.site import (
     CHOOSE,

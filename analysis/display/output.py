@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis.display.left_out import missing
 from analysis.display.metrics import FIELDS_OF_RUNS, Metric, Rows, data_columns, explain_columns
 from analysis.display.numbers import plain
 from analysis.display.terminal import Answer, Results, as_terminal, plain_notes
@@ -158,7 +159,7 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
         _write(answer, arguments.format, arguments.output)
         for line in [*answer.lead, *answer.notes, *said_of_results]:
             print(line, file=sys.stderr)
-    failed = study is not None and any(failure.kind != "excluded" for failure in study.failed)
+    failed = study is not None and bool(missing(study.failed))
     return EXIT_FAILED if failed else EXIT_DONE
 
 

@@ -8,32 +8,19 @@ import os
 import re
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from analysis.display.fitting import Fitted, fit, width_of
+from analysis.display.left_out import LeftOut, counted, missing, not_done, not_in_sweep
 from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, Metric, Rows, columns, filled
-from profiling.wording import how_many, noun
+from profiling.wording import noun
 
 # How many failed points, points left out and notes are shown before they are only counted.
 MOST_NOTES = 12
 _WIDTH_OF_TEXT = 120  # in a file or a pipe
-
-
-class LeftOut(Protocol):
-    """A run that does not count: why, and in what way."""
-
-    @property
-    def point(self) -> str: ...
-
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def kind(self) -> str: ...
 
 
 class Results(Protocol):
@@ -191,43 +178,21 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
         most: show so many of each kind and count the rest; by default all are shown. 0: one line counts what
             is true of the results whatever is asked of them, and the notes on this answer are shown.
     """
-    bad = [failure for failure in study.failed if failure.kind != "excluded"]
+    bad = missing(study.failed)
     if most == 0:
         of_answer = study.notes(of_loading=False)
         # Combinations that the sweep leaves out count as notes: no run is missing.
         others = len(study.notes()) - len(of_answer) + len(not_in_sweep(study.failed))
         further = "further " if of_answer else ""
-        unfinished = [failure for failure in bad if failure.kind == "unfinished"]
-        counts = {
-            "failed": len(bad) - len(unfinished),
-            "unfinished": len(unfinished),
-            f"{further}{noun(others, 'note')} on the results": others,
-        }
-        totals = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-        counted = [f"{totals}: list them with --notes"] if totals else []
-        return _printable([*(f"note: {note}" for note in of_answer), *counted])
+        totals = [counted(bad)] if bad else []
+        if others:
+            totals.append(f"{others} {further}{noun(others, 'note')} on the results")
+        total = [f"{', '.join(totals)}: list them with --notes"] if totals else []
+        return _printable([*(f"note: {note}" for note in of_answer), *total])
     lines = _first(not_done(bad), most)
     lines += _first(not_in_sweep(study.failed), most)
     lines += _first([f"note: {finding}" for finding in study.notes()], most)
     return _printable(lines)
-
-
-def not_done(failed: Sequence[LeftOut]) -> list[str]:
-    """Runs that do not count, a line each; of several that were not run for one reason, their number."""
-    unfinished = Counter(failure.reason for failure in failed if failure.kind == "unfinished")
-    lines = [
-        f"{failure.kind}: {failure.point}: {failure.reason}"
-        for failure in failed
-        if failure.kind != "unfinished" or unfinished[failure.reason] == 1
-    ]
-    counted = [(count, reason) for reason, count in unfinished.items() if count > 1]
-    return lines + [f"unfinished: {how_many(count, 'run')}: {reason}" for count, reason in counted]
-
-
-def not_in_sweep(failed: Sequence[LeftOut]) -> list[str]:
-    """The combinations that the sweep leaves out, a line for each reason."""
-    reasons = Counter(failure.reason for failure in failed if failure.kind == "excluded")
-    return [f"not in the sweep: {how_many(count, 'run')}: {reason}" for reason, count in reasons.items()]
 
 
 def _printable(lines: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.display import output
+from analysis.display.left_out import missing
 from analysis.display.metrics import FIELDS, FIELDS_OF_RUNS, Metric, Rows, fields, names_of
 from analysis.measures.scaling import figures, use
 from analysis.measures.scaling import rows as scaling_rows
@@ -78,7 +79,7 @@ def columns_of(group_by: Sequence[str] = ()) -> list[Metric]:
 
 
 def _nothing(study: Study, methods: Sequence[str]) -> str:
-    if any(failure.kind != "excluded" for failure in study.failed):
+    if missing(study.failed):
         return no_result(study)
     if study.tau_intervals and list(methods) == ["corrected"]:
         return (

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from analysis.display import output
 from analysis.display.images import FORMATS
+from analysis.display.left_out import in_counts, missing
 from analysis.measures.anatomy import timeline
 from analysis.measures.critical_path import track
 from analysis.results.load import load
-from analysis.results.log import in_counts
 from analysis.results.raw import are_two_results, load_or_convert
 from analysis.results.study import Study
 from jobs.flags import OUTPUT, make_parser
@@ -118,10 +118,10 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _failed(study: Study) -> int:
     """The exit code, and a line for runs that failed."""
-    failed = [failure for failure in study.failed if failure.kind != "excluded"]
+    failed = missing(study.failed)
     if failed:
         what = "job" if study.of_kind("trace") and not study.of_kind("run") else "run"
-        print(f"{in_counts(failed, what)}; the report says why", file=sys.stderr)
+        print(f"{in_counts(failed, what)}; listed in the report", file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 
 

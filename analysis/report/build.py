@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from analysis.display.encoding import levels
+from analysis.display.left_out import in_counts, missing
 from analysis.display.metrics import RANKS_PER_NODE
 from analysis.measures.kernels import of_run as kernels_of_run
 from analysis.report import (
@@ -27,7 +28,6 @@ from analysis.report.opening import drawings
 from analysis.report.render import Page
 from analysis.report.summary import summary
 from analysis.report.views import in_a_line
-from analysis.results.log import in_counts
 from analysis.results.study import Study
 from jobs.run_values import as_text
 from jobs.store import Manifest
@@ -135,15 +135,15 @@ def _model(study: Study) -> str:
 
 def _subtitle(study: Study) -> str:
     manifests = [source.manifest for source in study.sources if source.manifest]
-    failed = [failure for failure in study.failed if failure.kind != "excluded"]
+    failed = missing(study.failed)
     bad = len(failed)
     jobs = study.of_kind("trace")
     if jobs and not manifests:
-        return traces.counted(jobs) + (f"; {bad} unreadable" if bad else "")
+        return traces.counted(jobs) + (f"; {bad} unusable" if bad else "")
     if not manifests:
         counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
-        return f"{kinds}; unreadable: {bad}"
+        return f"{kinds}; unusable: {bad}"
     used = len(study.sources)
     counted = f"{how_many(used, 'run')} used" + (f", {in_counts(failed)}" if failed else "")
     started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.display.left_out import in_counts, missing, not_done, not_in_sweep
 from analysis.display.metrics import Rows
-from analysis.display.terminal import Part, not_done, not_in_sweep
+from analysis.display.terminal import Part
 from analysis.measures.scaling import expense
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view
-from analysis.results.log import in_counts
 from analysis.results.study import Study
 from jobs.store import Facts, Manifest
 
@@ -56,7 +56,7 @@ def _node_hours(context: Context) -> str:
 def _left_out(context: Context) -> Content:
     """All points that do not count, and what is to be said of those that do."""
     study = context.study
-    wrong = [failure for failure in study.failed if failure.kind != "excluded"]
+    wrong = missing(study.failed)
     failed = not_done(wrong)
     notes = [*failed, *not_in_sweep(study.failed), *(f"note: {note}" for note in study.notes())]
     text = "Failed runs, combinations that the sweep leaves out and why, and notes on the data."

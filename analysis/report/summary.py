@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
+from analysis.display.left_out import counted, missing, not_ended
 from analysis.display.metrics import Rows
 from analysis.display.numbers import span
 from analysis.measures.scaling.points import other_devices, points_of
@@ -13,7 +14,7 @@ from analysis.report.sentences import SCALES, Sentence, ranks_in_words
 from analysis.report.verdict import verdict
 from analysis.report.views import called, varied
 from analysis.results.study import Study
-from profiling.wording import how_many, verb
+from profiling.wording import how_many
 
 _MUCH_LOWER = 5.0  # percentage points of scaling efficiency
 
@@ -62,16 +63,12 @@ def _points(context: Context) -> Rows:
 
 
 def _not_complete(study: Study) -> list[Sentence]:
-    """That runs of the sweep are missing, which more runs may change what is said."""
-    counted = [failure for failure in study.failed if failure.kind != "excluded"]
-    missing = sum(failure.kind == "unfinished" for failure in counted)
-    if not missing:
+    """That runs of the sweep are missing, and what is said may change with them."""
+    open_runs = not_ended(study.failed)
+    if not open_runs:
         return []
-    runs = how_many(len(study.of_kind("run")) + len(counted), "run")
-    text = (
-        f"The sweep is not complete: {missing} of {runs} {verb(missing, 'have')} not ended, so all that "
-        "follows may change."
-    )
+    runs = how_many(len(study.of_kind("run")) + len(missing(study.failed)), "run")
+    text = f"The sweep is not complete (of {runs}: {counted(open_runs)}), so all that follows may change."
     return [Sentence(text, "left-out", answers=SCALES, of_all=True)]
 
 

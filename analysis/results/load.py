@@ -12,19 +12,21 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis.display.left_out import in_counts, missing
 from analysis.results import load_reference
 from analysis.results.log import Failure, attempted
 from analysis.results.study import Contents, Source, Study
 from analysis.results.unconverted import how_to_convert
 from jobs import store
 from jobs.run_id import parse_id
+from jobs.states import RESUME, of_begun
 from jobs.store import Calibration, Manifest
 from profiling.clocks import AGREES
 from profiling.errors import UserError, did_you_mean_file
 from profiling.tables import rank_directory
 from profiling.traced_job import JOB, read_job
 from profiling.traces.conversion import is_unfinished
-from profiling.wording import how_many, which_ranks
+from profiling.wording import which_ranks
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:
@@ -71,11 +73,11 @@ def _near(path: Path) -> str:
 
 def no_result(study: Study) -> str:
     """Why a study has nothing to analyse, in one line."""
-    bad = [failure for failure in study.failed if failure.kind != "excluded"]
+    bad = missing(study.failed)
     if bad:
         return (
-            f"{study.path} has no usable result: {how_many(len(bad), 'run')} failed, the first is "
-            f"{bad[0].point}: {bad[0].reason}"
+            f"{study.path} has no usable result: {in_counts(bad)}; the first is {bad[0].point}: "
+            f"{bad[0].reason}"
         )
     if is_unfinished(study.path):
         return f"{study.path} is not complete: the conversion was ended; run the same command again to resume"
@@ -112,14 +114,16 @@ def _add_sweep(contents: Contents, path: Path) -> None:
 
 def _add_run(contents: Contents, directory: Path) -> None:
     name = directory.resolve().name
+    if not (directory / store.MANIFEST).exists():
+        state, how_known = of_begun(directory)
+        contents.fail(name, how_known, state)
+        return
     try:
         # A run that was started by hand may have a name of the user's.
         said = parse_id(name).fields if name.startswith("run_") else {}
         manifest = store.read_record(directory / store.MANIFEST, Manifest)
     except UserError as error:
-        started = not (directory / store.MANIFEST).exists()
-        reason = "no manifest: the run is still running, or was killed" if started else str(error)
-        contents.fail(name, reason, "unfinished" if started else "unreadable")
+        contents.fail(name, str(error), "unusable")
         return
     wrong = manifest.reason or f"exit code {manifest.exit_code}" if manifest.exit_code else ""
     wrong = wrong or store.why_not_right(manifest.run, manifest.ranks)
@@ -144,7 +148,7 @@ def _add_trace(contents: Contents, directory: Path) -> None:
     try:
         job = read_job(directory)
     except UserError as error:
-        contents.fail(name, str(error), "unreadable")
+        contents.fail(name, str(error), "unusable")
         return
     fields: dict[str, object] = {"profile": job.tool, "job": name}
     if job.nodes and job.world_size and job.world_size % job.nodes == 0:
@@ -183,12 +187,6 @@ def _forget_superseded(contents: Contents) -> None:
             contents.note(f"{failure.point} failed once ({failure.reason}) and succeeded in a later attempt")
 
 
-_NOT_RUN = (
-    "not run yet; unless the sweep is still running, run the same command again (jobs.sweep, or the batch "
-    "job)"
-)
-
-
 def _read_sweep(contents: Contents, path: Path) -> None:
     record = path / store.SWEEP
     if not record.is_file():
@@ -203,7 +201,9 @@ def _read_sweep(contents: Contents, path: Path) -> None:
     contents.log.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
     known = {attempted(source.id) for source in contents.sources}
     known |= {attempted(failure.point) for failure in contents.log.failed}
-    contents.log.failed += [Failure(point, _NOT_RUN, "unfinished") for point in order if point not in known]
+    running = any(failure.kind == "running" for failure in contents.log.failed)
+    why = "the sweep is running" if running else f"unless the sweep is running, {RESUME}"
+    contents.log.failed += [Failure(point, why, "not started") for point in order if point not in known]
 
 
 def _read_calibration(contents: Contents, path: Path) -> None:

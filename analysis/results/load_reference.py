@@ -67,7 +67,7 @@ def add_files(contents: Contents, files: Sequence[Path]) -> None:
 
 
 def _fail(contents: Contents, file: Path, error: UserError) -> None:
-    contents.fail(_name_in(contents, file), str(error).removeprefix(f"{file} "), "unreadable")
+    contents.fail(_name_in(contents, file), str(error).removeprefix(f"{file} "), "unusable")
 
 
 def _name_in(contents: Contents, file: Path) -> str:

@@ -1,20 +1,18 @@
 """What is said of results beside an answer: which runs do not count and why, and notes on the others."""
 
 import re
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from profiling.wording import how_many
+from jobs.states import State
 
-FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
+FailureKind = State | Literal["excluded", "unusable"]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A point that does not count: its id, why in one line, and in what way."""
+    """A point that does not count: its id, why in one line, and the state it is in."""
 
     point: str
     reason: str
@@ -24,19 +22,6 @@ class Failure:
 def attempted(name: str) -> str:
     """The point (and repetition) that a run was an attempt at: its id without the exit code."""
     return re.sub(r"_ret_-?\d+$", "", name)
-
-
-_IN_WORDS: dict[FailureKind, str] = {
-    "failed": "failed", "unreadable": "unusable", "unfinished": "not run yet", "excluded": "left out",
-}  # fmt: skip
-
-
-def in_counts(failures: Sequence[Failure], what: str = "run") -> str:
-    """How many runs do not count, and in what way: ``1 run failed, 3 not run yet``."""
-    counts = Counter(failure.kind for failure in failures)
-    (first, *more) = [(count, _IN_WORDS[kind]) for kind, count in counts.items()]
-    rest = "".join(f", {count} {word}" for count, word in more)
-    return f"{how_many(first[0], what)} {first[1]}{rest}"
 
 
 Side = Literal["", "A", "B", "both"]
@@ -87,7 +72,7 @@ class Log:
         """From now on the run, or the table, of this path does not count."""
         if path not in self.unusable:
             self.unusable.add(path)
-            self.failed.append(Failure(run, reason, "unreadable"))
+            self.failed.append(Failure(run, reason, "unusable"))
 
     def add(self, other: "Log", of_the_same: bool = False) -> None:
         """Append the log of results B to this one, of results A: from now on a line says which it is of.

@@ -294,7 +294,7 @@ class Study:
 
     def nothing(self, why: str) -> UserError:
         """The error of an analysis that has nothing to show, with what was wrong with a run it took out."""
-        bad = [failure for failure in self.failed if failure.kind == "unreadable"]
+        bad = [failure for failure in self.failed if failure.kind == "unusable"]
         return UserError(f"{why}; {bad[0].point} is not used: {bad[0].reason}" if bad else why)
 
     @property

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from analysis.report.build import build
 from analysis.results.load import load
 from jobs import store
+from jobs.owner import OWNER, this_owner
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
@@ -72,7 +74,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a time missing": (a_time_missing, "steps without timestamps"),
     "other batches": (other_batches, "batches are numbered 1 to 40, not 0 to 39"),
     "manifest truncated": (lambda run: truncate(run / store.MANIFEST), "damaged or from another release"),
-    "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "still running, or was killed"),
+    "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "interrupted"),
     "manifest of nothing": (
         lambda run: (run / store.MANIFEST).write_text("{}"), "damaged or from another release"
     ),
@@ -307,13 +309,21 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     (tmp_path / store.SWEEP).write_text(json.dumps(record))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert (ran.code, len(ran.csv)) == (1, 1)
-    assert f"unfinished: {killed.name}: no manifest: " in ran.err
-    assert "run_0_config_1_4_eth" in ran.err
-    assert ran.err.count("unfinished:") == 2
+    resume = "run the same command again to resume"
+    assert f"interrupted: {killed.name}: its sweep was stopped; {resume}" in ran.err
+    assert "not started: run_0_config_1_4_eth_none_2_resnet50_synthetic_32_fp32_fp32: unless " in ran.err
     more = "run_0_config_1_8_eth_none_2_resnet50_synthetic_32_fp32_fp32"
     (tmp_path / store.SWEEP).write_text(json.dumps({**record, "order": [*record["order"], more]}))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
-    assert ran.err.count("unfinished:") == 2 and "unfinished: 2 runs: not run yet; unless" in ran.err
+    assert f"not started: 2 runs: unless the sweep is running, {resume}" in ran.err
+    store.write_record(killed / OWNER, this_owner({}))
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert f"running: {killed.name}: on {socket.gethostname()}\n" in ran.err
+    assert "not started: 2 runs: the sweep is running\n" in ran.err
+    for done in tmp_path.glob("run_*_ret_0"):
+        shutil.rmtree(done)
+    said = one_line_error(run("analysis.scaled", tmp_path))
+    assert f"no usable result: 1 run running, 2 not started; the first is {killed.name}: on " in said
 
 
 def test_a_point_that_failed_and_was_done_later_is_no_failure(tmp_path: Path) -> None:
@@ -367,7 +377,7 @@ def test_directories_whose_names_are_no_run_ids(tmp_path: Path, name: str) -> No
     ran = run("analysis.scaled", good, "--format", "csv")
     assert (ran.code, len(ran.csv)) == (1, 1)
     assert ran.csv[0]["repetitions"] == "2"
-    assert f"unreadable: {name}: " in ran.err
+    assert f"unusable: {name}: " in ran.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "sweep"]
 
 

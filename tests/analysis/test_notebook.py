@@ -69,7 +69,7 @@ def test_what_does_not_count_is_said_beside_the_frame(tmp_path):
     damaged.write_bytes(damaged.read_bytes()[:200])
     said = load(tmp_path).kernels().attrs["notes"]
     assert [
-        line for line in said if line.startswith(f"unreadable: {damaged.parents[1].name}: a table is damaged")
+        line for line in said if line.startswith(f"unusable: {damaged.parents[1].name}: a table is damaged")
     ]
     assert said == run("analysis.kernels", tmp_path, "--format", "csv").err.splitlines()
 

@@ -14,6 +14,8 @@ from analysis.report.render import Page
 from analysis.report.sentences import LOST, SCALES, TRY, Sentence, first_sentence
 from analysis.results.load import load
 from jobs import store
+from jobs.claims import claim
+from jobs.owner import this_owner
 from jobs.run_id import format_id
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
@@ -153,17 +155,17 @@ def running(tmp_path):
     waiting = [format_id(run_of(gpus_per_node=4), repetition) for repetition in (0, 1)]
     record = json.loads((tmp_path / store.SWEEP).read_text())
     (tmp_path / store.SWEEP).write_text(json.dumps(record | {"order": waiting}))
-    (tmp_path / waiting[0]).mkdir()
+    claim(tmp_path / waiting[0], this_owner({}))
     return tmp_path
 
 
 def test_the_report_of_a_sweep_that_still_runs_says_so_first_and_calls_no_run_failed(running):
     page = build(load(running))
     first = page.summary[0]
-    assert first.text.startswith("The sweep is not complete: 2 of 6 runs have not ended")
+    assert first.text.startswith("The sweep is not complete (of 6 runs: 1 running, 1 not started), so all")
     assert page.opening[0].sentences[0] == first
     (left_out,) = (section for section in page.sections if section.id == "left-out")
-    assert left_out.finding.startswith("2 runs not run yet; other notes: ")
+    assert left_out.finding.startswith("1 run running, 1 not started; other notes: ")
 
 
 def test_a_run_that_ends_while_the_report_is_built_is_not_costed_as_failed(running):

@@ -343,10 +343,11 @@ def test_two_equal_ends_are_one() -> None:
 def test_runs_that_are_not_done_are_counted_apart_from_those_that_failed() -> None:
     left_out = [
         Failure("a", "exit code 1", "failed"),
-        *(Failure(one, "not run", "unfinished") for one in "bc"),
+        Failure("b", "damaged", "unusable"),
+        *(Failure(one, "later", "not started") for one in "cd"),
     ]
     study = SimpleNamespace(failed=left_out, notes=lambda of_loading=True: [])
-    assert terminal.plain_notes(study, 0) == ["1 failed, 2 unfinished: list them with --notes"]
+    assert terminal.plain_notes(study, 0) == ["1 failed, 1 unusable, 2 not started: list them with --notes"]
 
 
 def test_below_a_table_one_line_counts_what_the_results_are_like_and_notes_say_it(results: Path) -> None:

@@ -336,7 +336,7 @@ def test_a_run_whose_kernels_turn_out_to_be_damaged_is_in_no_point(tmp_path: Pat
     pq.write_table(pq.read_table(kernels).drop_columns("device"), kernels)
     ran = run("analysis.scaled", tmp_path, "--format", "json")
     assert [(row["world_size"], row["repetitions"]) for row in ran.json] == [(1, 2), (2, 1)]
-    assert f"unreadable: {broken.name}" in ran.err
+    assert f"unusable: {broken.name}" in ran.err
 
 
 def test_rows_without_gpus_are_named_by_their_ranks_per_node() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.display.terminal import not_done
+from analysis.display.left_out import in_counts, not_done
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.batches.series import all_series
@@ -16,7 +16,7 @@ from analysis.measures.scaling.points import points_of
 from analysis.results import attributed
 from analysis.results.attributed import Groups, Question, groups_of_each
 from analysis.results.load import load
-from analysis.results.log import BOTH, Failure, Log, in_counts
+from analysis.results.log import BOTH, Failure, Log
 from analysis.results.study import Source, Study, Unusable
 from tests.analysis.synthetic import PYPROF_NAME, run_of, write_pyprof, write_sweep
 from tests.analysis.test_bad_results import sweep, truncate
@@ -51,7 +51,7 @@ def test_a_run_that_cannot_be_used_is_left_out_while_its_set_is_read(study: Stud
     ]
     assert [one.id for one in study.sources] == ["one", "three"] and study.loaded is loaded
     assert [(one.point, one.reason, one.kind) for one in study.failed] == [
-        ("two", "its table is damaged", "unreadable")
+        ("two", "its table is damaged", "unusable")
     ]
 
 
@@ -172,9 +172,9 @@ def asked(study: Study, sql: str) -> Iterator[tuple[Source, Groups]]:
 
 
 def test_runs_that_do_not_count_are_counted_by_why():
-    failures = [Failure("a", "", "failed"), Failure("b", "", "unfinished"), Failure("c", "", "unfinished")]
-    assert in_counts(failures) == "1 run failed, 2 not run yet"
-    assert in_counts(failures[1:]) == "2 runs not run yet"
+    failures = [Failure("a", "", "failed"), Failure("b", "", "not started"), Failure("c", "", "not started")]
+    assert in_counts(failures) == "1 run failed, 2 not started"
+    assert in_counts(failures[1:]) == "2 runs not started"
 
 
 def test_what_is_noted_of_one_of_two_results_says_of_which_and_of_both_stands_once():
@@ -192,9 +192,9 @@ def test_what_is_noted_of_one_of_two_results_says_of_which_and_of_both_stands_on
 
 def test_runs_that_were_not_run_for_one_reason_are_counted_and_a_single_one_is_named():
     failed = [
-        Failure("run_1", "no memory", "failed"), Failure("run_2", "not run yet", "unfinished"),
-        Failure("run_3", "not run yet", "unfinished"), Failure("run_4", "lost", "unfinished"),
+        Failure("run_1", "no memory", "failed"), Failure("run_2", "run again", "not started"),
+        Failure("run_3", "run again", "not started"), Failure("run_4", "run again", "interrupted"),
     ]  # fmt: skip
     assert not_done(failed) == [
-        "failed: run_1: no memory", "unfinished: run_4: lost", "unfinished: 2 runs: not run yet",
+        "failed: run_1: no memory", "interrupted: run_4: run again", "not started: 2 runs: run again",
     ]  # fmt: skip

@@ -151,7 +151,7 @@ def test_a_truncated_table_costs_no_other(tmp_path: Path) -> None:
     bad.write_bytes(bad.read_bytes()[:-50])
     ran = published(tmp_path)
     assert (ran.code, len(ran.csv)) == (1, 4)
-    assert "unreadable: bad.gzip: is a damaged" in ran.err
+    assert "unusable: bad.gzip: is a damaged" in ran.err
     assert "bad.gzip" in one_line_error(published(bad))
 
 
@@ -163,7 +163,7 @@ def test_damaged_rows_cost_no_other_table(tmp_path: Path) -> None:
     bad.write_bytes(b"PAR1" + b"\xff" * (pages - 4) + content[pages:])
     ran = published(tmp_path)
     assert (ran.code, len(ran.csv)) == (1, 4)
-    assert "unreadable: bad.gzip" in ran.err
+    assert "unusable: bad.gzip" in ran.err
 
 
 def test_the_corrected_method_says_why_it_has_nothing(tmp_path: Path) -> None:

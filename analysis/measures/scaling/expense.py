@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from analysis.display.left_out import not_ended
 from analysis.display.metrics import RANK, Column, Metric, Rows, columns, fields, filled, telling
 from analysis.display.numbers import sortable
 from analysis.measures.scaling.points import POINT_FIELDS, PROFILED, UNPROFILED, point_fields
@@ -14,6 +15,7 @@ from analysis.results.study import Source, Study
 from jobs import store
 from jobs.run import Run
 from jobs.run_fields import ID_FIELDS
+from jobs.states import of_begun
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError
@@ -94,12 +96,13 @@ def spent(study: Study) -> list[Spent]:
     counted = {source.path.resolve() for source in study.of_kind("run")}
     sweeps = {source.path.parent for source in study.of_kind("run")} or {study.path}
     alone = (study.path / store.MANIFEST).is_file()
-    unfinished = {attempted(one.point) for one in study.failed if one.kind == "unfinished"}
+    open_runs = {attempted(one.point): one.kind for one in not_ended(study.failed)}
     runs = []
     for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in _runs_in(sweep)):
         # A run that ended since the results were loaded is none that failed.
-        if not (directory / store.MANIFEST).is_file() or attempted(directory.name) in unfinished:
-            study.note(f"{directory.name}: its cost is not available, it has not ended")
+        state = open_runs.get(attempted(directory.name))
+        if state or not (directory / store.MANIFEST).is_file():
+            study.note(f"{directory.name}: its cost is not available ({state or of_begun(directory)[0]})")
             continue
         try:
             manifest = store.read_record(directory / store.MANIFEST, Manifest)
@@ -113,7 +116,8 @@ def spent(study: Study) -> list[Spent]:
 
 def _runs_in(sweep: Path) -> list[Path]:
     """The runs in a folder; one that was started by hand may have any name."""
-    return [path for path in sweep.glob("*") if path.name.startswith("run_") or store.is_run(path)]
+    folders = [path for path in sweep.glob("*") if path.is_dir()]
+    return [path for path in folders if path.name.startswith("run_") or store.is_run(path)]
 
 
 def rows(study: Study, by_rank: bool = False) -> Rows:

@@ -1,0 +1,50 @@
+"""What has become of a run: is it done, has it failed, is it running, was it interrupted, or not started?"""
+
+import glob
+import socket
+from pathlib import Path
+from typing import Literal
+
+from jobs import store
+from jobs.owner import STALE_S, Owner, lives, owner_of, silence_s
+from jobs.run import Run
+from jobs.store import Manifest
+
+State = Literal["done", "failed", "running", "interrupted", "not started"]
+NOT_ENDED: tuple[State, ...] = ("running", "interrupted", "not started")
+RESUME = "run the same command again to resume"
+
+
+def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> State:
+    """What has become of a run of a sweep; it is done only if its manifest says so."""
+    directory = store.running_directory(sweep, run, repetition, outside)
+    done = directory.with_name(directory.name + "_ret_0") / store.MANIFEST
+    if done.is_file() and store.read_record(done, Manifest).done:
+        return "done"
+    if directory.is_dir():
+        return of_begun(directory)[0]
+    failed = any(path.is_dir() for path in sweep.glob(glob.escape(directory.name) + "_ret_*"))
+    return "failed" if failed else "not started"
+
+
+def of_begun(directory: Path) -> tuple[State, str]:
+    """The state of a run that has begun and has no manifest, and how that is known. It only reads."""
+    owner = owner_of(directory)
+    if owner is None:
+        # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.
+        if (directory.parent / store.SWEEP).exists():
+            return "interrupted", f"its sweep was stopped; {RESUME}"
+        return "interrupted", "it has no manifest (one that was started by hand may still be running)"
+    if owner.host == socket.gethostname():
+        return ("running", _where(owner)) if lives(owner) else _gone(f"its sweep {_where(owner)} was killed")
+    if silence_s(directory) <= STALE_S:
+        return "running", _where(owner)
+    return _gone(f"no sign of life from its sweep {_where(owner)} for more than {STALE_S:.0f} s")
+
+
+def _gone(why: str) -> tuple[State, str]:
+    return "interrupted", f"{why}; {RESUME}"
+
+
+def _where(owner: Owner) -> str:
+    return f"on {owner.host}" + (f" (job {owner.job})" if owner.job else "")

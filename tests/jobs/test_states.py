@@ -1,0 +1,75 @@
+"""What is said of a run that has not ended: is it running, was it interrupted, or not started?"""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from jobs import store
+from jobs.claims import claim, release
+from jobs.owner import OWNER, STALE_S, this_owner
+from jobs.run import Run
+from jobs.states import of_begun, state_of
+
+ELSEWHERE = {"host": "n3", "job": "812"}
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run of a sweep that this process has claimed."""
+    (tmp_path / store.SWEEP).write_text("{}")
+    directory = store.running_directory(tmp_path, Run(), 0)
+    assert claim(directory, this_owner({})).ours
+    return directory
+
+
+def owned_by(directory, **changes):
+    store.write_record(directory / OWNER, this_owner({}).model_copy(update=changes))
+    return directory / OWNER
+
+
+def test_a_run_of_a_living_process_is_running(begun):
+    assert of_begun(begun) == ("running", f"on {os.uname().nodename}")
+    assert state_of(begun.parent, Run(), 0) == "running"
+    assert state_of(begun.parent, Run(), 1) == "not started"
+
+
+def test_a_run_whose_process_was_killed_or_is_another_one_by_now_was_interrupted(begun):
+    child = subprocess.Popen(["true"])
+    child.wait()
+    owned_by(begun, pid=child.pid)
+    state, why = of_begun(begun)
+    assert state == state_of(begun.parent, Run(), 0) == "interrupted"
+    assert why.startswith(f"its sweep on {os.uname().nodename} was killed; run the same command")
+    owned_by(begun, started=1.0)
+    assert of_begun(begun) == (state, why)
+
+
+def test_on_another_host_a_run_is_running_as_long_as_it_gives_a_sign_of_life(begun):
+    file = owned_by(begun, **ELSEWHERE)
+    assert of_begun(begun) == ("running", "on n3 (job 812)")
+    long_ago = time.time() - STALE_S - 5
+    os.utime(file, (long_ago, long_ago))
+    state, why = of_begun(begun)
+    assert state == "interrupted" and why.startswith(
+        "no sign of life from its sweep on n3 (job 812) for more"
+    )
+
+
+def test_who_only_reads_leaves_nothing_behind(begun):
+    owned_by(begun, **ELSEWHERE)
+    before = sorted(begun.parent.rglob("*"))
+    begun.parent.chmod(0o500)
+    of_begun(begun)
+    begun.parent.chmod(0o700)
+    assert sorted(begun.parent.rglob("*")) == before
+
+
+def test_a_run_that_was_stopped_in_order_was_interrupted_and_one_by_hand_may_be_running(begun, tmp_path):
+    release(begun)
+    state, why = of_begun(begun)
+    assert state == "interrupted" and why.startswith("its sweep was stopped; run the same command")
+    (tmp_path / store.SWEEP).unlink()
+    state, why = of_begun(begun)
+    assert state == "interrupted" and "by hand" in why and "may still be running" in why
