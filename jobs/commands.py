@@ -2,6 +2,7 @@
 
     scaleprof                  lists them
     scaleprof scaled DIR       is  python -m analysis.scaled DIR, from any folder
+    scaleprof --version        prints the version
 
 A line of the list is the first line of a command's docstring. The commands are run by name, never imported:
 this file needs none of what they need. Completion by the shell's Tab key, in bash or zsh:
@@ -13,6 +14,7 @@ import ast
 import os
 import runpy
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from jobs.flags import make_parser
@@ -48,6 +50,7 @@ GROUPS = {
         "analysis.columns",
     ),
 }  # fmt: skip
+_FLAGS = {"-h": "--help", "--help": "--help", "--version": "--version"}
 COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for module in modules}
 
 
@@ -70,6 +73,7 @@ def listing() -> str:
         "",
         "scaleprof COMMAND --help explains a command and its flags, --columns the columns of its results;",
         "scaleprof COMMAND ... is python -m MODULE ..., e.g. python -m analysis.scaled DIR.",
+        "scaleprof --version prints the version.",
         'Completion by the Tab key, in bash or zsh: eval "$(register-python-argcomplete scaleprof)"',
     ]
     return "\n".join(lines)
@@ -86,10 +90,33 @@ def module_of(name: str) -> str:
     return COMMANDS[name]
 
 
+def version() -> str:
+    """The version that is installed.
+
+    Raises:
+        UserError: none is.
+    """
+    try:
+        return f"scaleprof {metadata.version('scaleprof')}"
+    except metadata.PackageNotFoundError:
+        raise UserError("no version is known: scaleprof is not installed here (make setup)") from None
+
+
+def _answer(flag: str) -> str:
+    """What ``scaleprof FLAG`` prints.
+
+    Raises:
+        UserError: there is no such flag; those that there are are named.
+    """
+    if flag not in _FLAGS:
+        raise UserError(f"unknown flag {flag}{did_you_mean(flag, dict.fromkeys(_FLAGS.values()))}")
+    return version() if _FLAGS[flag] == "--version" else listing()
+
+
 def _run() -> int:
-    words = sys.argv[1:]
-    if not words or words[0] in ("-h", "--help"):
-        print(listing())
+    words = sys.argv[1:] or ["--help"]
+    if words[0].startswith("-"):
+        print(_answer(words[0]))
         return EXIT_DONE
     module = module_of(words[0])
     sys.argv = [f"scaleprof {words[0]}", *words[1:]]
@@ -110,6 +137,7 @@ def _complete() -> None:
         runpy.run_module(COMMANDS[words[1]], run_name="__main__", alter_sys=True)
     parser = make_parser("scaleprof", None)
     parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("--version", action="store_true")
     completion.complete(parser)
 
 

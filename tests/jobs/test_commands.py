@@ -6,12 +6,14 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from jobs import commands
 from jobs.flags import FORMATS
 from jobs.loaders import LOADERS
+from profiling.errors import UserError
 
 PACKAGES = ("jobs", "train", "profiling", "analysis")
 # What other commands start, and no user does.
@@ -87,10 +89,37 @@ def test_a_near_miss_is_named(root):
     assert answer.stderr == "scaleprof: error: unknown command 'anatomie'; did you mean 'anatomy'?\n"
 
 
+def test_its_version_is_that_of_the_package(installed, root):
+    answer = run("--version", cwd=root)
+    assert (answer.returncode, answer.stdout) == (0, f"scaleprof {metadata.version('scaleprof')}\n")
+
+
+def test_without_an_installation_no_version_is_known(monkeypatch):
+    monkeypatch.setattr(metadata, "version", Mock(side_effect=metadata.PackageNotFoundError("scaleprof")))
+    with pytest.raises(UserError, match="not installed here"):
+        commands.version()
+
+
+@pytest.mark.parametrize(
+    ("flag", "near"),
+    [
+        ("--verson", "did you mean '--version'?"),
+        ("--columns", "one of: --help, --version"),
+        ("-x", "one of: "),
+    ],
+)
+def test_a_wrong_flag_is_one_line(root, flag, near):
+    answer = run(flag, cwd=root)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"scaleprof: error: unknown flag {flag}; {near}")
+    assert answer.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
         ("scaleprof anat", {"anatomy"}),
+        ("scaleprof --ver", {"--version"}),
         ("scaleprof factors --fac", {"--factors"}),
         ("scaleprof scaled {here}/res --format ", set(FORMATS)),
         ("scaleprof scaled {here}/res", {"{here}/results/"}),  # not the file
