@@ -99,7 +99,7 @@ def convert(
         print(directory)
     if suggest and (line := _next(placed, tables, out)):
         print(f"scaleprof: next: {line}", file=sys.stderr)
-    return counts_of(units, outcomes)
+    return counts_of(units, outcomes, sum(len(one.unused) for one in placed))
 
 
 def _findings(
@@ -192,17 +192,22 @@ def _convert_here(units: Sequence[Unit], jobs: int | None) -> list[Outcome]:
     return outcomes
 
 
-def _of_folders(placed: Iterable[Placed]) -> list[str]:
-    """A line for each folder that holds the traces of several jobs."""
+def _of_folders(placed: Sequence[Placed]) -> list[str]:
+    """A line for each folder that holds the traces of several of the jobs."""
     jobs: dict[Path, list[str]] = {}
     for one in placed:
         name = f"{one.directory.name} (e.g. {one.job.ranks[0].source})"
         jobs.setdefault(one.came_from, []).append(name)
     return [
-        f"{folder} holds traces of {len(names)} jobs: {first_of(names)}"
+        f"{folder} holds traces of {_of_all(len(names), len(placed))} jobs: {first_of(names)}"
         for folder, names in jobs.items()
         if len(names) > 1
     ]
+
+
+def _of_all(some: int, of: int) -> str:
+    """``4``; ``4 of 5`` where that is not all that are printed."""
+    return str(some) if some == of else f"{some} of {of}"
 
 
 def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from profiling.identity import Identity
-from profiling.traces.grouping import Recorded
+from profiling.traces.recorded import Recorded
 from profiling.whole_file import whole_file
 
 _SCRATCH, _RECORD, _BUSY = ".converting-", "outcome.json", "busy"

@@ -6,7 +6,6 @@ twice, is said.
 """
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,63 +13,21 @@ from pathlib import Path
 
 from profiling.number_ranges import listed
 from profiling.traced_job import ProcessGroup, TracedJob, TracedRank, TraceFacts
+from profiling.traces.recorded import Recorded, without_ending
+from profiling.traces.twice import used_of
 
 # Traces that begin further apart are of different jobs; the clocks of a cluster's hosts are not.
 _APART_NS = 600 * 10**9
 # The clocks of hosts that differ by more are worth a line.
 _CLOCKS_NS = 10**9
-_EPOCH_NS = 10**18  # times before it count from another moment, and say nothing of other hosts'
-_RANK = re.compile(r"[_.-]?(?:rank|worker)[_.-]?\d+|^\d+$", re.IGNORECASE)
-_ENDINGS = re.compile(r"(\.(json|gz|gzip|csv|sqlite|sql|db|nsys-rep|xml|pt|trace|txt))+$", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """The recording of one rank, as it was converted.
-
-    Attributes:
-        source: its file, below ``root``.
-        tool: that wrote it.
-        facts: what the file says of its job.
-        rank: as its rows say it.
-        rank_known: whether the file says its rank, or its name.
-        alone: whether its file holds no other rank.
-        directory: where its tables are.
-        started_ns, ended_ns: of its first and last activity.
-        batches: how many; ``batches_from``, ``confidence``: see :class:`profiling.traced_job.TracedJob`.
-    """
-
-    source: Path
-    root: Path
-    tool: str
-    facts: TraceFacts
-    rank: int
-    rank_known: bool
-    alone: bool
-    directory: Path
-    started_ns: int
-    ended_ns: int
-    batches: int
-    batches_from: str = ""
-    confidence: float = 1.0
-
-    @property
-    def folder(self) -> Path:
-        """Its folder below the root, without the parts that name a rank."""
-        parts = [part for part in self.source.parent.parts if not _RANK.fullmatch(part)]
-        return Path(*parts)
-
-    @property
-    def stem(self) -> str:
-        """Its file's name without the rank and the ending."""
-        return _RANK.sub("", _ENDINGS.sub("", self.source.name)).strip("_.-")
 
 
 @dataclass
 class Job:
-    """Recordings of one job, each rank once, and what is to be said of it."""
+    """Recordings of one job, each rank once; others of the same ranks; and what is to be said of it."""
 
     ranks: list[Recorded]
+    unused: list[Recorded] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
 
 
@@ -133,9 +90,8 @@ def _at_once(members: Sequence[Recorded]) -> list[Job]:
     order = sorted(members, key=lambda one: one.started_ns)
     parts: list[list[Recorded]] = [[order[0]]]
     for before, one in pairwise(order):
-        dated = before.started_ns > _EPOCH_NS
         apart = one.started_ns - max(each.ended_ns for each in parts[-1])
-        if dated and apart > _APART_NS:
+        if before.dated_ns and apart > _APART_NS:
             parts.append([])
         parts[-1].append(one)
     jobs = [_job(part) for part in parts]
@@ -149,16 +105,16 @@ def _at_once(members: Sequence[Recorded]) -> list[Job]:
 
 
 def _job(members: Sequence[Recorded]) -> Job:
-    ranks: dict[int, Recorded] = {}
-    findings = []
+    ranks: dict[int, list[Recorded]] = {}
     for one in sorted(members, key=lambda one: (one.rank, str(one.source))):
-        if one.rank in ranks:
-            findings.append(
-                f"two traces of rank {one.rank}: using {ranks[one.rank].source.name}, not {one.source.name}"
-            )
-        else:
-            ranks[one.rank] = one
-    return Job(list(ranks.values()), findings)
+        ranks.setdefault(one.rank, []).append(one)
+    job = Job([])
+    for same in ranks.values():
+        used, said = used_of(same, members)
+        job.ranks.append(used)
+        job.unused += [one for one in same if one is not used]
+        job.findings += [said] if said else []
+    return job
 
 
 def record_of(name: str, job: Job) -> TracedJob:
@@ -218,7 +174,7 @@ def _findings(job: Job, size: int | None) -> Iterable[str]:
     counts = {one.batches for one in job.ranks}
     if len(counts) > 1:
         yield f"{min(counts)} to {max(counts)} steps were recorded, depending on the rank"
-    dated = [one.started_ns for one in job.ranks if one.started_ns > _EPOCH_NS]
+    dated = [one.dated_ns for one in job.ranks if one.dated_ns]
     apart = max(dated, default=0) - min(dated, default=0)
     if apart > _CLOCKS_NS:
         yield (
@@ -260,7 +216,7 @@ def _name(job: Job) -> str:
     first = job.ranks[0]
     one_file = len({one.source for one in job.ranks}) == 1
     if one_file and first.stem:
-        return _ENDINGS.sub("", first.source.name) or first.source.name
+        return without_ending(first.source.name)
     folders = {one.folder for one in job.ranks}
     common = first.folder if len(folders) == 1 else Path(os.path.commonpath(folders))
     return common.name or first.root.resolve().name or "job"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from profiling.tables import rank_directory
 from profiling.traced_job import JOB, TracedJob, write_job
-from profiling.traces.grouping import Recorded, jobs_of, names_of, record_of
+from profiling.traces.grouping import jobs_of, names_of, record_of
+from profiling.traces.recorded import Recorded
 from profiling.traces.together import together
 
 
@@ -18,11 +19,13 @@ class Placed:
     Attributes:
         directory: where its tables are.
         came_from: where its traces lie.
+        unused: traces of ranks of which another is used.
     """
 
     directory: Path
     job: TracedJob
     came_from: Path
+    unused: tuple[Path, ...] = ()
 
 
 def place_jobs(
@@ -51,7 +54,8 @@ def place_jobs(
         for one in job.ranks:
             one.directory.rename(rank_directory(directory, one.rank))
         write_job(directory, record)
-        placed.append(Placed(directory, record, job.ranks[0].root / job.ranks[0].folder))
+        unused = tuple(one.root / one.source for one in job.unused)
+        placed.append(Placed(directory, record, job.ranks[0].root / job.ranks[0].folder, unused))
     return placed
 
 

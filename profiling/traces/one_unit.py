@@ -10,8 +10,8 @@ from profiling.errors import UserError
 from profiling.tables import Writer
 from profiling.tools.recognition import Unrecognised, reader_of, recognise
 from profiling.traces.conversion import Outcome, Unit, keep, kept
-from profiling.traces.grouping import Recorded
 from profiling.traces.ranks import record_ranks
+from profiling.traces.recorded import Recorded
 
 
 def convert_unit(unit: Unit, launch: str = "") -> Outcome:

@@ -13,7 +13,7 @@ from profiling.readers.origin import Origin, rank_in
 from profiling.tables import Writer, rank_directory
 from profiling.tools import tool
 from profiling.traced_job import TraceFacts
-from profiling.traces.grouping import Recorded
+from profiling.traces.recorded import Recorded
 
 _LATEST = (1 << 63) - 1
 
@@ -80,7 +80,8 @@ def record_ranks(
         Recorded(
             source=path.relative_to(root), root=root, tool=name, facts=facts, rank=number,
             rank_known=known is not None, alone=len(ranks) == 1, directory=one.writer.directory,
-            started_ns=one.started_ns if one.ended_ns else 0, ended_ns=one.ended_ns, batches=one.batches,
+            started_ns=one.started_ns if one.ended_ns else 0, ended_ns=one.ended_ns,
+            written_ns=path.stat().st_mtime_ns, batches=one.batches,
             batches_from=one.batches_from, confidence=one.confidence,
         )
         for number, one in sorted(ranks.items())

@@ -20,21 +20,26 @@ class Counts:
     Attributes:
         failed: named by the user or profiles, and not readable.
         foreign: in a folder that was searched, and no profiles: no failure.
+        unused: readable, but another trace of the same rank is used.
     """
 
     converted: int
     failed: int = 0
     foreign: int = 0
+    unused: int = 0
 
     def __str__(self) -> str:
-        others = f", {self.foreign} in an unrecognised format" if self.foreign else ""
-        return f"{self.converted} converted, {self.failed} not{others}"
+        others = (
+            f", {self.unused} not used" if self.unused else "",
+            f", {self.foreign} in an unrecognised format" if self.foreign else "",
+        )
+        return f"{self.converted} converted, {self.failed} not{''.join(others)}"
 
 
-def counts_of(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> Counts:
-    """How many files were converted, and how many were not."""
+def counts_of(units: Sequence[Unit], outcomes: Sequence[Outcome], unused: int) -> Counts:
+    """How many files were converted, and how many were not; ``unused`` of them were read to no end."""
     errors, others = sum(bool(outcome.error) for outcome in outcomes), len(_foreign(units, outcomes))
-    return Counts(len(outcomes) - errors, errors - others, others)
+    return Counts(len(outcomes) - errors - unused, errors - others, others, unused)
 
 
 def complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]:

@@ -1,0 +1,47 @@
+"""A rank of a job has several traces: which of them is used?
+
+The one that is named as those of the other ranks are (rank1.json beside rank0.json, not again_rank1.json), so
+that the traces of all ranks are of one recording; else one whose name says the rank; else the newest.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from profiling.readers.origin import rank_in
+from profiling.traces.recorded import Recorded
+from profiling.wording import how_many
+
+_REASONS = (
+    "named like the traces of other ranks", "named after the rank", "recorded last", "written last",
+)  # fmt: skip
+
+
+def used_of(same: Sequence[Recorded], members: Sequence[Recorded]) -> tuple[Recorded, str]:
+    """Of the traces of one rank the one that is used, and what is to be said of it ("" of a single one).
+
+    Args:
+        members: all traces of the job.
+    """
+    claims = [(_claim(one, members), one) for one in same]
+    claim, used = max(claims, key=lambda pair: pair[0])
+    others = [one for _, one in claims if one is not used]
+    if not others:
+        return used, ""
+    best = max(other for other, one in claims if one is not used)
+    why = next((f" ({why})" for why, mine, its in zip(_REASONS, claim, best, strict=True) if mine > its), "")
+    names = _names([used, *others])
+    left = ", ".join(names[1:])
+    return used, f"{how_many(len(same), 'trace')} of rank {used.rank}: using {names[0]}{why}, not {left}"
+
+
+def _claim(one: Recorded, members: Sequence[Recorded]) -> tuple[int, int, int, int]:
+    """How good a trace is to be used, the weightiest first; see :data:`_REASONS`."""
+    alike = len({other.rank for other in members if other.stem == one.stem and other.rank != one.rank})
+    says_rank = rank_in(Path(one.source.name)) == one.rank
+    return alike, says_rank, one.dated_ns, one.written_ns
+
+
+def _names(recorded: Sequence[Recorded]) -> list[str]:
+    """The names of files; where some are alike, with their folders."""
+    names = [one.source.name for one in recorded]
+    return names if len(set(names)) == len(names) else [str(one.source) for one in recorded]
