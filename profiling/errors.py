@@ -59,10 +59,17 @@ def did_you_mean(word: str, options: Iterable[str], see: str = "") -> str:
 
 
 def did_you_mean_file(path: Path, files: Sequence[Path]) -> str:
-    """As :func:`did_you_mean`, of files or folders by their names: the rest of the path is alike in all."""
-    by_name = {file.name.removesuffix(".yaml"): file for file in files}
+    """As :func:`did_you_mean`, of files by their names."""
+    if near := nearest_file(path, files):
+        return f"; did you mean {str(near)!r}?"
+    return f"; one of: {', '.join(map(str, files))}"
+
+
+def nearest_file(path: Path, files: Iterable[Path]) -> Path | None:
+    """The file or folder whose name is nearest; of several of that name the first."""
+    by_name = {file.name.removesuffix(".yaml"): file for file in reversed(list(files))}
     near = _nearest(path.name.removesuffix(".yaml"), list(by_name))
-    return f"; did you mean {str(by_name[near])!r}?" if near else f"; one of: {', '.join(map(str, files))}"
+    return by_name[near] if near else None
 
 
 def _nearest(word: str, names: Sequence[str]) -> str | None:

@@ -22,11 +22,14 @@ from jobs.run_id import parse_id
 from jobs.states import RESUME, of_begun
 from jobs.store import Calibration, Manifest
 from profiling.clocks import AGREES
-from profiling.errors import UserError, did_you_mean_file
+from profiling.errors import UserError, nearest_file
 from profiling.tables import rank_directory
 from profiling.traced_job import JOB, read_job
 from profiling.traces.conversion import is_unfinished
 from profiling.wording import which_ranks
+
+_RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder
+_MOST_NAMED = 8
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:
@@ -65,10 +68,17 @@ def _add_one_file(contents: Contents, path: Path) -> None:
 
 
 def _near(path: Path) -> str:
-    """What was meant by a folder that does not exist: one beside it, if there are any."""
-    beside = _visible(path.parent) if path.parent.is_dir() else []
-    near = did_you_mean_file(path, beside) if beside else ""
-    return near if "did you mean" in near else "; give a folder of results (results/<sweep>) or a file"
+    """What was meant by a folder that does not exist: one like it, beside it or in ``results``; else all."""
+    places = dict.fromkeys(place for place in (path.parent, _RESULTS) if place.is_dir())
+    beside = dict.fromkeys(folder for place in places for folder in _visible(place))
+    folders = [folder for folder in beside if folder not in places]
+    if near := nearest_file(path, folders):
+        return f"; did you mean {str(near)!r}?"
+    results = [str(folder) for folder in folders if _is_sweep(folder) or any(folder.glob(f"*/{JOB}"))]
+    if not results:
+        return "; give a folder of results (results/<sweep>) or a file"
+    more = f" and {len(results) - _MOST_NAMED} more" if len(results) > _MOST_NAMED else ""
+    return f"; results are in {', '.join(results[:_MOST_NAMED])}{more}"
 
 
 def no_result(study: Study) -> str:

@@ -326,6 +326,38 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     assert f"no usable result: 1 run running, 2 not started; the first is {killed.name}: on " in said
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("loaders", "; did you mean 'results/loaders'?"),
+        ("results/loders", "; did you mean 'results/loaders'?"),
+        ("3=qick", "; did you mean 'results/quick'?"),
+        ("resnet", "; results are in results/by-hand, results/loaders, results/quick, results/traces"),
+        ("results/old/resnet", "; results are in results/by-hand, "),
+    ],
+)
+def test_results_that_are_not_there_name_those_that_are(tmp_path: Path, monkeypatch, given, said) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("quick", "loaders"):
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / store.SWEEP).write_text("{}")
+    for record in ("by-hand/run_0/manifest.json", "traces/job/job.json", "notes/todo.txt"):
+        (tmp_path / "results" / record).parent.mkdir(parents=True)
+        (tmp_path / "results" / record).write_text("{}")
+    for module in ("analysis.scaled", "analysis.report.__main__"):
+        error = one_line_error(run(module, given))
+        assert f"{given.removeprefix('3=')} does not exist{said}" in error
+
+
+def test_of_many_results_some_are_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(10):
+        (tmp_path / "results" / f"n{number}").mkdir(parents=True)
+        (tmp_path / "results" / f"n{number}" / store.SWEEP).write_text("{}")
+    said = one_line_error(run("analysis.scaled", "resnet"))
+    assert said.rstrip().endswith("results/n6, results/n7 and 2 more") and said.count("results/n") == 8
+
+
 def test_a_point_that_failed_and_was_done_later_is_no_failure(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()])
     write_run(tmp_path, run_of(), Truth(), exit_code=1, reason="no space left")
