@@ -12,7 +12,8 @@ includes the spread of steps, allreduces and runs. It widens with every doubling
 was outside the range predicted from smaller ones. It is not a 95 % confidence interval: limits that begin
 beyond the measured number of ranks (shared links, another switch) are not included.
 benchmarks/results/prediction_coverage.md has the measured coverage. Where the data allow no
-prediction, there is no row; a note gives the reason.
+prediction of a configuration, it has no row, and a line below the table gives the reason. If none can be
+predicted, the exit code is 2.
 
 Predictions assume the same software, and a network that behaves as measured.
 
@@ -29,7 +30,7 @@ import numpy as np
 from analysis.display import output
 from analysis.display.metrics import fields
 from analysis.display.terminal import Answer, Part
-from analysis.prediction import believed, configurations, extrapolate, simulate
+from analysis.prediction import configurations, extrapolate, simulate
 from analysis.prediction.basis import Network
 from analysis.prediction.predictions import (
     COLUMNS,
@@ -37,10 +38,9 @@ from analysis.prediction.predictions import (
     NO_TRACE,
     caption,
     fields_of,
-    first_of,
     of_study,
+    of_table,
     shown,
-    wanted_ranks,
 )
 from analysis.results.load import load
 from jobs.flags import make_parser
@@ -52,22 +52,17 @@ def main(words: list[str] | None = None) -> int:
     network = _network(arguments)
     what_ifs = simulate.parse_what_ifs(arguments.what_if)
     study = None
-    untold: list[str] = []
     if arguments.path.suffix == ".csv" and arguments.path.is_file():
         if what_ifs or network != Network():
             raise UserError(NO_TRACE)
-        series = extrapolate.read_table(arguments.path)
-        made, untold = extrapolate.rows(series, wanted_ranks(arguments.ranks, series))
-        if not made:
-            raise UserError(first_of(untold))
-        made = believed.judged(made)
+        made = of_table(extrapolate.read_table(arguments.path), arguments.ranks)
     else:
         study = load(arguments.path, arguments.peaks)
         made = of_study(study, arguments.ranks, what_ifs, network, arguments.scaling, arguments.gpus_per_node)
-    part = Part("Predicted throughput", made, shown(made), caption(made))
-    return output.emit(
-        Answer(made, [*fields(fields_of(made)), *METRICS], [part], notes=untold), study, arguments
-    )
+    rows = made.rows
+    part = Part(made.title, rows, shown(rows), caption(rows))
+    metrics = [*fields(fields_of(rows)), *METRICS]
+    return output.emit(Answer(rows, metrics, [part], notes=made.untold), study, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "--ranks",
         default="",
         metavar="P,...",
-        help="world sizes to predict [twice and four times the largest measured]",
+        help="world sizes to predict [twice and four times the largest of each configuration]",
     )
     parser.add_argument(
         "--what-if",

@@ -1,6 +1,7 @@
 """How does a number read in a sentence? ``1 run is left``, ``2 runs are left``."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from profiling.number_ranges import listed
 
@@ -30,6 +31,12 @@ def three_digits(value: float) -> str:
 def left_out(count: int, of_one: str) -> str:
     """``1 damaged line is left out``, ``2 damaged lines are left out``."""
     return f"{how_many(count, of_one)} {verb(count, 'are')} left out"
+
+
+def in_a_row(values: Sequence[Any], separator: str = ", ") -> str:
+    """``1``, ``1 and 2``, ``1, 2 and 4``."""
+    *others, last = map(str, values)
+    return f"{separator.join(others)} and {last}" if others else last
 
 
 def which_ranks(ranks: Collection[int], most: int = 8) -> str:

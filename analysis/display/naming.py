@@ -5,7 +5,7 @@ from typing import Any
 
 from jobs.run_fields import FACTOR, ROLES
 from jobs.run_values import as_text
-from profiling.wording import how_many
+from profiling.wording import how_many, in_a_row
 
 
 def in_words(row: Mapping[str, Any], fields: Sequence[str]) -> str:
@@ -24,3 +24,15 @@ def in_words(row: Mapping[str, Any], fields: Sequence[str]) -> str:
         elif value is not None:
             parts.append(labels.get(name, "{}").format(value))
     return ", ".join(parts)
+
+
+_MOST_NAMED = 4  # of several configurations
+
+
+def together(names: Sequence[str]) -> str:
+    """``dali-cpu and synthetic``; of many the first, and how many more there are."""
+    separator = "; " if any("," in name for name in names) else ", "
+    more = len(names) - _MOST_NAMED
+    if more > 1:  # one more is named rather than counted
+        return in_a_row([*names[:_MOST_NAMED], f"{more} more configurations"], separator)
+    return in_a_row(names, separator)

@@ -14,17 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import Rows, telling
-from analysis.display.naming import in_words
-from analysis.display.numbers import digits
+from analysis.display.metrics import Rows
 from analysis.prediction import curve
 from analysis.prediction.configurations import Configuration, Nodes, error_of
+from analysis.prediction.untold import Reason, names_of, too_wide
 from profiling.errors import UserError
+from profiling.wording import how_many, in_a_row
 
 CURVE = "curve"  # the method of these rows
 NOTHING = "no configuration was measured on two numbers of ranks: nothing to extrapolate from"
-# A range whose ends are further apart than this factor tells nothing.
-WIDEST = 3.0
 RANKS = ("world_size", "n_gpus", "gpus", "ranks")
 RATES = ("images_per_s", "img_per_s", "img_s_global", "images_per_second", "median_img_s")
 # Columns of tables that tell configurations apart.
@@ -68,58 +66,62 @@ class Series:
         )
 
 
-def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[str]]:
+def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[Reason]]:
     """Back-tests of each series, then its predictions, and why others have none; see this file's docstring.
 
     Raises:
         UserError: no series was measured on two numbers of ranks.
     """
-    usable = [one for one in series if len(one.ranks) > 1]
-    if not usable:
+    if all(len(one.ranks) < 2 for one in series):
         raise UserError(NOTHING)
     answer: Rows = []
-    reasons: list[str] = []
-    names = dict.fromkeys(name for one in usable for name in one.fields)
-    differing = telling([one.fields for one in usable], names)
-    for one in usable:
-        missed = 0.0
-        for place in range(2, len(one.ranks)):
-            row = _row(one.first(place), one.ranks[place], missed)
-            measured = one.images_per_s[place]
-            error = 100 * (row["images_per_s"] / measured - 1)
-            answer.append(row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error})
-            noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
-            off = outside(measured, row["images_per_s_low"], _highest(row), noise)
-            missed = max(missed, off / doublings(*one.ranks[place - 1 : place + 1]))
-        for ranks in (count for count in wanted if count > one.ranks[-1]):
-            if one.nodes and (why := one.nodes.unseen(ranks)):
-                reasons.append(why)
-                break  # neither are links of more ranks known
-            row = _row(one, ranks, missed)
-            if _highest(row) > WIDEST * row["images_per_s_low"]:
-                reasons.append(_undetermined(row, in_words(one.fields, differing)))
-            else:
-                answer.append(row)
-    return answer, list(dict.fromkeys(reasons))
+    reasons: list[Reason] = []
+    for one, name in zip(series, names_of([one.fields for one in series]), strict=True):
+        if len(one.ranks) < 2:
+            reasons.append(
+                Reason(name, f"only {how_many(one.ranks[0], 'rank')} measured: nothing to extrapolate from")
+            )
+            continue
+        tested, missed = _backtests(one)
+        ahead, why = _ahead(one, name, wanted, missed)
+        answer += [*tested, *ahead]
+        reasons += why
+    return answer, reasons
 
 
-UNDETERMINED = "cannot be predicted from"  # of a throughput, and the sizes that were measured
+def _backtests(one: Series) -> tuple[Rows, float]:
+    """A row for each point that smaller ones predict; by how much they miss it, a doubling, at most."""
+    answer: Rows = []
+    missed = 0.0
+    for place in range(2, len(one.ranks)):
+        row = _row(one.first(place), one.ranks[place], missed)
+        measured = one.images_per_s[place]
+        error = 100 * (row["images_per_s"] / measured - 1)
+        answer.append(row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error})
+        noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
+        off = outside(measured, row["images_per_s_low"], _highest(row), noise)
+        missed = max(missed, off / doublings(*one.ranks[place - 1 : place + 1]))
+    return answer, missed
 
 
-def _undetermined(row: Mapping[str, Any], configuration: str) -> str:
-    """Why a row whose range is too wide is none; ``configuration`` tells it from the others."""
-    low, high = digits(row["images_per_s_low"], 3), row["images_per_s_high"]
-    possible = f"{low} images/s or more" if high is None else f"{low} to {digits(high, 3)} images/s"
-    return (
-        f"{configuration}{': ' if configuration else ''}throughput on {row['ranks']} ranks "
-        f"{UNDETERMINED} {measured_on(row)} ({possible} is possible): measure more numbers of ranks"
-    )
+def _ahead(one: Series, name: str, wanted: Sequence[int], missed: float) -> tuple[Rows, list[Reason]]:
+    """The predictions of a series, and why some numbers of ranks have none."""
+    answer: Rows = []
+    reasons: list[Reason] = []
+    for ranks in (count for count in wanted if count > one.ranks[-1]):
+        if one.nodes and (why := one.nodes.unseen(ranks)):
+            return answer, [*reasons, Reason(name, why)]  # neither are links of more ranks known
+        row = _row(one, ranks, missed)
+        if wide := too_wide(name, row, measured_on(row), "measure more numbers of ranks"):
+            reasons.append(wide)
+        else:
+            answer.append(row)
+    return answer, reasons
 
 
 def measured_on(row: Mapping[str, Any]) -> str:
     """The numbers of ranks that a prediction is based on, in words: ``1, 2 and 4``."""
-    *others, last = row["measured_on"].split()
-    return f"{', '.join(others)} and {last}" if others else last
+    return in_a_row(row["measured_on"].split())
 
 
 def _highest(row: Mapping[str, Any]) -> float:

@@ -1,7 +1,8 @@
 """What would N ranks give?"""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,12 @@ from analysis.display.metrics import (
 )
 from analysis.display.numbers import signed
 from analysis.measures.scaling.points import Scaling
-from analysis.prediction import believed, configurations, extrapolate, simulate_rows
+from analysis.prediction import believed, configurations, extrapolate, simulate_rows, untold
 from analysis.prediction.basis import Network
-from analysis.prediction.extrapolate import UNDETERMINED, Series
+from analysis.prediction.configurations import Configuration
+from analysis.prediction.extrapolate import Series
+from analysis.prediction.untold import Reason
+from analysis.prediction.wanted import wanted_ranks
 from analysis.results.study import Study
 from profiling.errors import UserError
 
@@ -95,11 +99,26 @@ METRICS = (
 )
 _NAMES = names_of(METRICS)
 COLUMNS = {"Columns: the configuration's fields, then": METRICS}
-# A prediction over more than this many times the measured ranks is guessing.
-FARTHEST = 16
 NO_TRACE = (
     "a table of throughputs has no profile: --what-if, --alpha-us and --beta-gb-per-s need a sweep's results"
 )
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What can be predicted, and in lines why the rest cannot.
+
+    Attributes:
+        of: what the configuration of all rows is called, where others have no row.
+    """
+
+    rows: Rows
+    untold: Sequence[str]
+    of: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"Predicted throughput{self.of and f': {self.of}'}"
 
 
 def of_study(
@@ -109,8 +128,8 @@ def of_study(
     network: Network | None = None,
     scaling: Scaling | None = None,
     gpus_per_node: int | None = None,
-) -> Rows:
-    """The rows of a sweep: curves, then simulations; a finding says why a configuration has none of these.
+) -> Predictions:
+    """The rows of a sweep: curves, then simulations.
 
     Args:
         ranks: as the flag ``--ranks`` has them.
@@ -122,54 +141,81 @@ def of_study(
     """
     sweep_configurations = configurations.configurations(study, scaling, gpus_per_node)
     series = extrapolate.series_of(sweep_configurations)
-    wanted = wanted_ranks(ranks, series)
+    wanted, too_far = wanted_ranks(ranks, series)
     simulated, reasons = simulate_rows.rows(study, sweep_configurations, wanted, what_ifs, network)
+    names = untold.names_of([one.fields for one in series])
     try:
-        curves, untold = extrapolate.rows(series, wanted)
+        curves, without_curve = extrapolate.rows(series, wanted)
     except UserError as error:
-        if not simulated:
-            raise UserError(_neither([str(error)], reasons)) from None
-        curves, untold = [], [str(error)]
+        curves, without_curve = [], [Reason(name, str(error)) for name in names]
     rows = [*curves, *simulated]
+    own = [name for name, one in zip(names, sweep_configurations, strict=True)
+           if not _is_baseline_only(one, sweep_configurations)]  # fmt: skip
+    without_curve, reasons = ([one for one in some if one.of in own] for some in (without_curve, reasons))
     if not rows:
-        raise UserError(_neither(untold, reasons))
-    for reason in untold:
-        study.note(f"no curve: {reason}")
-    for reason in reasons:
-        study.note(f"not simulated: {reason}")
-    return believed.judged(rows)
+        raise UserError(_neither(without_curve, reasons, own, too_far))
+    ahead = [row for row in simulated if not row["backtest"] and not row["what_if"]]
+    lines = untold.of_both(without_curve, reasons, _with_rows(ahead, series), own)
+    return _predictions(rows, [*too_far, *lines], series)
 
 
-def _neither(untold: Sequence[str], reasons: Sequence[str]) -> str:
+def of_table(series: Sequence[Series], ranks: str = "") -> Predictions:
+    """The rows of a table of rates.
+
+    Raises:
+        UserError: there are none, with why.
+    """
+    wanted, too_far = wanted_ranks(ranks, series)
+    made, reasons = extrapolate.rows(series, wanted)
+    names = untold.names_of([one.fields for one in series])
+    if not made:
+        raise UserError(_neither(reasons, [], names, too_far))
+    return _predictions(made, [*too_far, *untold.of_both(reasons, [], (), names)], series)
+
+
+def _predictions(rows: Rows, lines: Sequence[str], series: Sequence[Series]) -> Predictions:
+    names = _with_rows(rows, series)
+    return Predictions(believed.judged(rows), lines, names[0] if len(names) == 1 else "")
+
+
+def _with_rows(rows: Rows, series: Sequence[Series]) -> list[str]:
+    """What those configurations are called that have rows."""
+    names = untold.names_of([one.fields for one in series])
+    return [name for name, one in zip(names, series, strict=True) if any(_is_of(row, one) for row in rows)]
+
+
+def _is_of(row: Mapping[str, Any], one: Series) -> bool:
+    return all(str(row.get(name)) == str(value) for name, value in one.fields.items())
+
+
+def _is_baseline_only(one: Configuration, among: Sequence[Configuration]) -> bool:
+    """Whether all points of a configuration are those from which others start: nobody asks about it."""
+    own = [point.fields for point in one.points]
+    return any(
+        other is not one and all(any(point.fields == fields for point in other.points) for fields in own)
+        for other in among
+    )
+
+
+def _neither(
+    curves: Sequence[Reason], simulations: Sequence[Reason], names: Sequence[str], too_far: Sequence[str]
+) -> str:
     """Why there is neither a curve nor a simulation, in one line.
 
     That profiles do not determine it either adds nothing; what a simulation lacks may be easier to give.
     """
-    lacking = [reason for reason in reasons if reason not in untold and UNDETERMINED not in reason]
+    said = untold.lines(curves, names)
+    known = {one.why for one in curves}
+    lacking = untold.lines([one for one in simulations if one.why not in known and not one.possible], names)
     also = f"; no simulation: {lacking[0]}" if lacking else ""
-    return f"no prediction: {untold[0] if untold else reasons[0]}{also}"
+    if not said:
+        said = [*too_far, "all these numbers of ranks were measured"][:1]
+    return f"{untold.NEITHER}: {first_of(said)}{also}"
 
 
 def first_of(reasons: Sequence[str]) -> str:
     """The first reason, and how many there are: one line."""
     return reasons[0] + (f" (the first of {len(reasons)} reasons)" if len(reasons) > 1 else "")
-
-
-def wanted_ranks(text: str, series: Sequence[Series]) -> list[int]:
-    largest = max((one.ranks[-1] for one in series), default=1)
-    if not text:
-        return [2 * largest, 4 * largest]
-    values = [value.strip() for value in text.split(",")]
-    if not all(re.fullmatch("[0-9]{1,9}", value) and int(value) > 0 for value in values):
-        raise UserError(f"--ranks: invalid list {text!r}; expected e.g. 8,16,32")
-    if max(map(int, values)) > FARTHEST * largest:
-        raise UserError(
-            f"--ranks: {max(map(int, values))} ranks are more than {FARTHEST} times the measured {largest}: "
-            "measure more ranks first"
-        )
-    if series and max(map(int, values)) <= min(one.ranks[-1] for one in series):
-        raise UserError(f"--ranks: {text}: larger numbers of ranks were measured; give more than {largest}")
-    return [int(value) for value in values]
 
 
 _RANGES = {

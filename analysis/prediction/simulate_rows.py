@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import Rows, telling
-from analysis.display.naming import in_words
+from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.measures.scaling.points import Point
 from analysis.prediction import simulate
@@ -27,13 +26,13 @@ from analysis.prediction.basis import (
     simulated,
     unseen,
 )
-from analysis.prediction.configurations import CONFIGURATION, Configuration, error_of
+from analysis.prediction.configurations import Configuration, error_of
 from analysis.prediction.exchange_forms import Layout
-from analysis.prediction.extrapolate import UNDETERMINED, WIDEST, doublings, measured_on, outside
+from analysis.prediction.extrapolate import doublings, measured_on, outside
 from analysis.prediction.simulate import Model
 from analysis.prediction.traced_step import Traced, traced
+from analysis.prediction.untold import Reason, names_of, too_wide
 from analysis.results.study import Study
-from jobs.run_fields import own_names
 from profiling.wording import how_many
 
 SIMULATION = "simulation"
@@ -50,23 +49,16 @@ def rows(
     wanted: Sequence[int],
     what_ifs: Sequence[str] = (),
     network: Network | None = None,
-) -> tuple[Rows, list[str]]:
+) -> tuple[Rows, list[Reason]]:
     """Back-tests of each configuration, then its predictions and what-ifs; and why others have none."""
     answer: Rows = []
-    reasons: dict[str, list[str]] = {}  # and of which configurations each is
-    fields = [one.fields for one in configurations]
-    differing = telling(fields, [*CONFIGURATION, *own_names(*fields)])
-    for one in configurations:
+    reasons: list[Reason] = []
+    for one, name in zip(configurations, names_of([one.fields for one in configurations]), strict=True):
         steps = [traced(study, point) for point in one.points]
-        name = in_words(one.fields, differing)
         of_one, why = rows_of(study, one, steps, wanted, what_ifs, network or Network(), name)
         answer += of_one
-        for reason in dict.fromkeys(why):
-            reasons.setdefault(reason, []).append(name)
-    return answer, [
-        reason if len(of) == len(configurations) else f"{' and '.join(of)}: {reason}"
-        for reason, of in reasons.items()
-    ]
+        reasons += why
+    return answer, reasons
 
 
 def rows_of(
@@ -77,7 +69,7 @@ def rows_of(
     what_ifs: Sequence[str],
     network: Network,
     name: str = "",
-) -> tuple[Rows, list[str]]:
+) -> tuple[Rows, list[Reason]]:
     """The same of one configuration, whose points' traces are ``steps``.
 
     Args:
@@ -96,34 +88,26 @@ def rows_of(
                 missed = max(missed, _missed(row, point, basis))
     basis = basis_of(one, len(one.points), steps, network, missed)
     if not isinstance(basis, Basis):
-        return answer, [basis]
+        return answer, [Reason(name, basis)]
     basis = replace(basis, missed=max(missed, _missed_inside(basis, steps)))
     _find(study, basis, f" of {name}" if name else "")
     # What a change gives is surest on the ranks that were measured: nothing is extrapolated there.
     here = layout_of(one.points[-1])
     if not unseen(basis, here.ranks, network, here):
         answer += _what_ifs(study, basis, here, _row(basis, here), what_ifs, name)
-    reasons: list[str] = []
+    reasons: list[Reason] = []
     for ranks in [count for count in wanted if count > one.points[-1].world_size]:
         layout = one.nodes.of(ranks)
         if why := unseen(basis, ranks, network, layout):
-            return answer, [*reasons, why]  # neither are links of more ranks known
+            return answer, [*reasons, Reason(name, why)]  # neither are links of more ranks known
         plain = _row(basis, layout)
-        if why := _too_wide(plain):
-            reasons.append(why)
+        if wide := too_wide(
+            name, plain, f"profiles on {measured_on(plain)}", "profile more numbers of ranks"
+        ):
+            reasons.append(wide)
         else:
             answer += [plain, *_what_ifs(study, basis, layout, plain, what_ifs, name)]
     return answer, reasons
-
-
-def _too_wide(row: dict[str, Any]) -> str:
-    low, high = row["images_per_s_low"], row["images_per_s_high"]
-    if high <= WIDEST * low:
-        return ""
-    return (
-        f"throughput on {row['ranks']} ranks {UNDETERMINED} profiles on {measured_on(row)} ({digits(low, 3)} "
-        f"to {digits(high, 3)} images/s is possible): profile more numbers of ranks"
-    )
 
 
 def _find(study: Study, basis: Basis, of: str) -> None:

@@ -30,7 +30,9 @@ def _most_measured(row: dict[str, Any]) -> int:
 def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
     """The change that gives most, on the fewest ranks that were predicted: they are the surest.
 
-    What was measured in the same sweep needs no simulation: the results say what it gives.
+    Ranks that another configuration was measured on count only if nothing beyond is predicted, and a
+    configuration that the methods contradict each other on, only if there is no other. What was measured in
+    the same sweep needs no simulation: the results say what it gives.
     """
     tried = [
         row
@@ -41,8 +43,11 @@ def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
         and row.get("believed", True)
         and not was_measured(row, points)
     ]
-    nearest = [row for row in tried if row["ranks"] == min(one["ranks"] for one in tried)]
-    return max(nearest, key=lambda row: row["gain_pct"], default=None)
+    measured = max((point["world_size"] for point in points), default=0)
+    ahead = [row for row in tried if row["ranks"] > measured] or tried
+    nearest = [row for row in ahead if row["ranks"] == min(one["ranks"] for one in ahead)]
+    agreed = [row for row in nearest if not disagreement(row, predicted)]
+    return max(agreed or nearest, key=lambda row: row["gain_pct"], default=None)
 
 
 def was_measured(predicted: dict[str, Any], points: Rows) -> bool:
@@ -69,10 +74,9 @@ def forecast(predicted: Rows, points: Rows) -> list[Sentence]:
     best = to_try(predicted, points)
     if best is None:
         return []
-    apart = disagreement(best, predicted)
-    if apart:
-        return [Sentence(f"No forecast: {apart}.", "prediction")]
     which = f" ({best['name']})" if best.get("name") else ""
+    if apart := disagreement(best, predicted):
+        return [Sentence(f"No forecast{which}: {apart}.", "prediction")]
     text = (
         f"Largest simulated gain on {ranks_in_words(best['ranks'])}{which}: {in_words(best['what_if'])}, "
         f"{digits(best['images_per_s'], 3)} images/s ({best['gain_pct']:+.0f} %)."

@@ -40,15 +40,20 @@ _WIDEST = 10.0
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
-def predicted(context: Context) -> Rows:
-    """The rows of analysis.predict with its what-ifs.
+def predictions_of(context: Context) -> predictions.Predictions:
+    """What analysis.predict says, with its what-ifs.
 
     Raises:
-        UserError: there are none, and why.
+        UserError: nothing, and why.
     """
     if shared := shared_cores(context.study):
         raise UserError(shared)
     return predictions.of_study(context.study, what_ifs=DEFAULT_WHAT_IFS)
+
+
+def predicted(context: Context) -> Rows:
+    """The rows of :func:`predictions_of`."""
+    return context.once(predictions_of).rows
 
 
 def known(context: Context) -> Rows:
@@ -73,6 +78,7 @@ def _prediction(context: Context) -> Content:
         " ".join(sentence for sentence in sentences if sentence),
         [Chart("prediction", figure, label, _said_of(figure, measured), runs=runs_in_words(measured))],
         [as_view(part, "prediction-table", factors)],
+        context.once(predictions_of).untold,
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from analysis.prediction import curve
 from analysis.prediction.extrapolate import Series, read_table, rows
 from analysis.prediction.predictions import caption, shown
+from analysis.prediction.untold import lines
 from analysis.report.build import build
 from analysis.report.prediction import headline
 from analysis.results.load import load
@@ -126,12 +127,12 @@ def test_a_sweep_that_determines_nothing_is_answered_in_one_short_line(tmp_path)
     assert said.strip().endswith("; no simulation: no run was profiled (profile: torch)") and len(said) < 220
 
 
-def test_where_nothing_can_be_predicted_one_reason_stands_for_all_and_names_its_configuration(tmp_path):
+def test_where_nothing_can_be_predicted_one_reason_of_all_is_said_once(tmp_path):
     table = tmp_path / "t.csv"
-    table.write_text("loader,gpus,images_per_s\na,1,100\na,2,150\nb,1,100\nb,2,140\n")
+    table.write_text("loader,gpus,images_per_s\na,1,100\na,2,150\nb,1,100\nb,2,140\nc,1,100\n")
     said = one_line_error(run("analysis.predict", table, "--ranks", "16,32"))
-    assert "a: throughput on 16 ranks cannot be predicted from 1 and 2 (" in said
-    assert "b: throughput" not in said and "(the first of 4 reasons)" in said
+    assert "a and b: throughput on 16 and 32 ranks cannot be predicted from 1 and 2 (b: 88.6 to 1190" in said
+    assert said.count("throughput") == 1 and said.strip().endswith("(the first of 2 reasons)")
 
 
 def test_a_step_is_never_below_zero_and_a_rate_without_an_upper_limit_has_none():
@@ -143,7 +144,7 @@ def test_a_step_is_never_below_zero_and_a_rate_without_an_upper_limit_has_none()
         assert 0 <= row["batch_ms_low"] <= row["batch_ms"] <= row["batch_ms_high"]
         assert 0 < row["images_per_s_low"] <= row["images_per_s"]
         assert row["images_per_s_high"] is None or row["images_per_s_high"] >= row["images_per_s"]
-    assert "images/s or more is possible" in untold[0]
+    assert "images/s or more is possible" in lines(untold, [""])[0]
     cell = next(column for column in shown(tested) if column.header.startswith("images/s")).text
     open_ended = next(row for row in tested if row["images_per_s_high"] is None)
     assert cell(open_ended).endswith(", -]")
@@ -176,7 +177,7 @@ def test_a_point_that_was_missed_widens_what_lies_ahead():
         width[one.images_per_s] = (
             ahead[0]["batch_ms_high"] / ahead[0]["batch_ms_low"] if ahead else float("inf")
         )
-        assert ahead or "cannot be predicted from" in untold[0]
+        assert ahead or "cannot be predicted from" in lines(untold, [""])[0]
     assert width[missed.images_per_s] > 1.5 * width[even.images_per_s]
 
 
@@ -204,7 +205,15 @@ def test_a_bad_table_is_one_line(tmp_path, text, says):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "says"), [("8,x", "invalid list"), ("0", "invalid list"), ("4096", "more than 16 times")]
+    ("ranks", "says"),
+    [
+        ("x", "invalid list 'x'; expected e.g. 8,16,32"),
+        ("0", "invalid list"),
+        ("16 32", "did you mean 16,32?"),
+        ("16x", "did you mean 16?"),
+        ("4096", "more than 16 times the measured 8: give at most 128, or"),
+        ("8", "were measured; give more than 8"),
+    ],
 )
 def test_bad_ranks_are_one_line(tmp_path, ranks, says):
     table = tmp_path / "t.csv"
@@ -236,3 +245,67 @@ def test_equal_ranks_on_other_numbers_of_nodes_are_points_of_their_own(tmp_path)
     lines = {trace["name"]: trace["x"] for trace in chart.figure["data"]}
     assert lines["measured"] == [1, 2, 4] and lines["measured on 2 nodes"] == [4]
     assert "from the measurements on the fewest nodes" in chart.caption
+
+
+EVEN = Truth({1: 100.0, 2: 105.0, 4: 107.5, 8: 108.75}, noise_ms=0.1)
+ERRATIC = Truth({1: 100.0, 2: 150.0}, noise_ms=20.0, run_noise_ms=40.0)
+
+
+def sweep_of_loaders(directory, sizes):
+    """A sweep of loaders: numbers of ranks of each, and its truth."""
+    for loader, (ranks, truth) in sizes.items():
+        write_sweep(directory, [run_of(gpus_per_node=count, loader=loader) for count in ranks], truth)
+    return directory
+
+
+def reasons(ran):
+    return " ".join(ran.err.split()).split("no prediction: ")[1:]
+
+
+def test_configurations_that_cannot_be_predicted_are_named_in_one_line_and_the_others_have_rows(tmp_path):
+    sizes = {"pytorch": ((1, 2, 4), EVEN), "synthetic": ((1, 2), ERRATIC), "dali-cpu": ((1, 2), ERRATIC)}
+    sweep_of_loaders(tmp_path, sizes | {"dali-gpu": ((1,), EVEN)})
+    ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
+    assert ran.code == 0
+    assert {(row["loader"], row["ranks"]) for row in ran.csv if row["backtest"] == "False"} == {
+        ("pytorch", "8")
+    }
+    wide, alone = sorted(reasons(ran))
+    assert alone.startswith("dali-gpu: only 1 rank measured: nothing to extrapolate from")
+    assert wide.startswith("dali-cpu and synthetic: throughput on 8 ranks cannot be predicted from 1 and 2 (")
+    shown_title = run("analysis.predict", tmp_path, "--ranks", "8").out.splitlines()[0]
+    assert shown_title == "Predicted throughput: pytorch"
+    (section,) = (one for one in build(load(tmp_path)).sections if one.id == "prediction")
+    assert section.charts and any("dali-cpu and synthetic: throughput on" in note for note in section.notes)
+
+
+def test_a_baseline_of_other_gradients_is_no_configuration_that_lacks_a_prediction(tmp_path):
+    """One rank sends no gradients: it is the first point of fp16, and fp32 was not asked about."""
+    grads = {1: "fp32", 2: "fp16", 4: "fp16"}
+    runs = [run_of(gpus_per_node=ranks, grad=grad) for ranks, grad in grads.items()]
+    write_sweep(tmp_path, runs, EVEN)
+    ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
+    assert ran.csv and "nothing to extrapolate from" not in ran.err
+
+
+def test_a_configuration_of_fewer_ranks_is_predicted_although_another_has_more(tmp_path):
+    """16 ranks would need nodes that nobody measured; 4 of the loader that was measured on 2 would not."""
+    sweep_of_loaders(tmp_path, {"pytorch": ((1, 2, 4, 8), EVEN), "synthetic": ((1, 2), EVEN)})
+    ran = run("analysis.predict", tmp_path, "--format", "csv")
+    assert ("synthetic", "4") in {(row["loader"], row["ranks"]) for row in ran.csv}
+    assert any(line.startswith("16 ranks or more need several nodes of 8") for line in reasons(ran))
+
+
+def test_of_several_numbers_of_ranks_those_are_predicted_that_can_be(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("n_gpus,img_per_s\n1,872\n8,6679\n16,12828\n32,23870\n")
+    ran = run("analysis.predict", table, "--ranks", "4096,128,64,64", "--format", "csv")
+    assert [int(row["ranks"]) for row in ran.csv if row["backtest"] == "False"] == [64, 128]
+    assert "no prediction: 4096 ranks are more than 16 times the measured 32" in " ".join(ran.err.split())
+
+
+def test_ranks_that_only_smaller_configurations_lack_are_one_line(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("loader,gpus,images_per_s\na,1,100\na,8,700\nb,1,100\n")
+    said = one_line_error(run("analysis.predict", table, "--ranks", "4"))
+    assert "b: only 1 rank measured: nothing to extrapolate from" in said

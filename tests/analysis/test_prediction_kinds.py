@@ -10,6 +10,7 @@ from analysis.prediction.basis import Network
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.extrapolate import CURVE
 from analysis.prediction.simulate_rows import SIMULATION, rows_of
+from analysis.prediction.untold import lines
 from analysis.results.study import Study
 from benchmarks.planted_cluster import Cluster, links, measured, truth_ms
 
@@ -26,7 +27,11 @@ def predicted(cluster: Cluster, sizes, wanted, what_ifs=(), steps_of=lambda step
     simulated, reasons = rows_of(study, found, steps_of(steps), wanted, what_ifs, Network())
     rows = believed.judged([*curves, *simulated])
     ahead = {(row["method"], row["ranks"], row["what_if"]): row for row in rows if not row["backtest"]}
-    return ahead, [row for row in rows if row["backtest"]], [*untold, *reasons, *study.notes()]
+    return (
+        ahead,
+        [row for row in rows if row["backtest"]],
+        [*lines(untold, [""]), *lines(reasons, [""]), *study.notes()],
+    )
 
 
 def holds(row, cluster: Cluster) -> bool:

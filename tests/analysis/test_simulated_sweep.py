@@ -268,8 +268,8 @@ def test_why_one_of_two_configurations_is_not_simulated_names_it(tmp_path):
     for ranks in (1, 2):
         plant(tmp_path, ranks, "none", batch=64)
     study = load(tmp_path)
-    predictions.of_study(study, "4")
-    assert "not simulated: batch 64: no run was profiled (profile: torch)" in study.notes()
+    said = predictions.of_study(study, "4").untold
+    assert "not simulated: batch 64: no run was profiled (profile: torch)" in said
 
 
 def test_the_report_says_why_nothing_is_predicted(tmp_path):
@@ -280,7 +280,7 @@ def test_the_report_says_why_nothing_is_predicted(tmp_path):
 
 def test_no_sentence_of_what_would_gain_little(tmp_path):
     study = load(sweep(tmp_path))
-    rows = predictions.of_study(study, "4", ["no-stragglers"])
+    rows = predictions.of_study(study, "4", ["no-stragglers"]).rows
     points = by_method.rows(study)
     said = " ".join(one.alone for one in verdict(points, ["a", "b"], rows))
     assert "What to try? " in said and "would give most" not in said
@@ -296,7 +296,7 @@ def test_gradients_of_16_bits_are_not_halved_again(tmp_path):
 def test_a_damaged_trace_costs_only_its_run(tmp_path):
     sweep(tmp_path)
     next(tmp_path.glob("*_2_eth_torch*/rank_0000/kernels.parquet")).write_bytes(b"PAR1 no")
-    rows = predictions.of_study(load(tmp_path), "4")
+    rows = predictions.of_study(load(tmp_path), "4").rows
     assert [row["method"] for row in rows] == ["curve"]
 
 

@@ -494,6 +494,17 @@ def test_no_forecast_where_curve_and_simulation_contradict_each_other(low, forec
     assert ("the curve predicts 50.0 to 100 images/s, the simulation 150 to 195" in said) != forecast
 
 
+def test_a_configuration_on_which_the_methods_contradict_each_other_keeps_no_other_from_its_forecast():
+    apart = [plain("curve", 50.0, 100.0), plain("simulation", 150.0, 195.0), what_if("network=2x", 20.0)]
+    apart = [row | {"loader": "synthetic", "name": "synthetic"} for row in apart]
+    (said,) = forecast(apart, [BASE])
+    assert said.text.startswith(
+        "No forecast (synthetic): for 8 ranks the curve predicts 50.0 to 100 images/s"
+    )
+    (said,) = forecast([*apart, what_if("network=2x", 10.0) | {"name": "dali"}], [BASE])
+    assert said.text.startswith("Largest simulated gain on 8 ranks (dali): 2x link bandwidth")
+
+
 def what_if(name: str, gain_pct: float, **more: Any) -> dict[str, Any]:
     """A row of analysis.predict for 8 ranks."""
     row = {"what_if": name, "ranks": 8, "gain_pct": gain_pct, "images_per_s": 2000.0, "name": ""}
@@ -528,6 +539,8 @@ def test_buckets_that_were_measured_are_not_advised():
 def test_what_is_to_be_tried_is_of_the_fewest_ranks():
     near, far = what_if("network=2x", 10.0), what_if("network=2x", 30.0, ranks=16)
     assert to_try([far, near], [BASE]) == near
+    # Another configuration was measured on as many.
+    assert to_try([far, near], [BASE, point(8, 160.0)]) == far
 
 
 @pytest.mark.parametrize(("grad", "advised"), [("fp32", True), ("fp16", False)])
