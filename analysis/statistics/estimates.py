@@ -23,6 +23,11 @@ _MOST_ELEMENTS = 4_000_000
 _OFF_LEVEL_SIGMAS = 4.0
 _CLIP_SIGMAS = 8.0
 _SHORTEST_SERIES = 4
+# The width of the steady level is at least so much of it: a machine can be steadier than its clock. Of few
+# values the deviation is often far too small by chance, and steady ones would be off the level; so there they
+# are off it from a fifth on (4 x 0.05). From 15 on this is seldom so (python -m benchmarks.warmup).
+FEWEST_FOR_WIDTH = 15
+_LEAST_WIDTH, _LEAST_WIDTH_OF_FEW = 0.005, 0.05
 _INSIDE_RESAMPLES = 200  # for a standard error, which needs fewer than an interval
 _MOST_LOG = np.log(1e3)
 
@@ -71,15 +76,16 @@ def warmup(values: np.ndarray) -> int:
 
     The cut with the least marginal standard error (MSER; White 1997, over clipped values, so that a late
     outlier does not move it), moved back so that at least half of what is cut is off the level of the second
-    half. At most half of the series; 0 for a series too short to tell (less than 4).
+    half. At most half of the series; 0 for a series too short to tell (less than 4). Of less than
+    :data:`FEWEST_FOR_WIDTH` values one is off the level only if it is so by more than a fifth.
     """
     count = len(values)
     if count < _SHORTEST_SERIES:
         return 0
     steady = values[count // 2 :]
     level = float(np.median(steady))
-    # A machine that is steadier than its clock still gets a width.
-    sigma = max(robust_sigma(steady), 0.005 * abs(level))
+    least = _LEAST_WIDTH if count >= FEWEST_FOR_WIDTH else _LEAST_WIDTH_OF_FEW
+    sigma = max(robust_sigma(steady), least * abs(level))
     clipped = np.clip(values, level - _CLIP_SIGMAS * sigma, level + _CLIP_SIGMAS * sigma)
     cut = int(np.argmin(_marginal_errors(clipped)[: count // 2 + 1]))
     off = np.flatnonzero(np.abs(values[:cut] - level) > _OFF_LEVEL_SIGMAS * sigma)

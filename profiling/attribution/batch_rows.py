@@ -13,6 +13,7 @@ import pyarrow as pa
 from profiling.attribution.batch_times import NAMED, PERIOD, WHOLE, BatchTimes
 from profiling.attribution.classes import COMMUNICATION, MEMCPY, MEMSET
 from profiling.attribution.passes import BPROP, FPROP, LOADING, UPDATING
+from profiling.attribution.slow_head import SLOW, slow_head
 from profiling.errors import UserError
 from profiling.tables import as_table
 from profiling.wording import how_many, verb
@@ -23,7 +24,6 @@ SOURCE, CONFIDENCE = b"source", b"confidence"
 _TAKES_TURNS = (
     0.05  # of the forward kernels' time after the first backward one, from which on they take turns
 )
-_SLOW, _FEWEST = 2.0, 2  # times the median of those behind, of which there must be more than so few
 _WHOLE = 0.9  # of the kernels of the others, with which the first batch of a recording is a whole one
 _UNKNOWN = np.iinfo(np.int64).min
 
@@ -105,11 +105,11 @@ class BatchRows:
         _refuse_empty(times.source, int((start == end).sum()), count)
         whole = self._whole(known)
         self._say(known, whole)
-        slow = _warmup(end - start, whole)
+        slow = slow_head((end - start)[whole])
         if slow:
             steps = "step" if slow == 1 else how_many(slow, "step")
             self.findings.append(
-                f"its first {steps} {verb(slow, 'take')} more than {_SLOW:g} times as long "
+                f"its first {steps} {verb(slow, 'take')} more than {SLOW:g} times as long "
                 "as the others: left out as warmup"
             )
             whole[: int(np.argmax(whole)) + slow] = False
@@ -162,15 +162,6 @@ def _refuse_empty(source: str, empty: int, count: int) -> None:
             f"{verb(empty, 'have')} no time on the GPU, and cannot be a step: name ranges that each hold a "
             "whole step"
         )
-
-
-def _warmup(lasted_ns: np.ndarray, whole: np.ndarray) -> int:
-    """How many of the first whole batches are slower than all behind them by far."""
-    lasted = lasted_ns[whole]
-    slow = 0
-    while len(lasted) - slow > _FEWEST and lasted[slow] > _SLOW * np.median(lasted[slow + 1 :]):
-        slow += 1
-    return slow
 
 
 def _stages(

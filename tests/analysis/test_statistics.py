@@ -35,6 +35,20 @@ def test_a_steady_series_loses_nothing() -> None:
     assert np.mean(np.array(found) == 0) > 0.95
 
 
+@pytest.mark.parametrize("count", [4, 5, 8, 10, 12, 14])
+def test_a_short_steady_series_loses_nothing(count: int) -> None:
+    found = [estimates.warmup(noise(seed, count, 5.0)) for seed in range(300)]
+    assert np.mean(np.array(found) == 0) > 0.98
+
+
+@pytest.mark.parametrize("count", [6, 8, 10, 12])
+@pytest.mark.parametrize("head", [(3.0,), (1.5,), (3.0, 3.0), (1.5, 1.5), (0.5,)])
+def test_slow_batches_at_the_head_of_a_short_series_are_found(count: int, head: tuple[float, ...]) -> None:
+    factors = np.r_[head, np.ones(count - len(head))]
+    found = [estimates.warmup(factors * noise(seed, count, 3.0)) for seed in range(100)]
+    assert np.mean(np.array(found) == len(head)) >= 0.95
+
+
 def test_a_faster_head_is_warmup_too() -> None:
     assert estimates.warmup(np.r_[np.full(5, 80.0), noise(1, 45)]) == 5
 
