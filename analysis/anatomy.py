@@ -6,8 +6,8 @@
 The wall time of each attributed step of each rank is split into parts that sum to it exactly.
 
 Some components can be empty. Those of idle time: on a CPU, which has no launches, and if a profiler does not
-record times of kernels. Those of communication: if not all ranks recorded the same collectives (a note says
-so).
+record times of kernels. Those of communication: if not all ranks of a group were recorded, or they recorded
+different collectives (a note says so).
 """
 
 from analysis.display import output

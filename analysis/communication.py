@@ -7,9 +7,9 @@ One row per run and kind of collective: mean per step and rank, over the attribu
 Steps without any recorded kernel are left out; a note counts them. If a job has several process groups,
 groups of the same shape share a row.
 
-The collectives of the ranks are matched by their order within a process group. Wait and transfer are not
-available if a rank's collectives are missing, or if there are several groups and they were not recorded; a
-note says so.
+The collectives of the ranks are matched by their order within a process group. Transfer and wait
+cannot be separated if only some ranks of a group were recorded, or if there are several groups and they were
+not recorded; a note says so.
 """
 
 from analysis.display import output
@@ -21,6 +21,7 @@ from analysis.measures.anatomy.communication import (
     at_once,
     columns_of,
     no_bandwidth,
+    no_transfer,
     rows,
     shown,
 )
@@ -42,13 +43,13 @@ def main(words: list[str] | None = None) -> int:
         return output.emit(messages.answer(study), study, arguments)
     by_rank = arguments.by == "rank"
     answer = rows(study, by_rank)
-    part = Part("Collectives, per step and rank", answer, shown(answer), caption(answer))
+    part = Part("Collectives, per step and rank", answer, shown(answer), caption(answer, no_transfer(study)))
     return output.emit(Answer(answer, columns_of(by_rank), parts=[part]), study, arguments)
 
 
-def caption(rows: Rows) -> str:
+def caption(rows: Rows, why_no_transfer: str) -> str:
     """What stands below the table: how to read it, what is not known, how well the clocks are aligned."""
-    lines = [CAPTION, *at_once(rows), *no_bandwidth(rows)]
+    lines = [CAPTION, *at_once(rows), *no_bandwidth(rows, why_no_transfer)]
     residuals = [row["clock_residual_us"] for row in rows if row.get("clock_residual_us") is not None]
     if residuals:
         within = rounded(1e3 * max(residuals))

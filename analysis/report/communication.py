@@ -89,7 +89,12 @@ def _collectives(context: Context) -> Content:
         "",
         rows,
         communication.shown(rows),
-        "\n".join([*communication.at_once(rows), *communication.no_bandwidth(rows)]),
+        "\n".join(
+            [
+                *communication.at_once(rows),
+                *communication.no_bandwidth(rows, communication.no_transfer(context.study)),
+            ]
+        ),
     )
     view = as_view(part, "communication-table", context.factors)
     return Content(text, charts, [view])

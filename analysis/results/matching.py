@@ -92,7 +92,7 @@ class Matched:
         ahead: each rank's clock.
         clock: of each rank the place of the rank whose clock it is set to.
         shared: the matched collectives.
-        unmatched: in words, which are not matched and why.
+        unmatched: the kinds of those that are not matched, and why.
     """
 
     start_ns: tuple[np.ndarray, ...]
@@ -102,7 +102,7 @@ class Matched:
     ahead: tuple[Ahead, ...]
     clock: np.ndarray
     shared: tuple[Shared, ...]
-    unmatched: tuple[str, ...] = ()
+    unmatched: tuple[tuple[str, str], ...] = ()
 
     @property
     def numbers(self) -> tuple[np.ndarray, ...]:
@@ -142,21 +142,21 @@ def match(ranks: Sequence[Calls]) -> Matched | None:
             transfer[member][calls] = values
     rest = [np.abs(one.of(end) - one.of(end)[0])[1:].ravel() for one in pools]
     residual = float(np.median(np.concatenate(rest))) if sum(map(len, rest)) else 0.0
-    words = tuple(_in_words(left))
-    return Matched(start, end, transfer, residual, ahead, clock, tuple(shared), words)
+    why = tuple(_by_reason(left))
+    return Matched(start, end, transfer, residual, ahead, clock, tuple(shared), why)
 
 
-def unmatched(ranks: Sequence[Calls]) -> list[str]:
-    """In words, which of the ranks' collectives cannot be matched, and why."""
-    return _in_words(_shared(ranks)[1])
+def unmatched(ranks: Sequence[Calls]) -> list[tuple[str, str]]:
+    """Which of the ranks' collectives cannot be matched, and why."""
+    return _by_reason(_shared(ranks)[1])
 
 
-def _in_words(left: Sequence[tuple[str, str]]) -> list[str]:
-    """Kinds with the reason that they share: ``allgather, allreduce: ...``."""
+def _by_reason(left: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Kinds with the reason that they share: ``allgather, allreduce``."""
     of_reason: dict[str, dict[str, None]] = {}
     for kind, reason in left:
         of_reason.setdefault(reason, {})[kind] = None
-    return [f"{', '.join(kinds)}: {reason}" for reason, kinds in of_reason.items()]
+    return [(", ".join(kinds), reason) for reason, kinds in of_reason.items()]
 
 
 def together(shared: Sequence[Shared]) -> list[Shared]:

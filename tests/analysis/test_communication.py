@@ -134,7 +134,7 @@ def test_transfers_that_overlap_each_other_and_what_they_carry_together():
     assert row["busbw_gb_per_s"] == pytest.approx(10)
     assert row["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3)
     (said,) = at_once([row])
-    assert "add up to 0.200 ms per step, in 0.140 ms in which any" in said and said in caption([row])
+    assert "add up to 0.200 ms per step, in 0.140 ms in which any" in said and said in caption([row], "")
     (point,) = of_points([row | {"id": "a", "nodes": 1, "gpus_per_node": 2}])
     assert point["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3) and at_once([point]) == [said]
     apart = row | {"transferring_ms": 0.2, "group_ranks": None, "groups": 1}
@@ -189,11 +189,12 @@ def test_a_missing_bandwidth_has_its_reason_below_the_table(tmp_path):
     assert said in section.tables[0].note
     known = {"busbw_gb_per_s": 1.0, "busbw_of_measured_pct": 50.0, "mbyte_per_batch": 8.0, "transfer_ms": 1.0}
     missing = {"busbw_gb_per_s": None, "busbw_of_measured_pct": None}
-    assert no_bandwidth([known]) == []
-    (line,) = no_bandwidth([known, known | missing | {"mbyte_per_batch": None}])
+    why = "transfer and wait cannot be separated: only rank 0 of 2 was recorded"
+    assert no_bandwidth([known], why) == []
+    (line,) = no_bandwidth([known, known | missing | {"mbyte_per_batch": None}], why)
     assert line == "No busbw (-): the profiler did not record the bytes of its calls."
-    (line,) = no_bandwidth([known | missing | {"transfer_ms": None}])
-    assert line == "No busbw (-): transfer is not known: not all ranks recorded the same collectives."
+    (line,) = no_bandwidth([known | missing | {"transfer_ms": None}], why)
+    assert line == f"No busbw (-): {why}."
 
 
 def test_tau_tables(tmp_path):

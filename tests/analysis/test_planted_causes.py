@@ -87,7 +87,7 @@ def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_
     (loss,) = [one for one in page.sections if one.id == "loss"]
     assert "to separate it from transfer" in loss.tables[0].note
     assert "exposed communication" in {trace["name"] for trace in loss.charts[0].figure["data"]}
-    unknown = "are not available: they need the traces of all ranks, and only 1 of 8 are here"
+    unknown = "transfer and wait cannot be separated: only rank 0 of 8 was recorded"
     assert any(unknown in note for note in study.notes())
 
 

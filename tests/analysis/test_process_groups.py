@@ -204,7 +204,10 @@ def test_a_broadcast_sets_no_clock_and_has_no_wait_where_none_is_set(tmp_path):
     study = write(tmp_path, (*TENSOR, Group("7", {0: (5.0,), 3: (5.5,)}, (6.0,), kind="broadcast")))
     pairs, ends = communication.rows(study)
     assert pairs["wait_ms"] == pytest.approx(0) and ends.get("wait_ms") is None
-    assert any("broadcast: the clocks of its ranks are unknown" in said for said in study.notes())
+    assert any(
+        "of broadcast cannot be separated: the clocks of its ranks are unknown" in said
+        for said in study.notes()
+    )
 
 
 def test_results_without_groups_are_read_as_of_one_group(tmp_path):
@@ -228,7 +231,7 @@ def test_of_a_group_that_is_not_recorded_beside_others_nothing_is_claimed(tmp_pa
     assert row["ms_per_batch"] == pytest.approx(0.8)
     assert row.get("transfer_ms") is None and row.get("busbw_gb_per_s") is None and row["groups"] is None
     assert any(
-        "allreduce: the process group is not recorded, and there are several" in said
+        "wait of allreduce cannot be separated: the process group is not recorded, and" in said
         for said in study.notes()
     )
 

@@ -342,10 +342,26 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     study = load(tmp_path / "out")
     (row,) = communication.rows(study)
     assert row["collective"] == "allreduce" and row.get("transfer_ms") is None
-    with pytest.raises(UserError, match="it needs the traces of all ranks, and only 3 of 4 are here"):
+    why = "transfer and wait cannot be separated: only ranks 0, 2-3 of 4 were recorded"
+    said = run("communication", tmp_path / "out").out.replace("\n", " ")
+    assert f"No busbw (-): {why}." in said and f"note: mine: {why}" in said
+    only = "it needs the traces of all ranks, and only ranks 0, 2-3 of 4 were recorded"
+    with pytest.raises(UserError, match=only):
         stragglers.rows(study)
     assert len([note for note in study.notes() if "traces of 3 of 4 ranks (missing: 1)" in note]) == 1
     assert run("report", tmp_path / "out").code == 0
+
+
+def test_of_one_rank_of_several_it_is_said_that_the_others_are_missing(tmp_path, shared_data):
+    convert([str(shared_data / "kineto/nccl_data.json.gz"), "--out", str(tmp_path / "out")])
+    only = "only rank 0 of 2 was recorded"
+    said = " ".join(run("communication", tmp_path / "out").out.split())
+    assert f"No busbw (-): transfer and wait cannot be separated: {only}." in said
+    assert f"note: nccl_data: transfer and wait cannot be separated: {only}" in said
+    (page,) = (one for one in build(load(tmp_path / "out")).sections if one.id == "communication")
+    assert f"transfer and wait cannot be separated: {only}" in page.tables[0].note
+    refused = run("stragglers", tmp_path / "out")
+    assert refused.code == 2 and f"it needs the traces of all ranks, and {only}" in refused.err
 
 
 def test_a_damaged_record_is_one_line(tmp_path, late):

@@ -6,12 +6,15 @@ told by names and the group is taken to be all ranks. What of a collective is ex
 cut where that ends.
 """
 
+from collections.abc import Collection
+
 import numpy as np
 
 from analysis.measures.anatomy.divide import Activities, shares
 from analysis.measures.batches.overlap import Intervals
 from analysis.results.matching import Calls, Matched, match, unmatched
 from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
+from profiling.wording import verb, which_ranks
 
 
 def calls_of(
@@ -74,8 +77,10 @@ def _group(name: str | None, ranks: str | None, size: float) -> str:
     return name or ""
 
 
-def needs_all_ranks(there: int, world_size: int | None, needs: str) -> str:
-    return f"{needs} the traces of all ranks, and only {there} of {world_size} are here"
+def recorded_only(ranks: Collection[int], world_size: int | None) -> str:
+    """That a job has more ranks than those: ``only rank 0 of 8 was recorded``."""
+    of = "an unknown number" if world_size is None else world_size
+    return f"only {which_ranks(ranks)} of {of} {verb(len(ranks), 'were')} recorded"
 
 
 def match_ranks(
@@ -83,13 +88,16 @@ def match_ranks(
 ) -> tuple[Matched | None, list[str]]:
     """The same collectives of all ranks, on one clock; None if none is known. And in words what is not."""
     if gpus_per_rank > 1:
-        return None, ["wait and transfer are not available: one process made the collectives of all its GPUs"]
+        return None, [_not_separated("", "one process made the collectives of all its GPUs")]
     whole = len(ranks) == world_size
     # Of some of the ranks those groups are told apart that say how many they are.
     sized = all((one.group_size > 0).all() for one in ranks)
     matched = match(ranks) if whole or sized else None
-    if matched is None:
-        there = needs_all_ranks(len(ranks), world_size, "they need")
-        why = "; ".join(unmatched(ranks)) if whole else there
-        return None, [f"wait and transfer are not available: {why}"]
-    return matched, [f"wait and transfer are not available for {words}" for words in matched.unmatched]
+    if matched is None and not whole:
+        return None, [_not_separated("", recorded_only([one.rank for one in ranks], world_size))]
+    left = unmatched(ranks) if matched is None else matched.unmatched
+    return matched, [_not_separated(f" of {kinds}", why) for kinds, why in left]
+
+
+def _not_separated(of: str, why: str) -> str:
+    return f"transfer and wait{of} cannot be separated: {why}"

@@ -69,7 +69,7 @@ COLUMNS = {
 }
 # Calls whose transfers add up to more than this many times the time of any are said to overlap each other.
 AT_ONCE = 1.05
-_SHOWN, _SHOWN_RANKS = 3, 8  # groups, and ranks of a group, that are named
+_SHOWN, _SHOWN_RANKS = 3, 8  # groups (or reasons), and ranks of a group, that are named
 
 
 def bus_factor(kind: str, ranks: int) -> float:
@@ -298,13 +298,24 @@ def _overlap(row: Mapping[str, Any]) -> float:
     return (row.get("transfer_ms") or 0.0) / (row.get("transferring_ms") or np.inf)
 
 
-def no_bandwidth(rows: Rows) -> list[str]:
-    """Why a row has no bandwidth, or none to compare it with: lines for below the table."""
+def no_transfer(study: Study) -> str:
+    """Why the transfer of some runs is not known; "" if it is of all that were read."""
+    traces: dict[str, RunTrace] = study.kept("traces")
+    whys = list(dict.fromkeys(text for trace in traces.values() for text in trace.unmatched))
+    return "; ".join(whys[:_SHOWN]) + ("; ..." if len(whys) > _SHOWN else "")
+
+
+def no_bandwidth(rows: Rows, why_no_transfer: str) -> list[str]:
+    """Why a row has no bandwidth, or none to compare it with: lines for below the table.
+
+    Args:
+        why_no_transfer: where it is not known; see :func:`no_transfer`.
+    """
     lines = []
     if unknown := [row for row in rows if row.get("busbw_gb_per_s") is None]:
         whys = {
             "the profiler did not record the bytes of its calls": "mbyte_per_batch",
-            "transfer is not known: not all ranks recorded the same collectives": "transfer_ms",
+            why_no_transfer: "transfer_ms",
         }
         said = [why for why, name in whys.items() if any(row.get(name) is None for row in unknown)]
         lines.append(f"No busbw (-): {'; or '.join(said) or 'its calls moved nothing, or took no time'}.")

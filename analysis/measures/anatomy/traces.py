@@ -63,7 +63,7 @@ class RunTrace:
 
     Attributes:
         matched: the same collectives of all ranks, on one clock; None: not known, or there is none.
-        unmatched: in words, of what wait and transfer are not known and why.
+        unmatched: in words, of what transfer and wait are not known and why.
     """
 
     source: Source

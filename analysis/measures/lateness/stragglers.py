@@ -15,7 +15,7 @@ from analysis.display.metrics import (
     fields,
     telling,
 )
-from analysis.measures.anatomy.collectives import needs_all_ranks
+from analysis.measures.anatomy.collectives import recorded_only
 from analysis.measures.anatomy.traces import trace_of
 from analysis.measures.batches.series import series_of
 from analysis.measures.lateness import causes as late_causes
@@ -30,6 +30,7 @@ from analysis.measures.lateness.verdicts import CLOCK, STRAGGLER, judge
 from analysis.results.study import UNKNOWN_HOST, Source, Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
+from profiling.tables import rank_of
 
 _NODE = Metric("node", "host of the rank", text=True, key=True)
 METRICS = (
@@ -174,10 +175,11 @@ def rows(study: Study, by_batch: bool = False) -> Rows:
 
 def _lacks_ranks(source: Source) -> str:
     """What is said of a job whose ranks are not all there; empty: they are."""
-    there = len(source.tables("batches"))
-    if source.job is None or there >= source.ranks:
+    there = [path.parent for path in source.tables("batches")]
+    if source.job is None or len(there) >= source.ranks:
         return ""
-    return needs_all_ranks(there, source.ranks, "it needs")
+    only = recorded_only([rank_of(directory) for directory in there], source.ranks)
+    return f"it needs the traces of all ranks, and {only}"
 
 
 def _why_none(study: Study) -> str:
