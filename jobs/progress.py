@@ -14,6 +14,7 @@ from rich.text import Text
 
 from jobs.failures import RETRIES
 from jobs.launchers.base import Process
+from jobs.owner import Owner
 from jobs.program import name_of
 from jobs.run import Run
 from jobs.run_fields import ROLES, is_default
@@ -158,6 +159,16 @@ def last_batch(log: Path, tail_bytes: int = 4096) -> str:
     except FileNotFoundError:
         return ""
     return b"/".join(lines[-1]).decode() if lines else ""
+
+
+def also_at_work(other: Owner, me: Owner) -> str:
+    """That another sweep has claimed some of these runs, and what that means for both."""
+    who = f"job {other.job}" if other.job else f"process {other.pid} on {other.host}"
+    shared = "this machine" if other.host == me.host else "the network"
+    return (
+        f"{who} works on this sweep, too: runs that it has claimed are skipped; runs at the same time share "
+        f"{shared}, which disturbs the measurement"
+    )
 
 
 def count_reasons(excluded: Sequence[Excluded]) -> list[str]:

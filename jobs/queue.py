@@ -20,7 +20,7 @@ from jobs.failures import RETRIES, Failure, Kind
 from jobs.hangs import gather_stacks
 from jobs.launchers.base import Launcher, Process
 from jobs.outcome import make_manifest, speed_of
-from jobs.owner import STALE_S, Owner, beat_of, last_beat_s
+from jobs.owner import STALE_S, Owner, beat_of, is_gone, last_beat_s, owner_of
 from jobs.processes import (
     EXIT_TIME_LIMIT,
     POLL_S,
@@ -64,9 +64,9 @@ class Queue:
         self._launcher: Launcher = execution.launcher.without(attempts.left_out())
         self._waiting: deque[SweepRun] = deque(todo)
         self._active: list[Active] = []
-        self._others: dict[
-            SweepRun, float | None
-        ] = {}  # run by other sweeps: their last beat, when we saw it
+        # Run by other sweeps: their last beat, when we saw it.
+        self._others: dict[SweepRun, float | None] = {}
+        self._told: list[Owner] = []  # whose sweeps the user knows of
         self._started = 0
         self.result = Result()
 
@@ -74,6 +74,7 @@ class Queue:
         """Start all runs; a stop from outside ends the running ones and leaves them to be done."""
         with stopped_in_order():
             try:
+                self._tell_of_others()
                 while self._waiting or self._active or self._others:
                     stop_if_asked()
                     if not (self._waiting or self._active):
@@ -92,6 +93,19 @@ class Queue:
                         claims.release(active.directory)
                 save_attempts(self._execution.directory, self._me, self._attempts)
         return self.result
+
+    def _tell_of_others(self) -> None:
+        """Before the first run: which other sweeps are at work on these?"""
+        for sweep_run in self._waiting:
+            directory = self._execution.running(sweep_run)
+            owner = owner_of(directory)
+            if owner is not None and not is_gone(directory, owner, self._me):
+                self._tell_of(owner)
+
+    def _tell_of(self, other: Owner | None) -> None:
+        if other is not None and other not in self._told:
+            self._told.append(other)
+            self._bar.say(progress.also_at_work(other, self._me), "yellow")
 
     def _start_what_fits(self) -> None:
         for sweep_run in list(self._waiting):
@@ -118,6 +132,7 @@ class Queue:
         claim = claims.claim(directory, self._me)
         if not claim.ours:
             self._others[sweep_run] = beat_of(directory)
+            self._tell_of(claim.before)
             return
         if execution.state(sweep_run) == "done":  # by another sweep, meanwhile
             store.remove(directory)

@@ -183,6 +183,9 @@ def two_jobs_share_a_sweep_and_no_run_runs_twice(cluster: Cluster, folder: Path)
     assert set(did) == set(jobs)
     lines = [line for job in jobs for line in sweep.said(job).splitlines() if line.startswith("[")]
     assert len(lines) == 6
+    # The later one says at its start whose runs it leaves alone.
+    told = [f"job {other} works on this sweep, too" in sweep.said(job) for job, other in (jobs, jobs[::-1])]
+    assert any(told)
     assert read_record(sweep.results / "sweep.json", SweepRecord).launcher == "slurm"
 
 

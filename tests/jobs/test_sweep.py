@@ -5,8 +5,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -15,12 +17,14 @@ import pytest
 
 from benchmarks.scripted_ranks import leave_out_calibration
 from jobs import execute, hangs, queue, store
+from jobs.claims import claim
 from jobs.execute import run_sweep
 from jobs.execution import Execution
 from jobs.launchers.base import Process, why_node_cannot
 from jobs.launchers.local import Local
 from jobs.machine import Machine
 from jobs.outcome import make_manifest
+from jobs.owner import OWNER, this_owner
 from jobs.processes import TimeIsUp
 from jobs.run import make_run
 from jobs.site import Container, Site
@@ -391,6 +395,47 @@ def test_a_stop_between_claim_and_start_leaves_no_run_claimed(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_all(work)
     assert not list(work.directory.glob("run_*/owner.json"))
+
+
+@contextmanager
+def beating(file: Path) -> Iterator[None]:
+    """A living sweep touches its owner's file now and then."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(0.1):
+            os.utime(file)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("other", "who", "shared"),
+    [
+        ({}, f"process {os.getpid()} on {os.uname().nodename}", "this machine"),
+        ({"host": "n3", "job": "812"}, "job 812", "the network"),
+    ],
+)
+def test_a_second_sweep_says_whose_runs_it_skips_and_does_the_others(tmp_path, capsys, other, who, shared):
+    work = execution(tmp_path)
+    claimed = [work.running(sweep_run) for sweep_run in expand(work.sweep)[0][:2]]
+    for directory in claimed:
+        assert claim(directory, this_owner({}).model_copy(update=other)).ours
+    with beating(claimed[0] / OWNER), beating(claimed[1] / OWNER):
+        assert run_all(work) == 0
+    said = capsys.readouterr().err
+    assert said.count("works on this sweep, too") == 1
+    line = (
+        f"{who} works on this sweep, too: runs that it has claimed are skipped; runs at the same time share "
+        f"{shared}, which disturbs the measurement\n"
+    )
+    assert 0 <= said.find(line) < said.index("[1/4]")
+    assert len(manifests(work)) == 2 and all(directory.is_dir() for directory in claimed)
+    assert "2 of the 4 requested runs of" in said and "running in another sweep: 2 runs" in said
 
 
 def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root):
