@@ -21,7 +21,7 @@ from analysis.measures.lateness.verdicts import (
     CHANCE,
     CLOCK,
     NO,
-    NOBODY_WAITED,
+    SHORT_WAIT,
     STRAGGLER,
     TOO_FEW,
     chance,
@@ -195,7 +195,25 @@ def test_late_in_every_fourth_batch_repeats_and_one_batch_does_not(tmp_path):
 def test_a_rank_that_nobody_waits_for_is_not_named(tmp_path):
     write(tmp_path, Job(planted={4: Planted(forward=10.0, waits=False)}))
     made = rows(load(tmp_path))
-    assert named(made) == {} and made[4]["verdict"] == NOBODY_WAITED
+    assert named(made) == {} and made[4]["verdict"] == SHORT_WAIT
+
+
+@pytest.mark.parametrize(
+    ("told_by", "waited", "verdict"),
+    [
+        (of.BY_STAGES, 1.8, SHORT_WAIT),
+        (of.BY_COLLECTIVES, 1.8, SHORT_WAIT),
+        (of.BY_STAGES, 0.0, SHORT_WAIT),
+        (of.BY_COLLECTIVES, 0.0, CLOCK),
+        (of.BY_COLLECTIVES, 1.0, CLOCK),
+    ],
+)
+def test_a_verdict_does_not_deny_what_the_row_shows(told_by, waited, verdict):
+    """Behind by 2.2 % of a step, while the others wait for less than the 2 % that make a rank late."""
+    late, behind = np.full((4, 50), -waited / 3), np.zeros((4, 50))
+    late[1], behind[1] = waited, 2.2
+    one = replace(lateness(late), told_by=told_by, behind_ns=behind)
+    assert judge(one)[1][0] == verdict
 
 
 def test_a_gpu_that_is_slow_at_times_is_compared_at_these_times(tmp_path):

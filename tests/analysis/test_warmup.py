@@ -41,4 +41,3 @@ def test_what_the_conversion_left_out_is_dropped_first():
     assert warmup_of_traces(rank_ns, attributed) == 1
     rank_ns[:, 1] = 400.0  # slow on the job's own clock, behind the one that was left out
     assert warmup_of_traces(rank_ns, attributed) == 2
-

@@ -26,7 +26,7 @@ from analysis.measures.lateness.lateness import (
     of_collectives,
     of_stages,
 )
-from analysis.measures.lateness.verdicts import CLOCK, STRAGGLER, judge
+from analysis.measures.lateness.verdicts import CLOCK, SHORT_WAIT, STRAGGLER, judge
 from analysis.results.study import UNKNOWN_HOST, Source, Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
@@ -77,8 +77,9 @@ METRICS = (
     Metric(
         "verdict",
         "straggler; may be chance: equally fast ranks are late as often; too few steps: to tell whether it "
-        "repeats; nobody waited: it was behind, but the others did not wait for it; clock: its clock says "
-        "that it is late, but the others do not wait, or clocks agree too badly; no: it is not late",
+        "repeats; short wait: it was behind by 2 % of a step or more, but the others waited for less than "
+        "that on average; clock: its clock says that it is late, but the others did not wait for most of "
+        "that, or clocks agree too badly; no: it was not behind",
         text=True,
         priority=2,
     ),
@@ -288,15 +289,18 @@ _CAPTION = (
     "collectives where a profiler recorded them, otherwise on the stages of the steps (which do not show a "
     "slow backward pass)."
 )
-_CLOCK = (
-    "Verdict clock: by its clock the rank is late, but the others do not wait for it, or the clocks are not "
-    "aligned well enough to tell."
-)
+_EXPLAINED = {
+    CLOCK: "Verdict clock: by its clock the rank is late, but the others did not wait for most of that, or the "
+    "clocks are not aligned well enough to tell.",
+    SHORT_WAIT: f"Verdict short wait: the rank was behind by {100 * LATE_SHARE:g} % of a step or more, but the "
+    "others waited for less than that on average.",
+}
 
 
 def caption(rows: Rows) -> str:
     """What the words of a table of :func:`rows` mean."""
-    return f"{_CAPTION} {_CLOCK}" if any(row.get("verdict") == CLOCK for row in rows) else _CAPTION
+    verdicts = {row.get("verdict") for row in rows}
+    return " ".join([_CAPTION, *(text for verdict, text in _EXPLAINED.items() if verdict in verdicts)])
 
 
 def columns_of(by_batch: bool = False) -> list[Metric]:

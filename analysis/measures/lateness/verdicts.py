@@ -9,10 +9,10 @@ why:
     may be chance      equal ranks are late as often
     too few steps      they hold less than four stretches that do not hang together: nothing can repeat,
                        so that a rank which is not late in them may still be a straggler
-    clock              its clock says that it comes late, but the others do not wait; or the ends of its
-                       collectives agree with the others' less well than it is late
-    nobody waited      it was behind, but the others did not wait for it
-    no                 it is not late
+    clock              its clock says that it comes late, but the others did not wait for most of that; or the
+                       ends of its collectives agree with the others' less well than it is late
+    short wait         it was behind by 2 % of a batch or more, but the others waited for less than that
+    no                 it was not behind
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ import numpy as np
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
 from analysis.statistics import estimates
 
-STRAGGLER, CHANCE, TOO_FEW, NOBODY_WAITED, CLOCK, NO = (
-    "straggler", "may be chance", "too few steps", "nobody waited", "clock", "no",
+STRAGGLER, CHANCE, TOO_FEW, SHORT_WAIT, CLOCK, NO = (
+    "straggler", "may be chance", "too few steps", "short wait", "clock", "no",
 )  # fmt: skip
 
 SIGNIFICANCE = 0.05  # for all ranks of a run together
@@ -79,12 +79,14 @@ def _verdicts(late_ns: np.ndarray, worth: float, level: float) -> list[tuple[str
 
 
 def _behind_but_not_late(lateness: Lateness, rank: int, worth: float) -> str:
-    """The verdict on a rank that the others did not wait for; empty: it was not behind them either."""
-    behind = lateness.behind_ns[rank].mean()
-    # A rank that waited for the others is not late, however badly its clock agrees with theirs.
-    if behind < worth and (lateness.late_ns[rank].mean() < 0 or lateness.residual_ns[rank] < worth):
-        return ""
-    return CLOCK if lateness.told_by == BY_COLLECTIVES else NOBODY_WAITED
+    """The verdict on a rank for which the others waited for less; empty: it was not behind them either."""
+    behind, waited = lateness.behind_ns[rank].mean(), lateness.late_ns[rank].mean()
+    if behind < worth:
+        # A rank that waited for the others is not late, however badly its clock agrees with theirs.
+        return "" if waited < 0 or lateness.residual_ns[rank] < worth else CLOCK
+    # The ends of collectives show both: what only the clock shows is the clock's.
+    by_clock = lateness.told_by == BY_COLLECTIVES and waited < behind / 2
+    return CLOCK if by_clock else SHORT_WAIT
 
 
 def stretches(late_ns: np.ndarray) -> np.ndarray:
