@@ -290,10 +290,10 @@ _CAPTION = (
     "slow backward pass)."
 )
 _EXPLAINED = {
-    CLOCK: "Verdict clock: by its clock the rank is late, but the others did not wait for most of that, or the "
-    "clocks are not aligned well enough to tell.",
-    SHORT_WAIT: f"Verdict short wait: the rank was behind by {100 * LATE_SHARE:g} % of a step or more, but the "
-    "others waited for less than that on average.",
+    CLOCK: "Verdict clock: by its clock the rank is late, but the others did not wait for most of that, or "
+    "the clocks are not aligned well enough to tell.",
+    SHORT_WAIT: f"Verdict short wait: the rank was behind by {100 * LATE_SHARE:g} % of a step or more, but "
+    "the others waited for less than that on average.",
 }
 
 
