@@ -18,6 +18,7 @@ from analysis.display.metrics import (
     picked,
     telling,
 )
+from analysis.display.naming import in_words, together
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import PARTS, WITHIN
@@ -170,13 +171,38 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
             "it from transfer, the same collectives of all ranks must be recorded."
         )
     lines += open_intervals(scaled) if intervals else []  # in the terminal the first table says it
-    notes = dict.fromkeys(row["loss_note"] for row in scaled if row["loss_note"])
-    lines += [f"Parts not available: {note}." for note in list(notes)[:_MOST_BASES]]
-    if len(notes) > _MOST_BASES:
-        lines.append(f"  and {len(notes) - _MOST_BASES} more (column loss_note of the CSV)")
+    missing = parts_not_available(scaled, group_by)
+    lines += missing[:_MOST_BASES]
+    if len(missing) > _MOST_BASES:
+        lines.append(f"  and {len(missing) - _MOST_BASES} more (column loss_note of the CSV)")
     return Part(
         "Loss of scaling efficiency by part of the step, percentage points", scaled, shown, "\n".join(lines)
     )
+
+
+def parts_not_available(
+    scaled: Rows, group_by: Sequence[str] = (), head: str = "Parts not available"
+) -> list[str]:
+    """Why parts of the loss are not available: a line for each reason, with its rows unless all."""
+    rows_of: dict[str, list[str]] = {}
+    for row, name in zip(scaled, _called(scaled, group_by), strict=True):
+        if row["loss_note"]:
+            rows_of.setdefault(row["loss_note"], []).append(name)
+    return [
+        f"{head}{'' if len(of) == len(scaled) else f' for {together(of)}'}: {note}."
+        for note, of in rows_of.items()
+    ]
+
+
+def _called(some: Rows, group_by: Sequence[str]) -> list[str]:
+    """``dali-cpu on 4 ranks``: what tells each row from the others; all of its size, where ranks do not."""
+    names = [one.name for one in _who(some, group_by)]
+    own = [name for name in names if name not in ("nodes", "gpus_per_node", "world_size")]
+    sizes = telling(some, ["world_size"])
+    pairs = [(in_words(row, own), in_words(row, sizes)) for row in some]
+    called = [" on ".join(part for part in pair if part) for pair in pairs]
+    exact = [in_words(row, names) for row in some]
+    return called if len(set(called)) == len(set(exact)) else exact
 
 
 _TRANSFER = "Wait: until the last rank enters the collective; transfer: after that."

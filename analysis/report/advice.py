@@ -73,8 +73,8 @@ _LATE_CAUSE = {
     "host": "host (it launches kernels late)",
     "loader": "loader (the next batch comes late)",
     "node": "node (all its ranks are late)",
-    "GPU or host": "GPU or host; profile this configuration (profile: torch) to tell which",
-    "processor or host": "processor or host; profile this configuration (profile: torch) to tell which",
+    "GPU or host": "GPU or host; profiled runs (profile: torch) tell which",
+    "processor or host": "processor or host; profiled runs (profile: torch) tell which",
 }
 _OF_LATENCY = ", or a network of lower latency"
 _MOST_NAMED = 4  # late ranks
@@ -96,7 +96,8 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
         for words in without:
             advice = advice.replace(words, "")
         return [Sentence(_sentence(advice), "table", answers=TRY)]
-    on = f"simulated on {ranks_in_words(tried[0]['ranks'])}"
+    name = f" ({tried[0]['name']})" if tried[0].get("name") else ""
+    on = f"simulated on {ranks_in_words(tried[0]['ranks'])}{name}"
     useful = [row for row in tried if row["gain_pct"] >= LEAST_GAIN_PCT]
     if not useful:
         names = ", ".join(in_words(row["what_if"]) for row in tried)
@@ -114,8 +115,12 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
     return [Sentence(text, "prediction")]
 
 
-def held_up(late: Late | None) -> list[Sentence]:
-    """The stragglers: how long the others wait for them, why, and what to do; nothing if there are none."""
+def held_up(late: Late | None, where: str = "") -> list[Sentence]:
+    """The stragglers: how long the others wait for them, why, and what to do; nothing if there are none.
+
+    Args:
+        where: which configuration they are of (:func:`analysis.report.sentences.which_of`).
+    """
     if late is None:
         return []
     one = len(late.ranks) == 1 or late.cause == "node"
@@ -125,9 +130,9 @@ def held_up(late: Late | None) -> list[Sentence]:
     else:
         least, how = "at least ", f"in the stage times of {late.runs} of {how_many(late.of, 'run')}"
     text = (
-        f"{who[0].upper()}{who[1:]} {'is a straggler' if one else 'are stragglers'}: the other ranks wait "
-        f"{least}{digits(late.ms, 3)} ms per step for {'it' if one else 'them'} ({late.share_pct:.0f} % of "
-        f"the step, measured {how}). Likely cause: {_LATE_CAUSE.get(late.cause, late.cause)}."
+        f"{who[0].upper()}{who[1:]} {'is a straggler' if one else 'are stragglers'}{where}: the other ranks "
+        f"wait {least}{digits(late.ms, 3)} ms per step for {'it' if one else 'them'} ({late.share_pct:.0f} % "
+        f"of the step, measured {how}). Likely cause: {_LATE_CAUSE.get(late.cause, late.cause)}."
     )
     sentences = [Sentence(text, "stragglers", key_of(late))]
     if late.cause in _ABOUT_LATE:

@@ -19,7 +19,7 @@ def measured_gain(row: dict[str, Any], points: Rows) -> list[Sentence]:
     Their confidence intervals of images/s do not overlap: stricter than a test of the difference.
 
     Args:
-        row: of ``analysis.scaled``; ``points``: all its rows.
+        row: of ``analysis.scaled``; ``points``: all its rows, with what each is ``called``.
     """
     high = number(row, "images_per_s_high")
     faster = [
@@ -30,9 +30,13 @@ def measured_gain(row: dict[str, Any], points: Rows) -> list[Sentence]:
     if not faster:
         return []
     gain, best, option = max(faster, key=lambda one: one[0])
+    apart, whole = called(best, [option]), str(best.get("called", "")).split(", ")
+    others = [part for part in whole if part != apart] if apart in whole else []
+    which = "".join(f", {part}" for part in others)
     text = (
-        f"Measured on {ranks_in_words(row['world_size'])}: {called(best, [option])} instead of "
-        f"{called(row, [option])} gives {digits(best['images_per_s'], 3)} images/s ({100 * gain:+.0f} %)."
+        f"Measured on {ranks_in_words(row['world_size'])}: {apart} instead of "
+        f"{called(row, [option])} gives {digits(best['images_per_s'], 3)} images/s "
+        f"({100 * gain:+.0f} %{which})."
     )
     return [Sentence(text, "scaling", answers=TRY)]
 

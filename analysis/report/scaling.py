@@ -127,8 +127,10 @@ def _loss(context: Context) -> Content:
 
 
 def _parts_unknown(rows: Rows) -> str:
-    notes = dict.fromkeys(row["loss_note"] for row in rows if row["loss_note"])
-    return f"The parts of the loss are not available: {next(iter(notes), 'no profiled runs')}."
+    head = "The parts of the loss are not available"
+    reasons = scaled_parts.parts_not_available(rows, head=head) or [f"{head}: no profiled runs."]
+    more = f" Other reasons below the table: {len(reasons) - 1}." if len(reasons) > 1 else ""
+    return reasons[0] + more
 
 
 def _if_not_lost(context: Context) -> str:

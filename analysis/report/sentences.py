@@ -96,3 +96,15 @@ def runs_in_words(rows: Iterable[Mapping[Any, Any]]) -> str:
 def ranks_in_words(count: int) -> str:
     """``1 rank``, ``2 ranks``."""
     return how_many(int(count), "rank")
+
+
+def which_of(called: Iterable[Mapping[str, Any]], row: Mapping[str, Any]) -> str:
+    """`` on 4 ranks (dali-cpu)``: which of several configurations and numbers of ranks a sentence is of.
+
+    Args:
+        called: rows of ``analysis.scaled``, each with what it is ``called``.
+    """
+    scaled = [one for one in called if one["world_size"] != one["base_world_size"]]
+    sizes, names = ({one[name] for one in scaled} for name in ("world_size", "called"))
+    ranks = f" on {ranks_in_words(row['world_size'])}" if len(sizes) > 1 or len(names) > 1 else ""
+    return ranks + (f" ({row['called']})" if len(names) > 1 else "")

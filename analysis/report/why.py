@@ -25,7 +25,7 @@ from analysis.report.advice import CAUSES, FASTER, HALVED, LIMITED_BY, against, 
 from analysis.report.causes import LATE_RANKS, Cause, Late, limit_of_transfer, lowest_of, of_loss
 from analysis.report.forecast import was_measured
 from analysis.report.ideal import is_strong
-from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
+from analysis.report.sentences import Sentence, number, ranks_in_words, which_of, with_ends
 
 Answer = tuple[list[Sentence], list[Sentence]]
 """What comes first of all, before how it scales: the late ranks, if they are the cause; then all else."""
@@ -43,7 +43,8 @@ def why(
         late: the ranks that are late in its runs.
         gained: of :func:`analysis.report.causes.gains`, of the same configuration.
     """
-    of_late = held_up(late)
+    where = which_of(called, row)
+    of_late = held_up(late, where)
     if is_unsure(row):
         return [], of_late  # said before all else
     if lost_pct(row) < least_pct(row):
@@ -51,34 +52,35 @@ def why(
         first = of_late if late and late.share_pct >= least_pct(row) else []
         if above_ideal(row):  # said already; what a disturbed baseline hides may well limit it
             return first, [] if first else of_late
-        return first, [Sentence(_too_little(row, bool(first)), "scaling"), *([] if first else of_late)]
+        return first, [Sentence(_too_little(row, where, bool(first)), "scaling"), *([] if first else of_late)]
     base, rest = _base_of(among, row), number(row, "loss_unattributed_pct")
     differ = other_steps(row)
     unknown = base is None or math.isnan(rest) or differ or abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]
     if unknown and late and late.share_pct >= UNATTRIBUTED_SHARE * lost_pct(row):
         return of_late, []  # half of the loss is enough to call it the cause
     if base is None or math.isnan(rest):
-        return [], [*_from_stages(base, row), *of_late]
+        return [], [*_from_stages(base, row, where), *of_late]
     if unknown:
         reason = f", and profiled and unprofiled runs disagree by {abs(rest):.0f}"
         if differ:
             reason = f". Do not use their parts: {differ}"
         text = (
             f"Not enough data to say what limits scaling: {row['loss_pct']:.0f} percentage points are lost"
-            f"{reason}. Repeat the profiled runs of this configuration and of its baseline."
+            f"{where}{reason}. Repeat the profiled runs of this configuration and of its baseline."
         )
         return [], [Sentence(text, "loss"), *of_late]
     # What was measured in the same sweep needs no simulation: the figures say what it gives.
     new = {name: one for name, one in gained.items() if not was_measured(one, called)}
     halved = any(point.get("grad", "fp32") != "fp32" and point["world_size"] > 1 for point in called)
     without = [*([HALVED] if halved else []), *([FASTER] if row.get("nodes") == 1 else [])]
-    return _from_parts(Loss(row, base, late, new, without))
+    return _from_parts(Loss(row, base, where, late, new, without))
 
 
-def _too_little(row: dict[str, Any], late: bool) -> str:
+def _too_little(row: dict[str, Any], where: str, late: bool) -> str:
     """That too little is lost to say why; that nothing limits scaling only where next to nothing is.
 
     Args:
+        where: of :func:`which_of`.
         late: a late rank was said to hold up the job.
     """
     if lost_pct(row) < LEAST_PCT:
@@ -87,7 +89,7 @@ def _too_little(row: dict[str, Any], late: bool) -> str:
         answer = f"No {'other ' if late else ''}cause can be identified"
     repeated = math.isfinite(half_width_pct(row))
     return (
-        f"{answer}: {max(lost_pct(row), 0):.1f} percentage points are lost, and less than "
+        f"{answer}: {max(lost_pct(row), 0):.1f} percentage points are lost{where}, and less than "
         f"{least_pct(row):.1f} cannot be resolved "
         f"{'given the spread between identical runs' if repeated else 'without repetitions'}."
     )
@@ -102,6 +104,7 @@ class Loss:
 
     Attributes:
         row, base: the configuration's row, and its baseline's.
+        where: which it is, of :func:`which_of`.
         late: the ranks that are late in its runs.
         gained: what-ifs that were simulated and not measured, as of :func:`why`.
         without: of the advice, what does not fit here (:func:`analysis.report.advice.against`).
@@ -109,6 +112,7 @@ class Loss:
 
     row: dict[str, Any]
     base: dict[str, Any]
+    where: str
     late: Late | None
     gained: Mapping[str, Any]
     without: Sequence[str]
@@ -139,8 +143,8 @@ def _from_parts(loss: Loss) -> Answer:
     large = [cause for cause in causes if cause.cost_pct >= least]
     if not large:
         text = (
-            f"No single part of the step limits scaling: of {lost:.0f} percentage points lost, the largest "
-            f"part ({loss.named(causes[0])[1]}) costs {causes[0].cost_pct:.1f}."
+            f"No single part of the step limits scaling: of {lost:.0f} percentage points lost{loss.where}, "
+            f"the largest part ({loss.named(causes[0])[1]}) costs {causes[0].cost_pct:.1f}."
         )
         return [], [Sentence(text, "loss"), *of_late]
     certain = [cause for cause in large if lowest_of(loss.row, cause) > 0][:2]
@@ -191,7 +195,7 @@ def _uncertain(loss: Loss, causes: Sequence[Cause]) -> str:
 # --- without profiled runs of both points -------------------------------------------------------------------
 
 
-def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sentence]:
+def _from_stages(base: dict[str, Any] | None, row: dict[str, Any], where: str) -> list[Sentence]:
     """The cause without profiled runs of both: every rank's batches hold its wait for the loader."""
     lost_ms = row["batch_ms"] - _ideal_ms(base, row, "batch_ms") if base else math.nan
     grown_ms = number(row, "load_ms") - _ideal_ms(base, row, "load_ms") if base else math.nan
@@ -203,7 +207,8 @@ def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sente
         return [Sentence(text, "stages", "loader"), *against("loader", {})]
     reason = row.get("loss_note") or "its baseline is not among the results"
     loading = "" if math.isnan(grown_ms) else " Data loading is not the main cause."
-    return [Sentence(f"Not enough data to say what limits scaling: {reason}.{loading}", "stages")]
+    text = f"Not enough data to say what limits scaling{where}: {reason}.{loading}"
+    return [Sentence(text, "stages")]
 
 
 def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:

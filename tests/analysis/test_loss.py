@@ -131,8 +131,8 @@ def test_a_group_sums_times_first(tmp_path: Path) -> None:
     ("profiled", "said"),
     [
         ((2, 4), "of the baseline (1 node x 1 GPU, fp32 gradients)"),
-        ((1, 2), "of this configuration (1 node x 4 GPUs, fp32 gradients)"),
-        ((), "of the baseline (1 node x 1 GPU, fp32 gradients) and of this configuration"),
+        ((1, 2), "of the configuration"),
+        ((), "of the baseline (1 node x 1 GPU, fp32 gradients) and of the configuration"),
     ],
 )
 def test_without_a_profiled_run_the_table_says_so(tmp_path: Path, profiled, said) -> None:
@@ -143,6 +143,16 @@ def test_without_a_profiled_run_the_table_says_so(tmp_path: Path, profiled, said
     assert row["loss_note"].startswith(f"no profiled run with kernels {said}")
     out = run("analysis.scaled", tmp_path).out
     assert "Loss of scaling efficiency" in out and said in " ".join(out.split())
+
+
+def test_rows_that_lack_their_parts_for_one_reason_are_named_in_one_line(tmp_path: Path) -> None:
+    write_sweep(tmp_path, runs(), Truth(**TRUTH))
+    for loader in ("dali-cpu", "dali-gpu"):
+        own = [run_of(gpus_per_node=size, loader=loader) for size in (1, 2)]
+        write_sweep(tmp_path, own, Truth(**TRUTH))
+    told = " ".join(run("analysis.scaled", tmp_path).out.split())
+    assert "not available for dali-cpu on 2 ranks and dali-gpu on 2 ranks: no profiled run" in told
+    assert told.count("Parts not available") == 1
 
 
 def test_idle_time_that_one_point_cannot_split_is_whole(tmp_path: Path) -> None:
@@ -225,7 +235,9 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     )
     two, four = ([column.text(one) for column in part.columns][2:] for one in part.rows)
     assert set(four) == {"-"} and "-" not in two
-    assert part.caption.count("Parts not available") == 1
+    assert (
+        part.caption.count("Parts not available") == 1 and "available for 4 ranks: profiled" in part.caption
+    )
     assert "profiled steps took 5.00 times as long as unprofiled ones" in part.caption
     assert other_steps(row | {"perturbation": 1.4}) == "" != other_steps(row | {"perturbation": 0.7})
     little = row | {"perturbation": 1.2, "loss_pct": 1.0, "loss_unattributed_pct": 4.9}

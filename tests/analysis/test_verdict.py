@@ -42,6 +42,21 @@ def test_no_run_is_said():
     assert text().startswith("Not enough data to say how training scales: no run")
 
 
+def test_a_sentence_on_one_of_several_configurations_names_it_and_of_one_alone_does_not():
+    slow = point(4, 160.0, loader="pytorch", loss_pct=37.5, loss_note="no profiled run")
+    said = text(BASE, slow)
+    assert "what limits scaling: no profiled run" in said
+    both = [BASE, point(4, 130.0), slow]
+    said = " ".join(one.text for one in verdict(both, ["all", "dali", "pytorch"]))
+    assert "what limits scaling on 4 ranks (pytorch): no profiled run" in said
+    said = " ".join(one.text for one in verdict([BASE, point(2, 100.5), point(4, 101.5)], ["all"] * 3))
+    assert "percentage points are lost on 4 ranks, and less than" in said
+    late = [*late_8(), *late_8()]
+    both = [BASE, point(8, 140.0), point(8, 160.0, **lost(37.5, compute=5.0))]
+    first = verdict(both, ["all", "dali", "pytorch"], late=late)[0].text
+    assert first.startswith("Rank 3 (n1) is a straggler on 8 ranks (pytorch): the other ranks wait")
+
+
 def test_one_world_size_gives_the_rate_and_says_that_scaling_is_unknown():
     said = text(BASE)
     assert (
@@ -570,6 +585,9 @@ def test_an_option_that_the_sweep_measured_to_be_faster_is_said_with_its_gain():
         "Measured on 4 ranks: fp16 gradients instead of fp32 gradients gives 800 images/s (+25 %)."
         in text(BASE, slow, fast)
     )
+    names = ["all", "dali-cpu, fp32 gradients", "dali-cpu, fp16 gradients"]
+    (gain,) = [one.text for one in verdict([BASE, slow, fast], names) if one.text.startswith("Measured")]
+    assert gain.endswith("gives 800 images/s (+25 %, dali-cpu).")
     # Intervals that overlap tell nothing, nor does a run that differs in two options, or in what is learnt.
     assert "Measured" not in text(BASE, with_rate(slow, 100), with_rate(fast, 100))
     assert "Measured" not in text(BASE, slow, fast | {"workers": 7})

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import CONFIDENCE, IN_RUN, Metric, names_of
+from analysis.display.naming import together
 from analysis.display.numbers import digits
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.measures.anatomy.traces import Anatomy, anatomy_of, traces_of
@@ -210,13 +211,12 @@ def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:
     """Why the parts of the loss are not known; empty: they are."""
     bases = {base.label for _, base in pairs if not anatomies.get(base)}
     own = {point.label for point, _ in pairs if not anatomies.get(point)}
-    lacking = [
-        f"of {what} ({', '.join(sorted(labels))})"
-        for what, labels in (("the baseline", bases), ("this configuration", own))
-        if labels
-    ]
-    if not lacking:
+    if not bases and not own:
         return ""
+    lacking = [f"of the baseline ({', '.join(sorted(bases))})"] if bases else []
+    # Who reads it knows of which point it is; of a group some may lack it.
+    its = "the configuration" if len(pairs) == 1 else together(sorted(own))
+    lacking += [f"of {its}"] if own else []
     unknown = [one for pair in pairs for one in pair if not anatomies.get(one)]
     traced = any(source.tables("kernels") for one in unknown for source, _ in one.profiled)
     why = "; traces of several ranks without collectives cannot be used" if traced else ""
