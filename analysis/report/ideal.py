@@ -48,11 +48,11 @@ def superlinear(scaled: Rows) -> list[Sentence]:
     most = max(above, key=lambda row: row["scaling_efficiency_pct"])
     named = f" ({most['called']})" if len({row["called"] for row in scaled}) > 1 else ""
     caches = " Smaller batches per rank may also fit the device's caches better." if is_strong(most) else ""
+    on = f"{ranks_in_words(most['world_size'])}{named}"
     text = (
-        f"{most['scaling_efficiency_pct']:.0f} % on {ranks_in_words(most['world_size'])}{named} is "
-        f"superlinear (better than ideal). Usually the baseline ({most['base']}) ran too slowly: a busy "
-        f"machine, different clocks or threads, a cold file cache.{caches} Repeat the baseline before relying "
-        "on these efficiencies."
+        f"{most['scaling_efficiency_pct']:.0f} % on {on} is superlinear (better than ideal). Usually the "
+        f"baseline ({most['base']}) ran too slowly: a busy machine, different clocks or threads, a cold file "
+        f"cache.{caches} Repeat the baseline before relying on these efficiencies."
     )
     return [Sentence(text, "scaling")]
 
