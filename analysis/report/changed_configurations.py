@@ -77,6 +77,10 @@ METRICS = (
 
 def configurations(sides: Sides) -> Rows:
     """A row for each configuration that both have unprofiled runs of; with :data:`METRICS`."""
+    return with_names(sides.rows_of(_configurations), sides)
+
+
+def _configurations(sides: Sides) -> Rows:
     across = sides.compared.across
     found = sides.compared.by_configuration("step")
     before, after = (_single(context.own, across) for context in (sides.a, sides.b))
@@ -94,7 +98,7 @@ def configurations(sides: Sides) -> Rows:
             side and side["world_size"] != side["base_world_size"] for side in (of_a, of_b)
         )
         rows.append({**row, **_rates(tested, _more_images(of_a, of_b))})
-    return with_names(rows, sides)
+    return rows
 
 
 def _single(own: Rows, across: Sequence[str]) -> dict[Key, Mapping[str, Any]]:
@@ -143,11 +147,14 @@ def changes(sides: Sides) -> Content:
     )
     note = "\n".join(open_intervals(rows))
     view = as_view(Part("", rows, columns(METRICS), note), "change-table", sides.factors)
-    return Content(text, [change_chart(rows)], [view], finding=counted(rows))
+    return Content(text, [change_chart(rows)], [view])
 
 
-def counted(rows: Rows) -> str:
-    """``Of 5 configurations 4 are faster and 1 shows no difference.``"""
+def counted(sides: Sides) -> str:
+    """``Of 5 configurations: 4 faster, 1 without a difference shown.``; empty: none can be compared."""
+    rows = sides.rows_of(_configurations)
+    if not rows:
+        return ""
     said = {
         "faster": "{} faster", "slower": "{} slower", "no difference": "{} without a difference shown",
         "too few runs": "{} with too few runs to tell",
@@ -191,15 +198,19 @@ def scaling(sides: Sides) -> Content:
         for axes in (THROUGHPUT, EFFICIENCY)
     ]
     text = "Both results in one chart. Error bars: 95 % confidence intervals over repeated runs."
+    return Content(text, charts)
+
+
+def efficiencies(sides: Sides) -> str:
+    """The scaling efficiency that changed most, of the configurations on most ranks."""
     measured = [
         row for row in configurations(sides)
         if row["efficiency_measured"] and not math.isnan(row["efficiency_points"])
     ]  # fmt: skip
     if not measured:
-        return Content(text, charts, finding=_NO_BASELINE)
+        return _NO_BASELINE
     most = most_changed(measured, "efficiency_points")
-    finding = (
+    return (
         f"Scaling efficiency of {most['configuration']}: {most['a_efficiency_pct']:.0f} % in A, "
         f"{most['b_efficiency_pct']:.0f} % in B."
     )
-    return Content(text, charts, finding=finding)

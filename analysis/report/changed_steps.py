@@ -34,6 +34,7 @@ from analysis.report.sides import (
 from analysis.report.views import as_view, facts
 from profiling.errors import UserError
 
+_NEVER_PROFILED = "no configuration has profiled runs on both sides"
 TOP_KERNELS = 15  # of a configuration, that changed most
 _PARTS = (
     CONFIGURATION,
@@ -65,6 +66,10 @@ _STAGES = (
 
 def part_changes(sides: Sides) -> Rows:
     """A row for each configuration that both have profiled runs of: what grew, what shrank, in ms."""
+    return with_names(sides.rows_of(_part_changes), sides)
+
+
+def _part_changes(sides: Sides) -> Rows:
     across = sides.compared.across
     before, after = (by_key(anatomy_of_points(context.study), across) for context in (sides.a, sides.b))
     rows = []
@@ -74,9 +79,7 @@ def part_changes(sides: Sides) -> Rows:
             grew = {f"{name}_ms": ms for name, ms in _grew(of_a, of_b).items()}
             total = {"difference_ms": of_b["wall_ms"] - of_a["wall_ms"]}
             rows.append({**fields_of(of_b), "facts": facts(of_b, sides.factors), **walls, **total, **grew})
-    if not rows:
-        raise UserError("no configuration has profiled runs on both sides")
-    return with_names(rows, sides)
+    return rows
 
 
 def _grew(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, float]:
@@ -89,6 +92,8 @@ def _grew(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, float]:
 
 def parts(sides: Sides) -> Content:
     rows = part_changes(sides)
+    if not rows:
+        raise UserError(_NEVER_PROFILED)
     frame = named(
         [{name: value for name, value in row.items() if name != "facts"} for row in rows], sides.factors
     )
@@ -104,11 +109,14 @@ def parts(sides: Sides) -> Content:
         "positive, parts that shrank negative; they sum to the difference of the recorded step. Profiled "
         "runs are few: these differences say where to look and have no verdict; the stages below have one."
     )
-    return Content(text, [chart], [view], finding=_largest_part(rows))
+    return Content(text, [chart], [view])
 
 
-def _largest_part(rows: Rows) -> str:
-    """The part that changed most in the configuration of most ranks."""
+def largest_part(sides: Sides) -> str:
+    """The part that changed most in the configuration of most ranks; empty: none was profiled."""
+    rows = part_changes(sides)
+    if not rows:
+        return ""
     most = most_changed(rows, "difference_ms")
     parts = {name: most[f"{name}_ms"] for name in plots.PART_COLOURS if f"{name}_ms" in most}
     ordered = sorted(parts.items(), key=lambda part: -abs(part[1]))
@@ -122,23 +130,34 @@ def _largest_part(rows: Rows) -> str:
 # --- stages -------------------------------------------------------------------------------------------------
 
 
+def _stage_changes(sides: Sides) -> Rows:
+    return rows_of_kind("stages", sides)
+
+
 def stages(sides: Sides) -> Content:
-    rows = with_names_of_points(rows_of_kind("stages", sides), sides)
+    rows = with_names_of_points(sides.rows_of(_stage_changes), sides)
     if not rows:
         raise UserError("neither side has unprofiled runs")
     view = as_view(Part("", rows, columns(_STAGES)), "changed-stages-table", sides.factors)
     text = "Stages of a step in unprofiled runs, with the verdicts of analysis.compare."
+    return Content(text, tables=[view])
+
+
+def largest_stage(sides: Sides) -> str:
+    """The stage that changed most, beyond chance; empty: none can be compared."""
+    rows = with_names_of_points(sides.rows_of(_stage_changes), sides)
+    if not rows:
+        return ""
     sure = [row for row in rows if row["judged"] in ("slower", "faster")]
-    finding = "No stage is longer or shorter beyond chance."
-    if all(row["judged"] == "too few runs" for row in rows):
-        finding = "Too few runs to tell whether a stage changed."
     if sure:
         most = max(sure, key=lambda row: abs(row["b"] - row["a"]))
-        finding = (
+        return (
             f"Largest change beyond chance: {most['quantity'].removesuffix('_ms')} "
             f"{most['b'] - most['a']:+.3g} ms ({most['configuration']})."
         )
-    return Content(text, tables=[view], finding=finding)
+    if all(row["judged"] == "too few runs" for row in rows):
+        return "Too few runs to tell whether a stage changed."
+    return "No stage is longer or shorter beyond chance."
 
 
 # --- kernels ------------------------------------------------------------------------------------------------
@@ -146,6 +165,10 @@ def stages(sides: Sides) -> Content:
 
 def kernel_changes(sides: Sides) -> Rows:
     """The kernels that changed most, a row each; those that only one side has, too."""
+    return with_names_of_points(sides.rows_of(_kernel_changes), sides)
+
+
+def _kernel_changes(sides: Sides) -> Rows:
     rows = [{**row, "difference_ms": row["b"] - row["a"]} for row in rows_of_kind("kernels", sides)]
     both = {key for key, _ in sides.compared.by_configuration("kernels")}
     sources = by_key([source.fields for source in sides.b.study.sources], sides.compared.across)
@@ -163,13 +186,13 @@ def kernel_changes(sides: Sides) -> Rows:
     by_point: dict[Key, Rows] = {}
     for row in sorted(rows, key=lambda row: -abs(row["difference_ms"])):
         by_point.setdefault(key_of(row, ()), []).append(row)
-    return with_names_of_points([row for of in by_point.values() for row in of[:TOP_KERNELS]], sides)
+    return [row for of in by_point.values() for row in of[:TOP_KERNELS]]
 
 
 def kernels(sides: Sides) -> Content:
     rows = kernel_changes(sides)
     if not rows:
-        raise UserError("no configuration has profiled runs on both sides")
+        raise UserError(_NEVER_PROFILED)
     most = most_changed(rows, "difference_ms")
     of_most = [row for row in rows if row["configuration"] == most["configuration"]]
     figure = plots.growth(pd.DataFrame(of_most), f"Kernels that changed most: {most['configuration']}")
@@ -180,6 +203,14 @@ def kernels(sides: Sides) -> Content:
         "Time per step and rank of profiled runs. The verdicts of analysis.compare need several profiled "
         "runs of each configuration."
     )
+    return Content(text, [chart], [view])
+
+
+def largest_kernel(sides: Sides) -> str:
+    """The kernel that changed most; empty: none was recorded on both sides."""
+    rows = kernel_changes(sides)
+    if not rows:
+        return ""
+    most = most_changed(rows, "difference_ms")
     changed = f"{most['quantity']} {most['difference_ms']:+.3g} ms per step"
-    finding = f"Largest change: {changed} ({most['configuration']})."
-    return Content(text, [chart], [view], finding=finding)
+    return f"Largest change: {changed} ({most['configuration']})."

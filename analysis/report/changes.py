@@ -1,6 +1,7 @@
 """What changed between two sets of runs? The sections that say it, and what could not be compared."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from analysis.report import changed_configurations, changed_steps
 from analysis.report.base import Content, content_or_why
@@ -39,16 +40,68 @@ def _apart_from(sides: Sides) -> str:
     return f", apart from {' and '.join(parts)}" if parts else ""
 
 
-SECTIONS: Sequence[tuple[str, str, Callable[[Sides], Content]]] = (
-    ("change", "Which configurations changed?", changed_configurations.changes),
-    ("changed-scaling", "How does it scale, before and after?", changed_configurations.scaling),
-    ("changed-parts", "What grew and what shrank in a step?", changed_steps.parts),
-    ("changed-stages", "Which stages of a step changed?", changed_steps.stages),
-    ("changed-kernels", "Which kernels changed?", changed_steps.kernels),
-    ("not-compared", "What could not be compared?", _alone),
+def _none(sides: Sides) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A section that says what changed.
+
+    Attributes:
+        finding: its answer in a sentence, of the configurations that filters leave; empty: of all of them the
+            content has it, of some it is not known.
+    """
+
+    id: str
+    heading: str
+    build: Callable[[Sides], Content]
+    finding: Callable[[Sides], str] = _none
+
+    def section(self, sides: Sides) -> Section:
+        """The section of all configurations."""
+        content = content_or_why(self.build, sides)
+        section = Section(self.id, self.heading, **vars(content))
+        if content.finding:
+            return section
+        return replace(section, finding=self.finding(sides), follows=True)
+
+
+SECTIONS: Sequence[Kind] = (
+    Kind(
+        "change",
+        "Which configurations changed?",
+        changed_configurations.changes,
+        changed_configurations.counted,
+    ),
+    Kind(
+        "changed-scaling",
+        "How does it scale, before and after?",
+        changed_configurations.scaling,
+        changed_configurations.efficiencies,
+    ),
+    Kind(
+        "changed-parts",
+        "What grew and what shrank in a step?",
+        changed_steps.parts,
+        changed_steps.largest_part,
+    ),
+    Kind(
+        "changed-stages",
+        "Which stages of a step changed?",
+        changed_steps.stages,
+        changed_steps.largest_stage,
+    ),
+    Kind("changed-kernels", "Which kernels changed?", changed_steps.kernels, changed_steps.largest_kernel),
+    Kind("not-compared", "What could not be compared?", _alone),
 )
 
 
 def sections(sides: Sides) -> list[Section]:
     """The sections that say what changed."""
-    return [Section(id, heading, **vars(content_or_why(build, sides))) for id, heading, build in SECTIONS]
+    return [kind.section(sides) for kind in SECTIONS]
+
+
+def findings(sides: Sides, ids: Collection[str]) -> dict[str, str]:
+    """What sections with these ids say of the configurations that filters leave."""
+    return {kind.id: kind.finding(sides) for kind in SECTIONS if kind.id in ids}

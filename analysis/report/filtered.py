@@ -16,11 +16,13 @@ class Said:
         findings: by the section's id; of sections whose finding is of all configurations whatever is chosen
             there is none.
         summary: the sentences of the opening; None: it is of all configurations.
+        lists: sentences of two results side by side, by the name of their list.
     """
 
     findings: Mapping[str, str]
     summary: Sequence[Sentence] | None = None
     drawings: Mapping[str, Drawing] = field(default_factory=dict)
+    lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,10 @@ class Pieces:
                 id: self._number(self._piece("finding", text or NOTHING))
                 for id, text in said.findings.items()
             },
+            "lists": {
+                id: [self._number(self._piece("item", text)) for text in texts or [NOTHING]]
+                for id, texts in said.lists.items()
+            },
         }
 
     def _number(self, piece: str) -> int:

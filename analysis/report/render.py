@@ -111,6 +111,7 @@ class Section:
     Attributes:
         finding: the answer in a sentence, which stands while the section is folded.
         follows: the finding is another one when filters are set.
+        notes_id: the name by which its notes are others when filters are set; empty: they are not.
         beside: sections of two results side by side, each below the name of its results; ids of their charts
             and tables begin with their side (:data:`SIDES`).
     """
@@ -123,6 +124,7 @@ class Section:
     notes: Sequence[str] = ()
     finding: str = ""
     follows: bool = False
+    notes_id: str = ""
     beside: Sequence[tuple[str, "Section"]] = ()
 
     @property

@@ -1,33 +1,66 @@
 """Two sets of runs side by side: their configurations by name, and what was tested of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.measures.scaling.compare_rows import Key, verdict_of
 from analysis.measures.scaling.compared import Compared
 from analysis.measures.scaling.points import point_names
+from analysis.report import choices
 from analysis.report.base import Context
 from analysis.report.per_point import labels_of
-from analysis.report.views import facts
+from analysis.report.views import facts, varied
 
 SHOWN = {"no difference": "no difference shown"}
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Two sets of runs, what they are called, and what differs."""
+    """Two sets of runs, what they are called, and what differs.
+
+    Attributes:
+        whole: of all configurations, where this is of those that filters leave; else None.
+        left: those that filters leave.
+    """
 
     a: Context
     b: Context
     names: tuple[str, str]
     compared: Compared
+    whole: "Sides | None" = None
+    left: frozenset[choices.Key] = frozenset()
+    _rows: dict[Callable[..., Rows], Rows] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def factors(self) -> list[str]:
         """By which the page is filtered: of both sides the same."""
-        return self.b.factors
+        return (self.whole or self).b.factors
+
+    @cached_property
+    def coverage(self) -> choices.Coverage:
+        """Of which configurations, of either side, a row is."""
+        return choices.Coverage(self.factors, [*self.a.configurations, *self.b.configurations])
+
+    def only(self, left: frozenset[choices.Key]) -> "Sides":
+        """The same of some configurations. No test is made again: of what was found, some rows are left."""
+        return replace(self, a=self.a.only(left), b=self.b.only(left), whole=self, left=left, _rows={})
+
+    def rows_of(self, measure: Callable[["Sides"], Rows]) -> Rows:
+        """The rows of a measure of all configurations, of those that filters leave."""
+        if self.whole is None:
+            if measure not in self._rows:
+                self._rows[measure] = measure(self)
+            return self._rows[measure]
+        rows = self.whole.rows_of(measure)
+        of = self.whole.coverage.of_rows(measure, rows)
+        return [row for row, covered in zip(rows, of, strict=True) if covered and covered <= self.left]
+
+    def telling(self, rows: Rows) -> list[str]:
+        """The factors by which rows are called: of some configurations those that tell these apart."""
+        return varied(rows, self.factors) if self.whole else self.factors
 
 
 def by_key(rows: Iterable[Mapping[str, Any]], across: Sequence[str]) -> dict[Key, Mapping[str, Any]]:
@@ -78,12 +111,13 @@ def with_names(rows: Rows, sides: Sides) -> Rows:
     """Rows of a configuration each, with its name."""
     return [
         {**row, "configuration": label}
-        for row, label in zip(rows, labels_of(rows, sides.factors), strict=True)
+        for row, label in zip(rows, labels_of(rows, sides.telling(rows)), strict=True)
     ]
 
 
 def with_names_of_points(rows: Rows, sides: Sides) -> Rows:
     """Rows of which several are of one configuration, with its name."""
     points: dict[Key, dict[str, Any]] = {key_of(row, ()): row for row in rows}
-    names = dict(zip(points, labels_of(list(points.values()), sides.factors), strict=True))
+    alone = list(points.values())
+    names = dict(zip(points, labels_of(alone, sides.telling(alone)), strict=True))
     return [{**row, "configuration": names[key_of(row, ())]} for row in rows]

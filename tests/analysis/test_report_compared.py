@@ -2,6 +2,8 @@
 
 import math
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,12 +13,16 @@ from analysis.display import plots
 from analysis.measures.scaling.compared import compared
 from analysis.report import changed_configurations, changed_steps
 from analysis.report.base import Context
+from analysis.report.beside import names_of
 from analysis.report.build import SECTIONS
-from analysis.report.compared import build, names_of, verdict
+from analysis.report.compared import build, verdict
 from analysis.report.figures import caption, figures_of
+from analysis.report.filtered import Said
 from analysis.report.render import Page, Section, render
 from analysis.report.sides import Sides
 from analysis.results.load import load
+from jobs import store
+from jobs.store import Manifest
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
@@ -58,6 +64,15 @@ def page(folders) -> Page:
 def sides(folders) -> Sides:
     a, b = load(folders[0]), load(folders[1])
     return Sides(Context(a, b), Context(b, a), names_of(*folders), compared(a, b))
+
+
+def said_of(page: Page, **levels: str) -> Said:
+    """What is said of a choice."""
+    assert page.filtered is not None
+    choice = tuple(
+        one.choices.index(levels[one.name]) + 1 if one.name in levels else 0 for one in page.filters
+    )
+    return page.filtered.said[page.filtered.of[choice]][1]
 
 
 def section(page: Page, id: str) -> Section:
@@ -109,11 +124,9 @@ def test_what_shrank_is_found_in_the_parts_the_stages_and_the_kernels(sides):
 
 def test_kernels_that_only_one_side_has_are_new_and_gone(sides):
     key, kind, _ = next(of for of in sides.compared.b if of[1] == "kernels")
-    sides.compared.b[key, kind, "fused (fprop)"] = [7.0]
-    try:
-        (new,) = [row for row in changed_steps.kernel_changes(sides) if row["quantity"] == "fused (fprop)"]
-    finally:
-        del sides.compared.b[key, kind, "fused (fprop)"]
+    with_new = {**sides.compared.b, (key, kind, "fused (fprop)"): [7.0]}
+    other = Sides(sides.a, sides.b, sides.names, replace(sides.compared, b=with_new))
+    (new,) = [row for row in changed_steps.kernel_changes(other) if row["quantity"] == "fused (fprop)"]
     assert (new["a"], new["b"], new["difference_ms"], new["verdict"]) == (0.0, 7.0, 7.0, "new")
 
 
@@ -128,7 +141,6 @@ def test_both_reports_stand_side_by_side_below_the_same_filters(page):
     assert {one.name: list(one.choices) for one in page.filters} == {
         "loader": ["pytorch", "synthetic"], "gpus_per_node": ["1", "2"],
     }  # fmt: skip
-    assert section(page, "both-answers").text.startswith("Of all its configurations")  # whatever is chosen
     both = section(page, "scaling")
     assert [name for name, _ in both.beside] == ["A: before", "B: after"]
     assert [chart.id for chart in both.every_chart] == [
@@ -142,6 +154,47 @@ def test_both_reports_stand_side_by_side_below_the_same_filters(page):
     # Of 4 configurations in A and 3 in B, filters know all factors, although loader does not vary on 2 GPUs.
     facts = [row.facts for _, side in section(page, "table").beside for row in side.tables[0].rows]
     assert all(set(one) == {"loader", "gpus_per_node"} for one in facts) and len(facts) == 7
+
+
+def of_runs(folder: Path, there: Path, **levels: str) -> Path:
+    """A copy of the runs that have these levels."""
+    there.mkdir(parents=True)
+    for path in folder.iterdir():
+        if path.is_dir():
+            fields = store.read_record(path / store.MANIFEST, Manifest).run.model_dump()
+            if any(str(fields[name]) != level for name, level in levels.items()):
+                continue
+            shutil.copytree(path, there / path.name)
+        else:
+            shutil.copy(path, there)
+    return there
+
+
+CHOICES = ({"loader": "synthetic"}, {"gpus_per_node": "1"}, {"loader": "pytorch", "gpus_per_node": "1"})
+CHANGED = ("change", "changed-scaling", "changed-parts", "changed-stages", "changed-kernels")
+
+
+@pytest.mark.parametrize("levels", CHOICES, ids=lambda levels: "-".join(levels.values()))
+def test_a_choice_says_what_a_report_of_the_runs_that_it_leaves_says(folders, page, tmp_path, levels):
+    alone = build(*(load(of_runs(folder, tmp_path / folder.name, **levels)) for folder in folders))
+    said = said_of(page, **levels)
+    findings = {one.id: one.finding for one in alone.sections}
+    for id in (*CHANGED, "scaling", "table", "stages", "batches", "anatomy"):
+        missing = findings[id].startswith(("Not available", "A: Not available"))
+        assert said.findings[id] == findings[id] or (missing and not said.findings[id]), id
+    assert said.summary and said.summary[0] == alone.summary[0]
+    assert said.drawings == alone.drawings
+    lists = dict(zip(said.lists, section(alone, "both-answers").beside, strict=True))
+    for id, (_, side) in lists.items():
+        assert said.lists[id] == side.notes and side.notes, id
+
+
+def test_a_choice_that_one_side_lacks_says_that_nothing_is_compared(page):
+    said = said_of(page, loader="pytorch", gpus_per_node="2")
+    assert said.summary and said.summary[0].text.startswith("Not compared: none of the chosen configurations")
+    assert [said.findings[id] for id in CHANGED if id != "changed-scaling"] == [""] * 4
+    assert said.findings["stages"].startswith("A: ") and " B: " not in said.findings["stages"]
+    assert said.lists["answers-a"] and not said.lists["answers-b"] and not said.drawings
 
 
 def test_files_of_figures_say_which_side_they_show(page):
@@ -222,7 +275,7 @@ def test_of_profiled_runs_alone_the_kernels_are_compared_and_no_step_is(tmp_path
     sides = Sides(Context(load(a)), Context(load(b)), names_of(a, b), compared(load(a), load(b)))
     with pytest.raises(UserError, match="neither side has unprofiled runs"):
         changed_configurations.changes(sides)
-    assert changed_steps.kernels(sides).finding.startswith("Largest change: conv_")
+    assert changed_steps.largest_kernel(sides).startswith("Largest change: conv_")
 
 
 def test_of_many_changes_the_chart_has_those_that_are_largest_either_way():
@@ -254,7 +307,22 @@ def test_one_filter_acts_on_both_sides_whose_axes_are_the_same(seen):
     for axis in ("xaxis", "yaxis"):
         of_a, of_b = (seen.page.evaluate(ranges.format(side, axis)) for side in "ab")
         assert of_a == of_b and len(of_a) == 2
-    assert seen.lines("b-throughput") and seen.page.locator("#change summary").inner_text()
+    assert seen.lines("b-throughput")
+    assert seen.messages == []
+
+
+@pytest.mark.long
+def test_what_is_said_of_both_follows_the_filter(seen, page):
+    said = said_of(page, loader="synthetic")
+    assert (
+        seen.page.locator("#change summary p").inner_text()
+        == said.findings["change"]
+        == "Of 2 configurations: 2 faster."
+    )
+    assert said.summary[0].text in seen.page.locator("#answers").inner_text()
+    for list in ("answers-a", "answers-b"):
+        assert seen.page.locator(f"[data-list={list}] li").all_text_contents() == said.lists[list]
+    assert not [text for text in said.lists["answers-a"] if "pytorch" in text]
     assert seen.messages == []
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from analysis.measures.anatomy import communication
@@ -517,6 +518,40 @@ def test_the_report_of_two_jobs_says_what_grew(pair, tmp_path):
     assert [name for name, _ in page.sections[-1].beside] == ["A: before", "B: after"]
     assert run("report", a, b, "--output", tmp_path / "r.html").code == 0
     assert "the same traces" in one_line_error(run("report", a, a))
+
+
+def test_of_several_pairs_of_jobs_filters_leave_what_is_said_of_each(tmp_path):
+    for side, transfer in (("before", 300.0), ("after", 900.0)):
+        for name, ranks in (("one", 2), ("two", 4)):
+            job(tmp_path / side, Planted(ranks=ranks, batches=30, transfer=transfer * ranks), name)
+    page = compared.build(load(tmp_path / "before/out"), load(tmp_path / "after/out"))
+    (filter,) = [one for one in page.filters if one.name == "job"]
+    assert list(filter.choices) == ["one", "two"] and page.filtered is not None
+    assert len({row.facts["job"] for row in page.sections[0].tables[0].rows}) == 2
+    texts = [one.text for one in page.summary]
+    assert (
+        "one: a step takes" in texts[0] and "two: a step takes" in texts[1] and " kernels: two: " in texts[2]
+    )
+    choice = tuple(1 if one is filter else 0 for one in page.filters)
+    said = page.filtered.said[page.filtered.of[choice]][1]
+    assert said.summary[0].text == texts[0] == said.findings["change"]
+    assert len(said.summary) == 2 and not [one.text for one in said.summary if "two" in one.text]
+    (chart,) = page.sections[0].charts
+    bars = [(name, of["job"]) for one in chart.figure["data"]
+            for name, of in zip(one["y"], one["customdata"], strict=True)]  # fmt: skip
+    assert len({name for name, _ in bars}) == len(bars) and {of for _, of in bars} == {"one", "two"}
+    assert all(name.startswith(f"{of}: ") for name, of in bars)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [((6, 6), "6 steps are"), ((6, 29), "6 steps of a are"), ((3, 1), "3 steps of a and 1 step of b are"),
+     ((29, 1), "1 step of b is"), ((1, 1), "1 step is")],
+)  # fmt: skip
+def test_the_side_that_has_too_few_steps_is_named(steps, said):
+    drawn = np.random.default_rng(1)
+    of_a, of_b = (traced_difference._of_median(drawn.normal(100, 1, count)) for count in steps)
+    assert traced_difference._verdict(of_a, of_b) == f"not tested: {said} too few"
 
 
 def test_jobs_that_are_none_of_each_other_are_one_line(pair, scaled):

@@ -1,7 +1,7 @@
 """Which figures differ between two sets of runs, and what is to be said of that?"""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,8 +75,12 @@ METRICS = (
 )
 COLUMNS = {"Columns: the kind, the fields in which configurations differ, then": METRICS}
 KINDS = ("step", "combined", "stages", "kernels")
+STEP = ("step", "batch_ms")  # kind and quantity of the duration of a step
 CALLS = "calls"  # of kernels, per step: not tested, they say why a kernel's time differs
 _DECIDING = ("step", "combined")
+NO_STEPS = (
+    "Step durations are not compared: neither side has unprofiled runs. Kernels do not decide the result."
+)
 
 
 def rows(a: Values, b: Values) -> Rows:
@@ -105,12 +109,24 @@ def rows(a: Values, b: Values) -> Rows:
                 row["verdict"] = _of_kernel(row, *calls)
         answer += of_kind
         if kind == "step" and len(members) > 1:
-            together = {"kind": "combined", "quantity": "batch_ms of all", "a": None, "b": None}
-            answer.append({**together, **_tested(strata, 1)})
-            _judge(answer[-1:])
+            answer.append(_combined(strata))
     for row in answer:
         del row["least_p"]
     return sorted(answer, key=lambda row: KINDS.index(row["kind"]))
+
+
+def _combined(strata: Sequence[Stratum]) -> dict[str, Any]:
+    """The row of the steps of all configurations together."""
+    row = {"kind": "combined", "quantity": "batch_ms of all", "a": None, "b": None, **_tested(strata, 1)}
+    _judge([row])
+    return row
+
+
+def combined(a: Values, b: Values, keys: Collection[Key]) -> dict[str, Any]:
+    """The row of the steps of some configurations together, as :func:`rows` has that of all."""
+    row = _combined([(np.array(a[key, *STEP]), np.array(b[key, *STEP])) for key in keys])
+    del row["least_p"]
+    return row
 
 
 def telling(keys: Sequence[Key]) -> list[str]:
@@ -182,10 +198,7 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     """What the rows of batches come to, in one to three sentences."""
     batches = [row for row in rows if row["kind"] == "step"]
     if not batches:
-        return (
-            "Step durations are not compared: neither side has unprofiled runs. Kernels do not decide "
-            "the result."
-        )
+        return NO_STEPS
     if same_runs(a, b):
         return "A and B are the same runs, so nothing can differ. Compare two separate results."
     said = []

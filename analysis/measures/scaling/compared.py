@@ -9,7 +9,7 @@ import numpy as np
 from analysis.display.metrics import Rows
 from analysis.measures.batches.series import STAGES, all_series
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.scaling.compare_rows import CALLS, Key, Values, rows, telling
+from analysis.measures.scaling.compare_rows import CALLS, STEP, Key, Values, rows, telling
 from analysis.measures.scaling.points import point_fields
 from analysis.results.log import BOTH
 from analysis.results.study import Source, Study
@@ -79,7 +79,7 @@ def values_of(study: Study, across: Sequence[str] = ()) -> Values:
         )
         if source.fields["profile"] == "none":
             one = series[source.id]
-            add(key, "step", "batch_ms", float(np.median(one.steady_ns)) / 1e6)
+            add(key, *STEP, float(np.median(one.steady_ns)) / 1e6)
             for stage in STAGES:
                 add(key, "stages", f"{stage}_ms", float(np.median(one.stages[stage][one.steady])) / 1e6)
         elif source.tables("kernels"):

@@ -24,6 +24,7 @@ from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
+from profiling.wording import how_many, verb
 
 SLOWER, FASTER, NOT_SHOWN = "slower", "faster", "not shown"
 METRICS = (
@@ -78,6 +79,11 @@ def pairs(a: Study, b: Study) -> list[tuple[Source, Source]]:
     )
 
 
+def name_of(one: Source, other: Source) -> str:
+    """What the rows of two jobs call them."""
+    return one.id if one.id == other.id else f"{one.id}, {other.id}"
+
+
 def unlike(a: Study, b: Study) -> list[str]:
     """A line for each pair of jobs that are different ones: in what they differ."""
     lines = []
@@ -114,7 +120,7 @@ def rows(a: Study, b: Study) -> Rows:
     answer: Rows = []
     for one, other in pairs(a, b):
         of_a, of_b = _figures(a, one), _figures(b, other)
-        name = one.id if one.id == other.id else f"{one.id}, {other.id}"
+        name = name_of(one, other)
         keys = [*of_a, *(key for key in of_b if key not in of_a)]
         answer += [_row(name, key, of_a.get(key), of_b.get(key)) for key in keys]
     if all(math.isnan(row["difference_ms"]) for row in answer):
@@ -196,10 +202,12 @@ def _row(name: str, key: tuple[str, str], a: _Figure | None, b: _Figure | None) 
 
 def _verdict(a: _Figure, b: _Figure) -> str:
     """Of a step that both sides have: whether their intervals are apart, or why that is not known."""
-    if math.isnan(a.low) or math.isnan(b.low):
-        counts = f"{a.steps} and {b.steps} steps are" if a.steps != b.steps else f"{a.steps} steps are"
-        counts = "1 step is" if a.steps == b.steps == 1 else counts
-        return f"not tested: {counts} too few"
+    few = {side: one.steps for side, one in (("a", a), ("b", b)) if math.isnan(one.low)}
+    if few:
+        counts = [f"{how_many(count, 'step')} of {side}" for side, count in few.items()]
+        if len(few) == 2 and a.steps == b.steps:
+            return f"not tested: {how_many(a.steps, 'step')} {verb(a.steps, 'are')} too few"
+        return f"not tested: {' and '.join(counts)} {verb(sum(few.values()), 'are')} too few"
     return SLOWER if b.low > a.high else FASTER if b.high < a.low else NOT_SHOWN
 
 

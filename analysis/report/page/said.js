@@ -27,7 +27,7 @@ async function sayWhatIsLeft() {
   const deeper = Object.keys(filters).length > texts.depth;
   const left = texts.said[texts.of[asked]];
   sayOfAll();
-  if (!deeper) saySome(left ?? { configurations: 0, opening: [], findings: {} }, texts.pieces);
+  if (!deeper) saySome(left ?? { configurations: 0, opening: [], findings: {}, lists: {} }, texts.pieces);
   sayWhatIsChosen(deeper ? undefined : (left?.configurations ?? 0), texts.configurations);
   addressLinks();
   document.body.dataset.said = "true";
@@ -41,6 +41,9 @@ function saySome(left, pieces) {
   for (const element of document.querySelectorAll("[data-follows]")) {
     const number = left.findings[element.closest("section").id];
     put(element, number === undefined ? "" : pieces[number]);
+  }
+  for (const element of document.querySelectorAll("[data-list]")) {
+    put(element, html(left.lists[element.dataset.list] ?? []));
   }
 }
 
