@@ -19,9 +19,8 @@ from pathlib import Path
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.scaling import traced_difference
+from analysis.measures.scaling import compare_rows, traced_difference
 from analysis.measures.scaling.compare_rows import (
-    COLUMNS,
     columns_of,
     regressed,
     same_runs,
@@ -33,6 +32,8 @@ from analysis.results.load import load
 from analysis.results.study import Study
 from jobs.flags import make_parser
 from profiling.errors import EXIT_FAILED, UserError, run_command
+
+COLUMNS = {**compare_rows.COLUMNS, **traced_difference.COLUMNS}
 
 
 def main(words: list[str] | None = None) -> int:
@@ -83,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--threshold", type=float, default=0.0, metavar="PCT", help="accepted slowdown of a step, %% [0]"
     )
-    return output.add_output_flags(parser, {**COLUMNS, **traced_difference.COLUMNS})
+    return output.add_output_flags(parser, COLUMNS)
 
 
 _CAPTION = (

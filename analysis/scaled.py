@@ -21,11 +21,14 @@ from analysis.measures.scaling import traced
 from analysis.measures.scaling.certainty import too_few_runs
 from analysis.measures.scaling.points import Scaling, points_of
 from analysis.measures.scaling.unequal_threads import unequal_threads
-from analysis.published.by_method import COLUMNS, METHODS, columns_of, rows
+from analysis.published import by_method
+from analysis.published.by_method import METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
 from analysis.results.load_named import load_named
 from analysis.results.study import Study
 from profiling.errors import UserError, did_you_mean, run_command
+
+COLUMNS = {**by_method.COLUMNS, **traced.COLUMNS}
 
 
 def main(words: list[str] | None = None) -> int:
@@ -54,7 +57,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = output.parser("analysis.scaled", __doc__, columns={**COLUMNS, **traced.COLUMNS})
+    parser = output.parser("analysis.scaled", __doc__, columns=COLUMNS)
     parser.add_argument(
         "--method",
         default="corrected",

@@ -7,7 +7,7 @@ from analysis.display import plots
 from analysis.display.metrics import Rows
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
-from analysis.measures.anatomy.traces import anatomy_of, traces_of
+from analysis.measures.anatomy.traces import traces_of
 from analysis.report.base import Context
 from analysis.report.render import Chart
 from analysis.report.views import called, facts
@@ -23,7 +23,7 @@ def chart_by_rank(context: Context) -> Chart | None:
     trace = max(traces, key=lambda one: len(one.recorded), default=None)
     if trace is None or len(trace.recorded) < 2:
         return None
-    rows = foremost(anatomy.means(trace.source, anatomy_of(trace), ("rank",)))
+    rows = foremost(anatomy.means(trace, ("rank",)))
     left_out = len(trace.recorded) - len(rows)
     which = f"the {len(rows)} of them that communicate longest and shortest" if left_out else "all"
     fields = trace.source.fields

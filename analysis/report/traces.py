@@ -11,7 +11,7 @@ from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
-from analysis.measures.anatomy.traces import anatomy_of, traces_of
+from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.kernels.of_run import kernels_of_each
 from analysis.measures.scaling import traced
 from analysis.report import small
@@ -204,7 +204,7 @@ def mean_step(context: Context) -> Mapping[str, Any] | None:
     """The parts of a step of the largest job, mean over its ranks; None where no kernel's place is known."""
     source = _largest(context)
     for one in traces_of(context.study, [source]):
-        for row in anatomy.means(source, anatomy_of(one), ()):
+        for row in anatomy.means(one):
             return row
     return None
 

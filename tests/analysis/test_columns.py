@@ -17,6 +17,7 @@ from tests.analysis.test_hotspots import plant
 from tests.analysis.test_studies import capacity, gemm, layers, order
 from tests.analysis.test_tau_batches import merged
 from tests.profiling.samples import VTUNE
+from tests.profiling.traced_jobs import Planted, write_job
 
 
 def test_methods_name_columns_that_are_printed(root: Path, tmp_path: Path) -> None:
@@ -51,6 +52,7 @@ ANSWERS = (
     ("scaled", "--method", "corrected,published"),
     ("scaled", "--group-by", "batch,world_size,batch"),
     ("scaled", "REFERENCE", "--method", "corrected,published"),
+    ("scaled", "TRACES"),
     ("batches",),
     ("batches", "REFERENCE"),
     ("anatomy", "--by", "rank,stage,rank"),
@@ -77,6 +79,7 @@ ANSWERS = (
     ("activities", "--shares"),
     ("factors",),
     ("compare", "B"),
+    ("compare", "TRACES", "TRACES_AGAIN"),
     ("predict", "--what-if", "no-loader"),
     ("predict", "SIZES"),
     ("expense",),
@@ -118,7 +121,15 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     report = counted.with_suffix(".csv")
     report.write_text(VTUNE)
     plant(counted, "vtune", report, "vtune")
+    traces = [tmp_path_factory.mktemp(name) for name in ("traces", "again")]
+    for path in traces:
+        for ranks in (2, 4):
+            planted = Planted(ranks=ranks, batches=10, transfer=100.0 * (1 + traces.index(path)))
+            write_job(path / f"job{ranks}", planted)
+        assert convert.main([str(path), "--out", str(path / "out"), "--jobs", "1"]) == 0
     return {
+        "TRACES": traces[0] / "out",
+        "TRACES_AGAIN": traces[1] / "out",
         "REFERENCE": reference,
         "TABLE": table,
         "TAU": under_tau,
@@ -157,7 +168,7 @@ def test_no_answer_has_a_column_twice(given: tuple[str, ...], ask) -> None:
     # Nor is a field of the run overwritten by a figure of the same name.
     truth = {name: {str(getattr(run_of(gpus_per_node=n, profile=p), name)) for n in (1, 2)
                     for p in ("none", "torch")} for name in Run.model_fields}  # fmt: skip
-    elsewhere = ("tau_batches", "studies.__main__", "REFERENCE", "TAU")
+    elsewhere = ("tau_batches", "studies.__main__", "REFERENCE", "TAU", "TRACES")
     for name in set(head) & set(truth) if not set(given) & set(elsewhere) else ():
         values = {row[name] for row in ran.csv}
         assert values <= truth[name] | {"", "none+torch"}, (name, values)

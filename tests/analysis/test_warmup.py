@@ -1,11 +1,22 @@
-"""Which steps of traces are warmup: of few only what is slow by far, of many what is off the level."""
+"""Which steps of traces are warmup: of few only what is slow by far, of many what is off the level.
+
+Durations, means and parts are of the same steps, and tables say which are left out.
+"""
 
 import numpy as np
 import pytest
 
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.batches import rows as batches
 from analysis.measures.batches.series import warmup_of_traces
+from analysis.measures.scaling import traced
+from analysis.report.build import build
+from analysis.report.render import render
+from analysis.results.load import load
 from analysis.statistics.estimates import FEWEST_FOR_WIDTH
 from benchmarks.warmup import steps
+from profiling.convert import main as convert
+from tests.profiling.traced_jobs import Planted, trace_of, write_job
 
 SHORT = (3, 4, 5, 8, 10, 12, FEWEST_FOR_WIDTH - 1)
 
@@ -41,3 +52,67 @@ def test_what_the_conversion_left_out_is_dropped_first():
     assert warmup_of_traces(rank_ns, attributed) == 1
     rank_ns[:, 1] = 400.0  # slow on the job's own clock, behind the one that was left out
     assert warmup_of_traces(rank_ns, attributed) == 2
+
+
+def converted(folder, **jobs):
+    """The results of some planted jobs."""
+    for name, planted in jobs.items():
+        write_job(folder / "raw" / name, planted)
+    assert convert([str(folder / "raw"), "--out", str(folder / "out"), "--jobs", "1"]) == 0
+    return folder / "out"
+
+
+def shown(study):
+    """The captions of the tables of a step's anatomy, and the headers of that of scaling."""
+    rows = anatomy.rows(study)
+    whole, _ = anatomy.parts(rows)
+    return whole.caption, [column.header for column in traced.part(traced.answer(study)).columns]
+
+
+LEFT_OUT = "Left out (warmup, or recorded in part): "
+
+
+def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
+    """The first two of 20 steps are longer by half: too little for the conversion, but off the level."""
+    step = Planted(ranks=2).batch
+    planted = Planted(ranks=2, batches=20, head=(0.5 * step, 0.5 * step))
+    study = load(converted(tmp_path, mine=planted) / "mine")
+    (row,) = traced.answer(study).rows
+    assert (row["warmup_dropped"], row["batches"]) == (2, 18)
+    assert row["batch_ms"] == pytest.approx(step / 1000, rel=2e-3)
+    assert row["mean_ms"] == pytest.approx(row["batch_ms"], rel=2e-3)
+    assert row["idle_ms"] == pytest.approx(planted.idle / 1000, abs=2e-3)
+    (whole,) = anatomy.rows(study)
+    assert whole["wall_ms"] == row["mean_ms"]
+    assert (whole["warmup_dropped"], whole["attributed_batches"]) == (2, 2 * 18)
+    assert batches.rows(study)[0]["warmup"] == 2
+    caption, headers = shown(study)
+    assert f"{LEFT_OUT}the first 2 steps." in caption and "warmup" in headers
+    assert f"{LEFT_OUT}the first 2 steps." in render(build(study))
+    by_step = anatomy.rows(study, ["batch_index"])  # no mean, and so nothing is left out of it
+    assert [one["batch_index"] for one in by_step] == list(range(20))
+    assert LEFT_OUT not in anatomy.parts(by_step, ["batch_index"])[0].caption
+
+
+def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):
+    step = Planted(ranks=2).batch
+    jobs = {"slow": Planted(ranks=2, batches=6, head=(3 * step,)), "steady": Planted(ranks=4, batches=6)}
+    study = load(converted(tmp_path, **jobs))
+    assert [row["warmup_dropped"] for row in traced.answer(study).rows] == [1, 0]
+    caption, headers = shown(study)
+    assert caption.endswith(f"{LEFT_OUT}the first step of slow.") and "warmup" in headers
+
+
+def test_where_no_step_is_left_out_nothing_is_said_of_it(tmp_path):
+    caption, headers = shown(load(converted(tmp_path, mine=Planted(ranks=2, batches=8)) / "mine"))
+    assert LEFT_OUT not in caption and "warmup" not in headers
+
+
+def test_means_are_of_steps_that_all_ranks_recorded(tmp_path):
+    (tmp_path / "raw" / "mine").mkdir(parents=True)
+    for rank, count in enumerate((9, 7)):
+        trace = trace_of(Planted(ranks=2, batches=count), rank)
+        trace.write(tmp_path / "raw" / "mine" / f"rank{rank}.json")
+    study = load(converted(tmp_path) / "mine")
+    (whole,) = anatomy.rows(study)
+    assert whole["attributed_batches"] == 2 * 7 == 2 * traced.answer(study).rows[0]["batches"]

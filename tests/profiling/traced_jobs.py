@@ -20,6 +20,7 @@ class Planted:
         late: rank -> by how much its backward pass is longer: the others wait for it.
         idle: between the update and the next batch.
         elements: float32 of the collective.
+        head: by how much the first batches are longer: the device idles at their end.
     """
 
     ranks: int = 2
@@ -31,6 +32,7 @@ class Planted:
     idle: float = 40.0
     late: tuple[tuple[int, float], ...] = ()
     elements: int = 1_000_000
+    head: tuple[float, ...] = ()
 
     @property
     def slowest(self) -> float:
@@ -69,13 +71,16 @@ def trace_of(
     trace = Trace(**{name: value for name, value in given.items() if value is not None})
     late = dict(planted.late).get(rank, 0.0)
     for number in range(planted.batches):
-        _batch(trace, planted, START_US + number * planted.batch, first + number, marker, late)
+        at = START_US + number * planted.batch + sum(planted.head[:number])
+        _batch(trace, planted, at, first + number, marker, late, sum(planted.head[number : number + 1]))
     return trace
 
 
-def _batch(trace: Trace, planted: Planted, at: float, number: int, marker: str, late: float) -> None:
+def _batch(
+    trace: Trace, planted: Planted, at: float, number: int, marker: str, late: float, longer: float
+) -> None:
     if marker:
-        trace.range(marker.format(number), at, at + planted.batch - 1)
+        trace.range(marker.format(number), at, at + planted.batch + longer - 1)
     trace.host("aten::mm", at + 1, at + 9, more={"Sequence number": 5, "Fwd thread id": 0})
     trace.kernel("ampere_bf16_s16816gemm_bf16_128x128", at + 2, at + 2, at + planted.forward)
     done = at + planted.forward

@@ -20,10 +20,12 @@ from analysis.display.metrics import (
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN
-from analysis.measures.anatomy.traces import Anatomy, anatomy_of, traces_of
-from analysis.results.study import A_STEP, RECORDING, Source, Study
+from analysis.measures.anatomy.traces import RunTrace, anatomy_of, traces_of
+from analysis.results.study import A_STEP, RECORDING, Study
+from profiling.wording import how_many
 
 STEPS_OF_RANKS = "steps averaged, each counted once for every rank that recorded it"
+LEFT_OUT = "steps at the start of traces that are left out: warmup, or recorded in part"
 LEVELS = {
     "rank": RANK,
     "batch_index": BATCH,
@@ -76,6 +78,7 @@ _PRIORITIES = {
 }  # fmt: skip
 METRICS = (
     Metric("attributed_batches", STEPS_OF_RANKS, "steps x\nranks"),
+    Metric("warmup_dropped", LEFT_OUT, "warmup"),
     Metric(
         "wall_ms",
         "duration of a recorded step, mean over steps and ranks: sum of the parts (batch_ms of "
@@ -109,7 +112,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
                     trace.source,
                 )
         traces = [trace for trace in traces if trace.staged]
-    answer = [row for trace in traces for row in means(trace.source, anatomy_of(trace), by)]
+    answer = [row for trace in traces for row in means(trace, by)]
     if not answer:
         raise study.nothing(
             f"{study.path} holds no attributed step with timed kernels: this needs a run with profile: "
@@ -118,12 +121,18 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     return answer
 
 
-def means(source: Source, ranks: Anatomy, by: Sequence[str]) -> Rows:
-    """The rows of a run: the mean of its batches, by rank, batch or stage where these are asked for."""
+def means(trace: RunTrace, by: Sequence[str] = ()) -> Rows:
+    """The rows of a run: the mean of its batches, by rank, batch or stage where these are asked for.
+
+    By batch no mean is made, and those of the warm-up have rows as well.
+    """
     import pandas as pd
 
+    with_warmup = "batch_index" in by
+    ranks = anatomy_of(trace, with_warmup)
     if not ranks:
         return []
+    source, steps = trace.source, None if with_warmup else trace.steps
     every = pd.concat([pd.DataFrame(columns) for columns in ranks], ignore_index=True)
     groups = every.groupby(list(by), sort=False, observed=True) if by else [((), every)]
     rows = []
@@ -138,6 +147,7 @@ def means(source: Source, ranks: Anatomy, by: Sequence[str]) -> Rows:
             "repetition": source.repetition,
             **dict(zip(by, values, strict=True)),
             "attributed_batches": round(count),
+            "warmup_dropped": steps.start if steps else None,
             "wall_ms": row["wall_ns"] / count / 1e6,
             **{f"{name}_ms": row.get(f"{name}_ns", math.nan) / count / 1e6 for name in EVERY},
         })  # fmt: skip
@@ -164,7 +174,7 @@ def parts(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Part]:
     whole_columns = [*keys, *runs, *whole, *_shares(PARTS), *beside]
     made_of = "Components of communication, loader and idle time, ms"
     return [
-        Part(_title(of), rows, whole_columns, _RECORDED_CAPTION if of == RECORDING else _CAPTION),
+        Part(_title(of), rows, whole_columns, _RECORDED_CAPTION if of == RECORDING else _of_steps(rows)),
         Part(made_of, rows, [*keys, *within], _caption(rows)),
     ]
 
@@ -199,6 +209,17 @@ _CAPTION = (
     "among them. analysis.batches and analysis.scaled show the median step of the slowest rank instead, of "
     "steps that were not recorded where there are some."
 )
+
+
+def _of_steps(rows: Rows) -> str:
+    """What the parts are of, and which steps are left out."""
+    firsts = {row["job"]: row["warmup_dropped"] for row in rows if row.get("warmup_dropped")}
+    whose = len({row.get("job") for row in rows}) > 1
+    named = [
+        f"the first {'step' if count == 1 else how_many(count, 'step')}{f' of {job}' if whose else ''}"
+        for job, count in firsts.items()
+    ]
+    return f"{_CAPTION}\nLeft out (warmup, or recorded in part): {', '.join(named)}." if named else _CAPTION
 
 
 def _caption(rows: Rows) -> str:

@@ -22,6 +22,7 @@ from analysis.measures.anatomy.divide import (
     windows_of,
 )
 from analysis.measures.batches.overlap import NOTHING, Intervals, covered, union
+from analysis.measures.batches.series import steps_of_traces
 from analysis.results.matching import Calls, Matched
 from analysis.results.query import left_out
 from analysis.results.study import Source, Study
@@ -64,12 +65,14 @@ class RunTrace:
     Attributes:
         matched: the same collectives of all ranks, on one clock; None: not known, or there is none.
         unmatched: in words, of what transfer and wait are not known and why.
+        steps: of traces the batches that durations are of (:func:`steps_of_traces`); None: all attributed.
     """
 
     source: Source
     ranks: tuple[RankTrace, ...]
     matched: Matched | None
     unmatched: tuple[str, ...]
+    steps: range | None = None
 
     @property
     def calls(self) -> list[Calls]:
@@ -116,7 +119,7 @@ def trace_of(study: Study, source: Source) -> RunTrace:
     """
     kept: dict[str, RunTrace] = study.kept("traces")
     if source.id not in kept:
-        kept[source.id] = _read(source)
+        kept[source.id] = replace(_read(source), steps=steps_of_traces(source))
     for text in _left_out(kept[source.id]):
         study.note(text, source)
     return kept[source.id]
@@ -209,22 +212,33 @@ _COMMUNICATION = ("exposed_communication_ns", "overlapped_communication_ns")
 _UNKNOWN_SHARE = 0.01
 
 
-def anatomy_of(trace: RunTrace) -> Anatomy:
-    """The anatomy of a run."""
-    ranks: Anatomy = [
-        {
-            "rank": one.calls.rank,
-            "batch_index": np.repeat(one.batch_index, len(STAGES)),
-            "stage": np.tile(np.array(STAGES), len(one.batch_index)),
-            "wall_ns": np.diff(one.edges_ns).ravel(),
-            **{f"{name}_ns": value for name, value in one.parts_ns.items()},
-        }
-        for one in trace.recorded
-    ]
+def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> Anatomy:
+    """The anatomy of a run, of the same batches as its duration; ``with_warmup``: of all attributed ones."""
+    every = [_anatomy_of_rank(one) for one in trace.recorded]
+    if trace.steps is None or with_warmup:
+        ranks = every
+    else:
+        some = [_of_steps(rank, trace.steps) for rank in every]
+        ranks = [rank for rank in some if len(rank["wall_ns"])]
     if trace.source.ranks > 1 and not any(one[name].any() for one in ranks for name in _COMMUNICATION):
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
         return [{name: of for name, of in one.items() if name not in _COMMUNICATION} for one in ranks]
     return ranks
+
+
+def _anatomy_of_rank(one: RankTrace) -> dict[str, Any]:
+    return {
+        "rank": one.calls.rank,
+        "batch_index": np.repeat(one.batch_index, len(STAGES)),
+        "stage": np.tile(np.array(STAGES), len(one.batch_index)),
+        "wall_ns": np.diff(one.edges_ns).ravel(),
+        **{f"{name}_ns": value for name, value in one.parts_ns.items()},
+    }
+
+
+def _of_steps(rank: dict[str, Any], steps: range) -> dict[str, Any]:
+    among = (rank["batch_index"] >= steps.start) & (rank["batch_index"] < steps.stop)
+    return {name: value if name == "rank" else value[among] for name, value in rank.items()}
 
 
 def unknown(trace: RunTrace) -> list[str]:

@@ -115,6 +115,22 @@ def _series_of_traces(source: Source) -> Series:
     return Series(rank_ns, images, stages, np.zeros(fewest, bool), warmup)
 
 
+def steps_of_traces(source: Source) -> range | None:
+    """Which batches of traces their durations are of: recorded by all ranks, and no warm-up; None: not known.
+
+    Raises:
+        Unusable: a rank's table is missing, damaged or wrong.
+    """
+    if source.kind != "trace" or source.job is None or source.without_steps:
+        return None
+    with reading(source):
+        columns = _columns_of_traces(source, ["batch_index", "start_ns", "end_ns", "attributed"])
+    rank_ns = columns["end_ns"] - columns["start_ns"]
+    if not rank_ns.size or not (rank_ns > 0).all():
+        return None
+    return range(warmup_of_traces(rank_ns, columns["attributed"].astype(bool)), rank_ns.shape[1])
+
+
 def _columns_of_traces(source: Source, names: list[str]) -> dict[str, np.ndarray]:
     """name -> (ranks x batches) of the batches that all ranks recorded, in order; NaN: not known."""
     read = [tables.read(path.parent, "batches", names) for path in source.tables("batches")]

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.display.metrics import FIELDS, IN_RUN, Column, Metric, Rows, columns
+from analysis.display.metrics import FIELDS, IN_RUN, Column, Metric, Rows, columns, picked
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS, SPLIT, WITHIN
-from analysis.measures.anatomy.traces import anatomy_of, traces_of
+from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import Series, series_of_traces
 from analysis.measures.scaling.baselines import Scaling
 from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of, programs
@@ -30,10 +30,11 @@ METRICS = (
     FIELDS["job"],
     FIELDS["world_size"],
     Metric("batches", "recorded steps, without warmup", "steps"),
+    Metric("warmup_dropped", anatomy.LEFT_OUT, "warmup"),
     Metric("batch_ms", "median duration of the recorded steps, without warmup", "step\nmedian", IN_RUN),
     Metric(
         "mean_ms",
-        "mean duration of a recorded step, over steps and ranks: sum of the next five; it differs from the "
+        "mean duration of the same steps, over steps and ranks: sum of the next five; it differs from the "
         "median where steps or ranks differ",
         "step\nmean",
     ),
@@ -50,6 +51,7 @@ METRICS = (
     ),
     Metric("exposed_copies_ms", "the same, of other copies", "other\ncopies", priority=0),
     Metric("idle_ms", "the same, while nothing runs", "idle"),
+    *picked(anatomy.METRICS, *(f"{name}_ms" for name in GREW if name not in PARTS)),
     Metric("speedup", "samples per second, relative to the traces with the fewest ranks", "speedup"),
     Metric(
         "scaling_efficiency_pct",
@@ -66,8 +68,8 @@ METRICS = (
 )
 COLUMNS = {"Traces (one row per job):": METRICS}
 _SHOWN = (
-    "job", "world_size", "batches", "batch_ms", "mean_ms", *(f"{name}_ms" for name in PARTS), "speedup",
-    "scaling_efficiency_pct",
+    "job", "world_size", "batches", "warmup_dropped", "batch_ms", "mean_ms",
+    *(f"{name}_ms" for name in PARTS), "speedup", "scaling_efficiency_pct",
 )  # fmt: skip
 
 
@@ -108,7 +110,7 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
     if not sized:
         return Answer([], "")
     traces = traces_of(study, sized)
-    parts = {row["id"]: row for one in traces for row in anatomy.means(one.source, anatomy_of(one), ())}
+    parts = {row["id"]: row for one in traces for row in anatomy.means(one)}
     rows = [_row(source, series[source.id], parts.get(source.id, {})) for source in sized]
     by_job = {row["job"]: row for row in rows}
     groups = [[by_job[source.id] for source in group] for group in programs(study, sized)]
@@ -173,6 +175,7 @@ def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any
         "job": source.id,
         "world_size": source.world_size,
         "batches": len(steady),
+        "warmup_dropped": series.warmup,
         "batch_ms": estimate.value,
         "batch_ms_low": estimate.low,
         "batch_ms_high": estimate.high,
@@ -279,11 +282,12 @@ def part(found: Answer) -> Part:
     """The terminal's table."""
     differ = "steps or ranks differ" if any(row["world_size"] > 1 for row in found.rows) else "steps differ"
     caption = (
-        "Steps as recorded, including the profiler's overhead. Median: over the steps of the slowest rank. "
-        "Mean: over steps and ranks, as the parts, which sum to it; it is not the median where "
+        "Steps as recorded, including the profiler's overhead, without warmup. Median: over the steps of the "
+        "slowest rank. Mean: over steps and ranks, as the parts, which sum to it; it is not the median where "
         f"{differ}. Intervals are over the steps of one run."
     )
-    shown = columns(METRICS, *_SHOWN)
+    dropped = any(row["warmup_dropped"] for row in found.rows)
+    shown = columns(METRICS, *(name for name in _SHOWN if dropped or name != "warmup_dropped"))
     return Part("Scaling, from traces (ms per step)", found.rows, shown, "\n".join([found.assumed, caption]))
 
 

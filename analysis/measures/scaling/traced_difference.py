@@ -17,7 +17,7 @@ from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, PARTS
-from analysis.measures.anatomy.traces import anatomy_of, traces_of
+from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import STAGES, series_of_traces
 from analysis.measures.kernels.of_run import kernels_of
 from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of
@@ -164,7 +164,7 @@ def _figures(study: Study, source: Source) -> dict[tuple[str, str], _Figure]:
             found[kind, figure] = _Figure(so_far + float(value))
 
     traces = traces_of(study, [source])
-    for row in [row for one in traces for row in anatomy.means(source, anatomy_of(one), ())]:
+    for row in [row for one in traces for row in anatomy.means(one)]:
         for name in EVERY:
             add("parts", _called(name), row[f"{name}_ms"])
     for row in _collectives(study, source):
