@@ -1,1 +1,10 @@
 """What is to be run, where, and has it run?"""
+
+import sys
+from importlib.util import find_spec
+
+# Under another Python than the one that scaleprof is installed for, every module would end in a traceback.
+if find_spec("pydantic") is None:
+    wanted = "activate its environment, or set PYTHON for the batch scripts"
+    print(f"scaleprof: error: {sys.executable} lacks what scaleprof needs: {wanted}", file=sys.stderr)
+    sys.exit(2)

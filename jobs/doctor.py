@@ -182,7 +182,10 @@ def show(findings: list[Finding]) -> None:
             table.add_row("", Text(group, style="bold"))
         # Text, because a plain string would be read as markup: "pip install -e '.[mpi]'" without its "[mpi]".
         table.add_row(_sign(finding), *map(Text, _cells(finding)))
-    console.print(table)
+    with console.capture() as drawn:
+        console.print(table)
+    # A table is drawn as wide as its widest line, and blanks fill the others.
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 
 _TITLE, _HEADINGS = "This machine", ("what", "here", "to get it")

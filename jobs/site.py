@@ -231,14 +231,13 @@ def why_no_modules(site: Site, environment: Mapping[str, str]) -> str:
             ["bash", "-c", script], env=dict(environment), capture_output=True, text=True, timeout=_MODULES_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the modules of the site file {site.file} cannot be loaded: {error}"
+        return f"{_not_loaded(site)}: {error}"
     if answer.returncode == 0:
         return ""
     if answer.returncode == _NOT_FOUND:
         return _no_module_command(site)
     words = " ".join(answer.stderr.split()) or f"exit code {answer.returncode}"
-    named = ", ".join(site.modules)
-    return f"the modules of the site file {site.file} ({named}) cannot be loaded: {words[:300]}"
+    return f"{_not_loaded(site)}: {words[:300]}"
 
 
 def shell_commands(site: Site) -> list[str]:
@@ -248,7 +247,7 @@ def shell_commands(site: Site) -> list[str]:
         load = shlex.join(["module", "load", *site.modules])
         commands = [
             _or_end("type module >/dev/null 2>&1", _no_module_command(site)),
-            _or_end(load, f"the modules of the site file {site.file} could not be loaded; see above"),
+            _or_end(load, f"{_not_loaded(site)}; see above"),
         ]
     return commands + [
         # A variable that the user has set stays as it is.
@@ -261,8 +260,12 @@ def _or_end(command: str, error: str) -> str:
     return f"{command} || {{ echo {shlex.quote(f'scaleprof: error: {error}')} >&2; exit 2; }}"
 
 
+def _not_loaded(site: Site) -> str:
+    return f"the modules of the site file {site.where} ({', '.join(site.modules)}) cannot be loaded"
+
+
 def _no_module_command(site: Site) -> str:
-    return f"the site file {site.file} has `modules`, but this shell has no command `module`"
+    return f"the site file {site.where} has `modules`, but this shell has no command `module`"
 
 
 def _quoted(value: str) -> str:

@@ -4,7 +4,8 @@ if [[ -z ${PYTHON:-} ]]; then
     PYTHON=python3
     [[ ! -x .venv/bin/python ]] || PYTHON=.venv/bin/python
 fi
-if ! "$PYTHON" -c 'import importlib.util as u; raise SystemExit(not u.find_spec("pydantic"))' 2>/dev/null; then
-    echo "scaleprof: error: $PYTHON lacks what scaleprof needs: activate its environment, or set PYTHON" >&2
+if ! command -v "$PYTHON" >/dev/null; then
+    echo "scaleprof: error: there is no $PYTHON here: activate scaleprof's environment, or set PYTHON" >&2
     exit 2
 fi
+"$PYTHON" -c 'import jobs' || exit 2 # which says what it lacks

@@ -87,11 +87,11 @@ def test_modules_are_loaded_and_variables_set_unless_the_user_has(tmp_path):
     shell = ["bash", "-c", "module() { echo loaded $*; [[ $3 != absent ]]; };" + commands]
     assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == "loaded load 2024 x\n"
     path.write_text("modules: [2024, absent]")
-    shell[2] = shell[2].replace("2024 x", "2024 absent")
+    absent = "\n".join(shell_commands(read_site(path)))
+    shell[2] = shell[2].replace(commands, absent)
     answer = subprocess.run(shell, capture_output=True, text=True, check=False)
-    assert (
-        answer.returncode == 2 and f"the modules of the site file {path} could not be loaded" in answer.stderr
-    )
+    why = f"the modules of the site file {path} (2024, absent) cannot be loaded; see above"
+    assert (answer.returncode, answer.stderr) == (2, f"scaleprof: error: {why}\n")
     answer = subprocess.run(["bash", "-c", commands], capture_output=True, text=True, check=False)
     assert answer.returncode == 2 and answer.stderr.splitlines() == [
         f"scaleprof: error: the site file {path} has `modules`, but this shell has no command `module`"

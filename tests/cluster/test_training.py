@@ -230,7 +230,7 @@ def test_a_library_of_another_mpi_is_named():
             ["slurm/submit.sh", "--time=1", "a.yaml"],
             "the sweep file comes first: slurm/submit.sh CONFIG --time",
         ),
-        (["env", "PYTHON=python9", "slurm/submit.sh", "a.yaml"], "python9 lacks what scaleprof needs"),
+        (["env", "PYTHON=python9", "slurm/submit.sh", "a.yaml"], "there is no python9 here: activate"),
     ],
 )
 def test_wrong_use_is_answered_in_a_line(cluster: Cluster, words, says):

@@ -103,6 +103,12 @@ def test_a_table_breaks_no_word():
     assert doctor.widths_of(rows, 10) == [4, 6] and doctor.widths_of(rows, 9) is None
 
 
+def test_no_line_ends_in_blanks(capsys):
+    doctor.show([Finding("a", "short", True, "x"), Finding("a", "other", False, "y" * 30, "do " * 20)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and [line for line in lines if line != line.rstrip()] == []
+
+
 def test_without_a_terminal_a_path_is_not_cut(capsys):
     where = "/projects/" + "a-long-name/" * 20 + "mine.yaml"
     doctor.show([Finding("cluster", "site file", True, where)])

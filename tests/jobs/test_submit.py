@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,22 @@ def test_what_would_end_the_jobs_is_found_before_one_is_queued(submit, log, fiel
     answer = submit(fields, *words)
     assert answer.code == 2 and says in answer.err and not asked(log)
     assert "Traceback" not in answer.err
+
+
+def test_a_python_without_what_is_needed_is_refused_alike_by_the_script_and_the_command(log, tmp_path):
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without site-packages
+    bare.chmod(0o755)
+    commands = (["slurm/submit.sh", "a.yaml"], [bare, "-m", "jobs.sweep", "a.yaml"])
+    said = [
+        subprocess.run(
+            command, env={**os.environ, "PYTHON": str(bare)}, capture_output=True, text=True, check=False
+        )
+        for command in commands
+    ]
+    assert [one.returncode for one in said] == [2, 2] and said[0].stderr == said[1].stderr
+    assert said[0].stderr.startswith("scaleprof: error: ") and said[0].stderr.count("\n") == 1
+    assert "lacks what scaleprof needs: activate its environment" in said[0].stderr and not asked(log)
 
 
 def test_modules_and_two_files_for_a_cluster_are_found_before_one_is_queued(
