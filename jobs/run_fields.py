@@ -31,6 +31,8 @@ STARTING = (
 )
 # And these, if its command names them. All others are our own training loop's.
 FILLING = ("batch", "data", "workers", "seed")
+# What tells rows of configurations apart: each is of profiled and unprofiled runs.
+APART = tuple(name for name in Run.model_fields if name not in ("profile", "data"))
 # How an answer names a factor of a program's own: nothing that is measured is called so.
 FACTOR = "factors."
 

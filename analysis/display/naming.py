@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from analysis.display.metrics import telling
 from jobs.run_fields import FACTOR, ROLES
 from jobs.run_values import as_text
 from profiling.wording import how_many, in_a_row
@@ -24,6 +25,21 @@ def in_words(row: Mapping[str, Any], fields: Sequence[str]) -> str:
         elif value is not None:
             parts.append(labels.get(name, "{}").format(value))
     return ", ".join(parts)
+
+
+def names_apart(rows: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> list[str]:
+    """``dali-cpu on 4 ranks``: what tells each row from the others; all of its size, where ranks do not.
+
+    Args:
+        fields: those that may differ.
+    """
+    differing = telling(rows, fields)
+    own = [name for name in differing if name not in ("nodes", "gpus_per_node", "world_size")]
+    sizes = telling(rows, ["world_size"])
+    pairs = [(in_words(row, own), in_words(row, sizes)) for row in rows]
+    called = [" on ".join(part for part in pair if part) for pair in pairs]
+    exact = [in_words(row, differing) for row in rows]
+    return called if len(set(called)) == len(set(exact)) else exact
 
 
 _MOST_NAMED = 4  # of several configurations

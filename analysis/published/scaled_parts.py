@@ -18,7 +18,7 @@ from analysis.display.metrics import (
     picked,
     telling,
 )
-from analysis.display.naming import in_words, together
+from analysis.display.naming import names_apart, together
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import PARTS, WITHIN
@@ -27,7 +27,7 @@ from analysis.measures.scaling.certainty import open_intervals, without_unusable
 from analysis.measures.scaling.points import UNPROFILED
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
-from jobs.run import Run
+from jobs.run_fields import APART
 
 _PER_NODE = FIELDS["gpus_per_node"].header
 
@@ -67,8 +67,7 @@ def parts(rows: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> l
 
 def _who(some: Rows, group_by: Sequence[str]) -> list[Metric]:
     """The fields that tell the rows apart."""
-    apart = [name for name in Run.model_fields if name not in ("profile", "data")]
-    return fields(group_by or telling(some, apart) or ["model"])
+    return fields(group_by or telling(some, APART) or ["model"])
 
 
 def _peaks_beside(name: str, both: bool) -> Column:
@@ -184,25 +183,15 @@ def parts_not_available(
     scaled: Rows, group_by: Sequence[str] = (), head: str = "Parts not available"
 ) -> list[str]:
     """Why parts of the loss are not available: a line for each reason, with its rows unless all."""
+    names = [one.name for one in _who(scaled, group_by)]
     rows_of: dict[str, list[str]] = {}
-    for row, name in zip(scaled, _called(scaled, group_by), strict=True):
+    for row, name in zip(scaled, names_apart(scaled, names), strict=True):
         if row["loss_note"]:
             rows_of.setdefault(row["loss_note"], []).append(name)
     return [
         f"{head}{'' if len(of) == len(scaled) else f' for {together(of)}'}: {note}."
         for note, of in rows_of.items()
     ]
-
-
-def _called(some: Rows, group_by: Sequence[str]) -> list[str]:
-    """``dali-cpu on 4 ranks``: what tells each row from the others; all of its size, where ranks do not."""
-    names = [one.name for one in _who(some, group_by)]
-    own = [name for name in names if name not in ("nodes", "gpus_per_node", "world_size")]
-    sizes = telling(some, ["world_size"])
-    pairs = [(in_words(row, own), in_words(row, sizes)) for row in some]
-    called = [" on ".join(part for part in pair if part) for pair in pairs]
-    exact = [in_words(row, names) for row in some]
-    return called if len(set(called)) == len(set(exact)) else exact
 
 
 _TRANSFER = "Wait: until the last rank enters the collective; transfer: after that."

@@ -79,12 +79,20 @@ def forecast(predicted: Rows, points: Rows) -> list[Sentence]:
         return [Sentence(f"No forecast{which}: {apart}.", "prediction")]
     text = (
         f"Largest simulated gain on {ranks_in_words(best['ranks'])}{which}: {in_words(best['what_if'])}, "
-        f"{digits(best['images_per_s'], 3)} images/s ({best['gain_pct']:+.0f} %)."
+        f"{digits(best['images_per_s'], 3)} images/s ({_range(best)}{best['gain_pct']:+.0f} %)."
     )
     if unknown := _not_simulated(best, predicted, points):
         names = ", ".join(in_words(name) for name in unknown)
         text += f" Other changes could not be simulated, so their gain is unknown: {names}."
     return [Sentence(text, "prediction")]
+
+
+def _range(row: dict[str, Any]) -> str:
+    """``148 to 360 is possible; ``: a gain of few percent of what is hardly known is no promise of a rate."""
+    low, high = number(row, "images_per_s_low"), number(row, "images_per_s_high")
+    if np.isnan(low):
+        return ""
+    return f"{digits(low, 3)} {f'to {digits(high, 3)}' if np.isfinite(high) else 'or more'} is possible; "
 
 
 def _not_simulated(best: dict[str, Any], predicted: Rows, points: Rows) -> list[str]:

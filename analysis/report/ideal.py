@@ -11,9 +11,15 @@ from analysis.measures.scaling.figures import above_ideal
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
 
 
-def share_of_ideal(best: dict[str, Any], worst: dict[str, Any]) -> Sentence:
-    """The scaling efficiency of the best and the worst configuration on the most ranks, and the baseline."""
+def share_of_ideal(best: dict[str, Any], worst: dict[str, Any], named: bool = False) -> Sentence:
+    """The scaling efficiency of the best and the worst configuration on the most ranks, and the baseline.
+
+    Args:
+        named: there are others on fewer ranks.
+    """
     values, bases = efficiency_of(best), _base_rate(best)
+    if named and worst["called"] == best["called"]:
+        values += f" with {best['called']}"
     if worst["called"] != best["called"]:
         values += f" with {best['called']}, {efficiency_of(worst)} with {worst['called']}"
     if "[" in values:

@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis.display.metrics import Rows
-from analysis.display.numbers import digits
-from analysis.measures.scaling.certainty import leading, least_pct, lost_pct, too_few_runs
+from analysis.display.numbers import digits, span
+from analysis.measures.scaling.certainty import (
+    leading,
+    least_pct,
+    lost_pct,
+    too_few_runs,
+    without_unusable_intervals,
+)
 from analysis.measures.scaling.points import NO_SAMPLES
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.report.advice import held_up, perhaps
@@ -17,7 +23,7 @@ from analysis.report.causes import gains, late_ranks, suspected
 from analysis.report.forecast import forecast
 from analysis.report.ideal import efficiency_of, share_of_ideal, superlinear, unrepeated
 from analysis.report.measured import measured_gain
-from analysis.report.sentences import Sentence, ranks_in_words
+from analysis.report.sentences import Sentence, number, ranks_in_words
 from analysis.report.why import why
 from jobs.run_fields import own_names
 
@@ -60,7 +66,7 @@ def verdict(
     return [
         *first,
         *([Sentence(unsure, "scaling")] if unsure else []),
-        share_of_ideal(best, worst),
+        share_of_ideal(best, worst, named=len({row["called"] for row in scaled}) > 1),
         *unrepeated(best, worst),
         *superlinear(scaled),
         *(_on_fewer(judged) if judged is not worst else []),
@@ -103,9 +109,17 @@ def _rate(called: Rows) -> list[Sentence]:
     best = fastest(called)
     if best is None:
         return []
-    rate = digits(best["images_per_s"], 3)
+    shown = without_unusable_intervals(best)
+    low, high = number(shown, "images_per_s_low"), number(shown, "images_per_s_high")
+    interval = ""
+    if math.isfinite(high - low):
+        # One is the fastest for certain where no other reaches its interval.
+        others = [number(row, "images_per_s_high") for row in called if row is not best]
+        as_fast = ", within that of others" if any(other >= low for other in others) else ""
+        interval = f"; 95 % confidence interval {span(digits(low, 3), digits(high, 3))}{as_fast}"
     text = (
-        f"Fastest configuration: {rate} images/s on {ranks_in_words(best['world_size'])} ({best['called']})."
+        f"Fastest configuration: {digits(best['images_per_s'], 3)} images/s on "
+        f"{ranks_in_words(best['world_size'])} ({best['called']}{interval})."
     )
     return [Sentence(text, "table")]
 

@@ -253,6 +253,39 @@ def test_an_interval_too_wide_of_the_best_configuration_is_said_first_though_the
     assert "Largest cause: computation" in said
 
 
+def test_the_interval_that_is_too_wide_has_its_configuration_and_others_as_wide_are_counted():
+    wide = {"scaling_efficiency_pct_low": 20.0, "scaling_efficiency_pct_high": 170.0}
+    few = [point(2, 140.0, **wide), point(2, 150.0, loader="pytorch", **wide), point(2, 120.0, loader="dali")]
+    first = verdict([BASE, *few, point(4, 160.0, loader="pytorch", **wide)], list("abcde"))[0].text
+    assert "spans 150 percentage points (pytorch on 4 ranks); 2 of the other 3 intervals are wider" in first
+    first = verdict([BASE, *few[2:], point(4, 160.0, loader="pytorch", **wide)], list("abc"))[0].text
+    assert "spans 150 percentage points (pytorch on 4 ranks). Was the machine busy?" in first
+
+
+def test_the_fastest_configuration_is_said_with_its_interval_and_whether_others_reach_it():
+    slow, fast = with_rate(point(2, 160.0), 10), with_rate(point(2, 128.0, loader="dali"), 20)
+    (said,) = [
+        one.text for one in verdict([slow | NO_BASE, fast | NO_BASE], ["a", "b"]) if "Fast" in one.text
+    ]
+    assert said.endswith("500 images/s on 2 ranks (b; 95 % confidence interval 480 to 520).")
+    slow = with_rate(slow, 90)
+    (said,) = [
+        one.text for one in verdict([slow | NO_BASE, fast | NO_BASE], ["a", "b"]) if "Fast" in one.text
+    ]
+    assert said.endswith("interval 480 to 520, within that of others).")
+
+
+def test_a_simulated_gain_is_said_with_the_range_of_what_is_possible():
+    row = what_if("network=2x", 8.0, images_per_s_low=1064.0, images_per_s_high=2257.0)
+    assert "2000 images/s (1064 to 2257 is possible; +8 %)." in forecast([row], [BASE])[0].text
+    assert "2000 images/s (1064 or more is possible; +8 %)." in (
+        forecast([row | {"images_per_s_high": None}], [BASE])[0].text
+    )
+
+
+NO_BASE = {"base_world_size": 2}
+
+
 def test_a_part_whose_interval_holds_zero_is_no_cause():
     parts = lost(LOST_PCT, compute=20.0, exposed_loader=15.0)
     unsure = {"loss_compute_pct_low": -4.0, "loss_compute_pct_high": 44.0}

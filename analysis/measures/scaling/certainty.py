@@ -1,13 +1,15 @@
 """How sure are the figures of analysis.scaled? Which intervals are usable, and are there enough runs?"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from analysis.display.metrics import CONFIDENCE, Rows
+from analysis.display.naming import names_apart
 from analysis.measures.scaling import figures, use
 from analysis.measures.scaling.points import UNPROFILED
-from profiling.wording import noun
+from jobs.run_fields import APART
+from profiling.wording import noun, verb
 
 # An interval that reaches beyond so many times its value, or below that fraction of it, does not even tell
 # the order of magnitude. Two runs of which one takes more than 1.5 times as long as the other have such an
@@ -136,8 +138,12 @@ def too_few_runs(rows: Rows) -> str:
     unsure = [row for row in leading(scaled) if is_unsure(row)] if scaled else []
     if not unsure:
         return ""
+    called = names_apart(scaled, APART)
+    widest = max(unsure, key=lambda row: (not _is_usable(row, _EFFICIENCY), half_width_pct(row)))
+    name = called[next(place for place, row in enumerate(scaled) if row is widest)]
     return (
-        f"Not enough runs: identical runs differ so much that {_how_wide(unsure)}. Was the machine busy? "
+        f"Not enough runs: identical runs differ so much that {_how_wide(widest)}{name and f' ({name})'}"
+        f"{_others(scaled, widest)}. Was the machine busy? "
         "Repeat them (repetitions) with more steps (batches) on an otherwise idle machine."
     )
 
@@ -146,8 +152,14 @@ def _is_scaled(row: Mapping[str, Any]) -> bool:
     return row["world_size"] is not None and row["world_size"] != row["base_world_size"]
 
 
-def _how_wide(unsure: Sequence[Mapping[str, Any]]) -> str:
-    if any(not _is_usable(row, _EFFICIENCY) for row in unsure):
+def _how_wide(row: Mapping[str, Any]) -> str:
+    if not _is_usable(row, _EFFICIENCY):
         return "there is no usable 95 % confidence interval"
-    widest = 2 * max(map(half_width_pct, unsure))
-    return f"a 95 % confidence interval spans {widest:.0f} percentage points"
+    return f"a 95 % confidence interval spans {2 * half_width_pct(row):.0f} percentage points"
+
+
+def _others(scaled: Rows, widest: Mapping[str, Any]) -> str:
+    """That other efficiencies mean as little, which sentences and charts show as well."""
+    count = sum(is_unsure(row) for row in scaled if row is not widest)
+    of = f"{count} of the other {len(scaled) - 1} {noun(len(scaled) - 1, 'interval')}"
+    return f"; {of} {verb(count, 'are')} wider than {WIDEST_INTERVAL_PCT:g}" if count else ""
