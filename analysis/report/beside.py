@@ -43,7 +43,7 @@ def _in_pairs(pages: Sequence[Page], names: tuple[str, str]) -> list[Section]:
     answers = [Section("", "", "", notes=[one.alone for one in page.summary], notes_id=f"answers-{side}")
                for side, page in zip(SIDES, pages, strict=True)]  # fmt: skip
     said = Section(
-        "both-answers", "What does each report say?", "What either says first of itself alone.",
+        "both-answers", "What does each report say?", "What each report says first, on its own.",
         beside=list(zip(names, answers, strict=True)),
     )  # fmt: skip
     return [said, *(_pair(a.get(id), b.get(id), names) for id in dict.fromkeys([*b, *a]))]
