@@ -44,7 +44,7 @@ def is_own(name: str) -> bool:
 
 def own_names(*fields: Mapping[str, Any]) -> list[str]:
     """The factors of programs' own among the fields of runs, as answers name them; each once."""
-    return [name for name in dict.fromkeys(name for one in fields for name in one) if name.startswith(FACTOR)]
+    return list(dict.fromkeys(name for one in fields for name in one if name.startswith(FACTOR)))
 
 
 def is_default(name: str, value: Any) -> bool:

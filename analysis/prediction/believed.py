@@ -5,7 +5,7 @@ backward pass hid on the measured ranks, and which ranks are late. It is believe
 said of measured points, is further off than the curve's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,7 @@ _AND = " and for "
 
 def judged(rows: Rows) -> Rows:
     """The rows with ``believed``: that no other method of the configuration's is the better founded one."""
-    answer = []
-    for row in rows:
-        alike = _alike(rows, row)
-        answer.append(row | {"believed": _method(alike) in ("", row["method"])})
-    return answer
+    return [row | {"believed": _method(alike) in ("", row["method"])} for row, alike in _with_alike(rows)]
 
 
 def sentences(rows: Rows) -> list[str]:
@@ -41,8 +37,7 @@ def sentences(rows: Rows) -> list[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     names = telling(rows, _names(rows)) if rows else []
     called = {in_words(row, names) for row in rows}
-    for row in rows:
-        alike = _alike(rows, row)
+    for row, alike in _with_alike(rows):
         if row["what_if"] or row["backtest"] or _ahead(alike) != {CURVE, SIMULATION}:
             continue
         of, name = reasons.setdefault((_method(alike), _why(alike)), []), in_words(row, names)
@@ -54,9 +49,14 @@ def sentences(rows: Rows) -> list[str]:
     ]
 
 
-def _alike(rows: Rows, row: dict[str, Any]) -> Rows:
-    """The rows of the same configuration."""
-    return [one for one in rows if all(str(one.get(name)) == str(row.get(name)) for name in _names(rows))]
+def _with_alike(rows: Rows) -> Iterator[tuple[dict[str, Any], Rows]]:
+    """Each row with all rows of its configuration."""
+    names = _names(rows) if rows else []
+    keys = [tuple([str(row.get(name)) for name in names]) for row in rows]
+    by_key: dict[tuple[str, ...], Rows] = {}
+    for key, row in zip(keys, rows, strict=True):
+        by_key.setdefault(key, []).append(row)
+    return ((row, by_key[key]) for key, row in zip(keys, rows, strict=True))
 
 
 def _names(rows: Rows) -> Sequence[str]:
