@@ -23,6 +23,7 @@ from analysis.results.study import Source, Study
 from analysis.statistics import estimates
 from jobs.run_fields import own_names
 from profiling.errors import UserError
+from profiling.wording import in_a_row
 
 KINDS: tuple[Scaling, ...] = ("weak", "strong")
 # A node holds so many GPUs as a rule; what was measured on one node says nothing of more.
@@ -137,7 +138,7 @@ def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
         timed = [one for one in same if one.timed_by == UNPROFILED] or same
         first = max(timed, key=lambda one: (len(one.timed), one.fields["batches"]))
         if len(same) > 1:
-            lengths = " and ".join(str(one.fields["batches"]) for one in same)
+            lengths = in_a_row([one.fields["batches"] for one in same])
             study.note(
                 f"configurations of {first.label} that differ only in their number of steps ({lengths}) "
                 f"are combined: the runs of {first.fields['batches']} steps give the durations"

@@ -26,6 +26,7 @@ from analysis.prediction.allreduce import RESAMPLES, Cost
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.latest import latest
 from profiling.errors import UserError, did_you_mean
+from profiling.wording import in_a_row
 
 MIB = 1 << 20
 # DDP counts a bucket's size in the parameters' own precision, whatever is sent.
@@ -211,7 +212,7 @@ def parse_what_ifs(text: str) -> list[str]:
 def in_words(what_if: str) -> str:
     """A what-if for a sentence: ``fp16 gradients and 2x link bandwidth``."""
     pairs = [one.partition("=") for one in what_if.split("+")]
-    return " and ".join(_WORDS[name.strip()].format(value.strip()) for name, _, value in pairs)
+    return in_a_row([_WORDS[name.strip()].format(value.strip()) for name, _, value in pairs])
 
 
 def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:

@@ -21,7 +21,7 @@ from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, called, facts
 from analysis.results.study import Source
 from profiling.errors import UserError
-from profiling.wording import how_many
+from profiling.wording import how_many, in_a_row
 
 TOP = 60  # kernels of the chart: those that take most time
 _SMALLEST, _LARGEST = 6.0, 36.0  # diameter of a kernel's point, in pixels
@@ -113,7 +113,7 @@ def _text(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> 
         bound: sum(row["share_pct"] or 0.0 for row in rows if row["bound"] == bound)
         for bound in ("compute", "bandwidth")
     }
-    ridges = " and ".join(f"{roof.ridge_flop_per_byte:.3g} ({name})" for name, roof in named_roofs)
+    ridges = in_a_row([f"{roof.ridge_flop_per_byte:.3g} ({name})" for name, roof in named_roofs])
     left_out = max(len(placed) - TOP, 0)
     return (
         f"{share['compute']:.0f} % of kernel time is in compute-bound kernels and {share['bandwidth']:.0f} "

@@ -25,7 +25,7 @@ from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 from profiling.number_ranges import listed
 from profiling.traced_job import TracedJob
-from profiling.wording import how_many
+from profiling.wording import how_many, in_a_row
 
 _NO_MODEL = ("communication", "memcpy", "memset", "loader")  # classes of kernels that compute nothing
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
@@ -71,7 +71,7 @@ def counted(jobs: Sequence[Source]) -> str:
     traces = sum(len(source.job.ranks) for source in jobs if source.job)
     devices = list(dict.fromkeys(name for source in jobs for name in source.devices))
     text = f"traces of {how_many(traces, 'rank')} of {how_many(len(jobs), 'job')}"
-    return "; ".join([text, *([" and ".join(devices)] if devices else [])])
+    return "; ".join([text, *([in_a_row(devices)] if devices else [])])
 
 
 def rows_of_jobs(sources: Sequence[Source]) -> Rows:
@@ -95,7 +95,7 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
         "world_size": job.world_size,
         "there": listed([one.rank for one in job.ranks]),
         "hosts": ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "") or None,
-        "device": " and ".join(job.devices) or None,
+        "device": in_a_row(job.devices) if job.devices else None,
         "backend": job.backend or None,
         "groups": ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items())) or None,
         "batches": None if told == WHOLE else recorded[0] if len(recorded) == 1 else None,

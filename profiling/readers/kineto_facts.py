@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.traced_job import ProcessGroup, TraceFacts
+from profiling.wording import in_a_row
 
 # As torch.profiler.tensorboard_trace_handler names files: host_pid.time.pt.trace.json.
 _HANDLER = re.compile(r"^(?P<host>.+)_\d+\.\d+\.pt\.trace\.json(\.gz)?$")
@@ -49,7 +50,7 @@ def _device(properties: Any) -> str:
         return "cpu"
     listed = properties if isinstance(properties, list) else []
     names = {str(one["name"]) for one in listed if isinstance(one, dict) and one.get("name")}
-    return names.pop() if len(names) == 1 else " and ".join(sorted(names))
+    return in_a_row(sorted(names)) if names else ""
 
 
 def _groups(listed: Any) -> list[ProcessGroup]:

@@ -304,6 +304,19 @@ def test_a_page_of_several_jobs_tells_them_apart(scaled):
     assert first.text.startswith("Scaling efficiency on 4 ranks (job2, job4): ")
 
 
+def test_devices_are_a_list_with_commas(tmp_path):
+    for name in "abc":
+        devices = [{"name": f"GPU {name}"}]
+        trace_of(Planted(ranks=1), 0, deviceProperties=devices).write(tmp_path / f"{name}.json")
+    convert([str(tmp_path), "--out", str(tmp_path / "out")])
+    (section,) = (one for one in build(load(tmp_path / "out")).sections if one.id == "traces")
+    assert section.finding == "Traces of 3 ranks of 3 jobs; GPU a, GPU b and GPU c."
+    several = [{"name": f"GPU {name}"} for name in "xyz"]
+    trace_of(Planted(ranks=1), 0, deviceProperties=several).write(tmp_path / "one.json")
+    convert([str(tmp_path / "one.json"), "--out", str(tmp_path / "alone")])
+    assert read_job(tmp_path / "alone" / "one").devices == ["GPU x, GPU y and GPU z"]
+
+
 def test_all_jobs_of_one_program_need_no_names(tmp_path):
     folder = job(tmp_path, Planted(ranks=2, batches=6), "two").parent
     job(tmp_path, Planted(ranks=4, batches=6), "four")

@@ -15,6 +15,7 @@ from analysis.results.log import BOTH
 from analysis.results.study import Source, Study
 from jobs.run_fields import fields_of
 from profiling.errors import UserError
+from profiling.wording import in_a_row
 
 _SIZES = fields_of("size")
 MOST_NAMED = 6  # configurations that a note names
@@ -144,7 +145,7 @@ def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
         return _no_batch(a, b, paths) or f"nothing to compare: no kernel of {paths[0]} is in {paths[1]}"
     differ = _fewest_apart(_configurations(a), _configurations(b))
     return (
-        f"no configuration of {paths[0]} is in {paths[1]}: the nearest differ in {' and '.join(differ)}; "
+        f"no configuration of {paths[0]} is in {paths[1]}: the nearest differ in {in_a_row(differ)}; "
         f"compare them anyway with --across {','.join(differ)}"
     )
 
@@ -198,5 +199,5 @@ def _note_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None
     """A finding where the two ran on different devices: the effect is theirs, too."""
     names = [sorted({device for run in study.of_kind("run") for device in run.devices}) for study in (a, b)]
     if all(names) and names[0] != names[1]:
-        ran = [f"{path} ran on {' and '.join(of)}" for path, of in zip(paths, names, strict=True)]
+        ran = [f"{path} ran on {in_a_row(of)}" for path, of in zip(paths, names, strict=True)]
         b.note(f"{', '.join(ran)}: differences may come from the devices", side=BOTH)

@@ -21,7 +21,7 @@ from analysis.results.attributed import COSTS, Costs
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
 from jobs.run_fields import fields_of, is_default, own_names
-from profiling.wording import how_many
+from profiling.wording import how_many, in_a_row
 
 NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
@@ -266,12 +266,12 @@ def other_devices(points: Sequence[Point]) -> list[str]:
     for point in points:
         own = _devices(point)
         if len(own) > 1:
-            notes.append(f"one configuration ({point.label}) ran on different devices: {' and '.join(own)}")
+            notes.append(f"one configuration ({point.label}) ran on different devices: {in_a_row(own)}")
         base = _devices(point.base)
-        if base != own:
+        if base and own and base != own:
             notes.append(
-                f"configurations on {' and '.join(own)} are compared with a baseline on "
-                f"{' and '.join(base)}: this scaling efficiency also compares the devices"
+                f"configurations on {in_a_row(own)} are compared with a baseline on "
+                f"{in_a_row(base)}: this scaling efficiency also compares the devices"
             )
     return list(dict.fromkeys(notes))
 

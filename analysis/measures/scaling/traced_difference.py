@@ -6,7 +6,7 @@ is tested. What other runs would differ by is not known from one of each.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
-from profiling.wording import how_many, verb
+from profiling.wording import how_many, in_a_row, verb
 
 SLOWER, FASTER, NOT_SHOWN = "slower", "faster", "not shown"
 METRICS = (
@@ -102,13 +102,9 @@ def unlike(a: Study, b: Study) -> list[str]:
             differ.append(f"kernels ({100 * common:.0f} % of the launches are the same)")
         if differ:
             lines.append(
-                f"a ({one.id}) and b ({other.id}) are different jobs: they differ in {_listed(differ)}."
+                f"a ({one.id}) and b ({other.id}) are different jobs: they differ in {in_a_row(differ)}."
             )
     return lines
-
-
-def _listed(texts: Sequence[str]) -> str:
-    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else texts[0]
 
 
 def rows(a: Study, b: Study) -> Rows:

@@ -15,7 +15,7 @@ from profiling.readers.origin import UNKNOWN, Origin, rank_in
 from profiling.readers.printed_tables import stream_printed
 from profiling.readers.sqlite import MAGIC, Database, open_database
 from profiling.traced_job import TraceFacts
-from profiling.wording import left_out
+from profiling.wording import in_a_row, left_out
 
 
 def recognise(path: Path, head: bytes) -> bool:
@@ -42,7 +42,7 @@ def facts(path: Path) -> TraceFacts | None:
     return TraceFacts(
         rank=rank_in(path),
         host=hosts[0] if hosts else "",
-        device=" and ".join(dict.fromkeys(devices)),
+        device=in_a_row(list(dict.fromkeys(devices))) if devices else "",
         versions={"Nsight Systems": made_by} if made_by else {},
         shapes=False,
     )
