@@ -7,7 +7,7 @@ from analysis.measures.scaling.certainty import without_unusable_intervals
 from analysis.measures.scaling.loss import without_meaningless_parts
 from analysis.measures.scaling.points import UNPROFILED
 from analysis.prediction.simulate import in_words
-from analysis.report import prediction, small, traced_advice, traces
+from analysis.report import prediction, small, traced_advice, traced_opening
 from analysis.report.base import Context
 from analysis.report.forecast import to_try
 from analysis.report.sentences import LOST, SCALES, TRY, number
@@ -19,7 +19,7 @@ _LEAST = 0.05  # of a bar: percent, percentage points
 def drawings(context: Context) -> dict[str, small.Drawing]:
     """Question of the opening -> its drawing, where there is something to draw."""
     of_traces = bool(context.traces) and not context.own
-    lost = traces.step_drawing(context) if of_traces else _lost(context)
+    lost = traced_opening.step_drawing(context) if of_traces else _lost(context)
     tried = traced_advice.savings(context) if of_traces else _gains(context)
     drawn = {SCALES: _scaling(context), LOST: lost, TRY: tried}
     return {question: drawing for question, drawing in drawn.items() if drawing}

@@ -51,7 +51,9 @@ def _roofline(context: Context) -> Content:
     ]
     view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
     notes = measured_peaks.exceeded(study, rows)
-    return Content(_text(rows, placed, named_roofs), [chart], [view], notes=notes)
+    others = [one for one in context.once(_sources) if one != source]
+    whose = f"{name}: " if others and context.factors else ""
+    return Content(f"{whose}{_text(rows, placed, named_roofs)}", [chart], [view], notes=notes)
 
 
 def _foremost(context: Context) -> tuple[Source, Rows, Rows, list[tuple[str, Roof]]]:

@@ -24,6 +24,7 @@ from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts
 from analysis.results.study import Source, Study
 from profiling.errors import UserError
+from profiling.wording import how_many
 
 # Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.
 DIVERGING = ((0.0, BLUE), (0.5, "#F2F2F2"), (1.0, VERMILLION))
@@ -87,7 +88,7 @@ def _stragglers(context: Context) -> Content:
         f"{100 * LATE_SHARE:g} % of a step on average, and more often than chance explains."
     )
     view = as_view(part, "straggler-table", context.factors)
-    return Content(text, [chart], [view], said_of(judged))
+    return Content(text, [chart], [view], said_of(judged, len(context.traces) > 1))
 
 
 def _shown(judged: Sequence[Judged]) -> Judged:
@@ -101,7 +102,7 @@ def _shown(judged: Sequence[Judged]) -> Judged:
 
 def _first_said(context: Context) -> str:
     judged = context.once(late_runs)
-    return said_of(judged)[0] if judged else ""
+    return said_of(judged, len(context.traces) > 1)[0] if judged else ""
 
 
 STRAGGLERS = SectionKind(
@@ -122,15 +123,27 @@ def rows_of(judged: Sequence[Judged]) -> Rows:
     ]
 
 
-def said_of(judged: Sequence[Judged]) -> list[str]:
-    """The stragglers in words. Of runs of our own each is called by the values in which they differ."""
+def said_of(judged: Sequence[Judged], several_jobs: bool = False) -> list[str]:
+    """The stragglers in words. Of runs of our own each is called by the values in which they differ.
+
+    Args:
+        several_jobs: there are traces of other jobs: what names no job is said to be of these.
+    """
     rows = rows_of(judged)
     fields = telling(rows)
 
-    def name(row: dict[str, Any]) -> str:
-        return called(row, fields) if fields and not row.get("job") else str(row["id"])
+    named: list[str] = []
 
-    return in_words.sentences(rows, name)
+    def name(row: dict[str, Any]) -> str:
+        named.append(called(row, fields) if fields and not row.get("job") else str(row["id"]))
+        return named[-1]
+
+    said = in_words.sentences(rows, name)
+    if named or not several_jobs:
+        return said
+    ranks = how_many(judged[0].source.ranks, "rank")
+    whose = judged[0].source.id if len(judged) == 1 else f"{how_many(len(judged), 'job')} on {ranks}"
+    return [f"{whose}: {text[0].lower()}{text[1:]}" for text in said]
 
 
 def _label(lateness: Lateness, ranks: int) -> str:

@@ -8,7 +8,7 @@ from analysis.display.metrics import Rows
 from analysis.display.numbers import span
 from analysis.measures.scaling.points import other_devices, points_of
 from analysis.measures.scaling.unequal_threads import unequal_threads
-from analysis.report import prediction, stragglers, traced_advice, traces
+from analysis.report import prediction, stragglers, traced_advice, traced_opening
 from analysis.report.base import Context
 from analysis.report.sentences import SCALES, Sentence, ranks_in_words
 from analysis.report.verdict import verdict
@@ -32,7 +32,7 @@ def summary(context: Context) -> Sequence[Sentence]:
     """The sentences, of the configurations that filters leave."""
     if context.traces and not context.own:
         return [
-            *traces.opening(context),
+            *traced_opening.opening(context),
             *traced_advice.to_try(context),
             *(_of_reference(context.others) if context.others else []),
         ]

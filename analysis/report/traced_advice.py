@@ -13,6 +13,7 @@ from analysis.report.base import Context
 from analysis.report.critical_path import Longest, longest
 from analysis.report.forecast import WORTH_TRYING_PCT
 from analysis.report.sentences import TRY, Sentence
+from analysis.report.traced_opening import of_job
 from analysis.results.study import RECORDING
 
 _FEWER_LAUNCHES = "larger batches, torch.compile or CUDA graphs, which launch less"
@@ -39,22 +40,22 @@ def to_try(context: Context) -> list[Sentence]:
         return []
     of = context.study.a_step([found.paths.source.id])
     what = "The recording" if of == RECORDING else "A step"
-    whose = f" ({found.paths.source.id})" if len(context.traces) > 1 else ""
+    job = found.paths.source.id
     best = _avoidable(found.rows)[0]
     name, change = AGAINST[best["part"]]
     if best["saved_pct"] < WORTH_TRYING_PCT:
         kernels = next((row["path_pct"] for row in found.rows if row["part"] == MODEL_KERNELS), 0.0)
         text = (
-            f"The model's kernels are {kernels:.0f} % of the critical path. {what}{whose} would be at most "
+            f"The model's kernels are {kernels:.0f} % of the critical path. {what} would be at most "
             f"{best['saved_pct']:.1f} % shorter if {name} took no time, so only fewer or faster kernels help "
             "(precision, memory layout, torch.compile)."
         )
-        return [Sentence(text, "critical-path", answers=TRY)]
+        return [Sentence(of_job(context, job, text), "critical-path", answers=TRY)]
     text = (
-        f"{what}{whose} would be at most {best['saved_pct']:.0f} % shorter if {name} took no time (critical "
+        f"{what} would be at most {best['saved_pct']:.0f} % shorter if {name} took no time (critical "
         f"path: {digits(best['saved_ms'], 3)} of {digits(best['step_ms'], 3)} ms). To try: {change}."
     )
-    return [Sentence(text, "critical-path", answers=TRY)]
+    return [Sentence(of_job(context, job, text), "critical-path", answers=TRY)]
 
 
 def savings(context: Context) -> small.Drawing | None:

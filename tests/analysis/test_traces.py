@@ -659,10 +659,35 @@ def test_what_is_the_longest_on_a_page_of_unlike_jobs_is_of_all_of_them_and_name
     assert (
         findings["kernels"].startswith("Longest: ampere_bf16") and "5.00 ms per step" in findings["kernels"]
     )
+
+
+def test_the_opening_of_unlike_jobs_describes_one_after_the_other_and_names_each(tmp_path):
+    slow = Planted(ranks=2, batches=6, forward=3000.0, backward=5000.0, transfer=900.0)
+    two = job(tmp_path, slow, "two", deviceProperties=[{"name": "another GPU"}])
+    job(tmp_path, Planted(ranks=4, batches=6, late=((1, 90.0),)), "four")
+    page = build(load(two.parent))
     said = [one.text for one in opening(load(two.parent))]
-    for start in ("Collective with the most exposed time", "Largest class of the model's kernels"):
-        (sentence,) = (text for text in said if text.startswith(start))
-        assert sentence.endswith(" (two)."), sentence
+    assert said[0].startswith("No scaling: these jobs differ in device or kernels.")
+    starts = ("a step takes", "collective with the most exposed time", "largest class of the model's kernels")
+    expected = [f"{name}: {start}" for name in ("four", "two") for start in starts]
+    assert [text[: len(start)] for text, start in zip(said[1:7], expected, strict=True)] == expected
+    assert ", 0.9 ms per step" in said[5] and "gemm, 7.998 ms per step" in said[6]
+    others = [text for text in said[7:] if not text.startswith("Not in traces: ")]
+    assert len(others) == 2 and all("four" in text or "two" in text for text in others), others
+    (stragglers,) = (one for one in page.sections if one.id == "stragglers")
+    assert "four" in stragglers.finding
+
+
+def test_that_no_rank_is_late_is_said_of_the_job_that_it_is_of(tmp_path):
+    two = job(tmp_path, Planted(ranks=2, batches=30), "two")
+    alone = [one.text for one in opening(load(two.parent))]
+    assert "No stragglers: no rank repeatedly delayed the others." in alone
+    job(tmp_path, Planted(ranks=4, batches=30), "four")
+    job(tmp_path, Planted(ranks=1, batches=30, forward=9000.0, backward=9000.0), "one")
+    job(tmp_path, Planted(ranks=1, batches=30, forward=90_000.0, backward=9000.0), "first")
+    said = [one.text for one in opening(load(two.parent))]
+    assert "four: no stragglers: no rank repeatedly delayed the others." in said
+    assert "1 further job is in the sections below." in said
 
 
 def test_a_folded_section_of_unlike_jobs_says_whose_its_figures_are(tmp_path):

@@ -14,6 +14,7 @@ from analysis.measures.tau import messages
 from analysis.results.matching import Calls, Matched
 from analysis.results.study import Source, Study
 from profiling.attribution.messages import ONE_OF_SEVERAL
+from profiling.wording import how_many
 
 METRICS = (
     Metric("collective", "allreduce, broadcast, ...", text=True),
@@ -299,10 +300,21 @@ def _overlap(row: Mapping[str, Any]) -> float:
 
 
 def no_transfer(study: Study) -> str:
-    """Why the transfer of some runs is not known; "" if it is of all that were read."""
+    """Why the transfer of some runs is not known, and of which where it is of others; "" if it is of all."""
     traces: dict[str, RunTrace] = study.kept("traces")
-    whys = list(dict.fromkeys(text for trace in traces.values() for text in trace.unmatched))
-    return "; ".join(whys[:_SHOWN]) + ("; ..." if len(whys) > _SHOWN else "")
+    talking = {name: trace for name, trace in traces.items() if trace.has_collectives}
+    whys: dict[str, list[str]] = {}
+    for name, trace in talking.items():
+        for text in trace.unmatched:
+            whys.setdefault(text, []).append(name)
+    said = [
+        text if len(names) == len(talking) else f"{text} ({_whose(names)})" for text, names in whys.items()
+    ]
+    return "; ".join(said[:_SHOWN]) + ("; ..." if len(said) > _SHOWN else "")
+
+
+def _whose(runs: Sequence[str]) -> str:
+    return runs[0] if len(runs) == 1 else how_many(len(runs), "run")
 
 
 def no_bandwidth(rows: Rows, why_no_transfer: str) -> list[str]:

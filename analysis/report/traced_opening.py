@@ -1,0 +1,194 @@
+"""What does the opening of a page of traces say? Sentences of a job stand together, and begin with its name.
+
+Of jobs of one program on several numbers of ranks the largest is described. Unlike jobs are not comparable:
+what takes most milliseconds of all would be another job's in each sentence. So each is described by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.measures.anatomy import communication
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.traces import traces_of
+from analysis.measures.kernels.of_run import kernels_of_each
+from analysis.measures.scaling import traced
+from analysis.report import small
+from analysis.report.base import Context
+from analysis.report.sentences import SCALES, Sentence
+from analysis.report.stragglers import late_runs, said_of
+from analysis.report.traces import NOT_KNOWN, parts_of, scaling_of
+from analysis.results.study import Source
+from profiling.errors import UserError
+from profiling.wording import how_many, verb
+
+_MOST_JOBS = 3  # that are described
+_LEAST_PCT = 0.5  # of a step: less reads as 0 %
+_NO_MODEL = ("communication", "memcpy", "memset", "loader")  # classes of kernels that compute nothing
+# What costs a batch its time, and what to look at: a sentence each.
+_NEXT = {
+    "compute": "kernels of the model",
+    "exposed_communication": "exposed communication",
+    "exposed_transfer": "exposed transfer in collectives",
+    "exposed_wait": "exposed wait for other ranks in collectives",
+    "exposed_loader": "data loading",
+    "exposed_copies": "copies",
+    "idle": "idle time",
+    "idle_host_bound": "host-bound idle time",
+    "idle_other": "other idle time (dependencies, synchronisation)",
+}
+
+
+def opening(context: Context) -> list[Sentence]:
+    """What the traces say: how they scale, then each job's step, collectives and kernels."""
+    jobs = _described(context)
+    return [
+        *(_scales(context) or _not_compared(context)),
+        *(sentence for source in jobs for sentence in _of_job(context, source)),
+        *_others(context, jobs),
+        *_late(context),
+        Sentence(NOT_KNOWN, "traces"),
+    ]
+
+
+def of_job(context: Context, job: str, text: str) -> str:
+    """A sentence, with the job that it is of where there are several."""
+    return f"{job}: {text[0].lower()}{text[1:]}" if len(context.traces) > 1 else text
+
+
+def _described(context: Context) -> list[Source]:
+    """The jobs that the sentences are of, those of which most ranks are there first."""
+    order = sorted(
+        context.traces, key=lambda one: (-(len(one.job.ranks) if one.job else 0), -(one.world_size or 0))
+    )
+    one_program = len(context.once(scaling_of).scales) == len(order)
+    return order[: 1 if one_program else _MOST_JOBS]
+
+
+def _others(context: Context, jobs: Sequence[Source]) -> list[Sentence]:
+    """How many jobs more the sections show, where none stands for them."""
+    more = len(context.traces) - len(jobs)
+    if len(jobs) < _MOST_JOBS or not more:
+        return []
+    text = f"{how_many(more, 'further job')} {verb(more, 'are')} in the sections below."
+    return [Sentence(text, "anatomy")]
+
+
+def _of_job(context: Context, source: Source) -> list[Sentence]:
+    texts = {
+        "anatomy": _step(context, source),
+        "communication": _collective(context, source),
+        "kernels": _kernel(context, source),
+    }
+    return [Sentence(of_job(context, source.id, text), section) for section, text in texts.items() if text]
+
+
+def _scales(context: Context) -> list[Sentence]:
+    found = context.once(scaling_of)
+    rows = found.scales
+    if not rows:
+        return []
+    most, base = rows[-1], rows[0]
+    whose = f" ({', '.join(row['job'] for row in rows)})" if len(rows) < len(context.traces) else ""
+    grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] > 0}
+    text = (
+        f"Scaling efficiency on {most['world_size']} ranks{whose}: {most['scaling_efficiency_pct']:.0f} %, "
+        f"relative to {how_many(base['world_size'], 'rank')}"
+    )
+    if grown:
+        name = max(grown, key=lambda one: grown[one])
+        text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per step)"
+    assumed, *kernels = found.scales_assumed.splitlines()
+    doubts = [line for line in kernels if line.endswith(traced.MISFIT)]
+    return [Sentence(" ".join([f"{text}. {assumed}", *doubts]), "traced-scaling")]
+
+
+def _not_compared(context: Context) -> list[Sentence]:
+    """How to ask for scaling, where traces of several jobs do not show that they are one program's."""
+    found = context.once(scaling_of)
+    several = len({row["world_size"] for row in found.rows}) > 1
+    return [Sentence(found.assumed, "traces", answers=SCALES)] if several else []
+
+
+def mean_steps(context: Context) -> dict[str, Mapping[str, Any]]:
+    """Of jobs that are described, the parts of a step, mean over ranks; none where no kernel has a place."""
+    rows: dict[str, Mapping[str, Any]] = {}
+    for one in traces_of(context.study, _described(context)):
+        for row in anatomy.means(one):
+            rows[one.source.id] = row
+    return rows
+
+
+def step_drawing(context: Context) -> small.Drawing | None:
+    """Where a step of the first job goes: its largest parts."""
+    source, *_ = _described(context)
+    row = context.once(mean_steps).get(source.id)
+    if row is None:
+        return None
+    largest = sorted(parts_of(row).items(), key=lambda part: -part[1])[: small.MOST_BARS]
+    shown = [(name.replace("_", " "), value) for name, value in largest if value > 0]
+    what = "the recording" if source.without_steps else "a step"
+    whose = f" ({source.id})" if len(context.traces) > 1 else ""
+    label = f"Milliseconds of {what}{whose}, largest parts"
+    return small.bars(shown, "ms", label) if shown else None
+
+
+def _step(context: Context, source: Source) -> str:
+    row = context.once(mean_steps).get(source.id)
+    if row is None:
+        return ""
+    fine = parts_of(row)
+    order = sorted(fine, key=lambda name: -fine[name])
+    shares = {name: 100 * fine[name] / row["wall_ms"] for name in order[:3]}
+    parts = [f"{pct:.0f} % {_NEXT[name]}" for name, pct in shares.items() if pct >= _LEAST_PCT]
+    what = "The recording" if source.without_steps else "A step"
+    there = len(source.job.ranks) if source.job else 1
+    over = f", mean over {there} ranks" if there > 1 else ""
+    return f"{what} takes {row['wall_ms']:.4g} ms{over}: {', '.join(parts)}."
+
+
+def _late(context: Context) -> list[Sentence]:
+    late = context.once(late_runs) or []
+    return [Sentence(text, "stragglers") for text in said_of(late, len(context.traces) > 1)] if late else []
+
+
+def _collectives(context: Context) -> list[dict[str, Any]]:
+    try:
+        return communication.rows(context.study)
+    except UserError:
+        return []
+
+
+def _collective(context: Context, source: Source) -> str:
+    rows = [row for row in context.once(_collectives) if row["id"] == source.id]
+    known = [row for row in rows if row.get("exposed_ms") is not None]
+    if not known:
+        return ""
+    most = max(known, key=lambda row: row["exposed_ms"])
+    of = f" of {most['group_size']} ranks" if most["group_size"] else ""
+    speed = f", at {most['busbw_gb_per_s']:.3g} GB/s bus bandwidth" if most.get("busbw_gb_per_s") else ""
+    return (
+        f"Collective with the most exposed time: {most['collective']}{of}, {most['exposed_ms']:.3g} ms per "
+        f"step{speed}."
+    )
+
+
+def _classes(context: Context) -> dict[str, list[dict[str, Any]]]:
+    """Of jobs that are described, the classes of kernels that compute something."""
+    jobs = [source for source in _described(context) if source.tables("kernels")]
+    return {
+        source.id: [row for row in rows if row["class"] not in _NO_MODEL]
+        for source, rows in kernels_of_each(context.study, jobs, by=("class",))
+    }
+
+
+def _kernel(context: Context, source: Source) -> str:
+    rows = context.once(_classes).get(source.id)
+    if not rows:
+        return ""
+    top = max(rows, key=lambda row: row["ms_per_batch"])
+    per = "in the recording" if source.without_steps else "per step"
+    bound = f", {top['bound']}-bound" if top.get("bound") in ("compute", "bandwidth") else ""
+    return (
+        f"Largest class of the model's kernels: {top['class']}, {top['ms_per_batch']:.4g} ms {per} "
+        f"({top['share_pct']:.0f} % of the time of all kernels{bound})."
+    )
