@@ -20,7 +20,7 @@ from jobs.run import Run
 from jobs.run_fields import ROLES, is_default
 from jobs.run_values import as_text
 from jobs.states import RESUME
-from jobs.sweep_runs import Excluded, Result, SweepRun
+from jobs.sweep_runs import Excluded, Failed, Result, SweepRun
 from profiling.wording import how_many, verb
 
 _REDRAW_S = 0.2
@@ -238,7 +238,7 @@ def print_refused(console: Console, refused: int) -> None:
 
 
 def print_end(console: Console, directory: Path, done: tuple[int, int], result: Result, refused: int) -> None:
-    """How a sweep ended; the failed runs by name, with the reason and where their log is.
+    """How a sweep ended; the failed runs with the reason and a log, of several that failed alike the first.
 
     Args:
         done: how many runs are, and of how many that were asked for (``--only``).
@@ -260,6 +260,14 @@ def print_end(console: Console, directory: Path, done: tuple[int, int], result: 
         first = "correct what their lines name, then " if hopeless else ""
         text = f"{len(failures)} failed; {first}run the same command again to retry them:"
         console.print(Text(text, style="bold red"), soft_wrap=True)
+    _print_failed(console, failures)
+
+
+def _print_failed(console: Console, failures: Sequence[Failed]) -> None:
+    alike: dict[str, list[Failed]] = {}
     for failure in failures:
-        line = f"  {failure.sweep_run.id}: {failure.reason}\n    log: {failure.log}"
-        console.print(Text(line), soft_wrap=True)
+        alike.setdefault(failure.reason, []).append(failure)
+    for reason, runs in alike.items():
+        first = runs[0].sweep_run.id
+        who = f"{how_many(len(runs), 'run')}, first {first}" if len(runs) > 1 else first
+        console.print(Text(f"  {who}: {reason}\n    log: {runs[0].log}"), soft_wrap=True)

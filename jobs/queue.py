@@ -197,9 +197,15 @@ class Queue:
             self._bar.say(f"failed, will be retried: {sweep_run.id}: {manifest.reason}", "yellow")
             self._waiting.append(sweep_run)
         else:
-            self.result.failed.append(Failed(sweep_run, manifest.failure, manifest.reason, ended / store.LOG))
-            self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
-            self._bar.advance()
+            self._give_up(sweep_run, manifest, ended)
+
+    def _give_up(self, sweep_run: SweepRun, manifest: Manifest, ended: Path) -> None:
+        """Count a run as failed, and say why, of several that failed alike once."""
+        said = any(failed.reason == manifest.reason for failed in self.result.failed)
+        why = "for the same reason as before" if said else manifest.reason
+        self.result.failed.append(Failed(sweep_run, manifest.failure, manifest.reason, ended / store.LOG))
+        self._bar.say(f"failed: {sweep_run.id}: {why}", "red")
+        self._bar.advance()
 
     def _try_again(self, sweep_run: SweepRun, kind: Kind, nodes: Sequence[str] = ()) -> bool:
         self._attempts.failed(sweep_run.id, kind, nodes)
@@ -217,10 +223,7 @@ class Queue:
             started=(now := datetime.now(UTC).isoformat()), ended=now, seconds=0,
         )  # fmt: skip
         (directory / store.LOG).touch()
-        ended = self._leave(directory, manifest)
-        self.result.failed.append(Failed(sweep_run, manifest.failure, manifest.reason, ended / store.LOG))
-        self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
-        self._bar.advance()
+        self._give_up(sweep_run, manifest, self._leave(directory, manifest))
 
     @staticmethod
     def _leave(directory: Path, manifest: Manifest) -> Path:

@@ -5,18 +5,23 @@ On a compute node all of it must be. A login node may lack interfaces, cards, mo
 
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from jobs.cluster import NoAnswer, mpi_types, on_compute_node, partition, why_refused
-from jobs.launchers.base import ROOT
+from jobs.launchers.base import ROOT, network_environment
+from jobs.run import Run
 from jobs.site import Network, Site, find_site, sbatch_words, why_no_modules, why_no_site
-from profiling.errors import UserError
+from profiling.errors import Mistakes, UserError
 from profiling.presence import Presence
 from profiling.wording import how_many
 
 CARDS = Path("/sys/class/infiniband")
+# A key of a network -> the variables by which ranks are told it.
+_TELLS = {
+    "interface": {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}, "device": {"NCCL_IB_HCA"},
+}  # fmt: skip
 
 
 def check_site(environment: Mapping[str, str]) -> list[Presence]:
@@ -34,6 +39,28 @@ def check_site(environment: Mapping[str, str]) -> list[Presence]:
     do = "cp jobs/sites/example.yaml jobs/sites/mycluster.yaml, and edit it"
     why = why_no_site(environment)
     return [Presence("site file", False, why, do)] if why else []
+
+
+def check_networks_here(site: Site, runs: Iterable[Run], environment: Mapping[str, str]) -> None:
+    """Refuse networks of which this node lacks the interface or a card: every run over them would fail.
+
+    NCCL says nothing of a missing card, and takes another network.
+
+    Args:
+        environment: the user's: a run is not told the site's interface where the user has named one.
+
+    Raises:
+        Mistakes: a line for each, with the site file's key.
+    """
+    wrong: dict[str, None] = {}
+    for run in runs:
+        told = set(network_environment(run, site, environment))
+        of_run = "ib" if run.network.lower() == "ib" else "eth"
+        for presence in _network(f"network.{of_run}", getattr(site.network, of_run), site):
+            if not presence.present and told & _TELLS[presence.name.rpartition(".")[2]]:
+                wrong[f"{socket.gethostname()}: {presence.detail}; {presence.remedy}"] = None
+    if wrong:
+        raise Mistakes(list(wrong))
 
 
 def _cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
@@ -96,9 +123,9 @@ def _partition(site: Site, environment: Mapping[str, str]) -> Presence:
 
 def _network(key: str, network: Network, site: Site) -> Iterator[Presence]:
     """Whether this node has a network's interface and cards."""
-    if network.interface:
+    for interface in network.interface.split(",") if network.interface else ():
         names = [name for _, name in socket.if_nameindex()]
-        yield _device(f"{key}.interface", network.interface, names, site)
+        yield _device(f"{key}.interface", interface, names, site)
     for card in network.device.split(",") if network.device else ():
         names = [path.name for path in CARDS.iterdir()] if CARDS.is_dir() else []
         yield _device(f"{key}.device", card.partition(":")[0], names, site)

@@ -40,6 +40,7 @@ from jobs.site import (
     why_no_modules,
     why_no_site,
 )
+from jobs.site_check import check_networks_here
 from jobs.sweep_file import Order, Sweep, read_sweep
 from jobs.sweep_runs import Excluded, SweepRun, choose
 from profiling.arguments import Parser
@@ -68,6 +69,9 @@ def main() -> int:
         return EXIT_FAILED if print_plan(plan, request.sweep_runs, request.excluded) else EXIT_DONE
     if launcher.nodes and on_compute_node(os.environ):  # a login node needs none
         check_scratch(site)
+        runs = [sweep_run.configuration for sweep_run in request.sweep_runs]
+        in_job = [run for run in runs if run.nodes <= len(launcher.nodes)]
+        check_networks_here(site, in_job, os.environ)
     try:
         with stopped_in_order():
             outcome = run_sweep(request.execution(launcher, arguments), request.sweep_runs, request.excluded)

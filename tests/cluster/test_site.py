@@ -229,3 +229,24 @@ def test_a_job_on_a_node_without_the_scratch_folder_ends_in_a_line_and_makes_non
     monkeypatch.setattr("jobs.sweep.run_sweep", lambda *given: Outcome())
     assert run("jobs.sweep", *words).code == 0
     check_scratch(Site(scratch=tmp_path))
+
+
+@pytest.mark.parametrize(("nodes", "code"), [("n[1-2]", 2), ("n1", 0)])
+def test_a_job_on_a_node_without_the_interface_ends_in_a_line_before_its_first_run(
+    tmp_path, monkeypatch, nodes, code
+):
+    (tmp_path / "here.yaml").write_text("network: {eth: {interface: nope0}}")
+    (tmp_path / "s.yaml").write_text("run: {nodes: [1, 2], batch: [2, 4], batches: 3}")
+    (tmp_path / "srun").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "srun").chmod(0o755)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes, "SLURMD_NODENAME": "n1"}
+    for name, value in {**job, "PATH": f"{tmp_path}:/usr/bin:/bin"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("jobs.sweep.run_sweep", lambda *given: Outcome())
+    words = [tmp_path / "s.yaml", "--launcher=slurm", "--out", tmp_path, "--site", tmp_path / "here.yaml"]
+    answer = run("jobs.sweep", *words)
+    assert answer.code == code  # an allocation of one node uses no network
+    errors = [line for line in answer.err.splitlines() if "error" in line]
+    assert [line.partition("; correct ")[2] for line in errors] == [
+        f"`network.eth.interface` in {tmp_path}/here.yaml"
+    ] * (code == 2)

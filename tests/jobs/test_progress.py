@@ -137,3 +137,17 @@ def test_who_would_fail_again_in_the_same_way_is_told_to_correct_it_first(kinds,
     failed = [Failed(SweepRun(Run(), 0), kind, "why", Path("log.txt")) for kind in kinds]
     print_end(shown, Path("results/mine"), (0, 2), Result(failed=failed), 0)
     assert said in shown.file.getvalue()
+
+
+def test_runs_that_failed_alike_are_one_line_with_the_first():
+    shown = Console(file=io.StringIO(), width=300)
+    runs = [SweepRun(Run(nodes=nodes), 0) for nodes in (1, 2, 3)]
+    whys = ("no interface ib7", "out of memory", "no interface ib7")
+    failed = [
+        Failed(run, "wrong use", why, Path(run.id, "log.txt")) for run, why in zip(runs, whys, strict=True)
+    ]
+    print_end(shown, Path("results/mine"), (0, 3), Result(failed=failed), 0)
+    assert shown.file.getvalue().splitlines()[2:] == [
+        f"  2 runs, first {runs[0].id}: no interface ib7", f"    log: {runs[0].id}/log.txt",
+        f"  {runs[1].id}: out of memory", f"    log: {runs[1].id}/log.txt",
+    ]  # fmt: skip

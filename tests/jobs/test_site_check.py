@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from jobs import doctor, site_check
-from jobs.site import SITES
-from jobs.site_check import check_site
+from jobs.run import Run
+from jobs.site import SITES, find_site
+from jobs.site_check import check_networks_here, check_site
+from profiling.errors import Mistakes
 from profiling.presence import Presence
 from tests.analysis.commands import run
 
@@ -64,6 +66,23 @@ def test_what_the_site_file_says_is_compared_with_the_node(environment, tmp_path
     assert of["data data/other"].detail == "/no/such does not exist"
     assert "no command `module`" in of["modules"].detail
     assert all(check.remedy for check in of.values() if not check.present)
+
+
+def test_a_network_that_this_node_lacks_is_refused_with_the_site_files_key(environment, tmp_path):
+    site = find_site(None, environment)
+    over_ib, over_eth = Run(nodes=2, network="ib"), Run(nodes=2, network="eth")
+    check_networks_here(site, [over_eth, Run(network="ib")], {})  # a run on one node uses none
+    with pytest.raises(Mistakes) as lacking:
+        check_networks_here(site, [over_eth, over_ib, over_ib], {})
+    interface, card = lacking.value.lines
+    here = socket.gethostname()
+    assert interface.startswith(f"{here}: no ib9 here; there are: {INTERFACE}")
+    assert interface.endswith(f"; correct `network.ib.interface` in {tmp_path}/mine.yaml")
+    assert card.startswith(f"{here}: no mlx5_0 here; there are: mlx5_1; correct `network.ib.device` in ")
+    with pytest.raises(Mistakes) as lacking:  # the user has named an interface: the site's is not used
+        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+        check_networks_here(site, [over_ib], dict.fromkeys(names, INTERFACE))
+    assert lacking.value.lines == (card,)
 
 
 @pytest.mark.parametrize(
