@@ -114,8 +114,9 @@ def rows(a: Study, b: Study) -> Rows:
         UserError: there is nothing to compare.
     """
     answer: Rows = []
+    in_a, in_b = _collectives(a), _collectives(b)
     for one, other in pairs(a, b):
-        of_a, of_b = _figures(a, one), _figures(b, other)
+        of_a, of_b = _figures(a, one, in_a.get(one.id, [])), _figures(b, other, in_b.get(other.id, []))
         name = name_of(one, other)
         keys = [*of_a, *(key for key in of_b if key not in of_a)]
         answer += [_row(name, key, of_a.get(key), of_b.get(key)) for key in keys]
@@ -143,7 +144,7 @@ def _of_median(durations_ms: np.ndarray) -> _Figure:
     return _Figure(estimate.value, estimate.low, estimate.high, len(durations_ms))
 
 
-def _figures(study: Study, source: Source) -> dict[tuple[str, str], _Figure]:
+def _figures(study: Study, source: Source, collectives: Rows) -> dict[tuple[str, str], _Figure]:
     found: dict[tuple[str, str], _Figure] = {}
     series = series_of_traces(study).get(source.id)
     if series is not None:
@@ -163,7 +164,7 @@ def _figures(study: Study, source: Source) -> dict[tuple[str, str], _Figure]:
     for row in [row for one in traces for row in anatomy.means(one)]:
         for name in EVERY:
             add("parts", _called(name), row[f"{name}_ms"])
-    for row in _collectives(study, source):
+    for row in collectives:
         size = f" of {row['group_size']}" if row["group_size"] else ""
         add("collectives", f"{row['collective']}{size}", row["ms_per_batch"])
     for row in kernels_of(study, source, by=("class",)):
@@ -175,11 +176,15 @@ def _called(part: str) -> str:
     return part.replace("_", " ")
 
 
-def _collectives(study: Study, source: Source) -> Rows:
+def _collectives(study: Study) -> dict[str, Rows]:
+    """The rows of collectives by job; none where no job has any."""
+    found: dict[str, Rows] = {}
     try:
-        return [row for row in communication.rows(study) if row["id"] == source.id]
+        for row in communication.rows(study):
+            found.setdefault(row["id"], []).append(row)
     except UserError:
-        return []
+        return {}
+    return found
 
 
 def _row(name: str, key: tuple[str, str], a: _Figure | None, b: _Figure | None) -> dict[str, Any]:
