@@ -26,18 +26,24 @@ def shown(value: Any) -> str:
     return digits(value) if isinstance(value, float) else str(value)
 
 
-_LEAST = 0.5e-8  # what is less has no digit among the eight decimals that are printed at most
+_LEAST = 0.5e-8  # what is less is 0, up to rounding
+_SMALL = 1e-4  # below it nobody counts the zeros
 
 
 def digits(value: float | None, significant: int = 4) -> str:
-    """A figure with as many digits as one reads: ``12.34``, ``1234``, ``0.01234``; a dash for none."""
+    """A figure with as many digits as one reads: ``12.34``, ``1234``, ``0.01234``; a dash for none.
+
+    Of what is hardly anything only its order of magnitude matters: ``-6.10e-06``.
+    """
     if value is None or not math.isfinite(value):
         return "-"
     if abs(value) < _LEAST:
         return "0"
+    if abs(value) < _SMALL:
+        return f"{value:.{max(0, significant - 2)}e}"
     before = math.floor(math.log10(abs(value))) + 1
     places = significant - max(before, 1) if before > 0 else significant - before
-    return f"{value:z.{min(8, max(0, places))}f}"
+    return f"{value:z.{max(0, places)}f}"
 
 
 def with_places(value: float | None, places: int) -> str:
@@ -86,6 +92,8 @@ def with_interval(
         return digits(value) if places is None else with_places(value, places)
     if places is None:
         largest = max(abs(one) for one in (value, *ends))
+        if 0 < largest < _SMALL:
+            return f"{digits(value)} [{digits(low)}, {digits(high)}]"
         before = math.floor(math.log10(largest)) + 1 if largest else 3
         places = max(0, 4 - before) if before > 0 else 3 - before
     return f"{value:z.{places}f} [{with_places(low, places)}, {with_places(high, places)}]"

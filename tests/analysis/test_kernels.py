@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.display.metrics import columns
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels import roofline
 from analysis.measures.kernels import rows as kernels
@@ -119,6 +120,19 @@ def test_planted_kernels_stand_where_their_work_puts_them(planted: Path) -> None
     assert relu["bandwidth_efficiency_of_measured_pct"] == pytest.approx(relu["roof_of_measured_pct"])
     # A copy of the loader's is no work of the model.
     assert found.loc["copy"][list(roofline.COLUMNS)].isna().all()
+
+
+def test_what_counts_no_flops_has_no_flops_efficiency(planted: Path) -> None:
+    run_dir = run_paths(planted)[-1]
+    ran = run("analysis.kernels", run_dir, "--format", "json").json
+    of_kernel = {row["kernel"]: row for row in ran}
+    for name in ("copy", "ncclAllReduce"):
+        assert of_kernel[name]["flops_efficiency_pct"] is None
+        assert of_kernel[name]["flops_efficiency_of_measured_pct"] is None
+        assert of_kernel[name]["gflop_per_batch"] == 0 and of_kernel[name]["bandwidth_efficiency_pct"] > 0
+    assert of_kernel["conv_fprop"]["flops_efficiency_pct"] == pytest.approx(84.3, rel=1e-3)
+    (line,) = [line for line in run("analysis.kernels", run_dir).out.splitlines() if "ncclAllReduce" in line]
+    assert line.split()[-3:] == ["-", "-", "-"]  # FLOPS efficiency, bound, roof
 
 
 def test_without_a_datasheet_the_measured_roof_decides(tmp_path: Path) -> None:
@@ -309,6 +323,14 @@ def test_a_difference_that_is_printed_as_0_is_none() -> None:
     assert row["change"] == "same"
     (row,) = kernel_difference.rows(side(1, 0.0020), side(1, 0.0026))
     assert row["change"] == "slower"
+
+
+def test_what_rounding_leaves_of_a_time_is_0() -> None:
+    """Kernels that never run at once: their sum, less the time in which any runs, is no time."""
+    side = kernel_difference.Side([], wall_ms=10.0, busy_ms=-6.1e-6)
+    (once,) = [row for row in kernel_difference.summary([], side, side) if row["change"] == "run at once"]
+    shown = {one.header: one.text(once) for one in columns(kernel_difference.SUMMARY_METRICS)}
+    assert (shown["a, ms/\nstep"], shown["b, ms/\nstep"], shown["b - a\nms"]) == ("0", "0", "0.000")
 
 
 def test_efficiencies_beside_each_other_have_no_difference_in_time(planted: Path) -> None:

@@ -323,6 +323,7 @@ def test_what_is_said_alike_of_several_runs_is_said_once():
         ((120.04, 119.0, 121.0), "120.0 [119.0, 121.0]"),
         ((0.0, 0.0, 0.0), "0.0 [0.0, 0.0]"),
         ((-0.0004, -12.01, 1.0), "0.00 [-12.01, 1.00]"),
+        ((6.1e-6, 6e-6, 6.2e-6), "6.10e-06 [6.00e-06, 6.20e-06]"),
     ],
 )
 def test_an_interval_keeps_its_digits_however_small(figures: tuple[float, ...], text: str) -> None:
@@ -331,9 +332,15 @@ def test_an_interval_keeps_its_digits_however_small(figures: tuple[float, ...], 
 
 def test_zero_has_no_sign() -> None:
     assert numbers.with_places(-0.04, 1) == "0.0" and numbers.with_places(-0.05001, 1) == "-0.1"
-    assert numbers.digits(-1e-12) == "0" and numbers.digits(1e-8) == "0.00000001"
+    assert numbers.digits(-1e-12) == "0" and numbers.digits(1e-8) == "1.00e-08"
     assert numbers.with_interval(-0.01, -0.04, 0.3, 1) == "0.0 [0.0, 0.3]"
     assert [numbers.signed(3)(value) for value in (-0.0004, 0.0, 0.0006)] == ["0.000", "0.000", "+0.001"]
+
+
+def test_of_what_is_hardly_anything_nobody_counts_the_zeros() -> None:
+    assert [numbers.digits(value) for value in (-6.1e-6, 9.9e-5, 1.234e-4)] == [
+        "-6.10e-06", "9.90e-05", "0.0001234",
+    ]  # fmt: skip
 
 
 def test_two_equal_ends_are_one() -> None:

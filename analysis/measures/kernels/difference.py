@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from analysis.display.metrics import Column, Metric, Rows, columns, names_of
-from analysis.display.numbers import signed
+from analysis.display.numbers import digits, signed
 from analysis.display.terminal import Part
 from analysis.measures.batches.overlap import covered, union
 from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of
@@ -70,6 +70,13 @@ METRICS = {
         _RATIO,
     ),
 }
+
+
+def _or_zero(milliseconds: float) -> str:
+    """A time that is the difference of others: what is left of their rounding is 0."""
+    return digits(milliseconds) if abs(milliseconds) >= _SAME_MS else "0"
+
+
 SUMMARY_METRICS = (
     Metric(
         "change",
@@ -78,8 +85,8 @@ SUMMARY_METRICS = (
         text=True,
     ),
     Metric("kernels", "number of kernels", "kernels"),
-    Metric("a_ms", "time per step in A", "a, ms/\nstep"),
-    Metric("b_ms", "time per step in B", "b, ms/\nstep"),
+    Metric("a_ms", "time per step in A", "a, ms/\nstep", show=_or_zero),
+    Metric("b_ms", "time per step in B", "b, ms/\nstep", show=_or_zero),
     Metric("difference_ms", "b minus a", "b - a\nms", show=signed(3)),
     *_EFFECTS,
 )

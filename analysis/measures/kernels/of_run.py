@@ -100,4 +100,5 @@ def _row(row: tuple, by: Sequence[str], batches: int, bound: costs.Bound) -> dic
 
 
 def _efficiency(total: float | None, time_ns: float, peak: float | None) -> float | None:
-    return 100 * total / time_ns * 1e9 / peak if total is not None and peak and time_ns else None
+    """Of the peak; None also where nothing was counted: a copy, say, has no FLOPs to be efficient at."""
+    return 100 * total / time_ns * 1e9 / peak if total and peak and time_ns else None

@@ -28,10 +28,15 @@ METRICS = (
     Metric("max_us", "longest launch"),
     Metric("gflop_per_batch", "FLOPs per step, 1e9", "GFLOP/\nstep"),
     Metric("mbyte_per_batch", "bytes per step, 1e6", "MB/\nstep"),
-    Metric("flops_efficiency_pct", "FLOP rate divided by the datasheet's peak", "FLOPS\neff. %", places=2),
+    Metric(
+        "flops_efficiency_pct",
+        "FLOP rate divided by the datasheet's peak; empty where no FLOPs are counted (copies, collectives)",
+        "FLOPS\neff. %",
+        places=2,
+    ),
     Metric(
         "bandwidth_efficiency_pct",
-        "bytes per second divided by the datasheet's bandwidth",
+        "bytes per second divided by the datasheet's bandwidth; empty where no bytes are counted",
         "bandw.\neff. %",
         places=2,
     ),
