@@ -1,6 +1,7 @@
 """What became of a run: is it right, and if not, why? The manifest says it."""
 
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +16,11 @@ from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 from profiling.wording import how_many, three_digits
+from profiling.wrap import wraps
 
 # Of a log: where one of a thousand ranks has died, all others may say at length that they have lost it.
 _LOG_TAIL_BYTES, _BYTES_OF_A_RANK = 200_000, 8_000
+AT_EXIT = "as Python exited. The program had ended on all ranks and the results were written: the run counts"
 
 
 def make_manifest(
@@ -39,13 +42,8 @@ def make_manifest(
         unknown: fields of the run that say nothing of it.
     """
     reports, wrong = read_reports(directory, run)
-    failure: Failure | None = None
-    if ended.exit_code:
-        log = log_tail(directory / store.LOG, run.ranks)
-        failure = explain(ended.exit_code, ended.reason, log, ended.kind)
-    elif wrong or (wrong := why_not_right(run, reports, directory)):
-        lost = lost_node(log_tail(directory / store.LOG, run.ranks))
-        failure = lost or Failure("wrong result", wrong, EXIT_FAILED)
+    failure, findings = judge(run, directory, ended, reports, wrong)
+    findings += [finding for report in reports for finding in report.findings]
     versions = {**machine.versions(), **(reports[0].versions if reports else {})}
     return Manifest(
         run=run,
@@ -58,9 +56,41 @@ def make_manifest(
         **{**facts(environment, started, root), "versions": versions},
         peak_memory_bytes=max((report.peak_memory_bytes for report in reports), default=0),
         ranks=reports,
-        findings=sorted({finding for report in reports for finding in report.findings}),
+        findings=sorted(set(findings)),
         unknown=list(unknown),
     )
+
+
+def judge(
+    run: Run, directory: Path, ended: Ended, reports: Sequence[RankReport], wrong: str
+) -> tuple[Failure | None, list[str]]:
+    """Why a run failed (None: it counts), and what is to be said of how it ended.
+
+    Args:
+        wrong: what is wrong with the ranks' reports ("" if nothing).
+    """
+    if not ended.exit_code and not (wrong := wrong or why_not_right(run, reports, directory)):
+        return None, []
+    log = log_tail(directory / store.LOG, run.ranks)
+    if not ended.exit_code:
+        return lost_node(log) or Failure("wrong result", wrong, EXIT_FAILED), []
+    failure = explain(ended.exit_code, ended.reason, log, ended.kind)
+    if wrong or not aborted_at_exit(run, reports, failure) or why_not_right(run, reports, directory):
+        return failure, []
+    return None, [f"{failure.text} {AT_EXIT}"]
+
+
+def aborted_at_exit(run: Run, reports: Sequence[RankReport], failure: Failure) -> bool:
+    """Whether a user's program had ended well, and then Python aborted as it exited.
+
+    PyTorch does this to programs that use Gloo: a thread that is late to release its last tensor asks for
+    Python's lock while Python exits, which ends the thread in a C++ destructor (pytorch/pytorch#190489). The
+    more ranks, the more often one does, so another try is no remedy. A profiler that wraps the ranks leaves
+    no tables then.
+    """
+    aborted = failure.kind == "rank crash" and failure.exit_code == -signal.SIGABRT
+    ended_well = all(report.program_exit_code == EXIT_DONE for report in reports)
+    return bool(run.program) and not wraps(run.profile) and aborted and ended_well
 
 
 def facts(environment: Mapping[str, str], started: datetime, root: Path) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class RankReport(_Record):
     grad: str = ""
     workers: int = 0
     samples: int = 0
+    program_exit_code: int = 0  # the process may then end by a signal
     forward_flops_per_image: float | None = None  # analytic, 1 multiply-add = 2
     training_flops_per_image: float | None = None
     startup_ns: int = 0  # process start to the first batch's start

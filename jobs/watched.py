@@ -102,6 +102,7 @@ def report_of(
     workers: int,
     startup_ns: int,
     findings: Sequence[str],
+    exit_code: int,
 ) -> RankReport:
     """The report of a watched rank that ends now, for ``rank.json``.
 
@@ -110,6 +111,7 @@ def report_of(
     Args:
         samples: of a step of this rank; 0: not known.
         workers: of its data loader.
+        exit_code: with which the program has ended.
     """
     import torch
 
@@ -129,6 +131,7 @@ def report_of(
         grad=model.grad,
         workers=workers,
         samples=samples,
+        program_exit_code=exit_code,
         startup_ns=startup_ns,
         findings=list(findings),
         **facts_of_process([model.device] if model.device is not None else []),

@@ -188,7 +188,7 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
     findings += set_clock(directory, given.profile)
     report = watched.report_of(
         me, watch.model_facts, len(steps), usual_samples(steps, wanted), watch.hooks.seen.workers,
-        watch.startup_ns, findings,
+        watch.startup_ns, findings, code,
     )  # fmt: skip
     write_record(directory / RANK_REPORT, report)
     if not code:  # after a failure others may be in an exchange, and NCCL would wait for them

@@ -58,9 +58,9 @@ def test_ddp_on_two_ranks_leaves_what_our_own_ranks_leave(tmp_path):
 def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():
     me, reports = Identity(launcher="torchrun"), []
     model = ModelFacts(name="Net", backend="single", grad="fp32")
-    reports.append(watched.report_of(me, model, 9, 4, 0, 1, []))
+    reports.append(watched.report_of(me, model, 9, 4, 0, 1, [], 0))
     two = Identity(size=2, local_size=2, launcher="torchrun")
-    reports.append(watched.report_of(two, replace(model, backend="ddp/gloo"), 9, 4, 0, 1, []))
+    reports.append(watched.report_of(two, replace(model, backend="ddp/gloo"), 9, 4, 0, 1, [], 0))
     fields = []
     for who, report in zip((me, two), reports, strict=True):
         run, unknown = watched.run_of(report, who, Program("train.py"), "none")
@@ -110,6 +110,7 @@ def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_pat
     manifest = manifest_of(out)
     assert manifest.exit_code == 1
     assert manifest.reason.endswith("rank crash: ValueError: no more data")
+    assert report_of(out).program_exit_code == 1
     assert len(batches_of(out)) == 16
 
 
@@ -327,7 +328,7 @@ def test_a_profiler_is_started_once_where_a_second_optimizer_ends_the_first_step
 
 
 def test_a_command_and_a_batch_that_no_sweep_could_have_do_not_cost_the_results():
-    report = watched.report_of(Identity(), ModelFacts(name="Net"), 9, 100_000, 0, 1, [])
+    report = watched.report_of(Identity(), ModelFacts(name="Net"), 9, 100_000, 0, 1, [], 0)
     program = Program("train.py", ("data.files=x",) * 1000)
     run, unknown = watched.run_of(report, Identity(), program, "none")
     assert run.program.startswith("train.py data.files=x") and "batch" in unknown
@@ -337,7 +338,7 @@ def test_a_command_and_a_batch_that_no_sweep_could_have_do_not_cost_the_results(
     ("seen", "named"), [("Sequential", "finetune"), ("FullyShardedDataParallel", "finetune"), ("Net", "net")]
 )
 def test_a_model_of_a_class_that_says_nothing_is_named_after_its_program(seen, named):
-    report = watched.report_of(Identity(), ModelFacts(name=seen), 9, 4, 0, 1, [])
+    report = watched.report_of(Identity(), ModelFacts(name=seen), 9, 4, 0, 1, [], 0)
     run, unknown = watched.run_of(report, Identity(), Program("mine/finetune.py"), "none")
     assert run.model == named and "model" not in unknown
 
