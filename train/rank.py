@@ -89,7 +89,11 @@ class Opened:
     backend: Backend | None = None
 
     def close(self) -> None:
-        """The rank is done; its graphs are gone, for whose end NCCL would wait."""
+        """The rank is done; its graphs are gone, for whose end NCCL would wait.
+
+        So is the model, which would keep the group. With the group end Gloo's threads, which could abort the
+        process as Python exits (pytorch/pytorch#190489).
+        """
         if self.backend:
             self.backend.close()
         if self.loader:

@@ -19,6 +19,7 @@ from tests.forked import Parent
 from train import __main__ as command
 
 RUNS, LOG = "runs.json", "log.txt"
+LEFT = "threads of Gloo left: "
 LIMIT_S = 600
 
 
@@ -64,6 +65,12 @@ def fork(processes: Sequence[Process], log: Path, ready: Parent) -> list[int]:
     return [child.wait(LIMIT_S)[0] for child in children]
 
 
+def threads_of_gloo() -> int:
+    """How many threads of Gloo's this process has."""
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return sum("gloo" in name for name in names)
+
+
 def main() -> int:
     command.leave_at_once = lambda: None  # there is another run to do
     for flags, out in json.loads(Path(sys.argv[1]).read_text()):
@@ -71,6 +78,7 @@ def main() -> int:
         sys.argv = ["train", *flags, "--out", out]
         if code := command.main():
             return code
+        print(f"{LEFT}{threads_of_gloo()}", flush=True)
     return 0
 
 

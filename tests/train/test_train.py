@@ -20,7 +20,7 @@ from jobs.run import make_run
 from jobs.store import Manifest
 from profiling import tables
 from profiling.errors import UserError
-from tests.train.many_runs import LOG, RUNS, by_one_pair
+from tests.train.many_runs import LEFT, LOG, RUNS, by_one_pair
 from train.__main__ import in_world, make_parser, may_leave_at_once
 from train.world import World
 
@@ -102,6 +102,12 @@ def test_two_ranks_train_and_leave_what_a_sweep_asks_of_them(trained, data_set):
         stages = rows[["load_ns", "forward_ns", "backward_ns", "update_ns"]].sum(axis=1)
         assert (stages > 0).all() and (stages <= rows.end_ns - rows.start_ns).all()
         assert (rows.start_ns[1:].to_numpy() >= rows.end_ns[:-1].to_numpy()).all()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have names in /proc only")
+def test_a_rank_that_has_ended_leaves_no_thread_to_pythons_exit(trained):
+    # One that still releases a tensor then aborts the process (pytorch/pytorch#190489).
+    assert trained.log.count(f"{LEFT}0\n") == trained.log.count(LEFT) == 2 * len(VARIANTS)
 
 
 def losses_of(out: Path) -> list[list[float]]:
