@@ -1,4 +1,4 @@
-"""What does the opening of a page of traces say? Sentences of a job stand together, and begin with its name.
+"""What does the opening of a page of traces say? What is said of a job stands together, behind its name.
 
 Of jobs of one program on several numbers of ranks the largest is described. Unlike jobs are not comparable:
 what takes most milliseconds of all would be another job's in each sentence. So each is described by itself.
@@ -79,7 +79,10 @@ def _of_job(context: Context, source: Source) -> list[Sentence]:
         "communication": _collective(context, source),
         "kernels": _kernel(context, source),
     }
-    return [Sentence(of_job(context, source.id, text), section) for section, text in texts.items() if text]
+    said = {section: text for section, text in texts.items() if text}
+    if len(_described(context)) > 1 and said:  # a paragraph each
+        return [Sentence(of_job(context, source.id, " ".join(said.values())), next(iter(said)))]
+    return [Sentence(of_job(context, source.id, text), section) for section, text in said.items()]
 
 
 def _scales(context: Context) -> list[Sentence]:

@@ -668,11 +668,13 @@ def test_the_opening_of_unlike_jobs_describes_one_after_the_other_and_names_each
     page = build(load(two.parent))
     said = [one.text for one in opening(load(two.parent))]
     assert said[0].startswith("No scaling: these jobs differ in device or kernels.")
-    starts = ("a step takes", "collective with the most exposed time", "largest class of the model's kernels")
-    expected = [f"{name}: {start}" for name in ("four", "two") for start in starts]
-    assert [text[: len(start)] for text, start in zip(said[1:7], expected, strict=True)] == expected
-    assert ", 0.9 ms per step" in said[5] and "gemm, 7.998 ms per step" in said[6]
-    others = [text for text in said[7:] if not text.startswith("Not in traces: ")]
+    for text, name in zip(said[1:3], ("four", "two"), strict=True):
+        start = (
+            rf"{name}: a step takes .* Collective with the most exposed time: .* Largest class of the model"
+        )
+        assert re.match(start, text)
+    assert ", 0.9 ms per step" in said[2] and "gemm, 7.998 ms per step" in said[2]
+    others = [text for text in said[3:] if not text.startswith("Not in traces: ")]
     assert len(others) == 2 and all("four" in text or "two" in text for text in others), others
     (stragglers,) = (one for one in page.sections if one.id == "stragglers")
     assert "four" in stragglers.finding
