@@ -40,7 +40,7 @@ from profiling.identity import Identity, is_restarted, read_identity
 from profiling.stacks import write_stacks_at_signal
 from profiling.tools import STARTED, Options, check_mode, open_capture
 from profiling.watching.facts import leave_group
-from profiling.watching.findings import findings_of
+from profiling.watching.findings import ended_early, findings_of
 from profiling.watching.program import Program, hidden, when_imported
 from profiling.watching.steps import Steps
 from profiling.watching.watched import Wanted, Watch, batch_columns, usual_samples
@@ -184,6 +184,8 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
             _say(f"no results: {reason}{why_none}", *_misplaced(program, code))
         return Ended(code)
     findings = [*capture.write(), *findings_of(watch, steps)]
+    if me.rank == 0:  # ranks may differ in it, and the run has as many steps as this one
+        findings += ended_early(len(steps), wanted.batches)
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
     findings += set_clock(directory, given.profile)
     report = watched.report_of(

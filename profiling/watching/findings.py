@@ -21,6 +21,13 @@ def findings_of(watch: Watch, steps: Steps) -> list[str]:
     ]
 
 
+def ended_early(steps: int, wanted: int) -> list[str]:
+    """That a program has ended by itself before as many steps as were asked for; ``wanted`` 0: none were."""
+    return [f"the program ended after {how_many(steps, 'step')}, before --batches {wanted}"] * (
+        steps < wanted
+    )
+
+
 def _of_model(watch: Watch) -> Iterator[str]:
     facts, trained = watch.model_facts, watch.hooks.modules.trained
     if watch.has_host_clock and facts.on_gpu:

@@ -74,8 +74,19 @@ def test_it_ends_in_order_after_as_many_steps_as_are_asked_for(tmp_path, forks):
     program = (PROGRAMS / "ddp.py", "--done", done)
     printed = forks.watch("--out", out, "--batches", 5, "--samples", 7, *program, ranks=2)
     assert printed.count("cleaned up") == 2 and not done.exists()
-    assert len(batches_of(out)) == len(batches_of(out, 1)) == 5
+    assert len(batches_of(out)) == len(batches_of(out, 1)) == 5 and "--batches" not in printed
     assert batches_of(out).images.tolist() == [7] * 5
+
+
+def test_a_program_that_ends_before_the_steps_that_were_asked_for_is_said_once(tmp_path, forks):
+    out = tmp_path / "run"
+    program = (PROGRAMS / "ddp.py", "--epochs", 1, "--batch-size", 4)
+    printed = forks.watch("--out", out, "--batches", 200, *program, ranks=2)
+    line = "the program ended after 8 steps, before --batches 200"
+    assert [said for said in printed.splitlines() if line in said] == [f"scaleprof: {line}"]
+    assert line in manifest_of(out).findings and f"run: {line}" in load(out).notes()
+    assert line in report_of(out).findings and line not in report_of(out, 1).findings
+    assert len(batches_of(out)) == 8
 
 
 def test_the_torch_profiler_records_the_later_half(tmp_path, forks):
