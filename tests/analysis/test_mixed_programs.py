@@ -28,3 +28,19 @@ def test_runs_without_a_factor_have_an_empty_level_of_it(tmp_path):
 
 def test_the_name_of_a_configuration_leaves_out_factors_that_it_does_not_have():
     assert called({"factors.lr": None, "grad": "fp16"}, ["factors.lr", "grad"]) == "fp16 gradients"
+
+
+def test_what_is_compared_with_nothing_is_called_by_what_it_has_and_lacks(tmp_path):
+    """A folder with and without a factor against one with it, and the other way round."""
+    with_lr = run_of(program="mine.py --lr {lr}", factors={"lr": 0.1})
+    for name, runs in (("both", (run_of(program="mine.py"), with_lr)), ("one", (with_lr,))):
+        for run in runs:
+            write_run(tmp_path / name, run, WIDE, outside=tuple(run.factors))
+        write_sweep_record(tmp_path / name)
+    other = run_of(program="mine.py --lr {lr}", factors={"lr": 0.2})
+    write_run(tmp_path / "one", other, WIDE, outside=("lr",))
+    said = " ".join(
+        run_command("analysis.compare", tmp_path / "both", tmp_path / "one", "--notes").out.split()
+    )
+    assert f"only in {tmp_path / 'both'}, so not compared: program=mine.py without lr" in said
+    assert f"only in {tmp_path / 'one'}, so not compared: program=mine.py --lr {{lr}} lr=0.2" in said

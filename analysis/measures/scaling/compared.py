@@ -13,12 +13,13 @@ from analysis.measures.scaling.compare_rows import CALLS, STEP, Key, Values, row
 from analysis.measures.scaling.points import point_fields
 from analysis.results.log import BOTH
 from analysis.results.study import Source, Study
-from jobs.run_fields import fields_of
+from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 from profiling.wording import in_a_row
 
 _SIZES = fields_of("size")
 MOST_NAMED = 6  # configurations that a note names
+_NONE = str(None)  # a value that is not known, or of a factor that is another program's
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,19 @@ def _alone(a: Values, b: Values) -> tuple[list[str], list[str]]:
     of_a, of_b = _configurations(a), _configurations(b)
     fields = telling([*of_a, *of_b])
     only_a, only_b = (
-        sorted(" ".join(f"{name}={dict(key).get(name)}" for name in fields) for key in alone)
+        sorted(" ".join(_level(name, dict(key).get(name)) for name in fields) for key in alone)
         for alone in (of_a - of_b, of_b - of_a)
     )
     return only_a, only_b
+
+
+def _level(name: str, value: str | None) -> str:
+    """``loader=pytorch``; ``without lr`` of a program without that factor."""
+    known = value not in (None, _NONE)
+    if name.startswith(FACTOR):
+        own = name.removeprefix(FACTOR)
+        return f"{own}={value}" if known else f"without {own}"
+    return f"{name}={value}" if known else f"{name} unknown"
 
 
 def _note_alone(study: Study, alone: Sequence[Sequence[str]], paths: tuple[Path, Path]) -> None:
