@@ -18,6 +18,7 @@ from analysis.display.metrics import Rows
 from analysis.prediction import curve
 from analysis.prediction.configurations import Configuration, Nodes, error_of
 from analysis.prediction.untold import Reason, names_of, too_wide
+from analysis.prediction.wanted import within_reach
 from profiling.errors import UserError
 from profiling.wording import how_many, in_a_row
 
@@ -108,7 +109,8 @@ def _ahead(one: Series, name: str, wanted: Sequence[int], missed: float) -> tupl
     """The predictions of a series, and why some numbers of ranks have none."""
     answer: Rows = []
     reasons: list[Reason] = []
-    for ranks in (count for count in wanted if count > one.ranks[-1]):
+    near, too_far = within_reach(name, one.ranks[-1], wanted)
+    for ranks in near:
         if one.nodes and (why := one.nodes.unseen(ranks)):
             return answer, [*reasons, Reason(name, why)]  # neither are links of more ranks known
         row = _row(one, ranks, missed)
@@ -116,7 +118,7 @@ def _ahead(one: Series, name: str, wanted: Sequence[int], missed: float) -> tupl
             reasons.append(wide)
         else:
             answer.append(row)
-    return answer, reasons
+    return answer, [*reasons, *too_far]
 
 
 def measured_on(row: Mapping[str, Any]) -> str:

@@ -141,7 +141,7 @@ def of_study(
     """
     sweep_configurations = configurations.configurations(study, scaling, gpus_per_node)
     series = extrapolate.series_of(sweep_configurations)
-    wanted, too_far = wanted_ranks(ranks, series)
+    wanted = wanted_ranks(ranks, [one.ranks[-1] for one in series])
     simulated, reasons = simulate_rows.rows(study, sweep_configurations, wanted, what_ifs, network)
     names = untold.names_of([one.fields for one in series])
     try:
@@ -153,10 +153,10 @@ def of_study(
            if not _is_baseline_only(one, sweep_configurations)]  # fmt: skip
     without_curve, reasons = ([one for one in some if one.of in own] for some in (without_curve, reasons))
     if not rows:
-        raise UserError(_neither(without_curve, reasons, own, too_far))
+        raise UserError(_neither(without_curve, reasons, own))
     ahead = [row for row in simulated if not row["backtest"] and not row["what_if"]]
     lines = untold.of_both(without_curve, reasons, _with_rows(ahead, series), own)
-    return _predictions(rows, [*too_far, *lines], series)
+    return _predictions(rows, lines, series)
 
 
 def of_table(series: Sequence[Series], ranks: str = "") -> Predictions:
@@ -165,12 +165,12 @@ def of_table(series: Sequence[Series], ranks: str = "") -> Predictions:
     Raises:
         UserError: there are none, with why.
     """
-    wanted, too_far = wanted_ranks(ranks, series)
+    wanted = wanted_ranks(ranks, [one.ranks[-1] for one in series])
     made, reasons = extrapolate.rows(series, wanted)
     names = untold.names_of([one.fields for one in series])
     if not made:
-        raise UserError(_neither(reasons, [], names, too_far))
-    return _predictions(made, [*too_far, *untold.of_both(reasons, [], (), names)], series)
+        raise UserError(_neither(reasons, [], names))
+    return _predictions(made, untold.of_both(reasons, [], (), names), series)
 
 
 def _predictions(rows: Rows, lines: Sequence[str], series: Sequence[Series]) -> Predictions:
@@ -197,9 +197,7 @@ def _is_baseline_only(one: Configuration, among: Sequence[Configuration]) -> boo
     )
 
 
-def _neither(
-    curves: Sequence[Reason], simulations: Sequence[Reason], names: Sequence[str], too_far: Sequence[str]
-) -> str:
+def _neither(curves: Sequence[Reason], simulations: Sequence[Reason], names: Sequence[str]) -> str:
     """Why there is neither a curve nor a simulation, in one line.
 
     That profiles do not determine it either adds nothing; what a simulation lacks may be easier to give.
@@ -208,9 +206,8 @@ def _neither(
     known = {one.why for one in curves}
     lacking = untold.lines([one for one in simulations if one.why not in known and not one.possible], names)
     also = f"; no simulation: {lacking[0]}" if lacking else ""
-    if not said:
-        said = [*too_far, "all these numbers of ranks were measured"][:1]
-    return f"{untold.NEITHER}: {first_of(said)}{also}"
+    why = first_of(said) if said else "all these numbers of ranks were measured"
+    return f"{untold.NEITHER}: {why}{also}"
 
 
 def first_of(reasons: Sequence[str]) -> str:

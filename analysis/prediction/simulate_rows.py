@@ -32,6 +32,7 @@ from analysis.prediction.extrapolate import doublings, measured_on, outside
 from analysis.prediction.simulate import Model
 from analysis.prediction.traced_step import Traced, traced
 from analysis.prediction.untold import Reason, names_of, too_wide
+from analysis.prediction.wanted import within_reach
 from analysis.results.study import Study
 from profiling.wording import how_many
 
@@ -96,7 +97,8 @@ def rows_of(
     if not unseen(basis, here.ranks, network, here):
         answer += _what_ifs(study, basis, here, _row(basis, here), what_ifs, name)
     reasons: list[Reason] = []
-    for ranks in [count for count in wanted if count > one.points[-1].world_size]:
+    near, too_far = within_reach(name, one.points[-1].world_size, wanted)
+    for ranks in near:
         layout = one.nodes.of(ranks)
         if why := unseen(basis, ranks, network, layout):
             return answer, [*reasons, Reason(name, why)]  # neither are links of more ranks known
@@ -107,7 +109,7 @@ def rows_of(
             reasons.append(wide)
         else:
             answer += [plain, *_what_ifs(study, basis, layout, plain, what_ifs, name)]
-    return answer, reasons
+    return answer, [*reasons, *too_far]
 
 
 def _find(study: Study, basis: Basis, of: str) -> None:

@@ -304,6 +304,18 @@ def test_of_several_numbers_of_ranks_those_are_predicted_that_can_be(tmp_path):
     assert "no prediction: 4096 ranks are more than 16 times the measured 32" in " ".join(ran.err.split())
 
 
+def test_how_far_a_prediction_reaches_is_a_matter_of_the_ranks_of_its_own_configuration(tmp_path):
+    table = tmp_path / "t.csv"
+    large = "".join(f"a,{count},{count * 99 + 1}\n" for count in (1, 2, 4, 8, 16, 32, 64))
+    small = "b,1,100\nb,2,150\nb,4,180\nb,8,200\n"  # so well known that its range stays narrow
+    table.write_text(f"loader,gpus,images_per_s\n{large}{small}")
+    ran = run("analysis.predict", table, "--ranks", "128,1024", "--format", "csv")
+    ahead = {(row["loader"], row["ranks"]) for row in ran.csv if row["backtest"] == "False"}
+    assert ahead == {("a", "128"), ("b", "128"), ("a", "1024")}
+    (said,) = reasons(ran)
+    assert said.startswith("b: 1024 ranks are more than 16 times the measured 8: measure more ranks first")
+
+
 def test_ranks_that_only_smaller_configurations_lack_are_one_line(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("loader,gpus,images_per_s\na,1,100\na,8,700\nb,1,100\n")
