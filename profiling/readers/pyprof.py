@@ -30,7 +30,7 @@ from profiling.wording import how_many, verb
 NEEDED = frozenset({"Idx", "Direction", "Module", "Op", "Kernel", "Sil(ns)", "FLOPs", "Bytes"})
 
 _OPTIONAL = ("Layer", "Device", "Stream", "Grid", "Block")
-_NUMBERS = ("Device", "Stream")
+_NUMBERS = {"Device": "integer", "Stream": "bigint"}  # as wide as in our tables
 
 _CONFIG = re.compile(r"_config_(\d{1,5})_(\d{1,3})_")
 _LOSSES = (
@@ -208,7 +208,7 @@ _NAMES = "select name from parquet_schema($path) where num_children is null"
 
 def _launches(optional: Sequence[str]) -> str:
     """A query for one table's launches; what cannot be (an index or duration that is none) is null there."""
-    kinds = {name: "bigint" if name in _NUMBERS else "varchar" for name in optional}
+    kinds = {name: _NUMBERS.get(name, "varchar") for name in optional}
     more = "".join(
         f', try_cast(nullif("{name}"::varchar, \'-\') as {kind}) as "{name}"' for name, kind in kinds.items()
     )

@@ -77,6 +77,7 @@ def test_an_empty_or_cut_file_is_said_to_be_one(tmp_path):
         ([{}, {"Idx": None}], 1, [10]),
         ([{"FLOPs": value} for value in (1.5, -1.0, float("inf"), None)], 4, [1.5, None, None, None]),
         ([{"Kernel": None, "Op": None, "Direction": None, "Module": None}], 1, [10]),
+        ([{"Device": 1 << 31}, {"Stream": 1 << 40}], 2, [10, 10]),
         ([{"Idx": "0", "Sil(ns)": "7", "FLOPs": "3", "Device": "-", "Stream": "a"}], 1, [3]),
     ],
 )  # fmt: skip
