@@ -87,10 +87,7 @@ def said(contexts: tuple[Context, Context], follow: Sequence[Section]) -> Said:
     ]
     return Said(
         {pair.id: _of_both([said.findings.get(pair.id, "") for said in alone]) for pair in pairs},
-        lists={
-            f"answers-{side}": [one.alone for one in said.summary or []]
-            for side, said in zip(SIDES, alone, strict=True)
-        },
+        lists={f"answers-{side}": said.summary or [] for side, said in zip(SIDES, alone, strict=True)},
     )
 
 

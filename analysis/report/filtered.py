@@ -22,7 +22,7 @@ class Said:
     findings: Mapping[str, str]
     summary: Sequence[Sentence] | None = None
     drawings: Mapping[str, Drawing] = field(default_factory=dict)
-    lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    lists: Mapping[str, Sequence[Sentence]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

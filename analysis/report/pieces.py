@@ -88,8 +88,11 @@ class Pieces:
                 for id, text in said.findings.items()
             },
             "lists": {
-                id: [self._number(self._piece("item", text)) for text in texts or [NOTHING]]
-                for id, texts in said.lists.items()
+                id: [
+                    self._number(self._piece("item", one.alone, one.of_all))
+                    for one in sentences or [Sentence(NOTHING)]
+                ]
+                for id, sentences in said.lists.items()
             },
         }
 

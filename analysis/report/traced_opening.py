@@ -91,7 +91,8 @@ def _scales(context: Context) -> list[Sentence]:
     if not rows:
         return []
     most, base = rows[-1], rows[0]
-    whose = f" ({', '.join(row['job'] for row in rows)})" if len(rows) < len(context.traces) else ""
+    of_some = len(rows) < len(context.study.of_kind("trace"))
+    whose = f" ({', '.join(row['job'] for row in rows)})" if of_some else ""
     grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] > 0}
     text = (
         f"Scaling efficiency on {most['world_size']} ranks{whose}: {most['scaling_efficiency_pct']:.0f} %, "
@@ -102,14 +103,14 @@ def _scales(context: Context) -> list[Sentence]:
         text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per step)"
     assumed, *kernels = found.scales_assumed.splitlines()
     doubts = [line for line in kernels if line.endswith(traced.MISFIT)]
-    return [Sentence(" ".join([f"{text}. {assumed}", *doubts]), "traced-scaling")]
+    return [Sentence(" ".join([f"{text}. {assumed}", *doubts]), "traced-scaling", of_all=True)]
 
 
 def _not_compared(context: Context) -> list[Sentence]:
     """How to ask for scaling, where traces of several jobs do not show that they are one program's."""
     found = context.once(scaling_of)
     several = len({row["world_size"] for row in found.rows}) > 1
-    return [Sentence(found.assumed, "traces", answers=SCALES)] if several else []
+    return [Sentence(found.assumed, "traces", answers=SCALES, of_all=True)] if several else []
 
 
 def mean_steps(context: Context) -> dict[str, Mapping[str, Any]]:

@@ -1,5 +1,7 @@
 """Traces are results: what was planted in them is what every command of analysis says of them."""
 
+import base64
+import gzip
 import json
 import math
 import re
@@ -554,6 +556,25 @@ def test_of_several_pairs_of_jobs_filters_leave_what_is_said_of_each(tmp_path):
             for name, of in zip(one["y"], one["customdata"], strict=True)]  # fmt: skip
     assert len({name for name, _ in bars}) == len(bars) and {of for _, of in bars} == {"one", "two"}
     assert all(name.startswith(f"{of}: ") for name, of in bars)
+
+
+def test_what_is_said_of_all_jobs_is_marked_while_one_is_chosen(tmp_path):
+    for side in ("before", "after"):
+        for name, ranks in (("one", 2), ("two", 4)):
+            job(tmp_path / side, Planted(ranks=ranks, batches=30, transfer=100.0 + len(side)), name)
+    page = compared.build(load(tmp_path / "before/out"), load(tmp_path / "after/out"))
+    assert page.filtered is not None
+    for _, said in page.filtered.said:
+        marked = [one.text[:30] for one in said.lists["answers-a"] if one.of_all]
+        assert marked == ["Scaling efficiency on 4 ranks:"]
+    html, mark = render(page), '<span class="of-all"> (for all configurations)</span></li>'
+    (packed,) = re.findall(r'id="said-gz"[^>]*>([^<]*)<', html)
+    pieces = json.loads(gzip.decompress(base64.b64decode(packed)))["pieces"]
+    items = [one for one in pieces if one.startswith("<li>Scaling efficiency on 4 ranks:")]
+    assert items and all(one.endswith(mark) for one in items)
+    # More filters at once than texts are known of: the lists stay as they are without any.
+    (everything,) = re.findall(r'data-list="answers-a">(.*?)</ul>', html)
+    assert everything.count("<li>") == everything.count(mark) > 1
 
 
 @pytest.mark.parametrize(
