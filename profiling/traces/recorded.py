@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from profiling.traced_job import TraceFacts
@@ -59,7 +60,7 @@ class Recorded:
         parts = [part for part in self.source.parent.parts if not _RANK.fullmatch(part)]
         return Path(*parts)
 
-    @property
+    @cached_property
     def stem(self) -> str:
         """Its file's name without the rank and the ending."""
         return _RANK.sub("", without_ending(self.source.name)).strip("_.-")

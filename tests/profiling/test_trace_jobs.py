@@ -246,12 +246,13 @@ def test_ranks_missing_or_twice_are_said_and_the_rest_is_answered(tmp_path, caps
 @pytest.mark.parametrize(
     ("late", "changed", "used", "why"),
     [
-        (("a", 60), "b", "a", "recorded last"),  # also if the other file was copied later
+        (("a", 60), "a", "b", "recorded with those of other ranks"),
+        (("a", 1e-3), "b", "a", "recorded last"),  # also if the other file was copied later
         (("a", 0), "b", "b", "written last"),
         (("a", 0), "a", "a", "written last"),
     ],
 )
-def test_of_two_traces_of_a_rank_the_newest_is_used(tmp_path, late, changed, used, why):
+def test_of_two_traces_of_a_rank_that_of_the_others_recording_is_used(tmp_path, late, changed, used, why):
     folder = write_job(tmp_path / "job", Planted(ranks=3), name="host1_{}.json")
     shutil.move(folder / "host1_2.json", folder / "a.json")
     shutil.copy(folder / "a.json", folder / "b.json")
