@@ -33,17 +33,15 @@ def of_begun(directory: Path) -> tuple[State, str]:
     if owner is None:
         # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.
         if (directory.parent / store.SWEEP).exists():
-            return "interrupted", f"its sweep was stopped; {RESUME}"
+            return "interrupted", "its sweep was stopped"
         return "interrupted", "it has no manifest (one that was started by hand may still be running)"
     if owner.host == socket.gethostname():
-        return ("running", _where(owner)) if lives(owner) else _gone(f"its sweep {_where(owner)} was killed")
+        if lives(owner):
+            return "running", _where(owner)
+        return "interrupted", f"its sweep {_where(owner)} was killed"
     if silence_s(directory) <= STALE_S:
         return "running", _where(owner)
-    return _gone(f"no sign of life from its sweep {_where(owner)} for more than {STALE_S:.0f} s")
-
-
-def _gone(why: str) -> tuple[State, str]:
-    return "interrupted", f"{why}; {RESUME}"
+    return "interrupted", f"no sign of life from its sweep {_where(owner)} for more than {STALE_S:.0f} s"
 
 
 def _where(owner: Owner) -> str:

@@ -7,6 +7,7 @@ was left out or cannot be read is listed with its reason, never dropped silently
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from analysis.display.left_out import in_counts, missing
 from analysis.results import load_reference
-from analysis.results.log import Failure, attempted
+from analysis.results.log import Failure, FailureKind, attempted
 from analysis.results.study import Contents, Source, Study
 from analysis.results.unconverted import how_to_convert
 from jobs import store
@@ -30,6 +31,11 @@ from profiling.wording import which_ranks
 
 _RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder
 _MOST_NAMED = 8
+# What became of a run that had failed, by its state.
+_LATER: dict[FailureKind, str] = {
+    "done": "succeeded in a later attempt", "running": "is running again",
+    "interrupted": "was interrupted in a later attempt",
+}  # fmt: skip
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:
@@ -189,12 +195,14 @@ def _has_rows(path: Path) -> bool:
 
 
 def _forget_superseded(contents: Contents) -> None:
-    """A point that failed and was done later is no failed point, but worth a line."""
-    done = {attempted(source.id) for source in contents.sources}
+    """A point that failed and was begun again has the state of its later attempt; that it failed is noted."""
+    now = {attempted(one.point): one.kind for one in contents.log.failed if one.kind in _LATER}
+    now |= {attempted(source.id): "done" for source in contents.sources}
     for failure in list(contents.log.failed):
-        if attempted(failure.point) in done:
+        state = now.get(attempted(failure.point), failure.kind)
+        if state != failure.kind:
             contents.log.failed.remove(failure)
-            contents.note(f"{failure.point} failed once ({failure.reason}) and succeeded in a later attempt")
+            contents.note(f"{failure.point} failed once ({failure.reason}) and {_LATER[state]}")
 
 
 def _read_sweep(contents: Contents, path: Path) -> None:
@@ -212,8 +220,17 @@ def _read_sweep(contents: Contents, path: Path) -> None:
     known = {attempted(source.id) for source in contents.sources}
     known |= {attempted(failure.point) for failure in contents.log.failed}
     running = any(failure.kind == "running" for failure in contents.log.failed)
+    _say_what_to_do(contents, "the sweep is running again" if running else RESUME)
     why = "the sweep is running" if running else f"unless the sweep is running, {RESUME}"
     contents.log.failed += [Failure(point, why, "not started") for point in order if point not in known]
+
+
+def _say_what_to_do(contents: Contents, what: str) -> None:
+    """Of runs of a sweep that were interrupted: nothing, as long as a sweep that will repeat them runs."""
+    contents.log.failed = [
+        replace(failure, reason=f"{failure.reason}; {what}") if failure.kind == "interrupted" else failure
+        for failure in contents.log.failed
+    ]
 
 
 def _read_calibration(contents: Contents, path: Path) -> None:

@@ -14,7 +14,9 @@ import pytest
 from analysis.report.build import build
 from analysis.results.load import load
 from jobs import store
+from jobs.claims import claim, release
 from jobs.owner import OWNER, this_owner
+from jobs.run_id import format_id
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
@@ -364,6 +366,33 @@ def test_a_point_that_failed_and_was_done_later_is_no_failure(tmp_path: Path) ->
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert ran.code == 0
     assert "failed once (no space left) and succeeded in a later attempt" in ran.err
+
+
+def test_a_point_that_failed_and_is_running_again_is_one_run_that_runs(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    failed = write_run(tmp_path, run_of(gpus_per_node=2), Truth(), exit_code=1, reason="no space left")
+    again = failed.with_name(failed.name.removesuffix("_ret_1"))
+    claim(again, this_owner({}))
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert f"running: {again.name}: on " in ran.err and "failed: " not in ran.err
+    assert f"{failed.name} failed once (no space left) and is running again" in ran.err
+    release(again)
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert f"interrupted: {again.name}: its sweep was stopped; run the same command again" in ran.err
+    assert "failed once (no space left) and was interrupted in a later attempt" in ran.err
+
+
+def test_while_a_sweep_runs_nobody_is_told_to_start_it_again(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    ids = [format_id(run_of(gpus_per_node=2), repetition) for repetition in range(3)]
+    (tmp_path / ids[0]).mkdir()
+    claim(tmp_path / ids[1], this_owner({}))
+    record = json.loads((tmp_path / store.SWEEP).read_text())
+    (tmp_path / store.SWEEP).write_text(json.dumps(record | {"order": ids}))
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert f"interrupted: {ids[0]}: its sweep was stopped; the sweep is running again\n" in ran.err
+    assert f"not started: {ids[2]}: the sweep is running\n" in ran.err
+    assert "run the same command" not in ran.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
