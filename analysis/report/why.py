@@ -27,6 +27,11 @@ from analysis.report.forecast import was_measured
 from analysis.report.ideal import is_strong
 from analysis.report.sentences import Sentence, number, ranks_in_words, which_of, with_ends
 
+_TOO_FEW_STEPS = (
+    " What it costs has no confidence interval, because too few steps were recorded (batches, "
+    "attribute_from)."
+)
+
 Answer = tuple[list[Sentence], list[Sentence]]
 """What comes first of all, before how it scales: the late ranks, if they are the cause; then all else."""
 
@@ -155,22 +160,27 @@ def _from_parts(loss: Loss) -> Answer:
     sentences: list[Sentence] = []
     for cause in certain:
         key, words = loss.named(cause)
-        second = f"Second cause: {words}, {loss.points(cause)} percentage points."
-        sentences.append(Sentence(second if sentences else _largest(loss, cause), "loss", key))
+        # What may be none and may be more than this does not make this the largest.
+        which = "certain cause" if uncertain and uncertain[0].cost_pct > cause.cost_pct else "cause"
+        second = f"Second {which}: {words}, {loss.points(cause)} percentage points."
+        sentences.append(Sentence(second if sentences else _largest(loss, cause, which), "loss", key))
         sentences += [] if cause.kind == LATE_RANKS else against(key, loss.gained, loss.without)
     if uncertain and large.index(uncertain[0]) < large.index(certain[-1]):
         sentences.append(Sentence(_uncertain(loss, uncertain[:1]), "loss"))
     return (of_late, sentences) if certain[0].kind == LATE_RANKS else ([], [*sentences, *of_late])
 
 
-def _largest(loss: Loss, cause: Cause) -> str:
-    """The cause that costs most, and what of the loss has none."""
+def _largest(loss: Loss, cause: Cause, which: str) -> str:
+    """The cause that costs most, of those that it is the largest of; and what of the loss has none."""
     lost, rest = loss.row["loss_pct"], loss.row["loss_unattributed_pct"]
     key, words = loss.named(cause)
     unknown = f" Profiled runs leave {rest:.0f} points unexplained." if rest > cause.cost_pct else ""
+    of_parts = cause.kind != LATE_RANKS  # those have an interval, where enough steps were recorded
+    few = _TOO_FEW_STEPS if of_parts and math.isinf(lowest_of(loss.row, cause)) else ""
     return (
-        f"{_longer(loss.base, loss.row)} Largest cause: {words}, {loss.points(cause)} of {lost:.1f} "
-        f"percentage points lost{_why_more(cause.cost_pct - lost, rest)}.{LIMITED_BY.get(key, '')}{unknown}"
+        f"{_longer(loss.base, loss.row)} Largest {which}: {words}, {loss.points(cause)} of {lost:.1f} "
+        f"percentage points lost{_why_more(cause.cost_pct - lost, rest)}."
+        f"{LIMITED_BY.get(key, '')}{unknown}{few}"
     )
 
 

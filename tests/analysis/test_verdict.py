@@ -292,13 +292,36 @@ def test_a_part_whose_interval_holds_zero_is_no_cause():
     sure = {"loss_exposed_loader_pct_low": 12.0, "loss_exposed_loader_pct_high": 18.0}
     both = verdict([BASE, point(4, 160.0, **parts, **unsure, **sure)], ["a", "b"])
     said = " ".join(one.text for one in both)
-    assert "Largest cause: data loading, 15.0 [12.0, 18.0] of 37.5" in said and "Second cause" not in said
+    # Computation may cost more: loading is the largest only of those that certainly cost something.
+    assert "Largest certain cause: data loading, 15.0 [12.0, 18.0] of 37.5" in said and "Second" not in said
     assert "Not distinguishable from zero (percentage points): computation, 20.0 [-4.0, 44.0]." in said
     assert [one.cause for one in both if one.cause] == ["loader"]
     none = verdict([BASE, point(4, 160.0, **lost(LOST_PCT, compute=30.0), **unsure)], ["a", "b"])
     said = " ".join(one.text for one in none)
     assert "Largest cause" not in said and "What to try" not in said and "computation, 30.0" in said
     assert not [one for one in none if one.cause]
+
+
+def test_a_cause_is_the_largest_or_the_second_only_of_those_that_are_certain_where_another_may_cost_more():
+    sure = {"loss_exposed_loader_pct_low": 12.0, "loss_compute_pct_low": 8.0}
+    unsure = {"loss_exposed_copies_pct_low": -4.0}
+
+    def said(loader: float, compute: float, copies: float) -> str:
+        parts = lost(LOST_PCT, exposed_loader=loader, compute=compute, exposed_copies=copies)
+        return text(BASE, point(4, 160.0, **parts, **sure, **unsure))
+
+    assert "Largest cause: data loading" in said(14.0, 12.0, 10.0) and "Second cause:" in said(14, 12, 10)
+    between = said(14.0, 11.0, 12.0)
+    assert "Largest cause: data loading" in between and "Second certain cause: computation" in between
+    above = said(13.0, 11.0, 14.0)
+    assert "Largest certain cause: data loading" in above and "Second certain cause: computation" in above
+
+
+def test_a_cause_of_too_few_recorded_steps_for_an_interval_says_so():
+    parts = lost(LOST_PCT, compute=30.0)
+    few = "What it costs has no confidence interval, because too few steps were recorded"
+    assert few in text(BASE, point(4, 160.0, **parts, loss_compute_pct_low=None))
+    assert few not in text(BASE, point(4, 160.0, **parts, loss_compute_pct_low=25.0))
 
 
 def test_what_a_late_rank_takes_off_a_part_moves_its_interval_too():
