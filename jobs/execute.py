@@ -1,14 +1,11 @@
 """How is a sweep run: what is left to do, and then one run after the other?"""
 
 import os
-import secrets
 import socket
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
@@ -20,22 +17,13 @@ from jobs.outcome import log_tail
 from jobs.owner import this_owner
 from jobs.processes import Limits, run_processes
 from jobs.queue import Queue
+from jobs.sweep_record import record_sweep
 from jobs.sweep_runs import Excluded, Result, SweepRun, ordered
 from profiling.errors import UserError
 
 CALIBRATION_LIMIT_S = 120.0
 # How often a job that has lost nodes is started again to get others.
 RESTARTS = 5
-
-
-class SweepRecord(BaseModel):
-    """``sweep.json``: what was asked, in which order, and what was left out."""
-
-    sweep: dict[str, Any]
-    order_seed: int
-    launcher: str
-    order: list[str] = []
-    excluded: list[dict[str, str]] = []  # id and reason
 
 
 @dataclass(frozen=True)
@@ -54,7 +42,6 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
     """
     console = Console(stderr=True)
     possible, impossible = split_possible(execution, sweep_runs)
-    execution.directory.mkdir(parents=True, exist_ok=True)
     todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]
     seed = record_sweep(execution, sweep_runs, [*excluded, *impossible])
     refused = [] if execution.sweep.unavailable == "skip" else impossible
@@ -126,34 +113,6 @@ def split_possible(
         reasons = "; ".join(progress.count_reasons(impossible))
         raise UserError(f"no run can start here: {reasons}")
     return possible, impossible
-
-
-def record_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> int:
-    """Write sweep.json and return the seed of the order: the sweep's, else the one of an earlier call."""
-    path = execution.directory / store.SWEEP
-    earlier = store.read_record(path, SweepRecord) if path.exists() else None
-    seed = execution.sweep.order_seed
-    if seed is None:
-        seed = secrets.randbelow(2**31) if earlier is None else earlier.order_seed
-    record = SweepRecord(
-        sweep=execution.sweep.model_dump(),
-        order_seed=seed,
-        launcher=execution.launcher.name,
-        order=[sweep_run.id for sweep_run in ordered(sweep_runs, execution.sweep, seed)],
-        excluded=[{"id": left.sweep_run.id, "reason": left.reason} for left in excluded],
-    )
-    store.write_record(path, record if earlier is None else _with_earlier(record, earlier))
-    return seed
-
-
-def _with_earlier(record: SweepRecord, earlier: SweepRecord) -> SweepRecord:
-    """The record with what earlier calls asked of the same sweep: --only does not make that smaller."""
-    if record.sweep["run"] != earlier.sweep.get("run"):
-        return record
-    asked = {*record.order, *(left["id"] for left in record.excluded)}
-    order = [*record.order, *(one for one in earlier.order if one not in asked)]
-    excluded = [*record.excluded, *(left for left in earlier.excluded if left["id"] not in asked)]
-    return record.model_copy(update={"order": order, "excluded": excluded})
 
 
 def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console) -> None:

@@ -1,6 +1,6 @@
 """What is in a result directory?
 
-    results/<sweep>/sweep.json                     the sweep: its file, seed, order, runs left out and why
+    results/<sweep>/sweep.json                     the sweep: its file, seed, runs, those left out and why
                     calibration.json               measured peaks of this machine
                     <run id>/manifest.json         written last, whole: a run is done only if this says so
                              log.txt               what the job printed

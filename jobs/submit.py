@@ -26,7 +26,8 @@ from jobs.execution import ROOT, Execution
 from jobs.launchers.slurm import Slurm
 from jobs.site import CHOOSE, find_site, sbatch_words
 from jobs.sweep_file import read_sweep
-from jobs.sweep_runs import SweepRun
+from jobs.sweep_record import record_sweep
+from jobs.sweep_runs import Excluded, SweepRun
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.wording import how_many, noun, verb
 
@@ -69,7 +70,7 @@ def main() -> int:
     launcher = Slurm.open(site.model_copy(update={"partition": wanted}), os.environ)
     # From within a job, too, others are submitted.
     execution = request.execution(replace(launcher, allocation=None).planned(), arguments)
-    sweep_runs = possible_runs(execution, request) if checked else request.sweep_runs
+    sweep_runs, impossible = possible_runs(execution, request) if checked else (request.sweep_runs, [])
     todo = [sweep_run for sweep_run in sweep_runs if execution.state(sweep_run) != "done"]
     counts = sorted({sweep_run.configuration.nodes for sweep_run in todo})
     if not counts:
@@ -79,6 +80,9 @@ def main() -> int:
         check_accepted(options, max(counts))
     if not words.dry_run and os.environ.get("AGAIN") != "yes":
         check_not_queued(request.directory)
+    if not words.dry_run:
+        # Of a job that dies at its start nothing else would say which runs it was to start.
+        record_sweep(execution, request.sweep_runs, [*request.excluded, *impossible])
     variables = {CHOOSE: arguments.site} if arguments.site else {}
     start = printed() if words.dry_run else submitted
     submit(counts, options, words, request.directory, variables, start)
@@ -138,8 +142,8 @@ def asked_of_sbatch(name: str, options: Sequence[str]) -> str | None:
     return option(options, *_OPTIONS[name]) or os.environ.get(f"SBATCH_{name.upper()}")
 
 
-def possible_runs(execution: Execution, request: sweep.Request) -> list[SweepRun]:
-    """The runs that can start in jobs of this site.
+def possible_runs(execution: Execution, request: sweep.Request) -> tuple[list[SweepRun], list[Excluded]]:
+    """The runs that can start in jobs of this site, and the others with the reason.
 
     Raises:
         UserError: none can; or some cannot, and the sweep does not leave them out.
@@ -151,7 +155,7 @@ def possible_runs(execution: Execution, request: sweep.Request) -> list[SweepRun
             f"nothing was submitted: {len(impossible)} of {how_many(len(request.sweep_runs), 'run')} cannot "
             "start, see above (to leave them out: -- --unavailable skip)"
         )
-    return possible
+    return possible, impossible
 
 
 class AlreadyQueued(UserError):

@@ -42,6 +42,7 @@ from jobs.site import (
 )
 from jobs.site_check import check_networks_here
 from jobs.sweep_file import Order, Sweep, read_sweep
+from jobs.sweep_record import noting_why_not_started
 from jobs.sweep_runs import Excluded, SweepRun, choose
 from profiling.arguments import Parser
 from profiling.completion import with_values
@@ -67,13 +68,10 @@ def main() -> int:
     if arguments.dry_run:
         plan = request.execution(launcher.planned(), arguments)
         return EXIT_FAILED if print_plan(plan, request.sweep_runs, request.excluded) else EXIT_DONE
-    if launcher.nodes and on_compute_node(os.environ):  # a login node needs none
-        check_scratch(site)
-        runs = [sweep_run.configuration for sweep_run in request.sweep_runs]
-        in_job = [run for run in runs if run.nodes <= len(launcher.nodes)]
-        check_networks_here(site, in_job, os.environ)
+    noting = noting_why_not_started(request.directory, request.sweep_runs, this_owner(os.environ))
     try:
-        with stopped_in_order():
+        with stopped_in_order(), noting:
+            check_node(request, site, launcher)
             outcome = run_sweep(request.execution(launcher, arguments), request.sweep_runs, request.excluded)
     except TimeIsUp:
         print(
@@ -128,6 +126,19 @@ def check_modules(site: Site) -> None:
     """
     if why := why_no_modules(site, os.environ):
         raise UserError(why)
+
+
+def check_node(request: Request, site: Site, launcher: Launcher) -> None:
+    """Refuse a compute node that lacks what the site file says it has: its runs would fail.
+
+    Raises:
+        UserError: it names the site file's key.
+    """
+    if not (launcher.nodes and on_compute_node(os.environ)):  # a login node needs none
+        return
+    check_scratch(site)
+    runs = [sweep_run.configuration for sweep_run in request.sweep_runs]
+    check_networks_here(site, [run for run in runs if run.nodes <= len(launcher.nodes)], os.environ)
 
 
 def announce(request: Request, site: Site) -> None:

@@ -13,5 +13,7 @@ cd "${SLURM_SUBMIT_DIR:-.}"
 source slurm/common.sh
 site=$("$PYTHON" -m jobs.site --shell) || exit
 eval "$site"
-"$PYTHON" -m analysis.scaled "$1"
-"$PYTHON" -m analysis.report "$1"
+code=0
+"$PYTHON" -m analysis.scaled "$1" || code=$? # runs are missing: the report is written all the same
+"$PYTHON" -m analysis.report "$1" || code=$?
+exit $code

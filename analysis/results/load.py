@@ -213,6 +213,7 @@ def _read_sweep(contents: Contents, path: Path) -> None:
         content = json.loads(record.read_bytes())
         left_out = [(str(entry["id"]), str(entry["reason"])) for entry in content.get("excluded", [])]
         order = [str(point) for point in content.get("order", [])]
+        whys = {str(point): str(why) for point, why in content.get("why_not_started", {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         contents.note(f"{record} is damaged ({error}): runs that were left out are unknown")
         return
@@ -221,8 +222,10 @@ def _read_sweep(contents: Contents, path: Path) -> None:
     known |= {attempted(failure.point) for failure in contents.log.failed}
     running = any(failure.kind == "running" for failure in contents.log.failed)
     _say_what_to_do(contents, "the sweep is running again" if running else RESUME)
-    why = "the sweep is running" if running else f"unless the sweep is running, {RESUME}"
-    contents.log.failed += [Failure(point, why, "not started") for point in order if point not in known]
+    usual = "the sweep is running" if running else f"unless the sweep is running, {RESUME}"
+    contents.log.failed += [
+        Failure(point, whys.get(point, usual), "not started") for point in order if point not in known
+    ]
 
 
 def _say_what_to_do(contents: Contents, what: str) -> None:

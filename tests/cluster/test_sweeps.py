@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.execute import SweepRecord
 from jobs.store import read_record
+from jobs.sweep_record import SweepRecord
 from profiling.slurm_text import expand_nodes
 from tests.cluster.sweeps import Sweep
 from tests.cluster.virtual import FOREGROUND, Cluster

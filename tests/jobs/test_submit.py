@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from jobs import store
 from jobs.submit import option, read_words
+from jobs.sweep_record import SweepRecord
+from jobs.sweep_runs import Result
 from profiling.errors import UserError
 from tests.analysis.commands import ROOT, Ran, one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_run
 
 SINFO = "main*|4|2|(null)"
 REFUSAL = "Invalid account or account/partition combination specified"
@@ -293,3 +297,72 @@ def test_a_script_prints_its_own_help(name, flag):
     last = next(line for line in rest if not line.startswith("# ") and line != "#")
     before = rest[rest.index(last) - 1].removeprefix("#").strip()
     assert lines[-1].strip() == before
+
+
+def test_what_a_job_that_ends_at_its_start_was_to_run_is_known_and_why_it_was_not(
+    submit, log, tmp_path, monkeypatch
+):
+    (tmp_path / "wrong.yaml").write_text("network: {eth: {interface: nope0}}")
+    answer = submit("nodes: [1, 2], batch: [2, 4]", "--", "--out", f"{tmp_path}/out", "--dry-run")
+    assert answer.code == 0 and not (tmp_path / "out").exists()
+    words = ["--out", f"{tmp_path}/out", "--site", f"{tmp_path}/wrong.yaml"]
+    assert submit("nodes: [1, 2], batch: [2, 4]", "--", *words).code == 0
+    results = tmp_path / "out" / "s"
+    said = one_line_error(run("analysis.scaled", results))
+    assert "no usable result: 4 runs not started; the first is run_0_" in said
+    assert "unless the sweep is running, run the same command again" in said
+    # The job of two nodes ends before it asks for a run; that of one node has not started.
+    for name, value in {"JOB_ID": "32", "JOB_NODELIST": "n[1-2]", "JOB_NUM_NODES": "2"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    job = [tmp_path / "s.yaml", "--launcher=slurm", "--only", "nodes=2", *words]
+    ended = run("jobs.sweep", *job)
+    assert ended.code == 2 and "no nope0 here" in ended.err
+    write_run(results, run_of(gpus_per_node=1, batch=2), Truth())
+    of_table = run("analysis.scaled", results, "--format", "csv")
+    assert of_table.code == 1
+    of_job = "not started: 2 runs: job 32 ended: "
+    assert of_job in of_table.err and "no nope0 here; there are: " in of_table.err
+    assert of_table.err.count("not started: ") == 2  # those of the other job, too
+    # Where the next one gets to them, that is over.
+    record = store.read_record(results / store.SWEEP, SweepRecord)
+    assert len(record.order) == 4 and len(record.why_not_started) == 2
+    (tmp_path / "wrong.yaml").write_text("{}")
+    monkeypatch.setattr("jobs.execute.Queue", _NoQueue)
+    monkeypatch.setattr("jobs.execute.calibrate", lambda *given: None)
+    run("jobs.sweep", *job)
+    record = store.read_record(results / store.SWEEP, SweepRecord)
+    assert len(record.order) == 4 and not record.why_not_started
+
+
+class _NoQueue:
+    """Starts nothing."""
+
+    def __init__(self, *given) -> None: ...
+
+    def run(self) -> Result:
+        return Result()
+
+
+def test_a_sweep_of_which_no_run_can_start_where_that_was_not_checked(submit, log, tmp_path, monkeypatch):
+    monkeypatch.setenv("CHECK", "no")
+    fields = "nodes: 1, loader: pytorch, data: /nowhere/at/all"
+    assert submit(fields).code == 0
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    job = ["--launcher=slurm", "--only", "nodes=1", "--unavailable", "skip", "--out", f"{tmp_path}/out"]
+    assert run("jobs.sweep", tmp_path / "s.yaml", *job).code == 2
+    said = one_line_error(run("analysis.scaled", tmp_path / "out" / "s"))
+    assert "1 run not started; the first is run_0_" in said
+    assert "job 41 ended: no run can start here: 1 run: there is no data folder /nowhere/at/all" in said
+
+
+def test_the_report_is_written_although_runs_are_missing(tmp_path, log):
+    (tmp_path / "python").write_text(
+        f'#!/bin/sh\ncase "$*" in *analysis.*) echo "$2" >>{log}; exit 1;; *-c*) exit 0;; esac\n'
+    )
+    (tmp_path / "python").chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(tmp_path / "python")}
+    script = [ROOT / "slurm/report.sh", tmp_path]
+    ended = subprocess.run(script, cwd=ROOT, env=environment, check=False)
+    assert ended.returncode == 1 and asked(log) == ["analysis.scaled", "analysis.report"]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scripted_ranks import leave_out_calibration
-from jobs import execute, hangs, queue, store
+from jobs import execute, hangs, queue, store, sweep_record
 from jobs.claims import claim
 from jobs.execute import run_sweep
 from jobs.execution import Execution
@@ -188,7 +188,7 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     assert "2 runs: loader dali-gpu needs a GPU" in said
     assert "1 run: 3 ranks requested, but this machine has 2 CPU cores" in said
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
-    record = store.read_record(tmp_path / "s" / "sweep.json", execute.SweepRecord)
+    record = store.read_record(tmp_path / "s" / "sweep.json", sweep_record.SweepRecord)
     assert len(record.excluded) == 3 and len(record.order) == 4
 
 
@@ -201,8 +201,8 @@ def test_a_call_for_some_runs_of_a_sweep_keeps_what_is_known_of_the_whole(tmp_pa
     recorded = []
     other = execution(tmp_path, run={"loader": "synthetic", "gpus_per_node": [1, 2]})
     for asked, left, by in ((sweep_runs, [lacking], work), ([first], [], work), ([first], [], other)):
-        execute.record_sweep(by, asked, left)
-        recorded.append(store.read_record(work.directory / store.SWEEP, execute.SweepRecord))
+        sweep_record.record_sweep(by, asked, left)
+        recorded.append(store.read_record(work.directory / store.SWEEP, sweep_record.SweepRecord))
     whole, some, changed = recorded
     assert sorted(some.order) == sorted(whole.order) and len(whole.order) == 4
     assert some.excluded == whole.excluded != []
