@@ -54,6 +54,8 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         _add_trace(contents, path)
     elif store.is_run(path) or (path.name.startswith("run_") and (path / store.LOG).exists()):
         _add_run(contents, path)
+        if (path.parent / store.SWEEP).is_file():
+            _say_what_to_do(contents, f"unless the sweep is running, {RESUME}")
         _read_calibration(contents, path.parent)
     elif _is_sweep(path):
         _add_sweep(contents, path)

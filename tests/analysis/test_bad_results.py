@@ -379,6 +379,9 @@ def test_a_point_that_failed_and_is_running_again_is_one_run_that_runs(tmp_path:
     release(again)
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert f"interrupted: {again.name}: its sweep was stopped; run the same command again" in ran.err
+    (again / store.LOG).touch()
+    said = one_line_error(run("analysis.scaled", again))
+    assert "its sweep was stopped; unless the sweep is running, run the same command again" in said
     assert "failed once (no space left) and was interrupted in a later attempt" in ran.err
 
 
