@@ -140,6 +140,9 @@ def of_study(
         UserError: neither can be made, with why.
     """
     sweep_configurations = configurations.configurations(study, scaling, gpus_per_node)
+    if not sweep_configurations:
+        why = "traces hold no batch size, so no images/s" if study.of_kind("trace") else "these hold none"
+        raise UserError(f"{untold.NEITHER}: it needs results of runs, and {why}")
     series = extrapolate.series_of(sweep_configurations)
     wanted = wanted_ranks(ranks, [one.ranks[-1] for one in series])
     simulated, reasons = simulate_rows.rows(study, sweep_configurations, wanted, what_ifs, network)

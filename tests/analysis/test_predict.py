@@ -15,7 +15,8 @@ from analysis.results.load import load
 from benchmarks import prediction as benchmark
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import Truth, run_of, write_sweep
+from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
+from tests.profiling.traced_jobs import Planted, write_job
 
 
 @pytest.mark.parametrize("shape", sorted(curve.SHAPES))
@@ -219,6 +220,17 @@ def test_bad_ranks_are_one_line(tmp_path, ranks, says):
     table = tmp_path / "t.csv"
     table.write_text("n_gpus,img_per_s\n1,872\n8,6679\n")
     assert says in one_line_error(run("analysis.predict", table, "--ranks", ranks))
+
+
+def test_results_without_runs_are_said_to_be_that(tmp_path):
+    write_job(tmp_path / "raw" / "job", Planted(ranks=2))
+    converted = tmp_path / "out"
+    assert run("profiling.convert", tmp_path / "raw", "--out", converted).code == 0
+    said = one_line_error(run("analysis.predict", converted, "--ranks", "16"))
+    assert said.strip().endswith("it needs results of runs, and traces hold no batch size, so no images/s")
+    write_pyprof(tmp_path / "pyprof")
+    said = one_line_error(run("analysis.predict", tmp_path / "pyprof", "--ranks", "16"))
+    assert said.strip().endswith("no prediction: it needs results of runs, and these hold none")
 
 
 def test_one_world_size_is_said(tmp_path):

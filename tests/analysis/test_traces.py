@@ -306,6 +306,14 @@ def test_a_page_of_several_jobs_tells_them_apart(scaled):
     assert first.text.startswith("Scaling efficiency on 4 ranks (job2, job4): ")
 
 
+def test_a_part_that_grew_by_next_to_nothing_is_not_what_grew_most(tmp_path):
+    # Idle time of the last step is of another kind than that of the others: of fewer steps it weighs more.
+    job(tmp_path, Planted(ranks=2, batches=6, late=((1, 100.0),)), "two")
+    job(tmp_path, Planted(ranks=4, batches=12), "four")
+    first, *_ = opening(load(tmp_path / "out"))
+    assert first.text.startswith("Scaling efficiency on 4 ranks: 110 %, relative to 2 ranks. Traces hold")
+
+
 def test_devices_are_a_list_with_commas(tmp_path):
     for name in "abc":
         devices = [{"name": f"GPU {name}"}]
