@@ -2,11 +2,12 @@
 
 On a cluster: which site file is used, and is what it says true of this node?
 
-    python -m jobs.doctor [--format table|json]
+    python -m jobs.doctor [--site NAME|FILE] [--format table|json]
 
 Exit code 0: scaleprof can train here; 1: something that it needs is missing, or the site file is wrong.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -25,9 +26,10 @@ from jobs.gpus import NO_AMD, why_not_built_for, why_not_tested
 from jobs.launchers import LAUNCHERS
 from jobs.loaders import LOADERS, Library
 from jobs.machine import Machine, this_machine, versions
+from jobs.site import add_site_flag
 from jobs.site_check import check_site
 from jobs.tau_here import look_at_tau, presence_of
-from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.presence import Presence
 from profiling.tools import TOOLS, tool
 from profiling.wording import how_many
@@ -48,8 +50,12 @@ class Finding:
     required: bool = False
 
 
-def examine(machine: Machine) -> list[Finding]:
-    """All findings about this machine, in the order in which they are shown."""
+def examine(machine: Machine, site: str | None = None) -> list[Finding]:
+    """All findings about this machine, in the order in which they are shown.
+
+    Args:
+        site: a site file's name or path; None: the one that is used here.
+    """
     return [
         *_hardware(machine),
         *_libraries(),
@@ -57,7 +63,7 @@ def examine(machine: Machine) -> list[Finding]:
         *_loaders(machine),
         *_launchers(),
         *_profilers(bool(machine.gpus)),
-        *(_of("cluster", presence) for presence in check_site(os.environ)),
+        *(_of("cluster", presence) for presence in check_site(os.environ, site)),
     ]
 
 
@@ -242,8 +248,14 @@ def _show_list(findings: list[Finding], console: Console) -> None:
 def main() -> int:
     parser = make_parser("python -m jobs.doctor", __doc__)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="output format [table]")
+    add_site_flag(parser)
+    parser.add_argument("word", nargs="?", help=argparse.SUPPRESS)  # a sweep file is a likely mistake
     arguments = parser.parse_args()
-    findings = examine(this_machine())
+    if word := arguments.word:
+        instead = f"; whether the runs of a sweep can start: python -m jobs.sweep {word} --dry-run"
+        see = instead if word.endswith((".yaml", ".yml")) else " (see --help)"
+        raise UserError(f"unexpected argument: {word}{see}")
+    findings = examine(this_machine(), arguments.site)
     if arguments.format == "json":
         json.dump([asdict(finding) for finding in findings], sys.stdout, indent=2)
         print()

@@ -135,10 +135,13 @@ def versions() -> dict[str, str]:
 
 
 def git_state(root: Path) -> tuple[str | None, bool | None]:
-    """(revision, whether the tree has uncommitted changes); (None, None) outside a repository."""
+    """(revision, whether a tracked file has uncommitted changes); (None, None) outside a repository.
+
+    Files of the user's own (configs/mine.yaml, a site file) are beside the code, and no change of it.
+    """
     try:
         revision = _git(root, "rev-parse", "HEAD").strip()
-        return revision, bool(_git(root, "status", "--porcelain").strip())
+        return revision, bool(_git(root, "status", "--porcelain", "--untracked-files=no").strip())
     except (OSError, subprocess.SubprocessError):
         return None, None
 

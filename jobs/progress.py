@@ -21,7 +21,7 @@ from jobs.run_fields import ROLES, is_default
 from jobs.run_values import as_text
 from jobs.states import RESUME
 from jobs.sweep_runs import Excluded, Failed, Result, SweepRun
-from profiling.wording import how_many, verb
+from profiling.wording import how_many, in_a_row, noun, verb
 
 _REDRAW_S = 0.2
 _WIDTH_OF_COMMANDS = 100
@@ -195,9 +195,17 @@ def print_outlook(console: Console, directory: Path, todo: int, done_s: Sequence
 
 
 def print_commands(commands: Sequence[tuple[SweepRun, Sequence[Process]]]) -> None:
-    """A dry run: for each run its processes as one can paste them into a shell. On standard output."""
-    for number, (sweep_run, (first, *others)) in enumerate(commands, start=1):
-        print(f"\n# {number} of {len(commands)}: {_with_repetition(sweep_run)} ({sweep_run.id})")
+    """A dry run: the processes of each configuration's first run that is to do, as one can paste them.
+
+    Its repetitions differ only in the folder to which they write. On standard output.
+    """
+    alike: dict[tuple[Run, tuple[str, ...]], list[tuple[SweepRun, Sequence[Process]]]] = {}
+    for sweep_run, processes in commands:
+        alike.setdefault((sweep_run.configuration, sweep_run.outside), []).append((sweep_run, processes))
+    for number, ((sweep_run, (first, *others)), *repeated) in enumerate(alike.values(), start=1):
+        runs = f"{how_many(1 + len(repeated), 'run')}, {sweep_run.id}"
+        what = describe(sweep_run.configuration, sweep_run.outside)
+        print(f"\n# {number} of {len(alike)}: {what} ({runs})")
         print(_pasteable(first))
         for process in others:
             if process.argv == first.argv:
@@ -205,6 +213,9 @@ def print_commands(commands: Sequence[tuple[SweepRun, Sequence[Process]]]) -> No
                 print(f"# at the same time, the same with {' '.join(sorted(_assignments(own)))}")
             else:
                 print(_pasteable(process))
+        if repeated:
+            folders = in_a_row([f"run_{other.repetition}_..." for other, _ in repeated])
+            print(f"# {noun(len(repeated), 'repetition')}: the same with {folders} in --out")
 
 
 def _assignments(environment: Mapping[str, str]) -> list[str]:

@@ -1,26 +1,29 @@
 """What are the settings of a cluster: modules, partition, GPUs per node, network, MPI, container, folders?
 
 One YAML file per cluster, in jobs/sites/ (or anywhere: ``--site FILE``). jobs/sites/example.yaml explains
-each key. For scripts:
+each key.
 
-    python -m jobs.site --shell [SITE]     commands that a batch script evaluates first
-    python -m jobs.site --sbatch [SITE]    options for sbatch, one per line
+    python -m jobs.site [SITE]             what its file sets
+    python -m jobs.site --shell [SITE]     for scripts: commands that a batch script evaluates first
+    python -m jobs.site --sbatch [SITE]    for scripts: options for sbatch, one per line
 """
 
+import argparse
 import os
 import shlex
-import socket
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
 from jobs.cluster import cluster_name
 from jobs.flags import make_parser
 from jobs.validation import problems_of
 from profiling import yaml_text
+from profiling.completion import with_values
 from profiling.errors import Mistakes, UserError, did_you_mean, run_command
 
 SITES = Path(__file__).parent / "sites"
@@ -154,6 +157,16 @@ def site_names() -> list[str]:
     return sorted(file.stem for file in SITES.glob("*.yaml"))
 
 
+def add_site_flag(parser: argparse.ArgumentParser) -> None:
+    """``--site`` of a command."""
+    action = parser.add_argument(
+        "--site",
+        metavar="NAME|FILE",
+        help=f"site file: a name in jobs/sites, or a path [${CHOOSE}, or the one of this Slurm cluster]",
+    )
+    with_values(action, site_names)
+
+
 def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
     """The site of this name or path, else $SCALEPROF_SITE's, else the one with this Slurm cluster's name.
 
@@ -191,34 +204,6 @@ def why_no_site(environment: Mapping[str, str]) -> str:
         )
     in_job = "SLURM_JOB_ID" in environment
     return f"none ({looked}, and Slurm does not name the cluster)" if in_job else ""
-
-
-def check_network(site: Site, networks: Iterable[str]) -> None:
-    """Refuse networks that a site which names its networks does not name.
-
-    Raises:
-        UserError: the runs would not use the network that they are named after.
-    """
-    known = site.network.model_fields_set
-    for network in networks:
-        if known and network.lower() not in known:
-            raise UserError(
-                f"network: {network} is not in the site file {site.where}, which has only "
-                f"{', '.join(sorted(known))}; add network.{network.lower()} there, or change the sweep"
-            )
-
-
-def check_scratch(site: Site) -> None:
-    """Refuse a scratch folder that this node does not have: Slurm would make it, in whatever lies there.
-
-    Raises:
-        UserError: it does not exist.
-    """
-    if site.scratch is not None and not site.scratch.is_dir():
-        raise UserError(
-            f"scratch: {site.scratch} does not exist on {socket.gethostname()}; "
-            f"correct it in the site file {site.where}, or create it on every node"
-        )
 
 
 def why_no_modules(site: Site, environment: Mapping[str, str]) -> str:
@@ -278,17 +263,28 @@ def sbatch_words(site: Site) -> list[str]:
     return [f"--{name}={value}" for name, value in values.items() if value] + site.sbatch
 
 
+def settings(site: Site, environment: Mapping[str, str]) -> str:
+    """What a site file sets, as YAML below its name; without one, why none is used."""
+    if site.file is None:
+        return f"# site file: {why_no_site(environment) or f'none ({CHOOSE} is not set)'}"
+    said = site.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+    return f"# {site.where}\n{yaml.safe_dump(said, sort_keys=False, allow_unicode=True)}".rstrip()
+
+
 def main() -> None:
     parser = make_parser("python -m jobs.site", __doc__)
     parser.add_argument(
         "site", nargs="?", metavar="SITE", help=f"a name or a file [${CHOOSE}, else this Slurm cluster's]"
     )
-    what = parser.add_mutually_exclusive_group(required=True)
+    what = parser.add_mutually_exclusive_group()
     what.add_argument("--shell", action="store_true", help="print shell commands")
     what.add_argument("--sbatch", action="store_true", help="print options for sbatch")
     arguments = parser.parse_args()
     site = find_site(arguments.site, os.environ)
-    print("\n".join(shell_commands(site) if arguments.shell else sbatch_words(site)))
+    if arguments.shell or arguments.sbatch:
+        print("\n".join(shell_commands(site) if arguments.shell else sbatch_words(site)))
+    else:
+        print(settings(site, os.environ))
 
 
 if __name__ == "__main__":

@@ -24,21 +24,53 @@ _TELLS = {
 }  # fmt: skip
 
 
-def check_site(environment: Mapping[str, str]) -> list[Presence]:
-    """The site file in use, and whether what it says is so here; nothing where there is no cluster."""
+def check_site(environment: Mapping[str, str], name: str | None = None) -> list[Presence]:
+    """The site file in use, and whether what it says is so here; nothing where there is no cluster.
+
+    Args:
+        name: of the site file, or its path; None: the one that :func:`find_site` chooses.
+    """
     try:
-        site = find_site(None, environment)
+        site = find_site(name, environment)
     except UserError as error:
         return [Presence("site file", False, "cannot be used", str(error), required=True)]
     if site.file is not None:
         return [
             Presence("site file", True, site.where),
             *_cluster(site, environment),
-            *_node(site, environment),
+            *_node(site, environment, f" --site {name}" if name else ""),
         ]
     do = "cp jobs/sites/example.yaml jobs/sites/mycluster.yaml, and edit it"
     why = why_no_site(environment)
     return [Presence("site file", False, why, do)] if why else []
+
+
+def check_network(site: Site, networks: Iterable[str]) -> None:
+    """Refuse networks that a site which names its networks does not name.
+
+    Raises:
+        UserError: the runs would not use the network that they are named after.
+    """
+    known = site.network.model_fields_set
+    for network in networks:
+        if known and network.lower() not in known:
+            raise UserError(
+                f"network: {network} is not in the site file {site.where}, which has only "
+                f"{', '.join(sorted(known))}; add network.{network.lower()} there, or change the sweep"
+            )
+
+
+def check_scratch(site: Site) -> None:
+    """Refuse a scratch folder that this node does not have: Slurm would make it, in whatever lies there.
+
+    Raises:
+        UserError: it does not exist.
+    """
+    if site.scratch is not None and not site.scratch.is_dir():
+        raise UserError(
+            f"scratch: {site.scratch} does not exist on {socket.gethostname()}; "
+            f"correct it in the site file {site.where}, or create it on every node"
+        )
 
 
 def check_networks_here(site: Site, runs: Iterable[Run], environment: Mapping[str, str]) -> None:
@@ -80,12 +112,12 @@ def _cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
         )
 
 
-def _node(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
-    """What compute nodes have, and other nodes may lack."""
+def _node(site: Site, environment: Mapping[str, str], flag: str) -> Iterator[Presence]:
+    """What compute nodes have, and other nodes may lack; ``flag`` of the doctor names the site."""
     here = on_compute_node(environment)
-    elsewhere = "" if here else ", or check on a compute node: srun --nodes=1 python -m jobs.doctor"
+    elsewhere = f", or check on a compute node: srun --nodes=1 python -m jobs.doctor{flag}"
     for presence in _parts_of_node(site, environment):
-        remedy = presence.remedy and presence.remedy + elsewhere
+        remedy = presence.remedy and presence.remedy + ("" if here else elsewhere)
         yield replace(presence, remedy=remedy, required=here)
 
 

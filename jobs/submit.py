@@ -10,6 +10,7 @@ it is submitted.)
 
 import itertools
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -266,12 +267,19 @@ def _without_nodes(words: Sequence[str]) -> Iterator[str]:
 
 
 def submitted(argv: Sequence[str], variables: Mapping[str, str], what: str) -> str:
-    """Submit a job, say which it is, and return its id; sbatch itself says what it refuses."""
+    """Submit a job, say which it is, and return its id.
+
+    Raises:
+        UserError: sbatch refuses it; its own words, in one line.
+    """
     answer = subprocess.run(
-        argv, env={**os.environ, **variables}, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+        argv, env={**os.environ, **variables}, cwd=ROOT, capture_output=True, text=True, check=False
     )
     if answer.returncode:
-        raise UserError(f"sbatch has refused the job ({what}), see above")
+        lines = [re.sub(r"^sbatch: (error: )?", "", line) for line in answer.stderr.splitlines()]
+        why = "; ".join(filter(None, lines)) or f"sbatch ended with {answer.returncode}"
+        raise UserError(f"Slurm refuses the job ({what}): {why}")
+    sys.stderr.write(answer.stderr)  # a warning, or a note of the site's
     job = answer.stdout.strip().partition(";")[0]  # in a federation the cluster's name follows
     print(f"job {job}: {what}", flush=True)
     return job

@@ -30,22 +30,18 @@ from jobs.model_names import check_models
 from jobs.owner import this_owner
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.site import (
-    CHOOSE,
     Site,
-    check_network,
-    check_scratch,
+    add_site_flag,
     find_site,
     shell_commands,
-    site_names,
     why_no_modules,
     why_no_site,
 )
-from jobs.site_check import check_networks_here
+from jobs.site_check import check_network, check_networks_here, check_scratch
 from jobs.sweep_file import Order, Sweep, read_sweep
 from jobs.sweep_record import noting_why_not_started
 from jobs.sweep_runs import Excluded, SweepRun, choose
 from profiling.arguments import Parser
-from profiling.completion import with_values
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, run_command
 
 AS_SUBMITTED = "SCALEPROF_SUBMIT"  # how the batch job around this was submitted (slurm/sweep.sh)
@@ -181,12 +177,7 @@ def parser() -> Parser:
     add = flags.add_argument
     add("config", type=Path, help="the sweep file (configs/*.yaml)")
     add("--launcher", default="local", choices=sorted(LAUNCHERS), help="what starts the ranks [local]")
-    site = add(
-        "--site",
-        metavar="NAME|FILE",
-        help=f"site file: a name in jobs/sites, or a path [${CHOOSE}, or the one of this Slurm cluster]",
-    )
-    with_values(site, site_names)
+    add_site_flag(flags)
     add("--out", type=Path, default=Path("results"), help="folder for the results [results]")
     add(
         "--only",

@@ -59,9 +59,11 @@ def did_you_mean(word: str, options: Iterable[str], see: str = "") -> str:
 
 
 def did_you_mean_file(path: Path, files: Sequence[Path]) -> str:
-    """As :func:`did_you_mean`, of files by their names."""
+    """As :func:`did_you_mean`, of files in one folder by their names; of many, only how many they are."""
     if near := nearest_file(path, files):
         return f"; did you mean {str(near)!r}?"
+    if len(files) > _LONG_LIST:
+        return f"; {files[0].parent} has {len(files)} others: ls {files[0].parent}"
     return f"; one of: {', '.join(map(str, files))}"
 
 

@@ -12,7 +12,7 @@ import duckdb
 from analysis.results.study import Contents, Source
 from jobs.run_fields import ID_FIELDS
 from jobs.run_id import parse_id
-from profiling import database
+from profiling import database, yaml_text
 from profiling.errors import UserError
 from profiling.readers import pyprof
 
@@ -32,12 +32,27 @@ def add_file(contents: Contents, file: Path) -> None:
         UserError: it is not a readable table of the reference's; one line that says why.
     """
     if not _is_parquet(file):
+        if file.suffix in (".yaml", ".yml"):
+            raise UserError(_of_sweep_file(file))
         raise UserError(
             f"{file} is not a Parquet file; expected a PyProf or TAU table, or a folder of results"
         )
     columns = _columns(file)
     if not _add_table(contents, file, columns):
         raise UserError(_of_another_kind(file, columns))
+
+
+def _of_sweep_file(file: Path) -> str:
+    """What to name in the place of a sweep file: the folder in ``results/`` that its sweep writes."""
+    try:
+        content = yaml_text.read(file, "sweep file").content
+    except UserError:
+        content = None
+    if not (isinstance(content, dict) and "run" in content):
+        return f"{file} holds no results; give the folder of a sweep's results"
+    results = Path("results") / str(content.get("name", file.stem))
+    there = f"did you mean {str(results)!r}?" if results.is_dir() else f"its sweep writes them to {results}"
+    return f"{file} is a sweep file, not its results; {there}"
 
 
 def add_files(contents: Contents, files: Sequence[Path]) -> None:

@@ -12,14 +12,13 @@ from jobs.run import make_run
 from jobs.site import (
     SITES,
     Site,
-    check_network,
-    check_scratch,
     find_site,
     read_site,
     sbatch_words,
     shell_commands,
     why_no_modules,
 )
+from jobs.site_check import check_network, check_scratch
 from jobs.sweep import at_site
 from jobs.sweep_file import read_sweep
 from profiling.errors import UserError
@@ -78,6 +77,19 @@ def test_a_site_is_found_by_name_by_variable_by_file_and_by_its_cluster(tmp_path
     assert find_site(None, {"SLURM_CLUSTER_NAME": "elsewhere"}).name == "none"
     with pytest.raises(UserError, match="no site 'virtul'; did you mean 'virtual'"):
         find_site("virtul", {})
+
+
+def test_the_settings_of_a_site_file_are_printed(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("partition: gpu\nmodules: [2024]\nnetwork: {ib: {interface: ib0}}\nscratch: /tmp")
+    answer = run("jobs.site", path)
+    first, *rest = answer.out.splitlines()
+    assert (answer.code, answer.err, first) == (0, "", f"# {path}")
+    assert rest == [
+        "modules:", "- '2024'", "partition: gpu", "network:", "  ib:", "    interface: ib0", "scratch: /tmp",
+    ]  # fmt: skip
+    answer = run("jobs.site")
+    assert answer.code == 0 and answer.out == "# site file: none (SCALEPROF_SITE is not set)\n"
 
 
 def test_modules_are_loaded_and_variables_set_unless_the_user_has(tmp_path):

@@ -98,8 +98,23 @@ def test_commands_of_a_dry_run_are_short_lines_that_a_shell_takes(capsys):
     of_rank_0 = ["env", "OMP_NUM_THREADS=1", "SOMETHING=of two words", "RANK=0", "LOCAL_RANK=0", "bin/python"]
     assert words == [*of_rank_0, "-m", "train", "--out=results/a b", *argv[4:], "sh", "-c", "true"]
     lines = said.splitlines()
-    assert lines[1] == f"# 1 of 2: {describe(Run())} #2 ({SweepRun(Run(), 2).id})"
+    assert lines[1] == f"# 1 of 2: {describe(Run())} (1 run, {SweepRun(Run(), 2).id})"
     assert "# at the same time, the same with LOCAL_RANK=1 RANK=1" in lines
+
+
+def test_repetitions_are_one_entry_of_a_dry_run(capsys):
+    def command(nodes: int, repetition: int) -> tuple[SweepRun, list[Process]]:
+        sweep_run = SweepRun(Run(nodes=nodes), repetition)
+        return sweep_run, [Process(["srun", f"--out={sweep_run.id}"])]
+
+    print_commands([command(nodes, repetition) for nodes in (1, 2) for repetition in range(nodes + 1)])
+    first = [command(nodes, 0)[0].id for nodes in (1, 2)]
+    assert [line for line in capsys.readouterr().out.splitlines() if line] == [
+        f"# 1 of 2: {describe(Run())} (2 runs, {first[0]})", f"srun --out={first[0]}",
+        "# repetition: the same with run_1_... in --out",
+        f"# 2 of 2: {describe(Run(nodes=2))} (3 runs, {first[1]})", f"srun --out={first[1]}",
+        "# repetitions: the same with run_1_... and run_2_... in --out",
+    ]  # fmt: skip
 
 
 def test_processes_of_a_dry_run_that_are_other_commands_are_shown_whole(capsys):

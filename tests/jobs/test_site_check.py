@@ -68,6 +68,17 @@ def test_what_the_site_file_says_is_compared_with_the_node(environment, tmp_path
     assert all(check.remedy for check in of.values() if not check.present)
 
 
+def test_the_doctor_looks_at_the_site_that_is_named(environment, tmp_path, monkeypatch):
+    other = tmp_path / "other.yaml"
+    other.write_text("scratch: /no/such/scratch")
+    named = {check.name: check for check in check_site(environment, str(other))}
+    assert named["site file"].detail == str(other) and "data data/other" not in named
+    assert named["scratch"].remedy.endswith(f"python -m jobs.doctor --site {other}")
+    monkeypatch.setattr(doctor, "this_machine", lambda: None)
+    monkeypatch.setattr(doctor, "examine", lambda _, site: [doctor.Finding("cluster", "site", True, site)])
+    assert "other" in run("jobs.doctor", "--site", "other").out
+
+
 def test_a_network_that_this_node_lacks_is_refused_with_the_site_files_key(environment, tmp_path):
     site = find_site(None, environment)
     over_ib, over_eth = Run(nodes=2, network="ib"), Run(nodes=2, network="eth")
@@ -164,7 +175,9 @@ def test_the_doctor_ends_with_1_where_the_site_file_is_wrong(environment, monkey
     for name, value in {**environment, "SLURMD_NODENAME": "n1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(
-        doctor, "examine", lambda _: [doctor.Finding("cluster", **asdict(c)) for c in check_site(os.environ)]
+        doctor,
+        "examine",
+        lambda _, site: [doctor.Finding("cluster", **asdict(c)) for c in check_site(os.environ, site)],
     )
     assert run("jobs.doctor", "--format=json").code == 1
     monkeypatch.delenv("SLURMD_NODENAME")

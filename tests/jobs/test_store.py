@@ -86,5 +86,7 @@ def test_the_state_of_a_repository_is_read_without_writing_to_it(tmp_path):
     before = (tmp_path / ".git" / "index").read_bytes()
     assert machine.git_state(tmp_path) == (git("rev-parse", "HEAD"), False)
     assert (tmp_path / ".git" / "index").read_bytes() == before
+    (tmp_path / "mine.yaml").write_text("run: {}")  # a sweep file of the user's is no change of the code
+    assert machine.git_state(tmp_path) == (git("rev-parse", "HEAD"), False)
     (tmp_path / "file").write_text("changed")
     assert machine.git_state(tmp_path) == (git("rev-parse", "HEAD"), True)

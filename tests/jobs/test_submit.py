@@ -25,7 +25,8 @@ SBATCH = """case "$*" in
 esac
 echo "$REPORT $SCALEPROF_SITE: $*" >>{log}
 case "$*" in
-    *--bad*) echo "sbatch: error: bad" >&2; exit 1;;
+    *--bad*) printf 'sbatch: error: %s\\n' 'Too much memory' 'Batch job: not available' >&2; exit 1;;
+    *--note*) echo "sbatch: your budget is low" >&2;;
     *--limit*--nodes=2*) exit 1;;
 esac
 echo $(grep -c . {log})
@@ -193,13 +194,18 @@ def test_what_is_done_is_not_submitted_again(submit, log, tmp_path):
     assert answer.code == 0 and answer.out.startswith("nothing to submit: every run of")
 
 
-def test_a_job_that_sbatch_refuses_ends_it_and_what_is_queued_is_named(submit, log, capfd):
+def test_a_job_that_sbatch_refuses_ends_it_and_what_is_queued_is_named(submit, log):
     answer = submit("nodes: [1, 2]", "--bad")
-    assert answer.code == 2 and answer.out == "" and "sbatch: error: bad" in capfd.readouterr().err
-    assert answer.err.endswith("scaleprof: error: sbatch has refused the job (1 node), see above\n")
+    assert answer.code == 2 and answer.out == ""
+    assert answer.err.splitlines()[1:] == [
+        "scaleprof: error: Slurm refuses the job (1 node): Too much memory; Batch job: not available"
+    ]
     log.unlink()
     answer = submit("nodes: [1, 2]", "--limit")
-    assert answer.err.endswith("(2 nodes), see above; queued before: 1 (to remove: scancel 1)\n")
+    assert answer.err.endswith(
+        "Slurm refuses the job (2 nodes): sbatch ended with 1; queued before: 1 (to remove: scancel 1)\n"
+    )
+    assert "sbatch: your budget is low\n" in submit("nodes: 1", "--note").err
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ MISTAKES = {
     "train --gpus-per-node 2": "1 x 2 ranks requested, 1 started",
     "train --out {here}/a": "holds a sweep; choose another folder",
     "jobs.doctor x": "unexpected argument: x (see --help)",
-    "jobs.doctor --x": "unknown flag --x; one of: -h, --help, --format",
+    "jobs.doctor configs/quick.yaml": "can start: python -m jobs.sweep configs/quick.yaml --dry-run",
+    "jobs.doctor --x": "unknown flag --x; one of: -h, --help, --format, --site",
     "jobs.commands scald": "unknown command 'scald'; did you mean 'scaled'?",
     "jobs.commands xyzzy": "unknown command 'xyzzy'; see scaleprof --help",
     "analysis.scaled": "missing argument: DIR (see --help)",
@@ -42,6 +43,8 @@ MISTAKES = {
     "analysis.scaled {here}/emty": "emty does not exist; did you mean '",
     "analysis.scaled /nowhere/at/all": "/nowhere/at/all does not exist; give a folder of results",
     "analysis.scaled {here}/file": "file is not a Parquet file",
+    "analysis.scaled configs/quick.yaml": "configs/quick.yaml is a sweep file, not its results",
+    "analysis.scaled {here}/tabs.yaml": "tabs.yaml holds no results; give the folder of a sweep's results",
     "analysis.scaled {here}/empty": "empty holds no results",
     "analysis.scaled {here}/a --group-by lodaer": "unknown field 'lodaer'; did you mean 'loader'?",
     "analysis.batches {here}/a --format cvs": "invalid --format 'cvs'; did you mean 'csv'?",
@@ -70,6 +73,26 @@ def test_a_mistake_ends_in_one_line(command, here, monkeypatch):
     module, *words = [word.replace("{here}", str(here)) for word in command.split()]
     module = "train.__main__" if module == "train" else module
     assert MISTAKES[command] in one_line_error(run(module, *words))
+
+
+def test_the_results_of_a_sweep_file_are_named_where_there_are_some(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.yaml").write_text("name: ours\nrun: {nodes: 1}")
+    said = "scaleprof: error: my.yaml is a sweep file, not its results; "
+    assert one_line_error(run("analysis.scaled", "my.yaml")) == f"{said}its sweep writes them to results/ours"
+    (tmp_path / "results" / "ours").mkdir(parents=True)
+    assert one_line_error(run("analysis.scaled", "my.yaml")) == f"{said}did you mean 'results/ours'?"
+
+
+def test_many_sweep_files_are_counted_and_few_are_listed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    for number in range(10):
+        (tmp_path / "configs" / f"mine{number}.yaml").touch()
+    assert "; one of: configs/mine0.yaml, " in one_line_error(run("jobs.sweep", "configs/other.yaml"))
+    (tmp_path / "configs" / "mine10.yaml").touch()
+    said = one_line_error(run("jobs.sweep", "configs/other.yaml"))
+    assert said.endswith("no sweep file configs/other.yaml; configs has 11 others: ls configs")
 
 
 def test_all_mistakes_of_a_runs_flags_are_said_at_once():
