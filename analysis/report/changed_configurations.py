@@ -18,12 +18,12 @@ from analysis.display.numbers import signed
 from analysis.display.terminal import Part
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
 from analysis.measures.scaling.compare_rows import Key
+from analysis.measures.scaling.compare_words import SHOWN
 from analysis.report.base import Content
 from analysis.report.encoded import line_chart
 from analysis.report.render import Chart
 from analysis.report.scaling import points_against_ranks
 from analysis.report.sides import (
-    SHOWN,
     Sides,
     by_key,
     fields_of,

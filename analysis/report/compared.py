@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.measures.kernels import of_run as kernels_of_run
-from analysis.measures.scaling import compare_rows
+from analysis.measures.scaling import compare_rows, compare_words
 from analysis.measures.scaling.compared import compared
 from analysis.report import beside, changed_configurations, changes, compared_traces, small
 from analysis.report.base import Context
@@ -112,7 +112,7 @@ def verdict(rows: Rows, sides: Sides) -> str:
     """Whether B is better than A: of all configurations together, or of the one that there is."""
     steps = [row for row in rows if row["kind"] == "step"]
     if not steps:
-        return compare_rows.NO_STEPS if sides.whole is None else _NONE_LEFT
+        return compare_words.NO_STEPS if sides.whole is None else _NONE_LEFT
     whole = next((row for row in rows if row["kind"] == "combined"), steps[0])
     a, b = (f"{side} ({name})" for side, _, name in (one.partition(": ") for one in sides.names))
     of_all = f", over all {len(steps)} configurations" if len(steps) > 1 else ""
@@ -120,6 +120,8 @@ def verdict(rows: Rows, sides: Sides) -> str:
     if {"faster", "slower"} <= {row["verdict"] for row in steps}:
         low, high = (with_ends(row, "effect_pct", 1, " %") for row in ends)
         return f"Mixed: from {a} to {b} the step changes by {low} to {high}, by configuration."
+    if whole["verdict"] not in ("faster", "slower") and (effects := compare_words.unlike(whole)):
+        return f"Mixed: from {a} to {b} the step changes by {effects}, by configuration."
     # Changes of opposite sign are no change of a mean.
     apart = f"from {ends[0]['effect_pct']:+.1f} % to {ends[1]['effect_pct']:+.1f} % by configuration"
     opposite = _effect(ends[0]) < 0 < _effect(ends[1])
@@ -130,9 +132,13 @@ def verdict(rows: Rows, sides: Sides) -> str:
     change = with_ends(whole, "effect_pct", 1, " %")
     if whole["verdict"] == "slower":
         return f"Worse: a step of {b} takes {change} more time than one of {a}{of_all}."
-    changes_by = f"changes {apart}" if opposite else f"changes by {change}{of_all}"
     if whole["verdict"] == "no difference":
-        return f"No difference could be shown: from {a} to {b} the step {changes_by}."
+        possible = compare_words.may_have_changed([whole])
+        measured = f" (measured: {apart})" if opposite else ""
+        return (
+            f"No difference shown: from {a} to {b} the step may have changed by {possible}{of_all}{measured}."
+        )
+    changes_by = f"changes {apart}" if opposite else f"changes by {change}{of_all}"
     return (
         f"Too few runs to say whether {b} is better or worse than {a}: the step {changes_by}, "
         "which may be chance."

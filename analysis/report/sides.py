@@ -6,15 +6,14 @@ from functools import cached_property
 from typing import Any
 
 from analysis.display.metrics import Rows
-from analysis.measures.scaling.compare_rows import Key, verdict_of
+from analysis.measures.scaling.compare_rows import Key
+from analysis.measures.scaling.compare_words import verdict_of
 from analysis.measures.scaling.compared import Compared
 from analysis.measures.scaling.points import point_names
 from analysis.report import choices
 from analysis.report.base import Context
 from analysis.report.per_point import labels_of
 from analysis.report.views import facts, varied
-
-SHOWN = {"no difference": "no difference shown"}
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,8 @@ def of_test(tested: Mapping[str, Any], tests: int) -> dict[str, Any]:
         tests: how many rows its kind has, for which its p value is corrected.
     """
     names = ("kind", "quantity", "a", "b", "effect_pct", "effect_pct_low", "effect_pct_high")
-    said = verdict_of(tested, tests)
     return {name: tested[name] for name in names} | {
-        "judged": tested["verdict"], "verdict": SHOWN.get(said, said)
+        "judged": tested["verdict"], "verdict": verdict_of(tested, tests)
     }  # fmt: skip
 
 

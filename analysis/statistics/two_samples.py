@@ -17,6 +17,9 @@ from analysis.statistics import estimates
 
 SIGNIFICANCE = 0.05
 POWER = 0.80
+# Below this p, effects of configurations differ. Stricter than the test of a difference: where runs of some
+# configurations scatter more, the F test is too easily significant.
+_UNLIKE = 0.01
 MOST_RUNS = 20  # a side, that runs_enough considers
 _SIMULATIONS = 4000
 _MOST_ELEMENTS = 2_000_000  # of one simulation, for its memory and time
@@ -64,6 +67,31 @@ def difference(strata: Sequence[Stratum], tests: int = 1) -> Difference:
     if len(strata) == 1:
         effect = math.log(np.median(strata[0][1]) / np.median(strata[0][0]))
     return Difference(100 * math.expm1(effect), low, high, p_value, detectable_pct(strata, tests))
+
+
+def unlike_effects(strata: Sequence[Stratum]) -> tuple[float, float] | None:
+    """The lowest and highest effect of several configurations, %, where one effect of all says little.
+
+    None: one effect may be that of all. It is not if the effects differ by more than chance (F test of the
+    interaction of side and configuration, on logarithms) and by more than the effect of all itself, as
+    effects of opposite sign always do.
+    """
+    from scipy.special import fdtrc
+
+    freedom = sum(len(side) - 1 for pair in strata for side in pair)
+    if len(strata) < 2 or not freedom:
+        return None
+    medians = [math.log(np.median(b) / np.median(a)) for a, b in strata]
+    least, most = min(medians), max(medians)
+    pooled = np.concatenate([np.subtract.outer(np.log(b), np.log(a)).ravel() for a, b in strata])
+    if most - least <= abs(float(np.median(pooled))):
+        return None
+    means = np.array([np.log(b).mean() - np.log(a).mean() for a, b in strata])
+    weights = np.array([1 / (1 / len(a) + 1 / len(b)) for a, b in strata])
+    between = float(weights @ (means - np.average(means, weights=weights)) ** 2) / (len(strata) - 1)
+    within = _scatter(strata) ** 2
+    apart = between > 0 if within == 0 else fdtrc(len(strata) - 1, freedom, between / within) <= _UNLIKE
+    return (100 * math.expm1(least), 100 * math.expm1(most)) if apart else None
 
 
 # --- the test -----------------------------------------------------------------------------------------

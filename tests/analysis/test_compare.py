@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 
 import numpy as np
@@ -19,6 +20,7 @@ from analysis.statistics.two_samples import (
     rejected_counts,
     runs_enough,
     runs_needed,
+    unlike_effects,
 )
 from benchmarks.comparison import noise, share
 from tests.analysis.commands import one_line_error, run
@@ -220,6 +222,63 @@ def test_configurations_that_are_all_a_little_slower_are_one_finding(tmp_path):
     assert "All configurations combined are slower" in ran.err and "5 runs per side would find" in ran.err
     accepted = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--threshold", "5")
     assert accepted.code == 0
+
+
+def _two_configurations(tmp_path, factors: tuple[float, float], repetitions: int = 3):
+    for name, of, noise_ms in (("a", (1.0, 1.0), 1.0), ("b", factors, 1.5)):
+        for workers, factor in zip((1, 2), of, strict=True):
+            truth = Truth(batch_ms={1: 100 * factor}, noise_ms=noise_ms, run_noise_ms=0.5)
+            write_sweep(tmp_path / name, [run_of(workers=workers)], truth, repetitions={"none": repetitions})
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_configurations_of_unlike_effects_have_no_effect_of_all(tmp_path):
+    a, b = _two_configurations(tmp_path, (0.11, 1.07))
+    ran = run("analysis.compare", a, b)
+    said = " ".join(ran.out.split())
+    assert ran.code == 0 and "no difference" not in said.lower() and "-67" not in said
+    assert re.search(r"batch_ms of all - - -8\d\.\d to \+\d\.\d \S+ 6, 6 configurations differ", said), said
+    assert re.search(r"effects of configurations differ from each other: -8\d\.\d to \+\d\.\d %\.", said)
+    # What programs read has the verdict of the test, and both ends.
+    (row,) = [
+        row for row in run("analysis.compare", a, b, "--format", "csv").csv if row["kind"] == "combined"
+    ]
+    assert row["verdict"] == "no difference"
+    assert float(row["least_effect_pct"]) < -80 and 0 < float(row["most_effect_pct"]) < 12
+
+
+def test_that_no_difference_was_shown_is_said_with_what_it_may_be(before, tmp_path):
+    shifted(tmp_path / "after", 100.0)
+    one = run("analysis.compare", before, tmp_path / "after")
+    ends = r"the step may have changed by [-+]\d\.\d to \+\d\.\d %"
+    assert re.search(rf"No difference shown: {ends}\. A slowdown of", " ".join(one.out.split()))
+    assert "no difference shown" in one.out and "No configuration is slower" not in one.out
+    two = " ".join(run("analysis.compare", *_two_configurations(tmp_path, (1.0, 1.0), 6)).out.split())
+    assert re.search(rf"All configurations combined: no difference shown; {ends}\. A slowdown of all", two)
+    assert re.search(rf"Where no difference is shown, {ends}", two)
+
+
+def test_effects_of_configurations_are_unlike_by_more_than_chance_and_than_the_effect_of_all():
+    def strata(*effects: float, runs: int = 3, spread: float = 1.0) -> list:
+        around = np.array([-1.0, 0.0, 1.0])[:runs] * spread
+        return [(np.exp(around / 100), np.exp(around / 100) * (1 + effect / 100)) for effect in effects]
+
+    assert unlike_effects(strata(-89, 7)) == pytest.approx((-89, 7))
+    assert unlike_effects(strata(20, 80)) is not None  # of one sign, and far apart
+    assert unlike_effects(strata(20, 25)) is None  # different, but one effect says most of it
+    assert unlike_effects(strata(-1, 1, spread=5.0)) is None  # chance
+    assert unlike_effects(strata(5)) is None and unlike_effects(strata(-50, 50, runs=1)) is None
+
+
+@pytest.mark.parametrize("scatters", [(1.0,) * 6, (0.3, 0.3, 0.3, 0.3, 6.0, 6.0)])
+def test_equal_configurations_are_seldom_called_unlike(scatters):
+    generator = np.random.default_rng(8)
+    alarms = 0
+    for _ in range(400):
+        strata = [tuple(np.exp(generator.normal(0, each / 100, (2, 3)))) for each in scatters]
+        alarms += unlike_effects(strata) is not None
+    alike = len(set(scatters)) == 1
+    assert alarms / 400 <= (0.01 + 3 * 0.005 if alike else 0.06 + 3 * 0.012)
 
 
 def test_one_configuration_has_no_combined_row(before, tmp_path):

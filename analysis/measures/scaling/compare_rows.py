@@ -1,27 +1,24 @@
-"""Which figures differ between two sets of runs, and what is to be said of that?"""
+"""Which figures differ between two sets of runs? :mod:`.compare_words` says what follows from that."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import NOMINAL, Column, Metric, Rows, columns, fields
+from analysis.display.metrics import NOMINAL, Metric, Rows, fields
 from analysis.display.numbers import probability
 from analysis.measures.kernels.difference import effects
 from analysis.statistics.two_samples import (
-    MOST_RUNS,
     SIGNIFICANCE,
     Stratum,
     difference,
     least_p_value,
     runs_enough,
-    runs_needed,
+    unlike_effects,
 )
 from analysis.statistics.variance import holm
 from jobs.run import Run
 from jobs.run_fields import own_names
-from profiling.wording import how_many, verb
 
 Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
 Values = dict[tuple[Key, str, str], list[float]]  # (configuration, kind, quantity) -> a value a run
@@ -55,8 +52,9 @@ METRICS = (
     Metric(
         "verdict",
         "slower or faster: significant at 5 %; of a kernel whose number of calls makes the larger part of "
-        "the difference: more calls or fewer calls; no difference: none found; too few runs: no result could "
-        "have been significant, repeat the runs",
+        "the difference: more calls or fewer calls; no difference: none was shown (texts say so), the effect "
+        "may be any that the interval holds; too few runs: no result could have been significant, repeat "
+        "the runs",
         text=True,
         priority=2,
     ),
@@ -72,15 +70,18 @@ METRICS = (
         "runs per side that would find an effect as large as effect_pct in at least 3 of 4 cases (empty: "
         "more than 20, or the spread of runs is unknown)",
     ),
+    Metric(
+        "least_effect_pct",
+        "of combined, where the effects of configurations differ from each other (F test at 1 %) by more "
+        "than the effect of all: the lowest effect of a configuration; text then gives no effect of all",
+    ),
+    Metric("most_effect_pct", "in these cases: the highest effect of a configuration"),
 )
 COLUMNS = {"Columns: the kind, the fields in which configurations differ, then": METRICS}
 KINDS = ("step", "combined", "stages", "kernels")
 STEP = ("step", "batch_ms")  # kind and quantity of the duration of a step
 CALLS = "calls"  # of kernels, per step: not tested, they say why a kernel's time differs
 _DECIDING = ("step", "combined")
-NO_STEPS = (
-    "Step durations are not compared: neither side has unprofiled runs. Kernels do not decide the result."
-)
 
 
 def rows(a: Values, b: Values) -> Rows:
@@ -138,6 +139,7 @@ def telling(keys: Sequence[Key]) -> list[str]:
 def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
     effect = difference(strata, tests)
     alone = len(strata) == 1
+    least, most = unlike_effects(strata) or (None, None)
     return {
         "effect_pct": effect.effect_pct,
         "effect_pct_low": effect.low,
@@ -147,6 +149,8 @@ def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
         "runs_a": sum(len(of_a) for of_a, _ in strata),
         "runs_b": sum(len(of_b) for _, of_b in strata),
         "runs_enough": runs_enough(strata[0], abs(effect.effect_pct), tests) if alone else None,
+        "least_effect_pct": least,
+        "most_effect_pct": most,
         "least_p": tests * least_p_value([(len(of_a), len(of_b)) for of_a, of_b in strata]),
     }
 
@@ -187,118 +191,18 @@ def regressed(rows: Rows, threshold_pct: float) -> Rows:
     ]
 
 
-# --- in words -----------------------------------------------------------------------------------------
-
-
-# Measured with planted slowdowns: 80 to 83 % where runs are normal, 74 to 86 % with heavy tails.
-_FOUND = "3 of 4 cases or more"
-
-
-def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
-    """What the rows of batches come to, in one to three sentences."""
-    batches = [row for row in rows if row["kind"] == "step"]
-    if not batches:
-        return NO_STEPS
-    if same_runs(a, b):
-        return "A and B are the same runs, so nothing can differ. Compare two separate results."
-    said = []
-    worse = [row for row in regressed(rows, threshold_pct) if row["kind"] == "step"]
-    few = [row for row in batches if row["verdict"] == "too few runs"]
-    if worse:
-        most = max(worse, key=lambda row: row["effect_pct"])
-        said.append(
-            f"{len(worse)} of {how_many(len(batches), 'configuration')} {verb(len(worse), 'are')} "
-            f"slower (by more than {threshold_pct:g} %), the worst by {_effect(most)}."
-        )
-    elif few:
-        said.append(_of_few(few, len(batches)))
-    else:
-        faster = sum(row["verdict"] == "faster" for row in batches)
-        said.append(
-            f"No configuration is slower (by more than {threshold_pct:g} %); {faster} of {len(batches)} are "
-            f"faster. A slowdown of {_detectable(batches)} would have been found in {_FOUND}."
-        )
-    return " ".join([*said, *(_together(row) for row in rows if row["kind"] == "combined")])
-
-
 def same_runs(a: Values, b: Values) -> bool:
     """Whether both sides have the same figures, which two measurements never have."""
     return all(a[key] == b[key] for key in a if key in b)
 
 
-def _effect(row: dict[str, Any]) -> str:
-    low, high = row["effect_pct_low"], row["effect_pct_high"]
-    ends = f" [{low:.1f}, {high:.1f}]" if np.isfinite([low, high]).all() else ""
-    return f"{row['effect_pct']:.1f} %{ends}"
-
-
-def _of_few(few: Rows, configurations: int) -> str:
-    """How many runs would be enough."""
-    alone = " one by one" if configurations > 1 else ""
-    of_all = f"{len(few)} of {how_many(configurations, 'configuration')}"
-    text = (
-        f"{of_all} {verb(len(few), 'have')} too few runs to show any difference{alone}: that takes "
-        f"{runs_needed(configurations)} per side or more. "
-    )
-    largest = max(few, key=lambda row: row["effect_pct"])
-    scatter_known = largest["runs_enough"] or max(largest["runs_a"], largest["runs_b"]) > 1
-    if largest["effect_pct"] <= 0 or not scatter_known:
-        return f"{text}Repeat them."
-    runs = f"{largest['runs_enough']}" if largest["runs_enough"] else f"more than {MOST_RUNS}"
-    return (
-        f"{text}Repeat them: {runs} runs per side would find the largest slowdown here, "
-        f"{largest['effect_pct']:.1f} %, in {_FOUND}."
-    )
-
-
-def _detectable(batches: Rows) -> str:
-    detectable = [row["detectable_pct"] for row in batches]
-    if len(detectable) == 1:
-        return f"{detectable[0]:.1f} %"
-    return f"one of them by {min(detectable):.1f} to {max(detectable):.1f} % (detectable_pct of each)"
-
-
-def _together(row: dict[str, Any]) -> str:
-    if row["verdict"] == "too few runs":
-        return "All configurations combined have too few runs as well."
-    if row["verdict"] != "no difference":
-        return f"All configurations combined are {row['verdict']}: by {_effect(row)}."
-    if not np.isfinite(row["detectable_pct"]):
-        return "All configurations combined show no difference, as far as so few runs can tell."
-    return (
-        f"All configurations combined show no difference. A slowdown of all by {row['detectable_pct']:.1f} "
-        f"% would have been found in {_FOUND}."
-    )
-
-
 def columns_of(rows: Rows) -> list[Metric]:
     """The columns of :func:`rows`."""
     kind, *figures = METRICS
-    return [kind, *_fields(rows), *figures]
+    return [kind, *fields_of(rows), *figures]
 
 
-def _fields(rows: Rows) -> list[Metric]:
+def fields_of(rows: Rows) -> list[Metric]:
+    """The columns of the fields that configurations are told apart by."""
     names = [*Run.model_fields, *own_names(*rows)]
     return fields(name for name in names if any(name in row for row in rows))
-
-
-def shown(rows: Rows) -> list[Column]:
-    """The terminal's columns."""
-    by_name = {metric.name: metric for metric in METRICS}
-    runs = by_name["runs_a"].column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}")
-    figures = [by_name[name] for name in ("quantity", "a", "b", "effect_pct", "p_value")]
-    tests = Counter(row["kind"] for row in rows)
-    verdict = by_name["verdict"].column(printed=lambda row: verdict_of(row, tests[row["kind"]]))
-    return [*columns([*_fields(rows), *figures]), runs, verdict]
-
-
-def verdict_of(row: Mapping[str, Any], tests: int) -> str:
-    """The verdict of a row of a kind of ``tests``; where runs are too few, how many it takes.
-
-    That is for an effect as large as the row's or, where that is not known, for any.
-    """
-    if row["verdict"] != "too few runs":
-        return str(row["verdict"])
-    if row["runs_enough"]:
-        return f"too few runs: {row['runs_enough']} per side for such an effect"
-    return f"too few runs: {runs_needed(tests)} per side or more"
