@@ -9,6 +9,7 @@ from analysis.measures.scaling import expense
 from analysis.report.build import build
 from analysis.report.render import render
 from analysis.results.load import load
+from analysis.results.log import attempted
 from jobs import store
 from jobs.store import Manifest, RankReport
 from tests.analysis.commands import one_line_error, run
@@ -123,6 +124,16 @@ def test_an_unfinished_run_and_a_lost_table_are_told(sweep):
     expense.rows(study)
     assert f"{killed.name}: its cost is not available (interrupted)" in study.notes()
     assert any("first step of rank 1 is not available" in finding for finding in study.notes())
+
+
+def test_an_attempt_that_failed_costs_what_it_costs_while_the_next_one_is_under_way(sweep):
+    (failed,) = (path for path in sweep.iterdir() if store.is_run(path) and not path.name.endswith("_ret_0"))
+    before = expense.spent(load(sweep))
+    failed.with_name(attempted(failed.name)).mkdir()
+    study = load(sweep)
+    assert expense.spent(study) == before and [run for run in before if not run.counts]
+    lines = [note for note in study.notes() if "its cost is not available" in note]
+    assert lines == [f"{attempted(failed.name)}: its cost is not available (interrupted)"]
 
 
 def test_a_run_alone_costs_what_it_costs(sweep):

@@ -99,8 +99,10 @@ def spent(study: Study) -> list[Spent]:
     open_runs = {attempted(one.point): one.kind for one in not_ended(study.failed)}
     runs = []
     for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in _runs_in(sweep)):
-        # A run that ended since the results were loaded is none that failed.
-        state = open_runs.get(attempted(directory.name))
+        begun = directory.with_name(attempted(directory.name))
+        # A run that ended since the results were loaded is none that failed; an attempt before one that is
+        # under way is.
+        state = None if directory != begun and begun.is_dir() else open_runs.get(begun.name)
         if state or not (directory / store.MANIFEST).is_file():
             study.note(f"{directory.name}: its cost is not available ({state or of_begun(directory)[0]})")
             continue
