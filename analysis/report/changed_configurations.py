@@ -38,7 +38,10 @@ from profiling.wording import how_many
 
 MOST_BARS = 40  # configurations of the chart of changes, and kernels
 _NEVER_TIMED = "neither side has unprofiled runs"
-_NO_BASELINE = "Not available: no configuration has a baseline of fewer ranks in both results."
+_NO_BASELINE = "Not available: no configuration has a baseline of fewer ranks, as many in both results."
+_OTHER_BASELINES = (
+    "No change of efficiency (-) where the baselines in A and B have different numbers of ranks."
+)
 RESULTS = "results"  # the factor by which charts of both tell them apart
 _COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too few runs": SKY}
 METRICS = (
@@ -71,7 +74,10 @@ METRICS = (
     ),
     Metric("a_efficiency_pct", "scaling efficiency in A, of A's baseline", "efficiency A\n%", CONFIDENCE),
     Metric("b_efficiency_pct", "scaling efficiency in B, of B's baseline", "efficiency B\n%", CONFIDENCE),
-    Metric("efficiency_points", "B minus A, percentage points", "change of\nefficiency", show=signed(1)),
+    Metric(
+        "efficiency_points", "B minus A, percentage points, if both baselines have as many ranks",
+        "change of\nefficiency", show=signed(1),
+    ),
 )  # fmt: skip
 
 
@@ -92,7 +98,11 @@ def _configurations(sides: Sides) -> Rows:
         for side, of_side in (("a", of_a), ("b", of_b)):
             row |= _with_ends(of_side, "images_per_s", f"{side}_images_per_s")
             row |= _with_ends(of_side, "scaling_efficiency_pct", f"{side}_efficiency_pct")
-        row["efficiency_points"] = _difference(row, "a_efficiency_pct", "b_efficiency_pct")
+        bases = [side["base_world_size"] for side in (of_a, of_b) if side]
+        # Relative to fewer ranks an efficiency is another: the difference would be that of the baselines.
+        row["other_baselines"] = len(set(bases)) > 1
+        points = _difference(row, "a_efficiency_pct", "b_efficiency_pct")
+        row["efficiency_points"] = math.nan if row["other_baselines"] else points
         # A baseline's own efficiency is 100 % by definition.
         row["efficiency_measured"] = all(
             side and side["world_size"] != side["base_world_size"] for side in (of_a, of_b)
@@ -145,7 +155,8 @@ def changes(sides: Sides) -> Content:
         "Intervals: 95 % confidence. Verdicts are those of analysis.compare, corrected for the number of "
         "configurations; a change without a verdict may be chance."
     )
-    note = "\n".join(open_intervals(rows))
+    differ = [_OTHER_BASELINES] if any(row["other_baselines"] for row in rows) else []
+    note = "\n".join([*open_intervals(rows), *differ])
     view = as_view(Part("", rows, columns(METRICS), note), "change-table", sides.factors)
     return Content(text, [change_chart(rows)], [view])
 

@@ -30,7 +30,7 @@ from tests.analysis.test_report_browser import Watched, assert_fits, violations
 from tests.analysis.test_report_browser import browser as browser  # a fixture
 from tests.profiling.test_convert import trace
 
-BEFORE_MS = {1: 100.0, 2: 110.0}
+BEFORE_MS = {1: 100.0, 2: 110.0, 4: 125.0}
 
 
 def write(folder: Path, factor: float, *, noise_ms: float, loaders=("pytorch", "synthetic"), ranks=(1, 2),
@@ -385,6 +385,21 @@ def test_two_results_of_one_world_size_have_no_scaling_efficiency_and_say_in_wha
     (rate,) = [cell.value for column, cell in zip(table.columns, table.rows[0].cells, strict=True)
                if column.header.startswith("change of images/s")]  # fmt: skip
     assert rate == pytest.approx(100, abs=5)
+
+
+def test_efficiencies_of_baselines_of_different_ranks_are_not_compared(tmp_path):
+    a = write(tmp_path / "a", 1.0, noise_ms=1.0, ranks=(1, 2, 4), loaders=("pytorch",), repetitions=4)
+    b = write(tmp_path / "b", 0.97, noise_ms=1.5, ranks=(2, 4), loaders=("pytorch",), repetitions=4)
+    page = build(load(a), load(b))
+    # 80 % of one rank's rate in A, 88 % of two ranks' in B: the same scaling.
+    assert not any("Scaling efficiency" in one.text for one in page.summary)
+    found = {section.id: section for section in page.sections}
+    assert found["changed-scaling"].finding.startswith("Not available: no configuration has a baseline")
+    html = render(page)
+    assert "where the baselines in A and B have different numbers of ranks" in html
+    both = Sides(Context(load(a), load(b)), Context(load(b), load(a)), ("a", "b"), compared(load(a), load(b)))
+    rows = changed_configurations.configurations(both)
+    assert len(rows) == 2 and all(math.isnan(row["efficiency_points"]) for row in rows)
 
 
 def test_what_only_a_single_configuration_has_is_left_empty_of_several(tmp_path):
