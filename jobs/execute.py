@@ -90,7 +90,7 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
         commands.append((sweep_run, processes))
     progress.print_commands(commands)
     refused = 0 if execution.sweep.unavailable == "skip" else len(impossible)
-    progress.print_refused(console, refused)
+    progress.print_refused(console, refused, execution.launcher.place)
     return refused
 
 
@@ -111,7 +111,7 @@ def split_possible(
             impossible.append(Excluded(sweep_run, reason))
     if not possible:
         reasons = "; ".join(progress.count_reasons(impossible))
-        raise UserError(f"no run can start here: {reasons}")
+        raise UserError(f"no run can start {execution.launcher.place}: {reasons}")
     return possible, impossible
 
 

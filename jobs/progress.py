@@ -240,11 +240,11 @@ def _lines(words: Iterable[str]) -> list[str]:
     return lines
 
 
-def print_refused(console: Console, refused: int) -> None:
-    """How many runs cannot start here, where the sweep does not accept that."""
+def print_refused(console: Console, refused: int, place: str = "here") -> None:
+    """How many runs cannot start, where the sweep does not accept that."""
     if refused:
         how = "`unavailable: skip` in the sweep file leaves such runs out"
-        text = f"{how_many(refused, 'run')} cannot start here, see above ({how})"
+        text = f"{how_many(refused, 'run')} cannot start {place}, see above ({how})"
         console.print(Text(text, style="bold red"), soft_wrap=True)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import get_args
 
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
-from jobs.cluster import on_compute_node, was_requeued
+from jobs.cluster import cluster_name, on_compute_node, was_requeued
 from jobs.execute import print_plan, run_sweep
 from jobs.execution import Execution
 from jobs.flags import make_parser
@@ -64,6 +64,9 @@ def main() -> int:
     if arguments.dry_run:
         plan = request.execution(launcher.planned(), arguments)
         return EXIT_FAILED if print_plan(plan, request.sweep_runs, request.excluded) else EXIT_DONE
+    for line in (requeued(os.environ), local_on_login_node(arguments, os.environ)):
+        if line:
+            print(line, file=sys.stderr)
     noting = noting_why_not_started(request.directory, request.sweep_runs, this_owner(os.environ))
     try:
         with stopped_in_order(), noting:
@@ -142,6 +145,23 @@ def announce(request: Request, site: Site) -> None:
     for line in (request.note, which_site(site, os.environ)):
         if line:
             print(line, file=sys.stderr)
+
+
+def requeued(environment: Mapping[str, str]) -> str:
+    """That this is not the job's first start, in one line; "" if it is. Its log holds all of them."""
+    me = this_owner(environment)
+    again = f"start {me.restarts + 1} of job {me.job}, which Slurm has requeued: the sweep is resumed"
+    return again if me.job and me.restarts else ""
+
+
+def local_on_login_node(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str:
+    """That runs would start on a login node of a Slurm cluster, and what starts them in jobs; else ""."""
+    if arguments.launcher != "local" or on_compute_node(environment) or not cluster_name(environment):
+        return ""
+    instead = f"slurm/submit.sh {arguments.config} runs it in jobs"
+    if "SLURM_JOB_ID" in environment:  # a shell of salloc
+        instead = "--launcher slurm runs it on the nodes of your job"
+    return f"this is a login node of a Slurm cluster, and the sweep runs on it; {instead}"
 
 
 class Interrupted(UserError):

@@ -64,6 +64,11 @@ class Launcher(ABC):
         return Presence(cls.name, True, "part of every installation")
 
     @property
+    def place(self) -> str:
+        """Where runs would start, as it follows ``no run can start``."""
+        return "here"
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes it has; empty if it has this machine only."""
         return ()
@@ -150,8 +155,18 @@ def why_node_cannot(
     if gpus and wanted > gpus:
         return f"{wanted} GPUs requested, but {node} has {gpus}"
     if not gpus and ranks > machine.cores:
-        return f"{ranks} ranks requested, but {node} has {how_many(machine.cores, 'CPU core')} and no GPU"
+        return too_many_for_cores(ranks, node, machine.cores)
     return None
+
+
+def too_many_for_cores(ranks: int, node: str, cores: int) -> str:
+    """That a node without GPUs has fewer cores than a run has ranks there, and what to change."""
+    has = f"{node} has {how_many(cores, 'CPU core')} and no GPU"
+    set_to = f"set it to {cores} or less" if cores > 1 else "set it to 1"
+    return (
+        f"{ranks} ranks per node requested, but {has}: without GPUs, gpus_per_node is the number of ranks "
+        f"per node, at most one for each core; {set_to} in the sweep"
+    )
 
 
 def thread_environment(run: Run, cores: int) -> dict[str, str]:

@@ -16,6 +16,7 @@ from jobs.launchers.base import (
     in_container,
     network_environment,
     thread_environment,
+    too_many_for_cores,
     why_node_cannot,
 )
 from jobs.machine import Machine, this_machine
@@ -62,6 +63,10 @@ class Slurm(OnNodes):
         allocation = read_allocation(environment)
         gpus = gpus_per_node(allocation.job) if allocation and site.gpus_per_node else None
         return cls(site, allocation, this_machine(), environment, has_srun, gpus, os.cpu_count() or 0)
+
+    @property
+    def place(self) -> str:
+        return f"in the partition {self.partition.name}" if self.partition else "here"
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -136,9 +141,8 @@ class Slurm(OnNodes):
         said = "not set" if self.site.gpus_per_node is None else self.site.gpus_per_node
         says = f"gpus_per_node is {said} in the site file {self.site.where}"
         return (
-            f"{ranks} GPUs per node requested, but the nodes have none "
-            f"({says if self.site.file else 'no site file sets gpus_per_node'}), and {how_many(cpus, 'CPU')} "
-            "for as many ranks at most: change gpus_per_node of the sweep"
+            f"{too_many_for_cores(ranks, 'a node', cpus)}. If the nodes have GPUs, say so in the site file "
+            f"({says if self.site.file else 'there is none'})"
         )
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:

@@ -147,9 +147,11 @@ def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
         (Slurm(Site(), replace(FOUR, cpus=1), CPU_NODE, node_cpus=16), {"gpus_per_node": 2},
              "the job has 1 of a node's 16 CPUs: submit with --exclusive"),
         (Slurm(Site(), replace(FOUR, cpus=2), CPU_NODE, node_cpus=2), {"gpus_per_node": 4},
-             "4 GPUs per node requested, but the nodes have none (no site file sets gpus_per_node), and 2"),
+             "4 ranks per node requested, but a node has 2 CPU cores and no GPU: without GPUs, gpus_per_node "
+             "is the number of ranks per node, at most one for each core; set it to 2 or less in the sweep. "
+             "If the nodes have GPUs, say so in the site file (there is none)"),
         (Slurm(find_site("laptop", {}), replace(FOUR, cpus=1), CPU_NODE, node_cpus=1), {"gpus_per_node": 2},
-             "laptop.yaml), and 1 CPU for as many ranks at most: change gpus_per_node of the sweep"),
+             "set it to 1 in the sweep. If the nodes have GPUs, say so in the site file (gpus_per_node is "),
         (Slurm(Site(), replace(FOUR, cpus=2), NODE, node_cpus=2), {"gpus_per_node": 4}, "a node has 2 CPUs"),
         (Slurm(Site(), None, CPU_NODE, partition=MAIN), {"nodes": 5},
              "5 nodes requested, but the partition main has 4"),

@@ -136,6 +136,7 @@ def a_job_whose_first_node_dies_starts_again_and_resumes(cluster: Cluster, folde
     finally:
         cluster.control("boot-node", node)
     assert sweep.done() == [1, 2, 3] and not sweep.running()
+    assert f"start 2 of job {job}, which Slurm has requeued: the sweep is resumed\n" in sweep.said(job)
     assert ended[0] in [manifest.ended for manifest in sweep.manifests().values()]
 
 

@@ -115,8 +115,9 @@ def test_a_sweep_outside_a_job_can_be_planned_but_not_run(submit, tmp_path):
     ("fields", "words", "says"),
     [
         ("nodes: [1, 8]", [], "8 nodes requested, but the partition main has 4"),
-        ("gpus_per_node: [1, 4]", [], "but the nodes have none (gpus_per_node is 0 in the site file"),
+        ("gpus_per_node: [1, 4]", [], "say so in the site file (gpus_per_node is 0 in"),
         ("network: ib", [], "network: ib is not in the site file"),
+        ("gpus_per_node: 4", [], "error: no run can start in the partition main: 1 run: 4 ranks per node"),
         ("loader: pytorch, data: /no/imagenet", [], "there is no data folder /no/imagenet"),
         ("nodes: 1", ["--partition=gpu"], "Slurm has no partition 'gpu'; one of: main"),
         ("nodes: 1", ["-p", "gpu"], "Slurm has no partition 'gpu'; one of: main"),
@@ -170,6 +171,29 @@ def test_within_a_job_its_own_nodes_do_not_count(submit, log, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
     monkeypatch.setenv("SBATCH_PARTITION", "main")
     assert submit("nodes: [1, 2]").code == 0 and len(asked(log)) == 3
+
+
+def test_a_sweep_on_a_login_node_says_so_and_runs_there(log, tmp_path, monkeypatch):
+    (tmp_path / "s.yaml").write_text("run: {nodes: 2, batches: 3}")  # which the launcher local cannot start
+    words = ["jobs.sweep", tmp_path / "s.yaml", "--out", tmp_path / "out"]
+    login = "this is a login node of a Slurm cluster, and the sweep runs on it; "
+    said = run(*words).err.splitlines()
+    assert said[1] == f"{login}slurm/submit.sh {tmp_path}/s.yaml runs it in jobs"
+    assert "no run can start here" in said[2] and "login node" not in run(*words, "--dry-run").err
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert f"{login}--launcher slurm runs it on the nodes of your job" in run(*words).err
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    assert "login node" not in run(*words).err
+
+
+def test_a_job_that_slurm_has_requeued_says_which_start_it_is(log, tmp_path, monkeypatch):
+    (tmp_path / "s.yaml").write_text("run: {nodes: 2, batches: 3}")
+    words = ["jobs.sweep", tmp_path / "s.yaml", "--out", tmp_path / "out"]
+    for name, value in {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_RESTART_COUNT": "1"}.items():
+        assert "start 2" not in run(*words).err
+        monkeypatch.setenv(name, value)
+    said = run(*words).err.splitlines()
+    assert said[1] == "start 2 of job 7, which Slurm has requeued: the sweep is resumed"
 
 
 def test_some_runs_may_be_left_out(submit, log):

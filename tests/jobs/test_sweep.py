@@ -186,7 +186,7 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     assert run_all(execution(tmp_path, run=run)) == 3
     said = " ".join(capsys.readouterr().err.split())
     assert "2 runs: loader dali-gpu needs a GPU" in said
-    assert "1 run: 3 ranks requested, but this machine has 2 CPU cores" in said
+    assert "1 run: 3 ranks per node requested, but this machine has 2 CPU cores and no GPU: without" in said
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
     record = store.read_record(tmp_path / "s" / "sweep.json", sweep_record.SweepRecord)
     assert len(record.excluded) == 3 and len(record.order) == 4
