@@ -67,7 +67,12 @@ def parts(rows: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> l
 
 def _who(some: Rows, group_by: Sequence[str]) -> list[Metric]:
     """The fields that tell the rows apart."""
-    return fields(group_by or telling(some, APART) or ["model"])
+    return fields(group_by or telling(some, APART) or _size_of(some))
+
+
+def _size_of(some: Rows) -> list[str]:
+    """What a single configuration is called by."""
+    return [name for name in ("nodes", "gpus_per_node") if some[0].get(name) is not None] or ["model"]
 
 
 def _peaks_beside(name: str, both: bool) -> Column:
@@ -85,11 +90,11 @@ def _peaks_beside(name: str, both: bool) -> Column:
 
 def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
     rate, speedup = picked(figures.METRICS, "images_per_s", "speedup")
-    shown = [
-        *columns([*_who(own, group_by), *picked(figures.METRICS, "batch_ms", "p95_ms")]),
-        *columns([rate.alone, speedup.alone]),
-        *columns(figures.METRICS, "scaling_efficiency_pct", "repetitions", "warmup_dropped"),
-    ]
+    efficiency, *runs = picked(figures.METRICS, "scaling_efficiency_pct", "repetitions", "warmup_dropped")
+    # Where none is compared with another, 100 % would look like a result.
+    scaling = [speedup.alone, efficiency] if any(map(_is_compared, own)) else []
+    timed = picked(figures.METRICS, "batch_ms", "p95_ms")
+    shown = columns([*_who(own, group_by), *timed, rate.alone, *scaling, *runs])
     return Part(_time_title(own), own, shown, _bases(own, group_by))
 
 
@@ -111,7 +116,7 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     """The baselines with their absolute images/s, and why intervals are missing."""
     told = [field for field in _who(own, group_by) if field.name not in ("nodes", "gpus_per_node")]
     bases: dict[str, None] = {}
-    for row in own:
+    for row in own if any(map(_is_compared, own)) else ():
         # "": it has none; a row that mixes world sizes is none.
         if row.get("base") and row["world_size"] and row["world_size"] == row["base_world_size"]:
             who = " ".join(str(row[field.name]) for field in told if row.get(field.name) is not None)

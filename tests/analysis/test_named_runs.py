@@ -83,7 +83,7 @@ def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_pat
         "compare them: python -m analysis.scaled 1=DIR 2=DIR" in done.err
     )
     table = run("analysis.scaled", tmp_path).out
-    assert table.count("images/s on") == 1  # of the baselines
+    assert "no configuration has a baseline" in table and "images/s on" not in table
     assert run("analysis.report.__main__", tmp_path).code == 0
 
 

@@ -236,7 +236,7 @@ def test_an_efficiency_of_kernels_below_that_of_the_step_is_marked_and_says_why(
     assert says in row["use_note"]
     out = run("analysis.scaled", tmp_path).out
     assert says in out.replace("\n", " ")
-    shares = next(line for line in out.splitlines() if line.lstrip().startswith("resnet50 ") and "*" in line)
+    shares = next(line for line in out.splitlines() if line.startswith(" ") and "*" in line)
     assert shares.count("*") == 2, "those of the kernels, and not those of the step"
 
 
@@ -450,3 +450,30 @@ def test_a_node_has_gpus_and_without_any_it_has_ranks(tmp_path: Path, device: st
     assert f"images/s on 1 node x 1 {unit}," in out
     (table, *_) = next(one for one in build(load(tmp_path)).sections if one.id == "table").tables
     assert table.columns[0].header == f"{unit}s/node"
+
+
+def test_rows_of_a_sweep_that_is_partly_done_are_in_the_order_of_the_whole(tmp_path: Path) -> None:
+    """One rank was profiled already, two ranks not yet in fp32."""
+    done = [
+        run_of(gpus_per_node=1),
+        run_of(gpus_per_node=1, profile="torch"),
+        run_of(gpus_per_node=2),
+        run_of(gpus_per_node=2, grad="fp16"),
+        run_of(gpus_per_node=2, grad="fp16", profile="torch"),
+    ]
+    write_sweep(tmp_path, done)
+    made = by_method.table(load(tmp_path))
+    order = [(1, "fp32"), (2, "fp32"), (2, "fp16")]
+    assert list(zip(made["world_size"], made["grad"], strict=True)) == order
+
+
+def test_a_configuration_alone_has_no_efficiency_in_the_table_and_is_called_by_its_size(
+    tmp_path: Path,
+) -> None:
+    write_sweep(tmp_path, [run_of()])
+    out = run("analysis.scaled", tmp_path).out
+    assert "no configuration has a baseline of fewer ranks" in out
+    assert "Baselines" not in out and "100.0" not in out and "scaling eff" not in out
+    assert out.splitlines()[3].split()[:2] == ["nodes", "node"] and "resnet50" not in out
+    data = run("analysis.scaled", tmp_path, "--format", "json").json
+    assert data[0]["scaling_efficiency_pct"] == 100  # of data that several sweeps are put together from

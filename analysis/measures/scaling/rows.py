@@ -52,8 +52,18 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
     _leave_unknown_samples(study, answer)
     _note_above_ideal(study, answer)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
-    apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
-    order = list(group_by) or [*apart, *_outside(), *own_names(*answer), "world_size", "nodes", "batch"]
+    # How a configuration was profiled comes last: in a sweep that is partly done, not all were yet.
+    late = ("profile", *(["batch"] if kind == "strong" else []))
+    apart = [name for name in ID_FIELDS[2:] if name not in late]
+    order = list(group_by) or [
+        *apart,
+        *_outside(),
+        *own_names(*answer),
+        "world_size",
+        "nodes",
+        "batch",
+        "profile",
+    ]
     return sorted(answer, key=lambda row: sortable([_order_of(row.get(name)) for name in order]))
 
 
