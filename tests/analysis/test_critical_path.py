@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.measures.critical_path import paths, track
-from analysis.measures.critical_path.edges import last_ended, previous
+from analysis.measures.critical_path.before import last_ended, previous
 from analysis.measures.critical_path.graph import NEVER, Graph, critical, moments
 from analysis.measures.critical_path.paths import PARTS, WHAT_IF, paths_of
 from analysis.measures.critical_path.recorded import Recorded, Texts, read_rank, steps_of
@@ -265,23 +265,6 @@ def test_a_wait_for_the_device_is_followed_to_its_kernel(tmp_path):
     assert of["gemm"]["path_ms"] == pytest.approx(0.880)
     assert of["synchronization"]["path_ms"] == pytest.approx(0.002)
     assert of["host"]["saved_ms"] == pytest.approx(of["host"]["path_ms"])
-
-
-def test_on_a_cpu_the_path_is_the_operators_and_the_collective_they_waited_for(tmp_path):
-    trace = Trace(distributedInfo={"rank": 0, "world_size": 2})
-    for step in range(3):
-        at = 10_000.0 * step
-        trace.range(f"ProfilerStep#{step}", at, at + 10_000)
-        for place in range(30):
-            trace.host("aten::mm", at + 100 * place, at + 100 * place + 95)
-        trace.range("gloo:all_reduce", at + 3000, at + 9000, thread=2)
-        trace.host("aten::_foreach_add_", at + 9010, at + 9900)
-    (tmp_path / "mine").mkdir()
-    trace.write(tmp_path / "mine" / "rank0.json")
-    of = {row["part"]: row for row in rows(load(converted(tmp_path)))}
-    assert of["collectives"]["path_ms"] == pytest.approx(6.0)
-    assert of["gemm"]["path_ms"] == pytest.approx(30 * 0.095)
-    assert of["collectives"]["saved_ms"] == pytest.approx(6.0, abs=0.05)  # but for a usual gap
 
 
 def test_a_call_that_waits_where_no_kernel_ran_is_time_of_the_host(tmp_path):

@@ -7,19 +7,18 @@ recorded times are those of the longest path.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from analysis.measures.batches.overlap import Intervals, covered
 from analysis.measures.critical_path.activities import (
     CALL,
-    COMMUNICATION,
     KERNEL,
-    OPERATOR,
     WAIT,
     Activities,
 )
+from analysis.measures.critical_path.before import at, in_chains, last_ended
+from analysis.measures.critical_path.host import on_host
 from profiling.tables import CLASSES
 
 # What the time of an edge is: kernels of a class of ``tables.CLASSES``, or one of these.
@@ -27,7 +26,6 @@ HOST, LOADING, LAUNCHES, SYNCHRONIZATION, GAPS = range(len(CLASSES), len(CLASSES
 MEMCPY, MEMSET = CLASSES.index("memcpy"), CLASSES.index("memset")
 # From a call to the start of its kernel on an idle GPU; if it takes longer, something else was waited for.
 LATENCY_NS = 20_000
-_USUAL_PCT = 95  # percentile of the gaps between a CPU's operators: a longer one may be a wait
 _TRIES = 32  # kernels among which that is looked for which a call waited for
 
 
@@ -103,46 +101,6 @@ def _edges(
     return Edges(tail, head, *np.broadcast_arrays(ns, part, activity, head)[:3])
 
 
-# --- what comes before --------------------------------------------------------------------------------
-
-
-def last_ended(end_ns: np.ndarray, at_ns: np.ndarray, earlier: bool = False) -> np.ndarray:
-    """Of those that had ended at each of these times the one that ended last; -1: none had.
-
-    Args:
-        earlier: one that ends in that nanosecond does not count.
-    """
-    order = np.append(np.argsort(end_ns, kind="stable"), -1)
-    side: Literal["left", "right"] = "left" if earlier else "right"
-    return order[np.searchsorted(end_ns[order[:-1]], at_ns, side=side) - 1]
-
-
-def previous(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """Of each of these, in order of the start, the one that ended last before it started; -1: none did.
-
-    One that ends in the nanosecond in which the next starts is before it.
-    """
-    last = last_ended(end_ns, start_ns, earlier=True)
-    neighbour = np.arange(len(start_ns)) - 1
-    touches = (neighbour >= 0) & (end_ns[neighbour] <= start_ns)
-    return np.where(touches & ((last < 0) | (end_ns[neighbour] >= end_ns[last])), neighbour, last)
-
-
-def _in_chains(activities: Activities) -> np.ndarray:
-    """Of each activity that which was before it in its chain; -1: none."""
-    before = np.full(len(activities), -1)
-    order = np.argsort(activities.chain, kind="stable")
-    for mine in np.split(order, np.flatnonzero(np.diff(activities.chain[order])) + 1):
-        place = previous(activities.start_ns[mine], activities.end_ns[mine])
-        before[mine] = np.where(place >= 0, mine[place], -1)
-    return before
-
-
-def _at(times: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """The times of activities; long ago where the index is below 0."""
-    return np.where(index >= 0, times[index], np.iinfo(np.int64).min // 2)
-
-
 # --- starts -------------------------------------------------------------------------------------------
 
 
@@ -154,13 +112,13 @@ def _starts_of_kernels(activities: Activities) -> list[Edges]:
     """
     rows = np.flatnonzero(activities.kind == KERNEL)
     start, end = activities.start_ns[rows], activities.end_ns[rows]
-    stream, launch = _in_chains(activities)[rows], activities.launch[rows]
-    streamed, called = _at(activities.end_ns, stream), _at(activities.start_ns, launch)
+    stream, launch = in_chains(activities)[rows], activities.launch[rows]
+    streamed, called = at(activities.end_ns, stream), at(activities.start_ns, launch)
     latency = np.minimum(start - called, _latency(start, called, streamed))
     free = np.maximum(called + latency, streamed)
     lasting = rows[end > start]
     other = np.append(lasting, -1)[last_ended(activities.end_ns[lasting], start)]
-    waited = (_at(activities.end_ns, other) > free) & (activities.chain[other] != activities.chain[rows])
+    waited = (at(activities.end_ns, other) > free) & (activities.chain[other] != activities.chain[rows])
     by_stream = ~waited & (streamed >= called + latency)
     by_call = ~waited & ~by_stream
     by_call_ns = np.where(by_call, start - called, latency)
@@ -170,7 +128,7 @@ def _starts_of_kernels(activities: Activities) -> list[Edges]:
         _edges(2 * launch[launched], 2 * rows[launched], by_call_ns[launched], LAUNCHES, rows[launched]),
         _edges(2 * stream[follows] + 1, 2 * rows[follows], by_stream_ns[follows], GAPS, rows[follows]),
         _edges(
-            2 * other[waited] + 1, 2 * rows[waited], (start - _at(activities.end_ns, other))[waited], GAPS,
+            2 * other[waited] + 1, 2 * rows[waited], (start - at(activities.end_ns, other))[waited], GAPS,
             rows[waited],
         ),
     ]  # fmt: skip
@@ -184,20 +142,15 @@ def _latency(start: np.ndarray, called: np.ndarray, streamed: np.ndarray) -> int
 
 def _starts_on_host(activities: Activities, loading: Intervals) -> list[Edges]:
     """A call follows the one before it, an operator of a CPU the one before it or a collective."""
-    rows = np.flatnonzero(activities.kind != KERNEL)
-    start, before = activities.start_ns[rows], _in_chains(activities)[rows]
-    since = _at(activities.end_ns, before)
-    operates = activities.kind[rows] == OPERATOR
-    talks = operates & (activities.kernel_class[rows] == COMMUNICATION)
-    works = operates & ~talks
-    gaps = (start - since)[works & (before >= 0)]
-    usual = int(np.percentile(gaps, _USUAL_PCT)) if len(gaps) else 0
+    host = on_host(activities)
+    rows, start, before, since = host.rows, host.start_ns, host.before, host.since_ns
+    works, talks, usual = host.works, host.talks, host.usual_ns
     # An operator waits for a collective, and a collective for the operator that made what it sends.
     other = np.full(len(rows), -1)
     for mine, theirs, patience in ((works, talks, usual), (talks, works, 0)):
         candidates = rows[theirs & (activities.end_ns[rows] > start)]
         last = np.append(candidates, -1)[last_ended(activities.end_ns[candidates], start[mine])]
-        later = _at(activities.end_ns, last) > since[mine] + patience
+        later = at(activities.end_ns, last) > since[mine] + patience
         other[mine] = np.where(later, last, -1)
     waited = other >= 0
     known = before >= 0
@@ -208,7 +161,7 @@ def _starts_on_host(activities: Activities, loading: Intervals) -> list[Edges]:
     return [
         _edges(2 * before[known] + 1, 2 * rows[known], ns[known], part[known], rows[known]),
         _edges(
-            2 * other[waited] + 1, 2 * rows[waited], (start - _at(activities.end_ns, other))[waited], HOST,
+            2 * other[waited] + 1, 2 * rows[waited], (start - at(activities.end_ns, other))[waited], HOST,
             rows[waited],
         ),
     ]  # fmt: skip
@@ -247,7 +200,7 @@ def _waits(activities: Activities) -> tuple[np.ndarray, np.ndarray]:
     waits = np.flatnonzero(activities.kind == WAIT) if len(kernels) else kernels
     place = np.searchsorted(end, activities.end_ns[waits], side="right") - 1
     for _ in range(_TRIES):
-        later = (place >= 0) & (_at(activities.start_ns, launch[place]) >= activities.start_ns[waits])
+        later = (place >= 0) & (at(activities.start_ns, launch[place]) >= activities.start_ns[waits])
         if not later.any():
             break
         place[later] -= 1

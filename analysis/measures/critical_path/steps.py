@@ -19,6 +19,7 @@ from analysis.measures.critical_path.activities import (
 )
 from analysis.measures.critical_path.edges import GAPS, HOST, TYPES, Edges, edges_of
 from analysis.measures.critical_path.graph import NEVER, Graph, critical, moments
+from analysis.measures.critical_path.late_ends import ended_in_time
 from analysis.measures.critical_path.recorded import Recorded
 from analysis.results.matching import TOGETHER, Ahead
 
@@ -298,7 +299,7 @@ def _without(edges: _Edges, one: WhatIf) -> np.ndarray:
 
 
 def _on_clock(recorded: Recorded, clock: Ahead) -> _Rank:
-    activities = activities_of(recorded)
+    activities = ended_in_time(activities_of(recorded))
     times = {name: clock.remove(getattr(activities, name)) for name in ("start_ns", "end_ns")}
     activities = replace(activities, **times)
     batches = dict(recorded.batches)
