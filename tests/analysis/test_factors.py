@@ -172,6 +172,32 @@ def test_factors_that_change_together_only_have_no_known_effect():
     assert "not available: loader, grad" in caption(cells(1), [found["loader"], found["grad"]])
 
 
+def test_an_unbalanced_design_says_on_which_levels_a_factor_was_compared():
+    def said(*configurations: tuple) -> str:
+        some = [Cell({"nodes": nodes, "grad": grad}, np.array([9.0, 10.0])) for nodes, grad in configurations]
+        lines = caption(some, rows(some)).splitlines()
+        return " ".join(line for line in lines if line.startswith("Unbalanced"))
+
+    one = said((1, "fp32"), (2, "fp32"), (2, "fp16"))
+    assert one.startswith("Unbalanced design: 3 of 4 combinations of levels were measured.")
+    assert "grad changed alone only at nodes 2" in one and "(nodes 1 was measured only with grad fp32)" in one
+    assert (
+        "nodes changed alone only at grad fp32" in one and "(grad fp16 was measured only with nodes 2)" in one
+    )
+    assert not said((1, "fp32"), (1, "fp16"), (2, "fp32"), (2, "fp16"))
+    # Every level of each was compared somewhere.
+    two = said((1, "fp32"), (1, "fp16"), (2, "fp16"), (2, "bf16"), (4, "bf16"), (4, "fp32"))
+    assert two == "Unbalanced design: 6 of 9 combinations of levels were measured."
+    fraction = [(1, 1, 1), (1, 2, 2), (2, 1, 2), (2, 2, 1)]
+    some = [
+        Cell(dict(zip(("nodes", "workers", "batch"), one, strict=True)), np.array([9.0 + one[0]]))
+        for one in fraction
+    ]
+    assert "workers never changed alone: its effect rests on" in caption(some, rows(some))
+    confounded = said((1, "fp32"), (2, "fp16"))
+    assert confounded == "Unbalanced design: 2 of 4 combinations of levels were measured."
+
+
 def test_a_p_value_that_is_not_known_is_a_dash(tmp_path):
     runs = [
         run_of(gpus_per_node=1 + (loader == "pytorch"), loader=loader) for loader in ("pytorch", "synthetic")

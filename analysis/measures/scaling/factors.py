@@ -12,6 +12,7 @@ from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns
 from analysis.display.numbers import probability
 from analysis.measures.batches.series import all_series
 from analysis.measures.scaling.points import NO_SAMPLES, point_fields
+from analysis.measures.scaling.unbalanced import unbalanced
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau.published_formulas import EPOCH_IMAGES
 from analysis.results.study import Study
@@ -278,12 +279,15 @@ def caption(cells: Sequence[Cell], rows: Rows) -> str:
             "\nThe intervals allow for configurations whose runs scatter three to four times as much as "
             "others. p does not, so it may be small where an interval holds 0."
         )
-    if counts[0] == 1:
+    else:
         text += "\nOne repetition: no interval, and interactions cannot be separated from noise."
     compared = [row for row in rows if row["effect_pct"] is not None]
     if any(row["best_level"] is None for row in compared):
         text += f"\nNo best level is given where the effect is not significant (p above {SIGNIFICANCE:g})."
-    if unknown := not_told(rows):
+    unknown = not_told(rows)
+    if uneven := unbalanced([cell.fields for cell in cells], varying_of(cells), unknown):
+        text += f"\n{uneven}"
+    if unknown:
         text += (
             f"\nEffect not available: {', '.join(unknown)}: its levels changed only together with those of "
             "another factor. Add configurations that separate them."

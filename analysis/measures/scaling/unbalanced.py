@@ -1,0 +1,69 @@
+"""Which factors changed alone only at some levels of the others, because combinations were not measured?"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jobs.run_fields import FACTOR
+from profiling.wording import how_many, in_a_row, noun, verb
+
+_MOST_NAMED = 3  # levels of a factor, and factors
+
+
+def unbalanced(
+    configurations: Sequence[Mapping[str, Any]], varying: Sequence[str], unknown: Sequence[str] = ()
+) -> str:
+    """What a table of effects cannot show of an unbalanced design, in a line; empty: it is balanced.
+
+    Args:
+        configurations: the fields of each.
+        varying: those that are not the same in all.
+        unknown: what factors are called of which there is no effect.
+    """
+    measured = {tuple(str(one.get(name)) for name in varying) for one in configurations}
+    whole = math.prod(len({levels[place] for levels in measured}) for place in range(len(varying)))
+    if len(measured) == whole:
+        return ""
+    told = [place for place, name in enumerate(varying) if name.removeprefix(FACTOR) not in unknown]
+    said = [text for place in told if (text := _compared_at(measured, varying, place))]
+    more = [f"And {len(said) - _MOST_NAMED} more."] if len(said) > _MOST_NAMED else []
+    return " ".join([
+        f"Unbalanced design: {len(measured)} of {how_many(whole, 'combination')} of levels "
+        f"{verb(len(measured), 'were')} measured.",
+        *said[:_MOST_NAMED],
+        *more,
+    ])  # fmt: skip
+
+
+def _compared_at(measured: set[tuple[str, ...]], varying: Sequence[str], place: int) -> str:
+    """At which levels of the others a factor changed while all others stayed; empty: at all of them."""
+    levels_at: dict[tuple[str, ...], set[str]] = {}
+    for levels in measured:
+        levels_at.setdefault((*levels[:place], *levels[place + 1 :]), set()).add(levels[place])
+    name = varying[place].removeprefix(FACTOR)
+    compared = [others for others, of in levels_at.items() if len(of) > 1]
+    if not compared:
+        return f"{name} never changed alone: its effect rests on those of the others being additive."
+    others = [*varying[:place], *varying[place + 1 :]]
+    where, also = [], []
+    for number, other in enumerate(others):
+        at, there_are = ({one[number] for one in of} for of in (compared, levels_at))
+        if at == there_are:
+            continue
+        called = other.removeprefix(FACTOR)
+        where.append(f"{called} {_levels(at)}")
+        own = {level for one, of in levels_at.items() if one[number] not in at for level in of}
+        also.append(f"{called} {_levels(there_are - at)} was measured only with {name} {_levels(own)}")
+    if not where:
+        return ""
+    return (
+        f"{name} changed alone only at {in_a_row(where)}, so its effect is that there, in % of the mean of "
+        f"all ({'; '.join(also)})."
+    )
+
+
+def _levels(levels: set[str]) -> str:
+    named = sorted(levels, key=lambda level: (len(level), level))  # 2 before 16
+    more = len(named) - _MOST_NAMED
+    shown = named[:_MOST_NAMED] + ([f"{more} more {noun(more, 'level')}"] if more > 0 else [])
+    return in_a_row(shown)
