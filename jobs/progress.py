@@ -269,7 +269,7 @@ def print_end(console: Console, directory: Path, done: tuple[int, int], result: 
     if failures:
         hopeless = all(failure.kind not in RETRIES for failure in failures)
         first = "correct what their lines name, then " if hopeless else ""
-        text = f"{len(failures)} failed; {first}run the same command again to retry them:"
+        text = f"{len(failures)} failed; {first}start the sweep again to retry them:"
         console.print(Text(text, style="bold red"), soft_wrap=True)
     _print_failed(console, failures)
 

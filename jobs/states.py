@@ -12,7 +12,7 @@ from jobs.store import Manifest
 
 State = Literal["done", "failed", "running", "interrupted", "not started"]
 NOT_ENDED: tuple[State, ...] = ("running", "interrupted", "not started")
-RESUME = "run the same command again to resume"
+RESUME = "start the sweep again to resume"
 
 
 def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> State:

@@ -21,20 +21,20 @@ from pathlib import Path
 from rich.console import Console
 
 from jobs import progress, sweep
-from jobs.cluster import QueuedJob, queued_jobs, why_refused
+from jobs.cluster import why_refused
 from jobs.execute import print_plan, split_possible
 from jobs.execution import ROOT, Execution
 from jobs.launchers.slurm import Slurm
+from jobs.queued import SWEEP_SCRIPT, check_not_queued, comment_of
 from jobs.site import CHOOSE, find_site, sbatch_words
-from jobs.sweep_file import read_sweep
 from jobs.sweep_record import record_sweep
 from jobs.sweep_runs import Excluded, SweepRun
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from profiling.wording import how_many, noun, verb
+from profiling.errors import EXIT_DONE, UserError, run_command
+from profiling.wording import how_many
 
 _DRY_RUN = "--dry-run"
-_SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
-_SWEEP_OF_SCRIPT = "configs/resnet50.yaml"  # that it runs if none is named
+# Variables that the user has chosen a way to submit by, which a second submission needs as well.
+_AS_BEFORE = (CHOOSE, "AT_ONCE", "CHECK")
 # sbatch's options of what Slurm may refuse; each is a variable, too: SBATCH_ACCOUNT.
 _OPTIONS = {
     "partition": ("-p", "--partition"),
@@ -85,6 +85,8 @@ def main() -> int:
         # Of a job that dies at its start nothing else would say which runs it was to start.
         record_sweep(execution, request.sweep_runs, [*request.excluded, *impossible])
     variables = {CHOOSE: arguments.site} if arguments.site else {}
+    if not words.dry_run:  # jobs that a user submits by its lines are resumed by these
+        variables[sweep.AS_SUBMITTED] = as_submitted(words, os.environ)
     start = printed() if words.dry_run else submitted
     submit(counts, options, words, request.directory, variables, start)
     if words.dry_run:
@@ -120,6 +122,14 @@ def read_words(words: Sequence[str]) -> Words:
         [word for word in of_sweep if word != _DRY_RUN],
         _DRY_RUN in rest,
     )
+
+
+def as_submitted(words: Words, environment: Mapping[str, str]) -> str:
+    """What a user types to submit the sweep again, as one can paste it into a shell."""
+    chosen = [f"{name}={shlex.quote(environment[name])}" for name in _AS_BEFORE if environment.get(name)]
+    rest = ["--", *words.of_sweep] if words.of_sweep else []
+    command = shlex.join(["slurm/submit.sh", words.config, *words.of_sbatch, *rest])
+    return " ".join([*chosen, command])
 
 
 def option(words: Sequence[str], *names: str) -> str | None:
@@ -159,48 +169,6 @@ def possible_runs(execution: Execution, request: sweep.Request) -> tuple[list[Sw
     return possible, impossible
 
 
-class AlreadyQueued(UserError):
-    """The sweep has jobs in the queue."""
-
-    exit_code = EXIT_FAILED
-
-
-def comment_of(directory: Path) -> str:
-    """The comment of all jobs of a sweep, by which squeue finds them: where their results go."""
-    return f"scaleprof {directory.absolute()}"
-
-
-def check_not_queued(directory: Path) -> None:
-    """Refuse a sweep of which jobs wait or run, if Slurm says so.
-
-    Raises:
-        AlreadyQueued: it names the jobs.
-    """
-    try:
-        queued = queued_jobs(os.environ)
-    except UserError:
-        return  # sbatch itself says what is wrong with Slurm
-    ours = comment_of(directory)
-    jobs = [job.id for job in queued if job.comment == ours or results_of(job) == directory.resolve()]
-    if jobs:
-        raise AlreadyQueued(
-            f"{noun(len(jobs), 'job')} {', '.join(jobs)} of this sweep {verb(len(jobs), 'are')} queued or "
-            "running already: nothing submitted (AGAIN=yes submits all the same)"
-        )
-
-
-def results_of(job: QueuedJob) -> Path | None:
-    """Where the results of ``sbatch slurm/sweep.sh ...`` go; None for a job of another script."""
-    script, *words = job.command.split() or [""]
-    if Path(job.folder, script).resolve() != _SWEEP_SCRIPT:
-        return None
-    try:
-        arguments = sweep.parser().parse_args(words or [_SWEEP_OF_SCRIPT])
-        return Path(job.folder, arguments.out, read_sweep(Path(job.folder, arguments.config)).name).resolve()
-    except UserError:
-        return None  # its sweep file is no longer there, or no longer right
-
-
 def check_accepted(options: Sequence[str], nodes: int) -> None:
     """Refuse jobs that Slurm would refuse: the account, QOS or reservation is wrong, for example.
 
@@ -211,7 +179,7 @@ def check_accepted(options: Sequence[str], nodes: int) -> None:
     Raises:
         UserError: it says why, and names what the options ask for.
     """
-    why = why_refused([*options, f"--nodes={nodes}", str(_SWEEP_SCRIPT)], os.environ)
+    why = why_refused([*options, f"--nodes={nodes}", str(SWEEP_SCRIPT)], os.environ)
     if not why:
         return
     values = {name: asked_of_sbatch(name, options) for name in _OPTIONS}
@@ -235,18 +203,20 @@ def submit(
         variables: of all jobs.
     """
     at_once = os.environ.get("AT_ONCE") == "yes"
-    # A comment of the site's or the user's (for accounting) takes the place of ours: sbatch heeds the last.
-    comment = [] if "SBATCH_COMMENT" in os.environ else [f"--comment={comment_of(directory)}"]
-    begin = ["sbatch", "--parsable", *comment, *options]
+    # What the site or the user says (a comment for accounting) takes our place: sbatch heeds the last.
+    ours = {"comment": comment_of(directory), "output": "slurm-%x-%j.out"}
+    unsaid = [f"--{name}={text}" for name, text in ours.items() if f"SBATCH_{name.upper()}" not in os.environ]
+    begin = ["sbatch", "--parsable", *unsaid, *options]
     of_sweep = list(_without_nodes(words.of_sweep))
     ids: list[str] = []
     try:
         for count in counts:
             after = [f"--dependency=afterany:{ids[-1]}"] if ids and not at_once else []
-            own = [f"--nodes={count}", f"--job-name=scaleprof-{count}", *after]
+            own = [f"--nodes={count}", f"--job-name={directory.name}-{count}", *after]
             script = ["slurm/sweep.sh", words.config, "--only", f"nodes={count}", *of_sweep]
             ids.append(start([*begin, *own, *script], {**variables, "REPORT": "no"}, how_many(count, "node")))
-        own = [f"--dependency=afterany:{':'.join(ids)}", "slurm/report.sh", str(directory)]
+        own = [f"--job-name={directory.name}-report", f"--dependency=afterany:{':'.join(ids)}"]
+        own += ["slurm/report.sh", str(directory)]
         start([*begin, *own], variables, f"the report, {directory}/report.html")
     except (UserError, KeyboardInterrupt) as error:
         why = str(error) or "interrupted"

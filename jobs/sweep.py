@@ -44,7 +44,9 @@ from jobs.sweep_runs import Excluded, SweepRun, choose
 from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, run_command
 
-AS_SUBMITTED = "SCALEPROF_SUBMIT"  # how the batch job around this was submitted (slurm/sweep.sh)
+AS_SUBMITTED = (
+    "SCALEPROF_SUBMIT"  # how the batch job around this was submitted (jobs.submit, else slurm/sweep.sh)
+)
 EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
 
 

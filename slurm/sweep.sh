@@ -36,8 +36,9 @@ config=${1:-configs/resnet50.yaml}
 shift || true
 site=$("$PYTHON" -m jobs.sweep "$config" "$@" --print shell) || exit
 eval "$site"
-# What a user types to resume, should the job be cancelled.
-SCALEPROF_SUBMIT=$(printf '%q ' sbatch --nodes="$SLURM_JOB_NUM_NODES" \
+# What a user types to resume, should the job be cancelled; slurm/submit.sh has said it of its jobs.
+[[ -n ${SCALEPROF_SUBMIT:-} ]] || SCALEPROF_SUBMIT=$(printf '%q ' ${SCALEPROF_SITE:+"SCALEPROF_SITE=$SCALEPROF_SITE"} \
+    sbatch --nodes="$SLURM_JOB_NUM_NODES" \
     ${SLURM_JOB_PARTITION:+"--partition=$SLURM_JOB_PARTITION"} ${SLURM_JOB_ACCOUNT:+"--account=$SLURM_JOB_ACCOUNT"} \
     ${SLURM_JOB_QOS:+"--qos=$SLURM_JOB_QOS"} slurm/sweep.sh "$config" "$@")
 export SCALEPROF_SUBMIT

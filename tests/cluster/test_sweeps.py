@@ -171,6 +171,24 @@ def a_cancelled_job_leaves_what_a_new_one_finishes(cluster: Cluster, folder: Pat
 
 
 @happening
+def a_cancelled_job_of_submit_says_how_to_submit_again(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write("nodes: [1]")
+    words = [
+        f"--exclude={','.join(FOREGROUND)}",
+        f"--output={folder}/%x.out",
+        "--",
+        f"--out={folder}/results",
+    ]
+    command = ["slurm/submit.sh", str(sweep.file), *words]
+    answer = cluster.run(*command, **{**sweep.scripted, **SLOW, "SCALEPROF_SITE": "virtual"})
+    assert answer.returncode == 0, answer.stderr
+    cluster.until(lambda: bool(sweep.running()))
+    cluster.control("exec", "scancel", answer.stdout.split()[1].rstrip(":"))
+    resume = f"to resume: SCALEPROF_SITE=virtual {' '.join(command)}\n"
+    cluster.until(lambda: resume in (folder / "s-1.out").read_text(), 60)
+
+
+@happening
 def two_jobs_share_a_sweep_and_no_run_runs_twice(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 3")
     go = folder / "go"
@@ -238,11 +256,11 @@ def a_job_for_each_number_of_nodes_and_a_report_at_the_end(cluster: Cluster, fol
     jobs = [line.split()[1].rstrip(":") for line in answer.stdout.splitlines()]
     assert len(jobs) == 4
     for job in jobs:
-        assert cluster.wait(job)["ExitCode"] == "0:0", (folder / "scaleprof-report.out").read_text()
+        assert cluster.wait(job)["ExitCode"] == "0:0", (folder / "s-report.out").read_text()
     assert sweep.done() == [1, 2, 4]
     assert [cluster.job(job)["NumNodes"] for job in jobs] == ["1", "2", "4", "1"]
     assert (sweep.results / "report.html").is_file()
-    table = (folder / "scaleprof-report.out").read_text()
+    table = (folder / "s-report.out").read_text()
     assert table.startswith("Weak scaling")
 
 

@@ -143,8 +143,8 @@ def test_runs_that_are_done_are_counted_among_those_asked_for(done, said):
 @pytest.mark.parametrize(
     ("kinds", "said"),
     [
-        (["wrong use", "time limit"], "2 failed; correct what their lines name, then run the same command"),
-        (["wrong use", "rank crash"], "2 failed; run the same command again to retry them:"),
+        (["wrong use", "time limit"], "2 failed; correct what their lines name, then start the sweep again"),
+        (["wrong use", "rank crash"], "2 failed; start the sweep again to retry them:"),
     ],
 )
 def test_who_would_fail_again_in_the_same_way_is_told_to_correct_it_first(kinds, said):

@@ -1,6 +1,7 @@
 """A job for each number of nodes: what would end it is found before it is queued."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ SBATCH = """case "$*" in
     --test-only*) echo "sbatch: Job 7 to start at 2026-01-01T00:00:00" >&2; exit 0;;
 esac
 echo "$REPORT $SCALEPROF_SITE: $*" >>{log}
+echo "$SCALEPROF_SUBMIT" >{log}.resume
 case "$*" in
     *--bad*) printf 'sbatch: error: %s\\n' 'Too much memory' 'Batch job: not available' >&2; exit 1;;
     *--note*) echo "sbatch: your budget is low" >&2;;
@@ -75,13 +77,13 @@ def asked(log: Path) -> list[str]:
 def test_each_number_of_nodes_is_a_job_with_what_the_site_file_says(submit, log, tmp_path):
     answer = submit("nodes: [2, 1]", "--time=5")
     config, out = tmp_path / "s.yaml", tmp_path / "out"
-    begin = f"--parsable --comment=scaleprof {out}/s --partition=main --time=5"
+    begin = f"--parsable --comment=scaleprof {out}/s --output=slurm-%x-%j.out --partition=main --time=5"
     assert answer.code == 0, answer.err
     assert asked(log) == [
-        f"no : {begin} --nodes=1 --job-name=scaleprof-1 slurm/sweep.sh {config} --only nodes=1 --out {out}",
-        f"no : {begin} --nodes=2 --job-name=scaleprof-2 --dependency=afterany:1 "
+        f"no : {begin} --nodes=1 --job-name=s-1 slurm/sweep.sh {config} --only nodes=1 --out {out}",
+        f"no : {begin} --nodes=2 --job-name=s-2 --dependency=afterany:1 "
         f"slurm/sweep.sh {config} --only nodes=2 --out {out}",
-        f" : {begin} --dependency=afterany:1:2 slurm/report.sh {out}/s",
+        f" : {begin} --job-name=s-report --dependency=afterany:1:2 slurm/report.sh {out}/s",
     ]
     assert answer.out.splitlines() == [
         "job 1: 1 node",
@@ -232,6 +234,19 @@ def test_a_job_that_sbatch_refuses_ends_it_and_what_is_queued_is_named(submit, l
     assert "sbatch: your budget is low\n" in submit("nodes: 1", "--note").err
 
 
+def test_a_job_knows_how_its_sweep_was_submitted(submit, log, tmp_path, monkeypatch):
+    def resume() -> str:
+        return log.with_suffix(".resume").read_text().strip()
+
+    config, out = tmp_path / "s.yaml", tmp_path / "out"
+    submit("nodes: [1, 2]", "--time=5", "--", "--only", "nodes=1,2")
+    assert resume() == f"slurm/submit.sh {config} --time=5 -- --only nodes=1,2 --out {out}"
+    monkeypatch.setenv("SCALEPROF_SITE", "virtual")
+    monkeypatch.setenv("AGAIN", "yes")  # of this submission alone
+    submit("nodes: 1")
+    assert resume() == f"SCALEPROF_SITE=virtual slurm/submit.sh {config} -- --out {out}"
+
+
 @pytest.mark.parametrize(
     "words",
     [["-p", "x"], ["-px"], ["--partition", "x"], ["--time=5", "--partition=x"], ["-p", "y", "--partition=x"]],
@@ -256,11 +271,11 @@ def test_a_dry_run_is_one_before_and_behind_the_sweep_file():
 def test_a_sweep_that_is_queued_or_running_is_not_submitted_again(submit, log, tmp_path, monkeypatch):
     queue = tmp_path / "squeue.jobs"  # the stand-in fails where there is none, as squeue where Slurm is down
     mine = f"scaleprof {tmp_path}/out/s"
-    queue.write_text(f"no job\n9|/x|(null)|{mine}\n10|/x|(null)|{mine}2\n11|/x|(null)|{mine}\n12|/x||\n")
+    queue.write_text(f"no job\n11|/x|(null)|{mine}\n10|/x|(null)|{mine}2\n8|/x|(null)|{mine}\n12|/x||\n")
     answer = submit("nodes: [1, 2]")
     assert answer.code == 1 and not asked(log)
     assert answer.err.splitlines()[-1] == (
-        "scaleprof: error: jobs 9, 11 of this sweep are queued or running already: nothing submitted "
+        "scaleprof: error: jobs 8, 11 of this sweep are queued or running already: nothing submitted "
         "(AGAIN=yes submits all the same)"
     )
     assert submit("nodes: [1, 2]", "--dry-run").code == 0
@@ -311,7 +326,10 @@ def test_a_comment_of_the_user_takes_the_place_of_ours(submit, log, monkeypatch)
     assert words.index("--comment=project-7") > words.index("--comment=scaleprof")
     monkeypatch.setenv("SBATCH_COMMENT", "project-8")  # which an option would override
     log.unlink()
-    assert submit("nodes: 1").code == 0 and "--comment" not in asked(log)[0]
+    monkeypatch.setenv("SBATCH_OUTPUT", "%j.log")
+    assert submit("nodes: 1").code == 0 and not {"--comment", "--output"} & set(
+        re.findall(r"--\w+", asked(log)[0])
+    )
 
 
 @pytest.mark.parametrize("name", ["submit", "sweep", "report", "virtual_cluster"])
@@ -340,7 +358,7 @@ def test_what_a_job_that_ends_at_its_start_was_to_run_is_known_and_why_it_was_no
     results = tmp_path / "out" / "s"
     said = one_line_error(run("analysis.scaled", results))
     assert "no usable result: 4 runs not started; the first is run_0_" in said
-    assert "unless the sweep is running, run the same command again" in said
+    assert "unless the sweep is running, start the sweep again" in said
     # The job of two nodes ends before it asks for a run; that of one node has not started.
     for name, value in {"JOB_ID": "32", "JOB_NODELIST": "n[1-2]", "JOB_NUM_NODES": "2"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
