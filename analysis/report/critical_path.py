@@ -1,7 +1,7 @@
 """What would shorten the step? The critical path of a run, and what each part saves.
 
 The run is the largest that was profiled; of traces, whose jobs are unlike each other, the one in which most
-can be saved.
+can be saved of a step. Only where none has steps, it is of a whole recording.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,8 @@ def longest(context: Context) -> Longest | str:
     ]
     if not known:
         return f"{candidates[0].id} has no attributed step with timed kernels"
-    paths, rows = max(known, key=lambda one: largest_saving(one[1])["saved_ms"])
+    stepped = [one for one in known if not one[0].source.without_steps] or known
+    paths, rows = max(stepped, key=lambda one: largest_saving(one[1])["saved_ms"])
     return Longest(paths, rows, len(known) > 1)
 
 

@@ -87,10 +87,10 @@ def _foremost(context: Context) -> str:
     """The run whose longest kernel matters most, by its id."""
     of_run = context.whole.once(_by_run)
 
-    def order(source: Source) -> tuple[int, float]:
+    def order(source: Source) -> tuple[bool, int, float]:
         # Traces are of unlike jobs; of the runs of a sweep those on the most ranks matter most.
         ranks = 0 if source.kind == "trace" else source.world_size or 0
-        return ranks, of_run[source.id][0]["ms_per_batch"]
+        return not source.without_steps, ranks, of_run[source.id][0]["ms_per_batch"]
 
     return max(_measured(context), key=order).id
 

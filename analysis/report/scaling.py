@@ -220,9 +220,10 @@ def _anatomy(context: Context) -> Content:
 
 
 def _longest_part(context: Context) -> str:
-    rows = context.rows_of(_parts_of_steps)
+    every, without = context.rows_of(_parts_of_steps), context.study.without_steps()
+    rows = [row for row in every if row.get("job") not in without] or every
     names = {name.replace("_", " "): f"{name}_ms" for name in plots.PART_COLOURS}
-    return _longest(rows, names, "part", _step_of(context, rows)[1])
+    return _longest(rows, names, "part", _step_of(context, rows)[1], len(every) > 1)
 
 
 def _anatomies(context: Context) -> Rows:
@@ -239,11 +240,14 @@ def _step_of(context: Context, rows: Rows) -> tuple[str, str]:
     return of, "in the recording" if of == RECORDING else "per step"
 
 
-def _longest(rows: Rows, names: Mapping[str, str], what: str, per: str = "per step") -> str:
+def _longest(
+    rows: Rows, names: Mapping[str, str], what: str, per: str = "per step", several: bool = False
+) -> str:
     """The longest part of a step: of all jobs of traces, or of the runs on the most ranks; "": none is known.
 
     Args:
         names: what each part is called -> its column.
+        several: there are several jobs, of traces, so that it is said which one's it is.
     """
     found: list[tuple[int, float, str]] = []
     jobs = {row["job"] for row in rows if row.get("job")}
@@ -254,7 +258,7 @@ def _longest(rows: Rows, names: Mapping[str, str], what: str, per: str = "per st
         if known:
             longest = max(known, key=known.__getitem__)
             share = 100 * known[longest] / sum(known.values())
-            whose = f", {row['job']}" if len(jobs) > 1 else ""
+            whose = f", {row['job']}" if several and jobs else ""
             text = f"{longest}, {digits(known[longest], 3)} ms {per} ({share:.0f} %{whose})."
             found.append((ranks, known[longest], text))
     where = "" if jobs else " on the most ranks"

@@ -56,10 +56,12 @@ def of_job(context: Context, job: str, text: str) -> str:
 
 
 def _described(context: Context) -> list[Source]:
-    """The jobs that the sentences are of, those of which most ranks are there first."""
-    order = sorted(
-        context.traces, key=lambda one: (-(len(one.job.ranks) if one.job else 0), -(one.world_size or 0))
-    )
+    """The jobs that the sentences are of: with steps, and of these with most ranks there, first."""
+
+    def place(source: Source) -> tuple[bool, int, int]:
+        return source.without_steps, -(len(source.job.ranks) if source.job else 0), -(source.world_size or 0)
+
+    order = sorted(context.traces, key=place)
     one_program = len(context.once(scaling_of).scales) == len(order)
     return order[: 1 if one_program else _MOST_JOBS]
 

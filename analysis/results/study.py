@@ -269,6 +269,10 @@ class Study:
             return A_STEP
         return RECORDING if len(without) == len(of) else f"{A_STEP} (of {', '.join(without)}: {RECORDING})"
 
+    def without_steps(self) -> set[str]:
+        """The jobs of which a whole recording counts as one step: headlines are of others, if any."""
+        return {source.id for source in self.recorded if source.without_steps}
+
     def kept(self, what: str) -> dict[Any, Any]:
         """What a measure keeps for the next question, by keys of its own.
 

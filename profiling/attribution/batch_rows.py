@@ -3,6 +3,8 @@
 As our own loop's events on a GPU would tell it: a batch ends when the device has done what was launched until
 its end on the host, or on the host, if the device was done before. Where forward and backward passes take
 turns in a batch (gradient accumulation, a pipeline), it has no such stages, and where no pass is known none.
+A whole recording that counts as one batch begins with the device's first kernel: what the program did before
+(starting CUDA, loading modules, the first copies) is its start-up.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +27,8 @@ _TAKES_TURNS = (
     0.05  # of the forward kernels' time after the first backward one, from which on they take turns
 )
 _WHOLE = 0.9  # of the kernels of the others, with which the first batch of a recording is a whole one
-_UNKNOWN = np.iinfo(np.int64).min
+_UNKNOWN, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_LONG = 0.05  # of a recording, from which on its start-up is said
 
 
 @dataclass
@@ -33,7 +36,8 @@ class _Batch:
     """What is known of one: times in ns, ``_UNKNOWN`` where nothing is."""
 
     rows: int = 0
-    first_ns: int = np.iinfo(np.int64).max
+    first_ns: int = _NEVER
+    computes_ns: int = _NEVER  # when the device begins with its first kernel
     reach_ns: int = _UNKNOWN
     # When forward, backward and update begin, and the update ends.
     stages: tuple[int, int, int, int] | None = None
@@ -78,6 +82,8 @@ class BatchRows:
             one.rows += len(rows)
             times = np.where(launched_ns[rows] >= 0, launched_ns[rows], start_ns[rows])
             one.first_ns = min(one.first_ns, int(times.min()))
+            computing = rows[~np.isin(kind[rows], (MEMCPY, MEMSET))]
+            one.computes_ns = min(one.computes_ns, int(start_ns[computing].min(initial=_NEVER)))
             own = rows[direction[rows] != LOADING]
             one.reach_ns = max(one.reach_ns, int(end_ns[own].max(initial=_UNKNOWN)))
             one.stages, one.take_turns = (
@@ -101,6 +107,8 @@ class BatchRows:
             reach = np.maximum.accumulate(np.array([one.reach_ns for one in known], np.int64))
             end = np.maximum(end, reach)
             start = np.maximum(start, np.concatenate([[_UNKNOWN], reach[:-1]])[:count])
+        if self.on_device and times.source == WHOLE:
+            start = self._started(known[0], start)
         start = np.minimum(start, end)
         _refuse_empty(times.source, int((start == end).sum()), count)
         whole = self._whole(known)
@@ -124,6 +132,18 @@ class BatchRows:
             "attributed": whole,
         })  # fmt: skip
         return table.replace_schema_metadata({SOURCE: times.source, CONFIDENCE: str(times.confidence)})
+
+    def _started(self, recording: _Batch, start: np.ndarray) -> np.ndarray:
+        """When a recording that is one batch begins: behind its start-up, if a kernel ends that."""
+        if recording.computes_ns == _NEVER:
+            return start
+        before_ns = recording.computes_ns - int(start[0])
+        if before_ns > _LONG * (recording.reach_ns - int(start[0])):
+            self.findings.append(
+                f"its first kernel began {before_ns / 1e6:.4g} ms after the first launch (start-up): that "
+                "time is left out"
+            )
+        return np.array([recording.computes_ns])
 
     def _whole(self, known: list[_Batch]) -> np.ndarray:
         """Which batches the recording holds from their start: all, or all but the first."""

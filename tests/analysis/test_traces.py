@@ -690,6 +690,27 @@ def test_what_is_the_longest_on_a_page_of_unlike_jobs_is_of_all_of_them_and_name
     )
 
 
+def test_a_recording_without_steps_makes_no_headline_beside_jobs_with_steps(tmp_path):
+    whole = trace_of(Planted(ranks=1, batches=1, forward=9000.0, backward=9e5), 0, marker="")
+    whole.events = [event for event in whole.events if not event["name"].startswith("Optimizer")]
+    whole.write(tmp_path / "whole.json")
+    # A program that ends with a wait of the device on the host: more is to be saved than in a step.
+    gap = 3e6
+    for event in whole.events[-2:]:
+        event["ts"] += gap
+    whole.write(tmp_path / "whole.json")
+    stepped = job(tmp_path, Planted(ranks=1, batches=6, idle=400.0), "stepped")
+    assert convert([str(tmp_path / "whole.json"), "--out", str(stepped.parent), "--jobs", "1"]) == 0
+    page = build(load(stepped.parent))
+    (answer,) = (one for one in page.opening if one.question == TRY)
+    assert answer.sentences[0].text.startswith("stepped: a step would be"), answer.sentences[0].text
+    findings = {section.id: section.finding for section in page.sections}
+    for id in ("anatomy", "critical-path", "kernels"):
+        assert "stepped)." in findings[id] and "ms per step" in findings[id], findings[id]
+    said = [one.text for one in opening(load(stepped.parent))]
+    assert said[0].startswith("stepped: a step takes") and said[1].startswith("whole: the recording takes")
+
+
 def test_the_opening_of_unlike_jobs_describes_one_after_the_other_and_names_each(tmp_path):
     slow = Planted(ranks=2, batches=6, forward=3000.0, backward=5000.0, transfer=900.0)
     two = job(tmp_path, slow, "two", deviceProperties=[{"name": "another GPU"}])

@@ -158,6 +158,25 @@ def test_where_nothing_tells_batches_apart_the_recording_is_one(tmp_path):
     _, out = converted(tmp_path, tmp_path / "one.json")
     assert read_job(out / "one").batches_from == "the whole recording"
     assert len(batches_of(out / "one")) == 1
+    assert not any("start-up" in finding for finding in read_job(out / "one").findings)
+
+
+def test_a_recording_without_steps_begins_with_its_first_kernel(tmp_path):
+    """What the first launch waits for is the start of CUDA, and so is a copy before it."""
+    planted = Planted(ranks=1, batches=2)
+    trace = trace_of(planted, 0, marker="")
+    trace.events = [event for event in trace.events if not event["name"].startswith("Optimizer")]
+    start_up = 30_000.0
+    trace.kernel(
+        "Memcpy HtoD (Pageable -> Device)", START_US - start_up, START_US - 900, START_US - 890,
+        category="gpu_memcpy",
+    )  # fmt: skip
+    trace.write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json")
+    (row,) = batches_of(out / "one")
+    assert (row["end_ns"] - row["start_ns"]) / 1000 == 2 * planted.batch - planted.idle - 2  # starts at + 2
+    said = "its first kernel began 30 ms after the first launch (start-up): that time is left out"
+    assert any(said in finding for finding in read_job(out / "one").findings)
     kernels = read(out / "one" / "rank_0000", "kernels")
     assert kernels["batch_index"].null_count == 0
 
