@@ -7,7 +7,7 @@ import pandas as pd
 from analysis.display import plots
 from analysis.display.colours import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.lines import Axes
-from analysis.display.metrics import TELLING, Rows, columns, filled
+from analysis.display.metrics import Rows, columns, filled
 from analysis.display.numbers import digits, span
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
@@ -15,7 +15,7 @@ from analysis.measures.kernels.activities import SHARES, of_study, shares
 from analysis.measures.tau import messages
 from analysis.report.base import Content, Context, SectionKind, content_or_why
 from analysis.report.encoded import bar_chart, line_chart, with_lines
-from analysis.report.per_point import labels_of, merged, named
+from analysis.report.per_point import labels_of, merged, named, point_of
 from analysis.report.render import Chart, Page, Section
 from analysis.report.sentences import least_and_most
 from analysis.report.views import as_view, called, facts, varied
@@ -153,7 +153,7 @@ def summed(rows: Rows) -> Rows:
     """A row a point: all its collectives together; what is not known of one is not known of their sum."""
     points: dict[tuple, Rows] = {}
     for row in rows:
-        points.setdefault(tuple(str(row.get(name)) for name in TELLING), []).append(row)
+        points.setdefault(point_of(row), []).append(row)
     sums = [
         {**of[0], **{name: None if any(row.get(name) is None for row in of) else sum(row[name] for row in of)
                      for name in _PARTS}}

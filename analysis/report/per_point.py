@@ -1,6 +1,6 @@
 """How do rows of runs become rows of points? A chart has one bar a point, and its table the same figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.display.metrics import TELLING, Rows
 from analysis.report.views import FACTORS, called, facts, varied
 from jobs.run import Run
+from jobs.run_fields import own_names
 
 # In these the runs of one bar may differ.
 _OF_A_RUN = ("id", "repetition", "seed", "attribute_from")
@@ -26,11 +27,11 @@ def merged(rows: Rows, figures: Sequence[str]) -> Rows:
     points: dict[tuple, set[str]] = {}
     groups: dict[tuple, Rows] = {}
     for row in rows:
-        points.setdefault(_key(row, TELLING), set()).add(row["id"])
+        points.setdefault(point_of(row), set()).add(row["id"])
         groups.setdefault(_key(row, [name for name in row if name not in figures]), []).append(row)
     answer = []
     for members in groups.values():
-        runs = len(points[_key(members[0], TELLING)])
+        runs = len(points[point_of(members[0])])
         row = {name: value for name, value in members[0].items() if name not in _OF_A_RUN}
         for name in figures:
             values = np.array([one.get(name) for one in members], dtype=float)  # None becomes NaN
@@ -48,11 +49,16 @@ def knowing(rows: Rows, figure: str) -> Rows:
     def has_figure(row: Mapping[str, Any]) -> bool:
         return row.get(figure) is not None and bool(np.isfinite(row[figure]))
 
-    points = {_key(row, TELLING) for row in rows if has_figure(row)}
-    return [row for row in rows if has_figure(row) or _key(row, TELLING) not in points]
+    points = {point_of(row) for row in rows if has_figure(row)}
+    return [row for row in rows if has_figure(row) or point_of(row) not in points]
 
 
-def _key(row: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> tuple:
+def point_of(row: Mapping[str, Any]) -> tuple:
+    """Which point a row is of: its run's fields, and the factors of a program's own."""
+    return _key(row, [*TELLING, *own_names(row)])
+
+
+def _key(row: Mapping[str, Any], names: Iterable[str]) -> tuple:
     return tuple((name, str(row.get(name))) for name in names if name not in _OF_A_RUN)
 
 

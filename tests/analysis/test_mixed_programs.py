@@ -1,8 +1,15 @@
 """One folder holds runs of a program without factors of its own, and others with them."""
 
+import pytest
+
+from analysis.measures.anatomy import communication
+from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.scaling.rows import rows
 from analysis.prediction import extrapolate
 from analysis.prediction.configurations import configurations
+from analysis.report.base import Context
+from analysis.report.communication import of_points, summed
+from analysis.report.scaling import anatomy_of_points
 from analysis.report.views import called
 from analysis.results.load import load
 from tests.analysis.commands import run as run_command
@@ -44,3 +51,27 @@ def test_what_is_compared_with_nothing_is_called_by_what_it_has_and_lacks(tmp_pa
     )
     assert f"only in {tmp_path / 'both'}, so not compared: program=mine.py without lr" in said
     assert f"only in {tmp_path / 'one'}, so not compared: program=mine.py --lr {{lr}} lr=0.2" in said
+
+
+def test_the_report_averages_no_runs_that_differ_in_a_factor_of_a_programs_own(tmp_path):
+    """Two widths, two profiled runs each: of both, the report's steps are as long as the command's."""
+    for width, ms in ((64, 100.0), (512, 300.0)):
+        truth = Truth({1: ms, 2: 1.2 * ms}, wait_ms={1: 1.0, 2: ms / 50}, kernel_ms=60.0)
+        for ranks in (1, 2):
+            for repetition in (0, 1):
+                run = run_of(
+                    gpus_per_node=ranks, program="mine.py --width {width}", factors={"width": width},
+                    profile="torch",
+                )  # fmt: skip
+                write_run(tmp_path, run, truth, outside=("width",), repetition=repetition)
+    write_sweep_record(tmp_path)
+    context = Context(load(tmp_path))
+    for points, of_runs, figure in (
+        (anatomy_of_points(context.study), anatomy.rows(context.study), "wall_ms"),
+        (summed(of_points(communication.rows(context.study))), communication.rows(context.study), "wait_ms"),
+    ):
+        names = ("factors.width", "gpus_per_node")
+        runs = {tuple(row[name] for name in names): row[figure] for row in of_runs}
+        assert len(points) == len(runs) > 1
+        for point in points:
+            assert point[figure] == pytest.approx(runs[tuple(point[name] for name in names)], rel=0.05)
