@@ -25,6 +25,8 @@ _ID = re.compile(
     rf"_(?P<grad>[a-z0-9]+)_(?P<compute>[a-z0-9]+){_ENDED}"
 )
 _PROGRAM_ID = re.compile(rf"run_(?P<repetition>\d+)_program_{_SIZED}{_ENDED}")
+_BEGIN = re.compile(r"run_(\d+)_(?=config_|program_)")
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 _LONGEST_VALUE = 64  # bytes of a factor's value in an id; of a longer one, its beginning and a hash
 
 
@@ -79,6 +81,19 @@ def format_id(
     extra = "".join(f"+{name}={_in_id(name, run)}" for name in sorted(outside))
     ended = "" if exit_code is None else f"_ret_{exit_code}" + ("" if rank is None else f"_{rank}")
     return f"run_{repetition}_{kind}_{point}{extra}{ended}"
+
+
+def repetition_of(text: str) -> int | None:
+    """The repetition that an id says; None: it is no run's."""
+    match = _BEGIN.match(text)
+    return int(match[1]) if match else None
+
+
+def in_order(text: str) -> tuple:
+    """A sort key for ids: by configuration, numbers by their value, and then by repetition."""
+    configuration = _NUMBER.split(_BEGIN.sub("", text))
+    values = [float(part) if place % 2 else part for place, part in enumerate(configuration)]
+    return values, repetition_of(text) or 0, text
 
 
 def parse_id(text: str) -> RunId:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from analysis.display.fitting import Fitted, fit, width_of
 from analysis.display.left_out import LeftOut, counted, missing, not_done, not_in_sweep
 from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, Metric, Rows, columns, filled
+from jobs.run_id import repetition_of
 from profiling.wording import noun
 
 # How many failed points, points left out and notes are shown before they are only counted.
@@ -116,17 +117,14 @@ def as_terminal(
 def by_repetition(part: Part) -> Part:
     """A table with the repetition of each row's run, where rows of several would look alike without it."""
     headings = {name for column in part.columns for name in column.header.split()}
-    repetitions = [_ID.match(str(row.get("id"))) for row in part.rows]
-    if headings & {"rep", "repetition", "id"} or len({match[1] for match in repetitions if match}) < 2:
+    repetitions = {repetition_of(str(row.get("id"))) for row in part.rows} - {None}
+    if headings & {"rep", "repetition", "id"} or len(repetitions) < 2:
         return part
     place = next((n for n, column in enumerate(part.columns) if not column.left), len(part.columns))
     column = replace(
-        FIELDS["repetition"].column(), value=lambda row: int(str(row.get("id")).split("_")[1]), printed=None
+        FIELDS["repetition"].column(), value=lambda row: repetition_of(str(row.get("id"))), printed=None
     )
     return replace(part, columns=[*part.columns[:place], column, *part.columns[place:]])
-
-
-_ID = re.compile(r"run_(\d+)_config_")
 
 
 def with_ranks(part: Part) -> Part:

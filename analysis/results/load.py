@@ -19,7 +19,7 @@ from analysis.results.log import Failure, FailureKind, attempted
 from analysis.results.study import Contents, Source, Study
 from analysis.results.unconverted import how_to_convert
 from jobs import store
-from jobs.run_id import parse_id
+from jobs.run_id import in_order, parse_id
 from jobs.states import RESUME, of_begun
 from jobs.store import Calibration, Manifest
 from profiling.clocks import AGREES
@@ -114,7 +114,9 @@ def _is_sweep(path: Path) -> bool:
 
 
 def _visible(path: Path) -> list[Path]:
-    return [inside for inside in sorted(path.iterdir()) if inside.is_dir() and inside.name[0] != "."]
+    """The folders in a folder: runs of a configuration one after the other, and numbers by their value."""
+    inside = [one for one in path.iterdir() if one.is_dir() and one.name[0] != "."]
+    return sorted(inside, key=lambda one: in_order(one.name))
 
 
 def _add_sweep(contents: Contents, path: Path) -> None:

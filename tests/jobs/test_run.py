@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jobs.flags import add_run_flags, make_parser, run_from_flags, to_flags
 from jobs.run import Run, make_run
 from jobs.run_fields import ID_FIELDS, OUTSIDE_FIELDS, ROLES, fields_of, is_own
-from jobs.run_id import format_id, parse_id
+from jobs.run_id import format_id, in_order, parse_id, repetition_of
 from jobs.run_values import parse_value
 from jobs.validation import literal_options
 from profiling.errors import UserError
@@ -268,3 +268,13 @@ def test_every_field_has_one_role_and_every_label_a_place_for_the_value():
     kinds = ("workload", "size", "length", "observation", "own")
     assert sorted(fields_of(*kinds)) == sorted(ROLES) and set(fields_of("size")) == {"nodes", "gpus_per_node"}
     assert all("{}" in role.label for role in ROLES.values())
+
+
+def test_ids_are_in_the_order_of_their_values_and_repetitions_stand_together():
+    ids = [f"run_{rest}" for rest in (
+        "0_program_2_1_eth_none+width=512", "1_program_1_1_eth_none+width=64", "0_program_16_1_eth_none",
+        "0_program_1_1_eth_none+width=512", "0_program_1_1_eth_none+width=64",
+    )]  # fmt: skip
+    assert sorted(ids, key=in_order) == [ids[4], ids[1], ids[3], ids[0], ids[2]]
+    others = (ids[1], "run_12_config_1_1", "run_2", "my trace")
+    assert [repetition_of(one) for one in others] == [1, 12, None, None]

@@ -24,7 +24,7 @@ from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates, inside_run
-from jobs.run_fields import ID_FIELDS
+from jobs.run_fields import ID_FIELDS, own_names
 from profiling.wording import how_many, verb
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ def rows(study: Study) -> Rows:
     runs += _tau_rows(study)
     if not runs:
         raise study.nothing(f"{study.path} holds no step durations. {_why_not(study)}")
-    return sorted(runs, key=lambda row: sortable([row.get(name) for name in (*ID_FIELDS, "repetition")]))
+    fields = (*ID_FIELDS, *own_names(*runs), "repetition")
+    return sorted(runs, key=lambda row: sortable([row.get(name) for name in fields]))
 
 
 def _why_not(study: Study) -> str:
