@@ -169,6 +169,9 @@ start() {
     done
     wait "${booting[@]}"
     wait_until_up
+    name=$(nodes | xargs)
+    ((count <= 3)) || name="n1 ... n$count"
+    echo "virtual nodes are up: $name; a shell on their login node: slurm/virtual_cluster.sh exec bash"
 }
 
 boot_node() { # NODE
@@ -244,13 +247,16 @@ cpu() { # CORES|off
 }
 
 stop() {
-    local name group
+    local name group said="the virtual cluster in $HOME_DIR has ended"
+    alive head || said="no virtual cluster is up in $HOME_DIR"
     power_off head
+    [[ -e $HOME_DIR/size ]] || { echo "$said"; return; }
     for name in $(nodes); do
         group=$(cpu_group "$name")
         # The last processes of a node may still be ending.
         for _ in {1..250}; do [[ -d $group ]] && ! rmdir "$group" 2>/dev/null || break; sleep .02; done
     done
+    echo "$said"
 }
 
 all_up() { [[ $(inside head sinfo -h -N -o %T 2>/dev/null | grep -cE '^(idle|mixed|allocated|completing)$') == "$1" ]]; }

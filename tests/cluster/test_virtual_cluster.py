@@ -48,7 +48,9 @@ def test_a_links_rate_can_be_limited(cluster):
 def test_a_nodes_share_of_the_processor_can_be_limited(tmp_path, able):
     own = Cluster(tmp_path / "home", {"VIRTUAL_CLUSTER_OWNER": str(os.getpid())})
     name = f"scaleprof{str(own.home).replace('/', '-')}"
-    own.control("start", "2")
+    assert own.control("start", "2") == (
+        "virtual nodes are up: n1 n2; a shell on their login node: slurm/virtual_cluster.sh exec bash\n"
+    )
     try:
         own.control("cpu", "0.5")
         groups = own.run("srun", "--nodes=2", "cat", "/proc/self/cgroup").stdout
@@ -63,7 +65,9 @@ def test_a_nodes_share_of_the_processor_can_be_limited(tmp_path, able):
         assert wrong.returncode == 1
         assert wrong.stderr == "virtual_cluster.sh: 0.2 of a core or more, not 0.1\n"
     finally:
-        own.control("stop")
+        stopped = own.control("stop")
+    assert stopped == f"the virtual cluster in {own.home} has ended\n"
+    assert own.control("stop") == f"no virtual cluster is up in {own.home}\n"
     assert not list(CPU_GROUPS.glob(f"{name}-*"))
 
 
