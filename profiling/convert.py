@@ -1,6 +1,6 @@
 """Convert the files of profilers: traces become results, other files tables.
 
-    python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]
+    python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--overwrite] [--jobs N]
 
 Files are recognised by their content; folders are searched. With --out, traces of PyTorch's profiler, nsys
 and nvprof become results that every analysis command takes: the traces of all ranks of a job are in one
@@ -11,7 +11,10 @@ next to it.
 
 Steps are found by ProfilerStep, "End of Batch", the optimizer's steps, the ranges of --batch-marker, or the
 period of the kernels, if it is certain. Several processes share the files: under mpirun or srun, its ranks.
-The same command again resumes an interrupted conversion.
+
+The same command again resumes a conversion that was interrupted; if it was complete, all files are converted
+anew. It replaces what it wrote before, and no other file. A job of other files keeps its folder: the new one
+becomes OUT/<job>-2, unless --overwrite is given.
 
 Exit code 0: all profiles were converted; 1: some, or other files that were named, could not be read; 2: none
 could. Other files in the folders that are searched (images, notes) are counted.
@@ -61,6 +64,7 @@ def convert(
     jobs: int | None = None,
     batch_marker: str = "",
     suggest: bool = True,
+    overwrite: bool = False,
 ) -> Counts | None:
     """Convert files; how many were, and how many were not, which is said on stderr.
 
@@ -69,6 +73,7 @@ def convert(
         jobs: processes; None: as many as there are cores, where that is worth it.
         batch_marker: see :class:`profiling.readers.origin.Origin`.
         suggest: say which command to call next, or again.
+        overwrite: see :func:`profiling.traces.folders.folders_of`.
 
     Returns:
         None on a rank other than 0: it has converted its share.
@@ -89,7 +94,7 @@ def convert(
         outcomes = _convert_with_others(me, units, launch) if me.size > 1 else _convert_here(units, jobs)
     recorded = [one for outcome in outcomes for one in outcome.ranks]
     of_files = {unit.path: outcome.findings for unit, outcome in zip(units, outcomes, strict=True)}
-    placed = place_jobs(recorded, out, of_files) if out is not None and recorded else []
+    placed = place_jobs(recorded, out, of_files, overwrite) if out is not None and recorded else []
     for unit in units:
         shutil.rmtree(unit.scratch, ignore_errors=True)
     tables = [outcome.target for outcome in outcomes if not outcome.error and not outcome.ranks]
@@ -111,6 +116,7 @@ def _findings(
         *complaints(units, outcomes),
         *together((line, None) for outcome in of_tables for line in outcome.findings),
         *_of_folders(placed),
+        *(one.said for one in placed if one.said),
         *said_once((one.directory.name, line) for one in placed for line in one.job.findings),
     ]
     if out is not None and (count := sum(not outcome.error for outcome in of_tables)):
@@ -258,6 +264,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun or srun its ranks]"
     )
+    parser.add_argument(
+        "--overwrite", action="store_true",
+        help="with --out: a job takes the folder of its name also where that holds a job of other files",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     if given.jobs is not None and given.jobs < 1:
         raise UserError(f"--jobs {given.jobs}: at least 1")
@@ -266,7 +276,9 @@ def main(arguments: list[str] | None = None) -> int:
     if given.out is not None and given.out.exists() and not given.out.is_dir():
         raise UserError(f"--out {given.out} is a file; name a folder")
     _check_marker(given.batch_marker, given.out)
-    converted = convert(given.paths, given.tool, given.out, given.jobs, given.batch_marker)
+    converted = convert(
+        given.paths, given.tool, given.out, given.jobs, given.batch_marker, overwrite=given.overwrite
+    )
     if converted is None:  # a rank that has done its share
         return EXIT_DONE
     if not converted.converted:

@@ -54,12 +54,14 @@ class TracedRank(_Record):
     device: str = ""
     batches: int = 0
     started_ns: int | None = None
+    written_ns: int | None = None  # when the file was changed last
 
 
 class TracedJob(_Record):
     """What the traces of a job say of it.
 
     Attributes:
+        root: the folder, from the top, in which ``source`` of its ranks is; "": of an earlier release.
         world_size: as they say, or as their ranks suggest; None: nothing does.
         world_size_from: "" where they say it; else from what it was taken.
         nodes: how many hosts; None: not known.
@@ -70,6 +72,7 @@ class TracedJob(_Record):
 
     name: str
     tool: str
+    root: str = ""
     world_size: int | None = None
     world_size_from: str = ""
     nodes: int | None = None

@@ -12,6 +12,7 @@ from analysis.results.unconverted import first_trace
 from profiling.convert import convert
 from profiling.errors import UserError
 from profiling.traces import units
+from profiling.traces.folders import files_of, others_in
 
 BESIDE = "-converted"
 
@@ -97,4 +98,9 @@ def _converted(paths: Sequence[Path], output: Path | None) -> Path:
         done = convert(paths, out=out, suggest=False)
     if not done or not done.converted:
         raise UserError(f"nothing in {', '.join(map(str, paths))} is a result or a readable trace")
+    for directory, job in others_in(out, [unit.path for unit in units.units_of(paths, None, out)]).items():
+        raise UserError(
+            f"{directory} was converted from other files (e.g. {files_of(job)[0]}): remove it, "
+            "or name a file in another folder with --output"
+        )
     return out

@@ -128,6 +128,7 @@ def record_of(name: str, job: Job) -> TracedJob:
     return TracedJob(
         name=name,
         tool=first.tool,
+        root=str(first.root.resolve()),
         world_size=size,
         world_size_from=size_from,
         nodes=len(hosts) if len(hosts) and all(facts.host for facts in told) and len(told) == size else None,
@@ -144,6 +145,7 @@ def record_of(name: str, job: Job) -> TracedJob:
                 device=one.facts.device,
                 batches=one.batches,
                 started_ns=one.started_ns,
+                written_ns=one.written_ns,
             )
             for one in job.ranks
         ],

@@ -1,12 +1,12 @@
 """How do the recordings of ranks become the folders of their jobs?"""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from profiling.tables import rank_directory
-from profiling.traced_job import JOB, TracedJob, write_job
+from profiling.traced_job import TracedJob, write_job
+from profiling.traces.folders import clear, folders_of, move
 from profiling.traces.grouping import jobs_of, names_of, record_of
 from profiling.traces.recorded import Recorded
 from profiling.traces.together import together
@@ -20,50 +20,40 @@ class Placed:
         directory: where its tables are.
         came_from: where its traces lie.
         unused: traces of ranks of which another is used.
+        said: why it is not in the folder of its name; or "".
     """
 
     directory: Path
     job: TracedJob
     came_from: Path
     unused: tuple[Path, ...] = ()
+    said: str = ""
 
 
 def place_jobs(
-    recorded: Sequence[Recorded], out: Path, findings: Mapping[Path, Sequence[str]]
+    recorded: Sequence[Recorded], out: Path, findings: Mapping[Path, Sequence[str]], overwrite: bool = False
 ) -> list[Placed]:
     """Move the tables of recordings to the folders of their jobs below ``out``; what is known of each.
 
-    A folder of an earlier conversion is replaced, any other left alone.
-
     Args:
         findings: of each file, ``file: sentence`` each.
+        overwrite: see :func:`profiling.traces.folders.folders_of`.
     """
-    placed: list[Placed] = []
-    taken: set[Path] = set()
     jobs = jobs_of(recorded)
-    for job, name in zip(jobs, names_of(jobs), strict=True):
-        directory = _free(out / name, taken)
+    named = [(name, record_of(name, job)) for job, name in zip(jobs, names_of(jobs), strict=True)]
+    folders = folders_of(named, out, overwrite)
+    placed: list[Placed] = []
+    for job, (_, record), (directory, said) in zip(jobs, named, folders, strict=True):
         files = {one.root / one.source: one.rank if one.alone else None for one in job.ranks}
-        record = record_of(directory.name, job)
+        record.name = directory.name
         record.findings += together(
             (finding, rank) for file, rank in files.items() for finding in findings[file]
         )
-        if directory.exists():
-            shutil.rmtree(directory)
-        directory.mkdir(parents=True)
+        clear(directory)
         for one in job.ranks:
-            one.directory.rename(rank_directory(directory, one.rank))
+            move(one.directory, rank_directory(directory, one.rank))
         write_job(directory, record)
         unused = tuple(one.root / one.source for one in job.unused)
-        placed.append(Placed(directory, record, job.ranks[0].root / job.ranks[0].folder, unused))
+        came_from = job.ranks[0].root / job.ranks[0].folder
+        placed.append(Placed(directory, record, came_from, unused, said))
     return placed
-
-
-def _free(directory: Path, taken: set[Path]) -> Path:
-    """A folder of this name (and a number) that is free, or that an earlier conversion made."""
-    free, number = directory, 2
-    while free in taken or (free.exists() and not (free / JOB).is_file()):
-        free = directory.with_name(f"{directory.name}-{number}")
-        number += 1
-    taken.add(free)
-    return free

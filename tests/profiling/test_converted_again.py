@@ -1,0 +1,77 @@
+"""profiling.convert into a folder that holds something: nothing is lost without a word."""
+
+import pytest
+
+from analysis.results.raw import load_or_convert
+from profiling.convert import main
+from profiling.errors import UserError
+from profiling.traced_job import read_job
+from tests.profiling.traced_jobs import Planted, write_job
+
+
+def converted(out, *paths, options=()):
+    return main([*map(str, paths), "--out", str(out), "--jobs", "1", *options])
+
+
+def sizes_in(out):
+    return {path.name: len(list(path.glob("rank_*/kernels.parquet"))) for path in out.iterdir()}
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two jobs whose folders have one name."""
+    first = write_job(tmp_path / "p1" / "run", Planted(ranks=2))
+    second = write_job(tmp_path / "p2" / "run", Planted(ranks=3))
+    return first.parent, second.parent
+
+
+def test_a_job_of_other_files_is_not_replaced_and_it_is_said(tmp_path, two, capsys):
+    first, second = two
+    out = tmp_path / "out"
+    for path in (first, second, first, second):
+        capsys.readouterr()
+        assert converted(out, path) == 0
+    assert sizes_in(out) == {"run": 2, "run-2": 3} and read_job(out / "run-2").name == "run-2"
+    assert "other files" not in capsys.readouterr().err  # it has a folder of its own by now
+    converted(out, *two)
+    assert sizes_in(out) == {"run": 2, "run-2": 3}
+    converted(tmp_path / "new", first)
+    capsys.readouterr()
+    converted(tmp_path / "new", second)
+    file = first.resolve() / "run" / "rank0.json"
+    line = f"{tmp_path}/new/run holds a job of other files (e.g. {file}): this one is in run-2 (--overwrite "
+    assert line in capsys.readouterr().err
+
+
+def test_a_job_of_other_files_is_replaced_if_that_is_asked_for(tmp_path, two):
+    first, second = two
+    converted(tmp_path / "out", second)
+    assert converted(tmp_path / "out", first, options=["--overwrite"]) == 0
+    assert sizes_in(tmp_path / "out") == {"run": 2}
+
+
+def test_traces_that_were_moved_are_the_same_job(tmp_path, two):
+    converted(tmp_path / "out", two[0])
+    converted(tmp_path / "out", two[0].rename(tmp_path / "elsewhere"))
+    assert sizes_in(tmp_path / "out") == {"run": 2}
+
+
+def test_what_the_conversion_did_not_write_it_does_not_delete(tmp_path, two):
+    out = tmp_path / "out"
+    converted(out, two[1])
+    mine = [out / "run" / name for name in ("report.html", "notes.txt", "rank_0000/notes.txt")]
+    for path in mine:
+        path.write_text("mine")
+    (two[1] / "run" / "rank2.json").unlink()
+    converted(out, two[1])
+    assert [path.read_text() for path in mine] == ["mine"] * 3
+    assert sizes_in(out) == {"run": 2} and not (out / "run" / "rank_0002").exists()
+
+
+def test_a_report_of_traces_is_of_no_other_traces_that_were_converted_there(tmp_path, two):
+    (tmp_path / "new").mkdir()
+    output = tmp_path / "new" / "report.html"
+    assert len(load_or_convert([two[0] / "run"], output).sources) == 1
+    assert len(load_or_convert([two[0] / "run"], output).sources) == 1
+    with pytest.raises(UserError, match=r"run-converted/run was converted from other files \(e.g. .*p1/run/"):
+        load_or_convert([two[1] / "run"], output)
