@@ -140,7 +140,7 @@ class BatchRows:
         before_ns = recording.computes_ns - int(start[0])
         if before_ns > _LONG * (recording.reach_ns - int(start[0])):
             self.findings.append(
-                f"its first kernel began {before_ns / 1e6:.4g} ms after the first launch (start-up): that "
+                f"its first kernel began {before_ns / 1e6:.4g} ms after the first launch (startup): that "
                 "time is left out"
             )
         return np.array([recording.computes_ns])

@@ -175,7 +175,7 @@ def test_a_recording_without_steps_begins_with_its_first_kernel(tmp_path):
     _, out = converted(tmp_path, tmp_path / "one.json")
     (row,) = batches_of(out / "one")
     assert (row["end_ns"] - row["start_ns"]) / 1000 == 2 * planted.batch - planted.idle - 2  # starts at + 2
-    said = "its first kernel began 30 ms after the first launch (start-up): that time is left out"
+    said = "its first kernel began 30 ms after the first launch (startup): that time is left out"
     assert any(said in finding for finding in read_job(out / "one").findings)
     kernels = read(out / "one" / "rank_0000", "kernels")
     assert kernels["batch_index"].null_count == 0
