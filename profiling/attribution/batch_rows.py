@@ -1,7 +1,8 @@
 """When was each batch of a recording that no training loop of ours kept, and when its stages?
 
 As our own loop's events on a GPU would tell it: a batch ends when the device has done what was launched until
-its end on the host, or on the host, if the device was done before. Where forward and backward passes take
+its end on the host, or on the host, if the device was done before. The first one begins when the device has
+done what was launched before the recording began. Where forward and backward passes take
 turns in a batch (gradient accumulation, a pipeline), it has no such stages, and where no pass is known none.
 A whole recording that counts as one batch begins with the device's first kernel: what the program did before
 (starting CUDA, loading modules, the first copies) is its start-up.
@@ -55,6 +56,7 @@ class BatchRows:
     batches: BatchTimes
     on_device: bool
     findings: list[str] = field(default_factory=list)
+    _earlier_ns: int = _UNKNOWN  # when the device had done what was launched before the first batch
     _known: dict[int, _Batch] = field(default_factory=dict)
 
     def add(
@@ -71,6 +73,12 @@ class BatchRows:
         Args:
             launched_ns: below 0: not known.
         """
+        if not self._known:
+            first = int(start_ns[batch >= 0].min(initial=_NEVER))
+            earlier = (
+                (batch < 0) & (start_ns < first) & (launched_ns < self.batches.start_ns.min(initial=_NEVER))
+            )
+            self._earlier_ns = max(self._earlier_ns, int(end_ns[earlier].max(initial=_UNKNOWN)))
         order = np.argsort(batch, kind="stable")
         edges = np.flatnonzero(np.diff(batch[order])) + 1
         for rows in np.split(order, edges):
@@ -104,9 +112,10 @@ class BatchRows:
         start = np.where(times.start_ns == _UNKNOWN, first, times.start_ns)
         end = np.array(times.last_ns, np.int64)
         if self.on_device and times.source not in (PERIOD, WHOLE):
-            reach = np.maximum.accumulate(np.array([one.reach_ns for one in known], np.int64))
-            end = np.maximum(end, reach)
-            start = np.maximum(start, np.concatenate([[_UNKNOWN], reach[:-1]])[:count])
+            of_each = [self._earlier_ns, *(one.reach_ns for one in known)]
+            reach = np.maximum.accumulate(np.array(of_each, np.int64))
+            end = np.maximum(end, reach[1:])
+            start = np.maximum(start, reach[:-1])
         if self.on_device and times.source == WHOLE:
             start = self._started(known[0], start)
         start = np.minimum(start, end)
