@@ -1,12 +1,14 @@
 """What would shorten the step? The critical path of a run, and what each part saves.
 
-The run is the largest that was profiled; of traces, whose jobs are unlike each other, the one in which most
-can be saved of a step. Only where none has steps, it is of a whole recording.
+The run is the slowest of those that were profiled on the most ranks, of which other sections speak, too; of
+traces, whose jobs are unlike each other, the one in which most can be saved of a step. Only where none has
+steps, it is of a whole recording.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.display import plots
@@ -15,14 +17,16 @@ from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.timeline import choose
+from analysis.measures.batches.series import series_of
 from analysis.measures.critical_path.paths import PARTS, RunPaths, paths_of
 from analysis.measures.critical_path.rows import caption, of_run, shown
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, facts
-from analysis.results.study import RECORDING
+from analysis.results.study import RECORDING, Source, Study
 from profiling.errors import UserError
 
+SLOWEST = "the slowest profiled run on the most ranks"
 _COLOURS = {"saved": BLUE, "not_saved": PALE_GREY}
 
 
@@ -49,7 +53,7 @@ def longest(context: Context) -> Longest | str:
     """The path that the page shows; in a sentence why there is none."""
     study = context.study
     jobs = [source for source in context.traces if source.tables("kernels")]
-    candidates = jobs or [choose(study)]
+    candidates = jobs or [_foremost(study)]
     known = [
         (paths, rows)
         for _, paths in study.each(candidates, lambda one: paths_of(study, one))
@@ -60,6 +64,23 @@ def longest(context: Context) -> Longest | str:
     stepped = [one for one in known if not one[0].source.without_steps] or known
     paths, rows = max(stepped, key=lambda one: largest_saving(one[1])["saved_ms"])
     return Longest(paths, rows, len(known) > 1)
+
+
+def _foremost(study: Study) -> Source:
+    """The run of a sweep that matters most: the slowest of the profiled ones on the most ranks."""
+    largest = choose(study)
+    ranks = len(largest.tables("batches"))
+    alike = [
+        source
+        for source in study.of_kind("run")
+        if source.tables("kernels") and len(source.tables("batches")) == ranks
+    ]
+    steps = [
+        (float(np.median(series.step_ns)), source)
+        for source, series in study.each(alike, lambda one: series_of(study, one))
+        if len(series.step_ns)
+    ]
+    return max(steps, key=lambda one: one[0], default=(0.0, largest))[1]
 
 
 def _critical_path(context: Context) -> Content:
@@ -82,7 +103,7 @@ def _critical_path(context: Context) -> Content:
         f"Milliseconds {per} of each part of the critical path, by what would be saved without it",
         runs="1 run",
     )
-    which = "the job in which most can be saved" if found.of_several else "the largest profiled run"
+    which = "the job in which most can be saved" if found.of_several else SLOWEST
     mean = "" if of == RECORDING else f"; mean of {len(paths.steps)} steps"
     text = (
         f"The longest chain of {of} of {source.id} ({which}{mean}) through the host's code, launches, "
@@ -101,7 +122,7 @@ def _saved(context: Context) -> str:
     if isinstance(found, str) or not context.has(found.paths.source):
         return ""
     study, source, most = context.study, found.paths.source, largest_saving(found.rows)
-    whose = f" ({source.id if source.job else 'largest profiled run'})" if len(study.recorded) > 1 else ""
+    whose = f" ({source.id if source.job else SLOWEST})" if len(study.recorded) > 1 else ""
     saved = f"{most['part']}, {digits(most['saved_ms'], 3)} ms {_per(study.a_step([source.id]))}{whose}"
     return f"Largest saving if one part took no time: {saved}."
 

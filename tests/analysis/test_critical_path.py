@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.display.numbers import digits
 from analysis.measures.critical_path import paths, track
 from analysis.measures.critical_path.before import last_ended, previous
 from analysis.measures.critical_path.graph import NEVER, Graph, critical, moments
@@ -348,6 +349,17 @@ def test_the_report_has_a_section_with_the_parts(tmp_path):
     # Several parts together always save more than one of them, which would say nothing.
     most = max(PARTS, key=lambda name: of[name]["saved_ms"] if name in of else 0)
     assert section.finding.startswith(f"Largest saving if one part took no time: {most}, ")
+
+
+def test_of_the_largest_profiled_runs_the_report_has_the_slowest(tmp_path):
+    write_sweep(tmp_path, [Job(ranks=2, batch=16), Job(ranks=4, batch=32), Job(ranks=4, batch=64)], batches=9)
+    page = build(load(tmp_path))
+    (section,) = (one for one in page.sections if one.id == "critical-path")
+    slowest = rows(load(tmp_path))
+    slowest = [row for row in slowest if (row["gpus_per_node"], row["batch"]) == (4, 64)]
+    assert f" of {slowest[0]['id']} (the slowest profiled run on the most ranks; " in section.text
+    most = max((row for row in slowest if row["part"] in PARTS), key=lambda row: row["saved_ms"])
+    assert f"{most['part']}, {digits(most['saved_ms'], 3)} ms per step (the slowest" in section.finding
 
 
 # --- many ranks ---------------------------------------------------------------------------------------
