@@ -1,27 +1,22 @@
 """How is a sweep run: what is left to do, and then one run after the other?"""
 
 import os
-import socket
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
 
-from jobs import progress, store
+from jobs import progress
 from jobs.attempts import forget_attempts, read_attempts
+from jobs.calibration import calibrate
 from jobs.execution import Execution
-from jobs.failures import explain
-from jobs.outcome import log_tail
 from jobs.owner import this_owner
-from jobs.processes import Limits, run_processes
 from jobs.queue import Queue
 from jobs.sweep_record import record_sweep
 from jobs.sweep_runs import Excluded, Result, SweepRun, ordered
 from profiling.errors import UserError
 
-CALIBRATION_LIMIT_S = 120.0
 # How often a job that has lost nodes is started again to get others.
 RESTARTS = 5
 
@@ -53,7 +48,7 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
     result = Result()
     me = this_owner(os.environ)
     if todo:
-        calibrate(execution, todo, console)
+        calibrate(execution, todo, console, me)
         with progress.Bar(console, len(possible), len(possible) - len(todo)) as bar:
             queue = ordered(todo, execution.sweep, seed)
             result = Queue(execution, queue, bar, me, read_attempts(execution.directory, me)).run()
@@ -113,32 +108,3 @@ def split_possible(
         reasons = "; ".join(progress.count_reasons(impossible))
         raise UserError(f"no run can start {execution.launcher.place}: {reasons}")
     return possible, impossible
-
-
-def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console) -> None:
-    """Measure this machine's peaks, once a sweep, with as many ranks as its largest run has."""
-    path = execution.directory / store.CALIBRATION
-    if path.exists():
-        return
-    largest = max(
-        (sweep_run.configuration for sweep_run in todo), key=lambda run: (run.world_size, run.ranks)
-    )
-    console.print("measuring this machine's peak rates (FLOPS, memory bandwidth, allreduce) ...", style="dim")
-    scratch = execution.directory / f".calibration-{socket.gethostname()}-{os.getpid()}"
-    scratch.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "train.calibrate", "--out", str(path.absolute())]
-    command += ["--device", largest.device, "--precision", largest.compute]
-    command += ["--threads", str(largest.threads)]
-    processes = execution.launcher.processes(largest, command, scratch)
-    ended = run_processes(processes, scratch / store.LOG, Limits(CALIBRATION_LIMIT_S), execution.root)
-    if ended.exit_code or not path.exists():
-        reason = explain(
-            ended.exit_code, ended.reason, log_tail(scratch / store.LOG, largest.ranks), ended.kind
-        ).text
-        text = (
-            f"calibration failed: {reason}. Log: {scratch / store.LOG}. Without measured peaks, efficiencies "
-            "are relative to the datasheet only. Start the sweep again while runs are left to repeat it"
-        )
-        console.print(Text(text, style="yellow"), soft_wrap=True)
-        return
-    store.remove(scratch)

@@ -12,6 +12,7 @@ from jobs.store import Manifest
 
 State = Literal["done", "failed", "running", "interrupted", "not started"]
 NOT_ENDED: tuple[State, ...] = ("running", "interrupted", "not started")
+CALIBRATING = ".calibration-"  # how a folder's name begins in which a sweep measures the machine's peaks
 RESUME = "start the sweep again to resume"
 
 
@@ -42,6 +43,12 @@ def of_begun(directory: Path) -> tuple[State, str]:
     if silence_s(directory) <= STALE_S:
         return "running", _where(owner)
     return "interrupted", f"no sign of life from its sweep {_where(owner)} for more than {STALE_S:.0f} s"
+
+
+def where_calibrating(sweep: Path) -> str:
+    """Where a sweep measures the machine's peaks just now: ``on n1 (job 5)``; "" if none does."""
+    known = (of_begun(directory) for directory in sorted(sweep.glob(f"{CALIBRATING}*")))
+    return next((where for state, where in known if state == "running"), "")
 
 
 def _where(owner: Owner) -> str:

@@ -20,7 +20,7 @@ from analysis.results.study import Contents, Source, Study
 from analysis.results.unconverted import how_to_convert
 from jobs import store
 from jobs.run_id import in_order, parse_id
-from jobs.states import RESUME, of_begun
+from jobs.states import RESUME, of_begun, where_calibrating
 from jobs.store import Calibration, Manifest
 from profiling.clocks import AGREES
 from profiling.errors import UserError, nearest_file
@@ -224,9 +224,11 @@ def _read_sweep(contents: Contents, path: Path) -> None:
     contents.log.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
     known = {attempted(source.id) for source in contents.sources}
     known |= {attempted(failure.point) for failure in contents.log.failed}
-    running = any(failure.kind == "running" for failure in contents.log.failed)
+    calibrating = where_calibrating(path)
+    running = calibrating or any(failure.kind == "running" for failure in contents.log.failed)
     _say_what_to_do(contents, "the sweep is running again" if running else RESUME)
-    usual = "the sweep is running" if running else f"unless the sweep is running, {RESUME}"
+    at_what = f": it measures this machine's peak rates {calibrating}" if calibrating else ""
+    usual = f"the sweep is running{at_what}" if running else f"unless the sweep is running, {RESUME}"
     contents.log.failed += [
         Failure(point, whys.get(point, usual), "not started") for point in order if point not in known
     ]

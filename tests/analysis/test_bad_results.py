@@ -322,6 +322,19 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert f"running: {killed.name}: on {socket.gethostname()}\n" in ran.err
     assert "not started: 2 runs: the sweep is running\n" in ran.err
+    (killed / OWNER).unlink()
+    measuring = tmp_path / ".calibration-n1-7"
+    measuring.mkdir()
+    store.write_record(measuring / OWNER, this_owner({"SLURM_JOB_ID": "5"}))
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    where = f"on {socket.gethostname()} (job 5)"
+    assert (
+        f"not started: 2 runs: the sweep is running: it measures this machine's peak rates {where}\n"
+        in ran.err
+    )
+    (measuring / OWNER).unlink()
+    assert "unless the sweep is running" in run("analysis.scaled", tmp_path, "--format", "csv").err
+    store.write_record(killed / OWNER, this_owner({}))
     for done in tmp_path.glob("run_*_ret_0"):
         shutil.rmtree(done)
     said = one_line_error(run("analysis.scaled", tmp_path))

@@ -382,6 +382,29 @@ def test_a_signal_is_not_lost_while_a_run_is_being_finished(tmp_path, monkeypatc
     assert only.done
 
 
+class Calibrating(Scripted):
+    """Its calibration leaves peaks the second time that it is tried; each time, whose its folder is."""
+
+    def processes(self, run, command, directory):
+        if "train.calibrate" not in command:
+            return super().processes(run, command, directory)
+        out = command[command.index("--out") + 1]
+        tried = f"cat {directory}/owner.json >>{out}.tries; [ $(grep -c pid {out}.tries) = 2 ] || exit 1"
+        return [Process(["sh", "-c", f"{tried}; echo '{{}}' >{out}"], {})]
+
+
+def test_a_calibration_that_fails_is_repeated_at_once_and_says_how_long_it_took(tmp_path, capsys):
+    work = Execution(make_sweep(run={"batches": 3, "batch": 2}), tmp_path / "s", Calibrating())
+    assert run_all(work) == 0
+    said = capsys.readouterr().err
+    assert said.count("measuring this machine's peak rates") == 1
+    assert "calibration failed, will be repeated: " in said and "calibration failed: " not in said
+    assert "\n  it took about 0 s\n" in said
+    # While it is under way its folder has an owner; then nothing is left of it.
+    assert f'"pid": {os.getpid()},' in (work.directory / "calibration.json.tries").read_text()
+    assert not list(work.directory.glob(".calibration-*"))
+
+
 class Stopped(Scripted):
     """Asked to stop when the first run is claimed, and none of its ranks is started."""
 
