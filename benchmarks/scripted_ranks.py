@@ -35,9 +35,7 @@ def make_templates(folder: Path, ranks: int = 16) -> None:
 
 def leave_out_calibration(results: Path) -> None:
     """Have a sweep not measure the machine's peaks: it is about something else."""
-    nothing = store.Calibration(
-        gemm_flops_per_s={}, copy_bytes_per_s={}, allreduce_bus_bytes_per_s={}, device="cpu", seconds=0
-    )
+    nothing = store.Calibration(gemm_flops_per_s={}, copy_bytes_per_s={}, device="cpu", seconds=0)
     store.write_record(results / store.CALIBRATION, nothing)
 
 

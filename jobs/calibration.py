@@ -17,51 +17,83 @@ from jobs.processes import Limits, run_processes
 from jobs.run import Run
 from jobs.states import CALIBRATING
 from jobs.sweep_runs import SweepRun
+from profiling.wording import how_many
 
 LIMIT_S = 120.0
 
 
 def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, me: Owner) -> None:
-    """Measure this machine's peaks, once a sweep, with as many ranks as its largest run has."""
-    if (execution.directory / store.CALIBRATION).exists():
-        return
+    """Measure the machine's peaks, once a sweep, and the allreduces that its profiled runs need."""
 
     def say(text: str, style: str) -> None:
         console.print(Text(text, style=style), soft_wrap=True)
 
-    say(
-        "measuring this machine's peak rates (FLOPS, memory bandwidth, allreduce): a few seconds, longer "
-        "over a slow network ...",
-        "dim",
-    )
-    largest = max(
-        (sweep_run.configuration for sweep_run in todo), key=lambda run: (run.world_size, run.ranks)
-    )
+    runs = [sweep_run.configuration for sweep_run in todo]
     scratch = execution.directory / f"{CALIBRATING}{me.host}-{me.pid}"
-    start = time.monotonic()
-    failure = _measure(execution, largest, scratch, me)
-    if failure and failure.kind in RETRIES:  # it may not come again
-        say(f"calibration failed, will be repeated: {failure.text}", "yellow")
+    known = store.read_calibration(execution.directory / store.CALIBRATION)
+    for run in to_measure(runs, known):
+        peaks = known is None and run is largest(runs)
+        say(f"measuring {_what(run, peaks)}: a few seconds, longer over a slow network ...", "dim")
         start = time.monotonic()
-        failure = _measure(execution, largest, scratch, me)
-    if failure is None:
+        failure = _measure(execution, run, peaks, scratch, me)
+        if failure and failure.kind in RETRIES:  # it may not come again
+            say(f"calibration failed, will be repeated: {failure.text}", "yellow")
+            start = time.monotonic()
+            failure = _measure(execution, run, peaks, scratch, me)
+        if failure:
+            say(_failed(failure, scratch / store.LOG, peaks), "yellow")
+            return
         say(f"  it took {progress.in_words(time.monotonic() - start)}", "dim")
-        return
-    say(
-        f"calibration failed: {failure.text}. Log: {scratch / store.LOG}. Without measured peaks, "
-        "efficiencies are relative to the datasheet only. The next start of the sweep that has runs to do "
-        "repeats it",
-        "yellow",
+
+
+def to_measure(runs: Sequence[Run], known: store.Calibration | None) -> list[Run]:
+    """The runs with whose ranks it is measured.
+
+    The largest, if nothing is known; then profiled ones of several ranks of which no allreduce is known.
+    """
+    chosen = [] if known else [largest(runs)]
+    done = {one.exchange for one in known.allreduces} if known else {_exchange(run) for run in chosen}
+    for run in sorted(runs, key=lambda run: run.ranks, reverse=True):
+        if run.profile != "none" and run.ranks > 1 and _exchange(run) not in done:
+            chosen.append(run)
+            done.add(_exchange(run))
+    return chosen
+
+
+def largest(runs: Sequence[Run]) -> Run:
+    """The run whose ranks measure the peaks."""
+    return max(runs, key=lambda run: (run.world_size, run.ranks))
+
+
+def _exchange(run: Run) -> store.Exchange:
+    return store.exchange_of(run.nodes, run.ranks_per_node, run.network)
+
+
+def _what(run: Run, peaks: bool) -> str:
+    if peaks:
+        return "this machine's peak rates (FLOPS, memory bandwidth, allreduce)"
+    ranks = how_many(run.ranks_per_node, "rank")
+    return f"an allreduce of {how_many(run.nodes, 'node')} x {ranks}, for the bandwidth of profiled runs"
+
+
+def _failed(failure: Failure, log: Path, peaks: bool) -> str:
+    without = (
+        "Without measured peaks, efficiencies are relative to the datasheet only"
+        if peaks
+        else "Without it, bandwidths have no % of measured"
     )
+    repeated = "The next start of the sweep that has runs to do repeats it"
+    return f"calibration failed: {failure.text}. Log: {log}. {without}. {repeated}"
 
 
-def _measure(execution: Execution, run: Run, scratch: Path, me: Owner) -> Failure | None:
+def _measure(execution: Execution, run: Run, peaks: bool, scratch: Path, me: Owner) -> Failure | None:
     """Measure with the ranks of a run; what has gone wrong, if anything (``scratch`` keeps its log)."""
     path = execution.directory / store.CALIBRATION
     scratch.mkdir(exist_ok=True)
     store.write_record(scratch / OWNER, me)  # by which readers know that the sweep is at work
     command = [sys.executable, "-m", "train.calibrate", "--out", str(path.absolute())]
     command += ["--device", run.device, "--precision", run.compute, "--threads", str(run.threads)]
+    command += ["--network", run.network, *([] if peaks else ["--allreduce"])]
     processes = execution.launcher.processes(run, command, scratch)
     log = scratch / store.LOG
     try:

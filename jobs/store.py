@@ -79,15 +79,50 @@ class RankReport(_Record):
     findings: list[str] = []
 
 
+# Nodes, ranks per node and the network; within a node none is used.
+Exchange = tuple[int, int, str]
+
+
+def exchange_of(nodes: int, ranks_per_node: int, network: str) -> Exchange:
+    """Which ranks exchange gradients over what: what two allreduces must share to be compared."""
+    return nodes, ranks_per_node, network.lower() if nodes > 1 else ""
+
+
+class Allreduce(_Record):
+    """The bus bandwidth of an allreduce that all ranks of some nodes took part in."""
+
+    nodes: int
+    ranks_per_node: int
+    network: str
+    bus_bytes_per_s: float
+
+    @property
+    def exchange(self) -> Exchange:
+        return exchange_of(self.nodes, self.ranks_per_node, self.network)
+
+
 class Calibration(_Record):
     """Peaks measured on this machine; keys are the number of ranks a node that measured together."""
 
     gemm_flops_per_s: dict[int, float]  # of one rank, fp32 unless said in `gemm_precision`
     copy_bytes_per_s: dict[int, float]  # of one rank: bytes read plus bytes written
-    allreduce_bus_bytes_per_s: dict[int, float]
+    allreduces: list[Allreduce] = []
     device: str
     precision: str = "fp32"
     seconds: float
+
+    def bus_bytes_per_s(self, run: Run) -> float | None:
+        """Of an allreduce of as many ranks as a run's, on as many nodes; None: not measured."""
+        wanted = exchange_of(run.nodes, run.ranks_per_node, run.network)
+        return next((one.bus_bytes_per_s for one in self.allreduces if one.exchange == wanted), None)
+
+    def beside(self, earlier: "Calibration | None") -> "Calibration":
+        """This one with the allreduces of an earlier one; its peaks, too, where this has none."""
+        if earlier is None:
+            return self
+        mine = {one.exchange for one in self.allreduces}
+        allreduces = [*(one for one in earlier.allreduces if one.exchange not in mine), *self.allreduces]
+        return (self if self.gemm_flops_per_s else earlier).model_copy(update={"allreduces": allreduces})
 
 
 class Facts(_Record):
@@ -196,6 +231,14 @@ def read_record(path: Path, model: type[_Model]) -> _Model:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
         raise UserError(f"{path} is damaged or from another release: {place} {problem['msg']}") from None
+
+
+def read_calibration(path: Path) -> Calibration | None:
+    """What was measured on a machine; None: nothing, or the record is damaged: it is measured again."""
+    try:
+        return read_record(path, Calibration)
+    except UserError:
+        return None
 
 
 def running_directory(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> Path:

@@ -4,6 +4,7 @@
 
 Measures a matrix product, a copy in memory and an allreduce over all ranks: the peaks to which efficiencies
 refer. Ranks share a CPU's cores and memory, so 1, 2, 4 ... and all ranks are measured at the same time.
+Allreduces of other ranks that the file has are kept.
 """
 
 import os
@@ -15,7 +16,8 @@ import torch
 
 from jobs.flags import make_parser
 from jobs.run import make_run
-from jobs.store import Calibration, write_record
+from jobs.store import Allreduce, Calibration, read_calibration, write_record
+from profiling.errors import UserError
 from profiling.workers import cores
 from train.backends import Backend, open_backend
 from train.device import choose_device
@@ -92,13 +94,24 @@ def _synchronizer(device: torch.device) -> Callable[[], None]:
 
 
 def calibrate(
-    world: World, device: torch.device, precision: str, backend: Backend, threads: int = 0
+    world: World,
+    device: torch.device,
+    precision: str,
+    backend: Backend,
+    threads: int = 0,
+    network: str = "",
+    peaks: bool = True,
 ) -> Calibration | None:
-    """Measure together with the other ranks; the result is rank 0's (None on the others)."""
+    """Measure together with the other ranks; the result is rank 0's (None on the others).
+
+    Args:
+        network: over which ranks of several nodes exchange, to be recorded.
+        peaks: without, an allreduce alone.
+    """
     start = time.perf_counter()
-    counts = counts_of(world.local_size)
+    counts = counts_of(world.local_size) if peaks else []
     share = TOTAL_S / (2 * len(counts) + (1 if world.size > 1 else 0))
-    gemm, copy, bus = {}, {}, {}
+    gemm, copy, allreduces = {}, {}, []
     for count in counts:
         backend.barrier()
         if world.local_rank < count:
@@ -108,13 +121,18 @@ def calibrate(
             copy[count] = copy_rate(device, share)
     if world.size > 1:
         backend.barrier()
-        bus[world.local_size] = allreduce_rate(device, world, share)
+        bus = allreduce_rate(device, world, share)
+        allreduces.append(
+            Allreduce(
+                nodes=world.nodes, ranks_per_node=world.local_size, network=network, bus_bytes_per_s=bus
+            )
+        )
     if world.rank:
         return None
     return Calibration(
         gemm_flops_per_s=gemm,
         copy_bytes_per_s=copy,
-        allreduce_bus_bytes_per_s=bus,
+        allreduces=allreduces,
         device=device_name(device),
         precision=precision,
         seconds=time.perf_counter() - start,
@@ -133,22 +151,31 @@ def main() -> None:
     parser.add_argument(
         "--threads", type=int, default=0, help="CPU threads per rank [its share of the cores]"
     )
+    parser.add_argument("--network", default="eth", help="that nodes exchange over, for the record [eth]")
+    parser.add_argument(
+        "--allreduce", action="store_true", help="only an allreduce of all ranks, beside what the file has"
+    )
     arguments = parser.parse_args()
     world = read_world(os.environ)
+    if arguments.allreduce and world.size == 1:
+        raise UserError("--allreduce needs several ranks")
     ranks = {"nodes": world.nodes, "gpus_per_node": world.local_size}
     run = make_run({**ranks, "device": arguments.device, "compute": arguments.precision})
     device = choose_device(run, world)
     Precision(run, device)  # sets whether fp32 products may use TF32
     backend = open_backend(run, world, device)
     try:
-        result = calibrate(world, device, arguments.precision, backend, arguments.threads)
+        result = calibrate(
+            world, device, arguments.precision, backend, arguments.threads, arguments.network,
+            not arguments.allreduce,
+        )  # fmt: skip
         backend.barrier()
     except BaseException:
         backend.abandon()  # to close it would wait for the others
         raise
     backend.close()
     if result is not None:
-        write_record(arguments.out, result)
+        write_record(arguments.out, result.beside(read_calibration(arguments.out)))
 
 
 if __name__ == "__main__":

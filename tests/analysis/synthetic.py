@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from jobs import store
 from jobs.run import Run
 from jobs.run_id import format_id
-from jobs.store import Calibration, Manifest, RankReport
+from jobs.store import Allreduce, Calibration, Manifest, RankReport
 from profiling import tables
 
 START_NS = 1_790_000_000_000_000_000
@@ -93,7 +93,7 @@ def write_sweep(
             Calibration(
                 gemm_flops_per_s={1: 15e12, 2: 14e12},
                 copy_bytes_per_s={1: 1.2e12, 2: 1.1e12},
-                allreduce_bus_bytes_per_s={2: 2e11},
+                allreduces=[Allreduce(nodes=1, ranks_per_node=2, network="eth", bus_bytes_per_s=2e11)],
                 device=truth.device,
                 seconds=1.0,
             ),

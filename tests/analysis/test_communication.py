@@ -22,6 +22,7 @@ from analysis.report.communication import COMMUNICATION, bars_of, of_points
 from analysis.results.load import load
 from analysis.results.matching import match
 from analysis.results.traces import arrays_of, column_of
+from jobs import store
 from profiling import tables
 from profiling.attribution.messages import kind_of
 from profiling.tools.recognition import read
@@ -176,14 +177,34 @@ def test_a_sweep_of_our_own(tmp_path):
     assert [one["rank"] for one in by_rank] == [0, 1]
 
 
+def test_a_run_is_compared_with_an_allreduce_of_its_ranks_on_as_many_nodes_over_its_network(tmp_path):
+    runs = [
+        run_of(nodes=nodes, gpus_per_node=2 // nodes, network=network, profile="torch")
+        for nodes, network in ((1, "ib"), (2, "ib"), (2, "eth"))
+    ]
+    write_sweep(tmp_path, runs)
+    record = tmp_path / store.CALIBRATION
+    measured = [
+        store.Allreduce(nodes=1, ranks_per_node=2, network="eth", bus_bytes_per_s=8e9),
+        store.Allreduce(nodes=2, ranks_per_node=1, network="IB", bus_bytes_per_s=2e9),
+    ]
+    known = store.read_record(record, store.Calibration)
+    store.write_record(record, known.model_copy(update={"allreduces": measured}))
+    of = {
+        (row["nodes"], row["network"]): (row["busbw_gb_per_s"], row["busbw_of_measured_pct"])
+        for row in rows(load(tmp_path))
+    }
+    assert of[1, "ib"][1] == pytest.approx(100 * of[1, "ib"][0] / 8)  # no network within a node
+    assert of[2, "ib"][1] == pytest.approx(100 * of[2, "ib"][0] / 2)
+    assert of[2, "eth"][0] and of[2, "eth"][1] is None
+
+
 def test_a_missing_bandwidth_has_its_reason_below_the_table(tmp_path):
     runs = [run_of(gpus_per_node=2, profile="torch")]
     write_sweep(tmp_path / "measured", runs)
     assert "(-)" not in run("analysis.communication", tmp_path / "measured").out
     write_sweep(tmp_path / "unmeasured", runs, calibration=False)
-    said = (
-        "No % of measured (-): this needs an allreduce of as many ranks, measured on one node at the start of"
-    )
+    said = "No % of measured (-): this needs an allreduce of as many ranks on as many nodes, which"
     assert said in " ".join(run("analysis.communication", tmp_path / "unmeasured").out.split())
     (section,) = (one for one in build(load(tmp_path / "unmeasured")).sections if one.id == "communication")
     assert said in section.tables[0].note

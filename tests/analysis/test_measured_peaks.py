@@ -33,7 +33,7 @@ def measured(tmp_path: Path):
         write_sweep(tmp_path, runs)
         peaks = Calibration(
             gemm_flops_per_s={2: flops_per_s}, copy_bytes_per_s={2: bytes_per_s},
-            allreduce_bus_bytes_per_s={}, device=Truth().device, seconds=1.0,
+            device=Truth().device, seconds=1.0,
         )  # fmt: skip
         store.write_record(tmp_path / store.CALIBRATION, peaks)
         return tmp_path

@@ -133,7 +133,7 @@ def test_on_this_cpu_for_real(tmp_path, monkeypatch, capsys):
     )
     # Peaks of some machine: what a run needs is not measured once more.
     peaks = store.Calibration(
-        gemm_flops_per_s={1: 5e10}, copy_bytes_per_s={1: 1e10}, allreduce_bus_bytes_per_s={}, device="cpu",
+        gemm_flops_per_s={1: 5e10}, copy_bytes_per_s={1: 1e10}, device="cpu",
         seconds=1.0,
     )  # fmt: skip
     directory = tmp_path / "small-hotspots-20"

@@ -8,7 +8,7 @@ import pytest
 
 from jobs import machine, store
 from jobs.run import make_run
-from jobs.store import Calibration, Manifest
+from jobs.store import Allreduce, Calibration, Manifest
 from profiling.errors import UserError
 
 RUN = make_run({"batches": 2})
@@ -19,7 +19,8 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path):
     store.write_record(tmp_path / "manifest.json", MANIFEST)
     assert store.read_record(tmp_path / "manifest.json", Manifest) == MANIFEST
     calibration = Calibration(
-        gemm_flops_per_s={1: 1e11, 2: 5e10}, copy_bytes_per_s={1: 1e10}, allreduce_bus_bytes_per_s={2: 1e9},
+        gemm_flops_per_s={1: 1e11, 2: 5e10}, copy_bytes_per_s={1: 1e10},
+        allreduces=[Allreduce(nodes=1, ranks_per_node=2, network="eth", bus_bytes_per_s=1e9)],
         device="cpu", seconds=1.0,
     )  # fmt: skip
     store.write_record(tmp_path / "calibration.json", calibration)

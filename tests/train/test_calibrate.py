@@ -8,7 +8,7 @@ import torch
 
 from jobs.launchers.local import Local
 from jobs.run import make_run
-from jobs.store import Calibration, read_record
+from jobs.store import Allreduce, Calibration, read_record, write_record
 from tests.train.many_runs import LIMIT_S, fork
 from train import calibrate
 from train.world import World
@@ -16,6 +16,7 @@ from train.world import World
 pytestmark = pytest.mark.long
 
 CPU = torch.device("cpu")
+NONE = {"bus_bytes_per_s": 0.0}
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_no_more_than_three_seconds_are_spent(small, ranks, monkeypatch):
     torch.set_num_threads(before)
     assert sum(given) == pytest.approx(calibrate.TOTAL_S) and calibrate.TOTAL_S <= 2
     assert list(found.gemm_flops_per_s) == list(found.copy_bytes_per_s) == calibrate.counts_of(ranks)
-    assert list(found.allreduce_bus_bytes_per_s) == ([ranks] if ranks > 1 else [])
+    assert [one.exchange for one in found.allreduces] == ([(1, ranks, "")] if ranks > 1 else [])
 
 
 def test_a_rate_is_the_best_of_those_seen(monkeypatch):
@@ -77,10 +78,19 @@ def test_two_ranks_as_a_sweep_starts_them(tmp_path, ready):
     assert fork(Local().processes(run, command, tmp_path), log, ready) == [0, 0], log.read_text()
     found = read_record(out, Calibration)
     assert set(found.gemm_flops_per_s) == set(found.copy_bytes_per_s) == {1, 2}
-    assert set(found.allreduce_bus_bytes_per_s) == {2}
-    for rates in (found.gemm_flops_per_s, found.copy_bytes_per_s, found.allreduce_bus_bytes_per_s):
-        assert all(1e6 < value < 1e15 for value in rates.values())
+    assert [one.exchange for one in found.allreduces] == [(1, 2, "")]
+    rates = [*found.gemm_flops_per_s.values(), *found.copy_bytes_per_s.values()]
+    assert all(1e6 < value < 1e15 for value in (*rates, found.allreduces[0].bus_bytes_per_s))
     assert found.device == "cpu" and found.precision == "fp32" and found.seconds > 0
+    # An allreduce alone keeps the peaks, and what other ranks have measured.
+    other = Allreduce(nodes=2, ranks_per_node=4, network="ib", bus_bytes_per_s=7.0)
+    known = found.model_copy(update={"allreduces": [other, found.allreduces[0].model_copy(update=NONE)]})
+    write_record(out, known)
+    assert fork(Local().processes(run, [*command, "--allreduce"], tmp_path), log, ready) == [0, 0]
+    later = read_record(out, Calibration)
+    assert later.gemm_flops_per_s == found.gemm_flops_per_s
+    assert [one.exchange for one in later.allreduces] == [(2, 4, "ib"), (1, 2, "")]
+    assert later.allreduces[0] == other and later.allreduces[1].bus_bytes_per_s > 1e6
 
 
 def test_wrong_use_is_one_line(tmp_path, ready):

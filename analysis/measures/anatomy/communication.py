@@ -55,7 +55,8 @@ METRICS = (
     ),
     Metric(
         "busbw_of_measured_pct",
-        "busbw divided by the bus bandwidth measured at the start of the sweep",
+        "busbw divided by the bus bandwidth that was measured before the sweep's runs: of an allreduce of as "
+        "many ranks on as many nodes",
         "busbw, % of\nmeasured",
     ),
     Metric(
@@ -114,11 +115,18 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
         study.note(text, source)
     for rank in [one.rank for one in trace.calls if by_rank and not one.batches]:
         study.note(f"rank {rank} has no step with kernels, and therefore no row", source)
-    measured = study.calibration.allreduce_bus_bytes_per_s if study.calibration else {}
     return [
-        {"id": source.id, **source.fields, **row}
-        for row in rows_of(trace, by_rank, measured if source.fields.get("nodes") == 1 else {})
+        {"id": source.id, **source.fields, **row} for row in rows_of(trace, by_rank, _measured(study, source))
     ]
+
+
+def _measured(study: Study, source: Source) -> dict[int, float]:
+    """The bus bandwidth measured with as many ranks and nodes as a run has, by the number of ranks."""
+    if study.calibration is None or source.manifest is None:
+        return {}
+    run = source.manifest.run
+    bus = study.calibration.bus_bytes_per_s(run)
+    return {run.ranks: bus} if bus else {}
 
 
 def rows_of(trace: RunTrace, by_rank: bool, measured: Mapping[int, float]) -> Rows:
@@ -256,8 +264,8 @@ def no_bandwidth(rows: Rows, why_no_transfer: str) -> list[str]:
     known = [row for row in rows if row.get("busbw_gb_per_s") is not None]
     if any(row.get("busbw_of_measured_pct") is None for row in known):
         lines.append(
-            "No % of measured (-): this needs an allreduce of as many ranks, measured on one node at the "
-            "start of the sweep. Traces have none."
+            "No % of measured (-): this needs an allreduce of as many ranks on as many nodes, which a sweep "
+            "measures before its profiled runs. Traces have none."
         )
     return lines
 
@@ -265,7 +273,7 @@ def no_bandwidth(rows: Rows, why_no_transfer: str) -> list[str]:
 CAPTION = (
     "Wait: until the last rank enters the collective; transfer: after that. Exposed: while no kernel of "
     "the model runs.\nalgbw: algorithm bandwidth, bytes divided by transfer time; busbw: bus bandwidth, as "
-    "in nccl-tests (% of measured: of the one measured at the start of the sweep)."
+    "in nccl-tests (% of measured: of the one measured before the sweep's runs)."
 )
 
 
