@@ -162,11 +162,15 @@ def why_node_cannot(
 def too_many_for_cores(ranks: int, node: str, cores: int) -> str:
     """That a node without GPUs has fewer cores than a run has ranks there, and what to change."""
     has = f"{node} has {how_many(cores, 'CPU core')} and no GPU"
-    set_to = f"set it to {cores} or less" if cores > 1 else "set it to 1"
     return (
         f"{ranks} ranks per node requested, but {has}: without GPUs, gpus_per_node is the number of ranks "
-        f"per node, at most one for each core; {set_to} in the sweep"
+        f"per node, at most one for each core; {set_ranks_to(cores)}"
     )
+
+
+def set_ranks_to(cores: int) -> str:
+    """What to set in a sweep whose runs have more ranks on a node than it has cores."""
+    return f"set gpus_per_node to {cores}{' or less' if cores > 1 else ''} in the sweep"
 
 
 def thread_environment(run: Run, cores: int) -> dict[str, str]:

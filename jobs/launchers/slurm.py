@@ -15,6 +15,7 @@ from jobs.launchers.base import (
     in_allocation,
     in_container,
     network_environment,
+    set_ranks_to,
     thread_environment,
     too_many_for_cores,
     why_node_cannot,
@@ -137,7 +138,8 @@ class Slurm(OnNodes):
         if ranks <= self.node_cpus:
             return f"{ranks} ranks per node requested, but {has}: submit with --exclusive"
         if run.device == "cpu" or self.machine.gpus or self.site.gpus_per_node:
-            return f"{ranks} ranks per node requested, but a node has {how_many(cpus, 'CPU')}"
+            has = f"a node has {how_many(cpus, 'CPU')}"
+            return f"{ranks} ranks per node requested, but {has}: {set_ranks_to(cpus)}"
         said = "not set" if self.site.gpus_per_node is None else self.site.gpus_per_node
         says = f"gpus_per_node is {said} in the site file {self.site.where}"
         return (

@@ -148,11 +148,12 @@ def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
              "the job has 1 of a node's 16 CPUs: submit with --exclusive"),
         (Slurm(Site(), replace(FOUR, cpus=2), CPU_NODE, node_cpus=2), {"gpus_per_node": 4},
              "4 ranks per node requested, but a node has 2 CPU cores and no GPU: without GPUs, gpus_per_node "
-             "is the number of ranks per node, at most one for each core; set it to 2 or less in the sweep. "
-             "If the nodes have GPUs, say so in the site file (there is none)"),
+             "is the number of ranks per node, at most one for each core; set gpus_per_node to 2 or less in "
+             "the sweep. If the nodes have GPUs, say so in the site file (there is none)"),
         (Slurm(find_site("laptop", {}), replace(FOUR, cpus=1), CPU_NODE, node_cpus=1), {"gpus_per_node": 2},
-             "set it to 1 in the sweep. If the nodes have GPUs, say so in the site file (gpus_per_node is "),
-        (Slurm(Site(), replace(FOUR, cpus=2), NODE, node_cpus=2), {"gpus_per_node": 4}, "a node has 2 CPUs"),
+             "to 1 in the sweep. If the nodes have GPUs, say so in the site file (gpus_per_node is "),
+        (Slurm(Site(), replace(FOUR, cpus=2), NODE, node_cpus=2), {"gpus_per_node": 4},
+             "a node has 2 CPUs: set gpus_per_node to 2 or less in the sweep"),
         (Slurm(Site(), None, CPU_NODE, partition=MAIN), {"nodes": 5},
              "5 nodes requested, but the partition main has 4"),
         (Slurm(Site(), None, CPU_NODE, partition=MAIN), {"device": "gpu"},
