@@ -75,9 +75,8 @@ class BatchRows:
         """
         if not self._known:
             first = int(start_ns[batch >= 0].min(initial=_NEVER))
-            earlier = (
-                (batch < 0) & (start_ns < first) & (launched_ns < self.batches.start_ns.min(initial=_NEVER))
-            )
+            begin = int(self.batches.start_ns[:1].max(initial=0))  # launches that are not known are at -1
+            earlier = (batch < 0) & (start_ns < first) & (launched_ns < begin)
             self._earlier_ns = max(self._earlier_ns, int(end_ns[earlier].max(initial=_UNKNOWN)))
         order = np.argsort(batch, kind="stable")
         edges = np.flatnonzero(np.diff(batch[order])) + 1

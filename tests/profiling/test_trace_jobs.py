@@ -137,6 +137,23 @@ def test_a_first_batch_that_is_slow_by_far_is_left_out(tmp_path):
     assert any("its first step takes" in line and "left out as warmup" in line for line in findings)
 
 
+def test_a_first_step_begins_when_the_gpu_has_done_what_was_launched_before_the_recording(tmp_path):
+    """The host is ahead of the GPU: it begins the first step while the GPU still works on earlier ones."""
+    planted = Planted(ranks=1, batches=6)
+    trace = trace_of(planted, 0)
+    first = next(event for event in trace.events if event["name"].startswith("ProfilerStep"))
+    first["ts"], first["dur"] = first["ts"] - 5000, first["dur"] + 5000
+    for begin in (START_US - 4990, START_US - 2000):
+        trace.kernel("ampere_sgemm_64", begin - 20, begin, begin + 1990)
+        trace.events.pop(-2)  # its launch
+    trace.write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json")
+    rows = batches_of(out / "one")
+    assert all(row["attributed"] for row in rows)
+    assert rows[0]["start_ns"] == int(START_US - 10) * 1000
+    assert not any("left out as warmup" in finding for finding in read_job(out / "one").findings)
+
+
 def test_passes_that_take_turns_have_no_stages(tmp_path):
     trace = trace_of(Planted(ranks=1, batches=2), 0)
     for number in range(2):  # a second micro-batch behind the backward pass of the first
