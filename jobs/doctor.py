@@ -32,7 +32,7 @@ from jobs.tau_here import look_at_tau, presence_of
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.presence import Presence
 from profiling.tools import TOOLS, tool
-from profiling.wording import how_many
+from profiling.wording import command, how_many
 
 AMD_DRIVER = Path("/dev/kfd")
 _WIDE = 1000  # columns in a file or a pipe, where no line need be wrapped; the table takes what it needs
@@ -252,7 +252,7 @@ def main() -> int:
     parser.add_argument("word", nargs="?", help=argparse.SUPPRESS)  # a sweep file is a likely mistake
     arguments = parser.parse_args()
     if word := arguments.word:
-        instead = f"; whether the runs of a sweep can start: python -m jobs.sweep {word} --dry-run"
+        instead = f"; whether the runs of a sweep can start: {command('jobs.sweep', word, '--dry-run')}"
         see = instead if word.endswith((".yaml", ".yml")) else " (see --help)"
         raise UserError(f"unexpected argument: {word}{see}")
     findings = examine(this_machine(), arguments.site)

@@ -17,6 +17,7 @@ from jobs.run_values import wrong_values
 from jobs.validation import Problem, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, did_you_mean_file
+from profiling.wording import command
 
 Order = Literal["random", "given", "largest", "smallest"]
 Repetitions = Annotated[int, Field(ge=1, le=1000)]
@@ -88,8 +89,8 @@ def read_sweep(path: Path) -> Sweep:
         raise UserError(f"no sweep file {path}{_near(path)}")
     if path.is_dir():
         raise UserError(
-            f"{path} is a folder; expected a sweep file (results: python -m analysis.report {path}, or "
-            f"python -m analysis.hotspots {path})"
+            f"{path} is a folder; expected a sweep file (results: {command('analysis.report', path)}, or "
+            f"{command('analysis.hotspots', path)})"
         )
     document = yaml_text.read(path, "sweep file")
     if not isinstance(document.content, dict):

@@ -22,7 +22,6 @@ could. Other files in the folders that are searched (images, notes) are counted.
 
 import os
 import re
-import shlex
 import shutil
 import signal
 import sys
@@ -51,7 +50,7 @@ from profiling.traces.one_unit import convert_unit
 from profiling.traces.summary import Counts, complaints, counts_of, first_of, named
 from profiling.traces.together import said_once, together
 from profiling.traces.units import units_of
-from profiling.wording import how_many, verb
+from profiling.wording import command, how_many, verb
 from profiling.workers import open_workers
 
 _STDERR = 2  # the file descriptor
@@ -222,13 +221,14 @@ def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) ->
     # A timeline of Horovod has collectives, and no steps.
     if any(all(table_path(folder, name).exists() for name in ("kernels", "batches")) for folder in ranks):
         shown = placed[0].directory if len(placed) == 1 or out is None else out
-        return f"python -m analysis.report {shlex.quote(str(shown))}"
+        return command("analysis.report", shown)
     recorded = [path for path in tables if any(table_path(path, name).exists() for name in _ACTIVITIES)]
     recorded += [one.directory for one in placed if any(one.directory.glob("rank_*/kernels.parquet"))]
     if not recorded:
         return ""
-    command = f"python -m analysis.activities {shlex.quote(str(recorded[0]))}"
-    return command + ("" if out else "; with --out DIR traces become results that every command takes")
+    return command("analysis.activities", recorded[0]) + (
+        "" if out else "; with --out DIR traces become results that every command takes"
+    )
 
 
 _ACTIVITIES = ("kernels", "intervals")  # tables that analysis.activities reads

@@ -7,6 +7,7 @@ import difflib
 import errno
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,7 +64,7 @@ def did_you_mean_file(path: Path, files: Sequence[Path]) -> str:
     if near := nearest_file(path, files):
         return f"; did you mean {str(near)!r}?"
     if len(files) > _LONG_LIST:
-        return f"; {files[0].parent} has {len(files)} others: ls {files[0].parent}"
+        return f"; {files[0].parent} has {len(files)} others: ls {shlex.quote(str(files[0].parent))}"
     return f"; one of: {', '.join(map(str, files))}"
 
 

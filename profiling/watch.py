@@ -14,7 +14,6 @@ Exit code: that of the program; 1: it ended, but no step was seen, or the result
 import argparse
 import importlib.util
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -44,7 +43,7 @@ from profiling.watching.findings import ended_early, findings_of
 from profiling.watching.program import Program, hidden, when_imported
 from profiling.watching.steps import Steps
 from profiling.watching.watched import Wanted, Watch, batch_columns, usual_samples
-from profiling.wording import how_many
+from profiling.wording import command, how_many
 from profiling.wrap import check_can_start, has_gpu, run_wrapped, wraps
 
 # Without --batches: what a profiler records.
@@ -274,7 +273,7 @@ def _write_run(
     if manifest.reason:
         _say(f"the results do not count: {manifest.reason}")
         return ended.exit_code or EXIT_FAILED
-    _say(f"results: {out}", f"next: python -m analysis.batches {shlex.quote(str(out))}")
+    _say(f"results: {out}", f"next: {command('analysis.batches', out)}")
     return EXIT_DONE
 
 

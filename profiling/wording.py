@@ -1,5 +1,6 @@
-"""How does a number read in a sentence? ``1 run is left``, ``2 runs are left``."""
+"""How does a number read in a sentence (``1 run is left``, ``2 runs are left``), and a command?"""
 
+import shlex
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -42,6 +43,11 @@ def in_a_row(values: Sequence[Any], separator: str = ", ") -> str:
 def which_ranks(ranks: Collection[int], most: int = 8) -> str:
     """``rank 3``, ``ranks 0-2, 8``: of many, at most so many ranges."""
     return f"{noun(len(ranks), 'rank')} {listed(ranks, most)}"
+
+
+def command(module: str, *words: object) -> str:
+    """A command to type, quoted as a shell needs it: ``python -m profiling.convert 'my traces'``."""
+    return shlex.join(["python", "-m", module, *map(str, words)])
 
 
 def plural(word: str) -> str:

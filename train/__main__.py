@@ -13,7 +13,6 @@ Exit code 0: done; 1: done, but the results do not count (one line says why); 2:
 import argparse
 import gc
 import os
-import shlex
 import sys
 from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
@@ -28,7 +27,7 @@ from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, said_by_rank_0
 from profiling.identity import read_identity
 from profiling.stacks import write_stacks_at_signal
 from profiling.tables import rank_directory
-from profiling.wording import how_many, three_digits
+from profiling.wording import command, how_many, three_digits
 from train.ending import leave_at_once, run_and_leave
 from train.world import World, read_world
 
@@ -112,9 +111,9 @@ def train(run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool
 
 def _next_command(out: Path) -> str:
     """What shows the results of a run by hand: of one in the usual place, beside the others there."""
-    command = "scaled" if out.parent == by_hand.PARENT else "batches"
-    shown = out.parent if command == "scaled" else out
-    return f"python -m analysis.{command} {shlex.quote(str(shown))}"
+    if out.parent == by_hand.PARENT:
+        return command("analysis.scaled", out.parent)
+    return command("analysis.batches", out)
 
 
 # What profilers around this process set; they write when it ends in order. TAU takes its LD_PRELOAD away,

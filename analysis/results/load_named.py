@@ -1,6 +1,7 @@
 """What is in several folders of one program, each given with its number of ranks (``4=DIR``)?"""
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,18 +26,28 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
     sized = [_SIZED.match(path) for path in paths]
     if len(paths) == 1 and not (sized[0] and not Path(paths[0]).exists()):
         return load(paths[0], own_peaks)
-    for path, match in zip(paths, sized, strict=True):
-        if match is None:
-            folder = path if Path(path).exists() else path.rpartition("=")[2]
-            raise UserError(
-                f"{path}: to load several folders, give each with its number of ranks, e.g. 4={folder}"
-            )
+    if unnamed := next((path for path, match in zip(paths, sized, strict=True) if match is None), ""):
+        words = shlex.join(map(_with_ranks, paths))
+        raise UserError(f"{unnamed}: to load several folders, give each with its number of ranks: {words}")
     contents = Contents(Path(paths[0]))
     for match in sized:
         assert match is not None
         _add_sized(contents, int(match[1]), Path(match[2]))
     contents.log.of_loading = set(contents.log.notes)
     return Study(contents.path, tuple(contents.sources), contents.log, None, own_peaks, named=True)
+
+
+def _with_ranks(path: str) -> str:
+    """The word for a folder, with the number of ranks that what is in it says, else P."""
+    if _SIZED.match(path):
+        return path
+    folder = path if Path(path).exists() else path.rpartition("=")[2]
+    try:
+        sizes = {source.world_size for source in load(folder).sources}
+    except UserError:  # what is wrong with it is said when it is given with a number
+        sizes = set()
+    known = sizes.pop() if len(sizes) == 1 else None
+    return f"{known or 'P'}={folder}"
 
 
 def _add_sized(contents: Contents, ranks: int, path: Path) -> None:

@@ -13,6 +13,7 @@ from profiling.convert import convert
 from profiling.errors import UserError
 from profiling.traces import units
 from profiling.traces.folders import files_of, others_in
+from profiling.wording import command
 
 BESIDE = "-converted"
 
@@ -59,7 +60,7 @@ def are_two_results(paths: Sequence[Path]) -> bool:
             raise error
         raise UserError(
             f"{path} holds raw traces and {results[0]} results; to compare them, convert the traces first: "
-            f"python -m profiling.convert {path}"
+            f"{command('profiling.convert', path)}"
         )
     if len(results) > 2:
         raise UserError(f"{len(results)} sets of results: give one, or two to compare")

@@ -6,6 +6,7 @@ from profiling.errors import UserError
 from profiling.tools import tool
 from profiling.tools.recognition import recognise
 from profiling.traces.units import files_of
+from profiling.wording import command
 
 
 def first_trace(path: Path) -> tuple[Path, str] | None:
@@ -22,7 +23,8 @@ def how_to_convert(path: Path) -> str | None:
         return None
     file, name = found
     held = "is a raw trace" if file == path else f"holds raw traces ({file.name})"
-    return f"{path} {held} of tool {name}; convert it first: python -m profiling.convert {path} --out DIR"
+    again = command("profiling.convert", path, "--out", "DIR")
+    return f"{path} {held} of tool {name}; convert it first: {again}"
 
 
 def _tool_of(path: Path) -> str | None:

@@ -39,7 +39,7 @@ MISTAKES = {
     "jobs.commands scald": "unknown command 'scald'; did you mean 'scaled'?",
     "jobs.commands xyzzy": "unknown command 'xyzzy'; see scaleprof --help",
     "analysis.scaled": "missing argument: DIR (see --help)",
-    "analysis.scaled one={here}/a 2=x": "give each with its number of ranks, e.g. 4=/",
+    "analysis.scaled one={here}/a 2=x": "give each with its number of ranks: 1=/",
     "analysis.scaled {here}/emty": "emty does not exist; did you mean '",
     "analysis.scaled /nowhere/at/all": "/nowhere/at/all does not exist; give a folder of results",
     "analysis.scaled {here}/file": "file is not a Parquet file",

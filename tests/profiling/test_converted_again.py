@@ -2,7 +2,9 @@
 
 import pytest
 
-from analysis.results.raw import load_or_convert
+from analysis.results.raw import are_two_results, load_or_convert
+from analysis.results.unconverted import how_to_convert
+from jobs.sweep_file import read_sweep
 from profiling.convert import main
 from profiling.errors import UserError
 from profiling.traced_job import read_job
@@ -75,3 +77,13 @@ def test_a_report_of_traces_is_of_no_other_traces_that_were_converted_there(tmp_
     assert len(load_or_convert([two[0] / "run"], output).sources) == 1
     with pytest.raises(UserError, match=r"run-converted/run was converted from other files \(e.g. .*p1/run/"):
         load_or_convert([two[1] / "run"], output)
+
+
+def test_commands_that_name_folders_with_blanks_are_quoted(tmp_path):
+    raw = write_job(tmp_path / "my traces", Planted(ranks=2))
+    assert how_to_convert(raw).endswith(f"python -m profiling.convert '{raw}' --out DIR")
+    converted(tmp_path / "out", raw)
+    with pytest.raises(UserError, match=f"python -m profiling.convert '{raw}'$"):
+        are_two_results([raw, tmp_path / "out"])
+    with pytest.raises(UserError, match=f"python -m analysis.report '{raw}', or"):
+        read_sweep(raw)

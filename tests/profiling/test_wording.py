@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiling.wording import how_many, left_out, noun, three_digits, verb, which_ranks
+from profiling.wording import command, how_many, left_out, noun, three_digits, verb, which_ranks
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,9 @@ def test_ranks_in_a_row_are_a_range():
 )
 def test_a_small_rate_is_not_rounded_to_nothing(value, text):
     assert three_digits(value) == text
+
+
+def test_a_command_is_quoted_as_a_shell_needs_it():
+    typed = command("profiling.convert", "my traces/old", "--out", "DIR")
+    assert typed == "python -m profiling.convert 'my traces/old' --out DIR"
+    assert command("analysis.scaled", "1=a/b.json") == "python -m analysis.scaled 1=a/b.json"

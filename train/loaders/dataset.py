@@ -15,7 +15,7 @@ from jobs import data_sets
 from jobs.data_sets import MAKE_DATA
 from jobs.run import Run
 from profiling.errors import UserError
-from profiling.wording import how_many, verb
+from profiling.wording import command, how_many, verb
 from train.loaders import records
 from train.models import CLASSES
 
@@ -159,7 +159,7 @@ def find_records(folder: Path) -> list[Sample]:
         if not index.is_file():
             index = path.with_suffix(".idx")  # as DALI's own script names it, at its user's choice
         if not index.is_file():
-            raise UserError(f"{path} has no index; create it with: python -m train.data index {path}")
+            raise UserError(f"{path} has no index; create it with: {command('train.data', 'index', path)}")
         # The label is read with the image: reading all of a large set's now would take minutes.
         samples += [Sample(path, -1, offset, size) for offset, size in records.read_index(index)]
     if not samples:

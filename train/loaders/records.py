@@ -14,6 +14,7 @@ import google_crc32c
 
 from jobs.store import write_text
 from profiling.errors import UserError
+from profiling.wording import command
 
 _HEAD, _TAIL = 12, 4  # bytes before and after a record's data
 _CRC_MASK = 0xA282EAD8
@@ -129,7 +130,7 @@ def check_head(path: Path, offset: int, size: int) -> None:
 
 
 def _no_record(path: Path, offset: int) -> UserError:
-    again = f"create its index again: python -m train.data index {path}"
+    again = f"create its index again: {command('train.data', 'index', path)}"
     return UserError(f"{path} has no complete record at byte {offset}; {again}")
 
 
