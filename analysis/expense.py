@@ -4,14 +4,17 @@
     python -m analysis.expense DIR --by rank        one row per configuration and rank
 
 Memory, energy and startup come from the unprofiled runs (from profiled runs if there are no others; column
-metered_on says which). Node-hours include all runs.
+metered_on says which). Node-hours include all runs that ended, also failed ones (of those that failed
+repeatedly in the same way, the last). What interrupted runs took is not known; how many they are is said
+below the table.
 
 Energy is measured from before the first step to after the last. It includes warmup, but not startup.
 """
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.scaling.expense import COLUMNS, caption, columns_of, rows, shown, spent
+from analysis.measures.scaling.expense import COLUMNS, interrupted_of, rows, spent
+from analysis.measures.scaling.expense_table import caption, columns_of, shown
 from analysis.results.load import load
 from profiling.errors import UserError, run_command
 
@@ -27,7 +30,7 @@ def main(words: list[str] | None = None) -> int:
     answer = rows(study, by_rank)
     if not answer:
         raise UserError(f"{study.path} holds no usable run: the cost of its ranks is not available")
-    part = Part("Cost", answer, shown(answer), caption(answer, spent(study)))
+    part = Part("Cost", answer, shown(answer), caption(answer, spent(study), interrupted_of(study)))
     return output.emit(Answer(answer, columns_of(by_rank), parts=[part]), study, arguments)
 
 

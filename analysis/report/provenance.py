@@ -6,7 +6,7 @@ from pathlib import Path
 from analysis.display.left_out import in_counts, missing, not_done, not_in_sweep
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Part
-from analysis.measures.scaling import expense
+from analysis.measures.scaling import expense, expense_table
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view
@@ -15,8 +15,9 @@ from jobs.store import Facts, Manifest
 
 RANKS = 256  # rows of the table by rank
 _COSTS = (
-    "Memory, energy and startup are of unprofiled runs where there are any; node-hours are of all: wall "
-    "time multiplied by nodes. Of runs that failed repeatedly in the same way, only the last counts."
+    "Memory, energy and startup are of unprofiled runs where there are any; node-hours are of all "
+    "that ended: wall time multiplied by nodes. Of runs that failed repeatedly in the same way, only the "
+    "last counts; what interrupted runs took is not known."
 )
 
 
@@ -25,10 +26,10 @@ def _cost(context: Context) -> Content:
     study = context.study
     rows = context.once(_expense)
     by_rank = expense.rows(study, by_rank=True)
-    _, *notes = expense.caption(rows, expense.spent(study)).split("\n")
-    views = [as_view(Part("", rows, expense.shown(rows)), "cost-table", context.factors)]
+    _, *notes = expense_table.caption(rows, expense.spent(study), expense.interrupted_of(study)).split("\n")
+    views = [as_view(Part("", rows, expense_table.shown(rows)), "cost-table", context.factors)]
     if len(by_rank) > len(rows):
-        part = Part("By rank", by_rank[:RANKS], expense.shown(by_rank))
+        part = Part("By rank", by_rank[:RANKS], expense_table.shown(by_rank))
         views.append(as_view(part, "cost-by-rank", context.factors))
     if len(by_rank) > RANKS:
         notes.append(
@@ -49,7 +50,7 @@ def _spent(context: Context) -> Rows:
 
 
 def _node_hours(context: Context) -> str:
-    text = expense.caption([], [row["run"] for row in context.rows_of(_spent)])
+    text = expense_table.caption([], [row["run"] for row in context.rows_of(_spent)])
     return first_sentence(text)
 
 

@@ -86,6 +86,26 @@ def test_the_table_says_node_hours_by_state(sweep):
     assert len(run("analysis.expense", sweep, "--by", "rank", "--format", "csv").csv) == 4
 
 
+def test_without_a_failed_run_the_node_hours_are_of_the_used_ones(tmp_path):
+    plant(write_run(tmp_path, run_of(), Truth()), 1800.0)
+    write_sweep_record(tmp_path)
+    out = run("analysis.expense", tmp_path).out
+    assert "Node-hours: 0.5 for 1 used run." in out
+    assert "failed run" not in out and "interrupted" not in out
+
+
+def test_interrupted_runs_are_said_not_to_be_counted(sweep):
+    (sweep / "run_5_config_1_1_eth_none_2_resnet50_synthetic_32_fp32_fp32").mkdir()
+    said = "Not counted: 1 interrupted run, whose time was not recorded."
+    assert said in run("analysis.expense", sweep).out and said in render(build(load(sweep)))
+
+
+def test_the_rank_that_needs_most_memory_is_named_beside_it(sweep):
+    out = run("analysis.expense", sweep).out
+    assert "most memory" in out and "3.000 (rank 3)" in out
+    assert "(rank" not in run("analysis.expense", sweep, "--by", "rank").out
+
+
 def test_energy_that_one_rank_lacks_is_not_made_up(sweep):
     plain = sorted(sweep.glob("run_*_none_*_ret_0"))
     why = "NVML does not report the energy of this GPU (Not Supported)"

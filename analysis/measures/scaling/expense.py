@@ -7,19 +7,17 @@ from statistics import median
 from typing import Any
 
 from analysis.display.left_out import not_ended
-from analysis.display.metrics import RANK, Column, Metric, Rows, columns, fields, filled, telling
+from analysis.display.metrics import RANK, Metric, Rows
 from analysis.display.numbers import sortable
-from analysis.measures.scaling.points import POINT_FIELDS, PROFILED, UNPROFILED, point_fields
+from analysis.measures.scaling.points import PROFILED, UNPROFILED, point_fields
 from analysis.results.log import attempted
 from analysis.results.study import Source, Study
 from jobs import store
-from jobs.run import Run
 from jobs.run_fields import ID_FIELDS
 from jobs.states import of_begun
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError
-from profiling.wording import how_many
 
 _METERED = (
     Metric("runs", "number of runs"),
@@ -29,7 +27,7 @@ _METERED = (
         text=True,
     ),
 )
-_MEMORY = Metric("memory_gb", "peak resident memory of a rank")
+MEMORY = Metric("memory_gb", "peak resident memory of a rank", "memory\nGB")
 _ON_DEVICE = (
     Metric("device_memory_gb", "peak memory of tensors on a GPU", "tensors\nGB"),
     Metric("device_reserved_gb", "GPU memory reserved by PyTorch for them", "reserved\nGB"),
@@ -49,8 +47,8 @@ _START = (
 )
 METRICS = (
     *_METERED,
-    _MEMORY,
-    Metric("memory_rank", "rank with the highest memory_gb", "of\nrank"),
+    MEMORY,
+    Metric("memory_rank", "rank with the highest memory_gb"),
     Metric("least_memory_gb", "memory of the rank that needs least"),
     *_ON_DEVICE,
     _DEVICE[0],
@@ -64,19 +62,18 @@ METRICS = (
     Metric("energy_note", "reason why an energy is missing", text=True),
     *_START,
     Metric("node_hours", "nodes x wall time of the runs used", "node\nhours"),
-    Metric("failed_node_hours", "nodes x wall time of failed runs", "failed"),
+    Metric("failed_node_hours", "nodes x wall time of failed runs", "node hours\nfailed"),
 )
 RANK_METRICS = (
     RANK,
     Metric("hostname", "host of the rank", text=True),
     *_METERED,
-    _MEMORY,
+    MEMORY,
     *_ON_DEVICE,
     *_DEVICE,
     *_START,
 )
 COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
-_NOT_SHOWN = ("metered_on", "hostname", "least_memory_gb", "energy_note")
 _OLD = "the ranks recorded none (they ran with an older release)"
 _OWN_PROGRAM = "profiling.watch does not record it"
 Kept = tuple[Source, Manifest]
@@ -114,6 +111,11 @@ def spent(study: Study) -> list[Spent]:
         hours = manifest.seconds * manifest.run.nodes / 3600
         runs.append(Spent(manifest.fields, directory.resolve() in counted, hours))
     return runs
+
+
+def interrupted_of(study: Study) -> int:
+    """How many runs began, did not end and do not run: what they took is not known."""
+    return sum(one.kind == "interrupted" for one in not_ended(study.failed))
 
 
 def _runs_in(sweep: Path) -> list[Path]:
@@ -295,30 +297,3 @@ def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
             row |= _rates("device", joules, reports, reports, runs[0][0].gpus_per_rank)
         rows.append(row)
     return rows
-
-
-def caption(rows: Rows, runs: Sequence[Spent]) -> str:
-    """What stands below the table: the node-hours of all, and why energies are not there."""
-    total, failed = (sum(run.node_hours for run in runs if run.counts is counts) for counts in (True, False))
-    used = sum(run.counts for run in runs)
-    lines = [
-        f"Node-hours: {total + failed:.4g}, of which {total:.4g} for {how_many(used, 'used run')} and "
-        f"{failed:.4g} for {how_many(len(runs) - used, 'failed run')} (of runs that failed repeatedly in the "
-        "same way, the last)."
-    ]
-    for why in dict.fromkeys(row.get("energy_note") for row in rows):
-        if why:
-            lines.append(f"No energy: {why}.")
-    return "\n".join(lines)
-
-
-def columns_of(by_rank: bool = False) -> list[Metric]:
-    """The columns of :func:`rows`."""
-    return [*fields(POINT_FIELDS), *(RANK_METRICS if by_rank else METRICS)]
-
-
-def shown(rows: Rows) -> list[Column]:
-    """The tables' columns: fields that vary, and figures that are known."""
-    figures = RANK_METRICS if "rank" in rows[0] else METRICS
-    wanted = [metric for metric in figures if metric.name not in _NOT_SHOWN]
-    return filled(columns([*fields(telling(rows, Run.model_fields)), *wanted]), rows)
