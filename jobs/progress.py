@@ -19,7 +19,7 @@ from jobs.program import name_of
 from jobs.run import Run
 from jobs.run_fields import ROLES, is_default
 from jobs.run_values import as_text
-from jobs.states import RESUME
+from jobs.states import LEFT_OUT, RESUME
 from jobs.sweep_runs import Excluded, Failed, Result, SweepRun
 from profiling.wording import how_many, in_a_row, noun, verb
 
@@ -180,7 +180,7 @@ def count_reasons(excluded: Sequence[Excluded]) -> list[str]:
 def print_excluded(console: Console, excluded: Sequence[Excluded]) -> None:
     """The runs left out, counted by reason."""
     for line in count_reasons(excluded):
-        console.print(Text(f"left out {line}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"{LEFT_OUT}: {line}", style="yellow"), soft_wrap=True)
 
 
 def print_outlook(console: Console, directory: Path, todo: int, done_s: Sequence[float]) -> None:

@@ -13,6 +13,8 @@ from jobs.store import Manifest
 State = Literal["done", "failed", "running", "interrupted", "not started"]
 NOT_ENDED: tuple[State, ...] = ("running", "interrupted", "not started")
 CALIBRATING = ".calibration-"  # how a folder's name begins in which a sweep measures the machine's peaks
+# Of combinations that a sweep does not run: how its lines on them begin, and those of every answer.
+LEFT_OUT = "left out of the sweep"
 RESUME = "start the sweep again to resume"
 
 

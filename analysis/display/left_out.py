@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from jobs.states import NOT_ENDED
+from jobs.states import LEFT_OUT, NOT_ENDED
 from profiling.wording import how_many
 
 
@@ -63,4 +63,4 @@ def not_done(failed: Sequence[LeftOut]) -> list[str]:
 def not_in_sweep(failed: Sequence[LeftOut]) -> list[str]:
     """The combinations that the sweep leaves out, a line for each reason."""
     reasons = Counter(failure.reason for failure in failed if failure.kind == "excluded")
-    return [f"not in the sweep: {how_many(count, 'run')}: {reason}" for reason, count in reasons.items()]
+    return [f"{LEFT_OUT}: {how_many(count, 'run')}: {reason}" for reason, count in reasons.items()]

@@ -15,7 +15,16 @@ from typing import Any, Protocol
 
 from analysis.display.fitting import Fitted, fit, width_of
 from analysis.display.left_out import LeftOut, counted, missing, not_done, not_in_sweep
-from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, Metric, Rows, columns, filled
+from analysis.display.metrics import (
+    FIELDS,
+    RANKS_PER_NODE,
+    Column,
+    Metric,
+    Rows,
+    columns,
+    explain_intervals,
+    filled,
+)
 from jobs.run_id import repetition_of
 from profiling.wording import noun
 
@@ -96,6 +105,7 @@ def as_terminal(
         parts = [with_ranks(part) for part in parts]
     for line in answer.lead:
         text.print(Text(_clean(line)), style="yellow")
+    said = ""
     for number, part in enumerate(parts):
         if number or answer.lead:
             text.print()
@@ -104,7 +114,11 @@ def as_terminal(
         if part.title:
             text.print(Text(_clean(part.title), style="italic"), soft_wrap=True)
         console(width_of(part.rows, table.columns)).print(_table(part.rows, table.columns))
-        for line in [*([part.caption] if part.caption else []), *table.notes]:
+        below = [part.caption] if part.caption else []
+        said += part.caption
+        intervals = explain_intervals((column.header for column in table.columns), said)
+        said += "".join(intervals)
+        for line in [*below, *intervals, *table.notes]:
             text.print(Text(_clean(line)), style="dim")
     for line in answer.notes:
         text.print(Text(_clean(line)))

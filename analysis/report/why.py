@@ -178,19 +178,19 @@ def _largest(loss: Loss, cause: Cause, which: str) -> str:
     of_parts = cause.kind != LATE_RANKS  # those have an interval, where enough steps were recorded
     few = _TOO_FEW_STEPS if of_parts and math.isinf(lowest_of(loss.row, cause)) else ""
     return (
-        f"{_longer(loss.base, loss.row)} Largest {which}: {words}, {loss.points(cause)} of {lost:.1f} "
-        f"percentage points lost{_why_more(cause.cost_pct - lost, rest)}."
-        f"{LIMITED_BY.get(key, '')}{unknown}{few}"
+        f"{_longer(loss.base, loss.row)} Largest {which}: {words}, {loss.points(cause)} "
+        f"{_of_all(cause.cost_pct, lost, rest)}{LIMITED_BY.get(key, '')}{unknown}{few}"
     )
 
 
-def _why_more(over_pct: float, rest_pct: float) -> str:
-    """Why a part costs more than all that was lost, by so many points; empty: it does not."""
-    if over_pct <= 0:
-        return ""
+def _of_all(cost_pct: float, lost_pct: float, rest_pct: float) -> str:
+    """``of 37.5 percentage points lost.``; of a part that costs more than was lost in all, why."""
+    if f"{cost_pct:.1f}" == f"{lost_pct:.1f}" or cost_pct < lost_pct:
+        return f"of {lost_pct:.1f} percentage points lost."
     # Parts are of profiled batches, the loss is of unprofiled ones.
-    grew = rest_pct < -over_pct / 2
-    return f" ({'steps grew more under the profiler than without it' if grew else 'other parts shrank'})"
+    grew = rest_pct < (lost_pct - cost_pct) / 2
+    why = "steps grew more under the profiler than without it" if grew else "other parts shrank"
+    return f"percentage points. That is more than the {lost_pct:.1f} lost in all, since {why}."
 
 
 def _uncertain(loss: Loss, causes: Sequence[Cause]) -> str:

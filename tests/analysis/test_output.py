@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import shlex
 import struct
 import subprocess
@@ -52,8 +53,17 @@ def test_standard_output_is_the_data_and_nothing_else(results: Path, command: st
     for ran in (csv, rows):
         assert "failed: run_0" in ran.err
         assert "killed" in ran.err
-        assert "not in the sweep: 1 run: more ranks than cores" in ran.err
+        assert "left out of the sweep: 1 run: more ranks than cores" in ran.err
         assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("command", ("scaled", "batches", "factors", "stragglers"))
+def test_what_an_interval_in_a_heading_is_is_said_once_below(results: Path, command: str) -> None:
+    out = run(f"analysis.{command}", results).out
+    kinds = set(re.findall(r"\[(>=95 %|~95 %|in run|range)\]", out))
+    assert kinds
+    for kind in kinds:
+        assert out.count(f"[{kind}]: ") == 1, kind
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -374,7 +384,9 @@ def test_below_a_table_one_line_counts_what_the_results_are_like_and_notes_say_i
         assert last == "1 failed, 2 notes on the results: list them with --notes"
         assert "its clock is late" not in counted and "more ranks than cores" not in counted
         for said in (run("analysis.anatomy", results, "--notes").out, run("analysis.scaled", results).out):
-            assert "its clock is late" in said and "not in the sweep: 1 run: more ranks than cores" in said
+            assert (
+                "its clock is late" in said and "left out of the sweep: 1 run: more ranks than cores" in said
+            )
             assert "failed: run_0" in said and "--notes" not in said and "timings agree" not in said
     finally:
         manifest.write_text(json.dumps(record))

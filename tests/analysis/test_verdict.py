@@ -169,7 +169,7 @@ def test_what_no_profiled_run_explains_is_said_where_it_is_more_than_the_largest
 )
 def test_a_part_that_costs_more_than_the_loss_says_why(parts, why):
     """41.5 of 37.5 points: what is not attributed, or another part, is -4."""
-    said = f"computation, 41.5 of 37.5 percentage points lost ({why})."
+    said = f"computation, 41.5 percentage points. That is more than the 37.5 lost in all, since {why}."
     assert said in text(BASE, point(4, 160.0, **lost(LOST_PCT, **parts)))
 
 

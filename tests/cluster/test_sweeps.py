@@ -55,7 +55,7 @@ def every_run_runs_on_its_own_number_of_nodes_the_largest_first(cluster: Cluster
         assert manifest.environment.get("GLOO_SOCKET_IFNAME", "eth0") == "eth0"
     order = [line for line in sweep.said(job).splitlines() if line.startswith("[")]
     assert [line.split("_config_")[1][0] for line in order] == ["4", "2", "1"]
-    assert "left out 1 run: 8 nodes requested, but the allocation has 4" in sweep.said(job)
+    assert "left out of the sweep: 1 run: 8 nodes requested, but the allocation has 4" in sweep.said(job)
     again = sweep.submit("--nodes=4")
     assert cluster.wait(again)["ExitCode"] == "0:0"
     assert "nothing to do: every run of" in " ".join(sweep.said(again).split())

@@ -200,7 +200,7 @@ def test_a_job_that_slurm_has_requeued_says_which_start_it_is(log, tmp_path, mon
 
 def test_some_runs_may_be_left_out(submit, log):
     answer = submit("nodes: [1, 8]", more="unavailable: skip")
-    assert answer.code == 0 and "left out 1 run: 8 nodes" in answer.err and len(asked(log)) == 2
+    assert answer.code == 0 and "left out of the sweep: 1 run: 8 nodes" in answer.err and len(asked(log)) == 2
     submit("nodes: [1, 2]", "--", "--only", "nodes=2,4", "--only=batch=32")
     assert "--only nodes=2 --only=batch=32 --out" in asked(log)[2]
 

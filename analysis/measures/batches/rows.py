@@ -118,7 +118,7 @@ def part(rows: Rows) -> Part:
         "Steps of each run (ms; a step of the job ends with its slowest rank)",
         rows,
         filled(columns(shown), rows),
-        "\n".join(["Intervals are over the steps of one run.", *_too_short(rows), _WARMUP, *_recorded(rows)]),
+        "\n".join([*_too_short(rows), _WARMUP, *_recorded(rows)]),
     )
 
 

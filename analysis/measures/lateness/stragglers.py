@@ -26,7 +26,7 @@ from analysis.measures.lateness.lateness import (
     of_collectives,
     of_stages,
 )
-from analysis.measures.lateness.verdicts import CLOCK, SHORT_WAIT, STRAGGLER, judge
+from analysis.measures.lateness.verdicts import CLOCK, SHORT_WAIT, STRAGGLER, TOO_FEW, judge
 from analysis.results.study import UNKNOWN_HOST, Source, Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
@@ -294,6 +294,8 @@ _EXPLAINED = {
     "the clocks are not aligned well enough to tell.",
     SHORT_WAIT: f"Verdict short wait: the rank was behind by {100 * LATE_SHARE:g} % of a step or more, but "
     "the others waited for less than that on average.",
+    TOO_FEW: "Verdict too few steps: so few cannot tell whether a rank's lateness repeats. A rank of the "
+    "same run that was not behind has the verdict no, which needs no test.",
 }
 
 

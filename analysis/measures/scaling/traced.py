@@ -284,7 +284,7 @@ def part(found: Answer) -> Part:
     caption = (
         "Steps as recorded, including the profiler's overhead, without warmup. Median: over the steps of the "
         "slowest rank. Mean: over steps and ranks, as the parts, which sum to it; it is not the median where "
-        f"{differ}. Intervals are over the steps of one run."
+        f"{differ}."
     )
     dropped = any(row["warmup_dropped"] for row in found.rows)
     shown = columns(METRICS, *(name for name in _SHOWN if dropped or name != "warmup_dropped"))
