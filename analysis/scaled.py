@@ -46,11 +46,12 @@ def main(words: list[str] | None = None) -> int:
         own = scaling.rows(study, (), arguments.scaling) if study.of_kind("run") else []
         notes = explain(study, own)
     unequal = unequal_threads(points_of(study, arguments.scaling)) if study.of_kind("run") else ""
+    mixed = scaling.mixed_sizes(configurations, group_by)
     answer = Answer(
         configurations,
         columns_of(group_by),
         parts=parts(configurations, group_by),
-        lead=[text for text in (unequal, too_few_runs(configurations)) if text],
+        lead=[text for text in (mixed, unequal, too_few_runs(configurations)) if text],
         notes=notes,
     )
     return output.emit(answer, study, arguments)

@@ -153,12 +153,25 @@ def test_groups_of_fields_and_of_world_sizes(tmp_path: Path) -> None:
     assert by_batch[1]["scaling_efficiency_pct_low"] < ideal < by_batch[1]["scaling_efficiency_pct_high"]
 
 
-def test_a_group_of_several_world_sizes_says_so_and_counts_all_its_runs(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2, 4)], repetitions={"none": 3})
+@pytest.mark.parametrize("sizes", [(1, 2, 4), (1, 2)])
+def test_a_group_of_several_world_sizes_has_no_durations_and_says_so_first(
+    tmp_path: Path, sizes: tuple[int, ...]
+) -> None:
+    """A mean over jobs of different sizes is the duration of none; an efficiency they have."""
+    runs = [run_of(gpus_per_node=size, profile=profile) for size in sizes for profile in ("none", "torch")]
+    write_sweep(tmp_path, runs, repetitions={"none": 3, "torch": 1})
     ran = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json")
-    assert ran.json[0]["repetitions"] == 9
-    assert "1 of 1 row mixes world sizes (grad fp32: 1, 2, 4 ranks)" in ran.err
-    assert "world sizes (" not in run("analysis.scaled", tmp_path, "--group-by", "grad,world_size").out
+    (row,) = ran.json
+    assert row["repetitions"] == 3 * len(sizes) and row["scaling_efficiency_pct"]
+    of_one_size = ("batch_ms", "batch_ms_low", "images_per_s", "images_per_s_high", "speedup", "forward_ms",
+                   "startup_s", "kernel_ms", "exposed_communication_ms", "base_images_per_s")  # fmt: skip
+    assert {name: row[name] for name in of_one_size} == dict.fromkeys(of_one_size)
+    said = "1 of 1 row holds runs on several numbers of ranks (grad fp32): no step duration"
+    assert said in ran.err and "--group-by grad,world_size" in ran.err
+    table = " ".join(run("analysis.scaled", tmp_path, "--group-by", "grad").out.split())
+    assert table.index("1 of 1 row holds") < table.index("Weak scaling")
+    apart = run("analysis.scaled", tmp_path, "--group-by", "grad,world_size", "--format", "json")
+    assert "several numbers" not in apart.err and all(row["batch_ms"] for row in apart.json)
 
 
 def test_a_group_with_the_base_point_scales_no_better_for_it(tmp_path: Path) -> None:

@@ -18,8 +18,16 @@ from analysis.measures.scaling.points import (
 )
 from analysis.results.study import Study
 from jobs.run import Run
-from jobs.run_fields import ID_FIELDS, own_names
+from jobs.run_fields import FACTOR, ID_FIELDS, own_names
 from profiling.wording import how_many, verb
+
+# What says nothing of a group of several world sizes: durations, and what goes with the number of ranks.
+_OF_ONE_SIZE = {
+    name
+    for metric in (*figures.METRICS, *use.METRICS)
+    if metric.name.endswith(("_ms", "images_per_s")) or metric.name in ("speedup", "startup_s")
+    for name in metric.names
+}
 
 
 def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = None) -> Rows:
@@ -39,7 +47,6 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
     for number, point in enumerate(points):
         key = tuple(_value(point, name) for name in group_by) if group_by else (number,)
         groups.setdefault(key, []).append(point)
-    _note_mixed(study, group_by, groups)
     answer: Rows = []
     for key, members in groups.items():
         row = dict(zip(group_by, key, strict=True)) if group_by else _fields(members[0])
@@ -51,6 +58,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
         _leave_other_batches(study, answer)
     _leave_unknown_samples(study, answer)
     _note_above_ideal(study, answer)
+    answer = [row if row["world_size"] is not None else _without_durations(row) for row in answer]
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     # How a configuration was profiled comes last: in a sweep that is partly done, not all were yet.
     late = ("profile", *(["batch"] if kind == "strong" else []))
@@ -80,18 +88,29 @@ def _note_kind(study: Study, points: Sequence[Point], kind: Scaling) -> None:
         )
 
 
-def _note_mixed(study: Study, group_by: Sequence[str], groups: Mapping[tuple, Sequence[Point]]) -> None:
-    """Say which rows of a table by groups are of several numbers of ranks: their times are of no job."""
-    sizes = {key: sorted({point.world_size for point in points}) for key, points in groups.items()}
-    mixed = {key: of for key, of in sizes.items() if len(of) > 1}
-    if mixed:
-        key, of = next(iter(mixed.items()))
-        named = ", ".join(f"{name} {value}" for name, value in zip(group_by, key, strict=True))
-        study.note(
-            f"{len(mixed)} of {how_many(len(groups), 'row')} {verb(len(mixed), 'mix')} world sizes ({named}: "
-            f"{', '.join(map(str, of))} ranks): durations and images/s there are means over unlike jobs. Add "
-            "world_size to --group-by to separate them"
-        )
+def mixed_sizes(rows: Rows, group_by: Sequence[str]) -> str:
+    """That groups of a table have several numbers of ranks, and so no durations; empty: none has.
+
+    Args:
+        rows: of :func:`rows`, also with others between them.
+    """
+    own = [row for row in rows if row.get("scaling")]
+    mixed = [row for row in own if row["world_size"] is None]
+    if not mixed:
+        return ""
+    said = ", ".join(f"{name.removeprefix(FACTOR)} {shown(mixed[0].get(name))}" for name in group_by)
+    more = ",".join([*(name.removeprefix(FACTOR) for name in group_by), "world_size"])
+    first = "" if len(mixed) == 1 else "first: "
+    return (
+        f"{len(mixed)} of {how_many(len(own), 'row')} {verb(len(mixed), 'hold')} runs on several numbers of "
+        f"ranks ({first}{said}): no step duration, images/s or speedup there, and the efficiency is of all "
+        f"configurations with a baseline. To separate them: --group-by {more}."
+    )
+
+
+def _without_durations(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of several world sizes: a mean over them would be the duration of no job."""
+    return row | dict.fromkeys(row.keys() & _OF_ONE_SIZE, math.nan)
 
 
 def _leave_uncompared(study: Study, rows: Rows) -> None:
