@@ -268,6 +268,22 @@ def test_a_wait_for_the_device_is_followed_to_its_kernel(tmp_path):
     assert of["host"]["saved_ms"] == pytest.approx(of["host"]["path_ms"])
 
 
+@pytest.mark.parametrize(("returns", "saved"), [(880, 0.800), (920, 0.800), (130, 0.0)])
+def test_a_copy_that_blocks_its_call_is_waited_for_though_it_ends_a_little_later(tmp_path, returns, saved):
+    """From pageable memory it returns when the last piece is in a buffer; from pinned memory at once."""
+    trace = Trace()
+    for step in range(2):
+        at = 1000.0 * step
+        trace.range(f"ProfilerStep#{step}", at, at + 1000)
+        trace.kernel("Memcpy HtoD (Pageable -> Device)", at + 90, at + 100, at + 900, category="gpu_memcpy")
+        trace.events[-2]["dur"] = returns - 90
+        trace.kernel("gemm_kernel", at + 930, at + 940, at + 990, stream=9)
+    (tmp_path / "mine").mkdir()
+    trace.write(tmp_path / "mine" / "rank0.json")
+    of = {row["part"]: row for row in rows(load(converted(tmp_path)))}
+    assert (of["copies"]["saved_ms"] if "copies" in of else 0) == pytest.approx(saved, abs=0.03)
+
+
 def test_a_call_that_waits_where_no_kernel_ran_is_time_of_the_host(tmp_path):
     trace = Trace()
     for step in range(3):

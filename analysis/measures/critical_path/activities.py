@@ -10,6 +10,7 @@ from profiling.tables import CLASSES
 # What an activity is: a call that launches, one that waits for a device, an operator of a CPU, a kernel.
 CALL, WAIT, OPERATOR, KERNEL = range(4)
 COMMUNICATION = CLASSES.index("communication")
+MEMCPY, MEMSET = CLASSES.index("memcpy"), CLASSES.index("memset")
 _LOADER = "loader"
 
 

@@ -14,6 +14,7 @@ from analysis.measures.batches.overlap import Intervals, covered
 from analysis.measures.critical_path.activities import (
     CALL,
     KERNEL,
+    MEMCPY,
     WAIT,
     Activities,
 )
@@ -23,7 +24,6 @@ from profiling.tables import CLASSES
 
 # What the time of an edge is: kernels of a class of ``tables.CLASSES``, or one of these.
 HOST, LOADING, LAUNCHES, SYNCHRONIZATION, GAPS = range(len(CLASSES), len(CLASSES) + 5)
-MEMCPY, MEMSET = CLASSES.index("memcpy"), CLASSES.index("memset")
 # From a call to the start of its kernel on an idle GPU; if it takes longer, something else was waited for.
 LATENCY_NS = 20_000
 _TRIES = 32  # kernels among which that is looked for which a call waited for

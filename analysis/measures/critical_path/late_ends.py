@@ -1,7 +1,10 @@
-"""When did the collectives of a CPU end that were recorded as running when what waited for them went on?
+"""When did that end which is recorded as running when what waited for it went on?
 
-PyTorch's Gloo backend first completes the collective's future, which wakes who waits for it, and then records
+PyTorch's Gloo backend first completes a collective's future, which wakes who waits for it, and then records
 the collective's end. On busy cores the thread that is to do that gets a core only milliseconds later.
+
+A copy from pageable memory blocks its call until the last piece is in a buffer of the driver's: the copy ends
+tens of microseconds after the call.
 """
 
 from dataclasses import replace
@@ -9,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from analysis.measures.batches.overlap import Intervals
-from analysis.measures.critical_path.activities import Activities
+from analysis.measures.critical_path.activities import MEMCPY, Activities
 from analysis.measures.critical_path.host import on_host
 
 # How much later than the gap's end the end of what was waited for may be recorded, as a share of the gap. A
@@ -17,20 +20,35 @@ from analysis.measures.critical_path.host import on_host
 # that ended in a long gap for what was waited for, and so errs at most a tenth more often.
 _LATE = 0.1
 _COVERED = 0.5  # share of the gap for which the collective ran: a shorter one does not explain it
+_BLOCKED = 0.9  # share of a copy during which its call ran: one that does not wait returns earlier
 
 
 def ended_in_time(activities: Activities) -> Activities:
-    """The same, but what was waited for ended when the operator began that waited for it."""
+    """The same, but what was waited for ended when that began, or returned, which waited for it."""
+    end = activities.end_ns.copy()
+    _end_copies(end, activities)
+    _end_collectives(end, activities)
+    return replace(activities, end_ns=end)
+
+
+def _end_copies(end: np.ndarray, activities: Activities) -> None:
+    """A copy that blocked its call to its last piece ends with it."""
+    copies = np.flatnonzero((activities.kernel_class == MEMCPY) & (activities.launch >= 0))
+    start, returned = activities.start_ns[copies], end[activities.launch[copies]]
+    blocked = (returned < end[copies]) & (returned - start >= _BLOCKED * (end[copies] - start))
+    end[copies[blocked]] = returned[blocked]
+
+
+def _end_collectives(end: np.ndarray, activities: Activities) -> None:
+    """A collective of a CPU that was waited for ends with the gap in which it was."""
     host = on_host(activities)
     talks = host.rows[host.talks]
     if not len(talks):
-        return activities
+        return
     waits = np.flatnonzero(host.works & (host.before >= 0) & (host.start_ns - host.since_ns > host.usual_ns))
     gaps = host.since_ns[waits], host.start_ns[waits]
-    end = activities.end_ns.copy()
     for call, gap in _waited(gaps, (activities.start_ns[talks], end[talks])).items():
         end[talks[call]] = gaps[1][gap]
-    return replace(activities, end_ns=end)
 
 
 def _waited(gaps: Intervals, calls: Intervals) -> dict[int, int]:

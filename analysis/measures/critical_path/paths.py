@@ -8,14 +8,12 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from analysis.measures.anatomy.traces import RankTrace, RunTrace, trace_of
-from analysis.measures.critical_path.activities import COMMUNICATION, WAIT, Activities
+from analysis.measures.critical_path.activities import COMMUNICATION, MEMCPY, MEMSET, WAIT, Activities
 from analysis.measures.critical_path.edges import (
     GAPS,
     HOST,
     LAUNCHES,
     LOADING,
-    MEMCPY,
-    MEMSET,
     SYNCHRONIZATION,
 )
 from analysis.measures.critical_path.recorded import Recorded, read_rank, steps_of
