@@ -240,6 +240,20 @@ def test_more_calls_are_not_slower_ones(
     assert whole["by_calls_ms"] + whole["by_duration_ms"] == pytest.approx(whole["difference_ms"])
 
 
+@pytest.mark.parametrize(("calls", "each_ms"), [(320, 0.01), (2.5, 5.0)])
+def test_calls_of_other_launches_are_neither_more_nor_slower(calls: float, each_ms: float) -> None:
+    """Ten large copies, or 320 small ones: the two effects would be many times the difference."""
+    a, b = side(10, 1.0), side(calls, each_ms)
+    (row,) = kernel_difference.rows(a, b)
+    assert (row["change"], row["by_calls_ms"], row["by_duration_ms"]) == ("other calls", None, None)
+    totals = kernel_difference.summary([row], a, b)
+    assert [one["change"] for one in totals] == ["other calls", "all kernels"]
+    assert all(one["by_calls_ms"] is None for one in totals)
+    assert totals[-1]["difference_ms"] == pytest.approx(calls * each_ms - 10)
+    parts = kernel_difference.parts([row], totals, ("two", "a, b"), [])
+    assert "Other calls: so many more or fewer" in parts[0].caption
+
+
 def test_a_kernel_that_is_launched_twice_as_often_has_more_calls(tmp_path: Path) -> None:
     a, b = (write_run(tmp_path / name, run_of(profile="torch"), Truth(noise_ms=0)) for name in "ab")
     table = tables.read(b / "rank_0000", "kernels")

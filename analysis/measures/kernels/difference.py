@@ -2,9 +2,10 @@
 
 A kernel's difference has two parts, which add up to it (:func:`effects`): of other numbers of calls, and of
 other durations per call. The larger one says which of the :data:`KINDS` a kernel is: one that is called more
-often is not slower. The differences of the kinds add up to that of all kernels. A batch's wall time is the
-time of its kernels, less what runs at once (of two kernels in the same microsecond one counts), plus the time
-in which none runs: so these add up to the difference of the batch.
+often is not slower. Calls of other launches in each run (a few large copies of an operator, or many small
+ones) are neither. The differences of the kinds add up to that of all kernels. A batch's wall time is the time
+of its kernels, less what runs at once (of two kernels in the same microsecond one counts), plus the time in
+which none runs: so these add up to the difference of the batch.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,16 +29,19 @@ from profiling.workers import in_threads
 
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
 _SAME_MS = 0.0005  # so are those whose difference is printed as 0
-KINDS = ("slower", "faster", "more calls", "fewer calls", "new", "gone", "same")
+# From so many times the calls on, each of which is so many times shorter, they are of other launches.
+_MANY_CALLS, _OTHER_DURATION = 4.0, 2.0
+OTHER_CALLS = "other calls"
+KINDS = ("slower", "faster", "more calls", "fewer calls", OTHER_CALLS, "new", "gone", "same")
 ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "step"
 FIGURES = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
 _RATIO = Metric("b_to_a", "b divided by a")
-# They add up to difference_ms.
+# They add up to difference_ms, but for kernels of other calls.
 _EFFECTS = (
     Metric(
         "by_calls_ms",
         "part of the difference that the number of calls makes: b's calls minus a's, times the mean of both "
-        "durations per call (new and gone kernels: all of it)",
+        "durations per call (new and gone kernels: all of it; other calls: in neither column)",
         "by calls\nms",
         show=signed(3),
     ),
@@ -58,7 +62,9 @@ METRICS = {
         Metric(
             "change",
             "slower, faster: calls take longer or shorter; more calls, fewer calls: their number makes the "
-            "larger part of the difference; new, gone; same: within 1 %, or 0.0005 ms",
+            "larger part of the difference; other calls: at least 4 times as many, each at most half as long "
+            "(or the reverse), so that number and duration cannot be told apart; new, gone; same: within "
+            "1 %, or 0.0005 ms",
             text=True,
         ),
         Metric("a_calls_per_batch", "launches per step in A", "a, calls/\nstep", places=1),
@@ -190,24 +196,36 @@ def change(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> st
         return "same"
     # The larger of the two has the sign of the difference.
     by_calls, by_duration = effects(of_a, of_b)
+    if by_calls is None or by_duration is None:
+        return OTHER_CALLS
     if abs(by_calls) > abs(by_duration):
         return "more calls" if by_calls > 0 else "fewer calls"
     return "slower" if by_duration > 0 else "faster"
 
 
-def effects(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> tuple[float, float]:
+def effects(
+    of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None
+) -> tuple[float, float] | tuple[None, None]:
     """What other numbers of calls and other durations per call make of a kernel's difference, ms a batch.
 
     Each is weighted by the mean of both sides (as in Marshall and Edgeworth's index numbers), so that the two
     add up to the difference, and from B to A have the other sign. A kernel that one side lacks is a matter of
-    calls alone.
+    calls alone. None: the calls are of other launches.
     """
     if of_a is None or of_b is None:
         return (of_b["ms_per_batch"] if of_b else 0.0) - (of_a["ms_per_batch"] if of_a else 0.0), 0.0
     (calls_a, each_a), (calls_b, each_b) = (
         (row["calls_per_batch"], row["ms_per_batch"] / row["calls_per_batch"]) for row in (of_a, of_b)
     )
+    if each_a and _other_launches(calls_b / calls_a, each_b / each_a):
+        return None, None
     return (calls_b - calls_a) * (each_a + each_b) / 2, (each_b - each_a) * (calls_a + calls_b) / 2
+
+
+def _other_launches(calls: float, each: float) -> bool:
+    """Whether the calls of both sides are of other launches, by the ratios of their number and duration."""
+    many_short = calls >= _MANY_CALLS and each <= 1 / _OTHER_DURATION
+    return many_short or (calls <= 1 / _MANY_CALLS and each >= _OTHER_DURATION)
 
 
 # --- the total ----------------------------------------------------------------------------------------
@@ -234,7 +252,11 @@ def summary(rows: Rows, a: Side, b: Side) -> Rows:
 def _sum(name: str, of_kind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     of_kind = list(of_kind)
     one, other = (sum(row[f"{side}_ms_per_batch"] or 0.0 for row in of_kind) for side in "ab")
-    sums = (sum(row[name] for row in of_kind) for name in ("difference_ms", "by_calls_ms", "by_duration_ms"))
+    known = {
+        name: [row[name] for row in of_kind if row[name] is not None]
+        for name in ("difference_ms", "by_calls_ms", "by_duration_ms")
+    }
+    sums = (sum(values) if values or not of_kind else None for values in known.values())
     return dict(zip(names_of(SUMMARY_METRICS), (name, len(of_kind), one, other, *sums), strict=True))
 
 
@@ -267,6 +289,10 @@ def parts(
     ]
 
 
+_OTHERS = (
+    "Other calls: so many more or fewer, of such other durations, that the two cannot be told apart; "
+    "they are in neither column."
+)
 _ONE_OF_EACH = "Slower, faster: of these two runs; whether others would differ too is not tested."
 
 
@@ -279,6 +305,8 @@ def group_in_words(names: Sequence[str]) -> str:
 
 def _caption(totals: Rows) -> str:
     sums = f"Per step and rank. All kernels = {' + '.join(row['change'] for row in totals if is_kind(row))}."
+    if any(row["change"] == OTHER_CALLS for row in totals):
+        sums = f"{sums}\n{_OTHERS}"
     if totals[-1]["change"] != BATCH:
         return f"{sums} The step duration of these runs is not available."
     return (

@@ -7,7 +7,7 @@ import numpy as np
 
 from analysis.display.metrics import NOMINAL, Metric, Rows, fields
 from analysis.display.numbers import probability
-from analysis.measures.kernels.difference import effects
+from analysis.measures.kernels.difference import OTHER_CALLS, effects
 from analysis.statistics.two_samples import (
     SIGNIFICANCE,
     Stratum,
@@ -52,9 +52,9 @@ METRICS = (
     Metric(
         "verdict",
         "slower or faster: significant at 5 %; of a kernel whose number of calls makes the larger part of "
-        "the difference: more calls or fewer calls; no difference: none was shown (texts say so), the effect "
-        "may be any that the interval holds; too few runs: no result could have been significant, repeat "
-        "the runs",
+        "the difference: more calls or fewer calls; other calls: as in analysis.kernels A B; no difference: "
+        "none was shown (texts say so), the effect may be any that the interval holds; too few runs: no "
+        "result could have been significant, repeat the runs",
         text=True,
         priority=2,
     ),
@@ -177,6 +177,8 @@ def _of_kernel(row: Mapping[str, Any], calls_a: float, calls_b: float) -> str:
         {"ms_per_batch": row["a"], "calls_per_batch": calls_a},
         {"ms_per_batch": row["b"], "calls_per_batch": calls_b},
     )
+    if by_calls is None or by_duration is None:
+        return OTHER_CALLS
     if abs(by_calls) > abs(by_duration):
         return "more calls" if verdict == "slower" else "fewer calls"
     return verdict
