@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _BESIDE = Path()  # --trace without a name
 _FILE = "report.html"
+_MOST_NAMED = 2  # runs that failed
 
 
 def main() -> int:
@@ -60,14 +61,14 @@ def main() -> int:
         if arguments.trace:
             raise UserError(f"{path} holds single-node studies: --trace needs a run with ranks")
         return EXIT_DONE
-    study = load_or_convert(arguments.path, arguments.output, arguments.peaks)
+    study, code = load_or_convert(arguments.path, arguments.output, arguments.peaks)
     path = study.path
     _write(arguments, beside(path, _FILE), build(study))
     if arguments.trace:
         folder = arguments.output.parent if arguments.output else path
         own = arguments.trace if arguments.trace != _BESIDE else beside(folder, timeline.FILE)
         timeline.write_of(study, own, arguments.run, arguments.batches, track.added)
-    return _failed(study)
+    return max(code, _failed(study))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -120,8 +121,11 @@ def _failed(study: Study) -> int:
     """The exit code, and a line for runs that failed."""
     failed = missing(study.failed)
     if failed:
-        what = "job" if study.of_kind("trace") and not study.of_kind("run") else "run"
-        print(f"{in_counts(failed, what)}; listed in the report", file=sys.stderr)
+        what = "job" if {source.kind for source in study.loaded} == {"trace"} else "run"
+        some = ", ".join(one.point for one in failed[:_MOST_NAMED]) + (
+            ", ..." if failed[_MOST_NAMED:] else ""
+        )
+        print(f"{in_counts(failed, what)}; listed in the report: {some}", file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 
 

@@ -10,7 +10,7 @@ from analysis.results.load import load
 from analysis.results.study import Study
 from analysis.results.unconverted import first_trace
 from profiling.convert import convert
-from profiling.errors import UserError
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 from profiling.traces import units
 from profiling.traces.folders import files_of, others_in
 from profiling.wording import command
@@ -20,8 +20,8 @@ BESIDE = "-converted"
 
 def load_or_convert(
     paths: Sequence[Path], output: Path | None = None, own_peaks: Path | None = None
-) -> Study:
-    """The results in a folder; or the traces in files and folders, converted first.
+) -> tuple[Study, int]:
+    """The results in a folder, or traces in files and folders, converted first; and the exit code of that.
 
     Args:
         output: the file of the answer, beside which the folder of the converted traces goes; None: beside
@@ -31,13 +31,13 @@ def load_or_convert(
         UserError: as :func:`analysis.results.load.load`, or nothing can be converted.
     """
     if len(paths) > 1:
-        return load(_converted(paths, output), own_peaks)
+        return _of_traces(paths, output, own_peaks)
     try:
-        return load(paths[0], own_peaks)
+        return load(paths[0], own_peaks), EXIT_DONE
     except UserError:
         if first_trace(paths[0]) is None:
             raise
-    return load(_converted(paths, output), own_peaks)
+    return _of_traces(paths, output, own_peaks)
 
 
 def are_two_results(paths: Sequence[Path]) -> bool:
@@ -84,7 +84,13 @@ def target_of(paths: Sequence[Path], output: Path | None = None) -> Path:
     return (folder.parent if inside else beside) / f"{folder.name}{BESIDE}"
 
 
-def _converted(paths: Sequence[Path], output: Path | None) -> Path:
+def _of_traces(paths: Sequence[Path], output: Path | None, own_peaks: Path | None) -> tuple[Study, int]:
+    out, failed = _converted(paths, output)
+    return load(out, own_peaks), EXIT_FAILED if failed else EXIT_DONE
+
+
+def _converted(paths: Sequence[Path], output: Path | None) -> tuple[Path, int]:
+    """The folder of what the traces became; and how many could not be read, which was said."""
     out = target_of(paths, output)
     place = out if out.exists() else out.parent
     if not (place.is_dir() and os.access(place, os.W_OK)):
@@ -104,4 +110,4 @@ def _converted(paths: Sequence[Path], output: Path | None) -> Path:
             f"{directory} was converted from other files (e.g. {files_of(job)[0]}): remove it, "
             "or name a file in another folder with --output"
         )
-    return out
+    return out, done.failed

@@ -25,6 +25,7 @@ from profiling import database
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 from profiling.traced_job import TracedJob
+from profiling.wording import command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,6 +90,11 @@ class Source:
         return self.job is not None and self.job.batches_from == WHOLE
 
     @property
+    def without_times(self) -> bool:
+        """Whether its traces hold no times of steps at all (Horovod's timeline, launches of ncu)."""
+        return self.job is not None and not self.tables("batches")
+
+    @property
     def gpus_per_rank(self) -> int:
         """GPUs that one process drove: one, but for DataParallel."""
         return self.manifest.run.gpus_per_rank if self.manifest else 1
@@ -141,6 +147,11 @@ class Unusable(UserError):
         super().__init__(f"{source.id}: {reason}")
         self.source = source
         self.reason = " ".join(reason.split())
+
+
+def _no_steps(source: Source) -> str:
+    """What is said of a source without times of steps where these are asked for."""
+    return f"holds no times of steps; what it holds: {command('analysis.activities', source.path)}"
 
 
 @contextmanager
@@ -247,6 +258,9 @@ class Study:
         try:
             return function(source)
         except Unusable as error:
+            if error.source.without_times:  # nothing is wrong with it
+                self.note(_no_steps(error.source), error.source)
+                return None
             self.log.leave_out(error.source.id, error.source.path, error.reason)
             return None
 
@@ -299,6 +313,9 @@ class Study:
     def nothing(self, why: str) -> UserError:
         """The error of an analysis that has nothing to show, with what was wrong with a run it took out."""
         bad = [failure for failure in self.failed if failure.kind == "unusable"]
+        without = [source for source in self.sources if source.without_times]
+        if without and not bad:
+            return UserError(f"{why}; {without[0].id} {_no_steps(without[0])}")
         return UserError(f"{why}; {bad[0].point} is not used: {bad[0].reason}" if bad else why)
 
     @property

@@ -8,6 +8,7 @@ from jobs.sweep_file import read_sweep
 from profiling.convert import main
 from profiling.errors import UserError
 from profiling.traced_job import read_job
+from tests.analysis.commands import run
 from tests.profiling.traced_jobs import Planted, write_job
 
 
@@ -73,8 +74,8 @@ def test_what_the_conversion_did_not_write_it_does_not_delete(tmp_path, two):
 def test_a_report_of_traces_is_of_no_other_traces_that_were_converted_there(tmp_path, two):
     (tmp_path / "new").mkdir()
     output = tmp_path / "new" / "report.html"
-    assert len(load_or_convert([two[0] / "run"], output).sources) == 1
-    assert len(load_or_convert([two[0] / "run"], output).sources) == 1
+    assert len(load_or_convert([two[0] / "run"], output)[0].sources) == 1
+    assert len(load_or_convert([two[0] / "run"], output)[0].sources) == 1
     with pytest.raises(UserError, match=r"run-converted/run was converted from other files \(e.g. .*p1/run/"):
         load_or_convert([two[1] / "run"], output)
 
@@ -87,3 +88,13 @@ def test_commands_that_name_folders_with_blanks_are_quoted(tmp_path):
         are_two_results([raw, tmp_path / "out"])
     with pytest.raises(UserError, match=f"python -m analysis.report '{raw}', or"):
         read_sweep(raw)
+
+
+def test_the_report_of_traces_of_which_one_is_damaged_ends_as_their_conversion(tmp_path):
+    raw = write_job(tmp_path / "cut", Planted(ranks=3))
+    (raw / "rank2.json").write_text('{"traceEvents": [{"ph": "X", "na')
+    assert converted(tmp_path / "out", raw) == 1
+    done = run("analysis.report.__main__", raw)
+    assert (
+        done.code == 1 and "rank2.json" in done.err and (tmp_path / "cut-converted" / "report.html").is_file()
+    )

@@ -6,7 +6,8 @@ from analysis.results.load import load
 from profiling.convert import main as convert
 from profiling.tables import read
 from tests.analysis.commands import one_line_error, run
-from tests.profiling.samples import NCU_RAW, VTUNE
+from tests.profiling.samples import NCU_RAW, SAMPLES, VTUNE
+from tests.profiling.traced_jobs import Planted, write_job
 
 TIMED = ("anatomy", "batches", "communication", "critical_path", "stragglers", "timeline", "utilization")
 
@@ -68,3 +69,30 @@ def test_sums_of_a_whole_run_are_tables_and_that_is_said(tmp_path, capsys):
     assert convert([str(tmp_path / "report.csv"), "--out", str(tmp_path / "out")]) == 0
     assert "totals of whole runs: converted to tables" in capsys.readouterr().err
     assert (tmp_path / "out" / "report" / "intervals.parquet").is_file()
+
+
+def test_a_timeline_without_steps_is_no_failure_where_other_jobs_answer(tmp_path):
+    write_job(tmp_path / "raw" / "job", Planted(ranks=2))
+    SAMPLES["horovod"][1](tmp_path / "raw" / "timeline.json")
+    out = tmp_path / "my out"
+    assert convert([str(tmp_path / "raw"), "--out", str(out), "--jobs", "1"]) == 0
+    said = f"holds no times of steps; what it holds: python -m analysis.activities '{out / 'timeline'}'"
+    for command in ("anatomy", "utilization", "critical_path"):
+        done = run(f"analysis.{command}", out, "--notes")
+        told = " ".join(done.out.split())
+        assert done.code == 0 and f"timeline: {said}" in told and "unusable" not in told
+    assert said in one_line_error(run("analysis.anatomy", out / "timeline"))
+    done = run("analysis.report.__main__", out)
+    assert (done.code, done.err) == (0, "")
+    page = (out / "report.html").read_text()
+    assert "holds no times of steps" in page and "traces of 3 ranks of 2 jobs" in page
+
+
+def test_the_report_names_a_job_that_it_cannot_use(tmp_path):
+    for name in "abc":
+        write_job(tmp_path / "raw" / name, Planted(ranks=1), name=f"{name}.json")
+    convert([str(tmp_path / "raw"), "--out", str(tmp_path / "out"), "--jobs", "1"])
+    for name in "ab":
+        (tmp_path / "out" / name / "rank_0000" / "batches.parquet").write_bytes(b"PAR1")
+    done = run("analysis.report.__main__", tmp_path / "out")
+    assert (done.code, done.err) == (1, "2 jobs unusable; listed in the report: a, b\n")
