@@ -68,9 +68,9 @@ def _of_traces(a: Study, b: Study, arguments: argparse.Namespace) -> int:
     if traced_difference.same_traces(figures):
         parts, notes = [], [traced_difference.SAME]
     else:
-        title = f"{arguments.b.name} (b) compared with {arguments.a.name} (a)"
+        title = f"{arguments.b.name} (B) compared with {arguments.a.name} (A)"
         parts = [traced_difference.part(figures, title)]
-        notes = [traced_difference.sentence(figures), *traced_difference.unlike(a, b)]
+        notes = [traced_difference.sentence(figures), *traced_difference.unlike(a, b).values()]
     code = output.emit(Answer(figures, traced_difference.METRICS, parts, notes=notes), a, arguments)
     return EXIT_FAILED if traced_difference.regressed(figures, arguments.threshold) else code
 

@@ -37,6 +37,8 @@ def main(words: list[str] | None = None) -> int:
     study = load_named([str(arguments.path), *arguments.more], arguments.peaks)
     group_by = output.parse_fields(arguments.group_by, ("world_size",), own=study.own_factors)
     if study.of_kind("trace") and not study.of_kind("run", "pyprof") and not study.tau_intervals:
+        if arguments.most_notes == MOST_NOTES:
+            arguments.most_notes = 0  # findings on traces, which were said at their conversion: counted alone
         return output.emit(_of_traces(study, arguments.scaling), study, arguments)
     configurations = rows(study, methods, group_by, arguments.scaling)
     notes: list[str] = []

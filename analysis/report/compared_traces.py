@@ -36,7 +36,7 @@ def build(a: Study, b: Study, names: tuple[str, str]) -> Page:
     if traced_difference.same_traces(rows):
         raise UserError("A and B are the same traces, so nothing can differ; compare two separate results")
     contexts = Context(a, b), Context(b, a)
-    pairs = _Pairs(a, b, contexts)
+    pairs, differ = _Pairs(a, b, contexts), traced_difference.unlike(a, b)
     rows = pairs.with_fields(rows)
     text = f"{traced_difference.CAPTION} What other runs would differ by is not known from one of each."
     view = as_view(traced_difference.part(rows, ""), "change-table", pairs.shared)
@@ -56,9 +56,11 @@ def build(a: Study, b: Study, names: tuple[str, str]) -> Page:
         of_pairs = pairs.left(rows, left)
         alone = beside.said((contexts[0].only(left), contexts[1].only(left)), follow)
         changed = _in_words(of_pairs)[0] if of_pairs else ""
-        return replace(alone, findings={**alone.findings, "change": changed}, summary=_summary(of_pairs))
+        return replace(
+            alone, findings={**alone.findings, "change": changed}, summary=_summary(of_pairs, differ)
+        )
 
-    return replace(page, summary=_summary(rows), filtered=filtered(page.filters, pairs.coverage, say))
+    return replace(page, summary=_summary(rows, differ), filtered=filtered(page.filters, pairs.coverage, say))
 
 
 class _Pairs:
@@ -92,11 +94,16 @@ class _Pairs:
         return [row for row in rows if any(one and one <= left for one in covered[row["job"]])]
 
 
-def _summary(rows: Rows) -> list[Sentence]:
-    """What changed, a sentence for each pair of jobs, and what grew most."""
+def _summary(rows: Rows, differ: Mapping[str, str]) -> list[Sentence]:
+    """What changed, a sentence for each pair of jobs; which are different jobs; and what grew most.
+
+    Args:
+        differ: of :func:`traced_difference.unlike`.
+    """
     if not rows:
         return [Sentence(_NONE_LEFT, "change")]
-    return [*(Sentence(line, "change") for line in _in_words(rows)), *_grown(rows)]
+    unlike = [differ[name] for name in dict.fromkeys(row["job"] for row in rows) if name in differ]
+    return [*(Sentence(line, "change") for line in [*_in_words(rows), *unlike]), *_grown(rows)]
 
 
 def _in_words(rows: Rows) -> list[str]:

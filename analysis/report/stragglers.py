@@ -70,7 +70,7 @@ def _stragglers(context: Context) -> Content:
     """Who is slow, of the runs that tell."""
     judged = context.once(late_runs)
     if not judged:
-        raise UserError("the steps of no run show which rank was late")
+        raise UserError(stragglers.why_none(context.study))
     shown = _shown(judged)
     source, lateness, most = shown.source, shown.lateness, shown.source.ranks
     name = called(source.fields, context.factors)

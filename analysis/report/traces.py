@@ -49,7 +49,9 @@ def counted(jobs: Sequence[Source]) -> str:
     """How many jobs and traces there are."""
     traces = sum(len(source.job.ranks) for source in jobs if source.job)
     devices = list(dict.fromkeys(name for source in jobs for name in source.devices))
-    text = f"traces of {how_many(traces, 'rank')} of {how_many(len(jobs), 'job')}"
+    ranks = sum(source.ranks for source in jobs)
+    there = f"{traces} of {how_many(ranks, 'rank')}" if traces < ranks else how_many(traces, "rank")
+    text = f"traces of {there} of {how_many(len(jobs), 'job')}"
     return "; ".join([text, *([in_a_row(devices)] if devices else [])])
 
 

@@ -386,6 +386,16 @@ def test_of_one_rank_of_several_it_is_said_that_the_others_are_missing(tmp_path,
     assert f"transfer and wait cannot be separated: {only}" in page.tables[0].note
     refused = run("stragglers", tmp_path / "out")
     assert refused.code == 2 and f"it needs the traces of all ranks, and {only}" in refused.err
+    page = build(load(tmp_path / "out"))
+    assert page.subtitle.startswith("traces of 1 of 2 ranks of 1 job; ")
+    (section,) = (one for one in page.sections if one.id == "stragglers")
+    assert f"it needs the traces of all ranks, and {only}" in f"{section.text} {section.notes}"
+    scaled = run("scaled", tmp_path / "out").out
+    assert "2 further notes on the results: list them with --notes" in scaled
+    assert (
+        "no input shapes" not in scaled
+        and "no input shapes" in run("scaled", tmp_path / "out", "--notes").out
+    )
 
 
 def test_a_damaged_record_is_one_line(tmp_path, late):
@@ -477,7 +487,7 @@ def test_the_difference_of_two_jobs_is_what_was_planted(pair):
 def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
     _, _, a, b = pair
     slower = run("compare", a, b)
-    assert slower.code == 1 and "slower in b; largest change: exposed" in " ".join(slower.out.split())
+    assert slower.code == 1 and "slower in B; largest change: exposed" in " ".join(slower.out.split())
     assert run("compare", b, a).code == 0
     assert run("compare", a, b, "--threshold", "50").code == 0
     same = run("compare", a, a)
@@ -514,7 +524,7 @@ def test_two_jobs_without_kernels_are_compared_by_their_steps_alone(pair, tmp_pa
     for path in (a, b):
         shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("kernels.parquet"))
     before, after = tmp_path / "before", tmp_path / "after"
-    assert traced_difference.unlike(load(before), load(after)) == []
+    assert traced_difference.unlike(load(before), load(after)) == {}
     page = compared.build(load(before), load(after))
     assert page.summary[0].text.startswith("Worse: ") and page.sections[0].charts == []
 
@@ -534,7 +544,7 @@ def test_the_report_of_two_jobs_says_what_grew(pair, tmp_path):
     _, _, a, b = pair
     page = compared.build(load(a), load(b))
     first, *_ = page.summary
-    assert first.text.startswith("Worse: before, after: a step takes ") and "slower in b" in first.text
+    assert first.text.startswith("Worse: before, after: a step takes ") and "slower in B" in first.text
     (chart,) = page.sections[0].charts
     grown = {name: ms for bars in chart.figure["data"] for name, ms in zip(bars["y"], bars["x"], strict=True)}
     assert grown["exposed transfer"] == pytest.approx(0.06, rel=2e-2)
@@ -587,8 +597,8 @@ def test_what_is_said_of_all_jobs_is_marked_while_one_is_chosen(tmp_path):
 
 @pytest.mark.parametrize(
     ("steps", "said"),
-    [((6, 6), "6 steps are"), ((6, 29), "6 steps of a are"), ((3, 1), "3 steps of a and 1 step of b are"),
-     ((29, 1), "1 step of b is"), ((1, 1), "1 step is")],
+    [((6, 6), "6 steps are"), ((6, 29), "6 steps of A are"), ((3, 1), "3 steps of A and 1 step of B are"),
+     ((29, 1), "1 step of B is"), ((1, 1), "1 step is")],
 )  # fmt: skip
 def test_the_side_that_has_too_few_steps_is_named(steps, said):
     drawn = np.random.default_rng(1)
@@ -783,8 +793,10 @@ def test_a_comparison_of_different_jobs_says_so_and_tests_nothing_of_a_few_steps
     untested, *_ = compared.build(load(two), load(four)).summary
     assert untested.text.startswith("two, four: a step takes") and "not tested: 6 steps" in untested.text
     assert (
-        "a (two) and b (four) are different jobs: they differ in number of ranks (2, 4) and kernels (" in said
+        "A (two) and B (four) are different jobs: they differ in number of ranks (2, 4) and kernels (" in said
     )
+    page = compared.build(load(two), load(four))
+    assert page.summary[1].text.startswith("A (two) and B (four) are different jobs: they differ in ")
     _, _, before, after = pair
     assert "different jobs" not in run("compare", before, after).out
 

@@ -170,7 +170,7 @@ def rows(study: Study, by_batch: bool = False) -> Rows:
             {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks
         ]
     if not answer:
-        raise study.nothing(_why_none(study))
+        raise study.nothing(f"{study.path}: {why_none(study)}")
     return answer
 
 
@@ -183,13 +183,13 @@ def _lacks_ranks(source: Source) -> str:
     return f"it needs the traces of all ranks, and {only}"
 
 
-def _why_none(study: Study) -> str:
+def why_none(study: Study) -> str:
     """Why no run of several ranks shows lateness."""
     runs = [source for source in study.of_kind("run", "trace") if source.ranks > 1]  # not those taken out
     lacking = [missing for source in runs if (missing := _lacks_ranks(source))]
     if lacking and len(lacking) == len(runs):
-        return f"{study.path}: lateness is not available: {lacking[0]}"
-    return f"{study.path} holds no run of several ranks whose steps show lateness"
+        return f"lateness is not available: {lacking[0]}"
+    return "no run of several ranks has steps that show lateness"
 
 
 def _of_run(study: Study, source: Source, by_batch: bool) -> Rows | None:

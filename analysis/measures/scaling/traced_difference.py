@@ -28,7 +28,7 @@ from profiling.wording import how_many, in_a_row, verb
 
 SLOWER, FASTER, NOT_SHOWN = "slower", "faster", "not shown"
 METRICS = (
-    Metric("job", "the two jobs compared, a and b", text=True, key=True),
+    Metric("job", "the two jobs compared, A and B", text=True, key=True),
     Metric(
         "kind",
         "step, stages, parts (of a step), collectives or kernels (by class)",
@@ -41,10 +41,10 @@ METRICS = (
         text=True,
         key=True,
     ),
-    Metric("a_ms", "value in a", interval=IN_RUN),
-    Metric("b_ms", "value in b", interval=IN_RUN),
-    Metric("difference_ms", "b minus a"),
-    Metric("difference_pct", "difference relative to a", places=1),
+    Metric("a_ms", "value in A", "A\nms", interval=IN_RUN),
+    Metric("b_ms", "value in B", "B\nms", interval=IN_RUN),
+    Metric("difference_ms", "B minus A"),
+    Metric("difference_pct", "difference relative to A", places=1),
     Metric(
         "verdict",
         "of a step: slower or faster if the intervals do not overlap, else not shown; not tested: the steps "
@@ -55,7 +55,7 @@ METRICS = (
 )
 COLUMNS = {"Traces (one row per quantity of two jobs):": METRICS}
 CAPTION = (
-    "a, b: ms per step, under the profiler. Intervals cover the variation inside one run, not between runs."
+    "A, B: ms per step, under the profiler. Intervals cover the variation inside one run, not between runs."
 )
 
 
@@ -84,9 +84,9 @@ def name_of(one: Source, other: Source) -> str:
     return one.id if one.id == other.id else f"{one.id}, {other.id}"
 
 
-def unlike(a: Study, b: Study) -> list[str]:
-    """A line for each pair of jobs that are different ones: in what they differ."""
-    lines = []
+def unlike(a: Study, b: Study) -> dict[str, str]:
+    """A line for each pair of jobs that are different ones, by their name: in what they differ."""
+    lines = {}
     for one, other in pairs(a, b):
         differ = [
             f"{what} ({', '.join(values)})"
@@ -101,8 +101,8 @@ def unlike(a: Study, b: Study) -> list[str]:
         if one.devices == other.devices and any(launches) and common < ALIKE:
             differ.append(f"kernels ({100 * common:.0f} % of the launches are the same)")
         if differ:
-            lines.append(
-                f"a ({one.id}) and b ({other.id}) are different jobs: they differ in {in_a_row(differ)}."
+            lines[name_of(one, other)] = (
+                f"A ({one.id}) and B ({other.id}) are different jobs: they differ in {in_a_row(differ)}."
             )
     return lines
 
@@ -203,7 +203,7 @@ def _row(name: str, key: tuple[str, str], a: _Figure | None, b: _Figure | None) 
 
 def _verdict(a: _Figure, b: _Figure) -> str:
     """Of a step that both sides have: whether their intervals are apart, or why that is not known."""
-    few = {side: one.steps for side, one in (("a", a), ("b", b)) if math.isnan(one.low)}
+    few = {side: one.steps for side, one in (("A", a), ("B", b)) if math.isnan(one.low)}
     if few:
         counts = [f"{how_many(count, 'step')} of {side}" for side, count in few.items()]
         if len(few) == 2 and a.steps == b.steps:
@@ -227,7 +227,7 @@ def regressed(found: Rows, threshold_pct: float) -> bool:
 
 _APART = 0.1  # of a step: changes of its mean and of its median that differ by more are both said
 _WHOLE = [_called(part) for part in PARTS]  # they add up to the mean
-_SAID = {SLOWER: "slower in b", FASTER: "faster in b", NOT_SHOWN: "no difference shown"}
+_SAID = {SLOWER: "slower in B", FASTER: "faster in B", NOT_SHOWN: "no difference shown"}
 
 
 def steps(found: Rows) -> Rows:
