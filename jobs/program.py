@@ -15,7 +15,7 @@ from typing import Any
 from jobs.run import Run
 from jobs.run_fields import FILLING, STARTING, fields_of, is_own
 from jobs.run_values import as_text
-from profiling.errors import UserError, did_you_mean
+from profiling.errors import UserError, did_you_mean, typo_of
 
 # What a factor of the user's cannot be called: it would be taken for something else.
 RESERVED = ("factors", "world_size", "repetition", "exit_code")
@@ -67,7 +67,9 @@ def problems_of(template: Any, given: Sequence[str]) -> list[str]:
         problems.append("program: {data} has no value: add `data:` below `run:`")
     for name in given:
         if name not in (*STARTING, *named) and not missing:  # else one is a misspelled other
-            problems.append(f"{name} has no effect: write {{{name}}} where the program takes it")
+            near = typo_of(name, (*STARTING, *FILLING))
+            meant = f"did you mean {near!r}? Else " if near and near not in given else ""
+            problems.append(f"{name} has no effect: {meant}write {{{name}}} where the program takes it")
     return problems
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobs import program
+from jobs.loaders import LOADERS
 from jobs.run import Profile, Run, Value
 from jobs.run_fields import is_own
 from jobs.run_values import wrong_values
@@ -133,6 +134,7 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
     for template in _as_list(fields.get("program", [])):
         others = [str(name) for name in fields if name != "program"]
         problems += [Problem(("run", "program"), text) for text in program.problems_of(template, others)]
+    problems += _unread_data(fields)
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
         when = rule.get("when") if isinstance(rule, dict) else None
         known = dict.fromkeys((*Run.model_fields, *fields))
@@ -145,6 +147,20 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
         absent = [p for p in _as_list(fields.get("profile", "none")) if p not in repetitions]
         problems += [Problem(("repetitions",), f"repetitions: none given for profile {p!r}") for p in absent]
     return problems
+
+
+def _unread_data(fields: Mapping[Any, Any]) -> list[Problem]:
+    """That no loader of the sweep reads its data: those that were meant would not be measured."""
+    loaders = _as_list(fields.get("loader", Run.model_fields["loader"].default))
+    if "program" in fields or fields.get("data") is None or set(loaders) - LOADERS.keys():
+        return []
+    if any(LOADERS[loader].reads_data for loader in loaders):
+        return []
+    which = "synthetic" if "loader" in fields else "synthetic (the default)"
+    reading = ", ".join(name for name, kind in LOADERS.items() if kind.reads_data)
+    return [
+        Problem(("run", "data"), f"data has no effect: loader {which} reads none; loader: one of {reading}")
+    ]
 
 
 def _below_run(problem: Problem) -> Problem:

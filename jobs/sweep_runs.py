@@ -116,10 +116,22 @@ def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun
     """
     sweep_runs, excluded = expand(sweep, where)
     factors = {name for sweep_run in sweep_runs for name in sweep_run.configuration.factors}
-    chosen = select(sweep_runs, parse_only(only, factors))
+    wanted = parse_only(only, factors)
+    chosen = select(sweep_runs, wanted)
     if not chosen:
-        raise UserError(f"{where}: no runs are left; check its exclude rules and --only")
+        raise UserError(f"{where}: no runs are left{_why_none(sweep_runs, wanted)}")
     return chosen, excluded
+
+
+def _why_none(sweep_runs: Sequence[SweepRun], only: Mapping[str, Sequence[Any]]) -> str:
+    """Why ``only`` chooses none of the runs that a sweep's rules leave."""
+    if not sweep_runs:
+        return "; check its exclude rules"
+    for name, values in only.items():
+        if not select(sweep_runs, {name: values}):
+            there = dict.fromkeys(as_text(_value(one.configuration, name)) for one in sweep_runs)
+            return f": --only {name}={','.join(map(as_text, values))}, but {name} has {', '.join(there)}"
+    return f": none has all of --only {', '.join(only)}"
 
 
 def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[SweepRun]:
@@ -146,7 +158,12 @@ def select(sweep_runs: Iterable[SweepRun], only: Mapping[str, Sequence[Any]]) ->
 
 
 def _has(run: Run, name: str, values: Sequence[Any]) -> bool:
-    return as_text(run.factors[name]) in values if name in run.factors else getattr(run, name) in values
+    value = _value(run, name)
+    return (as_text(value) if name in run.factors else value) in values
+
+
+def _value(run: Run, name: str) -> Any:
+    return run.factors[name] if name in run.factors else getattr(run, name, None)
 
 
 def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[Any]]:

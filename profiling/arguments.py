@@ -5,6 +5,7 @@
 
 import argparse
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -69,6 +70,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **named})
+        self._given: list[str] = []
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -85,6 +87,7 @@ class Parser(argparse.ArgumentParser):
         """What is known of the arguments, and what is wrong with the others, in lines."""
         if completion.is_asked():
             completion.complete(self)
+        self._given = list(sys.argv[1:] if args is None else args)
         arguments, rest = self.parse_known_args(args, namespace)
         return arguments, self._mistakes(rest)
 
@@ -93,6 +96,10 @@ class Parser(argparse.ArgumentParser):
         unknown = [f"unknown flag {flag}{did_you_mean(flag, self.flags, see='--help')}" for flag in flags]
         return unknown or ([f"unexpected argument: {' '.join(rest)} (see --help)"] if rest else [])
 
+    def _is_unknown_flag(self, word: str) -> bool:
+        match = _FLAG.match(word)
+        return match is not None and match[0] not in self.flags
+
     def error(self, message: str) -> NoReturn:
         if choice := _CHOICE.search(message):
             choices = [word.strip().strip("'") for word in choice["choices"].split(",")]
@@ -100,5 +107,8 @@ class Parser(argparse.ArgumentParser):
                 f"invalid {choice['name']} {choice['given']!r}{did_you_mean(choice['given'], choices)}"
             )
         if message.startswith(_REQUIRED):
+            # argparse says so first, but who misspelled --help misses no argument.
+            if unknown := [word for word in self._given if self._is_unknown_flag(word)]:
+                raise Mistakes(self._mistakes(unknown))
             message = f"missing argument: {message.removeprefix(_REQUIRED)}"
         raise UserError(f"{message} (see --help)")

@@ -88,6 +88,12 @@ def _nearest(word: str, names: Sequence[str]) -> str | None:
     return None
 
 
+def typo_of(word: str, options: Iterable[str]) -> str | None:
+    """The option that ``word`` is but for a typing error; what is only like one is none."""
+    near = difflib.get_close_matches(word, list(options), n=1, cutoff=_TYPO)
+    return near[0] if near and near[0] != word else None
+
+
 _LONG_LIST = 10  # a reader does not look through more names for the right one
 # How alike words are (difflib): one is the other with a typing error; one may be meant by the other.
 _TYPO, _ALIKE = 0.85, 0.6

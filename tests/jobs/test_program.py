@@ -17,7 +17,7 @@ from jobs.run import make_run
 from jobs.run_id import parse_id
 from jobs.store import MANIFEST, Manifest, RankReport, read_record, why_not_right
 from jobs.sweep_file import read_sweep
-from jobs.sweep_runs import expand, parse_only, select
+from jobs.sweep_runs import choose, expand, parse_only, select
 from profiling import tables
 from profiling.errors import Mistakes, UserError
 from tests.ended_runs import ended_runs
@@ -91,6 +91,11 @@ def test_rules_leave_out_runs_by_factors_of_the_users_own(sweep_of):
     assert len(runs) == 6 and len(excluded) == 2
 
 
+def test_an_only_of_the_users_own_says_which_values_there_are(sweep_of):
+    with pytest.raises(UserError, match=r"no runs are left: --only lr=7, but lr has 0.1, 0.01$"):
+        choose(sweep_of(SWEEP), ["lr=7"], "mine.yaml")
+
+
 @pytest.mark.parametrize(
     ("run", "says"),
     [
@@ -98,6 +103,7 @@ def test_rules_leave_out_runs_by_factors_of_the_users_own(sweep_of):
         ("program: train.py\n  lr: 0.1", "lr has no effect: write {lr} where the program takes it"),
         ("program: train.py\n  model: resnet18", "model has no effect: write {model}"),
         ("program: train.py\n  batch: 8", "batch has no effect: write {batch}"),
+        ("program: train.py\n  gpu_per_node: 2", "gpu_per_node has no effect: did you mean 'gpus_per_node'?"),
         ("program: train.py {data}", "{data} has no value: add `data:` below `run:`"),
         ("program: train.py {1}", "{1} is no name in braces; for a brace write {{ or }}"),
         ("program: train.py 'a", "program: no closing quotation"),

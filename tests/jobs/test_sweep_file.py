@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.sweep_file import read_sweep
-from jobs.sweep_runs import expand, ordered, parse_only, select
+from jobs.sweep_runs import choose, expand, ordered, parse_only, select
 from profiling.errors import Mistakes, UserError, run_command
 
 SWEEP = """
@@ -73,6 +73,33 @@ def test_only_selects(sweep_file):
     chosen = select(runs, parse_only(["gpus_per_node=2", "grad=fp16,fp32", "profile=torch"]))
     assert {(p.gpus_per_node, p.profile) for p in configurations(chosen)} == {(2, "torch")}
     assert len(chosen) == 2
+
+
+@pytest.mark.parametrize(
+    ("only", "says"),
+    [
+        (["grad=bf16", "profile=torch"], "f: no runs are left: --only grad=bf16, but grad has fp32, fp16"),
+        (["gpus_per_node=1", "grad=fp16"], "f: no runs are left: none has all of --only gpus_per_node, grad"),
+    ],
+)
+def test_an_only_that_chooses_nothing_says_what_there_is(sweep_file, only, says):
+    with pytest.raises(UserError) as error:
+        choose(read_sweep(sweep_file(SWEEP)), only, "f")
+    assert str(error.value) == says
+
+
+def test_rules_that_leave_no_run_are_to_be_checked(sweep_file):
+    rule = "run: {nodes: 1}\nexclude: [{when: {nodes: 1}, because: none wanted}]"
+    with pytest.raises(UserError, match=r"f: no runs are left; check its exclude rules$"):
+        choose(read_sweep(sweep_file(rule)), ["nodes=1"], "f")
+
+
+@pytest.mark.parametrize("loader", ["", ", loader: synthetic"])
+def test_data_that_no_loader_reads_are_refused(sweep_file, loader):
+    """They were meant to be read: a path with a typing error would not be noticed."""
+    with pytest.raises(Mistakes, match="line 1: data has no effect: loader synthetic"):
+        read_sweep(sweep_file(f"run: {{data: /data/nothere{loader}}}"))
+    assert read_sweep(sweep_file("run: {data: /data/nothere, loader: [synthetic, pytorch]}"))
 
 
 @pytest.mark.parametrize(
