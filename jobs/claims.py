@@ -25,6 +25,11 @@ class Claim:
     before: Owner | None = None
 
 
+def claimed(sweep: Path) -> list[Path]:
+    """The directories of a sweep's runs that someone has claimed and not left, whether or not he lives."""
+    return sorted(file.parent for file in sweep.glob(f"[!.]*/{OWNER}"))
+
+
 def claim(directory: Path, me: Owner) -> Claim:
     """Make ``directory`` this process's own, empty but for the owner's file, unless a living one has it."""
     before = owner_of(directory) if directory.exists() else None

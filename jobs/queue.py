@@ -95,9 +95,8 @@ class Queue:
         return self.result
 
     def _tell_of_others(self) -> None:
-        """Before the first run: which other sweeps are at work on these?"""
-        for sweep_run in self._waiting:
-            directory = self._execution.running(sweep_run)
+        """Before the first run: which other sweeps are at work on these, or on others of the sweep file?"""
+        for directory in claims.claimed(self._execution.directory):
             owner = owner_of(directory)
             if owner is not None and not is_gone(directory, owner, self._me):
                 self._tell_of(owner)

@@ -463,6 +463,18 @@ def test_a_second_sweep_says_whose_runs_it_skips_and_does_the_others(tmp_path, c
     assert "2 of the 4 requested runs of" in said and "running in another sweep: 2 runs" in said
 
 
+def test_a_second_sweep_of_other_runs_says_that_the_first_is_at_work(tmp_path, capsys):
+    """They share the machine, whichever runs each of them does."""
+    work = execution(tmp_path)
+    sweep_runs = expand(work.sweep)[0]
+    claimed = work.running(sweep_runs[0])
+    assert claim(claimed, this_owner({})).ours
+    with beating(claimed / OWNER):
+        assert not run_sweep(work, sweep_runs[1:2], []).failed
+    said = capsys.readouterr().err
+    assert said.count("works on this sweep, too") == 1 and said.index("works on") < said.index("[1/1]")
+
+
 def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root):
     disk = tmp_path / "disk"
     disk.mkdir()
