@@ -18,7 +18,7 @@ from analysis.display.metrics import (
     picked,
     telling,
 )
-from analysis.display.naming import names_apart, together
+from analysis.display.naming import in_words, names_apart, together
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import PARTS, WITHIN
@@ -114,12 +114,13 @@ def _is_compared(row: Mapping[str, Any]) -> bool:
 
 def _bases(own: Rows, group_by: Sequence[str]) -> str:
     """The baselines with their absolute images/s, and why intervals are missing."""
-    told = [field for field in _who(own, group_by) if field.name not in ("nodes", "gpus_per_node")]
+    size = ("nodes", "gpus_per_node", "world_size")
+    told = [field.name for field in _who(own, group_by) if field.name not in size]
     bases: dict[str, None] = {}
     for row in own if any(map(_is_compared, own)) else ():
         # "": it has none; a row that mixes world sizes is none.
         if row.get("base") and row["world_size"] and row["world_size"] == row["base_world_size"]:
-            who = " ".join(str(row[field.name]) for field in told if row.get(field.name) is not None)
+            who = in_words(row, told)
             rate = f"{digits(row['base_images_per_s'])} images/s on {row['base']}"
             bases[f"{who}: {rate}" if who else rate] = None
     lines = ["Baselines (100 % scaling efficiency):"] if bases else []

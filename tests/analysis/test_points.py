@@ -174,6 +174,16 @@ def test_a_group_of_several_world_sizes_has_no_durations_and_says_so_first(
     assert "several numbers" not in apart.err and all(row["batch_ms"] for row in apart.json)
 
 
+def test_baselines_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
+    runs = [
+        run_of(gpus_per_node=size, batch=batch, workers=batch // 8) for size in (1, 2) for batch in (16, 32)
+    ]
+    write_sweep(tmp_path, runs)
+    said = run("analysis.scaled", tmp_path).out.partition("Baselines")[2]
+    # 16 alone would be of the batch or of the workers.
+    assert "  2 workers, batch 16: " in said and "  4 workers, batch 32: " in said
+
+
 def test_a_group_with_the_base_point_scales_no_better_for_it(tmp_path: Path) -> None:
     """fp16 gradients are as fast as fp32 here; only fp32 has the point of one rank."""
     runs = [run_of(gpus_per_node=size, grad=grad) for size in (1, 2, 4) for grad in ("fp32", "fp16")

@@ -160,6 +160,9 @@ def _how_wide(row: Mapping[str, Any]) -> str:
 
 def _others(scaled: Rows, widest: Mapping[str, Any]) -> str:
     """That other efficiencies mean as little, which sentences and charts show as well."""
-    count = sum(is_unsure(row) for row in scaled if row is not widest)
-    of = f"{count} of the other {len(scaled) - 1} {noun(len(scaled) - 1, 'interval')}"
-    return f"; {of} {verb(count, 'are')} wider than {WIDEST_INTERVAL_PCT:g}" if count else ""
+    others = [row for row in scaled if row is not widest]
+    unsure = sum(map(is_unsure, others))
+    if not unsure:
+        return ""
+    which = "the only other one" if len(others) == 1 else f"{unsure} of the other {len(others)} intervals"
+    return f"; {which} {verb(unsure, 'are')} wider than {WIDEST_INTERVAL_PCT:g} percentage points"
