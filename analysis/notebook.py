@@ -22,6 +22,7 @@ from analysis.display import output
 from analysis.report.build import build
 from analysis.results import load as results
 from analysis.results.study import Study
+from profiling.arguments import UnknownFlags
 from profiling.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -72,11 +73,18 @@ class Results:
         sections = build(self.study).sections
         return {section.id: [chart.figure for chart in section.charts] for section in sections}
 
-    def charts(self) -> "dict[str, list[Figure]]":
+    def charts(self) -> "Charts":
         """The report's charts as plotly figures, by the section that they stand in; new ones at each call."""
         from plotly.graph_objects import Figure
 
-        return {name: [Figure(one) for one in drawn] for name, drawn in self._charts.items() if drawn}
+        return Charts({name: [Figure(one) for one in drawn] for name, drawn in self._charts.items() if drawn})
+
+
+class Charts(dict[str, "list[Figure]"]):
+    """Figures by section; a section that is not there is answered by the nearest."""
+
+    def __missing__(self, name: str) -> "list[Figure]":
+        raise KeyError(f"no charts in a section {name!r}{did_you_mean(name, self)}")
 
 
 class Question:
@@ -102,7 +110,10 @@ class Question:
             words += _flag(name, value)
         command = importlib.import_module(self._module)
         with output.caught() as answers:
-            command.main(words)
+            try:
+                command.main(words)
+            except UnknownFlags as wrong:
+                raise UserError(_no_parameter(self._module, wrong)) from None
         ((answer, said_of_results),) = answers
         frame = output.to_frame(answer.rows, answer.columns)
         of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
@@ -113,7 +124,21 @@ class Question:
 
 
 # Flags that say where an answer goes and how it looks there, or explain it: here it is a frame, which does.
-_OF_A_TERMINAL = ("columns", "format", "help", "notes", "output")
+_OF_A_TERMINAL = ("columns", "format", "help", "notes", "out", "output", "wide")
+
+
+def _no_parameter(command: str, wrong: UnknownFlags) -> str:
+    """That a command has no such parameter, in the words of Python: a notebook has no flags."""
+    known = [_parameter(flag) for flag in wrong.known if flag.startswith("--")]
+    known = [name for name in known if name not in _OF_A_TERMINAL]
+    names = map(_parameter, wrong.unknown)
+    return "; ".join(
+        f"{command.rpartition('.')[2]} has no parameter {name!r}{did_you_mean(name, known)}" for name in names
+    )
+
+
+def _parameter(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
 
 
 def _flag(name: str, value: Setting | None) -> list[str]:

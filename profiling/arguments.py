@@ -65,6 +65,16 @@ class Explain(argparse.Action):
         parser.exit()
 
 
+class UnknownFlags(Mistakes):
+    """Flags that a command does not have, and those that it has."""
+
+    def __init__(self, unknown: Sequence[str], known: Sequence[str]) -> None:
+        super().__init__(
+            [f"unknown flag {flag}{did_you_mean(flag, known, see='--help')}" for flag in unknown]
+        )
+        self.unknown, self.known = tuple(unknown), tuple(known)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, but wrong use is a :class:`UserError`; abbreviations of flags are not taken."""
 
@@ -78,27 +88,31 @@ class Parser(argparse.ArgumentParser):
         return tuple(self._option_string_actions)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        arguments, mistakes = self.parse_all(args, namespace)
-        if mistakes:
-            raise Mistakes(mistakes)
+        arguments, rest = self._read(args, namespace)
+        if unknown := self._unknown(rest):
+            raise UnknownFlags(unknown, self.flags)
+        if rest:
+            raise Mistakes(self._mistakes(rest))
         return arguments
 
     def parse_all(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """What is known of the arguments, and what is wrong with the others, in lines."""
+        arguments, rest = self._read(args, namespace)
+        return arguments, self._mistakes(rest)
+
+    def _read(self, args: Any, namespace: Any) -> tuple[Any, list[str]]:
         if completion.is_asked():
             completion.complete(self)
         self._given = list(sys.argv[1:] if args is None else args)
-        arguments, rest = self.parse_known_args(args, namespace)
-        return arguments, self._mistakes(rest)
+        return self.parse_known_args(args, namespace)
+
+    def _unknown(self, words: Sequence[str]) -> list[str]:
+        flags = [match[0] for match in map(_FLAG.match, words) if match]
+        return [flag for flag in flags if flag not in self.flags]
 
     def _mistakes(self, rest: Sequence[str]) -> list[str]:
-        flags = [match[0] for match in map(_FLAG.match, rest) if match]
-        unknown = [f"unknown flag {flag}{did_you_mean(flag, self.flags, see='--help')}" for flag in flags]
+        unknown = list(UnknownFlags(self._unknown(rest), self.flags).lines)
         return unknown or ([f"unexpected argument: {' '.join(rest)} (see --help)"] if rest else [])
-
-    def _is_unknown_flag(self, word: str) -> bool:
-        match = _FLAG.match(word)
-        return match is not None and match[0] not in self.flags
 
     def error(self, message: str) -> NoReturn:
         if choice := _CHOICE.search(message):
@@ -108,7 +122,7 @@ class Parser(argparse.ArgumentParser):
             )
         if message.startswith(_REQUIRED):
             # argparse says so first, but who misspelled --help misses no argument.
-            if unknown := [word for word in self._given if self._is_unknown_flag(word)]:
-                raise Mistakes(self._mistakes(unknown))
+            if unknown := self._unknown(self._given):
+                raise UnknownFlags(unknown, self.flags)
             message = f"missing argument: {message.removeprefix(_REQUIRED)}"
         raise UserError(f"{message} (see --help)")

@@ -80,8 +80,15 @@ def test_wrong_use_is_one_line(sweep, tmp_path):
     results = load(sweep)
     with pytest.raises(UserError, match="unknown field 'noodes'; did you mean 'nodes'"):
         results.scaled(group_by="noodes")
-    with pytest.raises(UserError, match="unknown flag --gruop-by; did you mean '--group-by'"):
+    with pytest.raises(
+        UserError, match=r"^scaled has no parameter 'gruop_by'; did you mean 'group_by'\?$"
+    ) as no:
         results.scaled(gruop_by="nodes")
+    assert type(no.value) is UserError and no.value.__suppress_context__
+    with pytest.raises(UserError, match=r"^batches has no parameter 'xyzzy'; one of: peaks$"):
+        results.batches(xyzzy=1)
+    with pytest.raises(KeyError, match="no charts in a section 'scalin'; did you mean 'scaling'"):
+        results.charts()["scalin"]
     with pytest.raises(AttributeError, match=r"^no command 'scald'; did you mean 'scaled'\?$") as wrong:
         _ = results.scald
     shown = "".join(traceback.format_exception_only(wrong.value))
@@ -91,7 +98,15 @@ def test_wrong_use_is_one_line(sweep, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "setting", [{"output": "a.csv"}, {"format": "csv"}, {"notes": True}, {"help": True}, {"columns": True}]
+    "setting",
+    [
+        {"output": "a.csv"},
+        {"format": "csv"},
+        {"notes": True},
+        {"help": True},
+        {"columns": True},
+        {"wide": True},
+    ],
 )
 def test_what_says_where_an_answer_goes_is_no_setting(sweep, setting):
     with pytest.raises(UserError, match=f"^{next(iter(setting))}: no setting in a notebook"):
