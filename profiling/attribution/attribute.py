@@ -69,7 +69,7 @@ def attribute_in_windows(
     windows = Windows(trace, first_batch, batch_marker, batches)
     source = windows.batches.source
     tally = Tally(trace, windows.marks, source, rank)
-    collected = BatchRows(windows.batches, trace.on_device) if batches else None
+    collected = BatchRows(windows.batches, trace.on_device, bool(batch_marker)) if batches else None
     for window in windows:
         events = window.events
         context = name_operators(events, find_context(events, windows.batches))

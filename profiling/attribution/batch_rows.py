@@ -50,11 +50,13 @@ class BatchRows:
     """Collects the rows of all windows, and makes the table ``batches`` of them.
 
     Attributes:
+        marker_given: the user has named ranges that are the batches.
         findings: what is to be said of the batches.
     """
 
     batches: BatchTimes
     on_device: bool
+    marker_given: bool = False
     findings: list[str] = field(default_factory=list)
     _earlier_ns: int = _UNKNOWN  # when the device had done what was launched before the first batch
     _known: dict[int, _Batch] = field(default_factory=dict)
@@ -171,10 +173,12 @@ class BatchRows:
                 "(gradient accumulation, or a pipeline): no stage times there"
             )
         if self.batches.source == WHOLE:
+            # Not where it was followed, nor of an empty recording.
+            useful = not self.marker_given and any(one.rows for one in known)
+            advice = "; --batch-marker REGEX selects ranges that are steps" if useful else ""
             self.findings.append(
                 "no markers separate its steps (no ProfilerStep, End of Batch or Optimizer.step, and no "
-                "clear period of the kernels): the whole recording counts as one step; --batch-marker "
-                "REGEX selects ranges that are steps"
+                "clear period of the kernels): the whole recording counts as one step" + advice
             )
         if self.batches.source == PERIOD:
             self.findings.append(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from profiling.wording import how_many, which_ranks
 
+_MOST_JOBS = 2  # named in a line
 _NUMBER = re.compile(r"(?<![^\s(])\d+(?:[.,]\d+)*(?=$|[\s,;:)])")  # not one in a name: step_10, Step#3
 _OF_RANK = re.compile(r"rank (\d+): ")
 _OF_A_FILE = re.compile(r"(.+), rank (\d+)")  # one of several ranks in a file
@@ -38,11 +39,18 @@ def together(findings: Iterable[tuple[str, int | None]]) -> list[str]:
 
 
 def said_once(findings: Iterable[tuple[str, str]]) -> list[str]:
-    """Findings of jobs, ``(job, finding)`` each; those of several jobs once, with how many they are."""
+    """Findings of jobs, ``(job, finding)`` each; those of several jobs once, with some of their names."""
     jobs: dict[str, list[str]] = {}
     for job, text in findings:
         jobs.setdefault(text, []).append(job)
-    return [f"{of[0] if len(of) == 1 else how_many(len(of), 'job')}: {text}" for text, of in jobs.items()]
+    return [f"{_of_jobs(of)}: {text}" for text, of in jobs.items()]
+
+
+def _of_jobs(names: Sequence[str]) -> str:
+    """``a``; ``2 jobs (a, b)``; ``3 jobs (a, b, ...)``."""
+    more = ", ..." if len(names) > _MOST_JOBS else ""
+    some = ", ".join(names[:_MOST_JOBS])
+    return some if len(names) == 1 else f"{how_many(len(names), 'job')} ({some}{more})"
 
 
 def _parsed(finding: str, rank: int | None) -> _Said:

@@ -16,7 +16,7 @@ _ENDINGS = re.compile(
 # What we write ourselves is not to be converted again.
 _OUR_TABLES = re.compile(
     r"^(batches|markers|kernels|synchronizations|memory|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$"
-    r"|^log\.txt$"
+    r"|^log\.txt$|^(report|compared-with-.*)\.html$|.*\.pftrace\.gz$"
 )
 
 

@@ -118,7 +118,7 @@ def test_launches_that_are_lost_are_counted(tmp_path):
         table["launch_ns"][place] = table["start_ns"][place] + 1
     tables.write(tables.as_table("kernels", table), path.parent, "kernels")
     anatomy.rows(study := load(tmp_path))
-    assert "11 of 100 activities have no known launch" in study.notes()[0]
+    assert "11 of 100 kernels and copies have no recorded launch" in study.notes()[0]
 
 
 def test_where_two_commands_show_two_durations_of_a_step_each_says_which_it_shows(tmp_path):

@@ -8,8 +8,9 @@ from jobs.sweep_file import read_sweep
 from profiling.convert import main
 from profiling.errors import UserError
 from profiling.traced_job import read_job
+from profiling.traces.together import said_once
 from tests.analysis.commands import run
-from tests.profiling.traced_jobs import Planted, write_job
+from tests.profiling.traced_jobs import Planted, trace_of, write_job
 
 
 def converted(out, *paths, options=()):
@@ -98,3 +99,27 @@ def test_the_report_of_traces_of_which_one_is_damaged_ends_as_their_conversion(t
     assert (
         done.code == 1 and "rank2.json" in done.err and (tmp_path / "cut-converted" / "report.html").is_file()
     )
+
+
+def test_reports_and_timelines_among_traces_are_no_files_in_an_unrecognised_format(tmp_path, capsys):
+    raw = write_job(tmp_path / "raw", Planted(ranks=1))
+    for name in ("report.html", "compared-with-b.html", "trace.pftrace.gz"):
+        (raw / name).write_text("ours")
+    converted(tmp_path / "out", raw)
+    assert "scaleprof: 1 converted, 0 not\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("options", "advised"), [((), True), (("--batch-marker", "nosuch"), False)])
+def test_ranges_that_are_steps_are_advised_to_those_who_have_named_none(tmp_path, options, advised, capsys):
+    trace = trace_of(Planted(ranks=1), 0, marker="")
+    trace.events = [event for event in trace.events if not event["name"].startswith("Optimizer")]
+    trace.write(tmp_path / "one.json")
+    converted(tmp_path / "out", tmp_path / "one.json", options=options)
+    said = capsys.readouterr().err
+    assert "the whole recording counts as one step" in said
+    assert ("--batch-marker REGEX selects" in said) is advised
+
+
+def test_jobs_of_which_the_same_is_said_are_named():
+    assert said_once([("a", "late"), ("b", "odd"), ("c", "late")]) == ["2 jobs (a, c): late", "b: odd"]
+    assert said_once([(name, "late") for name in "abc"]) == ["3 jobs (a, b, ...): late"]

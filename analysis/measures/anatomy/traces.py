@@ -259,7 +259,7 @@ def unknown(trace: RunTrace) -> list[str]:
     count, unknown = (sum(getattr(one, name) for one in ranks) for name in ("activities", "unknown_launches"))
     if not silent and unknown > _UNKNOWN_SHARE * count:
         said.append(
-            f"{unknown} of {count} activities {verb(unknown, 'have')} no known launch: idle time before "
-            "counts as other, not host-bound"
+            f"{unknown} of {count} kernels and copies {verb(unknown, 'have')} no recorded launch: "
+            "idle time before counts as other, not host-bound"
         )
     return said
