@@ -125,7 +125,9 @@ def _by(arguments: argparse.Namespace) -> list[str]:
 
 
 def _answer(study: Study, other: Study | None, by: Sequence[str], arguments: Any) -> Answer:
-    title = f"Kernels, {arguments.method} method"
+    # Methods are told apart where the reference published a result: of its tables.
+    published = arguments.method == "published" or study.of_kind("pyprof")
+    title = f"Kernels, {arguments.method} method" if published else "Kernels"
     title += f", {arguments.direction}" if arguments.direction else ""
     caption = f"a: {arguments.path.name}; b: {arguments.other.name}" if other else ""
     if arguments.method == "published":

@@ -69,7 +69,8 @@ def with_ends(row: Mapping[str, Any], name: str, decimals: int = 0, unit: str = 
 
 
 def least_and_most(values: Iterable[tuple[float, str]], form: str, unit: str) -> str:
-    """``5.86 (a) to 13.2 ms (b)``: the ends of figures, each with whose it is; ``5.86 ms (a)`` of one.
+    """``5.86 (a) to 13.2 ms (b)``: the ends of figures, each with whose it is; ``5.86 ms (a)`` of one,
+    ``5.86 ms`` where both are printed alike.
 
     Args:
         values: one or more figures, each with a name, which is empty where all are of one.
@@ -79,8 +80,8 @@ def least_and_most(values: Iterable[tuple[float, str]], form: str, unit: str) ->
     (low, of_low), (high, of_high) = (
         (format(value, form), f" ({name})" if name else "") for value, name in (ordered[0], ordered[-1])
     )
-    if (low, of_low) == (high, of_high):
-        return f"{low}{unit}{of_low}"
+    if low == high:
+        return f"{low}{unit}{of_low if of_low == of_high else ''}"
     return f"{span(low + of_low, high)}{unit}{of_high}"
 
 

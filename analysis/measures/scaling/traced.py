@@ -287,7 +287,11 @@ def part(found: Answer) -> Part:
         f"{differ}."
     )
     dropped = any(row["warmup_dropped"] for row in found.rows)
-    shown = columns(METRICS, *(name for name in _SHOWN if dropped or name != "warmup_dropped"))
+    of_sizes = (
+        ("speedup", "scaling_efficiency_pct") if len({row["world_size"] for row in found.rows}) < 2 else ()
+    )
+    hidden = (*of_sizes, *(() if dropped else ("warmup_dropped",)))
+    shown = columns(METRICS, *(name for name in _SHOWN if name not in hidden))
     return Part("Scaling, from traces (ms per step)", found.rows, shown, "\n".join([found.assumed, caption]))
 
 
