@@ -205,13 +205,24 @@ def _duration(ns: int) -> str:
 def names_of(jobs: Sequence[Job]) -> list[str]:
     """What each job's folder is called: as its file, if it is one that names itself; else as its folder.
 
-    Where two would be called alike, the folders that they lie in are named too.
+    Where two would be called alike, the folders that they lie in are named too; of one folder, what the names
+    of a job's files share.
     """
     short = [_name(job) for job in jobs]
-    return [
+    long = [
         name if short.count(name) == 1 else _long_name(job, name)
         for job, name in zip(jobs, short, strict=True)
     ]
+    return [
+        name if long.count(name) == 1 else "_".join([name, *_stem(job)])
+        for job, name in zip(jobs, long, strict=True)
+    ]
+
+
+def _stem(job: Job) -> list[str]:
+    """What the names of all its files are without their ranks; nothing if they differ in more."""
+    stems = {one.stem.strip() for one in job.ranks}
+    return list(filter(None, stems)) if len(stems) == 1 else []
 
 
 def _name(job: Job) -> str:

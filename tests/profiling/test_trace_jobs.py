@@ -221,7 +221,7 @@ def test_traces_of_different_jobs_in_one_folder_are_jobs_of_their_own_and_it_is_
     write_job(tmp_path / "other", Planted(ranks=2))  # a folder of one job is no matter for a line
     _, out = converted(tmp_path, folder, tmp_path / "other")
     said = [line for line in capsys.readouterr().err.splitlines() if " jobs: " in line and "holds" in line]
-    files = "mixed (e.g. a_rank0.json), mixed-2 (e.g. b_rank0.json)"
+    files = "mixed_a (e.g. a_rank0.json), mixed_b (e.g. b_rank0.json)"
     assert said == [f"scaleprof: {folder} holds traces of 2 of 3 jobs: {files}"]
     shutil.rmtree(out / "other")
     sizes = sorted((read_job(path).world_size, len(read_job(path).ranks)) for path in out.iterdir())
