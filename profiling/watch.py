@@ -14,6 +14,8 @@ Exit code: that of the program; 1: it ended, but no step was seen, or the result
 import argparse
 import importlib.util
 import os
+import re
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -49,6 +51,8 @@ from profiling.wrap import check_can_start, has_gpu, run_wrapped, wraps
 # Without --batches: what a profiler records.
 FIRST_RECORDED, RECORDED = 10, 20
 _SAY_EVERY_S = 0.2
+# In an error: what a program looks for that torchrun and others set.
+_OF_LAUNCHERS = re.compile(r"\b((LOCAL_)?(RANK|WORLD_SIZE)|MASTER_ADDR)\b")
 
 
 def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Program]:
@@ -130,6 +134,7 @@ def wanted_of(given: argparse.Namespace) -> Wanted:
 def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     me = read_identity(os.environ)
+    words = sys.argv[1:] if arguments is None else arguments
     with said_by_rank_0(me.rank):
         given, program = parse(arguments)
     with said_by_rank_0(me.local_rank):  # each node has files and a Python of its own
@@ -141,7 +146,6 @@ def main(arguments: list[str] | None = None) -> int:
     started = datetime.now(UTC)
     wanted = wanted_of(given)
     if mine and wraps(given.profile):
-        words = sys.argv[1:] if arguments is None else arguments
         first = wanted.recordings[0].start
         options = Options(given.profile_mode, "", first, has_gpu(), me.size, me.rank)
         with said_by_rank_0(me.local_rank):
@@ -150,6 +154,9 @@ def main(arguments: list[str] | None = None) -> int:
         ended = Ended(run_wrapped(given.profile, inside, out, options, given.keep_raw))
     else:
         ended = _watched(given, program, out, me, wanted)
+        if me.launcher == "none" and _OF_LAUNCHERS.search(ended.reason):
+            again = shlex.join(["torchrun", "--nproc-per-node", "1", "-m", "profiling.watch", *words])
+            _say(f"the program takes its rank from a launcher, and there was none: {again}")
     if mine and me.rank == 0 and (tables.rank_directory(out, 0) / RANK_REPORT).exists():
         return _write_run(out, me, program, given.profile, ended, started)
     return ended.exit_code
@@ -181,7 +188,7 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
                 raise Nothing(f"no results: {_why_nothing()}")
         if me.rank == 0:
             _say(f"no results: {reason}{why_none}", *_misplaced(program, code))
-        return Ended(code)
+        return Ended(code, reason)
     findings = [*capture.write(), *findings_of(watch, steps)]
     if me.rank == 0:  # ranks may differ in it, and the run has as many steps as this one
         findings += ended_early(len(steps), wanted.batches)

@@ -89,6 +89,7 @@ def test_a_run_that_is_watched_otherwise_is_of_the_same_point(tmp_path: Path) ->
     write_sweep(tmp_path, [run_of(), run_of(profile="torch", profile_mode="memory")])
     (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
     assert row["timed_by"] == "unprofiled runs" and row["perturbation"] is not None
+    assert row["profile"] == "none+torch"  # torch alone would say that its steps were profiled
 
 
 def test_every_field_of_the_workload_tells_lines_of_the_report_apart(tmp_path: Path) -> None:

@@ -225,6 +225,14 @@ def test_a_program_that_fails_before_its_first_step_is_said_to_have(tmp_path):
     assert "no results: the program ended with exit code 3, before its first step" in printed
 
 
+@pytest.mark.parametrize("look", ["torch.distributed.init_process_group('gloo')", "os.environ['LOCAL_RANK']"])
+def test_a_program_that_needs_a_launcher_is_given_the_command_that_has_one(tmp_path, forks, look):
+    (tmp_path / "mine.py").write_text(f"import os, torch; {look}")
+    printed = forks.watch("--batches", "5", "mine.py", "--lr", "1", folder=tmp_path, code=1)
+    again = "torchrun --nproc-per-node 1 -m profiling.watch --batches 5 mine.py --lr 1"
+    assert printed.rstrip().endswith(f"takes its rank from a launcher, and there was none: {again}")
+
+
 def test_flags_that_stand_behind_a_program_that_refuses_them_are_named(tmp_path, forks):
     (tmp_path / "fails.py").write_text("import argparse; argparse.ArgumentParser().parse_args()")
     printed = forks.watch("fails.py", "--batches=2", "--lr", "1", folder=tmp_path, code=2)

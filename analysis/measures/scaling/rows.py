@@ -230,6 +230,6 @@ def _value(point: Point, name: str) -> Any:
         return point.world_size
     if name in point.fields:
         return point.fields[name]
-    runs = point.profiled if name == "profile" and point.profiled else [*point.timed, *point.profiled]
+    runs = [*point.timed, *point.profiled]
     values = dict.fromkeys(source.fields.get(name) for source, _ in runs)  # not all have a program's factor
     return next(iter(values)) if len(values) == 1 else "+".join(map(shown, values))
