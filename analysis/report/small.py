@@ -20,6 +20,8 @@ _LONGEST_OF_LINE = 40  # a line of a name below lines
 _MOST_LINES = 3  # of such a name
 _SIGN = 22  # the width of a line's key
 _LEGEND_LINE = 16
+_APART = 8  # points of two lines at one x
+_HIGHEST_OF_INTERVALS = 2.0  # times the highest value; a longer one is cut, so that lines stay readable
 
 Line = tuple[str, Sequence[tuple[float, float]]]
 """A name and its points (x, y), x ascending."""
@@ -38,20 +40,23 @@ Ends = Mapping[str, Mapping[float, tuple[float, float]]]
 
 
 def lines(series: Sequence[Line], unit: str, label: str, ends: Ends = MappingProxyType({})) -> Drawing:
-    """Lines from 0 to the highest value; counts, which double, stand evenly spaced.
+    """Lines from 0 to the highest value, or end of an interval; counts, which double, stand evenly
+    spaced, and points of two lines a little apart.
 
     Args:
         series: two at most, so that their names fit.
         unit: of y; label: what is shown, for those who do not see it.
-        ends: of intervals, which are cut where the lines' axis ends.
+        ends: of intervals; one that is cut where the axis ends has an arrow there.
     """
     counts = sorted({x for _, points in series for x, _ in points})
-    top = max(y for _, points in series for _, y in points) or 1.0
+    highest = max(y for _, points in series for _, y in points) or 1.0
+    highs = [high for name, _ in series for _, high in ends.get(name, {}).values()]
+    top = max(highest, min(max(highs, default=0.0), _HIGHEST_OF_INTERVALS * highest))
     width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
-    def at(x: float, y: float) -> str:
+    def at(x: float, y: float, aside: float = 0.0) -> str:
         across = _LEFT + width * counts.index(x) / max(1, len(counts) - 1)
-        return f"{across:.1f},{_TOP + height * (1 - y / top):.1f}"
+        return f"{across + aside:.1f},{_TOP + height * (1 - min(y, top) / top):.1f}"
 
     parts = [_axis(top, unit, height)]
     for x in counts:
@@ -63,27 +68,33 @@ def lines(series: Sequence[Line], unit: str, label: str, ends: Ends = MappingPro
     below = _HEIGHT + 10
     for place, (name, points) in enumerate(series):
         colour, dash = PALETTE[place], "6 4" if place else ""
+        aside = (place - (len(series) - 1) / 2) * _APART
         line = Markup(
             '<polyline points="{}" fill="none" stroke="{}" stroke-width="2" stroke-dasharray="{}"/>'
         )
-        parts.append(line.format(" ".join(at(x, y) for x, y in points), colour, dash))
+        parts.append(line.format(" ".join(at(x, y, aside) for x, y in points), colour, dash))
         bar = Markup('<polyline class="interval" points="{} {}" stroke="{}" stroke-width="1.5"/>')
+        arrow = Markup(
+            '<path class="cut" d="M{} m-4,6 l4,-6 l4,6" fill="none" stroke="{}" stroke-width="1.5"/>'
+        )
         for x, (low, high) in ends.get(name, {}).items():
-            parts.append(bar.format(at(x, max(0.0, low)), at(x, min(top, high)), colour))
+            parts.append(bar.format(at(x, max(0.0, low), aside), at(x, high, aside), colour))
+            parts += [arrow.format(at(x, top, aside), colour)] if high > top else []
         key = Markup('<line x1="0" x2="{0}" y1="{1}" y2="{1}" stroke="{2}" stroke-width="2" '
                      'stroke-dasharray="{3}"/>')  # fmt: skip
         parts.append(key.format(_SIGN, below, colour, dash))
         for text in textwrap.wrap(name, _LONGEST_OF_LINE, max_lines=_MOST_LINES, placeholder="…"):
             parts.append(Markup('<text x="{}" y="{}">{}</text>').format(_SIGN + 6, below + 4, text))
             below += _LEGEND_LINE
-    return _drawing(parts, below - 6, label)
+    cut = "; arrow: the interval reaches higher" if max(highs, default=0.0) > top else ""
+    return _drawing(parts, below - 6, label + cut)
 
 
 def _axis(top: float, unit: str, height: int) -> Markup:
     ends = Markup('<text x="{0}" y="{1}" text-anchor="end">{2}</text>')
     line = Markup('<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>')
     return Markup("").join([
-        ends.format(_LEFT - 4, _TOP + 4, f"{top:.3g} {unit}"), ends.format(_LEFT - 4, _TOP + height + 4, "0"),
+        ends.format(_LEFT - 6, _TOP + 4, f"{top:.3g} {unit}"), ends.format(_LEFT - 6, _TOP + height + 4, "0"),
         line.format(_LEFT, _WIDTH - _RIGHT, _TOP + height, _TOP + height),
     ])  # fmt: skip
 

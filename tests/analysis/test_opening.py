@@ -112,12 +112,31 @@ def test_the_names_of_lines_stand_whole_below_each_other_and_fit_the_drawing():
     assert "…" in str(small.lines([(names[2], [(1, 100.0), (2, 90.0)])], "%", "label").svg)
 
 
-def test_an_interval_is_drawn_at_its_point_and_cut_where_the_axis_ends():
-    drawn = str(small.lines([("a", [(1, 100.0), (2, 50.0)])], "%", "label", {"a": {2: (20.0, 900.0)}}).svg)
-    ((x, low, same_x, high),) = re.findall(r'class="interval" points="(\S+),(\S+) (\S+),(\S+)"', drawn)
+def interval_of(drawn: str) -> list[tuple[str, ...]]:
+    return re.findall(r'class="interval" points="(\S+),(\S+) (\S+),(\S+)"', drawn)
+
+
+@pytest.mark.parametrize(
+    ("highest", "top", "cut"), [(900.0, 200.0, True), (193.0, 193.0, False), (60.0, 100.0, False)]
+)
+def test_an_interval_is_drawn_at_its_point_up_to_twice_the_highest_value(highest, top, cut):
+    drawing = small.lines([("a", [(1, 100.0), (2, 50.0)])], "%", "label", {"a": {2: (20.0, highest)}})
+    drawn = str(drawing.svg)
+    ((x, low, same_x, high),) = interval_of(drawn)
     point = re.search(r'<polyline points="\S+ (\S+),(\S+)"', drawn)
     assert x == same_x == point[1] and float(high) < float(point[2]) < float(low)
-    assert "nan" not in drawn and float(high) == 10 and float(low) == 10 + 0.8 * 100
+    at = [10 + 100 * (1 - min(y, top) / top) for y in (20.0, highest)]
+    assert "nan" not in drawn and [float(low), float(high)] == pytest.approx(at, abs=0.06)
+    # A bar that ends at the edge would be taken for the whole interval.
+    assert ('class="cut"' in drawn) == ("arrow: the interval reaches higher" in drawing.caption) == cut
+    assert f">{top:.3g} %<" in drawn
+
+
+def test_intervals_of_two_lines_at_one_number_of_ranks_stand_beside_each_other():
+    series = [(name, [(1, 100.0), (2, 50.0)]) for name in ("a", "b")]
+    drawn = str(small.lines(series, "%", "label", {name: {2: (20.0, 90.0)} for name in ("a", "b")}).svg)
+    (one, *_), (other, *_) = interval_of(drawn)
+    assert float(other) - float(one) >= 6 and float(other) <= 320 - 4
 
 
 def test_the_label_of_the_longest_bar_fits_the_drawing():
