@@ -63,7 +63,7 @@ METRICS = {
             "change",
             "slower, faster: calls take longer or shorter; more calls, fewer calls: their number makes the "
             "larger part of the difference; other calls: at least 4 times as many, each at most half as long "
-            "(or the reverse), so that number and duration cannot be told apart; new, gone; same: within "
+            "(or the reverse), so that number and duration cannot be separated; new, gone; same: within "
             "1 %, or 0.0005 ms",
             text=True,
         ),
@@ -290,7 +290,7 @@ def parts(
 
 
 _OTHERS = (
-    "Other calls: so many more or fewer, of such other durations, that the two cannot be told apart; "
+    "Other calls: so many more or fewer, of such other durations, that the two cannot be separated; "
     "they are in neither column."
 )
 _ONE_OF_EACH = "Slower, faster: of these two runs; whether others would differ too is not tested."
