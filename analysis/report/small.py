@@ -22,6 +22,7 @@ _SIGN = 22  # the width of a line's key
 _LEGEND_LINE = 16
 _APART = 8  # points of two lines at one x
 _HIGHEST_OF_INTERVALS = 2.0  # times the highest value; a longer one is cut, so that lines stay readable
+_TICK_APART = 1.25  # times the highest value of the lines: from there on the axis has a tick for it, too
 
 Line = tuple[str, Sequence[tuple[float, float]]]
 """A name and its points (x, y), x ascending."""
@@ -58,7 +59,7 @@ def lines(series: Sequence[Line], unit: str, label: str, ends: Ends = MappingPro
         across = _LEFT + width * counts.index(x) / max(1, len(counts) - 1)
         return f"{across + aside:.1f},{_TOP + height * (1 - min(y, top) / top):.1f}"
 
-    parts = [_axis(top, unit, height)]
+    parts = [_axis([top, highest] if top > _TICK_APART * highest else [top], unit, height)]
     for x in counts:
         across = at(x, 0).split(",")[0]
         anchor = "end" if x == counts[-1] > counts[0] else "middle"  # so that four digits are not cut off
@@ -73,13 +74,9 @@ def lines(series: Sequence[Line], unit: str, label: str, ends: Ends = MappingPro
             '<polyline points="{}" fill="none" stroke="{}" stroke-width="2" stroke-dasharray="{}"/>'
         )
         parts.append(line.format(" ".join(at(x, y, aside) for x, y in points), colour, dash))
-        bar = Markup('<polyline class="interval" points="{} {}" stroke="{}" stroke-width="1.5"/>')
-        arrow = Markup(
-            '<path class="cut" d="M{} m-4,6 l4,-6 l4,6" fill="none" stroke="{}" stroke-width="1.5"/>'
-        )
         for x, (low, high) in ends.get(name, {}).items():
-            parts.append(bar.format(at(x, max(0.0, low), aside), at(x, high, aside), colour))
-            parts += [arrow.format(at(x, top, aside), colour)] if high > top else []
+            bottom, end = at(x, max(0.0, low), aside), at(x, high, aside)
+            parts.append(_interval(bottom, end, colour, is_cut=high > top))
         key = Markup('<line x1="0" x2="{0}" y1="{1}" y2="{1}" stroke="{2}" stroke-width="2" '
                      'stroke-dasharray="{3}"/>')  # fmt: skip
         parts.append(key.format(_SIGN, below, colour, dash))
@@ -90,11 +87,19 @@ def lines(series: Sequence[Line], unit: str, label: str, ends: Ends = MappingPro
     return _drawing(parts, below - 6, label + cut)
 
 
-def _axis(top: float, unit: str, height: int) -> Markup:
-    ends = Markup('<text x="{0}" y="{1}" text-anchor="end">{2}</text>')
+def _interval(bottom: str, end: str, colour: str, is_cut: bool) -> Markup:
+    bar = Markup('<polyline class="interval" points="{} {}" stroke="{}" stroke-width="1.5"/>')
+    arrow = Markup('<path class="cut" d="M{} m-4,6 l4,-6 l4,6" fill="none" stroke="{}" stroke-width="1.5"/>')
+    return bar.format(bottom, end, colour) + (arrow.format(end, colour) if is_cut else Markup(""))
+
+
+def _axis(ticks: Sequence[float], unit: str, height: int) -> Markup:
+    """The axes, with the highest tick first, and 0."""
+    tick = Markup('<text x="{}" y="{:g}" text-anchor="end">{}</text>')
     line = Markup('<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>')
+    places = {f"{one:.3g} {unit}": height * (1 - one / ticks[0]) for one in ticks} | {"0": height}
     return Markup("").join([
-        ends.format(_LEFT - 6, _TOP + 4, f"{top:.3g} {unit}"), ends.format(_LEFT - 6, _TOP + height + 4, "0"),
+        *(tick.format(_LEFT - 6, round(_TOP + y + 4, 1), text) for text, y in places.items()),
         line.format(_LEFT, _WIDTH - _RIGHT, _TOP + height, _TOP + height),
     ])  # fmt: skip
 

@@ -129,7 +129,7 @@ def test_an_interval_is_drawn_at_its_point_up_to_twice_the_highest_value(highest
     assert "nan" not in drawn and [float(low), float(high)] == pytest.approx(at, abs=0.06)
     # A bar that ends at the edge would be taken for the whole interval.
     assert ('class="cut"' in drawn) == ("arrow: the interval reaches higher" in drawing.caption) == cut
-    assert f">{top:.3g} %<" in drawn
+    assert f">{top:.3g} %<" in drawn and ">100 %<" in drawn
 
 
 def test_intervals_of_two_lines_at_one_number_of_ranks_stand_beside_each_other():
