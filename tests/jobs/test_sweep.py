@@ -444,6 +444,7 @@ def beating(file: Path) -> Iterator[None]:
         ({}, f"process {os.getpid()} on {os.uname().nodename}", "this machine"),
         ({"host": "n3", "job": "812"}, "job 812", "the network"),
     ],
+    ids=["of this machine", "of another job"],
 )
 def test_a_second_sweep_says_whose_runs_it_skips_and_does_the_others(tmp_path, capsys, other, who, shared):
     work = execution(tmp_path)
