@@ -168,10 +168,10 @@ def test_what_sbatch_is_told(tmp_path):
 
 def test_data_are_where_the_site_has_them(tmp_path):
     path = tmp_path / "s.yaml"
-    path.write_text("run: {data: [data/imagenet, data/demo]}")
+    path.write_text("run: {loader: pytorch, data: [data/imagenet, data/demo]}")
     sweep = at_site(read_sweep(path), find_site("example", {}))
     assert sweep.run["data"] == ["/project/imagenet/tfrecord", "data/demo"]
-    path.write_text("run: {data: data/imagenet}")
+    path.write_text("run: {loader: pytorch, data: data/imagenet}")
     assert at_site(read_sweep(path), find_site("example", {})).run["data"] == "/project/imagenet/tfrecord"
 
 
