@@ -2,7 +2,6 @@
 
 import math
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,14 +16,12 @@ from analysis.report.beside import names_of
 from analysis.report.build import SECTIONS
 from analysis.report.compared import build, verdict
 from analysis.report.figures import caption, figures_of
-from analysis.report.filtered import Said
 from analysis.report.render import Page, Section, render
 from analysis.report.sides import Sides
 from analysis.results.load import load
-from jobs import store
-from jobs.store import Manifest
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
+from tests.analysis.filtering import said_of, with_levels
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
 from tests.analysis.test_report_browser import Watched, assert_fits, violations
 from tests.analysis.test_report_browser import browser as browser  # a fixture
@@ -64,15 +61,6 @@ def page(folders) -> Page:
 def sides(folders) -> Sides:
     a, b = load(folders[0]), load(folders[1])
     return Sides(Context(a, b), Context(b, a), names_of(*folders), compared(a, b))
-
-
-def said_of(page: Page, **levels: str) -> Said:
-    """What is said of a choice."""
-    assert page.filtered is not None
-    choice = tuple(
-        one.choices.index(levels[one.name]) + 1 if one.name in levels else 0 for one in page.filters
-    )
-    return page.filtered.said[page.filtered.of[choice]][1]
 
 
 def section(page: Page, id: str) -> Section:
@@ -156,28 +144,14 @@ def test_both_reports_stand_side_by_side_below_the_same_filters(page):
     assert all(set(one) == {"loader", "gpus_per_node"} for one in facts) and len(facts) == 7
 
 
-def of_runs(folder: Path, there: Path, **levels: str) -> Path:
-    """A copy of the runs that have these levels."""
-    there.mkdir(parents=True)
-    for path in folder.iterdir():
-        if path.is_dir():
-            fields = store.read_record(path / store.MANIFEST, Manifest).run.model_dump()
-            if any(str(fields[name]) != level for name, level in levels.items()):
-                continue
-            shutil.copytree(path, there / path.name)
-        else:
-            shutil.copy(path, there)
-    return there
-
-
 CHOICES = ({"loader": "synthetic"}, {"gpus_per_node": "1"}, {"loader": "pytorch", "gpus_per_node": "1"})
 CHANGED = ("change", "changed-scaling", "changed-parts", "changed-stages", "changed-kernels")
 
 
 @pytest.mark.parametrize("levels", CHOICES, ids=lambda levels: "-".join(levels.values()))
 def test_a_choice_says_what_a_report_of_the_runs_that_it_leaves_says(folders, page, tmp_path, levels):
-    alone = build(*(load(of_runs(folder, tmp_path / folder.name, **levels)) for folder in folders))
-    said = said_of(page, **levels)
+    alone = build(*(load(with_levels(folder, tmp_path / folder.name, **levels)) for folder in folders))
+    _, said = said_of(page, **levels)
     findings = {one.id: one.finding for one in alone.sections}
     for id in (*CHANGED, "scaling", "table", "stages", "batches", "anatomy"):
         missing = findings[id].startswith(("Not available", "A: Not available"))
@@ -190,7 +164,7 @@ def test_a_choice_says_what_a_report_of_the_runs_that_it_leaves_says(folders, pa
 
 
 def test_a_choice_that_one_side_lacks_says_that_nothing_is_compared(page):
-    said = said_of(page, loader="pytorch", gpus_per_node="2")
+    _, said = said_of(page, loader="pytorch", gpus_per_node="2")
     assert said.summary and said.summary[0].text.startswith("Not compared: none of the chosen configurations")
     assert [said.findings[id] for id in CHANGED if id != "changed-scaling"] == [""] * 4
     assert said.findings["stages"].startswith("A: ") and " B: " not in said.findings["stages"]
@@ -314,7 +288,7 @@ def test_one_filter_acts_on_both_sides_whose_axes_are_the_same(seen):
 
 @pytest.mark.long
 def test_what_is_said_of_both_follows_the_filter(seen, page):
-    said = said_of(page, loader="synthetic")
+    _, said = said_of(page, loader="synthetic")
     assert (
         seen.page.locator("#change summary p").inner_text()
         == said.findings["change"]

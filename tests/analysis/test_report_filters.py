@@ -1,6 +1,5 @@
 """What the page says of a choice of filters is what a report of the runs that it leaves would say."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -8,13 +7,11 @@ from jinja2 import DictLoader, Environment
 
 from analysis.report.build import build
 from analysis.report.choices import Coverage, Filter, choices_of
-from analysis.report.filtered import Said
 from analysis.report.pieces import ALSO, NOTHING, Pieces, answers
 from analysis.report.render import Page
 from analysis.report.sentences import SCALES, Sentence
 from analysis.results.load import load
-from jobs import store
-from jobs.store import Manifest
+from tests.analysis.filtering import said_of, with_levels
 from tests.analysis.synthetic import Truth, run_of, write_sweep, write_tau
 
 
@@ -43,31 +40,6 @@ def page(sweep) -> Page:
     return build(load(sweep))
 
 
-def said_of(page: Page, **levels: str) -> tuple[int, Said]:
-    """How many configurations a choice leaves, and what is said of them."""
-    assert page.filtered is not None
-    names = [one.name for one in page.filters]
-    assert set(levels) <= set(names)
-    choice = tuple(
-        one.choices.index(levels[one.name]) + 1 if one.name in levels else 0 for one in page.filters
-    )
-    return page.filtered.said[page.filtered.of[choice]]
-
-
-def report_of(sweep: Path, folder: Path, **levels: str) -> Page:
-    """The report of only the runs that have these levels."""
-    folder.mkdir()
-    for path in sweep.iterdir():
-        if path.is_dir():
-            fields = store.read_record(path / store.MANIFEST, Manifest).run.model_dump()
-            if any(str(fields[name]) != level for name, level in levels.items()):
-                continue
-            shutil.copytree(path, folder / path.name)
-        else:
-            shutil.copy(path, folder)
-    return build(load(folder))
-
-
 CHOICES = (
     {"loader": "pytorch"},
     {"loader": "synthetic", "batch": "32"},
@@ -81,7 +53,7 @@ CHOICES = (
 
 @pytest.mark.parametrize("levels", CHOICES, ids=lambda levels: "-".join(levels.values()))
 def test_a_choice_says_what_a_report_of_the_runs_that_it_leaves_says(sweep, page, tmp_path, levels):
-    alone = report_of(sweep, tmp_path / "alone", **levels)
+    alone = build(load(with_levels(sweep, tmp_path / "alone", **levels)))
     _, said = said_of(page, **levels)
     assert said.summary == alone.summary and len(alone.summary) > 1
     assert said.drawings == alone.drawings
