@@ -11,7 +11,7 @@ from analysis.report.base import Content, Context, SectionKind
 from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view
 from analysis.results.study import Study
-from jobs.store import Facts, Manifest
+from jobs.store import LOG, Facts, Manifest
 
 RANKS = 256  # rows of the table by rank
 _COSTS = (
@@ -63,6 +63,8 @@ def _left_out(context: Context) -> Content:
     text = "Failed runs, combinations that the sweep leaves out and why, and notes on the data."
     if not notes:
         text = "No run failed, the sweep leaves out no combination, and there are no notes on the data."
+    elif any(failure.kind == "failed" for failure in wrong):
+        text += f" The log of a run is {LOG} in its folder."
     said = in_counts(wrong) if wrong else "no run failed"
     finding = f"{said[0].upper()}{said[1:]}; other notes: {len(notes) - len(failed)}." if notes else text
     return Content(text, notes=notes, finding=finding)

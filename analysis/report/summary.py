@@ -8,6 +8,7 @@ from analysis.display.metrics import Rows
 from analysis.display.numbers import span
 from analysis.measures.scaling.points import other_devices, points_of
 from analysis.measures.scaling.unequal_threads import unequal_threads
+from analysis.measures.scaling.without_result import no_result
 from analysis.report import prediction, stragglers, traced_advice, traced_opening
 from analysis.report.base import Context
 from analysis.report.sentences import SCALES, Sentence, ranks_in_words
@@ -63,13 +64,13 @@ def _points(context: Context) -> Rows:
 
 
 def _not_complete(study: Study) -> list[Sentence]:
-    """That runs of the sweep are missing, and what is said may change with them."""
-    open_runs = not_ended(study.failed)
-    if not open_runs:
-        return []
-    runs = how_many(len(study.of_kind("run")) + len(missing(study.failed)), "run")
-    text = f"The sweep is not complete (of {runs}: {counted(open_runs)}), so all that follows may change."
-    return [Sentence(text, "left-out", answers=SCALES, of_all=True)]
+    """That runs of the sweep are missing and what is said may change with them, or is of fewer ranks."""
+    texts = [no_result(study)]
+    if open_runs := not_ended(study.failed):
+        runs = how_many(len(study.of_kind("run")) + len(missing(study.failed)), "run")
+        of = f"of {runs}: {counted(open_runs)}"
+        texts.insert(0, f"The sweep is not complete ({of}), so all that follows may change.")
+    return [Sentence(text, "left-out", answers=SCALES, of_all=True) for text in texts if text]
 
 
 def _much_lower(published: Rows, least_pct: float) -> list[Sentence]:

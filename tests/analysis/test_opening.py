@@ -17,6 +17,7 @@ from jobs import store
 from jobs.claims import claim
 from jobs.owner import this_owner
 from jobs.run_id import format_id
+from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
 
@@ -185,6 +186,29 @@ def test_the_report_of_a_sweep_that_still_runs_says_so_first_and_calls_no_run_fa
     assert page.opening[0].sentences[0] == first
     (left_out,) = (section for section in page.sections if section.id == "left-out")
     assert left_out.finding.startswith("1 run running, 1 not started; other notes: ")
+
+
+def test_where_all_runs_on_the_most_ranks_failed_report_and_table_say_so_first_with_the_reason(tmp_path):
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
+    truth = Truth(batch_ms=dict.fromkeys((2, 4, 8), 110.0))
+    why = "out of memory: rank 3: CUDA out of memory.\nTried to allocate 2 GiB"
+    failed = [write_run(tmp_path, run_of(nodes=2), truth, exit_code=1, reason="no result of 2 ranks")]
+    for size in (4, 8):
+        failed += [write_run(tmp_path, run_of(nodes=size), truth, n, 1, why) for n in (0, 1)]
+    said = "No result on 4 and 8 ranks: 4 runs failed. Reason: out of memory: rank 3: CUDA out of memory."
+    page = build(load(tmp_path))
+    first, second, *_ = page.summary
+    assert first.text == said and page.opening[0].sentences[0] == first and first.of_all
+    assert second.text.startswith("Scaling efficiency on 2 ranks")
+    (left_out,) = (section for section in page.sections if section.id == "left-out")
+    assert left_out.text.endswith("The log of a run is log.txt in its folder.")
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert f"{said} Log: {failed[1] / 'log.txt'}\n" in ran.err
+    # One run on 4 ranks is a result, and another reason is not that of all.
+    write_run(tmp_path, run_of(nodes=4), truth, 2)
+    write_run(tmp_path, run_of(nodes=8), truth, 2, 1, "hang: no step for 60 s")
+    said = "No result on 8 ranks: 3 runs failed. Reason of the first: out of memory:"
+    assert build(load(tmp_path)).summary[0].text.startswith(said)
 
 
 def test_a_run_that_ends_while_the_report_is_built_is_not_costed_as_failed(running):
