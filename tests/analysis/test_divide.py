@@ -34,13 +34,13 @@ edges = st.lists(st.integers(0, 200), min_size=2, max_size=6, unique=True).map(s
 
 
 # Rows of (which kind of activity, start, length): one list is drawn faster than one a kind.
-of_any_kind = st.lists(st.tuples(st.integers(0, 6), st.integers(-50, 250), st.integers(0, 60)), max_size=20)
+of_any_kind = st.lists(st.tuples(st.integers(0, 7), st.integers(-50, 250), st.integers(0, 60)), max_size=20)
 
 
 @settings(deadline=None)
 @given(of_any_kind, edges)
 def test_parts_and_what_they_are_made_of_add_up_to_the_nanosecond(rows, edges):
-    kinds = [[(start, start + length) for one, start, length in rows if one == kind] for kind in range(7)]
+    kinds = [[(start, start + length) for one, start, length in rows if one == kind] for kind in range(8)]
     windows = edges[:-1], edges[1:]
     compute, communication, *rest = (intervals(*pairs) for pairs in kinds)
     activities = Activities(compute, communication, *rest)
@@ -157,8 +157,11 @@ def idle_of(*rows: tuple[int, int, int], until: int = 100) -> tuple[int, int]:
         ([(0, 0, 40), (47, 50, 100)], 7, 3),
         # Two streams: while either waits for its turn on an idle device, the host is not late.
         ([(0, 0, 40), (30, 60, 80), (55, 58, 100)], 0, 18),
-        # What comes before the first launch is the host's; what follows the last kernel is not known.
-        ([(15, 20, 90)], 15, 15),
+        # What comes before the first launch is the host's.
+        ([(15, 20, 100)], 15, 5),
+        # What follows the last kernel is not known: it is divided as the rest, and other if there is none.
+        ([(15, 20, 90)], 15 + 8, 5 + 2),
+        ([(0, 0, 90)], 0, 10),
         # A launch that is not known, or after its kernel's start, makes no gap the host's.
         ([(0, 0, 40), (-1, 50, 60), (65, 70, 100)], 5, 15),
         ([(0, 0, 40), (99, 50, 100)], 0, 10),
@@ -180,11 +183,11 @@ def test_against_counting_tick_by_tick(rows):
     if not any(0 <= launch <= start for launch, start, _ in rows):
         assert queued(launched(*rows)) is None
         return
-    host_bound = 0
+    host_bound, seen = 0, 0
     ends = max(end for *_, end in rows)
-    for tick in range(100):
+    for tick in range(min(ends, 100)):
         busy = any(start <= tick < end for _, start, end in rows)
-        waits = tick >= ends
+        waits = False
         for launch, start, _ in rows:
             known = 0 <= launch <= start
             # Of an unknown launch: from the last end before it began, if any of those before has ended.
@@ -192,7 +195,24 @@ def test_against_counting_tick_by_tick(rows):
             since = launch if known else max(earlier, default=-1)
             waits |= since <= tick < start
         host_bound += not busy and not waits
-    assert idle_of(*rows)[0] == host_bound
+        seen += not busy
+    unseen = max(100 - ends, 0)
+    assert idle_of(*rows)[0] == host_bound + (round(unseen * (host_bound / seen)) if seen else 0)
+
+
+def test_the_end_of_the_last_batch_is_divided_as_the_same_stage_of_the_median_batch():
+    # Batches of 100, of two stages: idle are 10 of the first, of which 2 are latency, and 20 at the end, all
+    # the host's but in the first batch, which is a slow one.
+    rows = [
+        row
+        for start in range(0, 500, 100)
+        for row in ((start + 8, start + 10, start + 50), (start + 40, start + 50, start + 80))
+    ]
+    rows[1] = (40, 70, 80)
+    edges = np.arange(0, 501, 50)
+    found = split((edges[:-1], edges[1:]), activities_of(launched(*rows)), stages=2)
+    host, other = (found[name].reshape(-1, 2).tolist() for name in ("idle_host_bound", "idle_other"))
+    assert host == [[8, 20], *[[8, 20]] * 4] and other == [[2, 20], *[[2, 0]] * 4]
 
 
 def test_without_any_launch_idle_is_not_split():

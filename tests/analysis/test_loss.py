@@ -118,6 +118,21 @@ def test_too_few_batches_have_no_interval(tmp_path: Path) -> None:
     assert row["loss_idle_pct"] is not None and row["loss_idle_pct_low"] is None
 
 
+@pytest.mark.parametrize("noise_ms", [0.0, 20.0])
+def test_of_few_batches_no_part_may_take_less_than_nothing_or_more_than_a_batch(tmp_path, noise_ms) -> None:
+    few = [run_of(gpus_per_node=1), run_of(gpus_per_node=4)]
+    few += [run_of(gpus_per_node=size, profile="torch", attribute_from=34) for size in (1, 4)]
+    write_sweep(tmp_path, few, Truth(**TRUTH | {"noise_ms": noise_ms, "warmup": 0}))
+    row = by_size(tmp_path)[4]
+    walls = [one["wall_ms"] for one in anatomy.rows(load(tmp_path), ["batch_index"])]
+    for name in ("idle", "idle_host_bound", "idle_other"):
+        low, high = (row[f"loss_{name}_pct_{end}"] for end in ("low", "high"))
+        if noise_ms:
+            assert high - low <= 2 * 100 * max(walls) / min(walls), name
+        else:  # no batch differs from another, nor does the last one, whose end nothing tells of
+            assert low == pytest.approx(high, abs=1e-6) == pytest.approx(row[f"loss_{name}_pct"]), name
+
+
 def test_a_group_sums_times_first(tmp_path: Path) -> None:
     write_sweep(tmp_path, runs(), Truth(**TRUTH))
     (row,) = by_method.rows(load(tmp_path), group_by=["model"])

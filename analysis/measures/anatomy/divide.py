@@ -34,6 +34,7 @@ class Activities:
     Attributes:
         loader_waits: when the next batch was waited for.
         queued: when something had been launched on the device and had not begun; None: not known.
+        unseen: when nothing more was recorded, so that idle time may be the host's or not.
     """
 
     compute: Intervals = NOTHING
@@ -43,6 +44,7 @@ class Activities:
     loader_waits: Intervals = NOTHING
     copies: Intervals = NOTHING
     queued: Intervals | None = field(default=None)
+    unseen: Intervals = NOTHING
 
     @cached_property
     def exposed(self) -> Intervals:
@@ -50,6 +52,7 @@ class Activities:
         return minus(union(*self.communication), union(*self.compute))
 
 
+_UNSEEN = "idle_unseen"  # of idle time: which of WITHIN it is of is not recorded
 # Part (or what it is made of) -> the activity that has the time.
 ORDER = {
     "compute": "compute",
@@ -59,6 +62,7 @@ ORDER = {
     "loader_wait": "loader_waits",
     "exposed_copies": "copies",
     "idle_other": "queued",
+    _UNSEEN: "unseen",
 }
 
 
@@ -79,7 +83,7 @@ def finest(known: Mapping[str, float | None]) -> dict[str, float]:
     return fine
 
 
-def split(windows: Intervals, activities: Activities) -> dict[str, np.ndarray]:
+def split(windows: Intervals, activities: Activities, stages: int = 1) -> dict[str, np.ndarray]:
     """Each window's time in ns by part (:data:`PARTS` add up to the window), and the rest of :data:`EVERY`.
 
     What communication is made of is not here (see :func:`transfer_and_wait`), nor what idle time is made of
@@ -87,6 +91,7 @@ def split(windows: Intervals, activities: Activities) -> dict[str, np.ndarray]:
 
     Args:
         windows: ``[start, end)`` of each window, in ns, shape (windows,).
+        stages: how many windows a batch has, one after the other.
     """
     parts: dict[str, np.ndarray] = {}
     before = NOTHING
@@ -103,13 +108,41 @@ def split(windows: Intervals, activities: Activities) -> dict[str, np.ndarray]:
             reached = covered(windows, before)
         parts[name] = reached - taken
         taken = reached
+    unseen = parts.pop(_UNSEEN)
     if "idle_other" in parts:
-        parts["idle_host_bound"] = parts["idle"] - parts["idle_other"]
+        parts["idle_host_bound"] = _host_bound(parts["idle"], parts["idle_other"], unseen, stages)
+        parts["idle_other"] = parts["idle"] - parts["idle_host_bound"]
     parts["exposed_loader"] = sum((parts[name] for name in WITHIN["exposed_loader"]), np.zeros_like(taken))
     loader = _joined(_joined(activities.loader_kernels, activities.loader_copies), activities.loader_waits)
     for name, activity in (("communication", union(*activities.communication)), ("loader", loader)):
         parts[f"overlapped_{name}"] = covered(windows, activity) - parts[f"exposed_{name}"]
     return parts
+
+
+def _host_bound(idle: np.ndarray, other: np.ndarray, unseen: np.ndarray, stages: int) -> np.ndarray:
+    """The host-bound idle time of each window, in ns.
+
+    What is unseen, at the end of the last batch, is divided as in the same stage of the others: as other idle
+    time it would make the last batch unlike those before it, which are few where a profiler recorded.
+
+    Args:
+        other: of the idle time, what was seen to be other.
+    """
+    seen = idle - unseen
+    host = seen - other
+    shares = _host_shares(host.reshape(-1, stages), seen.reshape(-1, stages))
+    return host + np.rint(unseen * np.tile(shares, len(idle) // stages)).astype(np.int64)
+
+
+def _host_shares(host: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """By stage, how much of the idle time is the host's: the median batch (batches x stages each).
+
+    That of all stages where no batch was idle in one; 0 where none was idle at all.
+    """
+    known = np.divide(host, seen, out=np.full(seen.shape, np.nan), where=seen > 0)
+    whole = float(host.sum() / seen.sum()) if seen.any() else 0.0
+    columns = (column[~np.isnan(column)] for column in known.T)
+    return np.array([np.median(column) if len(column) else whole for column in columns])
 
 
 def transfer_and_wait(windows: Intervals, exposed: Intervals, transfers: Intervals) -> dict[str, np.ndarray]:
@@ -183,7 +216,13 @@ def activities_of(kernels: dict[str, np.ndarray], waits: Intervals = NOTHING) ->
         loader_waits=waits,
         copies=pick(moves & ~loader),
         queued=queued(kernels) if "launch_ns" in kernels else None,
+        unseen=_after(end),
     )
+
+
+def _after(end: np.ndarray) -> Intervals:
+    last = end.max(initial=-EVER)
+    return np.array([last]), np.array([last + EVER])
 
 
 def launch_known(kernels: dict[str, np.ndarray]) -> np.ndarray:
@@ -195,8 +234,7 @@ def queued(kernels: dict[str, np.ndarray]) -> Intervals | None:
     """When the device had been given something that had not begun yet; None: no launch is known.
 
     Idle time outside of it is host-bound: the next launch was late. An activity without a known launch may
-    have been queued since the device last ended one; what follows the last activity is not recorded, so it
-    is not the host's either.
+    have been queued since the device last ended one.
     """
     known = launch_known(kernels)
     if not known.any():
@@ -206,7 +244,7 @@ def queued(kernels: dict[str, np.ndarray]) -> Intervals | None:
     reach = np.maximum.accumulate(start + kernels["duration_ns"][order])
     since = np.concatenate([start[:1] - EVER, reach])[np.searchsorted(start, start)]
     begin = np.minimum(np.where(known[order], kernels["launch_ns"][order], since), start)
-    return union(np.append(begin, reach[-1]), np.append(start, reach[-1] + EVER))
+    return union(begin, start)
 
 
 def windows_of(edges: np.ndarray) -> Intervals:

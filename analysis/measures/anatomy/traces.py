@@ -160,7 +160,7 @@ def reduced(tables: RankTables) -> tuple[RankTrace, Intervals]:
         calls=calls_of(tables.rank, kernels, batches["batch_index"], whole, activities),
         batch_index=mine["batch_index"],
         edges_ns=edges,
-        parts_ns=split(windows_of(edges), activities),
+        parts_ns=split(windows_of(edges), activities, len(STAGES)),
         activities=int(begun.sum()),
         unknown_launches=int((begun & ~launch_known(kernels)).sum()),
         untimed_batches=tables.untimed_batches,

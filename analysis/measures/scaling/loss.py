@@ -124,11 +124,13 @@ def _of_run(run_id: str, ranks: Anatomy) -> dict[str, np.ndarray]:
     # A seed of its own: the runs that are compared are resampled apart from each other.
     seed = zlib.crc32(run_id.encode())
     parts = {}
+    longest = _by_batch(ranks, "wall_ns").max()
     for name in _READ:
         if all(f"{name}_ns" in rank for rank in ranks):
             mean = sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows
             again = mean + _drawn_errors(_by_batch(ranks, f"{name}_ns"), seed)
-            parts[name] = np.append(mean, again)
+            # Few batches draw errors of any size: no part takes less than nothing, or more than a batch.
+            parts[name] = np.append(mean, np.clip(again, 0, longest))
     return parts
 
 
