@@ -6,9 +6,10 @@ import numpy as np
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
-from analysis.measures.scaling.certainty import without_unusable_intervals
+from analysis.measures.scaling.certainty import of_one_baseline, without_unusable_intervals
 from analysis.measures.scaling.figures import above_ideal
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
+from profiling.wording import in_a_row
 
 
 def share_of_ideal(best: dict[str, Any], worst: dict[str, Any], named: bool = False) -> Sentence:
@@ -33,6 +34,28 @@ def share_of_ideal(best: dict[str, Any], worst: dict[str, Any], named: bool = Fa
         f"relative to {bases}."
     )
     return Sentence(text, "scaling")
+
+
+def of_other_baselines(scaled: Rows, best: dict[str, Any]) -> list[Sentence]:
+    """Efficiencies on as many ranks as the best, whose baselines have more: they are not ranked with it."""
+    largest = [
+        row
+        for row in scaled
+        if row["world_size"] == best["world_size"] and row.get("timed_by") == best.get("timed_by")
+    ]
+    by_base: dict[int, Rows] = {}
+    for row in sorted(of_one_baseline(largest)[1], key=lambda row: -row["scaling_efficiency_pct"]):
+        by_base.setdefault(row["base_world_size"], []).append(row)
+    if not by_base:
+        return []
+    texts = []
+    for ranks, rows in sorted(by_base.items()):
+        ends = rows if len(rows) == 1 else [rows[0], rows[-1]]
+        values = in_a_row([f"{efficiency_of(row)} with {row['called']}" for row in ends])
+        texts.append(f"{values}, relative to {ranks_in_words(ranks)}")
+    relative_to = ranks_in_words(best["base_world_size"])
+    text = f"Not comparable with efficiencies relative to {relative_to}: {'; '.join(texts)}."
+    return [Sentence(text, "scaling")]
 
 
 def unrepeated(*rows: dict[str, Any]) -> list[Sentence]:

@@ -49,7 +49,10 @@ def _scaling(context: Context) -> small.Drawing | None:
     if not lines:
         return None
     most = max(points[-1][0] for points in lines.values())
-    widest = sorted((points[-1][1], name) for name, points in lines.items() if points[-1][0] == most)
+    largest = {name: points for name, points in lines.items() if points[-1][0] == most}
+    # A line that begins on more ranks is relative to these: it is not ranked with the others.
+    first = min(points[0][0] for points in largest.values())
+    widest = sorted((points[-1][1], name) for name, points in largest.items() if points[0][0] == first)
     names = dict.fromkeys((widest[-1][1], widest[0][1]))
     label = "Scaling efficiency by number of ranks"
     label += ", of the best and the worst configuration" if len(names) > 1 else ""

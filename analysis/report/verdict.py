@@ -21,7 +21,7 @@ from analysis.prediction.configurations import CONFIGURATION
 from analysis.report.advice import held_up, perhaps
 from analysis.report.causes import gains, late_ranks, suspected
 from analysis.report.forecast import forecast
-from analysis.report.ideal import efficiency_of, share_of_ideal, superlinear, unrepeated
+from analysis.report.ideal import efficiency_of, of_other_baselines, share_of_ideal, superlinear, unrepeated
 from analysis.report.measured import measured_gain
 from analysis.report.sentences import Sentence, number, ranks_in_words
 from analysis.report.why import why
@@ -67,9 +67,10 @@ def verdict(
         *first,
         *([Sentence(unsure, "scaling")] if unsure else []),
         share_of_ideal(best, worst, named=len({row["called"] for row in scaled}) > 1),
+        *of_other_baselines(scaled, best),
         *unrepeated(best, worst),
         *superlinear(scaled),
-        *(_on_fewer(judged) if judged is not worst else []),
+        *(_on_fewer(judged) if judged["world_size"] < worst["world_size"] else []),
         *causes,
         *others,
         *measured_gain(judged, called),

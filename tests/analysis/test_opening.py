@@ -94,6 +94,16 @@ def test_a_number_of_ranks_on_several_numbers_of_nodes_is_a_point_of_a_line_each
     assert lines["2 per node"]["y"] == pytest.approx([100, 100 / 1.05, 100 / 1.6], abs=1)
 
 
+def test_the_drawing_of_scaling_ranks_no_lines_that_begin_on_other_numbers_of_ranks(tmp_path):
+    for batch, ms in ((32, {1: 100.0, 2: 110.0, 4: 125.0}), (64, {2: 200.0, 4: 210.0})):
+        runs = [run_of(gpus_per_node=ranks, batch=batch) for ranks in ms]
+        write_sweep(tmp_path, runs, Truth(batch_ms=ms), calibration=False)
+    page = build(load(tmp_path))
+    svg = str(page.opening[0].drawing.svg)
+    assert "batch 32" in svg and "batch 64" not in svg
+    assert "with batch 64, relative to 2 ranks." in page.opening[0].sentences[1].text
+
+
 def test_every_section_has_a_finding_of_one_paragraph(page):
     without = [section.id for section in page.sections if not section.finding]
     assert without == []

@@ -357,6 +357,24 @@ def test_each_of_best_and_worst_is_named_with_its_own_base():
     )
 
 
+def test_efficiencies_of_baselines_of_other_numbers_of_ranks_are_not_ranked_with_each_other():
+    of_four = {"base": "4 nodes x 1", "base_world_size": 4, "scaling_efficiency_pct": 95.0}
+    of_four |= {"scaling_efficiency_pct_low": 94.0, "scaling_efficiency_pct_high": 96.0}
+    rows = [BASE, point(8, 110.0), point(8, 125.0, loader="pytorch"), point(8, 130.0, batch=64, **of_four)]
+    names = ["base", "good", "bad", "batch 64"]
+    first, second, *_ = (one.text for one in verdict(rows, names))
+    assert first.startswith("Scaling efficiency on 8 ranks: 91 % [90, 92] with good, 80 % [79, 81] with bad")
+    assert second == (
+        "Not comparable with efficiencies relative to 1 rank: 95 % [94, 96] with batch 64, relative to 4 "
+        "ranks."
+    )
+    # The worst is explained though the best of all is relative to one rank.
+    most_lost = point(8, 260.0, batch=64, **of_four) | {"scaling_efficiency_pct": 50.0}
+    said = " ".join(one.text for one in verdict([*rows, most_lost], [*names, "slow"]))
+    assert "95 % [94, 96] with batch 64 and 50 %" in said and "lowest scaling efficiency is" not in said
+    assert leading([*rows[1:], most_lost]) == (rows[1], rows[2], most_lost)
+
+
 def late(
     run: str, rank: int, verdict: str = "straggler", mean_ms: float = 8.0, cause: str = "loader"
 ) -> dict:
