@@ -16,6 +16,7 @@ the step. The published method reads PyProf tables, by kernel name, largest firs
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from analysis.display.metrics import Metric, Rows
 from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels.of_run import BY, DEFAULT_BY, GROUPS
+from analysis.measures.kernels.roofline import over_the_roof
 from analysis.measures.kernels.rows import (
     METRICS,
     RUN,
@@ -224,8 +226,10 @@ def _parts(study: Study, kept: Rows, by: Sequence[str], title: str) -> list[Part
     runs = list(dict.fromkeys(row["run"] for row in kept))
     columns = {run: [*naming(by), *shown(study.a_step([run]) == RECORDING)] for run in runs}
     if len(runs) == 1:
-        return [Part(title, kept, columns[runs[0]])]
-    return [Part(run, [row for row in kept if row["run"] == run], columns[run]) for run in runs]
+        parts = [Part(title, kept, columns[runs[0]])]
+    else:
+        parts = [Part(run, [row for row in kept if row["run"] == run], columns[run]) for run in runs]
+    return [*parts[:-1], replace(parts[-1], caption=over_the_roof(kept))]
 
 
 if __name__ == "__main__":

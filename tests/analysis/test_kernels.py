@@ -143,6 +143,22 @@ def test_without_a_datasheet_the_measured_roof_decides(tmp_path: Path) -> None:
     assert found.loc["conv_fprop"]["roof_of_measured_pct"] > 0
 
 
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "FLOPs or peak (--peaks) are not those of the kernel, for example of its"),
+        ("cpu", "the peak was measured on a busy machine."),
+    ],
+)
+def test_a_roof_above_100_pct_is_explained_below_the_table(tmp_path: Path, device: str, why: str) -> None:
+    write_sweep(tmp_path, [run_of(profile="torch")], Truth(device=device, flops=2e12, bytes=1.4e11))
+    said = " ".join(run("analysis.kernels", tmp_path).out.split())
+    cached = "Roof above 100 %: bytes are the sizes of tensors, and a cache is faster than the memory, or "
+    assert cached + why in said and said.count("Roof above") == 1
+    below = kernels.rows(load(tmp_path))[0]
+    assert roofline.over_the_roof([row | {"roof_pct": 100.0} for row in below]) == ""
+
+
 def test_without_any_roof_the_intensity_remains() -> None:
     found = place(8.0, 4.0, 1.0, Bound("x", None, None))
     assert found == dict(zip(roofline.COLUMNS, (2.0, None, None, None), strict=True))

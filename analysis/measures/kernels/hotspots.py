@@ -65,7 +65,7 @@ LOW_OCCUPANCY_PCT, LOW_EFFICIENCY_PCT, LOW_IPC = 25.0, 50.0, 1.0
 
 def why(row: Mapping[str, Any]) -> str:
     """What bounds a kernel, in a sentence, by the first of these that its figures show."""
-    roof = row.get("roof_pct") if row.get("roof_pct") is not None else row.get("roof_of_measured_pct")
+    roof = roofline.share_of(row)
     dram = row.get("dram_utilization_pct")
     if dram is not None and dram >= NEAR_PCT:
         return _memory(f"memory, at {dram:.0f} % of its throughput", row)

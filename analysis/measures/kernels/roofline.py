@@ -8,6 +8,7 @@ Bytes are tensors read plus tensors written. What a cache keeps is not taken off
 tensors stay in a cache can pass 100 % of the roof of the memory.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,13 @@ COLUMNS = tuple(names_of(METRICS))
 COMPUTE, BANDWIDTH = "compute", "bandwidth"
 # From here on it is not that roof that bounds: clocks and measured peaks are some per cent off, and no more.
 ABOVE_PCT = 110.0
+# Why a share of a roof is more than 100 %, which nothing can reach.
+_CACHED = "bytes are the sizes of tensors, and a cache is faster than the memory"
+_NOT_ITS_OWN = (
+    "FLOPs or peak (--peaks) are not those of the kernel, for example of its precision (TF32) or algorithm "
+    "(Winograd)"
+)
+_MEASURED_LOW = "the peak was measured on a busy machine"
 
 
 @dataclass(frozen=True)
@@ -92,3 +100,22 @@ def place(flops: float, moved_bytes: float, time_ns: float, bound: Bound) -> dic
         for roof in (datasheet, measured)
     ]
     return dict(zip(COLUMNS, (intensity, which, *shares), strict=True))
+
+
+def share_of(row: Mapping[str, Any]) -> float | None:
+    """A row's share of its roof, %: of the datasheet's, of the measured one if that is not known."""
+    share = row.get("roof_pct") if row.get("roof_pct") is not None else row.get("roof_of_measured_pct")
+    return None if share is None else float(share)
+
+
+def over_the_roof(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Why kernels that are printed above 100 % of their roof can be there, a line; empty: none is."""
+    over = [row for row in rows if (share_of(row) or 0.0) >= 100.05]
+    measured = [row for row in over if row.get("roof_pct") is None]
+    reasons = {
+        _CACHED: any(row["bound"] == BANDWIDTH for row in over),
+        _NOT_ITS_OWN: any(row["bound"] == COMPUTE and row not in measured for row in over),
+        _MEASURED_LOW: bool(measured),
+    }
+    possible = ", or ".join(why for why, is_one in reasons.items() if is_one)
+    return f"Roof above 100 %: {possible}." if possible else ""

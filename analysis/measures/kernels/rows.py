@@ -122,12 +122,9 @@ def shown(without_steps: bool = False) -> list[Column]:
     )
     if without_steps:
         known = [replace(column, header=column.header.replace("/\nstep", "")) for column in known]
-    roof, of_measured = picked(METRICS, "roof_pct", "roof_of_measured_pct")
-
-    def value(row: Mapping[str, Any]) -> float | None:
-        return row[roof.name] if row[roof.name] is not None else row[of_measured.name]
-
+    share = roofline.share_of
+    (roof,) = picked(METRICS, "roof_pct")
     return [
         *known,
-        Column("roof\n%", value, printed=lambda row: with_places(value(row), 1), help=roof.description),
+        Column("roof\n%", share, printed=lambda row: with_places(share(row), 1), help=roof.description),
     ]
