@@ -177,10 +177,11 @@ def _difference(
     totals = kernel_difference.summary(pairs, a, b)
     kept, notes = _first(pairs, columns, arguments, by)
     group = kernel_difference.group_in_words(by)
-    parts = kernel_difference.parts(kept, totals, (title, caption), naming(by), group)
+    named = naming(by, kept)
+    parts = kernel_difference.parts(kept, totals, (title, caption), named, group)
     if arguments.summary:
         return Answer(totals, kernel_difference.SUMMARY_METRICS, parts=parts[:1])
-    return Answer(kept, columns, parts=parts, notes=notes)
+    return Answer(kept, columns, parts=parts if named else parts[:1], notes=notes)
 
 
 def _differ(a: Source, b: Source) -> str:
@@ -222,14 +223,17 @@ def _first_of_each(rows: Rows, top: int | None) -> Rows:
 
 
 def _parts(study: Study, kept: Rows, by: Sequence[str], title: str) -> list[Part]:
-    """A table a run: its id is too long for a column."""
-    runs = list(dict.fromkeys(row["run"] for row in kept))
-    columns = {run: [*naming(by), *shown(study.a_step([run]) == RECORDING)] for run in runs}
-    if len(runs) == 1:
-        parts = [Part(title, kept, columns[runs[0]])]
-    else:
-        parts = [Part(run, [row for row in kept if row["run"] == run], columns[run]) for run in runs]
-    return [*parts[:-1], replace(parts[-1], caption=over_the_roof(kept))]
+    """A table a run: its id is too long for a column. None of a run of whose kernels nothing of ``by`` is
+    known: a note says why."""
+    of_run: dict[str, Rows] = {}
+    for row in kept:
+        of_run.setdefault(row["run"], []).append(row)
+    parts = [
+        Part(run if len(of_run) > 1 else title, rows, [*named, *shown(study.a_step([run]) == RECORDING)])
+        for run, rows in of_run.items()
+        if (named := naming(by, rows))
+    ]
+    return [*parts[:-1], *(replace(last, caption=over_the_roof(kept)) for last in parts[-1:])]
 
 
 if __name__ == "__main__":

@@ -160,7 +160,8 @@ def _change(context: Context) -> Content:
     fields = [*(name for name in context.factors if name not in ("nodes", "gpus_per_node")), "world_size"]
     names = [called({**source.fields, "world_size": source.world_size}, fields) for source in pair]
     title = ("Kernels on more ranks", f"a: {names[0]}; b: {names[1]}")
-    parts = kernel_difference.parts(rows[:TOP_CHANGES], totals, title, kernels.naming(kernels.DEFAULT_BY))
+    named = kernels.naming(kernels.DEFAULT_BY, rows)
+    parts = kernel_difference.parts(rows[:TOP_CHANGES], totals, title, named)
     views = [as_view(part, f"kernel-change-{number}", ()) for number, part in enumerate(parts)]
     return Content(_change_text(totals, pair), tables=views)
 

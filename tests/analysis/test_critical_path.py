@@ -321,7 +321,9 @@ def test_the_command_prints_the_parts_and_has_each_column(tmp_path):
     path = converted(tmp_path)
     text = run_module("analysis.critical_path", path).out
     assert "Critical path of a step" in text and "collectives" in text
-    assert "aten::" in run_module("analysis.critical_path", path, "--by", "operator").out
+    by = run_module("analysis.critical_path", path, "--by", "operator,layer").out
+    assert "aten::" in by and "layer" not in by.split("\n\n")[1]
+    assert "no layer of its kernels was recorded: torch.profiler records layers with" in " ".join(by.split())
 
 
 def test_of_a_long_recording_the_steps_in_the_middle_are_looked_at_and_that_is_said(tmp_path, monkeypatch):

@@ -85,9 +85,19 @@ def test_a_direction_alone_keeps_its_share_of_all(planted: Path) -> None:
     assert float(row["share_pct"]) == pytest.approx(100 * 15 / 62)
 
 
-def test_what_the_tool_did_not_record_is_said(tmp_path: Path) -> None:
-    ran = run("analysis.kernels", write_pyprof(tmp_path), "--by", "layer")
-    assert "(unknown)" in ran.out and "does not record the layer" in " ".join(ran.out.split())
+def test_what_the_tool_did_not_record_is_said_and_makes_no_table(tmp_path: Path, planted: Path) -> None:
+    ran = run("analysis.kernels", write_pyprof(tmp_path / "pyprof"), "--by", "layer")
+    assert "no layer of its kernels was recorded" in ran.out and "roof" not in ran.out
+    write_sweep(tmp_path / "own", [run_of(profile="torch")])
+    ran = run("analysis.kernels", tmp_path / "own", "--by", "layer,class")
+    said = " ".join(ran.out.split())
+    assert "no layer of its kernels was recorded: profile: torch records layers, if the model is" in said
+    assert "(unknown)" not in ran.out and ran.out.split("\n")[3].split()[0] == "class"
+    # Of two runs their difference is left, and not which of the unknown differ.
+    (known, _), unknown = run_paths(planted), tmp_path / "own"
+    ran = run("analysis.kernels", unknown, unknown, "--by", "layer")
+    assert "the difference" in ran.out and "Largest differences" not in ran.out
+    assert "(unknown)" in run("analysis.kernels", known, unknown, "--by", "layer").out
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from analysis.display.metrics import (
     telling,
 )
 from analysis.measures.critical_path.paths import PARTS, TOGETHER, RunPaths, paths_of
+from analysis.measures.kernels.of_run import not_recorded
 from analysis.results.study import A_STEP, RECORDING, Study
 from profiling.wording import how_many
 
@@ -78,7 +79,11 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     for _, paths in study.each(study.recorded, lambda source: paths_of(study, source)):
         for text in paths.unknown:
             study.note(text, paths.source)
-        answer += of_run(paths, by)
+        found = of_run(paths, by)
+        for name in by:
+            if not any(_is_known(row[name]) for row in found):
+                study.note(not_recorded(paths.source, name), paths.source)
+        answer += found
     if not answer:
         raise study.nothing(
             f"{study.path} holds no attributed step with timed kernels: this needs a run with profile: "
@@ -92,6 +97,11 @@ def of_run(paths: RunPaths, by: Sequence[str] = ()) -> Rows:
     if not paths.steps:
         return []
     return _by_levels(paths, by) if by else _by_part(paths)
+
+
+def _is_known(value: Any) -> bool:
+    """Whether a piece's level was recorded; a rank and a step always are."""
+    return value != ""
 
 
 def _by_levels(paths: RunPaths, by: Sequence[str]) -> Rows:
@@ -166,7 +176,8 @@ def title(of: str = A_STEP) -> str:
 def shown(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Column]:
     """The table's columns; ``of`` as in :func:`title`."""
     runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in rows) else []
-    keys = [*columns(fields(telling(rows))), METRICS[0].column(), *(LEVELS[name].column() for name in by)]
+    known = [name for name in by if any(_is_known(row[name]) for row in rows)]
+    keys = [*columns(fields(telling(rows))), METRICS[0].column(), *(LEVELS[name].column() for name in known)]
     figures = ("step_ms", "path_ms", "path_pct", "pieces")
     saved = () if by else ("step_without_ms", "saved_ms", "saved_pct")
     measured = columns(METRICS, *figures, *saved)

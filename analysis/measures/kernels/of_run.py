@@ -27,6 +27,13 @@ BY = {
 }
 DEFAULT_BY = ("kernel", "class", "direction")
 
+_RECORDED_BY = {
+    ("layer", "run"): "profile: torch records layers, if the model is not compiled",
+    ("layer", "trace"): "torch.profiler records layers with with_stack=True",
+    ("operator", "run"): "profile: torch records operators",
+    ("operator", "trace"): "torch.profiler records operators",
+}
+
 _CORRECTED = """
 with sums as (select * from {sums} where calls > 0)
 select {groups}, sum(calls)::bigint, sum(ns)::double, min(least_ns), max(most_ns), sum(flops), sum(bytes),
@@ -55,8 +62,14 @@ def kernels_of_each(
     for source, groups in groups_of_each(study, sources, question_of(by, direction)):
         for place, name in enumerate(by):
             if groups.rows and all(row[place] is None for row in groups.rows):
-                study.note(f"its profiler does not record the {name} of kernels", source)
+                study.note(not_recorded(source, name), source)
         yield source, rows_of(groups, by, costs.bound_of(study, source))
+
+
+def not_recorded(source: Source, name: str) -> str:
+    """That a run's kernels have no layer, for example, and what would record it."""
+    how = _RECORDED_BY.get((name, source.kind), "")
+    return f"no {name} of its kernels was recorded{how and f': {how}'}"
 
 
 def reading_ahead(study: Study) -> AbstractContextManager[None]:

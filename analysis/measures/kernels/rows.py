@@ -102,13 +102,14 @@ def nothing(study: Study, direction: str | None) -> str:
     return " ".join([f"{study.path} has {which}", *(f"({note})" for note in study.log.notes[:1])])
 
 
-def naming(by: Sequence[str]) -> list[Column]:
-    """The tables' columns of what kernels are grouped by."""
+def naming(by: Sequence[str], kernels: Rows) -> list[Column]:
+    """The table's columns of what kernels are grouped by; none of what no profiler recorded of these."""
 
     def printed(name: str) -> Callable[[Mapping[str, Any]], str]:
         return lambda row: shortened(row[name] or "(unknown)")
 
-    return [BY[name].column(printed=printed(name)) for name in by]
+    known = [name for name in by if any(row[name] is not None for row in kernels)]
+    return [BY[name].column(printed=printed(name)) for name in known]
 
 
 def shown(without_steps: bool = False) -> list[Column]:
