@@ -27,6 +27,7 @@ from analysis.measures.scaling import compare_rows, traced_difference
 from analysis.measures.scaling.compare_rows import columns_of, regressed, same_runs
 from analysis.measures.scaling.compare_words import sentence, shown
 from analysis.measures.scaling.compared import compared
+from analysis.measures.scaling.watched_runs import in_the_same_words
 from analysis.results.load import load
 from analysis.results.study import Study
 from jobs.flags import make_parser
@@ -46,6 +47,7 @@ def main(words: list[str] | None = None) -> int:
         return _of_traces(studies[0], studies[1], arguments)
     own = [name for study in studies for name in study.own_factors]
     across = output.parse_fields(arguments.across, flag="--across", own=own)
+    studies = list(in_the_same_words(studies[0], studies[1], across))
     found = compared(studies[0], studies[1], across)
     a, b, figures = found.a, found.b, found.rows
     worse = regressed(figures, arguments.threshold)

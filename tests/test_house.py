@@ -27,7 +27,7 @@ MAY_IMPORT = {
     ),
     "analysis": (
         *("jobs.run", "jobs.run_fields", "jobs.run_values", "jobs.run_id", "jobs.flags", "jobs.store"),
-        "jobs.states",
+        *("jobs.states", "jobs.program"),
         "profiling",
     ),
 }

@@ -9,6 +9,7 @@ from analysis.display.metrics import Rows
 from analysis.measures.kernels import of_run as kernels_of_run
 from analysis.measures.scaling import compare_rows, compare_words
 from analysis.measures.scaling.compared import compared
+from analysis.measures.scaling.watched_runs import in_the_same_words
 from analysis.report import beside, changed_configurations, changes, compared_traces, small
 from analysis.report.base import Context
 from analysis.report.choices import Key
@@ -38,6 +39,7 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
             stack.enter_context(kernels_of_run.reading_ahead(study))
         if all(study.of_kind("trace") and not study.of_kind("run") for study in (a, b)):
             return compared_traces.build(a, b, names)
+        a, b = in_the_same_words(a, b, across)
         found = compared(a, b, across)
         if compare_rows.same_runs(found.a, found.b):
             raise UserError("A and B are the same runs, so nothing can differ; compare two separate results")

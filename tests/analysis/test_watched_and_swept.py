@@ -1,0 +1,103 @@
+"""A program that was watched and one that a sweep started are compared by what both record."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis.measures.scaling.compared import compared
+from analysis.measures.scaling.watched_runs import in_the_same_words
+from analysis.report.compared import build
+from analysis.results.load import load
+from jobs import store
+from jobs.program import unknown_fields
+from jobs.run import Run
+from jobs.store import Manifest, RankReport
+from jobs.watched import run_of as watched_run_of
+from profiling.errors import UserError
+from profiling.identity import Identity
+from profiling.watching.program import Program
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
+
+TEMPLATE = "--samples=8 mine.py --batch-size {batch} --lr {lr}"
+RUNS = 4
+
+
+def put(folder: Path, of: Run, unknown: list[str], truth: Truth, name: str = "") -> None:
+    """Some runs of a program, with the fields that say nothing of it."""
+    for repetition in range(RUNS):
+        written = write_run(folder, of, truth, repetition, outside=tuple(of.factors))
+        manifest = store.read_record(written / store.MANIFEST, Manifest)
+        store.write_record(written / store.MANIFEST, manifest.model_copy(update={"unknown": unknown}))
+        if name:
+            written.rename(folder / f"{name}{repetition}")
+
+
+def swept(folder: Path, truth: Truth, **factors: list) -> Path:
+    """A sweep of two learning rates on 1 and 2 ranks."""
+    for ranks in (1, 2):
+        for lr in (0.1, 0.01):
+            for threads in factors.get("threads", [1]):
+                of = run_of(
+                    gpus_per_node=ranks, program=TEMPLATE, factors={"lr": lr}, threads=threads, batches=20
+                )
+                put(folder, of, unknown_fields(of), truth, f"{ranks}-{lr}-{threads}-" if factors else "")
+    write_sweep_record(folder)
+    return folder
+
+
+def watched(
+    folder: Path, truth: Truth, *, script: str = "mine.py", batches: int = 20, lr: str = "0.1"
+) -> Path:
+    """The same program with one of the learning rates, watched on 1 and 2 ranks."""
+    for ranks in (1, 2):
+        program = Program(script, ("--batch-size", "32", "--lr", lr))
+        report = RankReport(
+            rank=0, world_size=ranks, device="cpu", backend="", batches_done=batches, images_done=0,
+            losses_finite=True, parameter_digest="", model="MyNet", grad="fp32", samples=32, workers=3,
+            hostname="node0",
+        )  # fmt: skip
+        put(
+            folder,
+            *watched_run_of(report, Identity(0, ranks, 0, ranks), program, "none"),
+            truth,
+            f"w{ranks}-",
+        )
+    return folder
+
+
+FAST = Truth({1: 100.0, 2: 110.0}, device="cpu")
+SLOW = Truth({1: 120.0, 2: 132.0}, device="cpu")
+
+
+@pytest.mark.parametrize("script", ["mine.py", "/home/me/mine.py"])
+def test_both_are_compared_where_they_agree_in_what_both_record(tmp_path, script):
+    a, b = swept(tmp_path / "a", FAST), watched(tmp_path / "b", SLOW, script=script)
+    for one, other, wanted in ((a, b, 20), (b, a, -100 / 6)):
+        ran = run("analysis.compare", one, other, "--format", "json")
+        steps = [row for row in ran.json if row["kind"] == "step"]
+        assert [row["gpus_per_node"] for row in steps] == ["1", "2"]
+        assert all(row["effect_pct"] == pytest.approx(wanted, abs=2) for row in steps)
+        said = " ".join(ran.err.split())
+        assert f"only {a} records network and threads: taken to be the same in {b}" in said
+        assert f"only {b} records workers, model and grad: taken to be the same in {a}" in said
+        assert f"only in {a}, so not compared" in said and "lr=0.01" in said
+    # The report of the two has them as one, too.
+    page = build(load(a), load(b))
+    assert "Worse" in page.summary[0].text
+
+
+def test_what_both_record_and_differs_in_is_named_alone(tmp_path):
+    a = swept(tmp_path / "a", FAST)
+    said = one_line_error(run("analysis.compare", a, watched(tmp_path / "b", SLOW, batches=30)))
+    assert "the nearest differ in batches; compare them anyway with --across batches" in said
+    found = run("analysis.compare", a, tmp_path / "b", "--across", "batches", "--format", "json").json
+    assert [row["kind"] for row in found].count("step") == 2
+    with pytest.raises(UserError, match="program"):
+        compared(*in_the_same_words(load(a), load(watched(tmp_path / "c", SLOW, lr="0.5"))))
+
+
+def test_of_several_configurations_that_it_may_be_it_is_none(tmp_path):
+    a = swept(tmp_path / "a", FAST, threads=[1, 2])
+    said = one_line_error(run("analysis.compare", a, watched(tmp_path / "b", SLOW)))
+    assert "the nearest differ in threads;" in said
