@@ -12,9 +12,9 @@ next to it.
 Steps are found by ProfilerStep, "End of Batch", the optimizer's steps, the ranges of --batch-marker, or the
 period of the kernels, if it is certain. Several processes share the files: under mpirun or srun, its ranks.
 
-The same command again resumes a conversion that was interrupted; if it was complete, all files are converted
-anew. It replaces what it wrote before, and no other file. A job of other files keeps its folder: the new one
-becomes OUT/<job>-2, unless --overwrite is given.
+The same command again resumes a conversion that was interrupted, and converts what has changed since. It
+replaces what it wrote before, and no other file. A job of other files keeps its folder: the new one becomes
+OUT/<job>-2. With --overwrite all files are converted again, and that job is replaced.
 
 Exit code 0: all profiles were converted; 1: some, or other files that were named, could not be read; 2: none
 could. Other files in the folders that are searched (images, notes) are counted.
@@ -35,20 +35,13 @@ from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.identity import Identity, launch_of, read_identity
 from profiling.tables import table_path
 from profiling.tools import TOOLS, tool
-from profiling.traces.conversion import (
-    Outcome,
-    Unit,
-    busy_with,
-    kept,
-    kept_before,
-    not_kept,
-    share_of,
-    wait_for_others,
-)
+from profiling.traces.conversion import convert_share, kept_before, not_kept, share_of, wait_for_others
 from profiling.traces.jobs import Placed, place_jobs
 from profiling.traces.one_unit import convert_unit
-from profiling.traces.summary import Counts, complaints, counts_of, first_of, named
+from profiling.traces.records import Outcome, Unit, kept
+from profiling.traces.summary import Counts, complaints, counts_of, first_of, named, what_is_unchanged
 from profiling.traces.together import said_once, together
+from profiling.traces.unchanged import forget, leave_record, taken_back
 from profiling.traces.units import units_of
 from profiling.wording import command, how_many, verb
 from profiling.workers import open_workers
@@ -72,7 +65,7 @@ def convert(
         jobs: processes; None: as many as there are cores, where that is worth it.
         batch_marker: see :class:`profiling.readers.origin.Origin`.
         suggest: say which command to call next, or again.
-        overwrite: see :func:`profiling.traces.folders.folders_of`.
+        overwrite: convert also what has not changed; and see :func:`profiling.traces.folders.folders_of`.
 
     Returns:
         None on a rank other than 0: it has converted its share.
@@ -83,27 +76,40 @@ def convert(
     units = units_of(list(paths), name, out, batch_marker)
     me = read_identity(os.environ)
     launch = (launch_of(os.environ) or me.launcher) if me.size > 1 else ""
+    if overwrite:
+        forget(units if not me.rank else share_of(me, units))
     if me.rank:
-        _convert_share(me, units, launch)
+        convert_share(me, units, launch)
         return None
     if before := kept_before(units, launch):
         files = how_many(len(units), "file")
         print(f"scaleprof: resuming: {before} of {files} {verb(before, 'are')} converted", file=sys.stderr)
     with _naming_what_is_left(units, launch) if suggest else nullcontext():
         outcomes = _convert_with_others(me, units, launch) if me.size > 1 else _convert_here(units, jobs)
-    recorded = [one for outcome in outcomes for one in outcome.ranks]
-    of_files = {unit.path: outcome.findings for unit, outcome in zip(units, outcomes, strict=True)}
-    placed = place_jobs(recorded, out, of_files, overwrite) if out is not None and recorded else []
-    for unit in units:
-        shutil.rmtree(unit.scratch, ignore_errors=True)
+    placed = _place(units, outcomes, out, overwrite, launch)
     tables = [outcome.target for outcome in outcomes if not outcome.error and not outcome.ranks]
-    for line in _findings(units, outcomes, placed, out):
+    for line in (*what_is_unchanged(outcomes, suggest), *_findings(units, outcomes, placed, out)):
         print(f"scaleprof: {line}", file=sys.stderr)
     for directory in (*tables, *(one.directory for one in placed)):
         print(directory)
     if suggest and (line := _next(placed, tables, out)):
         print(f"scaleprof: next: {line}", file=sys.stderr)
     return counts_of(units, outcomes, sum(len(one.unused) for one in placed))
+
+
+def _place(
+    units: Sequence[Unit], outcomes: Sequence[Outcome], out: Path | None, overwrite: bool, launch: str
+) -> list[Placed]:
+    """Move the tables of traces to the folders of their jobs, with records of what they were made of."""
+    outcomes = [taken_back(*pair, launch) for pair in zip(units, outcomes, strict=True)]
+    recorded = [one for outcome in outcomes for one in outcome.ranks]
+    of_files = {unit.path: outcome.findings for unit, outcome in zip(units, outcomes, strict=True)}
+    placed = place_jobs(recorded, out, of_files, overwrite) if out is not None and recorded else []
+    moved = {before: now for one in placed for before, now in one.moved.items()}
+    for unit in units:
+        leave_record(unit, moved)
+        shutil.rmtree(unit.scratch, ignore_errors=True)
+    return placed
 
 
 def _findings(
@@ -124,20 +130,13 @@ def _findings(
     return lines
 
 
-def _convert_share(me: Identity, units: Sequence[Unit], launch: str) -> None:
-    """Convert what is this rank's; each outcome is left beside the tables."""
-    for unit in share_of(me, units):
-        with busy_with(unit):
-            convert_unit(unit, launch)
-
-
 def _convert_with_others(me: Identity, units: Sequence[Unit], launch: str) -> list[Outcome]:
     """As rank 0 of several, what became of each unit.
 
     Raises:
         RanksLost: those that had the rest to do do not live any more.
     """
-    _convert_share(me, units, launch)
+    convert_share(me, units, launch)
     if left := wait_for_others(units, launch):
         raise RanksLost(_what_is_left(left, len(units)))
     return [outcome for unit in units if (outcome := kept(unit, launch)) is not None]
@@ -266,7 +265,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--overwrite", action="store_true",
-        help="with --out: a job takes the folder of its name also where that holds a job of other files",
+        help="convert unchanged files again; with --out, a job takes the folder of its name also where that "
+        "holds a job of other files",
     )  # fmt: skip
     given = parser.parse_args(arguments)
     if given.jobs is not None and given.jobs < 1:

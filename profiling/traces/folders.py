@@ -4,6 +4,7 @@ A job that was converted before takes its folder again. What an earlier conversi
 jobs of other files, and what a user or another command put there, are left alone.
 """
 
+import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 from profiling.errors import UserError
 from profiling.tables import SCHEMAS, table_path
 from profiling.traced_job import JOB, TracedJob, read_job
+
+CONVERTED = ".converted"  # the folder beside tables with the records of what they were made of
 
 
 def jobs_in(out: Path) -> dict[Path, TracedJob]:
@@ -81,6 +84,7 @@ def _said(wanted: Path, there: TracedJob, directory: Path) -> str:
 
 def clear(directory: Path) -> None:
     """Remove what an earlier conversion left of a job but its record, and nothing else."""
+    shutil.rmtree(directory / CONVERTED, ignore_errors=True)
     for rank in directory.glob("rank_*"):
         for name in SCHEMAS:
             table_path(rank, name).unlink(missing_ok=True)

@@ -19,6 +19,7 @@ class Placed:
     Attributes:
         directory: where its tables are.
         came_from: where its traces lie.
+        moved: from where, and to where, the tables of its ranks were.
         unused: traces of ranks of which another is used.
         said: why it is not in the folder of its name; or "".
     """
@@ -26,6 +27,7 @@ class Placed:
     directory: Path
     job: TracedJob
     came_from: Path
+    moved: Mapping[Path, Path]
     unused: tuple[Path, ...] = ()
     said: str = ""
 
@@ -50,10 +52,11 @@ def place_jobs(
             (finding, rank) for file, rank in files.items() for finding in findings[file]
         )
         clear(directory)
-        for one in job.ranks:
-            move(one.directory, rank_directory(directory, one.rank))
+        moved = {one.directory: rank_directory(directory, one.rank) for one in job.ranks}
+        for tables, place in moved.items():
+            move(tables, place)
         write_job(directory, record)
         unused = tuple(one.root / one.source for one in job.unused)
         came_from = job.ranks[0].root / job.ranks[0].folder
-        placed.append(Placed(directory, record, came_from, unused, said))
+        placed.append(Placed(directory, record, came_from, moved, unused, said))
     return placed

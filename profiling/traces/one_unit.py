@@ -9,9 +9,10 @@ import pyarrow as pa
 from profiling.errors import UserError
 from profiling.tables import Writer
 from profiling.tools.recognition import Unrecognised, reader_of, recognise
-from profiling.traces.conversion import Outcome, Unit, keep, kept
 from profiling.traces.ranks import record_ranks
 from profiling.traces.recorded import Recorded
+from profiling.traces.records import Outcome, Unit, keep, kept, state_of
+from profiling.traces.unchanged import unchanged
 
 
 def convert_unit(unit: Unit, launch: str = "") -> Outcome:
@@ -23,11 +24,12 @@ def convert_unit(unit: Unit, launch: str = "") -> Outcome:
     if (before := kept(unit, launch)) is not None:
         return before
     shutil.rmtree(unit.scratch, ignore_errors=True)  # that call was ended in the middle of it
-    outcome = tables_of(unit)
+    state = state_of(unit)
+    outcome = unchanged(unit) or tables_of(unit)
     if outcome.error:
         shutil.rmtree(unit.scratch, ignore_errors=True)
     if launch or not outcome.error:
-        keep(unit, outcome, launch)
+        keep(unit, outcome, launch, state)
     return outcome
 
 

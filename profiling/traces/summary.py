@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiling.tools.recognition import supported
-from profiling.traces.conversion import Outcome, Unit
+from profiling.traces.records import Outcome, Unit
 from profiling.wording import how_many, verb
 
 _MOST_NAMED = 6  # files
@@ -40,6 +40,19 @@ def counts_of(units: Sequence[Unit], outcomes: Sequence[Outcome], unused: int) -
     """How many files were converted, and how many were not; ``unused`` of them were read to no end."""
     errors, others = sum(bool(outcome.error) for outcome in outcomes), len(_foreign(units, outcomes))
     return Counts(len(outcomes) - errors - unused, errors - others, others, unused)
+
+
+def what_is_unchanged(outcomes: Sequence[Outcome], advise: bool) -> list[str]:
+    """That files were not converted again, in a line; none if all were.
+
+    Args:
+        advise: say how they are.
+    """
+    count = sum(outcome.unchanged for outcome in outcomes)
+    they, them = ("they were", "them") if count > 1 else ("it was", "it")
+    again = f"; --overwrite converts {them} again" if advise else ""
+    files = f"{how_many(count, 'file')} {verb(count, 'are')}"
+    return [f"{files} unchanged since {they} converted{again}"] if count else []
 
 
 def complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]:

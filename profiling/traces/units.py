@@ -8,7 +8,7 @@ from pathlib import Path
 from profiling.errors import UserError
 from profiling.tools.recognition import bundle_of
 from profiling.traced_job import JOB
-from profiling.traces.conversion import Unit
+from profiling.traces.records import Unit
 
 _ENDINGS = re.compile(
     r"(\.(json|gz|gzip|parquet|csv|sqlite|sql|db|nsys-rep|xml|pt|trace|txt))+$", re.IGNORECASE
@@ -29,11 +29,15 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if file.is_file())
-            yield from (file for file in inside if not _is_ours(file) and file.name[0] != ".")
+            yield from (file for file in inside if not _is_ours(file) and not _is_hidden(file, path))
         elif path.exists():
             yield path
         else:
             raise UserError(f"{path} does not exist")
+
+
+def _is_hidden(file: Path, below: Path) -> bool:
+    return any(part[0] == "." for part in file.relative_to(below).parts)
 
 
 def _is_ours(path: Path) -> bool:

@@ -12,7 +12,7 @@ import time
 from profiling import convert
 from profiling.errors import run_command
 from profiling.traces import conversion, one_unit
-from profiling.traces.conversion import Outcome, Unit
+from profiling.traces.records import Outcome, Unit
 
 node, arguments = sys.argv[1], sys.argv[2:]
 convert_file = one_unit.tables_of

@@ -14,17 +14,9 @@ from profiling.convert import convert
 from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.traces import conversion, one_unit
-from profiling.traces.conversion import (
-    Outcome,
-    Unit,
-    busy_with,
-    keep,
-    kept,
-    not_kept,
-    share_of,
-    wait_for_others,
-)
+from profiling.traces.conversion import busy_with, not_kept, share_of, wait_for_others
 from profiling.traces.one_unit import convert_unit
+from profiling.traces.records import Outcome, Unit, keep, kept
 from profiling.traces.summary import Counts
 from profiling.traces.units import units_of
 from tests.profiling.test_convert_many import tables_below

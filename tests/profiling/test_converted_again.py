@@ -1,5 +1,7 @@
 """profiling.convert into a folder that holds something: nothing is lost without a word."""
 
+import os
+
 import pytest
 
 from analysis.results.raw import are_two_results, load_or_convert
@@ -8,8 +10,10 @@ from jobs.sweep_file import read_sweep
 from profiling.convert import main
 from profiling.errors import UserError
 from profiling.traced_job import read_job
+from profiling.traces import one_unit, records
 from profiling.traces.together import said_once
 from tests.analysis.commands import run
+from tests.profiling.test_convert_many import tables_below
 from tests.profiling.traced_jobs import Planted, trace_of, write_job
 
 
@@ -45,6 +49,66 @@ def test_a_job_of_other_files_is_not_replaced_and_it_is_said(tmp_path, two, caps
     file = first.resolve() / "run" / "rank0.json"
     line = f"{tmp_path}/new/run holds a job of other files (e.g. {file}): this one is in run-2 (--overwrite "
     assert line in capsys.readouterr().err
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The names of the files that are read to be converted."""
+    names = []
+
+    def noted(unit, real=one_unit.tables_of):
+        names.append(unit.path.name)
+        return real(unit)
+
+    monkeypatch.setattr(one_unit, "tables_of", noted)
+    return names
+
+
+def test_what_is_unchanged_is_not_converted_again(tmp_path, read, capsys):
+    raw = write_job(tmp_path / "raw", Planted(ranks=3))
+    out = tmp_path / "out"
+    assert converted(out, raw) == 0
+    whole, said = tables_below(out), capsys.readouterr()
+    read.clear()
+    assert converted(out, raw) == 0 and not read
+    again = capsys.readouterr()
+    line = "scaleprof: 3 files are unchanged since they were converted; --overwrite converts them again\n"
+    assert again.err == line + said.err and again.out == said.out
+    assert tables_below(out) == whole and not list(out.glob(".*"))
+    os.utime(raw / "rank1.json", ns=(1, 1))
+    (raw / "rank2.json").unlink()
+    assert converted(out, raw) == 0 and read == ["rank1.json"]
+    assert "1 file is unchanged since it was converted" in capsys.readouterr().err
+    assert sizes_in(out) == {"raw": 2}
+    read.clear()
+    assert converted(out, raw, options=["--overwrite"]) == 0 and read == ["rank0.json", "rank1.json"]
+
+
+def test_tables_that_are_not_those_any_more_that_were_written_are_written_again(two, tmp_path, read):
+    first, second = two
+    out = tmp_path / "out"
+    converted(out, second)
+    converted(out, first, options=["--overwrite"])
+    read.clear()
+    converted(out, second)
+    assert len(read) == 3 and sizes_in(out) == {"run": 2, "run-2": 3}
+    read.clear()
+    (out / "run-2" / "rank_0001" / "kernels.parquet").write_bytes(b"")
+    converted(out, second)
+    assert read == ["rank1.json"]
+
+
+def test_other_code_makes_other_tables(two, tmp_path, read, monkeypatch):
+    for code in ("one", "one", "other"):
+        monkeypatch.setattr(records, "_code", lambda code=code: code)
+        converted(tmp_path / "out", two[0])
+    assert len(read) == 4
+
+
+def test_tables_beside_their_files_are_not_written_again(two, read, capsys):
+    for _ in range(2):
+        assert main([str(two[0]), "--jobs", "1"]) == 0
+    assert len(read) == 2 and "2 files are unchanged" in capsys.readouterr().err
 
 
 def test_a_job_of_other_files_is_replaced_if_that_is_asked_for(tmp_path, two):
