@@ -1,7 +1,7 @@
 """What kept the GPU busy? Summary of GPU activities, as nvprof prints it, from any profiler's tables.
 
     python -m analysis.activities PATH                  a run, a sweep, a folder of tables, a profiler's file
-    python -m analysis.activities PATH --by rank        one summary per rank; also batch_index
+    python -m analysis.activities PATH --by rank        one summary per rank; also step
     python -m analysis.activities PATH --shares         share of communication and copies by GPUs, batch size
     python -m analysis.activities PATH --shares --chart FILE.html    as a chart, one line per number of GPUs
 
@@ -105,7 +105,7 @@ def _rows(
 def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.activities", __doc__, "PATH", COLUMNS)
-    parser.add_argument("--by", metavar="LEVELS", help="one row per rank, per batch_index, or per both")
+    parser.add_argument("--by", metavar="LEVELS", help="one row per rank, per step, or per both")
     parser.add_argument(
         "--shares",
         action="store_true",

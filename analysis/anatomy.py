@@ -1,7 +1,7 @@
 """Where does the time of a step go?
 
     python -m analysis.anatomy DIR                       one row per run: mean of its attributed steps, ms
-    python -m analysis.anatomy DIR --by rank,stage       one row per rank and stage; also batch_index
+    python -m analysis.anatomy DIR --by rank,stage       one row per rank and stage; also step
 
 The wall time of each attributed step of each rank is split into parts that sum to it exactly.
 

@@ -1,7 +1,7 @@
 """What would shorten the step? What is on its critical path, and how long would it be without that?
 
     python -m analysis.critical_path DIR                       one row per run and part of the path
-    python -m analysis.critical_path DIR --by operator,kernel  what is on the path; also rank, batch_index,
+    python -m analysis.critical_path DIR --by operator,kernel  what is on the path; also rank, step,
                                                                direction, layer
 
 Each moment of a step is followed back to what it waited for: a kernel to its launch, to the kernel before it

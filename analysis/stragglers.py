@@ -1,7 +1,7 @@
 """Are there stragglers, and why are they slow?
 
     python -m analysis.stragglers DIR                   one row per rank of each run of several ranks
-    python -m analysis.stragglers DIR --by batch        one row per rank and step
+    python -m analysis.stragglers DIR --by step         one row per rank and step
 
 Unprofiled runs suffice; if collectives were recorded, lateness is measured from these. A rank is late in a
 step if the others (their median) waited for it for 2 % of the step or more. Time that nobody waited for
@@ -21,22 +21,22 @@ def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.stragglers", __doc__, columns=COLUMNS)
     parser.add_argument(
         "--by",
-        choices=("rank", "batch"),
+        choices=("rank", "step"),
         default="rank",
         help="one row per rank, or per rank and step [rank]",
     )
     arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)
-    by_batch = arguments.by == "batch"
-    answer = rows(study, by_batch)
-    select = latest_steps if by_batch else notable_ranks
+    by_step = arguments.by == "step"
+    answer = rows(study, by_step)
+    select = latest_steps if by_step else notable_ranks
     some, others = (answer, "") if arguments.wide else select(answer)
-    title = "Lateness of each rank in each step, ms" if by_batch else "Lateness of each rank"
+    title = "Lateness of each rank in each step, ms" if by_step else "Lateness of each rank"
     below = "\n".join([*([others] if others else []), caption(some)])
     # Which columns tell runs apart does not depend on the rows that are shown.
-    part = Part(title, some, shown(answer, by_batch), below)
-    notes = [] if by_batch else sentences(answer)
-    return output.emit(Answer(answer, columns_of(by_batch), [part], notes=notes), study, arguments)
+    part = Part(title, some, shown(answer, by_step), below)
+    notes = [] if by_step else sentences(answer)
+    return output.emit(Answer(answer, columns_of(by_step), [part], notes=notes), study, arguments)
 
 
 if __name__ == "__main__":

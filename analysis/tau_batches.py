@@ -34,9 +34,9 @@ METRICS = (
         text=True,
         key=True,
     ),
-    Metric("batches", "number of steps"),
+    Metric("steps", "number of steps"),
     Metric(
-        "batch_ms",
+        "step_ms",
         "step duration; interval for timers and marks: of the mean over the steps of the run; for the "
         "difference: of the startup, which differs from run to run (Student's t over three or more runs of "
         "one step); for events: none, since TAU keeps no series",
@@ -163,7 +163,7 @@ def _rows(rank: int, estimates: Mapping[str, Estimate]) -> Rows:
         {
             "rank": rank,
             "estimator": name,
-            "batches": count,
+            "steps": count,
             **{
                 column: None if math.isnan(value) else value / 1e6
                 for column, value in zip(_BATCH_MS, values, strict=True)
@@ -191,7 +191,7 @@ def main(words: list[str] | None = None) -> int:
         )
     title = "Step duration from TAU"
     by_stages = any(row["preferred"] and row["estimator"] == "stages" for row in made)
-    negative = any(row["estimator"] == "difference" and row["batch_ms"] < 0 for row in made)
+    negative = any(row["estimator"] == "difference" and row["step_ms"] < 0 for row in made)
     notes = [*profile.findings, *([BETWEEN_STAGES] if by_stages else []), *([NOISE] if negative else [])]
     return output.emit(Answer(made, METRICS, title=title, notes=notes), None, arguments)
 

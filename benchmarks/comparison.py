@@ -101,7 +101,7 @@ def recorded(directory: Path) -> dict[str, Any]:
         raise UserError(
             f"{directory}: {len(fields)} runs do not make two sets of {REPETITIONS}; run it more often"
         )
-    return {"point": fields[0], "batch_ms": run_medians_ms(study)}
+    return {"point": fields[0], "step_ms": run_medians_ms(study)}
 
 
 def run_medians_ms(study: Study) -> list[float]:
@@ -113,12 +113,12 @@ def run_medians_ms(study: Study) -> list[float]:
     ]
 
 
-def noise(batch_ms: Sequence[float]) -> dict[str, float]:
+def noise(step_ms: Sequence[float]) -> dict[str, float]:
     """Scatter between runs, %: of all, robustly, and of neighbours in time (which a slow drift spares)."""
-    logs = np.log(batch_ms)
+    logs = np.log(step_ms)
     centred = logs - logs.mean()
     return {
-        "median_ms": float(np.median(batch_ms)),
+        "median_ms": float(np.median(step_ms)),
         "scatter_pct": 100 * float(logs.std(ddof=1)),
         "robust_scatter_pct": 100 * 1.4826 * float(np.median(np.abs(logs - np.median(logs)))),
         "scatter_of_neighbours_pct": 100 * float(np.sqrt(np.mean(np.diff(logs) ** 2) / 2)),
@@ -131,48 +131,48 @@ def noise(batch_ms: Sequence[float]) -> dict[str, float]:
 
 def verdict(a: np.ndarray, b: np.ndarray) -> str:
     """What analysis.compare says of one configuration's runs."""
-    key = ((("model", "simulated"),), "step", "batch_ms")
+    key = ((("model", "simulated"),), "step", "step_ms")
     return str(rows({key: a.tolist()}, {key: b.tolist()})[0]["verdict"])
 
 
 def share(
-    batch_ms: Sequence[float], slowdown_pct: float, simulations: int, seed: int, found: Sequence[str]
+    step_ms: Sequence[float], slowdown_pct: float, simulations: int, seed: int, found: Sequence[str]
 ) -> float:
     """The share of simulated comparisons with one of the verdicts ``found``."""
     generator = np.random.default_rng(seed)
     hits = 0
     for _ in range(simulations):
-        drawn = generator.permutation(batch_ms)[: 2 * REPETITIONS]
+        drawn = generator.permutation(step_ms)[: 2 * REPETITIONS]
         a, b = drawn[:REPETITIONS], drawn[REPETITIONS:] * (1 + slowdown_pct / 100)
         hits += verdict(a, b) in found
     return hits / simulations
 
 
-def rescaled(batch_ms: Sequence[float], scatter_pct: float) -> np.ndarray:
+def rescaled(step_ms: Sequence[float], scatter_pct: float) -> np.ndarray:
     """The same runs with another scatter: distances of the logarithms from their median, scaled."""
-    logs = np.log(batch_ms)
+    logs = np.log(step_ms)
     centre = np.median(logs)
     return np.exp(centre + (logs - centre) * scatter_pct / 100 / logs.std(ddof=1))
 
 
-def in_sequence(batch_ms: Sequence[float]) -> float:
+def in_sequence(step_ms: Sequence[float]) -> float:
     """The share of false alarms if 10 runs in a row are set beside the next 10."""
-    values = np.asarray(batch_ms)
+    values = np.asarray(step_ms)
     starts = range(len(values) - 2 * REPETITIONS + 1)
     middle = [(start, start + REPETITIONS, start + 2 * REPETITIONS) for start in starts]
     return float(np.mean([verdict(values[i:j], values[j:k]) in ("slower", "faster") for i, j, k in middle]))
 
 
-def simulate(batch_ms: Sequence[float]) -> dict[str, Any]:
+def simulate(step_ms: Sequence[float]) -> dict[str, Any]:
     """False alarms and power of one setting's noise."""
     different, slower = ("slower", "faster"), ("slower",)
     return {
-        "noise": noise(batch_ms),
-        "false_alarms": share(batch_ms, 0, FALSE_ALARMS, SEED, different),
-        "false_alarms_in_sequence": in_sequence(batch_ms),
-        "power": {pct: share(batch_ms, pct, POWERED, SEED + pct, slower) for pct in SLOWDOWNS_PCT},
+        "noise": noise(step_ms),
+        "false_alarms": share(step_ms, 0, FALSE_ALARMS, SEED, different),
+        "false_alarms_in_sequence": in_sequence(step_ms),
+        "power": {pct: share(step_ms, pct, POWERED, SEED + pct, slower) for pct in SLOWDOWNS_PCT},
         "power_at_scatter": {
-            pct: share(rescaled(batch_ms, pct).tolist(), PLANTED_PCT, POWERED, SEED, slower)
+            pct: share(rescaled(step_ms, pct).tolist(), PLANTED_PCT, POWERED, SEED, slower)
             for pct in SCATTERS_PCT
         },
     }
@@ -208,7 +208,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         lines += [
             f"## {name}", "", f"{', '.join([facts(setting['machine']), *loads])}.", "",
             f"    {setting['command']}", "",
-            f"{len(runs['batch_ms'])} runs: {facts(runs['point'])}.{note}", "",
+            f"{len(runs['step_ms'])} runs: {facts(runs['point'])}.{note}", "",
             f"A batch takes {of['median_ms']:.1f} ms. Between runs it scatters by {of['scatter_pct']:.1f} % "
             f"(robustly {of['robust_scatter_pct']:.1f} %), between neighbours in time by "
             f"{of['scatter_of_neighbours_pct']:.1f} %; neighbours correlate by "
@@ -278,7 +278,7 @@ def main() -> int:
     report = _last()
     report["settings"] |= made
     for setting in report["settings"].values():
-        setting["found"] = simulate(setting["runs"]["batch_ms"])
+        setting["found"] = simulate(setting["runs"]["step_ms"])
     write(NAME, report, as_markdown(report))
     found = [setting["found"] for setting in report["settings"].values()]
     good = all(

@@ -110,7 +110,7 @@ def of_scaled(sweeps: int) -> Rows:
         batch, efficiency = [], []
         for _ in range(sweeps):
             row = figures([sweep(generator, kind, runs)[-1]])
-            batch.append((row["batch_ms_low"], row["batch_ms_high"], TRUE_MS[8]))
+            batch.append((row["step_ms_low"], row["step_ms_high"], TRUE_MS[8]))
             ends = (row[f"scaling_efficiency_pct_{end}"] for end in ("low", "high"))
             efficiency.append((*ends, 100 * TRUE_MS[1] / TRUE_MS[8]))
         made.append(
@@ -185,7 +185,7 @@ def _sets(
     """Two results of as many configurations, alike."""
     both: tuple[Values, Values] = ({}, {})
     for number, each in enumerate(scatters_pct):
-        key = ((("workers", str(number)),), "step", "batch_ms")
+        key = ((("workers", str(number)),), "step", "step_ms")
         for values in both:
             values[key] = _medians(generator, noise, each, runs).tolist()
     return both

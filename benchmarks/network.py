@@ -75,7 +75,7 @@ def of_rate(cluster: Cluster, rate: str, folder: Path, repetitions: int, batches
     models = {count: alpha_beta(probe(cluster, count)) for count in NODES if count > 1}
     directory = cluster.sweep(max(NODES), file, folder / rate)
     rows = by_method.rows(load(directory))
-    kept = ("nodes", "backend", "grad", "batch_ms", "batch_ms_low", "batch_ms_high", "images_per_s")
+    kept = ("nodes", "backend", "grad", "step_ms", "step_ms_low", "step_ms_high", "images_per_s")
     return {"models": models, "rows": [{name: plain(row[name]) for name in kept} for row in rows]}
 
 
@@ -89,7 +89,7 @@ def joined(found: Mapping[str, Any]) -> list[dict[str, Any]]:
             base = free[1, backend, "fp32"]["images_per_s"]
             more = {"rate": rate, "efficiency_pct": 100 * row["images_per_s"] / nodes / base}
             if rate != UNLIMITED:
-                added = row["batch_ms"] - free[nodes, backend, grad]["batch_ms"]
+                added = row["step_ms"] - free[nodes, backend, grad]["step_ms"]
                 by_model = _model_ms(of["models"][nodes], backend, grad)
                 by_model -= _model_ms(found[UNLIMITED]["models"][nodes], backend, grad)
                 more |= {"added_ms": added, "model_ms": by_model}
@@ -119,11 +119,11 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
     for row in report["rows"]:
-        known = row["batch_ms_low"] is not None  # else it ran once
-        interval = f"({row['batch_ms_low']:.0f} to {row['batch_ms_high']:.0f})" if known else ""
+        known = row["step_ms_low"] is not None  # else it ran once
+        interval = f"({row['step_ms_low']:.0f} to {row['step_ms_high']:.0f})" if known else ""
         added = [f"{row[name]:.0f}" if name in row else "" for name in ("added_ms", "model_ms")]
         cells = [
-            row["rate"], row["nodes"], row["backend"], row["grad"], f"{row['batch_ms']:.0f} {interval}",
+            row["rate"], row["nodes"], row["backend"], row["grad"], f"{row['step_ms']:.0f} {interval}",
             f"{row['images_per_s']:.1f}", f"{row['efficiency_pct']:.1f}", *added,
         ]  # fmt: skip
         lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
@@ -137,7 +137,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
 
 def fp16_wins(rows: list[dict[str, Any]]) -> bool:
     """Whether fp16 gradients are faster on the slowest link, for each backend and number of nodes."""
-    slow = {_key(row): row["batch_ms"] for row in rows if row["rate"] == RATES[0]}
+    slow = {_key(row): row["step_ms"] for row in rows if row["rate"] == RATES[0]}
     return all(
         slow[nodes, backend, "fp16"] < slow[nodes, backend, "fp32"]
         for nodes, backend, grad in slow

@@ -64,7 +64,7 @@ exclude:
     because: what 4 nodes give is predicted from 1 and 2
 """
 KEPT = (
-    "ranks", "method", "what_if", "images_per_s", "images_per_s_low", "images_per_s_high", "batch_ms",
+    "ranks", "method", "what_if", "images_per_s", "images_per_s_low", "images_per_s_high", "step_ms",
     "measured_images_per_s", "error_pct", "measured_on", "fit_error_pct", "buckets", "exposed_ms", "alpha_us",
     "beta_gb_per_s",
 )  # fmt: skip
@@ -120,15 +120,15 @@ def of_network(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
         if rate == network.UNLIMITED or nodes != max(NODES):
             continue
         size = float(network.PARAMETERS * network.BYTES[grad])
-        whole = 1e6 * rows[network.UNLIMITED, 2, grad]["batch_ms"]
+        whole = 1e6 * rows[network.UNLIMITED, 2, grad]["step_ms"]
         alone = whole - float(costs[network.UNLIMITED].allreduce_ns(size, Layout(2))[0])
         elements = np.array([network.PARAMETERS])
         step = Step(0, 0, alone, 0, np.array([alone]), elements, True, np.array([alone]), np.zeros(1))
         model = Model(step, costs[rate], network.BYTES[grad], 25.0, stragglers=False)
         predicted = float(simulate(model, Layout(nodes)).step_ns[0]) / 1e6
-        error = 100 * (row["batch_ms"] / predicted - 1)
+        error = 100 * (row["step_ms"] / predicted - 1)
         made.append({
-            "rate": rate, "grad": grad, "batch_ms": predicted, "measured_batch_ms": row["batch_ms"],
+            "rate": rate, "grad": grad, "step_ms": predicted, "measured_step_ms": row["step_ms"],
             "error_pct": error,
         })  # fmt: skip
     return made
@@ -165,7 +165,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         "| --- | --- | ---: | ---: | ---: |",
     ]  # fmt: skip
     for row in report["of_network"]:
-        batch = f"{row['batch_ms']:.0f} | {row['measured_batch_ms']:.0f}"
+        batch = f"{row['step_ms']:.0f} | {row['measured_step_ms']:.0f}"
         lines.append(f"| {row['rate']} | {row['grad']} | {batch} | {row['error_pct']:+.1f} |")
     return "\n".join(lines) + "\n"
 

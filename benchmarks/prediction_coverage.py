@@ -126,11 +126,11 @@ def one_case(kind: str, strong: bool, seed: int) -> Iterable[dict[str, Any]]:
             if row is None:
                 yield base
                 continue
-            low, high = row["batch_ms_low"], row["batch_ms_high"]
+            low, high = row["step_ms_low"], row["step_ms_high"]
             yield base | {
                 "holds": low <= true <= high,
                 "width_pct": 100 * (high / low - 1),
-                "error_pct": 100 * (row["batch_ms"] / true - 1),
+                "error_pct": 100 * (row["step_ms"] / true - 1),
             }
 
 

@@ -116,7 +116,7 @@ class Run(BaseModel):
         "auto", description="where to train; auto: on a GPU if there is one, otherwise on the CPU"
     )
     batches: Annotated[int, Field(ge=1, le=10_000_000), Role("length", "{} batches")] = Field(
-        50, description="optimizer steps of the run"
+        50, description="batches that each rank trains on, one per optimizer step"
     )
     attribute_from: Annotated[Annotated[int, Field(ge=0)] | None, _OBSERVATION] = Field(
         None,

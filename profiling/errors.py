@@ -47,6 +47,10 @@ class Mistakes(UserError):
         self.lines = tuple(dict.fromkeys(lines))
 
 
+# A step trains on one batch: options count batches, answers are of steps.
+_SYNONYMS = {"steps": "batches", "batches": "steps", "batch": "step", "batch_index": "step"}
+
+
 def did_you_mean(word: str, options: Iterable[str], see: str = "") -> str:
     """``"; did you mean 'nodes'?"`` for the nearest option, or a list of the right ones.
 
@@ -79,6 +83,8 @@ def _nearest(word: str, names: Sequence[str]) -> str | None:
     """The option that ``word`` is, cut short or misspelled; else one of the same words; else one like it."""
     word = word.lstrip("-")
     bare = {name.lstrip("-"): name for name in names}  # the dashes of flags are alike in all of them
+    if word not in bare and (same := _SYNONYMS.get(word)) in bare:
+        return bare[same]
     parts = _words(word)
     related = [name for name in bare if _words(name) and (_words(name) <= parts or parts <= _words(name))]
     longer = [name for name in bare if word and name.startswith(word)]

@@ -149,6 +149,17 @@ def test_columns_say_the_glossarys_words() -> None:
     assert not wrong, "\n".join(dict.fromkeys(wrong))
 
 
+def test_names_of_columns_say_step() -> None:
+    names = {
+        metric.name
+        for command in commands().values()
+        for metrics in command.COLUMNS.values()
+        for metric in (*metrics, *FIELDS.values())
+    }
+    # Options, and what depends on the size of a batch.
+    assert {name for name in names if "batch" in name} == {"batch", "batches", "batch_independent_pct"}
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 )

@@ -113,7 +113,7 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """All its columns: ``batch_ms (_low, _high)``."""
+        """All its columns: ``step_ms (_low, _high)``."""
         usual = self.interval and not any(self.ends)
         return f"{self.name} (_low, _high)" if usual else ", ".join(self.names)
 
@@ -164,13 +164,8 @@ class Metric:
         )
 
 
-_STEP = {"batch": "step", "batches": "steps"}
-
-
 def header(name: str) -> str:
     """A column's name in a few short lines, its unit last: ``bandwidth_efficiency_pct`` ..."""
-    # Data call a step of training a batch; a field of that name is the option.
-    words = {} if name in FIELDS else _STEP
     unit = ""
     for end, written in UNITS.items():
         if name.endswith(end):
@@ -178,7 +173,6 @@ def header(name: str) -> str:
             break
     lines: list[str] = []
     for word in name.split("_"):
-        word = words.get(word, word)
         if lines and len(lines[-1]) + len(word) < 10:
             lines[-1] += " " + word
         else:
@@ -216,7 +210,7 @@ OF_A_RUN = (FIELDS["id"], *(FIELDS[name] for name in FIELDS_OF_RUNS), FIELDS["re
 RANK = Metric("rank", "rank in the job, from 0", key=True)
 CONFIGURATION = Metric("configuration", "the values in which it differs from the others", text=True, key=True)
 RUNS = Metric("runs", "number of runs averaged")
-BATCH = Metric("batch_index", "step of the run, from 0", "step", key=True)
+STEP = Metric("step", "step of the run, from 0", key=True)
 
 
 def telling(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*TELLING, "repetition")) -> list[str]:

@@ -148,13 +148,13 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
     """The kernels that take most time, longest on top.
 
     Args:
-        top: columns ``short_name, class, ms_per_batch``; the parts of a name stand in one bar.
+        top: columns ``short_name, class, ms_per_step``; the parts of a name stand in one bar.
     """
     traces = []
     for index, (name, of_class) in enumerate(top.groupby("class", sort=False)):
         colour = PALETTE[index % len(PALETTE)]
-        traces.append(_of_kernels(escaped(str(name)), of_class, "short_name", "ms_per_batch", colour))
-    whole = top.groupby("short_name", sort=False)["ms_per_batch"].sum().sort_values(ascending=False)
+        traces.append(_of_kernels(escaped(str(name)), of_class, "short_name", "ms_per_step", colour))
+    whole = top.groupby("short_name", sort=False)["ms_per_step"].sum().sort_values(ascending=False)
     return in_order(
         traces, bars(title, "ms per step", len(whole)), [_shortened(name) for name in whole.index]
     )

@@ -113,7 +113,7 @@ def _why(alike: Rows) -> str:
             f"{_worst_pct(alike, CURVE):.0f} %"
         )
     hidden = max(float(np.nan_to_num(row["measured_hidden_ms"] or 0.0)) for row in simulated)
-    if hidden > WORTH_SAYING * min(row["batch_ms"] for row in simulated):
+    if hidden > WORTH_SAYING * min(row["step_ms"] for row in simulated):
         return (
             f"on the measured ranks the backward pass overlaps {digits(hidden, 3)} "
             "ms of the gradient exchange, which a curve through throughputs cannot represent"

@@ -164,9 +164,9 @@ def _row(one: Series, ranks: int, missed: float) -> dict[str, Any]:
         "images_per_s_low": images / high,
         # A step that may take next to no time sets no upper limit.
         "images_per_s_high": images / low if low > 0 else None,
-        "batch_ms": 1e3 * prediction.time,
-        "batch_ms_low": 1e3 * low,
-        "batch_ms_high": 1e3 * high,
+        "step_ms": 1e3 * prediction.time,
+        "step_ms_low": 1e3 * low,
+        "step_ms_high": 1e3 * high,
         "scaling_efficiency_pct": 100 * images / prediction.time / ranks / base,
         "measured_on": " ".join(str(count) for count in one.ranks),
         "shapes": " ".join(prediction.shapes),

@@ -53,7 +53,7 @@ METRICS = (
     ),
     Metric("believed", "false: the other method is preferred, for a reason given below the table"),
     Metric("images_per_s", "images/s of all ranks", "images/s", RANGE, priority=2),
-    Metric("batch_ms", "duration of a step of the job", interval=RANGE),
+    Metric("step_ms", "duration of a step of the job", interval=RANGE),
     Metric(
         "scaling_efficiency_pct",
         "relative to the smallest measured number of ranks",

@@ -171,9 +171,9 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
         "images_per_s": images / step.batch,
         "images_per_s_low": images / step.high,
         "images_per_s_high": images / step.low,
-        "batch_ms": step.batch / 1e6,
-        "batch_ms_low": step.low / 1e6,
-        "batch_ms_high": step.high / 1e6,
+        "step_ms": step.batch / 1e6,
+        "step_ms_low": step.low / 1e6,
+        "step_ms_high": step.high / 1e6,
         "scaling_efficiency_pct": 100 * images / step.batch / ranks / (first.rate.value / first.world_size),
         "measured_on": " ".join(str(point.world_size) for point in basis.points),
         "traced_ranks": basis.traced.world_size,
@@ -243,7 +243,7 @@ def _backtested(row: dict[str, Any], point: Point) -> dict[str, Any]:
 def _missed(row: dict[str, Any], point: Point, basis: Basis) -> float:
     """By how much (of the logarithm) a measured batch is outside of what was predicted, a doubling."""
     measured = point.batch.value / 1e6
-    off = outside(measured, row["batch_ms_low"], row["batch_ms_high"], error_of(point, basis.one.points))
+    off = outside(measured, row["step_ms_low"], row["step_ms_high"], error_of(point, basis.one.points))
     return off / max(1.0, doublings(point.world_size, basis.anchor.world_size))
 
 

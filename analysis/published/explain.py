@@ -63,11 +63,11 @@ def _of_runs(study: Study, rows: Rows) -> Lines:
 
 
 def _swapped(rows: Rows) -> str:
-    known = [row for row in rows if row.get("flops_efficiency_of_batch_pct")]
+    known = [row for row in rows if row.get("flops_efficiency_of_step_pct")]
     if not known:
         return line("1", "swapped columns", "not shown: no run has kernels and a datasheet peak")
     row = known[0]
-    flops, bandwidth = row["flops_efficiency_of_batch_pct"], row["bandwidth_efficiency_of_batch_pct"]
+    flops, bandwidth = row["flops_efficiency_of_step_pct"], row["bandwidth_efficiency_of_step_pct"]
     text = f"{flops:.2f} % FLOPS and {bandwidth:.2f} % bandwidth of a step would change places"
     return line("1", "swapped columns", text)
 
@@ -116,12 +116,12 @@ def _estimators(study: Study, rows: Rows) -> str:
         if one is None or source.fields["profile"] == "none" or not one.attributed.any():
             continue
         ends = np.concatenate([[0], np.cumsum(one.step_ns)])
-        estimates = [published_formulas.nvprof_batch_duration_s(ends)]
+        estimates = [published_formulas.nvprof_step_duration_s(ends)]
         if one.attributed.sum() > 1:
-            estimates.append(published_formulas.pyprof_batch_duration_s(ends, int(np.argmax(one.attributed))))
+            estimates.append(published_formulas.pyprof_step_duration_s(ends, int(np.argmax(one.attributed))))
         twin = _row_of(rows, source.fields)
         if twin is not None and twin["timed_by"] == UNPROFILED:
-            least.append(100 * (1e3 * published_formulas.batch_duration_s(estimates) / twin["batch_ms"] - 1))
+            least.append(100 * (1e3 * published_formulas.step_duration_s(estimates) / twin["step_ms"] - 1))
     if not least:
         return line(
             "5, 6",

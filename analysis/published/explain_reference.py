@@ -80,7 +80,7 @@ def _swapped(study: Study) -> str:
         return line(
             "1", "swapped columns", "not shown: scaled efficiencies need durations, which the tables lack"
         )
-    flops, bandwidth = (rows[0][f"{what}_efficiency_of_batch_pct"] for what in ("flops", "bandwidth"))
+    flops, bandwidth = (rows[0][f"{what}_efficiency_of_step_pct"] for what in ("flops", "bandwidth"))
     text = f"{flops:.2f} % FLOPS and {bandwidth:.2f} % bandwidth of the first table would change places"
     return line("1", "swapped columns", text)
 
@@ -193,7 +193,7 @@ def _not_50(study: Study) -> str:
     if not both:
         return line("5", "49, not 50", "not shown: no configuration has both 50-batch and 1-batch runs")
     before = [
-        1e3 * published_formulas.tau_batch_duration_s(list(timed[key]), list(started[key])) for key in both
+        1e3 * published_formulas.tau_step_duration_s(list(timed[key]), list(started[key])) for key in both
     ]
     after = [
         1e3 * float(np.median(timed[key]) - np.median(started[key])) / (published_formulas.BATCHES - 1)

@@ -21,11 +21,11 @@ METRICS = (
         "tables",
         "number of tables (repetitions, ranks) in a row; costs are summed over them before ratios are formed",
     ),
-    Metric("fprop_batches", "forward passes counted in them", "fprop\nsteps"),
-    Metric("bprop_batches", "attributed backward passes counted in them", "bprop\nsteps"),
+    Metric("fprop_steps", "forward passes counted in them", "fprop\nsteps"),
+    Metric("bprop_steps", "attributed backward passes counted in them", "bprop\nsteps"),
     Metric(
-        "tflop_per_batch",
-        "forward FLOPs divided by fprop_batches, plus backward FLOPs divided by bprop_batches, 1e12",
+        "tflop_per_step",
+        "forward FLOPs divided by fprop_steps, plus backward FLOPs divided by bprop_steps, 1e12",
         "TFLOP/\nstep",
         places=5,
     ),
@@ -97,13 +97,13 @@ def _find_what_is_not_known(study: Study, sources: Sequence[Source], sums: Mappi
 
 def _counts(of_group: Sequence[tuple[Source, TableSums]]) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "fprop_batches": sum(sums.batches.forward for _, sums in of_group) or None,
-        "bprop_batches": sum(sums.batches.backward for _, sums in of_group),
+        "fprop_steps": sum(sums.batches.forward for _, sums in of_group) or None,
+        "bprop_steps": sum(sums.batches.backward for _, sums in of_group),
     }
     whole = [sums for _, sums in of_group if sums.batches.forward and sums.batches.backward]
     if whole:
         flops = sum(sums.fprop_per_batch + sums.bprop_per_batch for sums in whole)
-        row["tflop_per_batch"] = flops / len(whole) / 1e12
+        row["tflop_per_step"] = flops / len(whole) / 1e12
     forward = [
         (analytic_forward_flops(s), sums.fprop_per_batch) for s, sums in of_group if sums.batches.forward
     ]

@@ -33,9 +33,9 @@ _PER_NODE = FIELDS["gpus_per_node"].header
 
 _SHARES = (
     "flops_efficiency_of_kernels",
-    "flops_efficiency_of_batch",
+    "flops_efficiency_of_step",
     "bandwidth_efficiency_of_kernels",
-    "bandwidth_efficiency_of_batch",
+    "bandwidth_efficiency_of_step",
     "mfu",
 )
 _MOST_BASES = 8  # named below the table; the rest is counted
@@ -59,7 +59,7 @@ def parts(rows: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> l
     timed = [row for row in published if row.get("application_s") is not None]
     if timed:
         tables.append(_published_part(timed, group_by))
-    scaled = [row for row in published if row.get("batch_duration_s") is not None]
+    scaled = [row for row in published if row.get("step_duration_s") is not None]
     if scaled:
         tables.append(_published_scaled_part(scaled, group_by))
     return tables
@@ -93,7 +93,7 @@ def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
     efficiency, *runs = picked(figures.METRICS, "scaling_efficiency_pct", "repetitions", "warmup_dropped")
     # Where none is compared with another, 100 % would look like a result.
     scaling = [speedup.alone, efficiency] if any(map(_is_compared, own)) else []
-    timed = picked(figures.METRICS, "batch_ms", "p95_ms")
+    timed = picked(figures.METRICS, "step_ms", "p95_ms")
     shown = columns([*_who(own, group_by), *timed, rate.alone, *scaling, *runs])
     return Part(_time_title(own), own, shown, _bases(own, group_by))
 

@@ -17,15 +17,15 @@ from jobs.run_fields import ID_FIELDS
 from profiling.wording import how_many
 
 METRICS = (
-    Metric("batch_duration_s", "published estimate of the step duration, from TAU's times", "step, s\n(TAU)"),
+    Metric("step_duration_s", "published estimate of the step duration, from TAU's times", "step, s\n(TAU)"),
     Metric(
-        "flops_efficiency_of_batch_pct",
+        "flops_efficiency_of_step_pct",
         "FLOPs divided by 25 step durations and the published peak",
         "FLOPS eff. %\nof step",
         places=2,
     ),
     Metric(
-        "bandwidth_efficiency_of_batch_pct",
+        "bandwidth_efficiency_of_step_pct",
         "bytes divided by 25 step durations and the published peak",
         "bandw. eff. %\nof step",
         places=2,
@@ -59,9 +59,9 @@ def scaled_rows(study: Study) -> Rows:
         rows.append({
             **{name: source.fields.get(name) for name in ID_FIELDS},
             "world_size": source.world_size,
-            "batch_duration_s": batch_s,
-            "flops_efficiency_of_batch_pct": flops_pct,
-            "bandwidth_efficiency_of_batch_pct": bytes_pct,
+            "step_duration_s": batch_s,
+            "flops_efficiency_of_step_pct": flops_pct,
+            "bandwidth_efficiency_of_step_pct": bytes_pct,
         })  # fmt: skip
     return sorted(rows, key=lambda row: sortable([row[name] for name in ID_FIELDS]))
 
@@ -71,10 +71,10 @@ def _durations(study: Study) -> dict[tuple, float]:
     durations: dict[tuple, float] = {}
     for key in timed:
         if key in started:
-            estimate = published_formulas.tau_batch_duration_s(list(timed[key]), list(started[key]))
+            estimate = published_formulas.tau_step_duration_s(list(timed[key]), list(started[key]))
             point = _point(dict(zip(ID_FIELDS, key, strict=True)))
             # Two ways of running TAU are two estimates, of which the least counts.
-            durations[point] = published_formulas.batch_duration_s(
+            durations[point] = published_formulas.step_duration_s(
                 [estimate, durations.get(point, float("inf"))]
             )
     return {point: duration for point, duration in durations.items() if duration > 0}

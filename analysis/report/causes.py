@@ -65,7 +65,7 @@ def late_ranks(rows: Rows) -> Late | None:
         rank: [row for row in recorded if row["rank"] == rank] or named for rank, named in often.items()
     }
     share_pct = {
-        rank: float(np.median([100 * row["mean_lateness_ms"] / row["batch_ms"] for row in of]))
+        rank: float(np.median([100 * row["mean_lateness_ms"] / row["step_ms"] for row in of]))
         for rank, of in measured.items()
     }
     ranks = sorted(

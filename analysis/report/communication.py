@@ -120,8 +120,8 @@ def _exposed(context: Context) -> list[str]:
 
 
 # Of a batch: they add up over collectives, and their means over runs are what a point's bars show.
-_ADDED = ("calls_per_batch", "mbyte_per_batch", "ms_per_batch", "transfer_ms", "transferring_ms", "wait_ms",
-          "exposed_ms", "overlapped_ms", "attributed_batches")  # fmt: skip
+_ADDED = ("calls_per_step", "mbyte_per_step", "ms_per_step", "transfer_ms", "transferring_ms", "wait_ms",
+          "exposed_ms", "overlapped_ms", "attributed_steps")  # fmt: skip
 _RATES = ("algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct")
 _TOGETHER = "busbw_together_gb_per_s"
 
@@ -130,7 +130,7 @@ def of_points(rows: Rows) -> Rows:
     """Rows of runs as rows of points, a row a collective: means of times and bytes, rates formed of these."""
     points = merged(rows, (*_ADDED, "mbyte_per_call", *_RATES, "clock_residual_us"))
     for row in points:
-        moved, ms, calls = (row[name] for name in ("mbyte_per_batch", "transfer_ms", "calls_per_batch"))
+        moved, ms, calls = (row[name] for name in ("mbyte_per_step", "transfer_ms", "calls_per_step"))
         row["mbyte_per_call"] = moved / calls if moved and calls else None
         mean = row["algbw_gb_per_s"]
         for name in _RATES:

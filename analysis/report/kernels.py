@@ -90,7 +90,7 @@ def _foremost(context: Context) -> str:
     def order(source: Source) -> tuple[bool, int, float]:
         # Traces are of unlike jobs; of the runs of a sweep those on the most ranks matter most.
         ranks = 0 if source.kind == "trace" else source.world_size or 0
-        return not source.without_steps, ranks, of_run[source.id][0]["ms_per_batch"]
+        return not source.without_steps, ranks, of_run[source.id][0]["ms_per_step"]
 
     return max(_measured(context), key=order).id
 
@@ -113,7 +113,7 @@ def _longest(context: Context) -> str:
     where = " on the most ranks" if source.kind != "trace" and len(sizes) > 1 else ""
     per = "in the recording" if source.without_steps else "per step"
     whose = f" ({_names(context, sources)[run]})" if len(sources) > 1 else ""
-    return f"Longest{where}: {kernel['kernel']}, {digits(kernel['ms_per_batch'], 3)} ms {per}{whose}."
+    return f"Longest{where}: {kernel['kernel']}, {digits(kernel['ms_per_step'], 3)} ms {per}{whose}."
 
 
 def _top_note(of_run: dict[str, Rows]) -> str:
@@ -128,7 +128,7 @@ def _top_note(of_run: dict[str, Rows]) -> str:
 def _top_columns(several: bool) -> list[Column]:
     of_run = [CONFIGURATION] if several else []
     figures = picked(
-        kernels.METRICS, "ms_per_batch", "share_pct", "calls_per_batch", "mean_us", "gflop_per_batch",
+        kernels.METRICS, "ms_per_step", "share_pct", "calls_per_step", "mean_us", "gflop_per_step",
         "flops_efficiency_pct", "bandwidth_efficiency_pct",
     )  # fmt: skip
     return columns([*of_run, *(BY[name] for name in kernels.DEFAULT_BY), *figures])

@@ -105,7 +105,7 @@ def _points(placed: Rows, roof: Roof) -> pd.DataFrame:
         for row in placed
     ]  # fmt: skip
     table["hint"] = [
-        f"{row['kernel']} ({row['direction']}): {row['ms_per_batch']:.3f} ms per step" for row in placed
+        f"{row['kernel']} ({row['direction']}): {row['ms_per_step']:.3f} ms per step" for row in placed
     ]
     return table
 
@@ -129,7 +129,7 @@ def _text(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> 
 
 
 def _columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Column]:
-    figures = picked(kernels.METRICS, "ms_per_batch", "share_pct", "intensity_flop_per_byte", "bound")
+    figures = picked(kernels.METRICS, "ms_per_step", "share_pct", "intensity_flop_per_byte", "bound")
     roof, of_measured = picked(kernels.METRICS, "roof_pct", "roof_of_measured_pct")
     of_roof = {
         "datasheet": roof.column("of the datasheet's roof, %"),
@@ -142,7 +142,7 @@ def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str)
     """FLOP/s against arithmetic intensity, log-log, with both roofs; a point a kernel, its area its time.
 
     Args:
-        kernels: columns ``kernel, class, direction, ms_per_batch, intensity_flop_per_byte`` (above 0) and
+        kernels: columns ``kernel, class, direction, ms_per_step, intensity_flop_per_byte`` (above 0) and
             ``flops_per_s``, and ``hint``, what the pointer shows of each.
         roofs: name and roof; the first is drawn solid.
     """
@@ -151,7 +151,7 @@ def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str)
     ridges = [roof.ridge_flop_per_byte for _, roof in roofs]
     span = (min([lowest, *ridges]) / _MARGIN, max([highest, *ridges]) * _MARGIN)
     lines = [_roof_line(name, roof, span, number) for number, (name, roof) in enumerate(roofs)]
-    largest = float(kernels["ms_per_batch"].max())
+    largest = float(kernels["ms_per_step"].max())
     points = [
         _trace(of_class, str(name), number, largest)
         for number, (name, of_class) in enumerate(kernels.groupby("class", sort=False))
@@ -173,7 +173,7 @@ def _roof_line(name: str, roof: Roof, span: tuple[float, float], number: int) ->
 
 
 def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> dict[str, Any]:
-    sizes = np.sqrt(of_class["ms_per_batch"] / largest) * _LARGEST if largest else of_class["ms_per_batch"]
+    sizes = np.sqrt(of_class["ms_per_step"] / largest) * _LARGEST if largest else of_class["ms_per_step"]
     return {
         "x": of_class["intensity_flop_per_byte"].tolist(),
         "y": (of_class["flops_per_s"] / 1e9).tolist(),

@@ -192,10 +192,10 @@ def _kernel(context: Context, source: Source) -> str:
     rows = context.once(_classes).get(source.id)
     if not rows:
         return ""
-    top = max(rows, key=lambda row: row["ms_per_batch"])
+    top = max(rows, key=lambda row: row["ms_per_step"])
     per = "in the recording" if source.without_steps else "per step"
     bound = f", {top['bound']}-bound" if top.get("bound") in ("compute", "bandwidth") else ""
     return (
-        f"Largest class of the model's kernels: {top['class']}, {top['ms_per_batch']:.4g} ms {per} "
+        f"Largest class of the model's kernels: {top['class']}, {top['ms_per_step']:.4g} ms {per} "
         f"({top['share_pct']:.0f} % of the time of all kernels{bound})."
     )

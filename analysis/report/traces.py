@@ -34,8 +34,8 @@ METRICS = (
         "process\ngroups",
         text=True,
     ),
-    Metric("batches", "recorded steps per rank", "steps"),
-    Metric("batches_from", "how steps were identified", "steps\nfrom", text=True),
+    Metric("steps", "recorded steps per rank"),
+    Metric("steps_from", "how steps were identified", text=True),
     Metric("versions", "versions of libraries", text=True),
 )
 # What traces cannot say, in one line.
@@ -79,8 +79,8 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
         "device": in_a_row(job.devices) if job.devices else None,
         "backend": job.backend or None,
         "groups": ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items())) or None,
-        "batches": None if told == WHOLE else recorded[0] if len(recorded) == 1 else None,
-        "batches_from": told,
+        "steps": None if told == WHOLE else recorded[0] if len(recorded) == 1 else None,
+        "steps_from": told,
         "versions": ", ".join(f"{name} {version}" for name, version in job.versions.items()) or None,
     }
 

@@ -207,7 +207,7 @@ def _uncertain(loss: Loss, causes: Sequence[Cause]) -> str:
 
 def _from_stages(base: dict[str, Any] | None, row: dict[str, Any], where: str) -> list[Sentence]:
     """The cause without profiled runs of both: every rank's batches hold its wait for the loader."""
-    lost_ms = row["batch_ms"] - _ideal_ms(base, row, "batch_ms") if base else math.nan
+    lost_ms = row["step_ms"] - _ideal_ms(base, row, "step_ms") if base else math.nan
     grown_ms = number(row, "load_ms") - _ideal_ms(base, row, "load_ms") if base else math.nan
     if base is not None and grown_ms >= LIMITING_SHARE * lost_ms:
         text = (
@@ -223,12 +223,12 @@ def _from_stages(base: dict[str, Any] | None, row: dict[str, Any], where: str) -
 
 def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
     """``A step takes 160 ms on 4 ranks (dali-cpu), 60 ms longer than on 1 rank (100 ms).``"""
-    ideal_ms, than = _ideal_ms(base, row, "batch_ms"), f"on {ranks_in_words(base['world_size'])}"
+    ideal_ms, than = _ideal_ms(base, row, "step_ms"), f"on {ranks_in_words(base['world_size'])}"
     if is_strong(row):
         than = f"with ideal scaling from {ranks_in_words(base['world_size'])}"
     return (
-        f"A step takes {row['batch_ms']:.0f} ms on {ranks_in_words(row['world_size'])} ({row['called']}), "
-        f"{row['batch_ms'] - ideal_ms:.0f} ms longer than {than} ({ideal_ms:.0f} ms)."
+        f"A step takes {row['step_ms']:.0f} ms on {ranks_in_words(row['world_size'])} ({row['called']}), "
+        f"{row['step_ms'] - ideal_ms:.0f} ms longer than {than} ({ideal_ms:.0f} ms)."
     )
 
 

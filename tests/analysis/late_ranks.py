@@ -56,7 +56,7 @@ class Job:
 def write(directory: Path, job: Job, **fields) -> Path:
     """A run of the job, with fields of its Run (``profile="torch"`` writes kernels of the later half)."""
     run = job.run(**fields)
-    result = write_run(directory, run, Truth(batch_ms={job.ranks: 100.0}))
+    result = write_run(directory, run, Truth(step_ms={job.ranks: 100.0}))
     times = _times(job)
     for rank in range(job.ranks):
         _write_rank(tables.rank_directory(result, rank), rank, run, job, times)

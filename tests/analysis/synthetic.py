@@ -30,7 +30,7 @@ class Truth:
     """What is planted.
 
     Attributes:
-        batch_ms: world size -> duration of a steady batch of the job, ms.
+        step_ms: world size -> duration of a steady batch of the job, ms.
         noise_ms: standard deviation of a batch's duration, ms.
         run_noise_ms: standard deviation between runs, ms.
         warmup: slow batches at the head of each run, of ``warmup_factor`` times the duration.
@@ -44,7 +44,7 @@ class Truth:
         device: what the ranks report.
     """
 
-    batch_ms: dict[int, float] = field(default_factory=lambda: {1: 100.0, 2: 110.0, 4: 125.0})
+    step_ms: dict[int, float] = field(default_factory=lambda: {1: 100.0, 2: 110.0, 4: 125.0})
     noise_ms: float = 1.0
     run_noise_ms: float = 0.0
     warmup: int = 3
@@ -164,7 +164,7 @@ def _make_run(
 
 
 def _durations(run: Run, truth: Truth, generator: np.random.Generator) -> np.ndarray:
-    centre = truth.batch_ms[run.world_size] + generator.normal(0, truth.run_noise_ms)
+    centre = truth.step_ms[run.world_size] + generator.normal(0, truth.run_noise_ms)
     milliseconds = centre + generator.normal(0, truth.noise_ms, run.batches)
     milliseconds[: truth.warmup] *= truth.warmup_factor
     if run.profile != "none":

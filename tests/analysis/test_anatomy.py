@@ -37,7 +37,7 @@ def test_stages_and_ranks_add_up_to_the_whole(tmp_path):
     assert [row["stage"] for row in by_stage] == list(STAGES)
     assert sum(row["wall_ms"] for row in by_stage) == pytest.approx(whole["wall_ms"])
     by_rank = anatomy.rows(study, ["rank"])
-    assert [row["attributed_batches"] for row in by_rank] == [20, 20] and whole["attributed_batches"] == 40
+    assert [row["attributed_steps"] for row in by_rank] == [20, 20] and whole["attributed_steps"] == 40
 
 
 def test_late_launches_are_told_from_other_idle_time(tmp_path):
@@ -50,7 +50,7 @@ def test_late_launches_are_told_from_other_idle_time(tmp_path):
     assert row["idle_ms"] == pytest.approx(38)
     assert row["idle_host_bound_ms"] == pytest.approx(35)
     assert row["idle_other_ms"] == pytest.approx(3)
-    of_batch = anatomy.rows(study, ["batch_index"])
+    of_batch = anatomy.rows(study, ["step"])
     assert [round(row["idle_host_bound_ms"], 6) for row in of_batch] == [35] * 20
     assert not study.notes()
 
@@ -58,7 +58,7 @@ def test_late_launches_are_told_from_other_idle_time(tmp_path):
 def test_what_parts_are_made_of_adds_up_to_them(tmp_path):
     truth = Truth(wait_ms={2: 7.0}, queued_ms=3.0, noise_ms=0.1)
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")], truth)
-    for by in ([], ["rank"], ["stage"], ["batch_index", "stage"]):
+    for by in ([], ["rank"], ["stage"], ["step", "stage"]):
         for row in anatomy.rows(load(tmp_path), by):
             for part, names in WITHIN.items():
                 made_of = sum(row[f"{name}_ms"] for name in names)
@@ -111,7 +111,7 @@ def test_launches_that_are_lost_are_counted(tmp_path):
     table["launch_ns"][5] = None
     tables.write(tables.as_table("kernels", table), path.parent, "kernels")
     study = load(tmp_path)
-    of_batch = [round(row["idle_host_bound_ms"]) for row in anatomy.rows(study, ["batch_index"])]
+    of_batch = [round(row["idle_host_bound_ms"]) for row in anatomy.rows(study, ["step"])]
     assert of_batch[0] == 0 and of_batch[1] > 30
     assert not study.notes()  # 1 of 100
     for place in range(10, 20):
@@ -126,7 +126,7 @@ def test_where_two_commands_show_two_durations_of_a_step_each_says_which_it_show
     write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=2)], Truth(perturbation=1.5))
     (row,) = run("analysis.batches", tmp_path, "--format", "json").json
     (parts,) = run("analysis.anatomy", tmp_path, "--format", "json").json
-    assert parts["wall_ms"] > 1.4 * row["batch_ms"] and row["attributed_ms"] > 1.4 * row["batch_ms"]
+    assert parts["wall_ms"] > 1.4 * row["step_ms"] and row["attributed_ms"] > 1.4 * row["step_ms"]
     of_batches = " ".join(run("analysis.batches", tmp_path).out.split())
     of_anatomy = " ".join(run("analysis.anatomy", tmp_path).out.split())
     assert (
@@ -142,7 +142,7 @@ def test_the_number_of_steps_says_that_each_counts_once_for_every_rank(tmp_path)
     (row,) = run("analysis.anatomy", tmp_path, "--format", "json").json
     (file, _) = tmp_path.glob("run_*_torch_*/rank_*/batches.parquet")
     recorded = sum(tables.read(file.parent, "batches")["attributed"].to_pylist())
-    assert row["attributed_batches"] == 2 * recorded
+    assert row["attributed_steps"] == 2 * recorded
     lines = run("analysis.anatomy", tmp_path).out.splitlines()
     (head,) = [place for place, line in enumerate(lines) if "steps x" in line]
     assert lines[head + 1].split()[0] == "ranks"

@@ -97,7 +97,7 @@ def test_a_damaged_run_is_named_and_costs_no_other(tmp_path: Path, what: str) ->
     assert len(each_run.csv) == 5
     rows = {row["world_size"]: row for row in scaled.csv}
     # The twins still time the point; what needs the profiled run is not known.
-    assert float(rows["2"]["batch_ms"]) == pytest.approx(110, rel=0.01)
+    assert float(rows["2"]["step_ms"]) == pytest.approx(110, rel=0.01)
     assert (rows["2"]["perturbation"], rows["2"]["kernel_ms"]) == ("", "")
     assert float(rows["1"]["kernel_ms"]) == pytest.approx(60)
     assert says in one_line_error(run("analysis.scaled", broken))
@@ -117,7 +117,7 @@ def test_a_truncated_table_of_kernels_is_named_and_costs_no_other(tmp_path: Path
         says = "not a readable kernels table" if command == "scaled" else "damaged or truncated"
         assert says in line
     rows = {row["world_size"]: row for row in answers["scaled"].csv}
-    assert float(rows["2"]["batch_ms"]) == pytest.approx(110, rel=0.01)
+    assert float(rows["2"]["step_ms"]) == pytest.approx(110, rel=0.01)
     assert rows["2"]["kernel_ms"] == ""
 
 
@@ -175,7 +175,7 @@ def test_collectives_without_a_duration_are_left_out(tmp_path: Path) -> None:
     count = change_kernels(broken, "duration_ns", None, every=2, kind="communication")
     ran = run("analysis.communication", tmp_path, "--by", "rank", "--format", "csv")
     assert ran.code == 0
-    assert [float(row["calls_per_batch"]) for row in ran.csv] == [0.5, 1]
+    assert [float(row["calls_per_step"]) for row in ran.csv] == [0.5, 1]
     assert untimed(broken, count) in ran.err
     assert "ranks of its group recorded different ones" in " ".join(ran.err.split())
     assert run("analysis.report.__main__", tmp_path, "--output", tmp_path / "report.html").code == 0
@@ -234,14 +234,14 @@ def test_a_batch_of_which_is_not_known_whether_it_was_recorded_was_not(tmp_path:
     broken = sweep(tmp_path)
     change(batches(broken, 0), "attributed", lambda recorded: [*recorded[:-1], None])
     row = run(f"analysis.{command}", tmp_path, "--format", "csv").csv[-1]
-    assert (row["id"], row["attributed_batches"]) == (broken.name, "39")
+    assert (row["id"], row["attributed_steps"]) == (broken.name, "39")
 
 
 def test_a_batch_without_a_time_is_left_out_of_the_anatomy_and_counted(tmp_path: Path) -> None:
     broken = sweep(tmp_path)
     change(batches(broken, 0), "forward_ns", lambda took: [*took[:-2], None, None])
     ran = run("analysis.anatomy", tmp_path, "--format", "csv")
-    assert (ran.code, ran.csv[-1]["attributed_batches"]) == (0, "38")
+    assert (ran.code, ran.csv[-1]["attributed_steps"]) == (0, "38")
     assert f"{broken.name}: attributed steps of rank_0000 without times are left out: 2" in ran.err
     assert float(ran.csv[-1]["compute_ms"]) == pytest.approx(60)
 

@@ -67,7 +67,7 @@ def test_all_answers_take_them(tmp_path):
     own, lender = source_of(study, "nsys"), source_of(study, "torch")
     frame = kernels.table(study)
     mine, theirs = (
-        frame[frame["run"] == one.id].set_index("kernel")["gflop_per_batch"] for one in (own, lender)
+        frame[frame["run"] == one.id].set_index("kernel")["gflop_per_step"] for one in (own, lender)
     )
     assert mine["conv_fprop"] == pytest.approx(TRUTH.flops / 3 / 1e9)
     assert dict(mine) == pytest.approx(dict(theirs))

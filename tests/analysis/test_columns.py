@@ -56,7 +56,7 @@ ANSWERS = (
     ("batches",),
     ("batches", "REFERENCE"),
     ("anatomy", "--by", "rank,stage,rank"),
-    ("anatomy", "--by", "batch_index"),
+    ("anatomy", "--by", "step"),
     ("kernels", "--by", "kernel,class,kernel"),
     ("kernels", "B"),
     ("kernels", "B", "--summary"),
@@ -69,13 +69,13 @@ ANSWERS = (
     ("communication", "REFERENCE"),
     ("communication", "TAU"),
     ("critical_path",),
-    ("critical_path", "--by", "rank,batch_index,direction,layer,operator,kernel"),
+    ("critical_path", "--by", "rank,step,direction,layer,operator,kernel"),
     ("stragglers",),
-    ("stragglers", "--by", "batch"),
+    ("stragglers", "--by", "step"),
     ("efficiency", "--group-by", "batch,world_size,batch"),
     ("efficiency", "REFERENCE", "--method", "published"),
     ("utilization",),
-    ("activities", "--by", "rank,batch_index,rank"),
+    ("activities", "--by", "rank,step,rank"),
     ("activities", "--shares"),
     ("factors",),
     ("compare", "B"),
@@ -240,7 +240,7 @@ def test_help_is_no_wider_than_the_terminal(monkeypatch, capsys, wide):
         stragglers.main(["--help"])
     told = capsys.readouterr().out
     assert max(map(len, told.splitlines())) <= wide
-    assert "    python -m analysis.stragglers DIR --by batch\n        one row per rank and step\n" in told
+    assert "    python -m analysis.stragglers DIR --by step\n        one row per rank and step\n" in told
     with pytest.raises(SystemExit):
         stragglers.main(["--columns"])
     assert wide - 15 < max(map(len, capsys.readouterr().out.splitlines())) <= wide

@@ -169,9 +169,9 @@ def test_a_sweep_of_our_own(tmp_path):
     # 20 ms of collectives a batch are planted, of which 15 ms are hidden.
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")], Truth(noise_ms=0.0))
     (row,) = rows(load(tmp_path))
-    assert row["ms_per_batch"] == pytest.approx(20, abs=0.01)
+    assert row["ms_per_step"] == pytest.approx(20, abs=0.01)
     assert row["exposed_ms"] + row["overlapped_ms"] == pytest.approx(20, abs=0.01)
-    assert row["transfer_ms"] + row["wait_ms"] == pytest.approx(row["ms_per_batch"])
+    assert row["transfer_ms"] + row["wait_ms"] == pytest.approx(row["ms_per_step"])
     assert "aligned on their collectives to within 1 us" in run("analysis.communication", tmp_path).out
     by_rank = rows(load(tmp_path), by_rank=True)
     assert [one["rank"] for one in by_rank] == [0, 1]
@@ -208,11 +208,11 @@ def test_a_missing_bandwidth_has_its_reason_below_the_table(tmp_path):
     assert said in " ".join(run("analysis.communication", tmp_path / "unmeasured").out.split())
     (section,) = (one for one in build(load(tmp_path / "unmeasured")).sections if one.id == "communication")
     assert said in section.tables[0].note
-    known = {"busbw_gb_per_s": 1.0, "busbw_of_measured_pct": 50.0, "mbyte_per_batch": 8.0, "transfer_ms": 1.0}
+    known = {"busbw_gb_per_s": 1.0, "busbw_of_measured_pct": 50.0, "mbyte_per_step": 8.0, "transfer_ms": 1.0}
     missing = {"busbw_gb_per_s": None, "busbw_of_measured_pct": None}
     why = "transfer and wait cannot be separated: only rank 0 of 2 was recorded"
     assert no_bandwidth([known], why) == []
-    (line,) = no_bandwidth([known, known | missing | {"mbyte_per_batch": None}], why)
+    (line,) = no_bandwidth([known, known | missing | {"mbyte_per_step": None}], why)
     assert line == "No busbw (-): the profiler did not record the bytes of its calls."
     (line,) = no_bandwidth([known | missing | {"transfer_ms": None}], why)
     assert line == f"No busbw (-): {why}."
@@ -276,8 +276,8 @@ def test_waits_that_are_not_known_of_one_collective_make_no_sum():
 
 def test_rates_of_a_point_are_formed_of_the_means_of_its_runs():
     """Two runs send 100 MB, in 1 and in 3 ms: 50 GB/s, and not the mean of 100 and 33."""
-    row = {"nodes": 1, "gpus_per_node": 2, "collective": "allreduce", "calls_per_batch": 2.0,
-           "mbyte_per_call": 50.0, "mbyte_per_batch": 100.0, "wait_ms": 1.0}  # fmt: skip
+    row = {"nodes": 1, "gpus_per_node": 2, "collective": "allreduce", "calls_per_step": 2.0,
+           "mbyte_per_call": 50.0, "mbyte_per_step": 100.0, "wait_ms": 1.0}  # fmt: skip
     rates = ((1.0, 100.0), (3.0, 100 / 3))
     made = [
         {**row, "id": str(n), "transfer_ms": ms, "algbw_gb_per_s": rate, "busbw_gb_per_s": 1.5 * rate}
@@ -290,7 +290,7 @@ def test_rates_of_a_point_are_formed_of_the_means_of_its_runs():
 
 
 def test_a_collective_that_one_of_two_runs_lacks_counts_half_a_point():
-    row = {"nodes": 1, "gpus_per_node": 2, "transfer_ms": 4.0, "calls_per_batch": 1.0}
+    row = {"nodes": 1, "gpus_per_node": 2, "transfer_ms": 4.0, "calls_per_step": 1.0}
     made = [{**row, "id": "a", "collective": "allreduce"}, {**row, "id": "a", "collective": "broadcast"},
             {**row, "id": "b", "collective": "allreduce"}]  # fmt: skip
     assert [one["transfer_ms"] for one in of_points(made)] == [4.0, 2.0]

@@ -27,14 +27,14 @@ from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
 
-def write(path, batch_ms: float, repetitions: int = 10, runs=None, **truth) -> None:
-    planted = Truth(batch_ms=dict.fromkeys((1, 2, 4), batch_ms), run_noise_ms=0.5, **truth)
+def write(path, step_ms: float, repetitions: int = 10, runs=None, **truth) -> None:
+    planted = Truth(step_ms=dict.fromkeys((1, 2, 4), step_ms), run_noise_ms=0.5, **truth)
     write_sweep(path, runs or [run_of()], planted, repetitions={"none": repetitions, "torch": repetitions})
 
 
-def shifted(path, batch_ms: float) -> None:
+def shifted(path, step_ms: float) -> None:
     """Results with other noise: the noise follows from the run's id, so another name of repetition."""
-    write(path, batch_ms, noise_ms=1.5)
+    write(path, step_ms, noise_ms=1.5)
 
 
 @pytest.fixture
@@ -50,13 +50,13 @@ def rows(ran) -> dict[str, dict[str, str]]:
 def test_the_same_results_are_not_different(before):
     ran = run("analysis.compare", before, before, "--format", "csv")
     assert ran.code == 0 and {row["verdict"] for row in ran.csv} == {"no difference"}
-    assert float(rows(ran)["batch_ms"]["effect_pct"]) == 0
+    assert float(rows(ran)["step_ms"]["effect_pct"]) == 0
 
 
 def test_a_planted_slowdown_is_found_and_makes_the_exit_code(before, tmp_path):
     shifted(tmp_path / "after", 103.0)
     ran = run("analysis.compare", before, tmp_path / "after", "--format", "csv")
-    row = rows(ran)["batch_ms"]
+    row = rows(ran)["step_ms"]
     assert ran.code == 1 and row["verdict"] == "slower"
     assert float(row["effect_pct"]) == pytest.approx(3, abs=0.8)
     assert float(row["effect_pct_low"]) < 3.0 < float(row["effect_pct_high"])
@@ -66,13 +66,13 @@ def test_a_planted_slowdown_is_found_and_makes_the_exit_code(before, tmp_path):
 def test_an_accepted_slowdown_is_no_regression(before, tmp_path):
     shifted(tmp_path / "after", 103.0)
     ran = run("analysis.compare", before, tmp_path / "after", "--threshold", "5", "--format", "csv")
-    assert ran.code == 0 and rows(ran)["batch_ms"]["verdict"] == "slower"
+    assert ran.code == 0 and rows(ran)["step_ms"]["verdict"] == "slower"
 
 
 def test_a_speed_up_is_no_regression(before, tmp_path):
     shifted(tmp_path / "after", 90.0)
     ran = run("analysis.compare", before, tmp_path / "after", "--format", "csv")
-    assert ran.code == 0 and rows(ran)["batch_ms"]["verdict"] == "faster"
+    assert ran.code == 0 and rows(ran)["step_ms"]["verdict"] == "faster"
 
 
 def test_too_few_runs_are_said_to_be_too_few(tmp_path):
@@ -82,7 +82,7 @@ def test_too_few_runs_are_said_to_be_too_few(tmp_path):
     assert ran.code == 0 and {row["verdict"] for row in ran.csv} == {"too few runs"}
     assert "Repeat them" in ran.err
     # Found by simulation in 4 of 5 cases: with 4 a side, the fewest with which the test can find anything.
-    assert {row["runs_enough"] for row in ran.csv if row["quantity"] == "batch_ms"} == {"4"}
+    assert {row["runs_enough"] for row in ran.csv if row["quantity"] == "step_ms"} == {"4"}
     shown = " ".join(run("analysis.compare", tmp_path / "a", tmp_path / "b").out.split())
     assert "too few runs: 4 per side for such an effect" in shown
 
@@ -90,14 +90,14 @@ def test_too_few_runs_are_said_to_be_too_few(tmp_path):
 def test_one_run_has_an_effect_but_no_interval(tmp_path):
     write(tmp_path / "a", 100.0, repetitions=1)
     write(tmp_path / "b", 150.0, repetitions=1)
-    row = rows(run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv"))["batch_ms"]
+    row = rows(run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv"))["step_ms"]
     assert float(row["effect_pct"]) == pytest.approx(50, abs=5) and row["effect_pct_low"] == ""
 
 
 def test_one_run_a_side_is_said_to_be_too_few_and_no_slowdown_is_promised(tmp_path):
     for name, factor in (("a", 1.0), ("b", 1.5)):
         runs = [run_of(batch=batch) for batch in (8, 16, 24, 32, 48, 64)]
-        write_sweep(tmp_path / name, runs, Truth(batch_ms={1: 100.0 * factor}), repetitions={"none": 1})
+        write_sweep(tmp_path / name, runs, Truth(step_ms={1: 100.0 * factor}), repetitions={"none": 1})
     ran = run("analysis.compare", tmp_path / "a", tmp_path / "b")
     assert "nan" not in ran.out.lower() and "more than 20 runs" not in ran.out
     said = " ".join(ran.out.split())
@@ -143,7 +143,7 @@ def test_configurations_in_other_precision_are_compared_across_it(before, tmp_pa
     alone = run("analysis.compare", before, tmp_path / "b")
     assert "--across compute" in one_line_error(alone)
     ran = run("analysis.compare", before, tmp_path / "b", "--across", "compute", "--format", "csv")
-    assert rows(ran)["batch_ms"]["verdict"] == "faster"
+    assert rows(ran)["step_ms"]["verdict"] == "faster"
 
 
 def test_the_fewest_fields_that_match_are_suggested_and_pooled_sizes_are_noted(tmp_path):
@@ -154,7 +154,7 @@ def test_the_fewest_fields_that_match_are_suggested_and_pooled_sizes_are_noted(t
     said = one_line_error(run("analysis.compare", *paths))
     assert "the nearest differ in batches; " in said and said.rstrip().endswith("--across batches")
     alike = run("analysis.compare", *paths, "--across", "batches")
-    assert "batch_ms" in alike.out and "pools runs of different sizes" not in alike.err + alike.out
+    assert "step_ms" in alike.out and "pools runs of different sizes" not in alike.err + alike.out
     pooled = run("analysis.compare", *paths, "--across", "batches,nodes")
     assert "--across nodes pools runs of different sizes" in pooled.err + pooled.out
 
@@ -162,7 +162,7 @@ def test_the_fewest_fields_that_match_are_suggested_and_pooled_sizes_are_noted(t
 def test_sizes_that_are_one_on_each_side_are_not_pooled(before, tmp_path):
     write(tmp_path / "b", 70.0, runs=[run_of(nodes=2)])
     ran = run("analysis.compare", before, tmp_path / "b", "--across", "nodes")
-    assert "batch_ms" in ran.out and "pools runs" not in ran.err + ran.out
+    assert "step_ms" in ran.out and "pools runs" not in ran.err + ran.out
 
 
 def test_a_negative_threshold_is_refused(before):
@@ -227,7 +227,7 @@ def test_configurations_that_are_all_a_little_slower_are_one_finding(tmp_path):
 def _two_configurations(tmp_path, factors: tuple[float, float], repetitions: int = 3):
     for name, of, noise_ms in (("a", (1.0, 1.0), 1.0), ("b", factors, 1.5)):
         for workers, factor in zip((1, 2), of, strict=True):
-            truth = Truth(batch_ms={1: 100 * factor}, noise_ms=noise_ms, run_noise_ms=0.5)
+            truth = Truth(step_ms={1: 100 * factor}, noise_ms=noise_ms, run_noise_ms=0.5)
             write_sweep(tmp_path / name, [run_of(workers=workers)], truth, repetitions={"none": repetitions})
     return tmp_path / "a", tmp_path / "b"
 
@@ -237,7 +237,7 @@ def test_configurations_of_unlike_effects_have_no_effect_of_all(tmp_path):
     ran = run("analysis.compare", a, b)
     said = " ".join(ran.out.split())
     assert ran.code == 0 and "no difference" not in said.lower() and "-67" not in said
-    assert re.search(r"batch_ms of all - - -8\d\.\d to \+\d\.\d \S+ 6, 6 configurations differ", said), said
+    assert re.search(r"step_ms of all - - -8\d\.\d to \+\d\.\d \S+ 6, 6 configurations differ", said), said
     assert re.search(r"effects of configurations differ from each other: -8\d\.\d to \+\d\.\d %\.", said)
     # What programs read has the verdict of the test, and both ends.
     (row,) = [
@@ -314,7 +314,7 @@ def test_two_or_three_runs_have_no_interval_and_say_what_would_be_enough(tmp_pat
     write(tmp_path / "a", 100.0, repetitions=runs)
     write(tmp_path / "b", 103.0, repetitions=runs, noise_ms=1.5)
     ran = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv")
-    row = rows(ran)["batch_ms"]
+    row = rows(ran)["step_ms"]
     assert row["effect_pct_low"] == row["detectable_pct"] == "" and int(row["runs_enough"]) >= 4
     assert f"{row['runs_enough']} runs per side would find the largest slowdown" in ran.err
 
@@ -335,7 +335,7 @@ def test_the_fewest_runs_and_those_that_are_enough():
 def test_a_result_against_itself_is_said_to_be_the_same(before):
     same = run("analysis.compare", before, before).out
     assert "are the same runs" in same and "compared with" not in same
-    assert "batch_ms" not in same, "a table of zeros would look like an answer"
+    assert "step_ms" not in same, "a table of zeros would look like an answer"
 
 
 def test_false_alarms_and_power():

@@ -58,8 +58,8 @@ def test_the_scatter_that_allows_is_the_last_before_the_first_failure():
 def test_the_noise_of_a_sweep_is_that_of_its_runs(tmp_path):
     write_sweep(tmp_path, [run_of()], Truth(run_noise_ms=2.0), repetitions={"none": 2 * REPETITIONS})
     found = recorded(tmp_path)
-    assert len(found["batch_ms"]) == 2 * REPETITIONS and found["point"]["batches"] == 40
-    assert noise(found["batch_ms"])["scatter_pct"] == pytest.approx(2, abs=0.8)
+    assert len(found["step_ms"]) == 2 * REPETITIONS and found["point"]["batches"] == 40
+    assert noise(found["step_ms"])["scatter_pct"] == pytest.approx(2, abs=0.8)
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,7 @@ def test_few_configurations_are_bars_by_name_and_many_are_panels(tmp_path, batch
 def test_the_factor_that_matters_most_gets_the_colour(tmp_path, monkeypatch):
     for workers, ms in ((2, 100.0), (4, 101.0)):
         for batch, longer in ((32, 1.0), (64, 2.8)):
-            truth = Truth(batch_ms={1: ms * longer, 2: ms * longer * 1.1}, run_noise_ms=0.1)
+            truth = Truth(step_ms={1: ms * longer, 2: ms * longer * 1.1}, run_noise_ms=0.1)
             runs = [run_of(gpus_per_node=ranks, workers=workers, batch=batch) for ranks in (1, 2)]
             write_sweep(tmp_path, runs, truth)
     context = Context(load(tmp_path))

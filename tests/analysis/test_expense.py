@@ -64,7 +64,7 @@ def test_planted_costs_are_found(sweep):
     assert row["processors_j_per_image"] == pytest.approx(2560 / images)  # once a node, whatever its ranks
     assert row["processors_w"] == pytest.approx(128.0)
     assert row["startup_s"] == 6.0  # the slowest rank's; the median of two runs
-    assert 0.4 < row["first_batch_s"] < 0.6  # 125 ms, four times as long at the head
+    assert 0.4 < row["first_step_s"] < 0.6  # 125 ms, four times as long at the head
     assert row["node_hours"] == pytest.approx(runs * 2 * 0.5 + 2 * 1.0)
     assert (failed["runs"], failed["node_hours"], failed["failed_node_hours"]) == (0, 0, 0.25)
     assert row["energy_note"] == "" and "memory_gb" not in failed

@@ -207,7 +207,7 @@ def test_a_p_value_that_is_not_known_is_a_dash(tmp_path):
 
 
 def test_our_own_runs(tmp_path):
-    truth = Truth(batch_ms={1: 100.0, 2: 150.0}, run_noise_ms=1.0)
+    truth = Truth(step_ms={1: 100.0, 2: 150.0}, run_noise_ms=1.0)
     runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
     write_sweep(tmp_path, runs, truth, repetitions={"none": 4})
     what, some = responses(load(tmp_path))

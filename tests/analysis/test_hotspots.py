@@ -86,7 +86,7 @@ def test_times_alone_where_nothing_counted(timed):
     ran = run(MODULE, timed, "--top", "2", "--format", "json")
     # Four kernels take 15 of 62 ms each; the order among equals is by name.
     assert [row["kernel"] for row in ran.json] == ["conv_bprop", "conv_fprop"]
-    assert ran.json[0]["ms_per_batch"] == pytest.approx(15) and ran.json[0]["calls_per_batch"] == 1
+    assert ran.json[0]["ms_per_step"] == pytest.approx(15) and ran.json[0]["calls_per_step"] == 1
     assert ran.json[0]["ipc"] is None and "no counters were read: only times and the roofline" in ran.err
     # 0.49 TFLOP in 15 ms were planted, more than an A100 can do in fp32.
     assert ran.json[0]["why"].startswith("unknown: at 169 % of the peak")
@@ -100,7 +100,7 @@ def test_the_counters_of_nvprof_beside_the_times(timed, tmp_path):
     other, counted = ran.json
     names = ("achieved_occupancy_pct", "load_efficiency_pct", "dram_utilization_pct")
     assert [counted[name] for name in names] == pytest.approx([20, 75, 30])
-    assert counted["counters"] == "nvprof" and counted["ms_per_batch"] == pytest.approx(15)
+    assert counted["counters"] == "nvprof" and counted["ms_per_step"] == pytest.approx(15)
     assert other["counters"] == "" and "nvprof has no counters for conv_bprop" in ran.err
     section = {one.id: one for one in build(load(timed)).sections}["hotspots"]
     assert section.tables[0].rows[1].cells[0].text == "conv_fprop"
@@ -140,12 +140,12 @@ def test_of_several_points_the_asked_one_is_shown_with_its_own_counters(timed, t
     log.write_text(NVPROF_METRICS.replace("void kernel<int=4>(float*)", "void conv_fprop<float>(float*)"))
     plant(timed, "nvprof", log, "nvprof")  # of batch 32
     first = run(MODULE, timed, "--format", "json")
-    assert {row["ms_per_batch"] for row in first.json} == {
+    assert {row["ms_per_step"] for row in first.json} == {
         15.0
     } and "several configurations were timed" in first.err
     assert [row["counters"] for row in first.json if row["kernel"] == "conv_fprop"] == ["nvprof"]
     second = run(MODULE, timed, "--run", other.name, "--format", "json")
-    assert {row["ms_per_batch"] for row in second.json} == {
+    assert {row["ms_per_step"] for row in second.json} == {
         30.0
     } and "several configurations were timed" not in second.err
     assert not any(row["counters"] for row in second.json)
@@ -161,12 +161,12 @@ def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
     columns = {name: list(table[name]) for name in table.columns if table[name].notna().any()}
     tables.write(tables.as_table("kernels", columns), rank, "kernels")
     row, still = run(MODULE, timed, "--top", "2", "--format", "json").json
-    assert row["kernel"] == "relu" and row["ms_per_batch"] == pytest.approx(planted.mean())
-    low, high = row["ms_per_batch_low"], row["ms_per_batch_high"]
+    assert row["kernel"] == "relu" and row["ms_per_step"] == pytest.approx(planted.mean())
+    low, high = row["ms_per_step_low"], row["ms_per_step_high"]
     # Of independent batches it is 4.2 standard errors wide; of 20, neighbours may seem to be alike.
     error = planted.std() / np.sqrt(20)
     assert low < planted.mean() < high and 4 * error < high - low < 14 * error
-    assert still["ms_per_batch_low"] == still["ms_per_batch_high"] == 15
+    assert still["ms_per_step_low"] == still["ms_per_step_high"] == 15
     said = " ".join(run(MODULE, timed).out.split())
     assert "Times: one run on 1 rank, steps 20 to 39 of 40; 20 steps before as warmup." in said
     assert "over these steps" in said

@@ -26,7 +26,7 @@ def test_a_point_that_scatters_more_than_the_others_has_an_interval_as_wide_as_i
     batches = efficiencies = 0
     for _ in range(SWEEPS):
         row = figures([sweep(generator, "0.5 % on 1, 2, 4 ranks, 6 % on 8", runs)[-1]])
-        batches += row["batch_ms_low"] <= TRUE_MS[8] <= row["batch_ms_high"]
+        batches += row["step_ms_low"] <= TRUE_MS[8] <= row["step_ms_high"]
         low, high = (row[f"scaling_efficiency_pct_{end}"] for end in ("low", "high"))
         efficiencies += low <= 100 * TRUE_MS[1] / TRUE_MS[8] <= high
     least = 0.95 - 3 * np.sqrt(0.95 * 0.05 / SWEEPS)
@@ -39,7 +39,7 @@ def test_a_point_that_scatters_less_is_known_the_better():
     widths = []
     for _ in range(30):
         row = figures([sweep(generator, "0.5 % on 1, 2, 4 ranks, 6 % on 8", 5)[0]])
-        widths.append((row["batch_ms_high"] - row["batch_ms_low"]) / TRUE_MS[1])
+        widths.append((row["step_ms_high"] - row["step_ms_low"]) / TRUE_MS[1])
     assert np.median(widths) < 0.02
 
 

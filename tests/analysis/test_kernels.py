@@ -73,9 +73,9 @@ def test_kernels_are_grouped_as_asked(planted: Path, by: str, group: dict[str, s
     found = run("analysis.kernels", run_paths(planted)[0], "--by", by, "--format", "csv").csv
     assert list(found[0])[: by.count(",") + 1] == by.split(",")
     (row,) = [row for row in found if all(row[name] == value for name, value in group.items())]
-    assert float(row["ms_per_batch"]) == pytest.approx(ms)
+    assert float(row["ms_per_step"]) == pytest.approx(ms)
     # Whatever the groups, they hold every kernel: four of 15 ms and a copy of 2 ms.
-    assert sum(float(row["ms_per_batch"]) for row in found) == pytest.approx(62)
+    assert sum(float(row["ms_per_step"]) for row in found) == pytest.approx(62)
     assert sum(float(row["share_pct"]) for row in found) == pytest.approx(100)
 
 
@@ -139,7 +139,7 @@ def test_what_counts_no_flops_has_no_flops_efficiency(planted: Path) -> None:
     for name in ("copy", "ncclAllReduce"):
         assert of_kernel[name]["flops_efficiency_pct"] is None
         assert of_kernel[name]["flops_efficiency_of_measured_pct"] is None
-        assert of_kernel[name]["gflop_per_batch"] == 0 and of_kernel[name]["bandwidth_efficiency_pct"] > 0
+        assert of_kernel[name]["gflop_per_step"] == 0 and of_kernel[name]["bandwidth_efficiency_pct"] > 0
     assert of_kernel["conv_fprop"]["flops_efficiency_pct"] == pytest.approx(84.3, rel=1e-3)
     (line,) = [line for line in run("analysis.kernels", run_dir).out.splitlines() if "ncclAllReduce" in line]
     assert line.split()[-3:] == ["-", "-", "-"]  # FLOPS efficiency, bound, roof
@@ -199,7 +199,7 @@ def test_the_roofs_meet_at_the_ridge() -> None:
 def test_two_runs_that_are_alike_differ_in_the_collective_alone(planted: Path) -> None:
     rows = run("analysis.kernels", *run_paths(planted), "--format", "json").json
     assert list(rows[0])[:7] == [
-        "kernel", "class", "direction", "a_ms_per_batch", "b_ms_per_batch", "b_to_a", "difference_ms",
+        "kernel", "class", "direction", "a_ms_per_step", "b_ms_per_step", "b_to_a", "difference_ms",
     ]  # fmt: skip
     assert rows[0]["kernel"] == "ncclAllReduce" and rows[0]["change"] == "new"
     assert all(row["b_to_a"] == 1 and row["change"] == "same" for row in rows[1:])
@@ -235,7 +235,7 @@ def test_the_planted_difference_is_explained_and_adds_up(tmp_path: Path) -> None
 def side(calls: float, each_ms: float) -> kernel_difference.Side:
     """A side of one kernel with so many calls per step, of so many ms each."""
     named = {"kernel": "gemm", "class": "gemm", "direction": "fprop"}
-    return kernel_difference.Side([{**named, "calls_per_batch": calls, "ms_per_batch": calls * each_ms}])
+    return kernel_difference.Side([{**named, "calls_per_step": calls, "ms_per_step": calls * each_ms}])
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_launches_that_are_out_of_order_are_put_into_it(tmp_path: Path) -> None:
     assert one == two and (one.forward, one.backward, one.starts) == (2, 2, (0, 4))
     first, second = (kernels_of(study, source) for source in study.sources)
     assert first == second
-    assert {row["kernel"]: row["calls_per_batch"] for row in first} == dict.fromkeys(
+    assert {row["kernel"]: row["calls_per_step"] for row in first} == dict.fromkeys(
         ("sgemm", "nll", "grad_nll", "wgrad"), 1
     )
 

@@ -26,7 +26,7 @@ EXPOSED_MS = {1: 0.0, 2: 10.0, 4: 25.0}
 WAIT_MS = {1: 1.0, 2: 3.0, 4: 8.0}
 BATCH_MS = {1: 100.0, 2: 112.0, 4: 140.0}
 TRUTH = {
-    "batch_ms": BATCH_MS,
+    "step_ms": BATCH_MS,
     "communication_ms": {size: 15.0 + exposed for size, exposed in EXPOSED_MS.items()},
     "wait_ms": WAIT_MS,
     "noise_ms": 0.0,
@@ -87,7 +87,7 @@ def test_what_only_a_profiler_adds_is_not_attributed(tmp_path: Path) -> None:
 
 def test_strong_scaling_compares_with_the_parts_of_as_many_images(tmp_path: Path) -> None:
     # Half the images a rank: ideal are 50 ms, 30 of them kernels; they take 60 ms and 60.
-    truth = Truth(batch_ms={1: 100.0, 2: 90.0}, noise_ms=0.0, perturbation=1.0, communication_ms=20.0)
+    truth = Truth(step_ms={1: 100.0, 2: 90.0}, noise_ms=0.0, perturbation=1.0, communication_ms=20.0)
     both = [("none", 64, 1), ("torch", 64, 1), ("none", 32, 2), ("torch", 32, 2)]
     planted = [run_of(profile=profile, batch=batch, gpus_per_node=size) for profile, batch, size in both]
     write_sweep(tmp_path, planted, truth)
@@ -231,7 +231,7 @@ def test_a_trace_without_a_collective_is_not_averaged_as_none(tmp_path: Path) ->
     told = knowing(anatomy.rows(load(tmp_path)), "exposed_communication_ms")
     (point,) = [row for row in merged(told, names_of(anatomy.METRICS)) if row["gpus_per_node"] == 2]
     assert (point["exposed_communication_ms"], point["runs"]) == (pytest.approx(EXPOSED_MS[2]), 1)
-    assert isinstance(point["attributed_batches"], int)  # a count, not "40.00"
+    assert isinstance(point["attributed_steps"], int)  # a count, not "40.00"
     without_collectives(tmp_path, 1)
     none = by_size(tmp_path)[2]
     assert none["loss_idle_pct"] is None and not none.get("exposed_communication_ms")

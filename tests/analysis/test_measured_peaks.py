@@ -90,7 +90,7 @@ def test_a_kernel_of_no_weight_judges_no_peak_and_small_tensors_no_bandwidth(mea
     (line,) = exceeded(study, rows)
     assert "reaches 120 % of the memory bandwidth measured" in line
     assert not exceeded(study, [{**row, "share_pct": 0.5} for row in rows])
-    assert not exceeded(study, [{**row, "mbyte_per_batch": 127 * row["calls_per_batch"]} for row in rows])
+    assert not exceeded(study, [{**row, "mbyte_per_step": 127 * row["calls_per_step"]} for row in rows])
 
 
 def test_efficiencies_say_which_peaks_they_are_of(measured, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
     done = run("analysis.scaled", mine, "--format", "json")
     assert [row["world_size"] for row in done.json] == [1, 2, 4]
     for row in done.json:
-        assert row["batch_ms"] > 0
+        assert row["step_ms"] > 0
         assert (row["images_per_s"], row["speedup"], row["scaling_efficiency_pct"]) == (None, None, None)
     assert (
         "3 of 3 configurations have no images/s and no scaling efficiency: samples per step are unknown; "

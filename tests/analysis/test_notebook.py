@@ -173,7 +173,7 @@ def test_the_notebook_draws_the_references_figures(root, shared_data, monkeypatc
         assert f"{drawn['8 nodes'][row['kernel']]:.6f}".rstrip("0") == row["8_nodes_s"].rstrip("0")
     of_one = load(kernel_file(surfboard, 1, "dali-gpu"))
     corrected = of_one.kernels(kernel_file(surfboard, 8, "dali-gpu"), direction="bprop")
-    most = corrected.groupby("kernel").a_ms_per_batch.sum().max()
+    most = corrected.groupby("kernel").a_ms_per_step.sum().max()
     assert max(bars(figures[3])["1 node"].values()) == pytest.approx(most)
     # Compute efficiency: published and corrected stand side by side.
     table = [row for row in published(surfboard, "efficiency_by_batch_and_nodes") if row["nodes"] in "18"]
@@ -182,4 +182,4 @@ def test_the_notebook_draws_the_references_figures(root, shared_data, monkeypatc
     assert len(heights) == 2 * len(table)
     for factor, figure in zip(("loader", "workers", "grad"), figures[5:8], strict=True):
         assert sum(len(bar.y) for bar in figure.data) == 2 * 2 * 2 * 2, factor
-    assert names["scaled"].attrs["meaning"]["tflop_per_batch"]
+    assert names["scaled"].attrs["meaning"]["tflop_per_step"]

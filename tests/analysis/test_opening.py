@@ -80,9 +80,9 @@ def test_the_drawings_show_the_figures_of_the_sections(page):
 def test_a_number_of_ranks_on_several_numbers_of_nodes_is_a_point_of_a_line_each(tmp_path):
     """1 x 4 and 2 x 2 are four ranks both."""
     ms = {(1, 1): 100.0, (1, 2): 105.0, (1, 4): 110.0, (2, 2): 160.0, (4, 1): 200.0}
-    for (nodes, gpus), batch_ms in ms.items():
+    for (nodes, gpus), step_ms in ms.items():
         run = run_of(nodes=nodes, gpus_per_node=gpus)
-        write_sweep(tmp_path, [run], Truth(batch_ms={run.world_size: batch_ms}), calibration=False)
+        write_sweep(tmp_path, [run], Truth(step_ms={run.world_size: step_ms}), calibration=False)
     page = build(load(tmp_path))
     svg = str(page.opening[0].drawing.svg)
     assert "4 per node" in svg and "1 per node" in svg  # the best and the worst on 4 ranks

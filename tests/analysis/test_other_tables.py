@@ -40,8 +40,8 @@ def figures(path: Path, *more: str, code: int = 0) -> list[dict[str, str]]:
 
 
 def assert_planted(row: dict[str, str]) -> None:
-    assert (row["fprop_batches"], row["bprop_batches"]) == ("5", "2")
-    assert float(row["tflop_per_batch"]) == pytest.approx(TFLOP)
+    assert (row["fprop_steps"], row["bprop_steps"]) == ("5", "2")
+    assert float(row["tflop_per_step"]) == pytest.approx(TFLOP)
 
 
 @pytest.mark.parametrize("ending", [".gzip", ".parquet", ".snappy.parquet", ""])
@@ -87,15 +87,15 @@ def test_repetitions_and_ranks_of_a_configuration_are_one_row(tmp_path: Path) ->
     write_pyprof(tmp_path, name=name(rep=1))
     write_pyprof(tmp_path, name=name(rep=0, rank="_1"))
     (row,) = figures(tmp_path)
-    assert (row["tables"], row["fprop_batches"], row["bprop_batches"]) == ("3", "15", "6")
-    assert float(row["tflop_per_batch"]) == pytest.approx(TFLOP)
+    assert (row["tables"], row["fprop_steps"], row["bprop_steps"]) == ("3", "15", "6")
+    assert float(row["tflop_per_step"]) == pytest.approx(TFLOP)
 
 
 def test_tables_of_one_name_in_two_folders_both_count(tmp_path: Path) -> None:
     write_pyprof(tmp_path / "first", forward=5)
     write_pyprof(tmp_path / "second", forward=9, attributed=4)
     (row,) = figures(tmp_path)
-    assert (row["tables"], row["fprop_batches"], row["bprop_batches"]) == ("2", "14", "6")
+    assert (row["tables"], row["fprop_steps"], row["bprop_steps"]) == ("2", "14", "6")
 
 
 def test_a_table_that_is_not_named_after_a_run(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_no_flops_at_all(tmp_path: Path) -> None:
     path = write_pyprof(tmp_path)
     changed(path, lambda table: replace(table, "FLOPs", pa.array([0.0] * len(table))))
     (row,) = figures(tmp_path, "--explain")
-    assert (float(row["tflop_per_batch"]), float(row["flops_efficiency_of_kernels_pct"])) == (0, 0)
+    assert (float(row["tflop_per_step"]), float(row["flops_efficiency_of_kernels_pct"])) == (0, 0)
     (published,) = run("analysis.efficiency", tmp_path, "--method", "published", "--format", "csv").csv
     assert (published["compute_efficiency_pct"], published["flops_efficiency_pct"]) == ("0.0", "0.0")
     of_kernels = ("--metric", "flops-efficiency", "--method", "published", "--format", "csv")
@@ -261,7 +261,7 @@ def test_no_backward_pass_attributed(tmp_path: Path) -> None:
     write_pyprof(tmp_path, attributed=0)
     ran = run("analysis.scaled", tmp_path, "--format", "csv", "--explain")
     (row,) = ran.csv
-    assert (row["fprop_batches"], row["bprop_batches"], row.get("tflop_per_batch", "")) == ("5", "0", "")
+    assert (row["fprop_steps"], row["bprop_steps"], row.get("tflop_per_step", "")) == ("5", "0", "")
     assert float(row["fprop_flop_coverage_pct"]) > 0
     assert "no step in it has an attributed backward pass" in ran.err
     assert "no kernels with FLOPs" in one_line_error(run("analysis.efficiency", tmp_path))
@@ -275,20 +275,20 @@ def test_no_loss_that_runs_once_a_batch(tmp_path: Path) -> None:
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert ran.code == 0
     assert "no loss kernel found, so its steps cannot be counted" in ran.err
-    assert ran.csv[0].get("tflop_per_batch", "") == ""
+    assert ran.csv[0].get("tflop_per_step", "") == ""
 
 
 def test_one_batch(tmp_path: Path) -> None:
     write_pyprof(tmp_path, forward=1, attributed=1)
     (row,) = figures(tmp_path, "--explain")
-    assert (row["fprop_batches"], row["bprop_batches"]) == ("1", "1")
+    assert (row["fprop_steps"], row["bprop_steps"]) == ("1", "1")
 
 
 def test_all_batches_attributed(tmp_path: Path) -> None:
     write_pyprof(tmp_path, forward=4, attributed=4, trials=0)
     (row,) = figures(tmp_path)
-    assert (row["fprop_batches"], row["bprop_batches"]) == ("4", "4")
-    assert float(row["tflop_per_batch"]) == pytest.approx(0.012, rel=1e-5)
+    assert (row["fprop_steps"], row["bprop_steps"]) == ("4", "4")
+    assert float(row["tflop_per_step"]) == pytest.approx(0.012, rel=1e-5)
 
 
 def test_arithmetic_in_fp16_has_no_peak_on_that_gpu(tmp_path: Path) -> None:

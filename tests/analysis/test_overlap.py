@@ -47,19 +47,19 @@ def test_planted_communication_is_found(tmp_path: Path, hidden_ms: float) -> Non
     assert exposed_of(tmp_path) == pytest.approx(np.array([[20 - hidden_ms, hidden_ms]] * 3), abs=1e-9)
 
 
-@pytest.mark.parametrize("batch_ms", [100.0, 110.0])
+@pytest.mark.parametrize("step_ms", [100.0, 110.0])
 def test_a_collective_that_outlasts_its_batch_is_one_figure_everywhere(
-    tmp_path: Path, batch_ms: float
+    tmp_path: Path, step_ms: float
 ) -> None:
     """80 ms that begin 45 ms after a batch does: after its kernels (60 ms) it is exposed to its end.
 
     The next batch's kernels hide the rest, but of the last one, whose rest no recorded batch holds.
     """
-    truth = Truth({2: batch_ms}, noise_ms=0.0, perturbation=1.0, warmup=0, communication_ms=80.0)
+    truth = Truth({2: step_ms}, noise_ms=0.0, perturbation=1.0, warmup=0, communication_ms=80.0)
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch", attribute_from=20)], truth)
-    rest = 45 + 80 - batch_ms
+    rest = 45 + 80 - step_ms
     hidden = 15 + rest * 19 / 20
-    assert exposed_of(tmp_path) == pytest.approx(np.array([[batch_ms - 60, hidden]] * 3), abs=1e-9)
+    assert exposed_of(tmp_path) == pytest.approx(np.array([[step_ms - 60, hidden]] * 3), abs=1e-9)
 
 
 def test_shares_of_several_kinds_and_of_what_reaches_in_add_up(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_one_size_only_is_its_own_base(tmp_path: Path) -> None:
     assert row["scaling_efficiency_pct_low"] is None  # by definition, not by measurement
     assert (row["base_world_size"], row["base"]) == (1, "1 node x 1 GPU, fp32 gradients")
     assert row["base_images_per_s"] == row["images_per_s"]
-    assert row["batch_ms_low"] < row["batch_ms"] < row["batch_ms_high"]
+    assert row["step_ms_low"] < row["step_ms"] < row["step_ms_high"]
 
 
 def test_each_configuration_has_its_own_base(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_the_rows_have_one_schema_whatever_the_results(tmp_path: Path, group_by:
     columns = names_of(by_method.columns_of(group_by))
     assert all(set(row) == set(columns) for row in (*own, *published, *tables))
     assert {row["method"] for row in published} == {"published"}
-    assert own[0]["batch_ms"] and own[0]["tables"] is None and own[0]["epoch_duration_s"] is None
-    assert tables[0]["tables"] == 1 and tables[0]["batch_ms"] is None
-    assert published[0]["epoch_duration_s"] and published[0]["tables"] is published[0]["batch_ms"] is None
+    assert own[0]["step_ms"] and own[0]["tables"] is None and own[0]["epoch_duration_s"] is None
+    assert tables[0]["tables"] == 1 and tables[0]["step_ms"] is None
+    assert published[0]["epoch_duration_s"] and published[0]["tables"] is published[0]["step_ms"] is None
 
 
 def test_a_run_that_is_watched_otherwise_is_of_the_same_point(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_ranks_that_are_late_by_turns_do_not_slow_the_job(tmp_path: Path) -> Non
     (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
     assert row["images_per_s"] == pytest.approx(64 / 0.100, rel=0.02)
     # Of the batches themselves each has a slowest rank.
-    assert row["batch_ms"] == pytest.approx(120)
+    assert row["step_ms"] == pytest.approx(120)
 
 
 def _late_by_turns(directory: Path, rank: int) -> None:
@@ -164,7 +164,7 @@ def test_a_group_of_several_world_sizes_has_no_durations_and_says_so_first(
     ran = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json")
     (row,) = ran.json
     assert row["repetitions"] == 3 * len(sizes) and row["scaling_efficiency_pct"]
-    of_one_size = ("batch_ms", "batch_ms_low", "images_per_s", "images_per_s_high", "speedup", "forward_ms",
+    of_one_size = ("step_ms", "step_ms_low", "images_per_s", "images_per_s_high", "speedup", "forward_ms",
                    "startup_s", "kernel_ms", "exposed_communication_ms", "base_images_per_s")  # fmt: skip
     assert {name: row[name] for name in of_one_size} == dict.fromkeys(of_one_size)
     said = "1 of 1 row holds runs on several numbers of ranks (grad fp32): no step duration"
@@ -172,7 +172,7 @@ def test_a_group_of_several_world_sizes_has_no_durations_and_says_so_first(
     table = " ".join(run("analysis.scaled", tmp_path, "--group-by", "grad").out.split())
     assert table.index("1 of 1 row holds") < table.index("Weak scaling")
     apart = run("analysis.scaled", tmp_path, "--group-by", "grad,world_size", "--format", "json")
-    assert "several numbers" not in apart.err and all(row["batch_ms"] for row in apart.json)
+    assert "several numbers" not in apart.err and all(row["step_ms"] for row in apart.json)
 
 
 def test_baselines_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_efficiencies_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> Non
         truth = write_sweep(path, runs, Truth(run_noise_ms=3.0, noise_ms=0.5), calibration=False)
         for row in by_method.rows(load(path)):
             if row["world_size"] > 1:
-                planted = 100 * truth.batch_ms[1] / truth.batch_ms[row["world_size"]]
+                planted = 100 * truth.step_ms[1] / truth.step_ms[row["world_size"]]
                 hits += row["scaling_efficiency_pct_low"] <= planted <= row["scaling_efficiency_pct_high"]
                 total += 1
     # 95 % of 40 is 38, with a standard deviation of 1.4.
@@ -244,8 +244,8 @@ def test_runs_that_differ_much_are_said_to(tmp_path: Path) -> None:
 
 
 def test_how_far_apart_the_runs_of_a_configuration_are_is_said(tmp_path: Path) -> None:
-    for repetition, batch_ms in enumerate((100.0, 620.0, 200.0)):
-        write_run(tmp_path, run_of(), Truth(batch_ms={1: batch_ms}, noise_ms=0.0), repetition)
+    for repetition, step_ms in enumerate((100.0, 620.0, 200.0)):
+        write_run(tmp_path, run_of(), Truth(step_ms={1: step_ms}, noise_ms=0.0), repetition)
     study = load(tmp_path)
     points_of(study)
     (note,) = [note for note in study.notes() if "differ by more than 10 %" in note]
@@ -326,11 +326,11 @@ def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(
     truth = Truth(perturbation=2.0, noise_ms=0.1)
     write_sweep(tmp_path / "half", [run_of(profile="torch")], truth)
     ran = run("analysis.scaled", tmp_path / "half", "--format", "json")
-    assert ran.json[0]["batch_ms"] == pytest.approx(100, rel=0.01)
+    assert ran.json[0]["step_ms"] == pytest.approx(100, rel=0.01)
     assert "from steps that the profiler did not record" in ran.err
     write_sweep(tmp_path / "all", [run_of(profile="torch", attribute_from=0)], truth)
     ran = run("analysis.scaled", tmp_path / "all", "--format", "json")
-    assert ran.json[0]["batch_ms"] == pytest.approx(200, rel=0.01)
+    assert ran.json[0]["step_ms"] == pytest.approx(200, rel=0.01)
     assert "their durations include the profiler's overhead" in ran.err
 
 
@@ -340,9 +340,7 @@ def test_more_arithmetic_than_the_peak_allows_is_said_without_a_profiler_too(tmp
 
 
 def test_more_than_ideal_scaling_is_the_base_points_slowness(tmp_path: Path) -> None:
-    write_sweep(
-        tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(batch_ms={1: 100.0, 2: 80.0})
-    )
+    write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(step_ms={1: 100.0, 2: 80.0}))
     said = " ".join(run("analysis.scaled", tmp_path).out.split())
     assert (
         "1 of 2 configurations scales better than ideal (up to 125 %): the baseline ran more slowly" in said

@@ -73,19 +73,19 @@ def test_published_tables(shared_data):
 
 
 def test_a_sweep_of_our_own(tmp_path):
-    truth = Truth(batch_ms={1: 100.0, 2: 105.0, 4: 107.5}, noise_ms=0.1)
+    truth = Truth(step_ms={1: 100.0, 2: 105.0, 4: 107.5}, noise_ms=0.1)
     write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2, 4)], truth)
     ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
     tested, predicted = ran.csv
     assert float(tested["measured_images_per_s"]) == pytest.approx(4 * 32 / 0.1075, rel=0.01)
     # 10 ms x (P - 1) / P was planted.
-    assert float(predicted["batch_ms"]) == pytest.approx(108.75, rel=0.02)
-    assert float(predicted["batch_ms_low"]) <= 108.75 <= float(predicted["batch_ms_high"])
+    assert float(predicted["step_ms"]) == pytest.approx(108.75, rel=0.02)
+    assert float(predicted["step_ms_low"]) <= 108.75 <= float(predicted["step_ms_high"])
 
 
 def strong_sweep(directory):
     """Half of what a batch takes on one rank is divided by the ranks; 64 images of the job."""
-    truth = Truth(batch_ms={ranks: 50.0 + 50.0 / ranks for ranks in (1, 2, 4)}, noise_ms=0.1)
+    truth = Truth(step_ms={ranks: 50.0 + 50.0 / ranks for ranks in (1, 2, 4)}, noise_ms=0.1)
     write_sweep(directory, [run_of(gpus_per_node=ranks, batch=64 // ranks) for ranks in (1, 2, 4)], truth)
 
 
@@ -95,9 +95,9 @@ def test_strong_scaling_is_served_where_only_that_was_measured(tmp_path):
     assert "nothing to extrapolate from" not in ran.err
     tested, row = ran.csv
     assert row["scaling"] == tested["scaling"] == "strong"
-    assert float(row["batch_ms_low"]) <= 56.25 <= float(row["batch_ms_high"])
+    assert float(row["step_ms_low"]) <= 56.25 <= float(row["step_ms_high"])
     assert float(tested["measured_images_per_s"]) == pytest.approx(64 / 0.0625, rel=0.01)
-    assert float(row["images_per_s"]) == pytest.approx(64 / float(row["batch_ms"]) * 1e3, rel=0.01)
+    assert float(row["images_per_s"]) == pytest.approx(64 / float(row["step_ms"]) * 1e3, rel=0.01)
 
 
 def test_the_kind_of_scaling_can_be_asked_for(tmp_path):
@@ -121,7 +121,7 @@ def test_a_sweep_that_determines_nothing_is_answered_in_one_short_line(tmp_path)
     sweep = [
         run_of(gpus_per_node=ranks, loader=loader) for ranks in (1, 2) for loader in ("pytorch", "synthetic")
     ]
-    write_sweep(tmp_path, sweep, Truth(batch_ms={1: 100.0, 2: 150.0}, noise_ms=20.0), repetitions={"none": 2})
+    write_sweep(tmp_path, sweep, Truth(step_ms={1: 100.0, 2: 150.0}, noise_ms=20.0), repetitions={"none": 2})
     said = one_line_error(run("analysis.predict", tmp_path, "--ranks", "8"))
     assert "no prediction: " in said and "on 8 ranks cannot be predicted from 1 and 2 (" in said
     # One of four configurations' sizes stands for all.
@@ -142,7 +142,7 @@ def test_a_step_is_never_below_zero_and_a_rate_without_an_upper_limit_has_none()
     tested, untold = rows([series], [16])
     assert any(row["images_per_s_high"] is None for row in tested)
     for row in tested:
-        assert 0 <= row["batch_ms_low"] <= row["batch_ms"] <= row["batch_ms_high"]
+        assert 0 <= row["step_ms_low"] <= row["step_ms"] <= row["step_ms_high"]
         assert 0 < row["images_per_s_low"] <= row["images_per_s"]
         assert row["images_per_s_high"] is None or row["images_per_s_high"] >= row["images_per_s"]
     assert "images/s or more is possible" in lines(untold, [""])[0]
@@ -176,7 +176,7 @@ def test_a_point_that_was_missed_widens_what_lies_ahead():
         made, untold = rows([one], [16])
         ahead = [row for row in made if not row["backtest"]]
         width[one.images_per_s] = (
-            ahead[0]["batch_ms_high"] / ahead[0]["batch_ms_low"] if ahead else float("inf")
+            ahead[0]["step_ms_high"] / ahead[0]["step_ms_low"] if ahead else float("inf")
         )
         assert ahead or "cannot be predicted from" in lines(untold, [""])[0]
     assert width[missed.images_per_s] > 1.5 * width[even.images_per_s]

@@ -35,11 +35,11 @@ def predicted(cluster: Cluster, sizes, wanted, what_ifs=(), steps_of=lambda step
 
 
 def holds(row, cluster: Cluster) -> bool:
-    return row["batch_ms_low"] <= truth_ms(cluster, row["ranks"], 40) <= row["batch_ms_high"]
+    return row["step_ms_low"] <= truth_ms(cluster, row["ranks"], 40) <= row["step_ms_high"]
 
 
 def off_pct(row, cluster: Cluster) -> float:
-    return abs(100 * (row["batch_ms"] / truth_ms(cluster, row["ranks"], 40) - 1))
+    return abs(100 * (row["step_ms"] / truth_ms(cluster, row["ranks"], 40) - 1))
 
 
 # --- the network --------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_one_size_leaves_the_forms_open_and_the_range_spans_them():
     made, _, _ = predicted(cluster, (1, 2), [8])
     row = made[SIMULATION, 8, ""]
     assert {"ring", "halving", "binomial"} <= set(row["exchanges_tried"].split(" or "))
-    assert holds(row, cluster) and row["batch_ms_high"] > 1.3 * row["batch_ms_low"]
+    assert holds(row, cluster) and row["step_ms_high"] > 1.3 * row["step_ms_low"]
 
 
 def test_what_nccl_says_it_used_is_taken():
@@ -117,7 +117,7 @@ def test_a_network_that_follows_no_form_widens_the_range_by_how_far_it_is_off():
 def test_the_further_ahead_the_less_is_known_of_the_exchange():
     made, _, _ = predicted(Cluster(links("ring", (5.0,), (1.0,)), **QUIET), (1, 2, 4, 8), [16, 64])
     near, far = (made[SIMULATION, ranks, ""] for ranks in (16, 64))
-    assert far["batch_ms_high"] / far["batch_ms_low"] > 1.2 * near["batch_ms_high"] / near["batch_ms_low"]
+    assert far["step_ms_high"] / far["step_ms_low"] > 1.2 * near["step_ms_high"] / near["step_ms_low"]
 
 
 def test_links_that_were_never_seen_are_refused():
@@ -146,7 +146,7 @@ def test_a_rank_that_is_always_late_is_one_of_however_many():
         assert row["late_ranks"] == 1 and holds(row, cluster) and off_pct(row, cluster) < 2
         assert row["scaling_efficiency_pct"] < 85
         # That 2 ranks had none of it is no error that grows.
-        assert row["batch_ms_high"] < 1.1 * row["batch_ms_low"]
+        assert row["step_ms_high"] < 1.1 * row["step_ms_low"]
     assert any("1 straggler among" in one for one in said)
     # The point where it was new was missed, and the table says so.
     missed = next(row for row in tested if (row["method"], row["ranks"]) == (SIMULATION, 4))
@@ -181,7 +181,7 @@ def test_a_point_outside_of_its_range_widens_those_ahead_with_every_doubling():
     made, _ = rows_of(
         Study(Path("planted")), found, [*steps[:3], "no run was profiled"], [16, 32], [], Network()
     )
-    widths = [row["batch_ms_high"] / row["batch_ms_low"] for row in made if not row["backtest"]]
+    widths = [row["step_ms_high"] / row["step_ms_low"] for row in made if not row["backtest"]]
     assert widths[0] > 1.2 and widths[1] > widths[0] ** 1.5
 
 
@@ -201,7 +201,7 @@ def test_a_curve_knows_that_an_exchange_may_be_hidden():
     made, _, _ = predicted(cluster, (1, 2, 4), [8, 16])
     for ranks in (8, 16):
         row = made[CURVE, ranks, ""]
-        assert holds(row, cluster) and row["batch_ms_high"] > 1.1 * row["batch_ms_low"]
+        assert holds(row, cluster) and row["step_ms_high"] > 1.1 * row["step_ms_low"]
 
 
 def test_the_simulation_is_believed_for_what_the_curve_cannot_see():
@@ -265,7 +265,7 @@ def test_strong_scaling_is_predicted_by_both():
     for method in (CURVE, SIMULATION):
         row = made[method, 16, ""]
         assert row["scaling"] == "strong" and holds(row, cluster)
-        assert row["images_per_s"] == pytest.approx(64 / row["batch_ms"] * 1e3, rel=0.02)
+        assert row["images_per_s"] == pytest.approx(64 / row["step_ms"] * 1e3, rel=0.02)
     assert off_pct(made[SIMULATION, 16, ""], cluster) < 5
     assert {row["method"] for row in tested} == {CURVE, SIMULATION}
 

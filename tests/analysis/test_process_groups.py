@@ -134,9 +134,7 @@ TENSOR = (
 def write(directory, groups, ranks: int = 4, clocks_ms=(), recorded: bool = True, batches: int = 20):
     """A run of ranks in process groups, 10 ms a batch; ``recorded``: the groups stand in its tables."""
     one = run_of(gpus_per_node=ranks, profile="torch", batches=batches)
-    result = write_run(
-        directory, one, Truth(batch_ms={ranks: 10.0}, noise_ms=0.0, warmup=0, perturbation=1.0)
-    )
+    result = write_run(directory, one, Truth(step_ms={ranks: 10.0}, noise_ms=0.0, warmup=0, perturbation=1.0))
     for rank in range(ranks):
         clock = clocks_ms[rank] if clocks_ms else 0.0
         rows = []
@@ -228,7 +226,7 @@ def test_of_a_group_that_is_not_recorded_beside_others_nothing_is_claimed(tmp_pa
     unsaid = tuple(Group(ONE_OF_SEVERAL, one.came, one.left) for one in TENSOR)
     study = write(tmp_path, unsaid)
     (row,) = communication.rows(study)
-    assert row["ms_per_batch"] == pytest.approx(0.8)
+    assert row["ms_per_step"] == pytest.approx(0.8)
     assert row.get("transfer_ms") is None and row.get("busbw_gb_per_s") is None and row["groups"] is None
     assert any(
         "wait of allreduce cannot be separated: the process group is not recorded, and" in said

@@ -78,14 +78,14 @@ def both(surfboard: Path) -> Ran:
 def test_flops_of_a_batch_are_counted_not_assumed(surfboard: Path, both: Ran) -> None:
     rows = answer("analysis.scaled", surfboard, "--method", "corrected")
     wanted = [
-        "nodes", "gpus_per_node", "workers", "loader", "batch", "grad", "fprop_batches", "bprop_batches",
-        "tflop_per_batch", "fprop_flop_coverage_pct", "bprop_flop_coverage_pct",
+        "nodes", "gpus_per_node", "workers", "loader", "batch", "grad", "fprop_steps", "bprop_steps",
+        "tflop_per_step", "fprop_flop_coverage_pct", "bprop_flop_coverage_pct",
     ]  # fmt: skip
     assert set(wanted) <= set(rows[0])
     point = {"nodes": "8", "workers": "2", "loader": "dali-gpu", "batch": "32", "grad": "fp16"}
     (found,) = [row for row in rows if all(row[name] == value for name, value in point.items())]
-    assert (found["fprop_batches"], found["bprop_batches"]) == ("51", "25")
-    assert found["tflop_per_batch"].startswith("0.4127")
+    assert (found["fprop_steps"], found["bprop_steps"]) == ("51", "25")
+    assert found["tflop_per_step"].startswith("0.4127")
     of_both = [row for row in both.csv if row["method"] == "corrected"]
     assert [{name: row[name] for name in rows[0]} for row in of_both] == rows
 
@@ -94,12 +94,12 @@ def test_every_file_has_sensible_counts(both: Ran) -> None:
     rows = [row for row in both.csv if row["method"] == "corrected"]
     assert len(rows) == 32
     for row in rows:
-        assert (row["tables"], row["fprop_batches"], row["bprop_batches"]) == ("1", "51", "25")
+        assert (row["tables"], row["fprop_steps"], row["bprop_steps"]) == ("1", "51", "25")
         # What docs/methods.md says PyProf credits: 69 % forward, 41 to 44 % backward.
         assert 68.5 < float(row["fprop_flop_coverage_pct"]) < 69.5
         assert 41.0 < float(row["bprop_flop_coverage_pct"]) < 44.5
         # A batch twice as large does twice the arithmetic, but for what is credited.
-        per_image = float(row["tflop_per_batch"]) / int(row["batch"])
+        per_image = float(row["tflop_per_step"]) / int(row["batch"])
         assert 0.0122 < per_image < 0.0130
 
 
@@ -189,9 +189,9 @@ def test_groups_of_kernel_tables_sum_costs_first(surfboard: Path, both: Ran) -> 
         row for row in both.csv if (row["method"], row["batch"], row["nodes"]) == ("corrected", "32", "1")
     ]
     assert rows[0]["tables"] == str(len(members)) == "8"
-    assert rows[0]["fprop_batches"] == str(8 * 51)
-    mean = sum(float(row["tflop_per_batch"]) for row in members) / 8
-    assert float(rows[0]["tflop_per_batch"]) == pytest.approx(mean)
+    assert rows[0]["fprop_steps"] == str(8 * 51)
+    mean = sum(float(row["tflop_per_step"]) for row in members) / 8
+    assert float(rows[0]["tflop_per_step"]) == pytest.approx(mean)
     time = sum(float(row["kernel_ms"]) for row in members)
     flops = sum(
         float(row["kernel_ms"]) * float(row["flops_efficiency_of_kernels_pct"]) for row in members

@@ -65,17 +65,17 @@ def test_figures_are_of_what_was_recorded(tmp_path: Path, damage, says: str, in_
     ran = {name: run(f"analysis.{name}", tmp_path, "--format", "json") for name in names}
     (row,) = ran["scaled"].json
     assert row["kernel_ms"] == pytest.approx(60)
-    assert row["tflop_per_batch"] == pytest.approx(0.74)
+    assert row["tflop_per_step"] == pytest.approx(0.74)
     assert row["exposed_communication_ms"] == pytest.approx(5)
-    assert ran["efficiency"].json[0]["kernel_ms_per_batch"] == pytest.approx(60)
-    assert {row["kernel"]: row["ms_per_batch"] for row in ran["kernels"].json}["relu"] == pytest.approx(15)
+    assert ran["efficiency"].json[0]["kernel_ms_per_step"] == pytest.approx(60)
+    assert {row["kernel"]: row["ms_per_step"] for row in ran["kernels"].json}["relu"] == pytest.approx(15)
     (row,) = ran["communication"].json
-    assert [row[name] for name in ("calls_per_batch", "mbyte_per_batch", "ms_per_batch")] == pytest.approx(
+    assert [row[name] for name in ("calls_per_step", "mbyte_per_step", "ms_per_step")] == pytest.approx(
         [1, 100, 20]
     )
     # What was not recorded is no idle time, whatever else is.
     (row,) = ran["anatomy"].json
-    assert row["attributed_batches"] == in_time
+    assert row["attributed_steps"] == in_time
     assert row["compute_ms"] == pytest.approx(60) and row["exposed_communication_ms"] == pytest.approx(5)
     assert all(row["gpu_utilization_pct"] == pytest.approx(47.3, abs=0.5) for row in ran["utilization"].json)
     # Costs go by batch and not by time: another clock does not matter there.
@@ -87,11 +87,11 @@ def test_flops_that_nobody_knows_are_not_zero(tmp_path: Path) -> None:
     runs = [run_of(profile=profile) for profile in ("none", "nsys")]
     write_sweep(tmp_path / "alone", runs, Truth(flops=0.0, bytes=0.0))
     (row,) = run("analysis.efficiency", tmp_path / "alone", "--format", "json").json
-    assert row["kernel_ms_per_batch"] == pytest.approx(60)
+    assert row["kernel_ms_per_step"] == pytest.approx(60)
     unknown = ("compute_efficiency_pct", "tflops_per_s", "bandwidth_gb_per_s", "flops_efficiency_pct")
     assert [row[name] for name in unknown] == [None] * 4
     ran = run("analysis.scaled", tmp_path / "alone", "--format", "json")
-    assert (ran.json[0]["tflop_per_batch"], ran.json[0]["flop_coverage_pct"]) == (None, None)
+    assert (ran.json[0]["tflop_per_step"], ran.json[0]["flop_coverage_pct"]) == (None, None)
     assert "of the analytic count" not in ran.err
     # Beside a run whose FLOPs are known, the rate is of that one.
     write_sweep(tmp_path / "both", runs, Truth(flops=0.0, bytes=0.0))
@@ -115,4 +115,4 @@ def test_batches_that_only_gather_gradients_count(tmp_path: Path) -> None:
         gathers = talks & (table["batch_index"].to_numpy() % 2 == 0)
         tables.write(table.filter(~gathers), rank, "kernels")
     ran = run("analysis.communication", tmp_path, "--format", "json")
-    assert ran.json[0]["calls_per_batch"] == pytest.approx(0.5) and LEFT_OUT not in ran.err
+    assert ran.json[0]["calls_per_step"] == pytest.approx(0.5) and LEFT_OUT not in ran.err

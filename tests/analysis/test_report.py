@@ -216,7 +216,7 @@ def test_a_folded_section_without_parts_of_the_loss_says_why(tmp_path):
 
 def test_a_folded_section_says_that_nothing_is_lost(tmp_path):
     runs = [run_of(gpus_per_node=ranks, profile=profile) for ranks in (1, 2) for profile in ("none", "torch")]
-    write_sweep(tmp_path, runs, Truth(batch_ms={1: 110.0, 2: 100.0}))
+    write_sweep(tmp_path, runs, Truth(step_ms={1: 110.0, 2: 100.0}))
     assert sections(tmp_path)["loss"].finding == "No scaling efficiency is lost."
 
 
@@ -230,7 +230,7 @@ def test_a_95th_percentile_is_of_20_steps_or_more(tmp_path, batches, said):
 
 def test_a_constant_batch_of_the_job_is_reported_as_strong_scaling(tmp_path):
     runs = [run_of(gpus_per_node=ranks, batch=32 // ranks) for ranks in (1, 2, 4)]
-    write_sweep(tmp_path, runs, Truth(batch_ms={1: 100.0, 2: 52.0, 4: 30.0}))
+    write_sweep(tmp_path, runs, Truth(step_ms={1: 100.0, 2: 52.0, 4: 30.0}))
     page = build(load(tmp_path))
     assert "Scaling efficiency on 4 ranks: 84 %" in page.summary[0].text and "Strong" in page.summary[0].text
     scaling = page.sections[0]
@@ -358,9 +358,9 @@ def test_json_in_a_script_cannot_end_it():
 
 
 def test_cells_sort_by_their_figures_and_headings_say_what_they_mean():
-    took = Metric("batch_ms", "how long a step takes", interval="95 %", places=1)
-    rows = [{"batch_ms": 1234.56, "batch_ms_low": 1200.0, "batch_ms_high": 1300.0, "who": "b"},
-            {"batch_ms": 2, "who": "a"}, {"batch_ms": None}, {"batch_ms": float("nan")}]  # fmt: skip
+    took = Metric("step_ms", "how long a step takes", interval="95 %", places=1)
+    rows = [{"step_ms": 1234.56, "step_ms_low": 1200.0, "step_ms_high": 1300.0, "who": "b"},
+            {"step_ms": 2, "who": "a"}, {"step_ms": None}, {"step_ms": float("nan")}]  # fmt: skip
     share = took.column("share", lambda row: "a tenth")
     view = as_view(Part("", rows, [took.column(), share, Metric("who", "", text=True).column()]), "t", [])
     figures, shares, names = zip(*(row.cells for row in view.rows), strict=True)
@@ -423,7 +423,7 @@ def test_factors_that_change_together_explain_nothing_that_is_known(tmp_path):
 )
 def test_a_factor_is_said_to_explain_if_it_does(tmp_path, two_ms, said):
     runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
-    truth = Truth(batch_ms={1: 100.0, 2: two_ms}, run_noise_ms=2.0)
+    truth = Truth(step_ms={1: 100.0, 2: two_ms}, run_noise_ms=2.0)
     write_sweep(tmp_path, runs, truth, repetitions={"none": 4})
     text = factors_text(tmp_path)
     assert said in text and ("(best: 1)" in text) == (two_ms > 100)

@@ -56,7 +56,7 @@ def many(tmp_path_factory) -> Path:
     levels = itertools.product(("pytorch", "synthetic"), ("fp16", "fp32"), (2, 4), ("eth", "ib"), (32, 64))
     for loader, grad, workers, network, batch in levels:
         factor = math.prod(slower.get(level, 1.0) for level in (loader, grad, workers, network))
-        truth = Truth(batch_ms={ranks: 100 * factor * (1 + 0.05 * (ranks - 1)) for ranks in (1, 2, 4)})
+        truth = Truth(step_ms={ranks: 100 * factor * (1 + 0.05 * (ranks - 1)) for ranks in (1, 2, 4)})
         runs = [
             run_of(
                 gpus_per_node=ranks, loader=loader, grad=grad, workers=workers, network=network, batch=batch

@@ -34,7 +34,7 @@ def write(folder: Path, factor: float, *, noise_ms: float, loaders=("pytorch", "
           repetitions: int = 6, kernel_ms: float = 60.0) -> Path:  # fmt: skip
     """A sweep whose steps are ``factor`` times as long as before; other noise makes other runs."""
     truth = Truth(
-        batch_ms={size: ms * factor for size, ms in BEFORE_MS.items()}, noise_ms=noise_ms, kernel_ms=kernel_ms
+        step_ms={size: ms * factor for size, ms in BEFORE_MS.items()}, noise_ms=noise_ms, kernel_ms=kernel_ms
     )
     runs = [run_of(gpus_per_node=size, loader=loader, profile=profile, batches=20)
             for size in ranks for loader in loaders for profile in ("none", "torch")]  # fmt: skip
@@ -214,7 +214,7 @@ def test_worse_mixed_no_difference_and_too_few_runs_are_said(tmp_path, factors, 
     for name, of, noise_ms in (("before", (1.0, 1.0), 1.0), ("after", factors, 1.5)):
         for loader, factor in zip(("pytorch", "synthetic"), of, strict=True):
             runs = [run_of(loader=loader, batches=20)]
-            truth = Truth(batch_ms={1: 100 * factor}, noise_ms=noise_ms, run_noise_ms=0.3)
+            truth = Truth(step_ms={1: 100 * factor}, noise_ms=noise_ms, run_noise_ms=0.3)
             write_sweep(tmp_path / name, runs, truth, repetitions={"none": repetitions})
     page = build(load(tmp_path / "before"), load(tmp_path / "after"))
     assert page.summary[0].text.startswith(said), page.summary[0].text

@@ -23,7 +23,7 @@ def sweep(tmp_path_factory) -> Path:
         factor = (1.4 if loader == "pytorch" else 1.0) * batch / 32
         ms = {1: 100.0 * factor, 2: 115.0 * factor, 4: (150.0 if loader == "pytorch" else 130.0) * factor}
         truth = Truth(
-            batch_ms=ms, wait_ms={1: 1.0, 2: 6.0, 4: 20.0} if loader == "pytorch" else {}, kernel_ms=60.0
+            step_ms=ms, wait_ms={1: 1.0, 2: 6.0, 4: 20.0} if loader == "pytorch" else {}, kernel_ms=60.0
         )
         runs = [
             run_of(gpus_per_node=ranks, loader=loader, batch=batch, grad=grad, profile=profile)

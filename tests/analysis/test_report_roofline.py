@@ -59,7 +59,7 @@ def test_kernels_stand_below_both_roofs(tmp_path: Path) -> None:
 
 def test_names_that_look_like_markup_stay_text_in_legends_and_below_the_pointer() -> None:
     kernel = {"kernel": "k", "class": "<b>c</b>", "direction": "fprop", "hint": "<i>k</i>",
-              "ms_per_batch": 1.0, "intensity_flop_per_byte": 1.0, "flops_per_s": 1e9}  # fmt: skip
+              "ms_per_step": 1.0, "intensity_flop_per_byte": 1.0, "flops_per_s": 1e9}  # fmt: skip
     roof = Roof(1e12, 1e12)
     drawn = str(roofline.figure(pd.DataFrame([kernel]), [("<b>device</b>", roof)], "")["data"])
     top = pd.DataFrame([kernel | {"short_name": "<i>k</i>"}])
@@ -177,7 +177,7 @@ def test_the_pair_has_one_precision_of_gradients(tmp_path: Path) -> None:
     points = [run_of(profile="torch", gpus_per_node=2, grad="fp16"), run_of(profile="torch", gpus_per_node=4)]
     write_sweep(tmp_path, points)
     assert kernels.CHANGE.section(Context(load(tmp_path))) is None
-    truth = Truth(batch_ms={2: 110.0, 4: 125.0, 8: 130.0})
+    truth = Truth(step_ms={2: 110.0, 4: 125.0, 8: 130.0})
     write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=8, grad="fp16")], truth, calibration=False)
     section = kernels.CHANGE.section(Context(load(tmp_path)))
     assert section is not None and "From 2 to 8 ranks" in section.text and "differ" not in section.text
@@ -200,7 +200,7 @@ def test_one_rank_may_have_another_precision_and_the_section_says_so(tmp_path: P
 
 def sweep_of(path: Path, repetitions: int = 4) -> Path:
     """Two ranks are slower by half; workers change nothing."""
-    truth = Truth(batch_ms={1: 100.0, 2: 150.0}, run_noise_ms=1.0)
+    truth = Truth(step_ms={1: 100.0, 2: 150.0}, run_noise_ms=1.0)
     runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
     write_sweep(path, runs, truth, repetitions={"none": repetitions})
     return path

@@ -54,7 +54,7 @@ def _sweep(options):
 def _truth(levels) -> Truth:
     slower = {"pytorch": 1.5, "fp32": 1.3, 2: 1.2, "eth": 1.1}
     factor = math.prod(slower.get(level, 1.0) for level in levels.values())
-    return Truth(batch_ms={ranks: 100 * factor * (1 + 0.05 * (ranks - 1)) for ranks in (1, 2, 4)})
+    return Truth(step_ms={ranks: 100 * factor * (1 + 0.05 * (ranks - 1)) for ranks in (1, 2, 4)})
 
 
 @pytest.fixture(scope="module", params=SIZES)

@@ -67,10 +67,10 @@ def test_the_steps_before_a_cuda_graph_are_of_the_warm_up(tmp_path: Path) -> Non
 @pytest.mark.parametrize("size", SIZES)
 def test_batch_and_its_interval(table: pd.DataFrame, planted: tuple[Path, Truth], size: int) -> None:
     row, truth = at(table, size), planted[1]
-    assert row["batch_ms"] == pytest.approx(truth.batch_ms[size], rel=0.01)
-    assert row["batch_ms_low"] <= row["batch_ms"] <= row["batch_ms_high"]
-    assert row["batch_ms_high"] - row["batch_ms_low"] < 2
-    assert row["batch_ms"] < row["p95_ms"] < row["p99_ms"] <= row["max_ms"] < truth.batch_ms[size] + 6
+    assert row["step_ms"] == pytest.approx(truth.step_ms[size], rel=0.01)
+    assert row["step_ms_low"] <= row["step_ms"] <= row["step_ms_high"]
+    assert row["step_ms_high"] - row["step_ms_low"] < 2
+    assert row["step_ms"] < row["p95_ms"] < row["p99_ms"] <= row["max_ms"] < truth.step_ms[size] + 6
     assert row["warmup_dropped"] == 3 * truth.warmup
     assert (row["repetitions"], row["timed_by"]) == (3, "unprofiled runs")
 
@@ -80,8 +80,8 @@ def test_throughput_speedup_and_efficiency(
     table: pd.DataFrame, planted: tuple[Path, Truth], size: int
 ) -> None:
     row, truth = at(table, size), planted[1]
-    rate = 32 * size / truth.batch_ms[size] * 1e3
-    ideal = truth.batch_ms[1] / truth.batch_ms[size]
+    rate = 32 * size / truth.step_ms[size] * 1e3
+    ideal = truth.step_ms[1] / truth.step_ms[size]
     assert row["images_per_s"] == pytest.approx(rate, rel=0.01)
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * ideal, rel=0.01)
     assert row["speedup"] == pytest.approx(size * ideal, rel=0.01)
@@ -105,28 +105,24 @@ def test_one_rank_stands_in_for_every_precision_of_gradients(
 
 def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> None:
     row, truth = at(table, 2), planted[1]
-    kernels_s, batch_s = truth.kernel_ms / 1e3, truth.batch_ms[2] / 1e3
+    kernels_s, batch_s = truth.kernel_ms / 1e3, truth.step_ms[2] / 1e3
     per_cent = {
         "flops_efficiency_of_kernels_pct": truth.flops / kernels_s / 19.5e12,
-        "flops_efficiency_of_batch_pct": truth.flops / batch_s / 19.5e12,
+        "flops_efficiency_of_step_pct": truth.flops / batch_s / 19.5e12,
         "bandwidth_efficiency_of_kernels_pct": truth.bytes / kernels_s / 1555e9,
-        "bandwidth_efficiency_of_batch_pct": truth.bytes / batch_s / 1555e9,
+        "bandwidth_efficiency_of_step_pct": truth.bytes / batch_s / 1555e9,
         # Two ranks a node measured their peaks together.
-        "flops_efficiency_of_batch_of_measured_pct": truth.flops / batch_s / 14e12,
-        "bandwidth_efficiency_of_batch_of_measured_pct": truth.bytes / batch_s / 1.1e12,
+        "flops_efficiency_of_step_of_measured_pct": truth.flops / batch_s / 14e12,
+        "bandwidth_efficiency_of_step_of_measured_pct": truth.bytes / batch_s / 1.1e12,
         "mfu_pct": truth.training_flops_per_image * 32 / batch_s / 19.5e12,
         "flop_coverage_pct": truth.flops / (truth.training_flops_per_image * 32),
     }
     for name, share in per_cent.items():
         assert row[name] == pytest.approx(100 * share, rel=0.01), name
-    for name in ("mfu_pct", "flops_efficiency_of_batch_pct", "bandwidth_efficiency_of_batch_pct"):
+    for name in ("mfu_pct", "flops_efficiency_of_step_pct", "bandwidth_efficiency_of_step_pct"):
         # As sure as the batch is.
-        assert row[f"{name}_low"] == pytest.approx(
-            row[name] * row["batch_ms"] / row["batch_ms_high"], rel=1e-3
-        )
-        assert row[f"{name}_high"] == pytest.approx(
-            row[name] * row["batch_ms"] / row["batch_ms_low"], rel=1e-3
-        )
+        assert row[f"{name}_low"] == pytest.approx(row[name] * row["step_ms"] / row["step_ms_high"], rel=1e-3)
+        assert row[f"{name}_high"] == pytest.approx(row[name] * row["step_ms"] / row["step_ms_low"], rel=1e-3)
     assert row["kernel_ms"] == pytest.approx(truth.kernel_ms)
     assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
     assert pd.isna(row["perturbation_low"])  # one profiled run does not tell how much such runs differ
@@ -143,7 +139,7 @@ def test_an_interval_of_the_perturbation_takes_two_profiled_runs(tmp_path: Path)
 
 def test_stages_add_up_to_the_batch(table: pd.DataFrame) -> None:
     stages = table[["load_ms", "forward_ms", "backward_ms", "update_ms"]].sum(axis=1)
-    assert stages.tolist() == pytest.approx(table["batch_ms"].tolist(), rel=0.01)
+    assert stages.tolist() == pytest.approx(table["step_ms"].tolist(), rel=0.01)
 
 
 def test_groups_sum_costs_first(planted: tuple[Path, Truth], table: pd.DataFrame) -> None:
@@ -159,7 +155,7 @@ def test_groups_sum_costs_first(planted: tuple[Path, Truth], table: pd.DataFrame
 def test_a_step_ends_with_the_slowest_rank(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=2)], Truth(slowest_extra_ms=7, noise_ms=0.1))
     row = batches.table(load(tmp_path)).iloc[0]
-    assert row["batch_ms"] == pytest.approx(110, abs=0.3)
+    assert row["step_ms"] == pytest.approx(110, abs=0.3)
     assert row["startup_s"] == 5.0
 
 
@@ -167,7 +163,7 @@ def strong_sweep(path: Path, *more, **truth) -> None:
     """A fixed global batch size of 64; truth: 100 / (60 x 2) = 83 % on 2 ranks, 100 / (45 x 4) = 56 % on "
     "4."""
     runs = [run_of(gpus_per_node=size, batch=64 // size) for size in SIZES]
-    write_sweep(path, [*runs, *more], Truth(batch_ms={1: 100.0, 2: 60.0, 4: 45.0}, noise_ms=0.2, **truth))
+    write_sweep(path, [*runs, *more], Truth(step_ms={1: 100.0, 2: 60.0, 4: 45.0}, noise_ms=0.2, **truth))
 
 
 def test_strong_scaling_compares_equal_global_batches(tmp_path: Path) -> None:
@@ -213,7 +209,7 @@ def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path)
             table = table.set_column(place, table.schema.field(name), pa.array(table[name].to_numpy() + more))
         tables.write(table, path, "batches")
     row = at(by_method.table(load(tmp_path)), 2)
-    assert row["batch_ms"] == pytest.approx(60, rel=0.01)
+    assert row["step_ms"] == pytest.approx(60, rel=0.01)
     assert row["images_per_s"] == pytest.approx(64 / (60 * 1.2) * 1e3, rel=0.01)
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 1.2 * 2), rel=0.01)
 
@@ -222,9 +218,9 @@ def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path)
     ("truth", "says"),
     [
         # Kernels of 60 ms of an unprofiled batch take 260 of 320 ms of a recorded one.
-        (Truth(batch_ms={1: 80.0}, noise_ms=0, perturbation=4.0, kernel_ms=260.0), "4.00 times as long"),
+        (Truth(step_ms={1: 80.0}, noise_ms=0, perturbation=4.0, kernel_ms=260.0), "4.00 times as long"),
         # 90 ms of kernels in 80 ms recorded just as fast: two streams.
-        (Truth(batch_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "Several kernels run at the same time"),
+        (Truth(step_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "Several kernels run at the same time"),
     ],
 )
 def test_an_efficiency_of_kernels_below_that_of_the_step_is_marked_and_says_why(
@@ -232,7 +228,7 @@ def test_an_efficiency_of_kernels_below_that_of_the_step_is_marked_and_says_why(
 ) -> None:
     write_sweep(tmp_path, [run_of(profile=profile) for profile in ("none", "torch")], truth)
     (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
-    assert row["flops_efficiency_of_batch_pct"] > row["flops_efficiency_of_kernels_pct"]
+    assert row["flops_efficiency_of_step_pct"] > row["flops_efficiency_of_kernels_pct"]
     assert says in row["use_note"]
     out = run("analysis.scaled", tmp_path).out
     assert says in out.replace("\n", " ")
@@ -246,7 +242,7 @@ def test_an_efficiency_of_kernels_below_that_of_the_step_is_marked_and_says_why(
 def test_the_profiler_is_named_as_the_cause_only_where_repeated_runs_show_it(
     tmp_path: Path, profiled_runs: int, cause: str
 ) -> None:
-    truth = Truth(batch_ms={1: 80.0}, perturbation=4.0, kernel_ms=260.0)
+    truth = Truth(step_ms={1: 80.0}, perturbation=4.0, kernel_ms=260.0)
     repetitions = {"none": 3, "torch": profiled_runs}
     write_sweep(tmp_path, [run_of(profile=profile) for profile in repetitions], truth, repetitions)
     (row,) = by_method.rows(load(tmp_path))
@@ -277,7 +273,7 @@ def test_one_repetition_says_why_there_is_no_interval(tmp_path: Path) -> None:
     assert ran.code == 0
     assert "No interval: one repetition" in ran.out
     row = run("analysis.scaled", tmp_path, "--format", "json").json[0]
-    assert row["batch_ms_low"] is None
+    assert row["step_ms_low"] is None
     assert "one repetition" in row["interval_note"]
 
 
@@ -285,7 +281,7 @@ def wild(folder: Path) -> Path:
     """Two runs of each configuration; on two ranks the second takes twice as long."""
     for size in (1, 2):
         for repetition in (0, 1):
-            truth = Truth(batch_ms={1: 100.0, 2: 110.0 * (1 + repetition)})
+            truth = Truth(step_ms={1: 100.0, 2: 110.0 * (1 + repetition)})
             write_run(folder, run_of(gpus_per_node=size), truth, repetition)
     write_sweep_record(folder)
     return folder
@@ -293,9 +289,9 @@ def wild(folder: Path) -> Path:
 
 def test_an_interval_that_says_nothing_is_not_shown_and_data_keep_it(tmp_path: Path) -> None:
     _, row = run("analysis.scaled", wild(tmp_path), "--format", "csv").csv
-    assert float(row["batch_ms_high"]) > 10 * float(row["batch_ms"])
+    assert float(row["step_ms_high"]) > 10 * float(row["step_ms"])
     out = run("analysis.scaled", tmp_path).out
-    assert "[?]: no usable interval (2 runs)." in out and row["batch_ms_high"].split(".")[0] not in out
+    assert "[?]: no usable interval (2 runs)." in out and row["step_ms_high"].split(".")[0] not in out
     page = build(load(tmp_path))
     assert 'class="interval"' not in page.drawings[SCALES].svg
     sections = {one.id: one for one in page.sections}
@@ -331,12 +327,12 @@ def test_where_runs_differ_too_much_terminal_and_report_begin_with_it(
     ],
 )
 def test_an_interval_has_to_tell_the_order_of_magnitude(low: Any, high: Any, shown: Any) -> None:
-    row = {"batch_ms": 10.0, "batch_ms_low": low, "batch_ms_high": high}
+    row = {"step_ms": 10.0, "step_ms_low": low, "step_ms_high": high}
     found = without_unusable_intervals(row)
     if shown is None:
-        assert found is not row and found["batch_ms_high"] is high and not has_open_interval(found)
+        assert found is not row and found["step_ms_high"] is high and not has_open_interval(found)
     else:
-        assert (found["batch_ms_low"], found["batch_ms_high"]) == shown
+        assert (found["step_ms_low"], found["step_ms_high"]) == shown
         assert has_open_interval(found) is (shown == OPEN)
 
 
@@ -354,7 +350,7 @@ def test_how_far_apart_runs_are_whose_interval_says_nothing(runs: int, factor: f
     medians = np.geomspace(100.0, 100.0 * factor, runs)
     drawn = estimates.draw_runs([np.full(40, median) for median in medians])
     low, high = estimates.interval(drawn.values())
-    row = {"batch_ms": drawn.value, "batch_ms_low": low, "batch_ms_high": high}
+    row = {"step_ms": drawn.value, "step_ms_low": low, "step_ms_high": high}
     assert has_open_interval(without_unusable_intervals(row)) is not usable
 
 
@@ -377,7 +373,7 @@ def test_without_a_twin_the_profiled_run_times_itself_by_unrecorded_batches(tmp_
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(perturbation=2.0))
     study = load(tmp_path)
     row = by_method.table(study).iloc[0]
-    assert row["batch_ms"] == pytest.approx(100, rel=0.01)
+    assert row["step_ms"] == pytest.approx(100, rel=0.01)
     assert row["timed_by"] == "profiled runs"
     assert pd.isna(row["perturbation"])
     assert any("no unprofiled run" in finding for finding in study.notes())
@@ -424,8 +420,8 @@ def test_efficiency_of_kernels(planted: tuple[Path, Truth]) -> None:
     truth = planted[1]
     assert found.loc["fp16", "compute_efficiency_pct"] == pytest.approx(50)
     assert found.loc["fp16", "tflops_per_s"] == pytest.approx(truth.flops / truth.kernel_ms / 1e9)
-    assert found.loc["fp16", "loader_ms_per_batch"] == 0
-    assert found.loc["fp16", "attributed_batches"] == (2 + 4) * 20
+    assert found.loc["fp16", "loader_ms_per_step"] == 0
+    assert found.loc["fp16", "attributed_steps"] == (2 + 4) * 20
 
 
 def test_kernels_of_a_batch(planted: tuple[Path, Truth]) -> None:
@@ -434,10 +430,10 @@ def test_kernels_of_a_batch(planted: tuple[Path, Truth]) -> None:
     found = kernels.table(study, run=name).set_index("kernel")
     row = found.loc["conv_bprop"]
     assert (row["class"], row["direction"]) == ("convolution", "bprop")
-    assert row["calls_per_batch"] == 1
-    assert row["ms_per_batch"] == pytest.approx(15)
+    assert row["calls_per_step"] == 1
+    assert row["ms_per_step"] == pytest.approx(15)
     assert row["mean_us"] == row["min_us"] == row["max_us"] == pytest.approx(15e3)
-    assert row["gflop_per_batch"] == pytest.approx(planted[1].flops * 2 / 3 / 1e9)
+    assert row["gflop_per_step"] == pytest.approx(planted[1].flops * 2 / 3 / 1e9)
     assert found["share_pct"].sum() == pytest.approx(100)
     assert set(kernels.table(study, direction="fprop")["direction"]) == {"fprop"}
 

@@ -48,7 +48,7 @@ def plant(
         computes_ms: how long the kernels of each layer last, at most.
     """
     run = run_of(profile=profile, **{"gpus_per_node": ranks, "batches": 12, **fields})
-    ended = write_run(directory, run, Truth(batch_ms={ranks: step_ms(ranks)}), gradient_elements=gradients)
+    ended = write_run(directory, run, Truth(step_ms={ranks: step_ms(ranks)}), gradient_elements=gradients)
     for rank in range(ranks):
         _write_tables(tables.rank_directory(ended, rank), rank, run, layers, computes_ms)
 
@@ -104,7 +104,7 @@ def test_the_planted_network_is_found_and_more_ranks_are_as_by_hand(tmp_path):
     (row,) = simulated(sweep(tmp_path), "--ranks", "8")
     assert row["alpha_us"] == pytest.approx(ALPHA_US, rel=1e-3)
     assert row["beta_gb_per_s"] == pytest.approx(BETA_GB_PER_S, rel=1e-3)
-    assert row["batch_ms"] == pytest.approx(step_ms(8), rel=1e-4) and step_ms(8) > 130
+    assert row["step_ms"] == pytest.approx(step_ms(8), rel=1e-4) and step_ms(8) > 130
     assert row["exposed_ms"] == pytest.approx(step_ms(8) - ALONE_MS, rel=1e-3) and row["buckets"] == 2
     assert row["images_per_s"] == pytest.approx(8 * 32 / step_ms(8) * 1e3, rel=1e-4)
     assert (row["measured_on"], row["traced_ranks"]) == ("1 2", 2)
@@ -127,7 +127,7 @@ def test_a_profiled_run_of_fewer_batches_is_of_the_same_point(tmp_path):
     write_sweep_record(tmp_path)
     ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "json")
     (row,) = [row for row in ran.json if row["method"] == "simulation"]
-    assert row["batch_ms"] == pytest.approx(step_ms(8), rel=1e-4) and row["measured_on"] == "1 2"
+    assert row["step_ms"] == pytest.approx(step_ms(8), rel=1e-4) and row["measured_on"] == "1 2"
     assert "differ only in their number of steps" in ran.err and "node counts" not in ran.err
 
 
@@ -142,7 +142,7 @@ def test_strong_scaling_is_replayed_with_smaller_batches(tmp_path):
         (4, "strong", True), (8, "strong", False),
     ]  # fmt: skip
     assert made[0]["error_pct"] == pytest.approx(0, abs=0.5)
-    assert made[1]["batch_ms"] == pytest.approx(step_ms(8), rel=5e-3)
+    assert made[1]["step_ms"] == pytest.approx(step_ms(8), rel=5e-3)
     assert made[1]["images_per_s"] == pytest.approx(64 / step_ms(8) * 1e3, rel=5e-3)
     assert made[1]["scaling_efficiency_pct"] == pytest.approx(100 * ALONE_MS / step_ms(8) / 8, rel=5e-3)
 
@@ -152,7 +152,7 @@ def test_links_between_nodes_that_were_never_seen_are_refused(tmp_path):
     assert "16 ranks or more need several nodes of 8" in said and "--gpus-per-node" in said
     known = ("--alpha-us", str(ALPHA_US), "--beta-gb-per-s", str(BETA_GB_PER_S))
     row = simulated(tmp_path, "--ranks", "16", *known)[-1]
-    assert row["ranks"] == 16 and row["batch_ms"] == pytest.approx(step_ms(16), rel=1e-4)
+    assert row["ranks"] == 16 and row["step_ms"] == pytest.approx(step_ms(16), rel=1e-4)
 
 
 def test_what_ifs_stand_beside_the_plain_prediction(tmp_path):
@@ -161,7 +161,7 @@ def test_what_ifs_stand_beside_the_plain_prediction(tmp_path):
     here = [row for row in made if row["ranks"] == 2]  # measured: what a change gives there is surest
     assert [row["what_if"] for row in here] == what_ifs.split(",")
     plain, *changed = [row for row in made if row["ranks"] == 8]
-    ms = {row["what_if"]: row["batch_ms"] for row in changed}
+    ms = {row["what_if"]: row["step_ms"] for row in changed}
     assert not plain["what_if"] and list(ms) == what_ifs.split(",")
     half = step_ms(8, ((30.0, 24 * MIB), (50.0, 4 * MIB)))
     assert ms["fp16-gradients"] == pytest.approx(half, rel=1e-4)
@@ -171,7 +171,7 @@ def test_what_ifs_stand_beside_the_plain_prediction(tmp_path):
     assert ms["no-loader"] == pytest.approx(step_ms(8) - LOAD, rel=1e-4)
     assert ms["no-stragglers"] == pytest.approx(step_ms(8), rel=1e-4)
     assert all(
-        row["gain_pct"] == pytest.approx(100 * (step_ms(8) / row["batch_ms"] - 1), abs=0.1) for row in changed
+        row["gain_pct"] == pytest.approx(100 * (step_ms(8) / row["step_ms"] - 1), abs=0.1) for row in changed
     )
 
 
@@ -192,7 +192,7 @@ def test_what_the_exchange_would_gain_is_unknown_where_more_of_it_is_exposed_tha
 def test_one_rank_is_enough_where_the_network_is_given(tmp_path):
     known = ("--alpha-us", str(ALPHA_US), "--beta-gb-per-s", str(BETA_GB_PER_S))
     (row,) = simulated(sweep(tmp_path, ranks=(1,)), "--ranks", "4", *known)
-    assert row["batch_ms"] == pytest.approx(step_ms(4), rel=1e-4) and row["traced_ranks"] == 1
+    assert row["step_ms"] == pytest.approx(step_ms(4), rel=1e-4) and row["traced_ranks"] == 1
 
 
 def test_one_rank_alone_is_said_in_one_line(tmp_path):
@@ -205,7 +205,7 @@ def test_without_layers_the_buckets_that_were_sent_stand_in(tmp_path):
     ran = run("analysis.predict", tmp_path, "--ranks", "8", "--what-if", "bucket-mb=1", "--format", "json")
     (row,) = [row for row in ran.json if row["method"] == "simulation"]
     # The second bucket was seen to begin when the wire was free, not when it was ready: 5 ms later.
-    assert row["batch_ms"] == pytest.approx(step_ms(8), rel=0.05)
+    assert row["step_ms"] == pytest.approx(step_ms(8), rel=0.05)
     assert "what-if bucket-mb=1: the time at which each gradient is ready is unknown" in ran.err
 
 

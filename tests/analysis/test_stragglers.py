@@ -357,9 +357,9 @@ def test_the_command_by_rank_and_by_batch(tmp_path):
     assert ran.code == 0 and "rank 3 (node 0) is late" not in ran.out  # one host: it has a name
     said = " ".join(ran.out.split())
     assert "rank 3 (node0) is a straggler: on average at least 6" in said and "Likely cause: loader" in said
-    by_batch = run("analysis.stragglers", tmp_path, "--by", "batch", "--format", "csv").csv
-    assert len(by_batch) == 8 * len({row["batch_index"] for row in by_batch})
-    longer = [float(row["load_longer_ms"]) for row in by_batch if row["rank"] == "3"]
+    by_step = run("analysis.stragglers", tmp_path, "--by", "step", "--format", "csv").csv
+    assert len(by_step) == 8 * len({row["step"] for row in by_step})
+    longer = [float(row["load_longer_ms"]) for row in by_step if row["rank"] == "3"]
     assert np.median(longer) == pytest.approx(6, abs=0.1)
 
 
@@ -379,8 +379,8 @@ def test_three_steps_do_not_tell_that_there_is_no_straggler(tmp_path, monkeypatc
 
 
 def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
-    enough = rank_row(0, 0.1) | {"batch_ms": 100.0, "judged_batches": 50}
-    few = enough | {"id": "run_1", "verdict": TOO_FEW, "judged_batches": 3}
+    enough = rank_row(0, 0.1) | {"step_ms": 100.0, "judged_steps": 50}
+    few = enough | {"id": "run_1", "verdict": TOO_FEW, "judged_steps": 3}
     assert sentences([enough, few]) == [
         "No stragglers: no rank repeatedly delayed the others. 1 of 2 runs: too few steps to tell."
     ]
@@ -391,7 +391,7 @@ def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
     ("verdict", "says"), [(TOO_FEW, "Too few steps to tell"), (CHANCE, "which may be chance")]
 )
 def test_who_is_late_but_not_named_is_said_to_be_late(verdict, says):
-    row = {"id": "run", "node": "a", "batch_ms": 100.0, "judged_batches": 5, "verdict": NO}
+    row = {"id": "run", "node": "a", "step_ms": 100.0, "judged_steps": 5, "verdict": NO}
     made = [{**row, "rank": rank, "mean_lateness_ms": late} for rank, late in enumerate((1.0, 29.8, -3.0))]
     made[1]["verdict"] = verdict
     (line,) = sentences(made)
@@ -476,15 +476,15 @@ def test_the_axis_of_a_few_steps_has_a_tick_for_each(steps, ticks):
 
 
 def test_a_rank_of_an_unknown_host_is_named_without_one():
-    row = {"id": "job", "rank": 7, "mean_lateness_ms": 3.0, "batch_ms": 100.0, "judged_batches": 2,
+    row = {"id": "job", "rank": 7, "mean_lateness_ms": 3.0, "step_ms": 100.0, "judged_steps": 2,
            "verdict": CHANCE}  # fmt: skip
     assert "in job: rank 7, 3.00 ms" in sentences([{**row, "node": None}])[0]
     assert "in job: rank 7 (node0), 3.00 ms" in sentences([{**row, "node": "node0"}])[0]
 
 
 def test_the_rank_to_show_is_the_one_that_the_sentences_are_about():
-    def row(name, verdict, late_ms, batch_ms):
-        return {"id": name, "verdict": verdict, "mean_lateness_ms": late_ms, "batch_ms": batch_ms}
+    def row(name, verdict, late_ms, step_ms):
+        return {"id": name, "verdict": verdict, "mean_lateness_ms": late_ms, "step_ms": step_ms}
 
     on_time = row("a", "no", 90.0, 100.0)
     small, large = row("b", TOO_FEW, 30.0, 1000.0), row("c", CHANCE, 20.0, 100.0)
@@ -556,11 +556,11 @@ def test_the_reports_section_is_as_large_for_eighty_ranks_as_for_two_hundred(tmp
 
 def test_the_data_hold_all_ranks_whatever_the_table_shows(tmp_path):
     ranks = 32
-    write_sweep(tmp_path, [run_of(gpus_per_node=ranks)], Truth(batch_ms={ranks: 100.0}), {"none": 1})
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks)], Truth(step_ms={ranks: 100.0}), {"none": 1})
     shown = run("analysis.stragglers", tmp_path).out
     assert "of 32 rows not shown" in shown
     assert len(run("analysis.stragglers", tmp_path, "--format", "csv").csv) == ranks
     whole = run("analysis.stragglers", tmp_path, "--wide").out
     assert "not shown" not in whole and len(whole.splitlines()) > len(shown.splitlines()) + 15
-    by_step = run("analysis.stragglers", tmp_path, "--by", "batch").out
+    by_step = run("analysis.stragglers", tmp_path, "--by", "step").out
     assert "rows not shown" in by_step and len(by_step.splitlines()) < 100

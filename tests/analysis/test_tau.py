@@ -123,7 +123,7 @@ def test_runs_of_one_batch_give_no_epoch_and_a_batch_duration_beside_those_of_50
     # GPU 0 takes half a second less than the slowest: (65.5 - 40.5) / 50, and (65.25 - 40.5) / 49.
     assert "step 500.0 ms -> 505.1 ms" in ran.err
     (row,) = run("analysis.batches", tmp_path, "--format", "csv").csv
-    assert float(row["tau_batch_ms"]) == pytest.approx(500)
+    assert float(row["tau_step_ms"]) == pytest.approx(500)
 
 
 def test_fewer_gathers_than_50_are_runs_of_one_batch(tmp_path: Path) -> None:
@@ -189,12 +189,12 @@ def test_pyprof_tables_that_tau_timed_have_the_published_scaled_efficiency(tmp_p
     write_tau(tmp_path / "batch1.gzip", {(1, 2, 32): [41.0, 41.0]}, network="IB", grad="fp16")
     write_tau(tmp_path / "timed.gzip", {(1, 2, 32): [64.0, 65.0]}, network="IB", grad="fp16")
     ran = published(tmp_path, "--explain")
-    (row,) = [row for row in ran.csv if row["batch_duration_s"]]
-    assert float(row["batch_duration_s"]) == pytest.approx(24 / 50)
+    (row,) = [row for row in ran.csv if row["step_duration_s"]]
+    assert float(row["step_duration_s"]) == pytest.approx(24 / 50)
     flops = (5 * 6e9 + 3 * 6e9 + 5e3) + 2 * 6e9
     moved = (5 + 3) * 3e6 + 2 * 2 * 2e6 + 5e3
-    assert float(row["flops_efficiency_of_batch_pct"]) == pytest.approx(100 * flops / (25 * 0.48) / 4.29e12)
-    assert float(row["bandwidth_efficiency_of_batch_pct"]) == pytest.approx(100 * moved / (25 * 0.48) / 288e9)
+    assert float(row["flops_efficiency_of_step_pct"]) == pytest.approx(100 * flops / (25 * 0.48) / 4.29e12)
+    assert float(row["bandwidth_efficiency_of_step_pct"]) == pytest.approx(100 * moved / (25 * 0.48) / 288e9)
     assert "efficiencies of 1 PyProf table need a step duration" in ran.err
     assert "of the first table would change places" in ran.err
     assert len(published(tmp_path, "--group-by", "nodes").csv) == 1

@@ -36,20 +36,20 @@ def test_events_are_right_and_the_difference_is_computed_with_the_noise_of_start
     for rank in (0, 1):
         event, difference = rows[rank, "event"], rows[rank, "difference"]
         # Of Horovod's rank 0 the last mark is missing.
-        truth = truth_ms(folder / f"n{batches}", rank, event["batches"])
-        assert event["batch_ms"] == pytest.approx(truth, rel=0.005)
+        truth = truth_ms(folder / f"n{batches}", rank, event["steps"])
+        assert event["step_ms"] == pytest.approx(truth, rel=0.005)
         assert event["preferred"] and not difference["preferred"]
-        assert difference["batches"] == batches
-        assert difference["batch_ms_low"] < truth < difference["batch_ms_high"]
+        assert difference["steps"] == batches
+        assert difference["step_ms_low"] < truth < difference["step_ms_high"]
         # By itself it would not do: start-up's noise is a tenth of a batch and more.
-        assert difference["batch_ms_high"] - difference["batch_ms"] > 0.1 * truth
+        assert difference["step_ms_high"] - difference["step_ms"] > 0.1 * truth
 
 
 def test_a_timer_a_batch_is_as_right_as_an_event(shared_data):
     folder = shared_data / "tau/x_mpi4py_r2_merged_batchtimers"
     rows = answer(folder / "tauprofile.xml")
     for rank in (0, 1):
-        assert rows[rank, "timers"]["batch_ms"] == pytest.approx(truth_ms(folder, rank), rel=0.005)
+        assert rows[rank, "timers"]["step_ms"] == pytest.approx(truth_ms(folder, rank), rel=0.005)
         assert rows[rank, "timers"]["preferred"] == ((rank, "event") not in rows)
 
 
@@ -60,17 +60,17 @@ def test_from_snapshot_to_snapshot_a_batch_is_as_long_as_the_program_says(shared
         # The first batch has no snapshot before it.
         seconds = json.loads((folder / f"ground_truth.{rank}.json").read_text())["batch_durations"][1:]
         marks, truth = rows[rank, "marks"], 1e3 * sum(seconds) / len(seconds)
-        assert marks["batches"] == len(seconds) and marks["batch_ms"] == pytest.approx(truth, rel=0.01)
+        assert marks["steps"] == len(seconds) and marks["step_ms"] == pytest.approx(truth, rel=0.01)
         # Half of these batches lies between their stages.
-        assert rows[rank, "stages"]["batch_ms"] < 0.6 * truth
+        assert rows[rank, "stages"]["step_ms"] < 0.6 * truth
 
 
 def test_marks_stand_before_stages_and_stages_say_what_they_leave_out(tmp_path):
     timers = {".TAU application": (1.0, 0.0, 1.0, 9e6), "Forward Pass": (4.0, 0.0, 1.0, 4.0)}
     marked = write_snapshots(tmp_path / "marked", [Thread(0, 0, timers)], snapshots=4)
     rows = answer(marked)
-    assert rows[0, "marks"]["preferred"] and rows[0, "marks"]["batches"] == 2
-    assert rows[0, "marks"]["batch_ms"] == pytest.approx(0.001)  # a microsecond from one to the next
+    assert rows[0, "marks"]["preferred"] and rows[0, "marks"]["steps"] == 2
+    assert rows[0, "marks"]["step_ms"] == pytest.approx(0.001)  # a microsecond from one to the next
     assert "between the stages" not in run(MODULE, marked).out
     staged = run(MODULE, merged(tmp_path / "staged.xml", 30.0, batches=41))
     assert "between the stages of a step is missing" in " ".join(staged.out.split())
@@ -89,13 +89,13 @@ def test_the_difference_is_over_one_batch_less_and_stands_in_only_where_nothing_
     assert "holds no steps" in one_line_error(run(MODULE, long))
     (row,) = answer(long, "--batches", "41", "--startup", *starts).values()
     assert row["estimator"] == "difference" and row["preferred"]
-    assert row["batch_ms"] == pytest.approx(20_000 / 40)
+    assert row["step_ms"] == pytest.approx(20_000 / 40)
     # Student's t of 2 degrees (99.5 %), 0.1 s of scatter, one draw beside a median of three: over 40 batches.
     reach = 9.9248 * 100 * (1 + math.pi / 6) ** 0.5 / 40
-    assert row["batch_ms_high"] - row["batch_ms"] == pytest.approx(reach, rel=1e-4)
+    assert row["step_ms_high"] - row["step_ms"] == pytest.approx(reach, rel=1e-4)
     rows = answer(merged(tmp_path / "staged.xml", 30.0, batches=41), "--startup", *starts[:1])
-    assert rows[0, "stages"]["preferred"] and rows[0, "stages"]["batch_ms"] == pytest.approx(50)
-    assert rows[0, "difference"]["batch_ms_low"] is None  # of one start nothing is known of its scatter
+    assert rows[0, "stages"]["preferred"] and rows[0, "stages"]["step_ms"] == pytest.approx(50)
+    assert rows[0, "difference"]["step_ms_low"] is None  # of one start nothing is known of its scatter
 
 
 def tables_of_a_run(folder, rank, batches=4, timed=True):
@@ -120,8 +120,8 @@ def test_a_run_whose_tables_are_there_is_answered_by_its_event(timed, tmp_path):
     for rank in (0, 1):
         event, stages = rows[rank, "event"], rows[rank, "stages"]
         assert event["preferred"] and not stages["preferred"]
-        assert (event["batches"], event["batch_ms"], stages["batch_ms"]) == (4, 50, 40)
-        assert event["batch_ms_low"] is None and event["batch_ms_high"] is None  # TAU keeps no series
+        assert (event["steps"], event["step_ms"], stages["step_ms"]) == (4, 50, 40)
+        assert event["step_ms_low"] is None and event["step_ms_high"] is None  # TAU keeps no series
     assert "rank 1: a finding" in run(MODULE, tmp_path / "run").out
     assert set(answer(tmp_path / "run" / "rank_0001")) == {(1, "event"), (1, "stages")}
 
@@ -135,7 +135,7 @@ def test_a_difference_below_zero_is_called_noise_and_two_starts_bound_nothing(tm
     long = merged(tmp_path / "long.xml", 9.0)
     starts = [merged(tmp_path / f"one{n}.xml", took) for n, took in enumerate((10.0, 9.9))]
     (row,) = answer(long, "--batches", "41", "--startup", *starts).values()
-    assert row["batch_ms"] < 0 and row["batch_ms_low"] is None and row["batch_ms_high"] is None
+    assert row["step_ms"] < 0 and row["step_ms_low"] is None and row["step_ms_high"] is None
     said = run(MODULE, long, "--batches", "41", "--startup", *starts).out
     assert "a negative difference is not a duration" in " ".join(said.split())
 

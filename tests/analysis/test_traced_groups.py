@@ -74,7 +74,7 @@ def test_collectives_of_each_kind_of_group_have_their_own_figures(
     mesh, kind, size, groups, transfer, wait, mbytes, factor
 ):
     (row,) = [row for row in communication.rows(mesh) if row["collective"] == kind]
-    assert (row["group_size"], row["groups"], row["calls_per_batch"]) == (size, groups, 1)
+    assert (row["group_size"], row["groups"], row["calls_per_step"]) == (size, groups, 1)
     assert row["transfer_ms"] == pytest.approx(transfer / 1e3, abs=1e-4)
     assert row["wait_ms"] == pytest.approx(wait / 1e3, abs=1e-4)
     assert row["mbyte_per_call"] == pytest.approx(mbytes)
@@ -86,7 +86,7 @@ def test_the_anatomy_of_a_mesh_adds_up(mesh):
     transfer, wait = sum(one[3] for one in CALLS), 15 * (1 + 1 + 3 + 1) / 4
     assert row["exposed_transfer_ms"] == pytest.approx(transfer / 1e3, abs=1e-3)
     assert row["exposed_wait_ms"] == pytest.approx(wait / 1e3, abs=1e-3)
-    classes = {one["class"]: one["ms_per_batch"] for one in kernels.rows(mesh, by=["class"])[0]}
+    classes = {one["class"]: one["ms_per_step"] for one in kernels.rows(mesh, by=["class"])[0]}
     assert set(classes) == {"gemm", "communication"}
 
 
@@ -124,7 +124,7 @@ def test_sends_and_receives_of_a_pipeline_are_the_same_calls_on_both_stages(tmp_
         trace.write(folder / f"rank{rank}.json")
     assert convert([str(folder), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     (row,) = communication.rows(load(tmp_path / "out"))
-    assert (row["collective"], row["group_size"], row["calls_per_batch"]) == ("sendrecv", 2, 2)
+    assert (row["collective"], row["group_size"], row["calls_per_step"]) == ("sendrecv", 2, 2)
     assert row["transfer_ms"] == pytest.approx(2 * 0.040, rel=1e-3)
     assert row["wait_ms"] == pytest.approx(0.2 / 2, rel=1e-3)  # stage 1 waits, of two ranks
 
@@ -166,7 +166,7 @@ def test_sends_and_receives_of_three_stages_are_told_apart_by_their_ranks_and_di
     assert convert([str(folder), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     study = load(tmp_path / "out")
     (row,) = communication.rows(study)
-    assert (row["collective"], row["group_size"], row["calls_per_batch"]) == ("sendrecv", 2, 16 / 3)
+    assert (row["collective"], row["group_size"], row["calls_per_step"]) == ("sendrecv", 2, 16 / 3)
     # 40 us each, on both sides of the four of a micro-batch; of three ranks.
     assert row["transfer_ms"] == pytest.approx(2 * 4 * 2 * 0.040 / 3, rel=1e-3)
     assert row["wait_ms"] == pytest.approx(2 * (0.100 + 0.110) / 3, rel=1e-3)

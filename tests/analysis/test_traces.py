@@ -67,13 +67,13 @@ def test_the_anatomy_of_traces_is_what_was_planted(late):
         assert row["compute_ms"] == pytest.approx((model + 70 - wait) / MS, abs=3e-3)
         assert row["exposed_transfer_ms"] == pytest.approx(planted.transfer / MS, abs=2e-3)
         assert row["exposed_wait_ms"] == pytest.approx(wait / MS, abs=2e-3)
-        assert row["attributed_batches"] == 12
+        assert row["attributed_steps"] == 12
 
 
 def test_collectives_of_traces_have_transfer_wait_and_bandwidth(late):
     planted, path = late
     (row,) = communication.rows(load(path))
-    assert (row["collective"], row["group_size"], row["calls_per_batch"]) == ("allreduce", 4, 1)
+    assert (row["collective"], row["group_size"], row["calls_per_step"]) == ("allreduce", 4, 1)
     assert row["transfer_ms"] == pytest.approx(planted.transfer / MS, rel=1e-3)
     assert row["wait_ms"] == pytest.approx(0.75 * 70 / MS, rel=1e-2)
     moved = 4 * planted.elements / (planted.transfer / 1e6) / 1e9
@@ -89,7 +89,7 @@ def test_the_late_rank_of_traces_is_named(late):
 def test_kernels_of_traces_have_classes_and_no_peak_of_another_device(late):
     planted, path = late
     rows, _ = kernels.rows(load(path), by=["class"])
-    of = {row["class"]: row["ms_per_batch"] for row in rows}
+    of = {row["class"]: row["ms_per_step"] for row in rows}
     assert set(of) == {"gemm", "communication", "optimizer"}
     assert of["optimizer"] == pytest.approx(planted.update / MS, rel=1e-3)
 
@@ -97,9 +97,9 @@ def test_kernels_of_traces_have_classes_and_no_peak_of_another_device(late):
 def test_batches_of_traces_have_durations_and_no_images(late):
     planted, path = late
     (row,) = batches.rows(load(path))
-    assert row["batch_ms"] == pytest.approx(planted.batch / MS, rel=1e-3)
+    assert row["step_ms"] == pytest.approx(planted.batch / MS, rel=1e-3)
     assert row["images_per_s"] != row["images_per_s"]  # NaN: traces do not say how many samples
-    assert row["batches"] == 12
+    assert row["steps"] == 12
     assert math.isnan(row["p95_ms"]) and math.isnan(row["p99_ms"])  # of 12 steps there is none
 
 
@@ -280,7 +280,7 @@ def test_jobs_named_as_one_program_that_are_not_have_no_efficiency(unlike, tmp_p
     named = [f"2={two}", f"8={tmp_path / 'out' / 'eight'}"]
     found = traced.answer(load_named(named))
     assert [math.isnan(row["scaling_efficiency_pct"]) for row in found.rows] == [False, True]
-    assert math.isnan(found.rows[1]["speedup"]) and found.rows[1]["batch_ms"] > 0 and found.scales == []
+    assert math.isnan(found.rows[1]["speedup"]) and found.rows[1]["step_ms"] > 0 and found.scales == []
     assert traced.grown(found) is None
     (line,) = found.assumed.splitlines()
     assert line.startswith("No scaling efficiency: two and eight look like different jobs (")

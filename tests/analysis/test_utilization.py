@@ -153,7 +153,7 @@ def test_without_a_run_on_one_gpu_there_is_no_speedup_and_a_line_says_so(tmp_pat
 
 def test_the_speedup_of_a_strong_sweep_is_over_one_gpu_with_the_same_global_batch(tmp_path):
     runs = [run_of(gpus_per_node=n, batch=64 // n, profile=p) for n in (1, 2) for p in ("none", "torch")]
-    write_sweep(tmp_path, runs, Truth(batch_ms={1: 100.0, 2: 60.0}, noise_ms=0.1))
+    write_sweep(tmp_path, runs, Truth(step_ms={1: 100.0, 2: 60.0}, noise_ms=0.1))
     ran = run(MODULE, tmp_path, "--format", "json")
     found = {row["gpus_per_node"]: row["speedup"] for row in ran.json}
     assert found[2] == pytest.approx(100 / 60, rel=0.01) and "so no speedup" not in ran.err

@@ -15,16 +15,16 @@ from analysis.report.verdict import verdict
 FIELDS: dict[str, Any] = dict.fromkeys(POINT_FIELDS) | {"nodes": 1, "grad": "fp32"}
 
 
-def point(ranks: int, batch_ms: float, **more: Any) -> dict[str, Any]:
+def point(ranks: int, step_ms: float, **more: Any) -> dict[str, Any]:
     """A row of analysis.scaled: weak scaling of 32 images a rank from a base point of 100 ms."""
-    rate = 32 * ranks / batch_ms * 1e3
+    rate = 32 * ranks / step_ms * 1e3
     efficiency = 100 * rate / (320 * ranks)
     row = {
-        **FIELDS, "gpus_per_node": ranks, "world_size": ranks, "batch_ms": batch_ms, "images_per_s": rate,
+        **FIELDS, "gpus_per_node": ranks, "world_size": ranks, "step_ms": step_ms, "images_per_s": rate,
         "base": "1 node x 1", "base_world_size": 1, "base_images_per_s": 320.0,
         "scaling_efficiency_pct": efficiency, "scaling_efficiency_pct_low": efficiency - 1,
         "scaling_efficiency_pct_high": efficiency + 1,
-        "load_ms": 5.0, "forward_ms": 30.0, "backward_ms": batch_ms - 45.0, "update_ms": 10.0,
+        "load_ms": 5.0, "forward_ms": 30.0, "backward_ms": step_ms - 45.0, "update_ms": 10.0,
     }  # fmt: skip
     return row | more
 
@@ -380,7 +380,7 @@ def late(
 ) -> dict:
     """A row of analysis.stragglers of a run with batches of 160 ms."""
     return {
-        "id": run, "rank": rank, "node": f"n{rank // 2}", "verdict": verdict, "batch_ms": 160.0,
+        "id": run, "rank": rank, "node": f"n{rank // 2}", "verdict": verdict, "step_ms": 160.0,
         "mean_lateness_ms": mean_ms, "cause": cause,
     }  # fmt: skip
 

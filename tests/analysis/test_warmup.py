@@ -78,20 +78,20 @@ def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
     planted = Planted(ranks=2, batches=20, head=(0.5 * step, 0.5 * step))
     study = load(converted(tmp_path, mine=planted) / "mine")
     (row,) = traced.answer(study).rows
-    assert (row["warmup_dropped"], row["batches"]) == (2, 18)
-    assert row["batch_ms"] == pytest.approx(step / 1000, rel=2e-3)
-    assert row["mean_ms"] == pytest.approx(row["batch_ms"], rel=2e-3)
+    assert (row["warmup_dropped"], row["steps"]) == (2, 18)
+    assert row["step_ms"] == pytest.approx(step / 1000, rel=2e-3)
+    assert row["mean_ms"] == pytest.approx(row["step_ms"], rel=2e-3)
     assert row["idle_ms"] == pytest.approx(planted.idle / 1000, abs=2e-3)
     (whole,) = anatomy.rows(study)
     assert whole["wall_ms"] == row["mean_ms"]
-    assert (whole["warmup_dropped"], whole["attributed_batches"]) == (2, 2 * 18)
+    assert (whole["warmup_dropped"], whole["attributed_steps"]) == (2, 2 * 18)
     assert batches.rows(study)[0]["warmup"] == 2
     caption, headers = shown(study)
     assert f"{LEFT_OUT}the first 2 steps." in caption and "warmup" in headers
     assert f"{LEFT_OUT}the first 2 steps." in render(build(study))
-    by_step = anatomy.rows(study, ["batch_index"])  # no mean, and so nothing is left out of it
-    assert [one["batch_index"] for one in by_step] == list(range(20))
-    assert LEFT_OUT not in anatomy.parts(by_step, ["batch_index"])[0].caption
+    by_step = anatomy.rows(study, ["step"])  # no mean, and so nothing is left out of it
+    assert [one["step"] for one in by_step] == list(range(20))
+    assert LEFT_OUT not in anatomy.parts(by_step, ["step"])[0].caption
 
 
 def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):
@@ -115,4 +115,4 @@ def test_means_are_of_steps_that_all_ranks_recorded(tmp_path):
         trace.write(tmp_path / "raw" / "mine" / f"rank{rank}.json")
     study = load(converted(tmp_path) / "mine")
     (whole,) = anatomy.rows(study)
-    assert whole["attributed_batches"] == 2 * 7 == 2 * traced.answer(study).rows[0]["batches"]
+    assert whole["attributed_steps"] == 2 * 7 == 2 * traced.answer(study).rows[0]["steps"]

@@ -153,8 +153,8 @@ def test_on_this_cpu_for_real(tmp_path, monkeypatch, capsys):
     answer = run(module, *rest)
     assert answer.code == 0 and answer.json
     for row in answer.json:
-        assert row["kernel"] and row["ms_per_batch"] > 0 and row["calls_per_batch"] > 0 and row["why"]
-        assert row["ms_per_batch_low"] <= row["ms_per_batch"] <= row["ms_per_batch_high"]
+        assert row["kernel"] and row["ms_per_step"] > 0 and row["calls_per_step"] > 0 and row["why"]
+        assert row["ms_per_step_low"] <= row["ms_per_step"] <= row["ms_per_step_high"]
     # Which operator is the hottest depends on the machine; convolutions are among them, and have a roof.
     convolutions = [row for row in answer.json if row["class"] == "convolution"]
     assert convolutions and all(row["roof_of_measured_pct"] > 0 for row in convolutions)

@@ -29,6 +29,7 @@ MISTAKES = {
     "train --loader dali_cpu": "invalid loader 'dali_cpu'; did you mean 'dali-cpu'?",
     "train --batch-size 32": "unknown flag --batch-size; did you mean '--batch'?",
     "train --batch -3": "invalid batch -3: should be at least 1",
+    "train --steps 50": "unknown flag --steps; did you mean '--batches'?",
     "train --xyzzy 3": "unknown flag --xyzzy; see --help",
     "train --nodes 0": "invalid nodes 0: should be at least 1",
     "train --nodes 2 --batches 0": "invalid batches 0: should be at least 1",
@@ -51,6 +52,7 @@ MISTAKES = {
     "analysis.scaled {here}/a --group-by lodaer": "unknown field 'lodaer'; did you mean 'loader'?",
     "analysis.batches {here}/a --format cvs": "invalid --format 'cvs'; did you mean 'csv'?",
     "analysis.kernels {here}/a --by clas": "did you mean 'class'?",
+    "analysis.anatomy {here}/a --by batch": "--by: unknown level 'batch'; did you mean 'step'?",
     "analysis.compare {here}/a": "missing argument: B",
     "profiling.convert {here}/none": "none does not exist",
     "profiling.watch --batch 30 my.py": "unknown flag --batch; did you mean '--batches'?",
@@ -65,7 +67,7 @@ def here(tmp_path_factory) -> Path:
     (folder / "empty").mkdir()
     (folder / "model.yaml").write_text("run: {model: [resnet18, resnet19]}")
     (folder / "tabs.yaml").write_text("run:\n\tbatch: 3\n")
-    write_sweep(folder / "a", [run_of(), run_of(profile="torch")], Truth(batch_ms={1: 100.0}))
+    write_sweep(folder / "a", [run_of(), run_of(profile="torch")], Truth(step_ms={1: 100.0}))
     return folder
 
 

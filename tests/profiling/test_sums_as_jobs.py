@@ -28,8 +28,8 @@ def test_launches_of_ncu_are_the_kernels_of_a_job(ncu):
     assert [one.rank for one in source.job.ranks] == [0, 1]
     launches = sum(read(path.parent, "kernels").num_rows for path in source.tables("kernels"))
     rows = run("analysis.kernels", ncu, "--by", "kernel", "--format", "json").json
-    assert sum(row["calls_per_batch"] for row in rows) * 2 == pytest.approx(launches)
-    assert all(row["ms_per_batch"] > 0 for row in rows)
+    assert sum(row["calls_per_step"] for row in rows) * 2 == pytest.approx(launches)
+    assert all(row["ms_per_step"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize("command", TIMED)

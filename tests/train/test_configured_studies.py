@@ -54,7 +54,7 @@ def test_one_or_two_says_a_row_a_rank_and_what_the_second_gained(tmp_path, train
     assert ran.code == 0, ran.err
     assert [(row["gpus_per_node"], row["rank"]) for row in ran.csv] == [("1", "0"), ("2", "0"), ("2", "1")]
     # Ten batches are recorded of 32 on one, and of 16 on each of two: the schedule says which.
-    assert {row["attributed_batches"] for row in ran.csv} == {"10"}
+    assert {row["attributed_steps"] for row in ran.csv} == {"10"}
     alone, *both = ran.csv
     assert float(alone["communication_pct"]) == 0 and all(float(row["communication_pct"]) > 0 for row in both)
     assert float(alone["speedup"]) == 1

@@ -29,7 +29,7 @@ def api(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_the_stages_of_the_attributed_batches_lie_where_the_batches_have_them(data_set, tmp_path, api):
+def test_the_stages_of_the_attributed_steps_lie_where_the_batches_have_them(data_set, tmp_path, api):
     run = run_of(data_set, model="resnet18", batches=4, attribute_from=1, threads=1, profile="cupti")
     finished = run_rank(run, World(), tmp_path, keep_raw=False, say=lambda line: None)
     directory = tables.rank_directory(tmp_path, 0)

@@ -21,10 +21,10 @@ METRICS = (
     Metric("group_size", "number of ranks in the process group"),
     Metric("groups", "number of process groups with this shape (number of ranks and distance between them)"),
     Metric("group_ranks", "ranks of the first of these groups", "group's\nranks", text=True),
-    Metric("calls_per_batch", "calls", "calls/\nstep"),
+    Metric("calls_per_step", "calls", "calls/\nstep"),
     Metric("mbyte_per_call", "bytes per call, 1e6; empty: unknown"),
-    Metric("mbyte_per_batch", "bytes of all calls, 1e6", "MB/\nstep"),
-    Metric("ms_per_batch", "duration of the calls, from the rank's entry to the end", "ms/\nstep"),
+    Metric("mbyte_per_step", "bytes of all calls, 1e6", "MB/\nstep"),
+    Metric("ms_per_step", "duration of the calls, from the rank's entry to the end", "ms/\nstep"),
     Metric("transfer_ms", "part of the duration after the last rank entered the collective"),
     Metric(
         "transferring_ms",
@@ -63,7 +63,7 @@ METRICS = (
         "clock_residual_us",
         "remaining error of the alignment of the ranks' clocks (aligned at the ends of collectives)",
     ),
-    Metric("attributed_batches", STEPS_OF_RANKS),
+    Metric("attributed_steps", STEPS_OF_RANKS),
 )
 COLUMNS = {
     "Columns: id, the fields of the run, then (rank with --by rank), per step and rank:": (RANK, *METRICS),
@@ -170,13 +170,13 @@ def _figures(
     calls = sum(int(masks[place].sum()) for place in places)
     moved = total(lambda place: ranks[place].bytes)
     figures: dict[str, Any] = {
-        "calls_per_batch": calls / batches,
+        "calls_per_step": calls / batches,
         "mbyte_per_call": moved / calls / 1e6 if calls and moved > 0 else None,
-        "mbyte_per_batch": moved / batches / 1e6 if moved > 0 else None,
-        "ms_per_batch": durations / batches / 1e6,
+        "mbyte_per_step": moved / batches / 1e6 if moved > 0 else None,
+        "ms_per_step": durations / batches / 1e6,
         "exposed_ms": total(lambda place: ranks[place].exposed_ns) / timed / 1e6 if timed else None,
         "overlapped_ms": total(lambda place: ranks[place].hidden_ns) / timed / 1e6 if timed else None,
-        "attributed_batches": batches,
+        "attributed_steps": batches,
     }
     transfer = total(lambda place: matched.transfer_ns[place]) if matched is not None else np.nan
     if matched is not None and not np.isnan(transfer):
@@ -256,7 +256,7 @@ def no_bandwidth(rows: Rows, why_no_transfer: str) -> list[str]:
     lines = []
     if unknown := [row for row in rows if row.get("busbw_gb_per_s") is None]:
         whys = {
-            "the profiler did not record the bytes of its calls": "mbyte_per_batch",
+            "the profiler did not record the bytes of its calls": "mbyte_per_step",
             why_no_transfer: "transfer_ms",
         }
         said = [why for why, name in whys.items() if any(row.get(name) is None for row in unknown)]
@@ -286,7 +286,7 @@ def shown(rows: Rows) -> list[Column]:
     """The tables' columns."""
     several = len({row["group_ranks"] for row in rows}) > 1 and {row["groups"] for row in rows} != {1}
     left_out = {
-        "group_size", "groups", "mbyte_per_call", "clock_residual_us", "attributed_batches",
+        "group_size", "groups", "mbyte_per_call", "clock_residual_us", "attributed_steps",
         *(() if several else ("group_ranks",)),
         *(() if at_once(rows) else ("transferring_ms", "busbw_together_gb_per_s")),
     }  # fmt: skip

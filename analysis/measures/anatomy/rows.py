@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from analysis.display.metrics import (
-    BATCH,
     OF_A_RUN,
     RANK,
     RUNS,
+    STEP,
     Column,
     Metric,
     Rows,
@@ -28,7 +28,7 @@ STEPS_OF_RANKS = "steps averaged, each counted once for every rank that recorded
 LEFT_OUT = "steps at the start of traces that are left out: warmup, or recorded in part"
 LEVELS = {
     "rank": RANK,
-    "batch_index": BATCH,
+    "step": STEP,
     "stage": Metric(
         "stage", "load, forward, backward, update or end (from the end of update to the end of the step)",
         text=True, key=True,
@@ -77,11 +77,11 @@ _PRIORITIES = {
     "loader_copies": 0, "compute": 2, "exposed_communication": 2, "idle": 2,
 }  # fmt: skip
 METRICS = (
-    Metric("attributed_batches", STEPS_OF_RANKS, "steps x\nranks"),
+    Metric("attributed_steps", STEPS_OF_RANKS, "steps x\nranks"),
     Metric("warmup_dropped", LEFT_OUT, "warmup"),
     Metric(
         "wall_ms",
-        "duration of a recorded step, mean over steps and ranks: sum of the parts (batch_ms of "
+        "duration of a recorded step, mean over steps and ranks: sum of the parts (step_ms of "
         "analysis.batches and analysis.scaled: median over steps of the slowest rank; of runs, of steps "
         "that were not recorded)",
         "wall",
@@ -128,7 +128,7 @@ def means(trace: RunTrace, by: Sequence[str] = ()) -> Rows:
     """
     import pandas as pd
 
-    with_warmup = "batch_index" in by
+    with_warmup = "step" in by
     ranks = anatomy_of(trace, with_warmup)
     if not ranks:
         return []
@@ -146,7 +146,7 @@ def means(trace: RunTrace, by: Sequence[str] = ()) -> Rows:
             **source.fields,
             "repetition": source.repetition,
             **dict(zip(by, values, strict=True)),
-            "attributed_batches": round(count),
+            "attributed_steps": round(count),
             "warmup_dropped": steps.start if steps else None,
             "wall_ms": row["wall_ns"] / count / 1e6,
             **{f"{name}_ms": row.get(f"{name}_ns", math.nan) / count / 1e6 for name in EVERY},
@@ -167,7 +167,7 @@ def parts(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Part]:
     """
     keys = [*columns(fields(telling(rows))), *(LEVELS[name].column() for name in by)]
     runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in rows) else []
-    counted = [] if of == RECORDING else ["attributed_batches"]
+    counted = [] if of == RECORDING else ["attributed_steps"]
     whole = columns(METRICS, *counted, "wall_ms")
     beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
     within = _shares(name for names in WITHIN.values() for name in names)

@@ -229,7 +229,7 @@ def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> Anatomy:
 def _anatomy_of_rank(one: RankTrace) -> dict[str, Any]:
     return {
         "rank": one.calls.rank,
-        "batch_index": np.repeat(one.batch_index, len(STAGES)),
+        "step": np.repeat(one.batch_index, len(STAGES)),
         "stage": np.tile(np.array(STAGES), len(one.batch_index)),
         "wall_ns": np.diff(one.edges_ns).ravel(),
         **{f"{name}_ns": value for name, value in one.parts_ns.items()},
@@ -237,7 +237,7 @@ def _anatomy_of_rank(one: RankTrace) -> dict[str, Any]:
 
 
 def _of_steps(rank: dict[str, Any], steps: range) -> dict[str, Any]:
-    among = (rank["batch_index"] >= steps.start) & (rank["batch_index"] < steps.stop)
+    among = (rank["step"] >= steps.start) & (rank["step"] < steps.stop)
     return {name: value if name == "rank" else value[among] for name, value in rank.items()}
 
 

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 METRICS = (
-    Metric("batches", "number of steps"),
+    Metric("steps", "number of steps of the run, with warmup"),
     Metric("warmup", "warmup steps at the start, left out of the other columns", "warmup"),
     Metric(
-        "batch_ms",
+        "step_ms",
         "median step duration of the job (its slowest rank) without warmup; of a profiled run, of the steps "
         "that were not recorded, if there are any (those that were: attributed_ms, analysis.anatomy). The "
         "interval is within the run and does not cover differences between runs (empty: too few steps, or "
@@ -53,7 +53,7 @@ METRICS = (
     Metric("attributed_ms", "median of the steps that the profiler recorded"),
     Metric("startup_s", "start of the process to first step, slowest rank"),
 )
-TAU_METRICS = (Metric("tau_batch_ms", "published estimate of the step duration", "TAU\nestimate"),)
+TAU_METRICS = (Metric("tau_step_ms", "published estimate of the step duration", "TAU\nestimate"),)
 COLUMNS = {
     "Columns: id, the fields of the run, repetition, then": METRICS,
     "For TAU tables of the reference (both 50-batch and 1-batch runs of a configuration):": TAU_METRICS,
@@ -61,7 +61,7 @@ COLUMNS = {
 SHOWN = (
     "repetition",
     "warmup",
-    "batch_ms",
+    "step_ms",
     "p95_ms",
     "max_ms",
     "images_per_s",
@@ -106,8 +106,7 @@ def table(study: Study) -> "pd.DataFrame":
 
 def columns_of(rows: Rows) -> list[Metric]:
     """The columns of such rows."""
-    # "batches" is a field of Run and what was done: of a run that counts the two are one.
-    return [*OF_A_RUN, *METRICS, *(TAU_METRICS if any("tau_batch_ms" in row for row in rows) else ())]
+    return [*OF_A_RUN, *METRICS, *(TAU_METRICS if any("tau_step_ms" in row for row in rows) else ())]
 
 
 def part(rows: Rows) -> Part:
@@ -124,8 +123,8 @@ def part(rows: Rows) -> Part:
 
 def _too_short(rows: Rows) -> list[str]:
     """Why runs have no interval, in a line; none: all have one."""
-    timed = [row for row in rows if row.get("batch_ms") is not None]
-    without = sum(not np.isfinite(row["batch_ms_low"]) for row in timed)
+    timed = [row for row in rows if row.get("step_ms") is not None]
+    without = sum(not np.isfinite(row["step_ms_low"]) for row in timed)
     if not without:
         return []
     return [
@@ -150,11 +149,11 @@ def _row(source: Source, series: Series) -> dict[str, Any]:
         "id": source.id,
         **source.fields,
         "repetition": source.repetition,
-        "batches": len(series.step_ns),
+        "steps": len(series.step_ns),
         "warmup": series.warmup,
-        "batch_ms": estimate.value,
-        "batch_ms_low": estimate.low,
-        "batch_ms_high": estimate.high,
+        "step_ms": estimate.value,
+        "step_ms_low": estimate.low,
+        "step_ms_high": estimate.high,
         "p95_ms": estimates.percentile(steady, 95),
         "p99_ms": estimates.percentile(steady, 99),
         "max_ms": float(steady.max()),
@@ -177,8 +176,7 @@ def _tau_rows(study: Study) -> Rows:
         {
             "id": "tau",
             **dict(zip(ID_FIELDS, key, strict=True)),
-            "tau_batch_ms": 1e3
-            * published_formulas.tau_batch_duration_s(list(timed[key]), list(started[key])),
+            "tau_step_ms": 1e3 * published_formulas.tau_step_duration_s(list(timed[key]), list(started[key])),
         }
         for key in common
     ]

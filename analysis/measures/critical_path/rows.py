@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.display.metrics import (
-    BATCH,
     OF_A_RUN,
     RANK,
     RUNS,
+    STEP,
     Column,
     Metric,
     Rows,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LEVELS = {
     "rank": RANK,
-    "batch_index": BATCH,
+    "step": STEP,
     "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
     "layer": Metric("layer", "layer of the operator, where it is known", text=True, key=True),
     "operator": Metric(
@@ -152,7 +152,7 @@ def _pieces(paths: RunPaths) -> "pd.DataFrame":
     names = ("rank", "part", "duration_ns", "kernel", "operator", "layer", "direction")
     return pd.concat(
         [
-            pd.DataFrame({"batch_index": one.batch_index} | {name: getattr(one, name) for name in names})
+            pd.DataFrame({"step": one.batch_index} | {name: getattr(one, name) for name in names})
             for one in paths.steps
         ],
         ignore_index=True,

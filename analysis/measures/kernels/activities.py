@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from analysis.display.metrics import BATCH, RANK, Metric, Rows, names_of
+from analysis.display.metrics import RANK, STEP, Metric, Rows, names_of
 from analysis.results.attributed import has_kernels, kernels
 from analysis.results.study import NOT_OF_POINT, Source, Study, reading
 from profiling import database
@@ -22,7 +22,8 @@ from profiling.readers.printed_tables import DURATION, ON_DEVICE
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 UNNAMED = "(without a name)"
 _CALL = re.compile(r"^cu(da)?[A-Z]")
-LEVELS = {"rank": RANK, "batch_index": BATCH}
+LEVELS = {"rank": RANK, "step": STEP}
+_COLUMN_OF = {"step": "batch_index"}  # a level -> its column in the tables
 RUN = Metric("run", "run id, if there are several runs", text=True, key=True)
 METRICS = (
     Metric(
@@ -64,7 +65,7 @@ SHARES = (
     ),
 )
 COLUMNS = {
-    "Columns of the summary, as nvprof prints them (run, rank and batch_index if requested):": (
+    "Columns of the summary, as nvprof prints them (run, rank and step if requested):": (
         RUN,
         *LEVELS.values(),
         *METRICS,
@@ -103,13 +104,13 @@ def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> 
     """The activities of a ``kernels`` table (or of Parquet files), largest first.
 
     Args:
-        by: ``rank``, ``batch_index``: rows for each.
+        by: ``rank``, ``step``: rows for each.
 
     Raises:
         UserError: a file is damaged.
     """
     connection = database.connect()
-    levels = "".join(f"{name}, " for name in by)
+    levels = "".join(f"{_COLUMN_OF.get(name, name)} as {name}, " for name in by)
     try:
         if isinstance(kernels, Sequence):
             files = ", ".join(_quoted(str(path)) for path in kernels)

@@ -34,7 +34,7 @@ _MANY_CALLS, _OTHER_DURATION = 4.0, 2.0
 OTHER_CALLS = "other calls"
 KINDS = ("slower", "faster", "more calls", "fewer calls", OTHER_CALLS, "new", "gone", "same")
 ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "step"
-FIGURES = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
+FIGURES = {"duration": "ms_per_step", "flops-efficiency": "flops_efficiency_pct"}
 _RATIO = Metric("b_to_a", "b divided by a")
 # They add up to difference_ms, but for kernels of other calls.
 _EFFECTS = (
@@ -54,8 +54,8 @@ _EFFECTS = (
 )
 METRICS = {
     "duration": (
-        Metric("a_ms_per_batch", "time per step in A", "a, ms/\nstep"),
-        Metric("b_ms_per_batch", "time per step in B", "b, ms/\nstep"),
+        Metric("a_ms_per_step", "time per step in A", "a, ms/\nstep"),
+        Metric("b_ms_per_step", "time per step in B", "b, ms/\nstep"),
         _RATIO,
         Metric("difference_ms", "b minus a", "b - a\nms", show=signed(3)),
         *_EFFECTS,
@@ -67,8 +67,8 @@ METRICS = {
             "1 %, or 0.0005 ms",
             text=True,
         ),
-        Metric("a_calls_per_batch", "launches per step in A", "a, calls/\nstep", places=1),
-        Metric("b_calls_per_batch", "launches per step in B", "b, calls/\nstep", places=1),
+        Metric("a_calls_per_step", "launches per step in A", "a, calls/\nstep", places=1),
+        Metric("b_calls_per_step", "launches per step in B", "b, calls/\nstep", places=1),
     ),
     "flops-efficiency": (
         Metric("a_flops_efficiency_pct", "FLOP rate in A divided by the datasheet's peak"),
@@ -173,8 +173,8 @@ def rows(a: Side, b: Side, metric: str = "duration", by: Sequence[str] = DEFAULT
             row["difference_ms"] = (other or 0.0) - (one or 0.0)
             row["by_calls_ms"], row["by_duration_ms"] = effects(of_a, of_b)
             row["change"] = change(of_a, of_b)
-            row["a_calls_per_batch"] = of_a["calls_per_batch"] if of_a else None
-            row["b_calls_per_batch"] = of_b["calls_per_batch"] if of_b else None
+            row["a_calls_per_step"] = of_a["calls_per_step"] if of_a else None
+            row["b_calls_per_step"] = of_b["calls_per_step"] if of_b else None
         pairs.append(row)
     if metric == "duration":
         return sorted(pairs, key=lambda row: -abs(row["difference_ms"]))
@@ -191,7 +191,7 @@ def change(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> st
     """Which of :data:`KINDS` a kernel is."""
     if of_a is None or of_b is None:
         return "new" if of_a is None else "gone"
-    one, other = of_a["ms_per_batch"], of_b["ms_per_batch"]
+    one, other = of_a["ms_per_step"], of_b["ms_per_step"]
     if abs(other - one) <= max(SAME * one, _SAME_MS):
         return "same"
     # The larger of the two has the sign of the difference.
@@ -213,9 +213,9 @@ def effects(
     calls alone. None: the calls are of other launches.
     """
     if of_a is None or of_b is None:
-        return (of_b["ms_per_batch"] if of_b else 0.0) - (of_a["ms_per_batch"] if of_a else 0.0), 0.0
+        return (of_b["ms_per_step"] if of_b else 0.0) - (of_a["ms_per_step"] if of_a else 0.0), 0.0
     (calls_a, each_a), (calls_b, each_b) = (
-        (row["calls_per_batch"], row["ms_per_batch"] / row["calls_per_batch"]) for row in (of_a, of_b)
+        (row["calls_per_step"], row["ms_per_step"] / row["calls_per_step"]) for row in (of_a, of_b)
     )
     if each_a and _other_launches(calls_b / calls_a, each_b / each_a):
         return None, None
@@ -251,7 +251,7 @@ def summary(rows: Rows, a: Side, b: Side) -> Rows:
 
 def _sum(name: str, of_kind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     of_kind = list(of_kind)
-    one, other = (sum(row[f"{side}_ms_per_batch"] or 0.0 for row in of_kind) for side in "ab")
+    one, other = (sum(row[f"{side}_ms_per_step"] or 0.0 for row in of_kind) for side in "ab")
     known = {
         name: [row[name] for row in of_kind if row[name] is not None]
         for name in ("difference_ms", "by_calls_ms", "by_duration_ms")
@@ -275,8 +275,8 @@ def parts(
     """
     title, caption = said
     figures = (
-        "change", "a_ms_per_batch", "b_ms_per_batch", "difference_ms", "by_calls_ms", "by_duration_ms",
-        "a_calls_per_batch", "b_calls_per_batch",
+        "change", "a_ms_per_step", "b_ms_per_step", "difference_ms", "by_calls_ms", "by_duration_ms",
+        "a_calls_per_step", "b_calls_per_step",
     )  # fmt: skip
     sums = [
         replace(column, header=plural(group)) if column.header == "kernels" else column

@@ -25,9 +25,9 @@ CORRECTED_METRICS = (
         "bandwidth_efficiency_of_measured_pct",
         "bandwidth_gb_per_s divided by the bandwidth measured on this machine",
     ),
-    Metric("kernel_ms_per_batch", "time of the model's kernels per step"),
-    Metric("loader_ms_per_batch", "time of the loader's kernels per step"),
-    Metric("attributed_batches", "number of steps with kernels"),
+    Metric("kernel_ms_per_step", "time of the model's kernels per step"),
+    Metric("loader_ms_per_step", "time of the loader's kernels per step"),
+    Metric("attributed_steps", "number of steps with kernels"),
 )
 
 
@@ -66,9 +66,9 @@ def rows(study: Study, group_by: Sequence[str]) -> Rows:
             "flops_efficiency_pct": _over_peak(flops, credited, "flops_per_s"),
             "flops_efficiency_of_measured_pct": _over_peak(flops, credited, "measured_flops_per_s"),
             "bandwidth_efficiency_of_measured_pct": _over_peak(moved, moving, "measured_bytes_per_s"),
-            "kernel_ms_per_batch": sum(cost.kernel_ns for cost, _ in of_group) / len(of_group) / 1e6,
-            "loader_ms_per_batch": sum(cost.loader_ns for cost, _ in of_group) / len(of_group) / 1e6,
-            "attributed_batches": sum(cost.batches for cost, _ in of_group),
+            "kernel_ms_per_step": sum(cost.kernel_ns for cost, _ in of_group) / len(of_group) / 1e6,
+            "loader_ms_per_step": sum(cost.loader_ns for cost, _ in of_group) / len(of_group) / 1e6,
+            "attributed_steps": sum(cost.batches for cost, _ in of_group),
         })  # fmt: skip
     return answer
 

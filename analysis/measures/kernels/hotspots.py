@@ -41,8 +41,8 @@ COUNTED = (
 METRICS = (
     replace(BY["kernel"], show=shortened),
     BY["class"],
-    Metric("ms_per_batch", "time per step; the interval is over the run's steps", "ms/step", IN_RUN),
-    *picked(kernels.METRICS, "share_pct", "calls_per_batch", "mean_us"),
+    Metric("ms_per_step", "time per step; the interval is over the run's steps", "ms/step", IN_RUN),
+    *picked(kernels.METRICS, "share_pct", "calls_per_step", "mean_us"),
     Metric("cpu_s", "CPU time of a function in the whole run, measured by VTune", "CPU\ns"),
     *COUNTED,
     Metric(
@@ -221,8 +221,8 @@ def _row(
     by_name = "from name" if TENSOR_KERNEL.search(row["kernel"]) else None
     figures = {
         **{name: value for name, value in row.items() if name in _NAMES},
-        "ms_per_batch_low": low,
-        "ms_per_batch_high": high,
+        "ms_per_step_low": low,
+        "ms_per_step_high": high,
         **{name: counted.get(name) for name in names_of(COUNTED)},
         "tensor_cores": by_name if tensor is None else "used" if tensor > 0 else "not used",
         "counters": tool if counted else "",

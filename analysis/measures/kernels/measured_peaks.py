@@ -62,7 +62,7 @@ def exceeded(study: Study, kernels: Rows, by: Sequence[str] = DEFAULT_BY) -> lis
 
 def _judges(row: Mapping[str, Any], bound: str) -> bool:
     """Whether a kernel is long enough, and for the bandwidth large enough, to judge a peak by."""
-    large = (row["mbyte_per_batch"] or 0) >= _UNCACHED_MB * row["calls_per_batch"]
+    large = (row["mbyte_per_step"] or 0) >= _UNCACHED_MB * row["calls_per_step"]
     return (row["share_pct"] or 0) >= _OF_WEIGHT_PCT and (large or bound == COMPUTE)
 
 

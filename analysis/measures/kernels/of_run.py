@@ -96,14 +96,14 @@ def _row(row: tuple, by: Sequence[str], batches: int, bound: costs.Bound) -> dic
     calls, total, least, most, flops, moved, work, bytes_of_it, time_ns, whole = row[len(by) :]
     return {
         **dict(zip(by, row, strict=False)),
-        "calls_per_batch": calls / batches,
-        "ms_per_batch": total / batches / 1e6,
+        "calls_per_step": calls / batches,
+        "ms_per_step": total / batches / 1e6,
         "share_pct": 100 * total / whole if whole else None,
         "min_us": least / 1e3,
         "mean_us": total / calls / 1e3,
         "max_us": most / 1e3,
-        "gflop_per_batch": None if flops is None else flops / batches / 1e9,
-        "mbyte_per_batch": None if moved is None else moved / batches / 1e6,
+        "gflop_per_step": None if flops is None else flops / batches / 1e9,
+        "mbyte_per_step": None if moved is None else moved / batches / 1e6,
         "flops_efficiency_pct": _efficiency(flops, total, bound.flops_per_s),
         "bandwidth_efficiency_pct": _efficiency(moved, total, bound.bytes_per_s),
         "flops_efficiency_of_measured_pct": _efficiency(flops, total, bound.measured_flops_per_s),

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
 RUN = Metric("run", "run id, if there are several runs", text=True, key=True)
 METRICS = (
-    Metric("calls_per_batch", "launches per step", "calls/\nstep", places=1, priority=0),
-    Metric("ms_per_batch", "time per step", "ms/\nstep"),
+    Metric("calls_per_step", "launches per step", "calls/\nstep", places=1, priority=0),
+    Metric("ms_per_step", "time per step", "ms/\nstep"),
     Metric("share_pct", "share of the time of all kernels", places=1),
     Metric("min_us", "shortest launch"),
     Metric("mean_us", "mean launch", places=1, priority=0),
     Metric("max_us", "longest launch"),
-    Metric("gflop_per_batch", "FLOPs per step, 1e9", "GFLOP/\nstep"),
-    Metric("mbyte_per_batch", "bytes per step, 1e6", "MB/\nstep"),
+    Metric("gflop_per_step", "FLOPs per step, 1e9", "GFLOP/\nstep"),
+    Metric("mbyte_per_step", "bytes per step, 1e6", "MB/\nstep"),
     Metric(
         "flops_efficiency_pct",
         "FLOP rate divided by the datasheet's peak; empty where no FLOPs are counted (copies, collectives)",
@@ -119,7 +119,7 @@ def shown(without_steps: bool = False) -> list[Column]:
         without_steps: the figures are of a whole recording, which has no steps.
     """
     known = columns(
-        METRICS, "ms_per_batch", "share_pct", "calls_per_batch", "mean_us", "flops_efficiency_pct", "bound"
+        METRICS, "ms_per_step", "share_pct", "calls_per_step", "mean_us", "flops_efficiency_pct", "bound"
     )
     if without_steps:
         known = [replace(column, header=column.header.replace("/\nstep", "")) for column in known]

@@ -37,11 +37,11 @@ def foremost(rows: Rows) -> dict[str, Any] | None:
 
 def is_late(row: Mapping[str, Any]) -> bool:
     """Whether the others waited for a rank for long enough, in the mean over the steps."""
-    return bool(row["mean_lateness_ms"] >= LATE_SHARE * row["batch_ms"])
+    return bool(row["mean_lateness_ms"] >= LATE_SHARE * row["step_ms"])
 
 
 def _share(row: dict[str, Any]) -> float:
-    return float(row["mean_lateness_ms"] / row["batch_ms"])
+    return float(row["mean_lateness_ms"] / row["step_ms"])
 
 
 def sentences(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("id")) -> list[str]:
@@ -57,7 +57,7 @@ def sentences(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("id
             return [_nobody_late(rows)]
         late = (
             f"Largest lateness in {name(most)}: {_rank_in_words(most)}, "
-            f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['judged_batches']})"
+            f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['judged_steps']})"
         )
         if most["verdict"] == TOO_FEW:
             return [f"Too few steps to tell whether a rank is a straggler. {late}."]
@@ -85,7 +85,7 @@ def _in_how_many(row: Mapping[str, Any], rows: Rows) -> str:
 
 def _nobody_late(rows: Rows) -> str:
     """What is said where no rank is late: nothing can repeat in a few steps."""
-    steps = {row["id"]: row["judged_batches"] for row in rows if row["verdict"] == TOO_FEW}
+    steps = {row["id"]: row["judged_steps"] for row in rows if row["verdict"] == TOO_FEW}
     runs = len({row["id"] for row in rows})
     if len(steps) == runs:
         return f"Too few steps ({max(steps.values())}) to tell whether a rank is a straggler."

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis.display.metrics import (
-    BATCH,
     IN_RUN,
     OF_A_RUN,
     RANK,
+    STEP,
     Column,
     Metric,
     Rows,
@@ -44,8 +44,8 @@ METRICS = (
         text=True,
         priority=0,
     ),
-    Metric("judged_batches", "number of steps used", "steps", priority=0),
-    Metric("batch_ms", "median step duration of the job", priority=0),
+    Metric("judged_steps", "number of steps used", "steps", priority=0),
+    Metric("step_ms", "median step duration of the job", priority=0),
     Metric(
         "lateness_ms",
         "how long the other ranks waited for this one: median over steps, with an interval within the "
@@ -92,10 +92,10 @@ METRICS = (
     ),
     Metric("evidence", "measurements behind the cause", text=True),
 )
-BATCH_METRICS = (
+STEP_METRICS = (
     RANK,
     _NODE,
-    BATCH,
+    STEP,
     Metric("lateness_ms", "how long the other ranks waited for this one", "lateness", significant=3),
     Metric("behind_ms", "how far it was behind them, whether they waited or not", "behind", significant=3),
     Metric(
@@ -116,7 +116,7 @@ BATCH_METRICS = (
 )
 COLUMNS = {
     "Columns: id, the fields of the run, repetition, then": METRICS,
-    "With --by batch:": BATCH_METRICS,
+    "With --by step:": STEP_METRICS,
 }
 
 
@@ -157,15 +157,15 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
     return lateness
 
 
-def rows(study: Study, by_batch: bool = False) -> Rows:
-    """The answer's rows; with :data:`METRICS` or :data:`BATCH_METRICS`.
+def rows(study: Study, by_step: bool = False) -> Rows:
+    """The answer's rows; with :data:`METRICS` or :data:`STEP_METRICS`.
 
     Raises:
         UserError: no run has several ranks with batches.
     """
     answer: Rows = []
 
-    for source, ranks in study.each(runs_of(study), lambda source: _of_run(study, source, by_batch)):
+    for source, ranks in study.each(runs_of(study), lambda source: _of_run(study, source, by_step)):
         answer += [
             {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks
         ]
@@ -192,11 +192,11 @@ def why_none(study: Study) -> str:
     return "no run of several ranks has steps that show lateness"
 
 
-def _of_run(study: Study, source: Source, by_batch: bool) -> Rows | None:
+def _of_run(study: Study, source: Source, by_step: bool) -> Rows | None:
     lateness = lateness_of(study, source)
     if lateness is None:
         return None
-    return rows_by_batch(source, lateness) if by_batch else rows_by_rank(study, source, lateness)
+    return rows_by_step(source, lateness) if by_step else rows_by_rank(study, source, lateness)
 
 
 def rows_by_rank(study: Study, source: Source, lateness: Lateness) -> Rows:
@@ -208,14 +208,14 @@ def rows_by_rank(study: Study, source: Source, lateness: Lateness) -> Rows:
     return rows_of(source, lateness, judged, kernels)
 
 
-def rows_by_batch(source: Source, lateness: Lateness) -> Rows:
-    """A row a rank and batch of a run, with :data:`BATCH_METRICS`."""
+def rows_by_step(source: Source, lateness: Lateness) -> Rows:
+    """A row for each rank and step of a run, with :data:`STEP_METRICS`."""
     nodes = source.hosts
     return [
         {
             "rank": rank,
             "node": _host(nodes[rank]),
-            "batch_index": int(index),
+            "step": int(index),
             "lateness_ms": lateness.late_ns[rank, place] / 1e6,
             "behind_ms": lateness.behind_ns[rank, place] / 1e6,
             "late": bool(lateness.late[rank, place]),
@@ -270,8 +270,8 @@ def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
     median = inside_run.of_median(late)
     return {
         "told_by": lateness.told_by,
-        "judged_batches": len(late),
-        "batch_ms": lateness.batch_ns / 1e6,
+        "judged_steps": len(late),
+        "step_ms": lateness.batch_ns / 1e6,
         "lateness_ms": median.value,
         "lateness_ms_low": median.low,
         "lateness_ms_high": median.high,
@@ -305,17 +305,17 @@ def caption(rows: Rows) -> str:
     return " ".join([_CAPTION, *(text for verdict, text in _EXPLAINED.items() if verdict in verdicts)])
 
 
-def columns_of(by_batch: bool = False) -> list[Metric]:
+def columns_of(by_step: bool = False) -> list[Metric]:
     """The columns of :func:`rows`."""
-    return [*OF_A_RUN, *(BATCH_METRICS if by_batch else METRICS)]
+    return [*OF_A_RUN, *(STEP_METRICS if by_step else METRICS)]
 
 
-def shown(rows: Rows, by_batch: bool = False) -> list[Column]:
+def shown(rows: Rows, by_step: bool = False) -> list[Column]:
     """The tables' columns."""
     names = telling(rows)
-    if by_batch:
+    if by_step:
         # Whether it was late stands last.
-        wanted = sorted(BATCH_METRICS, key=lambda metric: metric.name == "late")
+        wanted = sorted(STEP_METRICS, key=lambda metric: metric.name == "late")
     else:
         wanted = [metric for metric in METRICS if metric.name != "evidence"]
     return columns([*fields(names), *wanted])

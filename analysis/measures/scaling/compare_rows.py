@@ -79,7 +79,7 @@ METRICS = (
 )
 COLUMNS = {"Columns: the kind, the fields in which configurations differ, then": METRICS}
 KINDS = ("step", "combined", "stages", "kernels")
-STEP = ("step", "batch_ms")  # kind and quantity of the duration of a step
+STEP = ("step", "step_ms")  # kind and quantity of the duration of a step
 CALLS = "calls"  # of kernels, per step: not tested, they say why a kernel's time differs
 _DECIDING = ("step", "combined")
 
@@ -118,7 +118,7 @@ def rows(a: Values, b: Values) -> Rows:
 
 def _combined(strata: Sequence[Stratum]) -> dict[str, Any]:
     """The row of the steps of all configurations together."""
-    row = {"kind": "combined", "quantity": "batch_ms of all", "a": None, "b": None, **_tested(strata, 1)}
+    row = {"kind": "combined", "quantity": "step_ms of all", "a": None, "b": None, **_tested(strata, 1)}
     _judge([row])
     return row
 
@@ -174,8 +174,8 @@ def _of_kernel(row: Mapping[str, Any], calls_a: float, calls_b: float) -> str:
     if verdict not in ("slower", "faster"):
         return verdict
     by_calls, by_duration = effects(
-        {"ms_per_batch": row["a"], "calls_per_batch": calls_a},
-        {"ms_per_batch": row["b"], "calls_per_batch": calls_b},
+        {"ms_per_step": row["a"], "calls_per_step": calls_a},
+        {"ms_per_step": row["b"], "calls_per_step": calls_b},
     )
     if by_calls is None or by_duration is None:
         return OTHER_CALLS

@@ -87,8 +87,8 @@ def values_of(study: Study, across: Sequence[str] = ()) -> Values:
         elif source.tables("kernels"):
             for row in _kernels_of(study, source):
                 name = f"{row['kernel']} ({row['direction']})"
-                add(key, "kernels", name, row["ms_per_batch"])
-                add(key, CALLS, name, row["calls_per_batch"])
+                add(key, "kernels", name, row["ms_per_step"])
+                add(key, CALLS, name, row["calls_per_step"])
     return values
 
 

@@ -43,7 +43,7 @@ _DEVICE = (
 )
 _START = (
     Metric("startup_s", "start of the process to first step, slowest rank, median over runs", "startup\ns"),
-    Metric("first_batch_s", "duration of the first step", "first\nstep, s"),
+    Metric("first_step_s", "duration of the first step", "first\nstep, s"),
 )
 METRICS = (
     *_METERED,
@@ -246,7 +246,7 @@ def _start(study: Study, runs: Sequence[Kept]) -> dict[str, Any]:
         return {}
     slowest = [max(report.startup_ns for report in manifest.ranks) / 1e9 for _, manifest in runs]
     first = [max(durations) for run in runs if (durations := list(_first_batches(study, *run).values()))]
-    return {"startup_s": median(slowest), "first_batch_s": median(first) if first else None}
+    return {"startup_s": median(slowest), "first_step_s": median(first) if first else None}
 
 
 def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int, float]:
@@ -290,7 +290,7 @@ def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
             "memory_gb": max(report.peak_memory_bytes for report in reports) / 1e9 or None,
             **_device_memory(reports),
             "startup_s": median(report.startup_ns for report in reports) / 1e9,
-            "first_batch_s": median(took) if took else None,
+            "first_step_s": median(took) if took else None,
         }
         if None not in told:
             joules = sum(value for value in told if value is not None)

@@ -20,7 +20,7 @@ _SCALING = (
     Metric("repetitions", "runs that give the durations (of a group: of all its configurations)", "runs"),
     Metric("timed_by", "kind of these runs (unprofiled, if there are any)", text=True),
     Metric(
-        "batch_ms",
+        "step_ms",
         "median step duration of the job (that of its slowest rank)",
         "step, ms\nmedian",
         CONFIDENCE,
@@ -97,7 +97,7 @@ def _durations(points: Sequence[Point]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "repetitions": sum(len(point.timed) for point in points),
         "timed_by": ", ".join(dict.fromkeys(point.timed_by for point in points)),
-        "batch_ms": float(np.mean([point.batch.value for point in points])) / 1e6,
+        "step_ms": float(np.mean([point.batch.value for point in points])) / 1e6,
         "p95_ms": estimates.percentile(pooled, 95),
         "p99_ms": estimates.percentile(pooled, 99),
         "max_ms": float(pooled.max()) if len(pooled) else NAN,
@@ -106,7 +106,7 @@ def _durations(points: Sequence[Point]) -> dict[str, Any]:
         "interval_seed": estimates.SEED,
         "warmup_dropped": sum(series.warmup for point in points for _, series in point.timed),
     }
-    row["batch_ms_low"], row["batch_ms_high"] = _ends(batch, 1e-6)
+    row["step_ms_low"], row["step_ms_high"] = _ends(batch, 1e-6)
     row["images_per_s_low"], row["images_per_s_high"] = _ends(rate)
     row["images_per_s"] = float(row["images_per_s"])
     return row

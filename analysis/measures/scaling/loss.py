@@ -144,7 +144,7 @@ def _drawn_errors(took: np.ndarray, seed: int) -> np.ndarray:
 
 def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:
     """What a rank spent on a part in each batch, ns, mean over the ranks that have the batch."""
-    index, took = (np.concatenate([rank[one] for rank in ranks]) for one in ("batch_index", name))
+    index, took = (np.concatenate([rank[one] for rank in ranks]) for one in ("step", name))
     _, which, rows = np.unique(index, return_inverse=True, return_counts=True)
     return np.bincount(which, weights=took) * len(STAGES) / rows
 

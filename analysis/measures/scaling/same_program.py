@@ -47,5 +47,5 @@ def launches_of(study: Study, source: Source) -> dict[str, float]:
     for row in kernels_of(study, source):
         if row["class"] != "communication":
             name = str(row["kernel"])
-            found[name] = found.get(name, 0.0) + row["calls_per_batch"]
+            found[name] = found.get(name, 0.0) + row["calls_per_step"]
     return found

@@ -29,9 +29,9 @@ MISFIT = "This does not fit the assumption: is it the same job?"
 METRICS = (
     FIELDS["job"],
     FIELDS["world_size"],
-    Metric("batches", "recorded steps, without warmup", "steps"),
+    Metric("steps", "recorded steps, without warmup"),
     Metric("warmup_dropped", anatomy.LEFT_OUT, "warmup"),
-    Metric("batch_ms", "median duration of the recorded steps, without warmup", "step\nmedian", IN_RUN),
+    Metric("step_ms", "median duration of the recorded steps, without warmup", "step\nmedian", IN_RUN),
     Metric(
         "mean_ms",
         "mean duration of the same steps, over steps and ranks: sum of the next five; it differs from the "
@@ -68,7 +68,7 @@ METRICS = (
 )
 COLUMNS = {"Traces (one row per job):": METRICS}
 _SHOWN = (
-    "job", "world_size", "batches", "warmup_dropped", "batch_ms", "mean_ms",
+    "job", "world_size", "steps", "warmup_dropped", "step_ms", "mean_ms",
     *(f"{name}_ms" for name in PARTS), "speedup", "scaling_efficiency_pct",
 )  # fmt: skip
 
@@ -174,11 +174,11 @@ def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any
     return {
         "job": source.id,
         "world_size": source.world_size,
-        "batches": len(steady),
+        "steps": len(steady),
         "warmup_dropped": series.warmup,
-        "batch_ms": estimate.value,
-        "batch_ms_low": estimate.low,
-        "batch_ms_high": estimate.high,
+        "step_ms": estimate.value,
+        "step_ms_low": estimate.low,
+        "step_ms_high": estimate.high,
         "mean_ms": parts.get("wall_ms", math.nan),
         **{f"{name}_ms": parts.get(f"{name}_ms", math.nan) for name in (*PARTS, *GREW)},
     }
@@ -239,12 +239,12 @@ def _compared(row: dict[str, Any], base: dict[str, Any], kind: Scaling) -> dict[
         return 100 * of_base / own * samples / more
 
     # Of two intervals, each within its run: the widest that both allow.
-    lowest = math.nan if same else efficiency(row["batch_ms_high"], base["batch_ms_low"])
-    highest = math.nan if same else efficiency(row["batch_ms_low"], base["batch_ms_high"])
+    lowest = math.nan if same else efficiency(row["step_ms_high"], base["step_ms_low"])
+    highest = math.nan if same else efficiency(row["step_ms_low"], base["step_ms_high"])
     return {
         "base_world_size": base["world_size"],
-        "speedup": base["batch_ms"] / row["batch_ms"] * samples,
-        "scaling_efficiency_pct": efficiency(row["batch_ms"], base["batch_ms"]),
+        "speedup": base["step_ms"] / row["step_ms"] * samples,
+        "scaling_efficiency_pct": efficiency(row["step_ms"], base["step_ms"]),
         "scaling_efficiency_pct_low": lowest,
         "scaling_efficiency_pct_high": highest,
         **{f"grew_{name}_ms": row[f"{name}_ms"] - base[f"{name}_ms"] for name in GREW},

@@ -166,9 +166,9 @@ def _figures(study: Study, source: Source, collectives: Rows) -> dict[tuple[str,
             add("parts", _called(name), row[f"{name}_ms"])
     for row in collectives:
         size = f" of {row['group_size']}" if row["group_size"] else ""
-        add("collectives", f"{row['collective']}{size}", row["ms_per_batch"])
+        add("collectives", f"{row['collective']}{size}", row["ms_per_step"])
     for row in kernels_of(study, source, by=("class",)):
-        add("kernels", str(row["class"]), row["ms_per_batch"])
+        add("kernels", str(row["class"]), row["ms_per_step"])
     return found
 
 

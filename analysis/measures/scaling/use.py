@@ -40,8 +40,8 @@ METRICS = (
         CONFIDENCE,
         places=2,
     ),
-    Metric("tflop_per_batch", "FLOPs of a step per rank, from its kernels, 1e12"),
-    Metric("flop_coverage_pct", "tflop_per_batch divided by the analytic count"),
+    Metric("tflop_per_step", "FLOPs of a step per rank, from its kernels, 1e12"),
+    Metric("flop_coverage_pct", "tflop_per_step divided by the analytic count"),
     Metric("kernel_ms", "kernel time of the model per step and rank"),
     *_beside_peaks(
         "flops_efficiency_of_kernels",
@@ -54,13 +54,13 @@ METRICS = (
         "bandw. eff. %\nof kernels",
     ),
     *_beside_peaks(
-        "flops_efficiency_of_batch",
+        "flops_efficiency_of_step",
         "FLOPs divided by step duration and the datasheet's peak (the reference's \"scaled\" efficiency)",
         "FLOPS eff. %\nof step",
         CONFIDENCE,
     ),
     *_beside_peaks(
-        "bandwidth_efficiency_of_batch",
+        "bandwidth_efficiency_of_step",
         "bytes divided by step duration and the datasheet's peak",
         "bandw. eff. %\nof step",
         CONFIDENCE,
@@ -187,18 +187,18 @@ def _below_step(points: Sequence[Point], kernel_ms: float, slowed: bool) -> str:
     Args:
         slowed: repeated runs show that steps take longer under the profiler.
     """
-    batch_ms = float(np.mean([point.batch.value for point in points])) / 1e6
-    if kernel_ms <= batch_ms:
+    step_ms = float(np.mean([point.batch.value for point in points])) / 1e6
+    if kernel_ms <= step_ms:
         return ""
     recorded_ms = float(np.mean([_recorded_ns(point) for point in points])) / 1e6
     below = (
         "efficiencies of the kernels are below those of the step, since kernel times sum to "
-        f"{digits(kernel_ms)} ms and a step takes {digits(batch_ms)} ms"
+        f"{digits(kernel_ms)} ms and a step takes {digits(step_ms)} ms"
     )
     if kernel_ms <= recorded_ms:
         cause = "the profiler" if slowed else "the profiler, or a busy machine"
         return (
-            f"{below}. Recorded steps take {digits(recorded_ms)} ms, {recorded_ms / batch_ms:.2f} times as "
+            f"{below}. Recorded steps take {digits(recorded_ms)} ms, {recorded_ms / step_ms:.2f} times as "
             f"long ({cause}), so efficiencies of their kernels are too low"
         )
     return f"{below}. Several kernels run at the same time (recorded steps take {digits(recorded_ms)} ms)"
@@ -218,10 +218,10 @@ def _mfu(points: Sequence[Point]) -> dict[str, Any]:
     known = [flops for flops in needed if flops is not None]
     if len(known) < len(needed):
         return {}
-    return _of_batch("mfu", sum(known), points, "flops_per_s")
+    return _of_step("mfu", sum(known), points, "flops_per_s")
 
 
-def _of_batch(name: str, total: float, points: Sequence[Point], peak: str) -> dict[str, Any]:
+def _of_step(name: str, total: float, points: Sequence[Point], peak: str) -> dict[str, Any]:
     """``total`` over what could be done in the points' batches, in percent, with the interval of these."""
     row = {
         f"{name}{beside}_pct": _over(total, [(p.batch.value / 1e9, getattr(p.bound, which)) for p in points])
@@ -246,7 +246,7 @@ def analytic_flops(point: Point) -> float | None:
 def _costs(points: Sequence[Point]) -> dict[str, Any]:
     known = [(point, point.cost) for point in points if point.cost]
     row: dict[str, Any] = {
-        "tflop_per_batch": None,
+        "tflop_per_step": None,
         "flop_coverage_pct": None,
         "kernel_ms": sum(cost.kernel_ns for _, cost in known) / len(known) / 1e6,
         **{
@@ -264,10 +264,10 @@ def _costs(points: Sequence[Point]) -> dict[str, Any]:
         for beside, prefix in (("", ""), ("_of_measured", "measured_")):
             kernels = [(cost.kernel_ns / 1e9, getattr(p.bound, prefix + peak)) for p, cost in credited]
             row[f"{what}_efficiency_of_kernels{beside}_pct"] = _over(total, kernels)
-        row |= _of_batch(f"{what}_efficiency_of_batch", total, [point for point, _ in credited], peak)
+        row |= _of_step(f"{what}_efficiency_of_step", total, [point for point, _ in credited], peak)
         if what == "flops":
             analytic = [value for point, _ in credited if (value := analytic_flops(point))]
-            row["tflop_per_batch"] = total / len(credited) / 1e12
+            row["tflop_per_step"] = total / len(credited) / 1e12
             if len(analytic) == len(credited):
                 row["flop_coverage_pct"] = 100 * total / sum(analytic)
     return row
@@ -297,7 +297,7 @@ def findings(study: Study, points: Sequence[Point]) -> list[str]:
 
 def _above_measured(study: Study, costs: Sequence[Mapping[str, Any]], what: str, bound: str) -> list[str]:
     """A line where points exceed the measured peak that bounds ``what``."""
-    names = [f"{what}_efficiency_of_{part}_of_measured_pct" for part in ("kernels", "batch")]
+    names = [f"{what}_efficiency_of_{part}_of_measured_pct" for part in ("kernels", "step")]
     above = [share for row in costs if (share := max(row[name] or 0 for name in names)) > ABOVE_PCT]
     if not above:
         return []

@@ -44,7 +44,7 @@ METRICS = (
     ),
     Metric("device_name", "name of the device", text=True),
     Metric(
-        "attributed_batches",
+        "attributed_steps",
         "recorded steps with kernels; the next five columns cover only their time",
     ),
     Metric("profiled_ms", "duration of these steps"),
@@ -224,7 +224,7 @@ def _of_rank(directory: Path) -> _Rank:
         {
             "rank": rank,
             "gpu": device,
-            "attributed_batches": int(busy.sum()),
+            "attributed_steps": int(busy.sum()),
             **of_device(kernels, windows, device < 0),
         }
         for device, kernels in kernels_by_device.items()
@@ -313,7 +313,7 @@ def part(some: Rows, every: Rows, title: str, lines: Sequence[str]) -> Part:
         some: the rows of ``every`` that are shown.
         lines: below it.
     """
-    left_out = ("device_name", "attributed_batches", "profiled_ms", "unknown")
+    left_out = ("device_name", "attributed_steps", "profiled_ms", "unknown")
     wanted = [metric for metric in METRICS if metric.name not in left_out]
     shown = [without_unusable_intervals(row) for row in some]
     columns_shown = filled(columns([*fields(telling(every, TELLING)), *wanted]), shown)

@@ -25,22 +25,22 @@ def efficiency_pct(rate: float, peak: float) -> float:
     return 100 * rate / peak
 
 
-def tau_batch_duration_s(of_50_batches_s: Sequence[float], of_1_batch_s: Sequence[float]) -> float:
+def tau_step_duration_s(of_50_batches_s: Sequence[float], of_1_batch_s: Sequence[float]) -> float:
     """(Max over repetitions of `.tau application` of the 50-batch runs - median of the 1-batch runs) / 50."""
     return (max(of_50_batches_s) - float(np.median(of_1_batch_s))) / BATCHES
 
 
-def nvprof_batch_duration_s(end_of_batch_ns: np.ndarray) -> float:
+def nvprof_step_duration_s(end_of_batch_ns: np.ndarray) -> float:
     """Median difference of successive `End of Batch` timestamps."""
     return float(np.median(np.diff(end_of_batch_ns))) / 1e9
 
 
-def pyprof_batch_duration_s(forward_pass_ns: np.ndarray, first: int = FIRST_ATTRIBUTED) -> float:
+def pyprof_step_duration_s(forward_pass_ns: np.ndarray, first: int = FIRST_ATTRIBUTED) -> float:
     """Median difference of successive `Forward Pass` timestamps from the 27th on."""
     return float(np.median(np.diff(forward_pass_ns[first:]))) / 1e9
 
 
-def batch_duration_s(estimates: Sequence[float]) -> float:
+def step_duration_s(estimates: Sequence[float]) -> float:
     """The least of the three estimates (of those that there are)."""
     return min(estimate for estimate in estimates if np.isfinite(estimate))
 
