@@ -97,7 +97,7 @@ def test_a_number_of_ranks_on_several_numbers_of_nodes_is_a_point_of_a_line_each
 def test_the_drawing_of_scaling_ranks_no_lines_that_begin_on_other_numbers_of_ranks(tmp_path):
     for batch, ms in ((32, {1: 100.0, 2: 110.0, 4: 125.0}), (64, {2: 200.0, 4: 210.0})):
         runs = [run_of(gpus_per_node=ranks, batch=batch) for ranks in ms]
-        write_sweep(tmp_path, runs, Truth(batch_ms=ms), calibration=False)
+        write_sweep(tmp_path, runs, Truth(step_ms=ms), calibration=False)
     page = build(load(tmp_path))
     svg = str(page.opening[0].drawing.svg)
     assert "batch 32" in svg and "batch 64" not in svg
@@ -200,7 +200,7 @@ def test_the_report_of_a_sweep_that_still_runs_says_so_first_and_calls_no_run_fa
 
 def test_where_all_runs_on_the_most_ranks_failed_report_and_table_say_so_first_with_the_reason(tmp_path):
     write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
-    truth = Truth(batch_ms=dict.fromkeys((2, 4, 8), 110.0))
+    truth = Truth(step_ms=dict.fromkeys((2, 4, 8), 110.0))
     why = "out of memory: rank 3: CUDA out of memory.\nTried to allocate 2 GiB"
     failed = [write_run(tmp_path, run_of(nodes=2), truth, exit_code=1, reason="no result of 2 ranks")]
     for size in (4, 8):
