@@ -9,7 +9,6 @@ For a table that holds only the first rows of its summaries
 (``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the printed percentages are used.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +118,7 @@ def main(words: list[str] | None = None) -> int:
     if arguments.chart and not arguments.shares:
         raise UserError("--chart draws shares: add --shares")
     by = output.parse_levels(arguments.by, tuple(LEVELS))
+    output.check_top(arguments.top, "rows")
     if arguments.path.is_file() and arguments.shares:
         printed = printed_shares(arguments.path)
         if printed is not None:
@@ -135,24 +135,11 @@ def _answer(profiles: list[Profile], by: list[str], top: int | None, form: str) 
     shown = columns([*levels, *(metric for metric in METRICS if metric.name != "class")])
     rows, parts = [], []
     for profile in profiles:
-        kept = _first(profile.rows, by, top or (TOP if form == "table" else None))
+        kept = output.first_of_each(profile.rows, top or (TOP if form == "table" else None), *by, "type")
         rows += [{"run": profile.name, **row} for row in kept]
         parts.append(Part(profile.name, kept, shown))
     notes = [finding for profile in profiles for finding in profile.findings]
     return Answer(rows, [*([RUN] if several else []), *levels, *METRICS], parts, notes=notes)
-
-
-def _first(rows: Rows, by: list[str], top: int | None) -> Rows:
-    if top is None:
-        return rows
-    seen: dict[tuple, int] = defaultdict(int)
-    kept = []
-    for row in rows:
-        key = (*(row.get(level) for level in by), row["type"])
-        seen[key] += 1
-        if seen[key] <= top:
-            kept.append(row)
-    return kept
 
 
 def _emit_shares(rows: Rows, study: Study | None, arguments: Any) -> int:

@@ -10,13 +10,16 @@ kernel, a collective to the last rank that entered it. What would be saved if a 
 by the longest path without it, not by subtraction (docs/methods.md: critical path).
 """
 
+from collections.abc import Sequence
+
 from analysis.display import output
+from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer, Part
 from analysis.measures.critical_path.rows import COLUMNS, LEVELS, caption, columns_of, rows, shown, title
 from analysis.results.load import load
 from profiling.errors import run_command
 
-_MOST_SHOWN = 40  # pieces by kernel or operator that the terminal shows; other formats have all
+TOP, TOP_OF_EACH = 40, 10  # rows of --by that the terminal shows of one run, of each of several
 
 
 def main(words: list[str] | None = None) -> int:
@@ -25,14 +28,29 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--by", default="", metavar="LEVEL,...", help=f"{', '.join(LEVELS)} [one row per part]"
     )
+    parser.add_argument(
+        "--top",
+        type=int,
+        metavar="N",
+        help=f"the longest N parts of each run [all; table with --by: {TOP} of one run, {TOP_OF_EACH} of "
+        "each of several]",
+    )
     arguments = parser.parse_args(words)
     by = output.parse_levels(arguments.by, tuple(LEVELS))
+    output.check_top(arguments.top, "parts")
     study = load(arguments.path, arguments.peaks)
-    answer = rows(study, by)
-    shown_rows = answer[:_MOST_SHOWN] if by else answer
-    of, left_out = study.a_step(row["id"] for row in answer), len(answer) - len(shown_rows)
-    table = Part(title(of), shown_rows, shown(answer, by, of), caption(by, left_out, of))
-    return output.emit(Answer(answer, columns_of(by), [table]), study, arguments)
+    every = rows(study, by)
+    kept = output.first_of_each(every, arguments.top or most_shown(every, by, arguments.format), "id")
+    of = study.a_step(row["id"] for row in every)
+    table = Part(title(of), kept, shown(kept, by, of), caption(by, len(every) - len(kept), of))
+    return output.emit(Answer(kept, columns_of(by), [table]), study, arguments)
+
+
+def most_shown(every: Rows, by: Sequence[str], form: str) -> int | None:
+    """How many rows of a run are kept, where nobody says it; None: all."""
+    if not by or form != "table":
+        return None
+    return TOP if len({row["id"] for row in every}) == 1 else TOP_OF_EACH
 
 
 if __name__ == "__main__":

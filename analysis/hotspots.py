@@ -12,7 +12,7 @@ from analysis.display import output
 from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels.hotspots import COLUMNS, METRICS, rows, shown
 from analysis.results.load import load
-from profiling.errors import UserError, run_command
+from profiling.errors import run_command
 
 
 def main(words: list[str] | None = None) -> int:
@@ -21,8 +21,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--top", type=int, default=5, metavar="N", help="number of kernels [5]")
     parser.add_argument("--run", metavar="ID", help="the timed run, if there are several configurations")
     arguments = parser.parse_args(words)
-    if arguments.top < 1:
-        raise UserError(f"--top: {arguments.top} is not a valid number of kernels; give 1 or more")
+    output.check_top(arguments.top, "kernels")
     study = load(arguments.path, arguments.peaks)
     kernels, caption = rows(study, arguments.top, arguments.run)
     notes = (

@@ -14,7 +14,6 @@ the step. The published method reads PyProf tables, by kernel name, largest firs
 """
 
 import argparse
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,8 +74,7 @@ def _only(study: Study) -> Source:
 def main(words: list[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     by = _by(arguments)
-    if arguments.top is not None and arguments.top < 1:
-        raise UserError(f"--top: {arguments.top} is not a valid number of kernels; give 1 or more")
+    output.check_top(arguments.top, "kernels")
     study = load(arguments.path, arguments.peaks)
     other = load(arguments.other, arguments.peaks) if arguments.other else None
     answer = _answer(study, other, by, arguments)
@@ -204,22 +202,11 @@ def _first(
     several = len({row["run"] for row in rows}) if RUN in columns else 1
     as_table = arguments.format == "table"
     top = arguments.top or ((TOP if several == 1 else TOP_OF_EACH) if as_table else None)
-    kept = _first_of_each(rows, top)
+    kept = output.first_of_each(rows, top, "run")
     more = len(rows) - len(kept)
     if not more or not as_table:
         return kept, []
     return kept, [f"({how_many(more, f'more {kernel_difference.group_in_words(by)}')}: use --top N)"]
-
-
-def _first_of_each(rows: Rows, top: int | None) -> Rows:
-    """The first ``top`` rows of each run (of the answer, where it is of no run)."""
-    seen: Counter[Any] = Counter()
-    kept = []
-    for row in rows:
-        seen[row.get("run")] += 1
-        if top is None or seen[row.get("run")] <= top:
-            kept.append(row)
-    return kept
 
 
 def _parts(study: Study, kept: Rows, by: Sequence[str], title: str) -> list[Part]:

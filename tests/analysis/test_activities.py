@@ -212,6 +212,7 @@ def test_the_terminal_shows_the_first_rows_and_findings(shared_data):
         MODULE, shared_data / "nsys/h100_2gpu_1s.sqlite", "--by", "rank", "--top", "1", "--format", "csv"
     )
     assert [row["rank"] for row in by.csv] == ["0", "1"]
+    assert "--top: 0 is not a valid number of rows" in one_line_error(run(MODULE, "any", "--top", "0"))
 
 
 @pytest.mark.parametrize(

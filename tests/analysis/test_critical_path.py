@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis import critical_path as command
 from analysis.display.numbers import digits
 from analysis.measures.critical_path import paths, track
 from analysis.measures.critical_path.before import last_ended, previous
@@ -321,6 +322,15 @@ def test_the_command_prints_the_parts_and_has_each_column(tmp_path):
     path = converted(tmp_path)
     text = run_module("analysis.critical_path", path).out
     assert "Critical path of a step" in text and "collectives" in text
+    three = run_module("analysis.critical_path", path, "--top", "3")
+    assert "shorter parts not shown: use --top N." in three.out
+    kernels = run_module(
+        "analysis.critical_path", path, "--by", "kernel", "--top", "2", "--format", "csv"
+    ).csv
+    every = run_module("analysis.critical_path", path, "--by", "kernel", "--format", "csv").csv
+    assert kernels == every[:2] and len(every) > 2
+    two = [{"id": "one"}, {"id": "two"}]
+    assert [command.most_shown(of, ["kernel"], "table") for of in (two[:1], two)] == [40, 10]
     by = run_module("analysis.critical_path", path, "--by", "operator,layer").out
     assert "aten::" in by and "layer" not in by.split("\n\n")[1]
     assert "no layer of its kernels was recorded: torch.profiler records layers with" in " ".join(by.split())

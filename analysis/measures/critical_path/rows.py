@@ -192,7 +192,7 @@ def caption(by: Iterable[str] = (), left_out: int = 0, of: str = A_STEP) -> str:
     if of == RECORDING:
         text = "Nothing separates steps: the pieces of the path sum to the whole recording."
     if left_out:
-        text += f"\n{how_many(left_out, 'shorter part')} not shown: --format csv has all."
+        text += f"\n{how_many(left_out, 'shorter part')} not shown: use --top N."
     if not list(by):
         text += (
             f"\nSaved: how much shorter {'it' if of == RECORDING else 'the step'} would be if this part took "
