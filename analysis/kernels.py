@@ -129,7 +129,7 @@ def _answer(study: Study, other: Study | None, by: Sequence[str], arguments: Any
     published = arguments.method == "published" or study.of_kind("pyprof")
     title = f"Kernels, {arguments.method} method" if published else "Kernels"
     title += f", {arguments.direction}" if arguments.direction else ""
-    caption = f"a: {arguments.path.name}; b: {arguments.other.name}" if other else ""
+    caption = f"A: {arguments.path.name}; B: {arguments.other.name}" if other else ""
     if arguments.method == "published":
         kernels, columns = _published(study, other, arguments)
     elif other is not None:
@@ -155,7 +155,7 @@ def _published(study: Study, other: Study | None, arguments: Any) -> tuple[Rows,
 def _difference(
     study: Study, other: Study, by: Sequence[str], said: tuple[str, str], arguments: Any
 ) -> Answer:
-    """Two runs beside each other; ``said`` is the title and what a and b are."""
+    """Two runs beside each other; ``said`` is the title and what A and B are."""
     title, caption = said
     pair = _only(study), _only(other)
     caption += _differ(*pair)
@@ -192,7 +192,7 @@ def _differ(a: Source, b: Source) -> str:
     devices = [", ".join(one.devices) for one in (a, b)]
     if devices[0] != devices[1] and all(devices):
         fields.append(f"the device ({', '.join(devices)})")
-    return f"\na and b differ in {', '.join(fields)}" if fields else ""
+    return f"\nA and B differ in {', '.join(fields)}" if fields else ""
 
 
 def _first(

@@ -14,8 +14,8 @@ DIRECTIONS = ("fprop", "bprop")
 _KERNEL = Metric("kernel", "kernel name, as in PyProf", text=True, key=True)
 DURATION_METRICS = (
     _KERNEL,
-    Metric("a_s", "sum of Sil(ns) over all launches with that direction in PyProf"),
-    Metric("b_s", "the same in B, joined by name"),
+    Metric("a_s", "sum of Sil(ns) over all launches with that direction in PyProf", "A\ns"),
+    Metric("b_s", "the same in B, joined by name", "B\ns"),
 )
 EFFICIENCY_METRICS = (
     _KERNEL,

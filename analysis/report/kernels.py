@@ -159,7 +159,7 @@ def _change(context: Context) -> Content:
     totals = kernel_difference.summary(rows, a, b)
     fields = [*(name for name in context.factors if name not in ("nodes", "gpus_per_node")), "world_size"]
     names = [called({**source.fields, "world_size": source.world_size}, fields) for source in pair]
-    title = ("Kernels on more ranks", f"a: {names[0]}; b: {names[1]}")
+    title = ("Kernels on more ranks", f"A: {names[0]}; B: {names[1]}")
     named = kernels.naming(kernels.DEFAULT_BY, rows)
     parts = kernel_difference.parts(rows[:TOP_CHANGES], totals, title, named)
     views = [as_view(part, f"kernel-change-{number}", ()) for number, part in enumerate(parts)]

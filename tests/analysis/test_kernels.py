@@ -370,7 +370,7 @@ def test_what_rounding_leaves_of_a_time_is_0() -> None:
     side = kernel_difference.Side([], wall_ms=10.0, busy_ms=-6.1e-6)
     (once,) = [row for row in kernel_difference.summary([], side, side) if row["change"] == "run at once"]
     shown = {one.header: one.text(once) for one in columns(kernel_difference.SUMMARY_METRICS)}
-    assert (shown["a, ms/\nstep"], shown["b, ms/\nstep"], shown["b - a\nms"]) == ("0", "0", "0.000")
+    assert (shown["A, ms/\nstep"], shown["B, ms/\nstep"], shown["B - A\nms"]) == ("0", "0", "0.000")
 
 
 def test_efficiencies_beside_each_other_have_no_difference_in_time(planted: Path) -> None:
@@ -379,6 +379,9 @@ def test_efficiencies_beside_each_other_have_no_difference_in_time(planted: Path
     ).json
     assert "difference_ms" not in rows[0]
     assert rows[0]["kernel"] == "conv_bprop" and rows[0]["b_to_a"] == pytest.approx(1)
+    # The two are called A and B, as on the command line.
+    table = run("analysis.kernels", *run_paths(planted), "--metric", "flops-efficiency").out
+    assert "A, FLOPS" in table and "B, FLOPS" in table and "B / A" in table and "\nA: run_0_" in table
 
 
 # --- tables of PyProf ---------------------------------------------------------------------------------
@@ -454,6 +457,6 @@ def test_two_runs_say_in_what_they_differ(tmp_path: Path) -> None:
     other = write_run(tmp_path / "b", run_of(profile="torch", batch=64), Truth(device="Tesla V100-SXM2-16GB"))
     said = " ".join(run("analysis.kernels", first, other).out.split())
     assert (
-        "a and b differ in batch (32, 64), the device (NVIDIA A100-SXM4-40GB, Tesla V100-SXM2-16GB)" in said
+        "A and B differ in batch (32, 64), the device (NVIDIA A100-SXM4-40GB, Tesla V100-SXM2-16GB)" in said
     )
     assert "differ in" not in run("analysis.kernels", first, first).out

@@ -134,7 +134,7 @@ def test_the_kernels_that_more_ranks_add_are_named_and_add_up(tmp_path: Path) ->
     # Of 20 ms 15 are beside kernels, 2 beside the copy; recording makes 125 and 156 ms of 100 and 125.
     assert "concurrent kernels by -17.00 ms" in section.text and "ncclAllReduce" in str(section.tables[1])
     summands = section.tables[0]
-    (place,) = [place for place, column in enumerate(summands.columns) if column.header == "b - a ms"]
+    (place,) = [place for place, column in enumerate(summands.columns) if column.header == "B - A ms"]
     totals = {row.cells[0].text: row.cells[place].value for row in summands.rows}
     assert totals["step"] == pytest.approx(1.25 * 25, abs=1.5)
     parts = ("all kernels", "run at once", "no kernel runs")

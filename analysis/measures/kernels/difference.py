@@ -35,29 +35,29 @@ OTHER_CALLS = "other calls"
 KINDS = ("slower", "faster", "more calls", "fewer calls", OTHER_CALLS, "new", "gone", "same")
 ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "step"
 FIGURES = {"duration": "ms_per_step", "flops-efficiency": "flops_efficiency_pct"}
-_RATIO = Metric("b_to_a", "b divided by a")
+_RATIO = Metric("b_to_a", "B divided by A", "B / A")
 # They add up to difference_ms, but for kernels of other calls.
 _EFFECTS = (
     Metric(
         "by_calls_ms",
-        "part of the difference that the number of calls makes: b's calls minus a's, times the mean of both "
+        "part of the difference that the number of calls makes: B's calls minus A's, times the mean of both "
         "durations per call (new and gone kernels: all of it; other calls: in neither column)",
         "by calls\nms",
         show=signed(3),
     ),
     Metric(
         "by_duration_ms",
-        "part that the duration per call makes: b's minus a's, times the mean of both numbers of calls",
+        "part that the duration per call makes: B's minus A's, times the mean of both numbers of calls",
         "by duration\nms",
         show=signed(3),
     ),
 )
 METRICS = {
     "duration": (
-        Metric("a_ms_per_step", "time per step in A", "a, ms/\nstep"),
-        Metric("b_ms_per_step", "time per step in B", "b, ms/\nstep"),
+        Metric("a_ms_per_step", "time per step in A", "A, ms/\nstep"),
+        Metric("b_ms_per_step", "time per step in B", "B, ms/\nstep"),
         _RATIO,
-        Metric("difference_ms", "b minus a", "b - a\nms", show=signed(3)),
+        Metric("difference_ms", "B minus A", "B - A\nms", show=signed(3)),
         *_EFFECTS,
         Metric(
             "change",
@@ -67,12 +67,16 @@ METRICS = {
             "1 %, or 0.0005 ms",
             text=True,
         ),
-        Metric("a_calls_per_step", "launches per step in A", "a, calls/\nstep", places=1),
-        Metric("b_calls_per_step", "launches per step in B", "b, calls/\nstep", places=1),
+        Metric("a_calls_per_step", "launches per step in A", "A, calls/\nstep", places=1),
+        Metric("b_calls_per_step", "launches per step in B", "B, calls/\nstep", places=1),
     ),
     "flops-efficiency": (
-        Metric("a_flops_efficiency_pct", "FLOP rate in A divided by the datasheet's peak"),
-        Metric("b_flops_efficiency_pct", "FLOP rate in B divided by the datasheet's peak"),
+        Metric(
+            "a_flops_efficiency_pct", "FLOP rate in A divided by the datasheet's peak", "A, FLOPS\neff. %"
+        ),
+        Metric(
+            "b_flops_efficiency_pct", "FLOP rate in B divided by the datasheet's peak", "B, FLOPS\neff. %"
+        ),
         _RATIO,
     ),
 }
@@ -91,9 +95,9 @@ SUMMARY_METRICS = (
         text=True,
     ),
     Metric("kernels", "number of kernels", "kernels"),
-    Metric("a_ms", "time per step in A", "a, ms/\nstep", show=_or_zero),
-    Metric("b_ms", "time per step in B", "b, ms/\nstep", show=_or_zero),
-    Metric("difference_ms", "b minus a", "b - a\nms", show=signed(3)),
+    Metric("a_ms", "time per step in A", "A, ms/\nstep", show=_or_zero),
+    Metric("b_ms", "time per step in B", "B, ms/\nstep", show=_or_zero),
+    Metric("difference_ms", "B minus A", "B - A\nms", show=signed(3)),
     *_EFFECTS,
 )
 
@@ -269,7 +273,7 @@ def parts(
     """The total and what it is made of, then the kernels that differ most.
 
     Args:
-        said: the title, and what a and b are.
+        said: the title, and what A and B are.
         naming: the columns that name a kernel.
         group: what a row is, of :func:`group_in_words`.
     """
