@@ -42,7 +42,7 @@ from profiling.traces.records import Outcome, Unit, kept
 from profiling.traces.summary import Counts, complaints, counts_of, first_of, named, what_is_unchanged
 from profiling.traces.together import said_once, together
 from profiling.traces.unchanged import forget, leave_record, taken_back
-from profiling.traces.units import units_of
+from profiling.traces.units import displaced, units_of
 from profiling.wording import command, how_many, verb
 from profiling.workers import open_workers
 
@@ -73,7 +73,7 @@ def convert(
     Raises:
         UserError: a path does not exist, the only file cannot be converted, or a rank was lost.
     """
-    units = units_of(list(paths), name, out, batch_marker)
+    units = units_of(list(paths), name, out, batch_marker, overwrite)
     me = read_identity(os.environ)
     launch = (launch_of(os.environ) or me.launcher) if me.size > 1 else ""
     if overwrite:
@@ -117,8 +117,10 @@ def _findings(
 ) -> list[str]:
     """What is to be said of files and jobs, a line each."""
     of_tables = [outcome for outcome in outcomes if not outcome.ranks]
+    pairs = zip(units, outcomes, strict=True)
     lines = [
         *complaints(units, outcomes),
+        *displaced(unit for unit, outcome in pairs if not (outcome.ranks or outcome.error)),
         *together((line, None) for outcome in of_tables for line in outcome.findings),
         *_of_folders(placed),
         *(one.said for one in placed if one.said),

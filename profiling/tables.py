@@ -274,6 +274,11 @@ class Writer:
     def __enter__(self) -> "Writer":
         return self
 
+    @property
+    def names(self) -> set[str]:
+        """Of the tables that have been written."""
+        return set(self._writers)
+
     def add(self, name: str, piece: pa.Table) -> None:
         """Append rows to table ``name``."""
         pieces = self._pieces.setdefault(name, [])

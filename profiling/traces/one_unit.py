@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from profiling.errors import UserError
-from profiling.tables import Writer
+from profiling.tables import SCHEMAS, Writer, table_path
 from profiling.tools.recognition import Unrecognised, reader_of, recognise
 from profiling.traces.ranks import record_ranks
 from profiling.traces.recorded import Recorded
 from profiling.traces.records import Outcome, Unit, keep, kept, state_of
-from profiling.traces.unchanged import unchanged
+from profiling.traces.unchanged import sources_of, unchanged
 
 
 def convert_unit(unit: Unit, launch: str = "") -> Outcome:
@@ -43,6 +43,9 @@ def tables_of(unit: Unit) -> Outcome:
         with Writer(unit.target) as writer:
             for table, piece in _pieces(unit, findings):
                 writer.add(table, piece)
+        if sources_of(unit.target):  # by an earlier call, of another file or as it was
+            for table in SCHEMAS.keys() - writer.names:
+                table_path(unit.target, table).unlink(missing_ok=True)
     except UserError as error:
         return Outcome(unit.target, error=str(error), unrecognised=isinstance(error, Unrecognised))
     except OSError as error:

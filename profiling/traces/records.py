@@ -7,7 +7,7 @@ what became of the trace. By these records the next call knows what one that was
 import hashlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class Unit:
             not a rank's of a job.
         out: --out.
         found: in a folder that was searched; else it was named itself.
+        taken: the folder of its name, in which an earlier call has left the tables of another file.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class Unit:
     batch_marker: str | None = None
     out: Path | None = None
     found: bool = False
+    taken: Path | None = field(default=None, compare=False)
 
     @property
     def files(self) -> list[Path]:
@@ -98,6 +100,7 @@ class Record:
     """What became of a unit.
 
     Attributes:
+        source: its path, from the top.
         state: of its files, before they were read.
         tables: the state of its tables.
         launch: that tried it (:func:`profiling.identity.launch_of`).
@@ -105,6 +108,7 @@ class Record:
     """
 
     unit: Unit
+    source: str
     state: State
     tables: State
     outcome: Outcome
@@ -152,8 +156,8 @@ def keep(unit: Unit, outcome: Outcome, launch: str = "", state: State | None = N
     Args:
         state: of its files before they were read; None: as they are now.
     """
-    record = Record(unit, state or state_of(unit), state_of_tables(outcome), outcome, launch, _code())
-    write_record(unit.scratch / _RECORD, record)
+    source, before, tables = str(unit.path.resolve()), state or state_of(unit), state_of_tables(outcome)
+    write_record(unit.scratch / _RECORD, Record(unit, source, before, tables, outcome, launch, _code()))
 
 
 def kept(unit: Unit, launch: str = "") -> Outcome | None:
@@ -175,11 +179,16 @@ def kept_record(unit: Unit) -> Record | None:
 
 def record_of(unit: Unit, path: Path) -> Record | None:
     """What a file records of a unit that has not changed since."""
+    record = read_record(path)
+    return record if record and (record.unit, record.state) == (unit, state_of(unit)) else None
+
+
+def read_record(path: Path) -> Record | None:
+    """A record; None: a conversion was ended before it was written."""
     try:
-        record = _RECORDS.validate_json(path.read_bytes())
+        return _RECORDS.validate_json(path.read_bytes())
     except (OSError, ValidationError):
-        return None  # it was ended before that
-    return record if (record.unit, record.state) == (unit, state_of(unit)) else None
+        return None
 
 
 def write_record(path: Path, record: Record) -> None:

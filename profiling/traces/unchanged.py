@@ -16,6 +16,7 @@ from profiling.traces.records import (
     Unit,
     keep,
     kept_record,
+    read_record,
     record_of,
     state_of_tables,
     write_record,
@@ -38,11 +39,18 @@ def _left(unit: Unit) -> list[Path]:
     return [path for path in (unit.target / inside, *jobs) if path.is_file()]
 
 
+def sources_of(folder: Path) -> list[str]:
+    """The files that a folder's tables were made of, from the top, as far as known."""
+    records = [read_record(path) for path in sorted(folder.glob(f"{CONVERTED}/*.json"))]
+    return [record.source for record in records if record]
+
+
 def forget(units: Iterable[Unit]) -> None:
     """Have units converted again that have not changed."""
     for unit in units:
         for path in _left(unit):
-            path.unlink(missing_ok=True)
+            if record := read_record(path):  # it still says what the tables were made of
+                write_record(path, replace(record, made_by=""))
 
 
 def taken_back(unit: Unit, outcome: Outcome, launch: str = "") -> Outcome:

@@ -9,6 +9,7 @@ from profiling.errors import UserError
 from profiling.tools.recognition import bundle_of
 from profiling.traced_job import JOB
 from profiling.traces.records import Unit
+from profiling.traces.unchanged import sources_of
 
 _ENDINGS = re.compile(
     r"(\.(json|gz|gzip|parquet|csv|sqlite|sql|db|nsys-rep|xml|pt|trace|txt))+$", re.IGNORECASE
@@ -53,8 +54,14 @@ def target_of(path: Path, out: Path | None) -> Path:
     return folder.with_name(stem + ".tables") if folder.is_file() else folder
 
 
-def units_of(paths: Iterable[Path], name: str | None, out: Path | None, batch_marker: str = "") -> list[Unit]:
-    """What is to be converted of files and folders; see :func:`files_of`."""
+def units_of(
+    paths: Iterable[Path], name: str | None, out: Path | None, batch_marker: str = "", overwrite: bool = False
+) -> list[Unit]:
+    """What is to be converted of files and folders; see :func:`files_of`.
+
+    Args:
+        overwrite: tables of other files are replaced.
+    """
     marker = batch_marker if out is not None else None
     units: dict[Path, Unit] = {}
     used: set[Path] = set()
@@ -66,8 +73,11 @@ def units_of(paths: Iterable[Path], name: str | None, out: Path | None, batch_ma
             found = named.is_dir()
             if whole not in units:
                 root = named if found else named.parent
-                target = _unused(_target(whole, named, out), used)
-                units[whole] = Unit(whole, of, target, root, marker, out, found)
+                wanted = _target(whole, named, out)
+                target = _unused(wanted, used, whole if not overwrite else None)
+                is_new = not sources_of(target)
+                taken = wanted if is_new and not overwrite and _is_of_others(wanted, whole) else None
+                units[whole] = Unit(whole, of, target, root, marker, out, found, taken)
             elif not found:  # in a folder, and also by its name
                 units[whole] = replace(units[whole], found=False)
     return list(units.values())
@@ -80,11 +90,31 @@ def _target(path: Path, named: Path, out: Path | None) -> Path:
     return target_of(path, out / named.resolve().name / path.relative_to(named).parent)
 
 
-def _unused(target: Path, used: set[Path]) -> Path:
-    # Two files of one name from different folders must not share a folder of tables.
+def _unused(target: Path, used: set[Path], path: Path | None) -> Path:
+    """A folder of this name, or with a number: two files of one name must not share a folder of tables.
+
+    Args:
+        used: the folders of the files before.
+        path: the file, whose tables do not replace those of another; None: they do.
+    """
     number, free = 2, target
-    while free in used:
+    while free in used or (path is not None and _is_of_others(free, path)):
         free = target.with_name(f"{target.name}-{number}")
         number += 1
     used.add(free)
     return free
+
+
+def _is_of_others(folder: Path, path: Path) -> bool:
+    sources = sources_of(folder)
+    return bool(sources) and str(path.resolve()) not in sources
+
+
+def displaced(units: Iterable[Unit]) -> list[str]:
+    """A line for each file whose tables are not in the folder of its name, as another's are."""
+    return [
+        f"{unit.taken} holds the tables of {sources_of(unit.taken)[0]}: those of {unit.path.name} are in "
+        f"{unit.target.name} (--overwrite replaces the other)"
+        for unit in units
+        if unit.taken is not None
+    ]

@@ -162,7 +162,7 @@ def test_without_out_tables_go_beside_the_file(tmp_path):
     trace(tmp_path / "run.pt.trace.json")
     assert main([str(tmp_path)]) == 0
     assert (tmp_path / "run" / "kernels.parquet").is_file()
-    # A second call converts the raw file again, and not the tables.
+    # A second call finds the raw file, and not the tables.
     assert main([str(tmp_path)]) == 0
 
 

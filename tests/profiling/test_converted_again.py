@@ -1,6 +1,7 @@
 """profiling.convert into a folder that holds something: nothing is lost without a word."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from profiling.traced_job import read_job
 from profiling.traces import one_unit, records
 from profiling.traces.together import said_once
 from tests.analysis.commands import run
+from tests.profiling.samples import NVPROF_METRICS, VTUNE
 from tests.profiling.test_convert_many import tables_below
 from tests.profiling.traced_jobs import Planted, trace_of, write_job
 
@@ -109,6 +111,29 @@ def test_tables_beside_their_files_are_not_written_again(two, read, capsys):
     for _ in range(2):
         assert main([str(two[0]), "--jobs", "1"]) == 0
     assert len(read) == 2 and "2 files are unchanged" in capsys.readouterr().err
+
+
+def test_tables_of_two_files_of_one_name_are_kept_apart(tmp_path, capsys):
+    (tmp_path / "sum.csv").write_text(VTUNE)
+    (tmp_path / "sum.txt").write_text(NVPROF_METRICS)
+    for out in ([], ["--out", str(tmp_path / "out")]):
+        folder = Path(out[1]) if out else tmp_path
+        for name, into in 2 * (("sum.csv", "sum"), ("sum.txt", "sum-2")):
+            capsys.readouterr()
+            assert main([str(tmp_path / name), *out]) == 0
+            said = capsys.readouterr()
+            assert said.out == f"{folder / into}\n"
+            line = f"{folder}/sum holds the tables of {tmp_path}/sum.csv: those of sum.txt are in sum-2 ("
+            assert (line in said.err) is (name == "sum.txt" and "unchanged" not in said.err)
+        assert tables_in(folder / "sum") - tables_in(folder / "sum-2") == {"intervals"}
+        assert main([str(tmp_path / "sum.txt"), *out, "--overwrite"]) == 0
+        assert capsys.readouterr().out == f"{folder / 'sum'}\n" and "intervals" not in tables_in(
+            folder / "sum"
+        )
+
+
+def tables_in(folder):
+    return {path.stem for path in folder.glob("*.parquet")}
 
 
 def test_a_job_of_other_files_is_replaced_if_that_is_asked_for(tmp_path, two):
