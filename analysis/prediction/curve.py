@@ -223,8 +223,7 @@ def _fitted(
         visible: the share of the exchange that nothing hides.
     """
     base, costs = points.base, points.costs(names)
-    measured = len(points.ranks)
-    exposed = np.arange(measured) >= first
+    exposed = np.arange(len(points.ranks)) >= first
     columns = [base[:-1] - hidden[:, None] * base[:-1] * exposed]
     if overhead:
         columns.append(np.broadcast_to(1 - base[:-1], columns[0].shape))
@@ -236,33 +235,50 @@ def _fitted(
         return _none()
     values, covariance, chi_square = solved
     separable = values.shape[1] > parts
-    # What can be hidden of the exchange, on each point and the wanted ranks, and what hides it.
-    rise = (1 - visible) * values[:, parts:] @ costs if separable else np.zeros((len(hidden), measured + 1))
-    limit = hidden[:, None] * values[:, :1] * base
-    slack = 1e-9 * np.abs(values[:, :1])
-    over, under = (rise >= limit - slack)[:, :measured], (rise <= limit + slack)[:, :measured]
-    right = np.where(exposed, over, under) if separable else np.ones(over.shape, dtype=bool)
-    out = rise[:, -1] > limit[:, -1]
-    if not hidden.any():
-        right, out = np.ones_like(right), np.ones(1, dtype=bool)
+    rise = (1 - visible) * values[:, parts:] @ costs if separable else None
+    right, out = _exposed_as_said(values[:, :1], base, hidden, exposed, rise)
     to = np.zeros(values.shape)
     to[:, 0] = base[-1] * (1 - hidden * out)
     to[:, 1:parts] = 1 - base[-1]
     if separable:
         to[:, parts:] = np.where(out, 1.0, visible)[:, None] * costs[:, -1]
     time = (to * values).sum(axis=1)
-    most = time.copy()
-    if not separable and names:
-        # All is hidden, and how much that is, is not known: up to all that the last point can hide.
-        growth = float((costs[:, -1] / costs[:, -2]).max())
-        most += np.maximum(hidden * values[:, 0] * (base[-2] * growth - base[-1]), 0)
+    # Where all is hidden, how much that is, is not known.
+    most = time + _may_come_out(values[:, 0], base, hidden, costs) if not separable and names else time
     error = np.sqrt(np.maximum(np.einsum("gi,gij,gj->g", to, covariance, to), 0))
     spread = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
     allowed = np.asarray((values[:, 1:] >= 0).all(axis=1))
-    keep = right.all(axis=1) & (values[:, 0] > 0) & (values[:, 1:] >= -1.96 * spread[:, 1:]).all(axis=1)
+    keep = right & (values[:, 0] > 0) & (values[:, 1:] >= -1.96 * spread[:, 1:]).all(axis=1)
     count = np.full(len(hidden), values.shape[1])
     every = _Fits([names] * len(hidden), chi_square, count, allowed, hidden > 0, time, most, error)
     return every.of(keep)
+
+
+def _exposed_as_said(
+    computing: np.ndarray, base: np.ndarray, hidden: np.ndarray, exposed: np.ndarray, rise: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(whether just the points that were said to be are exposed; whether the wanted ranks are) of each share.
+
+    Args:
+        computing: the time of computing, (shares, 1).
+        rise: what can be hidden of the exchange, on each point and the wanted ranks; None: not known.
+    """
+    if not hidden.any():
+        return np.ones(len(hidden), dtype=bool), np.ones(1, dtype=bool)
+    limit = hidden[:, None] * computing * base
+    if rise is None:
+        return np.ones(len(hidden), dtype=bool), limit[:, -1] < 0
+    slack = 1e-9 * np.abs(computing)
+    over, under = (rise >= limit - slack)[:, :-1], (rise <= limit + slack)[:, :-1]
+    return np.where(exposed, over, under).all(axis=1), rise[:, -1] > limit[:, -1]
+
+
+def _may_come_out(
+    computing: np.ndarray, base: np.ndarray, hidden: np.ndarray, costs: np.ndarray
+) -> np.ndarray:
+    """What the wanted ranks would show of an exchange of which the last point hides all that it can."""
+    growth = float((costs[:, -1] / costs[:, -2]).max())
+    return np.maximum(hidden * computing * (base[-2] * growth - base[-1]), 0)
 
 
 def _solved(points: _Points, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

@@ -23,7 +23,7 @@ from profiling.attribution.launches import synchronizations_table
 from profiling.attribution.memory import memory_table
 from profiling.attribution.messages import between_two
 from profiling.attribution.passes import LOADING, NONE, UPDATING, stage_of
-from profiling.attribution.windows import Windows
+from profiling.attribution.windows import Window, Windows
 from profiling.converted import Converted, collect
 from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
 
@@ -71,25 +71,35 @@ def attribute_in_windows(
     tally = Tally(trace, windows.marks, source, rank)
     collected = BatchRows(windows.batches, trace.on_device, bool(batch_marker)) if batches else None
     for window in windows:
-        events = window.events
-        context = name_operators(events, find_context(events, windows.batches))
-        rows = (
-            device_rows(events, context, trace, windows.by_launch)
-            if trace.on_device
-            else host_rows(events, context, trace, window.owns)
-        )
+        context = name_operators(window.events, find_context(window.events, windows.batches))
+        rows = _rows(trace, windows, window, context)
         tally.add(rows.time_ns, rows.start_ns, rows.kind == COMMUNICATION)
-        yield "kernels", _kernels(rows, events, context, rank, collected)
-        yield "markers", _markers(events, context, rank, window.owns)
-        waits = synchronizations_table(events, rank)
-        if len(waits):
-            yield "synchronizations", waits
-        if len(events.memory["time_ns"]):
-            yield "memory", memory_table(events, context, rank)
+        yield from _tables(window, context, rows, rank, collected)
     if collected is not None:
         yield "batches", collected.table(rank)
         trace.findings += collected.findings
     findings += [f"{subject}: {finding}" for finding in tally.findings()]
+
+
+def _rows(trace: Trace, windows: Windows, window: Window, context: Context) -> KernelRows:
+    """The rows of ``kernels`` of a window: of a GPU, activities of the device; of a CPU, leaf operators."""
+    if trace.on_device:
+        return device_rows(window.events, context, trace, windows.by_launch)
+    return host_rows(window.events, context, trace, window.owns)
+
+
+def _tables(
+    window: Window, context: Context, rows: KernelRows, rank: int, collected: BatchRows | None
+) -> Iterator[tuple[str, pa.Table]]:
+    """A window's piece of each table; of those that a trace may do without, where there is anything."""
+    events = window.events
+    yield "kernels", _kernels(rows, events, context, rank, collected)
+    yield "markers", _markers(events, context, rank, window.owns)
+    waits = synchronizations_table(events, rank)
+    if len(waits):
+        yield "synchronizations", waits
+    if len(events.memory["time_ns"]):
+        yield "memory", memory_table(events, context, rank)
 
 
 def _passes(rows: KernelRows, events: Events, context: Context) -> tuple[np.ndarray, np.ndarray]:
