@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from analysis.display.numbers import digits, shown, with_interval, with_places
+from analysis.display.numbers import digits, figure, shown, with_interval, with_places
 from jobs.run import Run
 from jobs.run_fields import FACTOR, own_names
 
@@ -139,7 +139,10 @@ class Metric:
             return shown(value)
         if self.places is not None:
             return with_places(value, self.places)
-        return digits(value, self.significant) if isinstance(value, float) else str(value)
+        if not isinstance(value, float):
+            return str(value)
+        # A field's value tells rows apart, however small: learning rates of 1e-5 and 3e-5.
+        return (digits if self.key else figure)(value, self.significant)
 
     def column(
         self, head: str | None = None, printed: Callable[[Mapping[str, Any]], str] | None = None

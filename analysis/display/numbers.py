@@ -46,6 +46,13 @@ def digits(value: float | None, significant: int = 4) -> str:
     return f"{value:z.{max(0, places)}f}"
 
 
+def figure(value: float | None, significant: int = 4) -> str:
+    """A figure of a table: :func:`digits`, but of what is hardly anything that it is: ``<0.0001``."""
+    if value is None or not _LEAST <= abs(value) < _SMALL:
+        return digits(value, significant)
+    return f"<{_SMALL}" if value > 0 else f">-{_SMALL}"
+
+
 def with_places(value: float | None, places: int) -> str:
     """A figure with a fixed number of decimals, 0 without a sign; a dash for none."""
     return "-" if value is None or not math.isfinite(value) else f"{value:z.{places}f}"
@@ -89,11 +96,11 @@ def with_interval(
         return f"{with_interval(value, None, None, places)} [?]"
     ends = [end for end in (low, high) if end is not None and math.isfinite(end)]
     if not ends:
-        return digits(value) if places is None else with_places(value, places)
+        return figure(value) if places is None else with_places(value, places)
     if places is None:
         largest = max(abs(one) for one in (value, *ends))
         if 0 < largest < _SMALL:
-            return f"{digits(value)} [{digits(low)}, {digits(high)}]"
+            return figure(value)
         before = math.floor(math.log10(largest)) + 1 if largest else 3
         places = max(0, 4 - before) if before > 0 else 3 - before
     return f"{value:z.{places}f} [{with_places(low, places)}, {with_places(high, places)}]"

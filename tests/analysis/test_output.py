@@ -19,7 +19,7 @@ import pytest
 
 from analysis.display import numbers, terminal
 from analysis.display.fitting import Fitted, fit, width_of
-from analysis.display.metrics import Column, Rows
+from analysis.display.metrics import FIELDS, Column, Metric, Rows
 from analysis.display.terminal import Answer, Part
 from analysis.results.log import Failure
 from analysis.results.study import Source, Study
@@ -333,7 +333,7 @@ def test_what_is_said_alike_of_several_runs_is_said_once():
         ((120.04, 119.0, 121.0), "120.0 [119.0, 121.0]"),
         ((0.0, 0.0, 0.0), "0.0 [0.0, 0.0]"),
         ((-0.0004, -12.01, 1.0), "0.00 [-12.01, 1.00]"),
-        ((6.1e-6, 6e-6, 6.2e-6), "6.10e-06 [6.00e-06, 6.20e-06]"),
+        ((6.1e-6, 6e-6, 6.2e-6), "<0.0001"),
     ],
 )
 def test_an_interval_keeps_its_digits_however_small(figures: tuple[float, ...], text: str) -> None:
@@ -351,6 +351,12 @@ def test_of_what_is_hardly_anything_nobody_counts_the_zeros() -> None:
     assert [numbers.digits(value) for value in (-6.1e-6, 9.9e-5, 1.234e-4)] == [
         "-6.10e-06", "9.90e-05", "0.0001234",
     ]  # fmt: skip
+    # A table says so of a figure; a field's value tells its rows apart.
+    of = Metric("exposed_ms", "exposed")
+    tiny = (-6.1e-6, 5e-7, 1.234e-4, 0.0, 1e-12, None)
+    shown = [">-0.0001", "<0.0001", "0.0001234", "0", "0", "-"]
+    assert [of.printed({"exposed_ms": value}) for value in tiny] == shown
+    assert FIELDS["learning_rate"].printed({"learning_rate": 3e-5}) == "3.00e-05"
 
 
 def test_two_equal_ends_are_one() -> None:
