@@ -19,6 +19,7 @@ from analysis.measures.kernels import efficiency, peaks
 from analysis.measures.kernels.costs import bound_of
 from analysis.measures.kernels.efficiency import CORRECTED_METRICS, METRICS
 from analysis.published import efficiency_published
+from analysis.published.kernels_published import with_method
 from analysis.results.load import load
 from analysis.results.study import Study
 from profiling.errors import run_command
@@ -69,7 +70,7 @@ def main(words: list[str] | None = None) -> int:
     answer = Answer(
         groups,
         columns_of(arguments.method, group_by),
-        title=f"Kernel efficiency, {arguments.method} method",
+        title=with_method("Kernel efficiency", study, arguments.method),
         caption=_caption(study, arguments.method),
     )
     return output.emit(answer, study, arguments)

@@ -125,9 +125,7 @@ def _by(arguments: argparse.Namespace) -> list[str]:
 
 
 def _answer(study: Study, other: Study | None, by: Sequence[str], arguments: Any) -> Answer:
-    # Methods are told apart where the reference published a result: of its tables.
-    published = arguments.method == "published" or study.of_kind("pyprof")
-    title = f"Kernels, {arguments.method} method" if published else "Kernels"
+    title = kernels_published.with_method("Kernels", study, arguments.method)
     title += f", {arguments.direction}" if arguments.direction else ""
     caption = f"A: {arguments.path.name}; B: {arguments.other.name}" if other else ""
     if arguments.method == "published":

@@ -28,6 +28,11 @@ EFFICIENCY_METRICS = (
 OneOf = Callable[[Study], Source]
 
 
+def with_method(title: str, study: Study, method: str) -> str:
+    """A title that names the method where the reference published a result of its own: of its tables."""
+    return f"{title}, {method} method" if method == "published" or study.of_kind("pyprof") else title
+
+
 def durations(
     first: Study, second: Study | None, direction: str | None, only: OneOf
 ) -> tuple[Rows, Sequence[Metric]]:
