@@ -124,7 +124,7 @@ def test_of_few_batches_no_part_may_take_less_than_nothing_or_more_than_a_batch(
     few += [run_of(gpus_per_node=size, profile="torch", attribute_from=34) for size in (1, 4)]
     write_sweep(tmp_path, few, Truth(**TRUTH | {"noise_ms": noise_ms, "warmup": 0}))
     row = by_size(tmp_path)[4]
-    walls = [one["wall_ms"] for one in anatomy.rows(load(tmp_path), ["batch_index"])]
+    walls = [one["wall_ms"] for one in anatomy.rows(load(tmp_path), ["step"])]
     for name in ("idle", "idle_host_bound", "idle_other"):
         low, high = (row[f"loss_{name}_pct_{end}"] for end in ("low", "high"))
         if noise_ms:
