@@ -38,7 +38,8 @@ from analysis.measures.kernels.rows import (
 )
 from analysis.published import kernels_published
 from analysis.results.load import load
-from analysis.results.study import RECORDING, Source, Study
+from analysis.results.source import Source
+from analysis.results.study import RECORDING, Study
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS

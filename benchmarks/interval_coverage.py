@@ -23,7 +23,7 @@ from analysis.measures.scaling.compare_rows import Values, regressed, rows
 from analysis.measures.scaling.figures import figures
 from analysis.measures.scaling.points import Point
 from analysis.measures.scaling.use import perturbation
-from analysis.results.study import Source
+from analysis.results.source import Source
 from analysis.statistics import estimates
 from analysis.statistics.two_samples import SIGNIFICANCE, difference
 from benchmarks.child import RESULTS, facts, machine, write

@@ -19,7 +19,7 @@ from analysis.prediction.exchange_forms import FLAT, LEVELS, Layout
 from analysis.prediction.traced_exchange import Allreduces, exchanges, late_ranks
 from analysis.prediction.traced_step import Traced, step_of
 from analysis.results.matching import Calls, match
-from analysis.results.study import Source
+from analysis.results.source import Source
 from jobs.run import Run
 
 MS = 1e6

@@ -19,7 +19,8 @@ from analysis.measures.scaling.points import (
 )
 from analysis.prediction import curve
 from analysis.prediction.exchange_forms import Layout
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from analysis.statistics import estimates
 from jobs.run_fields import own_names
 from profiling.errors import UserError

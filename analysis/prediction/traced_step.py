@@ -24,7 +24,8 @@ from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.simulate import Step
 from analysis.prediction.traced_exchange import ALLREDUCE_NAMES, Allreduces, Late, allreduces, exchanges
 from analysis.results.query import query_arrays
-from analysis.results.study import Source, Study, reading
+from analysis.results.source import Source, reading
+from analysis.results.study import Study
 from profiling import tables
 
 # On the wire; the precision of gradients is a field of the run.

@@ -11,7 +11,8 @@ from analysis.measures.kernels.costs import published_bound
 from analysis.measures.kernels.efficiency import METRICS, group_of
 from analysis.results.load import no_result
 from analysis.results.pyprof_tables import per_table
-from analysis.results.study import Source, Study, Unusable
+from analysis.results.source import Source, Unusable
+from analysis.results.study import Study
 from profiling.errors import UserError
 from profiling.readers import pyprof
 

@@ -20,7 +20,8 @@ from analysis.published.explain_reference import BY_LAUNCH, Lines, line, moves, 
 from analysis.results.attributed import Costs
 from analysis.results.borrowed import relation
 from analysis.results.query import query
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from profiling.tables import IS_MODEL
 from profiling.wording import how_many, verb
 

@@ -13,7 +13,8 @@ from analysis.published import reference
 from analysis.published.scaled_published import scaled_rows
 from analysis.results.attributed import Costs
 from analysis.results.pyprof_tables import TableSums, table_sums
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 
 # --- how a line is written: its number in docs/methods.md, the correction, what it moved ----------------
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from analysis.display.metrics import Metric, Rows
 from analysis.measures.kernels.costs import published_bound
 from analysis.results.pyprof_tables import per_name
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from profiling.errors import UserError
 
 # What PyProf calls the direction of a kernel; it has no others.

@@ -13,7 +13,8 @@ from analysis.measures.kernels import costs, peaks
 from analysis.measures.scaling.use import coverage_findings
 from analysis.results.attributed import Costs
 from analysis.results.pyprof_tables import TableSums, table_sums
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from jobs.run_fields import ID_FIELDS
 
 METRICS = (

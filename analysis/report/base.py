@@ -17,7 +17,8 @@ from analysis.report.choices import Coverage, Key
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.sentences import first_sentence
 from analysis.report.views import FACTORS, facts, varied, with_ranks
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from jobs.run_fields import FACTOR
 from profiling.errors import UserError
 

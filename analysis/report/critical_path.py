@@ -23,7 +23,8 @@ from analysis.measures.critical_path.rows import caption, of_run, shown
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, facts
-from analysis.results.study import RECORDING, Source, Study
+from analysis.results.source import Source
+from analysis.results.study import RECORDING, Study
 from profiling.errors import UserError
 
 SLOWEST = "the slowest profiled run on the most ranks"

@@ -21,7 +21,7 @@ from analysis.report.per_point import labels_of
 from analysis.report.render import Chart
 from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, called, facts
-from analysis.results.study import Source
+from analysis.results.source import Source
 
 TOP_KERNELS = 15  # of a chart
 TABLE_KERNELS = 40  # of a run, in the table

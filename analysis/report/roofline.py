@@ -19,7 +19,7 @@ from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, called, facts
-from analysis.results.study import Source
+from analysis.results.source import Source
 from profiling.errors import UserError
 from profiling.wording import how_many, in_a_row
 

@@ -22,7 +22,8 @@ from analysis.measures.lateness.verdicts import STRAGGLER
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from profiling.errors import UserError
 from profiling.wording import how_many
 

@@ -13,7 +13,7 @@ from analysis.measures.scaling import traced
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, called
-from analysis.results.study import Source
+from analysis.results.source import Source
 from profiling.attribution.batch_times import WHOLE
 from profiling.number_ranges import listed
 from profiling.traced_job import TracedJob

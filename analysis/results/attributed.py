@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from analysis.results import borrowed
 from analysis.results.pyprof_tables import TableSums, batches_of, table_sums
 from analysis.results.query import note_left_out, query, untimed_launches
-from analysis.results.study import Source, Study, Unusable
+from analysis.results.source import Source, Unusable
+from analysis.results.study import Study
 from analysis.results.summed import KEYS, kept_sums, sums_of
 from profiling.errors import UserError
 from profiling.readers import pyprof

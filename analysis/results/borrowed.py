@@ -9,7 +9,8 @@ equally many. What remains has no FLOPs and bytes; how much that is, is a findin
 
 import duckdb
 
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from profiling.tables import ATTRIBUTED, IS_MODEL
 
 PLAIN = "read_parquet($kernels)"

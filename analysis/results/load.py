@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from analysis.display.left_out import in_counts, missing
 from analysis.results import load_reference
 from analysis.results.log import Failure, FailureKind, attempted
-from analysis.results.study import Contents, Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Contents, Study
 from analysis.results.unconverted import how_to_convert
 from jobs import store
 from jobs.run_id import in_order, parse_id

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.results.load import load
-from analysis.results.study import Contents, Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Contents, Study
 from profiling.errors import UserError
 from profiling.wording import how_many
 

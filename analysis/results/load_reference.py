@@ -9,7 +9,8 @@ from pathlib import Path
 
 import duckdb
 
-from analysis.results.study import Contents, Source
+from analysis.results.source import Source
+from analysis.results.study import Contents
 from jobs.run_fields import ID_FIELDS
 from jobs.run_id import parse_id
 from profiling import database, yaml_text

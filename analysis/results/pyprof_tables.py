@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import duckdb
 
-from analysis.results.study import Source, Study, Unusable
+from analysis.results.source import Source, Unusable
+from analysis.results.study import Study
 from profiling.readers import pyprof
 
 _Value = TypeVar("_Value")

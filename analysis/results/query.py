@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.results.study import Source, Study, reading
+from analysis.results.source import Source, reading
+from analysis.results.study import Study
 from profiling import tables
 from profiling.wording import how_many, verb
 

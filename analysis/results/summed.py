@@ -8,7 +8,8 @@ these sums, a row for each kernel of a rank's step.
 from collections.abc import Sequence
 
 from analysis.results.borrowed import PLAIN
-from analysis.results.study import Source, Study, reading
+from analysis.results.source import Source, reading
+from analysis.results.study import Study
 from profiling.tables import IS_MODEL
 
 KEYS = ("short_name", "class", "direction")

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.results.study import Source, reading
+from analysis.results.source import Source, reading
 from profiling import tables
 from profiling.workers import in_threads
 

@@ -22,7 +22,8 @@ from analysis.display.fitting import Fitted, fit, width_of
 from analysis.display.metrics import FIELDS, Column, Metric, Rows
 from analysis.display.terminal import Answer, Part
 from analysis.results.log import Failure
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from jobs.commands import COMMANDS as MODULES
 from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep

@@ -17,7 +17,8 @@ from analysis.results import attributed
 from analysis.results.attributed import Groups, Question, groups_of_each
 from analysis.results.load import load
 from analysis.results.log import BOTH, Failure, Log
-from analysis.results.study import Source, Study, Unusable
+from analysis.results.source import Source, Unusable
+from analysis.results.study import Study
 from tests.analysis.synthetic import PYPROF_NAME, run_of, write_pyprof, write_sweep
 from tests.analysis.test_bad_results import sweep, truncate
 

@@ -11,7 +11,7 @@ import pytest
 
 from analysis.measures.anatomy import timeline_file
 from analysis.results.load import load
-from analysis.results.study import Source
+from analysis.results.source import Source
 from jobs import store
 from jobs.execution import ROOT
 from jobs.outcome import read_reports, why_not_right

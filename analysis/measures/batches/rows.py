@@ -22,7 +22,8 @@ from analysis.display.terminal import Part
 from analysis.measures.batches.series import STAGES, Series, all_series, series_of_traces
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from analysis.statistics import estimates, inside_run
 from jobs.run_fields import ID_FIELDS, own_names
 from profiling.wording import how_many, verb

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.results.study import Source, Study, reading
+from analysis.results.source import Source, reading
+from analysis.results.study import Study
 from analysis.statistics import estimates
 from jobs.run import STEPS_BEFORE_GRAPH
 from profiling import tables

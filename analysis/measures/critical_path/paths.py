@@ -19,7 +19,8 @@ from analysis.measures.critical_path.edges import (
 from analysis.measures.critical_path.recorded import Recorded, read_rank, steps_of
 from analysis.measures.critical_path.steps import Collectives, CriticalPath, Group, WhatIf
 from analysis.results.matching import Ahead, Shared
-from analysis.results.study import Source, Study, reading
+from analysis.results.source import Source, reading
+from analysis.results.study import Study
 from profiling import tables
 from profiling.tables import APART, CLASSES
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.results.study import Source, reading
+from analysis.results.source import Source, reading
 from analysis.results.traces import in_time, timed
 from profiling import tables
 

@@ -8,7 +8,8 @@ from analysis.display.perfetto import Slices, Words
 from analysis.measures.anatomy.timeline_file import NOTHING_MORE, Added
 from analysis.measures.anatomy.timeline_rows import Tracks
 from analysis.measures.critical_path.paths import StepPath, paths_of
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 
 WHAT = "pieces of the critical path"
 

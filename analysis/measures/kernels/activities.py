@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from analysis.display.metrics import RANK, STEP, Metric, Rows, names_of
 from analysis.results.attributed import has_kernels, kernels
-from analysis.results.study import NOT_OF_POINT, Source, Study, reading
+from analysis.results.source import NOT_OF_POINT, Source, reading
+from analysis.results.study import Study
 from profiling import database
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError

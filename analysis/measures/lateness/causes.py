@@ -14,7 +14,8 @@ from analysis.display.numbers import digits, span
 from analysis.measures.lateness.lateness import Lateness, over_others
 from analysis.measures.scaling.points import point_fields
 from analysis.results.query import query_arrays
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from analysis.results.summed import kept_sums
 from profiling.tables import ATTRIBUTED, IS_MODEL
 

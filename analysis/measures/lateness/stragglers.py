@@ -27,7 +27,8 @@ from analysis.measures.lateness.lateness import (
     of_stages,
 )
 from analysis.measures.lateness.verdicts import CLOCK, SHORT_WAIT, STRAGGLER, TOO_FEW, judge
-from analysis.results.study import UNKNOWN_HOST, Source, Study
+from analysis.results.source import UNKNOWN_HOST, Source
+from analysis.results.study import Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
 from profiling.tables import rank_of

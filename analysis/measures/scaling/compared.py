@@ -12,7 +12,8 @@ from analysis.measures.kernels import rows as kernels
 from analysis.measures.scaling.compare_rows import CALLS, STEP, Key, Values, rows, telling
 from analysis.measures.scaling.points import point_fields
 from analysis.results.log import BOTH
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 from profiling.wording import in_a_row

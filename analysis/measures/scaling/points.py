@@ -18,7 +18,8 @@ from analysis.measures.kernels.costs import Bound, bound_of, costs_of
 from analysis.measures.scaling import baselines
 from analysis.measures.scaling.baselines import Scaling, base_of, world_size
 from analysis.results.attributed import COSTS, Costs
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from analysis.statistics import estimates
 from jobs.run_fields import fields_of, is_default, own_names
 from profiling.wording import how_many, in_a_row

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from analysis.measures.kernels.of_run import kernels_of
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 
 # Of the launches of two jobs the share that they have in common, from which they are the same program: on
 # more ranks a library may choose other kernels for a few layers; another model shares about half.

@@ -1,6 +1,7 @@
 """Would more ranks share the cores that the measured ones had? Then nothing follows for them from these."""
 
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from profiling.wording import how_many
 
 

@@ -18,7 +18,8 @@ from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import Series, series_of_traces
 from analysis.measures.scaling.baselines import Scaling
 from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of, programs
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from analysis.statistics import inside_run
 
 # What a batch is made of, each time once.

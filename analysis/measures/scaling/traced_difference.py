@@ -21,7 +21,8 @@ from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import STAGES, series_of_traces
 from analysis.measures.kernels.of_run import kernels_of
 from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
 from profiling.wording import how_many, in_a_row, verb

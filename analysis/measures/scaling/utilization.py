@@ -28,7 +28,8 @@ from analysis.measures.scaling import figures
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
 from analysis.measures.scaling.points import points_of
 from analysis.results.query import note_left_out, untimed_launches
-from analysis.results.study import Source, Study, reading
+from analysis.results.source import Source, reading
+from analysis.results.study import Study
 from profiling import tables
 from profiling.errors import UserError
 from profiling.workers import in_threads

@@ -13,7 +13,8 @@ from typing import Any
 
 from analysis.measures.scaling.points import POINT_FIELDS, point_fields
 from analysis.results.log import BOTH
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from jobs.program import command_of
 from jobs.run import LONGEST_PROGRAM
 from jobs.run_fields import STARTING

@@ -16,7 +16,8 @@ from analysis.display.metrics import Metric, Rows, names_of
 from analysis.display.numbers import sortable
 from analysis.measures.tau import published_formulas
 from analysis.results.query import ask
-from analysis.results.study import Source, Study, Unusable
+from analysis.results.source import Source, Unusable
+from analysis.results.study import Study
 from jobs.run import Run
 from jobs.run_fields import ID_FIELDS
 from profiling.errors import no_command

@@ -22,7 +22,8 @@ from analysis.measures.tau.applications import (
 )
 from analysis.results.load import no_result
 from analysis.results.query import query_arrays
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from jobs.run_fields import ID_FIELDS, fields_of
 from profiling.errors import UserError, no_command
 
