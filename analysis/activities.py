@@ -34,6 +34,7 @@ from analysis.measures.kernels.activities import (
 )
 from analysis.results.load import load
 from analysis.results.study import Study
+from profiling.completion import with_answers
 from profiling.errors import UserError, run_command
 from profiling.readers.printed_tables import ON_DEVICE
 from profiling.tools import recognition
@@ -104,7 +105,8 @@ def _rows(
 def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.activities", __doc__, "PATH", COLUMNS)
-    parser.add_argument("--by", metavar="LEVELS", help="one row per rank, per step, or per both")
+    levels = parser.add_argument("--by", metavar="LEVELS", help="one row per rank, per step, or per both")
+    with_answers(levels, lambda _: LEVELS, several=True)
     parser.add_argument(
         "--shares",
         action="store_true",

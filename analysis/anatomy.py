@@ -14,15 +14,17 @@ from analysis.display import output
 from analysis.display.terminal import Answer
 from analysis.measures.anatomy.rows import COLUMNS, LEVELS, columns_of, parts, rows
 from analysis.results.load import load
+from profiling.completion import with_answers
 from profiling.errors import run_command
 
 
 def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.anatomy", __doc__, columns=COLUMNS)
-    parser.add_argument(
+    levels = parser.add_argument(
         "--by", default="", metavar="LEVEL,...", help=f"{', '.join(LEVELS)} [one row per run]"
     )
+    with_answers(levels, lambda _: LEVELS, several=True)
     arguments = parser.parse_args(words)
     by = output.parse_levels(arguments.by, tuple(LEVELS))
     study = load(arguments.path, arguments.peaks)

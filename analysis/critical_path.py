@@ -17,6 +17,7 @@ from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer, Part
 from analysis.measures.critical_path.rows import COLUMNS, LEVELS, caption, columns_of, rows, shown, title
 from analysis.results.load import load
+from profiling.completion import with_answers
 from profiling.errors import run_command
 
 TOP, TOP_OF_EACH = 40, 10  # rows of --by that the terminal shows of one run, of each of several
@@ -25,9 +26,10 @@ TOP, TOP_OF_EACH = 40, 10  # rows of --by that the terminal shows of one run, of
 def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.critical_path", __doc__, columns=COLUMNS)
-    parser.add_argument(
+    levels = parser.add_argument(
         "--by", default="", metavar="LEVEL,...", help=f"{', '.join(LEVELS)} [one row per part]"
     )
+    with_answers(levels, lambda _: LEVELS, several=True)
     parser.add_argument(
         "--top",
         type=int,

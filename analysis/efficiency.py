@@ -21,6 +21,7 @@ from analysis.measures.kernels.efficiency import CORRECTED_METRICS, METRICS
 from analysis.published import efficiency_published
 from analysis.published.kernels_published import with_method
 from analysis.results.load import load
+from analysis.results.offered import offer_fields
 from analysis.results.study import Study
 from profiling.errors import run_command
 
@@ -32,6 +33,7 @@ COLUMNS = {
     "Additional columns of the corrected method:": CORRECTED_METRICS,
 }
 DEFAULT_GROUP, DEFAULT_GROUP_OF_TRACES = ("batch", "nodes"), ("job",)
+_OTHERS = ("world_size", "job")  # to group by, which are no fields of a run
 _METHODS = {"corrected": efficiency.rows, "published": efficiency_published.rows}
 
 
@@ -56,13 +58,14 @@ def columns_of(method: str, group_by: Sequence[str]) -> list[Metric]:
 def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.efficiency", __doc__, columns=COLUMNS)
     parser.add_argument("--method", choices=tuple(_METHODS), default="corrected")
-    parser.add_argument(
+    group = parser.add_argument(
         "--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes; of traces: job]"
     )
+    offer_fields(group, _OTHERS)
     arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)
     own = study.own_factors
-    group_by = output.parse_fields(arguments.group_by, ("world_size", "job"), own=own)
+    group_by = output.parse_fields(arguments.group_by, _OTHERS, own=own)
     if not group_by:
         only_traces = all(source.kind == "trace" for source in study.sources)
         group_by = list(DEFAULT_GROUP_OF_TRACES if only_traces else DEFAULT_GROUP)

@@ -41,6 +41,7 @@ from analysis.results.load import load
 from analysis.results.source import Source
 from analysis.results.study import RECORDING, Study
 from jobs.flags import make_parser
+from profiling.completion import with_answers
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS
 from profiling.wording import how_many
@@ -90,9 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "other", type=Path, metavar="B", nargs="?", help="a second run or table, to compare with the first"
     )
-    parser.add_argument(
+    levels = parser.add_argument(
         "--by", metavar="WHAT,...", help=f"group by {', '.join(GROUPS)} [{','.join(DEFAULT_BY)}]"
     )
+    with_answers(levels, lambda _: GROUPS, several=True)
     parser.add_argument("--direction", choices=DIRECTIONS, help="fprop, bprop, ... [all]")
     parser.add_argument("--method", choices=("corrected", "published"), default="corrected")
     metrics = tuple(kernel_difference.METRICS)

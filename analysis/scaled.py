@@ -26,7 +26,9 @@ from analysis.published import by_method
 from analysis.published.by_method import METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
 from analysis.results.load_named import load_named
+from analysis.results.offered import offer_fields
 from analysis.results.study import Study
+from profiling.completion import with_answers
 from profiling.errors import UserError, did_you_mean, run_command
 
 COLUMNS = {**by_method.COLUMNS, **traced.COLUMNS}
@@ -65,13 +67,17 @@ def main(words: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = output.parser("analysis.scaled", __doc__, columns=COLUMNS)
-    parser.add_argument(
+    methods = parser.add_argument(
         "--method",
         default="corrected",
         metavar="METHOD,...",
         help="corrected, published, or both [corrected]",
     )
-    parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [every configuration]")
+    with_answers(methods, lambda _: METHODS, several=True)
+    group = parser.add_argument(
+        "--group-by", metavar="FIELD,...", help="fields of a run [every configuration]"
+    )
+    offer_fields(group)
     parser.add_argument(
         "--scaling", choices=("weak", "strong"),
         help="weak: fixed per-GPU batch size; strong: fixed global batch size [the kind for which more "

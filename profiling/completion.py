@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from profiling.errors import UserError
+
 # Positional arguments that are results: their folders are offered before any file.
 _RESULTS = ("DIR", "A", "B", "P=DIR")
 
@@ -27,6 +29,32 @@ def complete(parser: argparse.ArgumentParser) -> None:
 def with_values(action: argparse.Action, values: Callable[[], Iterable[str]]) -> None:
     """Let the shell offer an argument's values, where not all that are valid are known as its choices."""
     action.completer = lambda **_: values()  # type: ignore[attr-defined]
+
+
+def with_answers(
+    action: argparse.Action, values: Callable[[argparse.Namespace], Iterable[str]], several: bool = False
+) -> None:
+    """Let the shell offer values that depend on what stands before on the line.
+
+    Args:
+        values: of what has been read of the line; none, if what it names cannot be read.
+        several: the argument is a list of them with commas between.
+    """
+
+    def offered(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+        begun = prefix.rpartition(",")[0] if several else ""
+        try:
+            return in_list(begun, values(parsed_args))
+        except UserError:
+            return []
+
+    action.completer = offered  # type: ignore[attr-defined]
+
+
+def in_list(begun: str, values: Iterable[str]) -> list[str]:
+    """``a,b`` with each of the values that it does not have yet: ``a,b,c``, ``a,b,d``."""
+    before = begun.split(",") if begun else []
+    return [",".join([*before, value]) for value in values if value not in before]
 
 
 def places(prefix: str, action: argparse.Action, **_: Any) -> list[str]:

@@ -4,15 +4,19 @@ import os
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from importlib import metadata
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from analysis.results.offered import offer_fields
 from jobs import commands
 from jobs.flags import FORMATS
 from jobs.loaders import LOADERS
+from jobs.offered import offer_only, pairs
+from profiling.arguments import Parser
 from profiling.errors import UserError
 
 PACKAGES = ("jobs", "train", "profiling", "analysis")
@@ -115,6 +119,16 @@ def test_a_wrong_flag_is_one_line(root, flag, near):
     assert answer.stderr.count("\n") == 1
 
 
+RUNS = (
+    "run_0_config_1_2_ib_none_2_resnet50_synthetic_32_fp32_fp32_ret_0",
+    "run_0_config_2_2_ib_torch_2_resnet50_synthetic_64_fp32_fp32_ret_0",
+    "run_0_config_4_2_ib_torch_2_resnet50_synthetic_64_fp32_fp32_ret_1",
+    "run_0_program_1_2_ib_none+lr=0.1_ret_0",
+    "run_0_program_1_2_ib_none+lr=0.2_ret_0",
+)
+OTHERS = ("nodes", "profile", "lr", "world_size", "job")  # what differs, beside batch
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
@@ -131,6 +145,10 @@ def test_a_wrong_flag_is_one_line(root, flag, near):
         ("scaleprof train --model resnext101_64", {"resnext101_64x4d"}),
         ("scaleprof sweep {here}/result.yaml --site lap", {"laptop"}),
         ("scaleprof convert --tool ns", {"nsys"}),
+        ("scaleprof efficiency {here}/.study --group-by batch,", {"batch," + name for name in OTHERS}),
+        ("scaleprof timeline {here}/.study --run ", {RUNS[1]}),  # profiled, and no failure
+        ("scaleprof anatomy {here}/.study --by rank,st", {"rank,step", "rank,stage"}),
+        ("scaleprof sweep configs/quick.yaml --only loader=dali-cpu,sy", {"loader=dali-cpu,synthetic"}),
     ],
 )
 def test_the_shell_completes_commands_their_flags_and_values(tmp_path, root, typed, offered):
@@ -138,6 +156,8 @@ def test_the_shell_completes_commands_their_flags_and_values(tmp_path, root, typ
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "a.csv").touch()
     (tmp_path / "result.yaml").touch()
+    for name in RUNS:
+        (tmp_path / ".study" / name).mkdir(parents=True)
     typed = typed.replace("{here}", str(tmp_path))
     offered = {word.replace("{here}", str(tmp_path)) for word in offered}
     answers = tmp_path / "answers"
@@ -146,6 +166,24 @@ def test_the_shell_completes_commands_their_flags_and_values(tmp_path, root, typ
         _ARGCOMPLETE_STDOUT_FILENAME=str(answers),
     )  # fmt: skip
     assert {word.strip() for word in answers.read_text().split("\v")} - {""} == offered
+
+
+def test_only_is_completed_by_the_factors_of_the_sweep_file():
+    run = {"nodes": 1, "loader": ["synthetic", "dali-cpu"], "batch": [32, 64]}
+    assert pairs("", run) == ["loader=", "batch="]
+    assert pairs("batch=", run) == ["batch=32", "batch=64"] and pairs("batch=32,6", run) == ["batch=32,64"]
+    assert pairs("nodes=", run) == []
+    flags = Parser()
+    only = flags.add_argument("--only")
+    offer_only(only)
+    for config in (Path("nowhere.yaml"), None):
+        assert only.completer(prefix="", parsed_args=Namespace(config=config)) == []
+
+
+def test_of_no_runs_all_fields_are_completed(tmp_path):
+    flags = Parser()
+    offer_fields(group := flags.add_argument("--group-by"))
+    assert "network" in group.completer(prefix="", parsed_args=Namespace(path=tmp_path))
 
 
 def test_setup_says_how_much_it_downloads(root, tmp_path):

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.measures.anatomy.timeline_file import Added, Span, write
+from analysis.results.offered import offer_runs
 from analysis.results.study import Source, Study
 from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
@@ -68,7 +69,8 @@ def _kernels(source: Source) -> int:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Which run is drawn, and which of its batches."""
-    parser.add_argument("--run", metavar="ID", help="run of the timeline [the largest profiled run]")
+    run = parser.add_argument("--run", metavar="ID", help="run of the timeline [the largest profiled run]")
+    offer_runs(run, profiled=True)
     parser.add_argument(
         "--batches", metavar="N[-M]", help=f"steps to draw [all, for up to {MOST_KERNELS:,} kernels]"
     )
