@@ -43,7 +43,7 @@ from analysis.results.study import RECORDING, Study
 from jobs.flags import make_parser
 from profiling.completion import with_answers
 from profiling.errors import UserError, did_you_mean, run_command
-from profiling.tables import DIRECTIONS
+from profiling.schemas import DIRECTIONS
 from profiling.wording import how_many
 
 COLUMNS = {

@@ -19,7 +19,7 @@ from analysis.display.terminal import Answer
 from analysis.measures.tau.profile import Profile
 from analysis.statistics import inside_run
 from profiling.errors import UserError, run_command
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tau_markers import STAGE_EVENT, stage_of_event
 
 METRICS = (

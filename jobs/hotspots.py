@@ -36,7 +36,7 @@ from jobs.run_values import parse_value
 from jobs.studies import check_output
 from jobs.sweep_file import Sweep, read_sweep
 from jobs.sweep_runs import SweepRun, choose
-from profiling import tables
+from profiling import schemas, tables
 from profiling.errors import UserError, run_command
 from profiling.tools import tool
 
@@ -180,7 +180,7 @@ def hottest(kernels: "pa.Table", top: int) -> list[str]:
     """
     spent: dict[str, int] = {}
     for row in kernels.to_pylist():
-        if row["class"] not in tables.APART and row["duration_ns"] is not None:
+        if row["class"] not in schemas.APART and row["duration_ns"] is not None:
             spent[row["short_name"]] = spent.get(row["short_name"], 0) + row["duration_ns"]
     return sorted(spent, key=lambda name: (-spent[name], name))[:top]
 

@@ -19,7 +19,7 @@ from jobs.launchers.base import Process
 from jobs.outcome import facts
 from jobs.processes import Ended, Limits, become, run_processes
 from jobs.store import StudyManifest
-from profiling import tables
+from profiling import schemas, tables
 from profiling.errors import UserError
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -39,8 +39,8 @@ class Recorder:
         self.findings: list[str] = []
         self._settings = {name: _plain(value) for name, value in settings.items()}
         self._started = datetime.now(UTC)
-        self._durations: dict[str, list[Any]] = {name: [] for name in tables.SCHEMAS["durations"].names}
-        self._quantities: dict[str, list[Any]] = {name: [] for name in tables.SCHEMAS["quantities"].names}
+        self._durations: dict[str, list[Any]] = {name: [] for name in schemas.SCHEMAS["durations"].names}
+        self._quantities: dict[str, list[Any]] = {name: [] for name in schemas.SCHEMAS["quantities"].names}
 
     def durations(self, case: str, device: str, stage: str, durations_ns: Iterable[int]) -> None:
         """The timed repetitions of a stage of a case, in their order, in ns."""

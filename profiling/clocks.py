@@ -16,15 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiling.tables import (
-    STAGES,
-    TIMES_OF_BATCHES,
-    as_table,
-    is_model,
-    read,
-    table_path,
-    write,
-)
+from profiling.schemas import STAGES, TIMES_OF_BATCHES, is_model
+from profiling.tables import as_table, read, table_path, write
 
 AGREE_NS = 100_000  # clocks that differ by less are one: a mark itself takes some microseconds
 _OUTLIERS = 0.1  # of the bounds on either side: a batch in which something odd happened

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, STAGES, UPDATE
+from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, STAGES, UPDATE
 from profiling.tau_markers import tau_emitter
 
 # Set in the processes that a collector of NVTX starts.

@@ -1,8 +1,6 @@
-"""The tables that everything is converted to: names, types and units, in one place.
+"""How is a table kept? One Parquet file a rank (``rank_0003/kernels.parquet``), written whole or not at all.
 
-A table is one Parquet file a rank (``rank_0003/kernels.parquet``). Times are integer nanoseconds since
-the Unix epoch (``start_ns``, ``end_ns``) or durations (all other ``_ns``); sizes are bytes; 1 multiply-add
-is 2 FLOPs. Readers produce these tables, the analysis reads the columns it needs of them.
+:mod:`profiling.schemas` says which columns each has.
 """
 
 from pathlib import Path
@@ -14,186 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profiling.errors import UserError
-
-# Kernel classes; profiling.cost.classify says which kernel belongs to which.
-CLASSES = (
-    "gemm", "convolution", "normalization", "pointwise", "pooling", "reduction", "attention", "embedding",
-    "optimizer", "loss", "communication", "loader", "memcpy", "memset", "other",
-)  # fmt: skip
-# Not the model's arithmetic: their time is not in the denominators of kernel efficiencies.
-APART = ("loader", "communication", "memcpy", "memset")
-# Which rows of a kernels table are the model's own work, in SQL; what readies the next batch is the loader's,
-# whatever its class. See :func:`is_model`.
-IS_MODEL = f"""("class"::varchar not in {APART!r} and coalesce(direction::varchar, '') <> 'loader')"""
-# A run's attributed batches, in SQL; an attributed launch is one in such a batch.
-ATTRIBUTED = "(select distinct rank, batch_index from read_parquet($batches) where attributed)"
-DIRECTIONS = ("fprop", "bprop", "update", "loader", "none")  # none: not attributed
-
-# The stages of a batch as every tool sees them; "End of Batch" is a mark, the others are ranges.
-FORWARD, BACKWARD, UPDATE, END_OF_BATCH = "Forward Pass", "Backward Pass", "Model Update", "End of Batch"
-STAGES = (FORWARD, BACKWARD, UPDATE)
-MARKS = (*STAGES, END_OF_BATCH)
-# Of a benchmark study: the passes that compute; the step of a network that is split over two devices.
-PASSES = ("forward", "backward")
-SPLIT_STEP = ("receive", "forward", "exchange", "backward", "send")
-
-# The columns of the batches' table that say when each was, and whether it was recorded.
-TIMES_OF_BATCHES = [
-    "batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "attributed",
-]  # fmt: skip
+from profiling.schemas import LATER, SCHEMAS, TEXT
 
 ROWS_OF_A_GROUP = 1 << 17  # of a table that is written in pieces
-
-_text = pa.dictionary(pa.int32(), pa.string())
-
-SCHEMAS: dict[str, pa.Schema] = {
-    # A batch of a rank. Batches follow each other without a gap, but for what a profiler takes to start; on a
-    # GPU all times are the device's (CUDA events), else the host's.
-    "batches": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("batch_index", pa.int32()),
-            ("start_ns", pa.int64()),
-            ("load_ns", pa.int64()),  # start to Forward Pass: waiting for, and moving, the next batch
-            ("forward_ns", pa.int64()),
-            ("backward_ns", pa.int64()),
-            ("update_ns", pa.int64()),
-            ("end_ns", pa.int64()),
-            ("images", pa.int32()),
-            ("loss", pa.float64()),
-            ("attributed", pa.bool_()),  # its kernels carry FLOPs and bytes (a profiler was on)
-        ]
-    ),
-    # A marker (instant; end_ns = start_ns) or a range.
-    "markers": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("name", _text),
-            ("kind", _text),
-            ("start_ns", pa.int64()),
-            ("end_ns", pa.int64()),
-            ("thread", pa.int64()),
-        ]
-    ),
-    # A device activity (kernel, copy, set) or, on a CPU, a leaf operator. Null: the tool does not know.
-    "kernels": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("batch_index", pa.int32()),  # null: outside every batch
-            ("start_ns", pa.int64()),
-            ("duration_ns", pa.int64()),
-            ("name", _text),  # as the tool prints it, demangled
-            ("short_name", _text),  # without template arguments, return type and parameters
-            ("class", _text),
-            ("direction", _text),
-            ("operator", _text),  # e.g. aten::convolution
-            ("layer", _text),  # e.g. layer1.0.conv1, where known
-            ("device", pa.int32()),  # -1: the host
-            ("stream", pa.int64()),  # on the host: the thread
-            ("flops", pa.float64()),
-            ("bytes", pa.float64()),
-            ("grid", _text),  # "x,y,z"
-            ("block", _text),
-            ("blocks_per_sm", pa.float32()),  # of the launch: blocks / multiprocessors
-            ("occupancy_pct", pa.float32()),  # estimated by the tool: resident warps / those that fit
-            ("correlation", pa.int64()),
-            ("launch_ns", pa.int64()),  # when the host's call that launched it began; null on the host
-            ("launch_end_ns", pa.int64()),  # and when it returned; null: the tool does not say
-            ("launch_thread", pa.int64()),  # and on which thread
-            ("collective", _text),  # of a collective its kind, e.g. allreduce
-            ("process_group", _text),  # and the group of ranks that made it, by its name,
-            ("group_ranks", _text),  # e.g. 0,1
-            ("group_size", pa.int32()),
-        ]
-    ),
-    # A call of the host that waits for a device, e.g. cudaStreamSynchronize.
-    "synchronizations": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("name", _text),
-            ("start_ns", pa.int64()),
-            ("end_ns", pa.int64()),
-            ("thread", pa.int64()),
-        ]
-    ),
-    # A change of the memory that PyTorch has allocated.
-    "memory": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("batch_index", pa.int32()),  # null: outside every batch
-            ("time_ns", pa.int64()),
-            ("device", pa.int32()),  # -1: the host
-            ("bytes", pa.float64()),  # below 0: freed
-            ("allocated_bytes", pa.float64()),  # in all, after it
-            ("reserved_bytes", pa.float64()),  # from the system, by the caching allocator
-        ]
-    ),
-    # A TAU timer on a thread.
-    "intervals": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("thread", pa.int32()),
-            ("function", _text),
-            ("calls", pa.float64()),
-            ("subcalls", pa.float64()),
-            ("exclusive_ns", pa.float64()),
-            ("inclusive_ns", pa.float64()),
-        ]
-    ),
-    # A TAU event on a thread.
-    "atomics": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("thread", pa.int32()),
-            ("event", _text),
-            ("count", pa.float64()),
-            ("min", pa.float64()),
-            ("max", pa.float64()),
-            ("mean", pa.float64()),
-            ("std", pa.float64()),
-        ]
-    ),
-    # A timed repetition of a single-node study; those of its warm-up are not kept.
-    "durations": pa.schema(
-        [
-            ("case", _text),  # what was timed
-            ("device", _text),  # "cpu", or the GPU's name
-            ("stage", _text),  # e.g. forward
-            ("repetition", pa.int32()),
-            ("duration_ns", pa.int64()),
-        ]
-    ),
-    # Any other figure of such a study. Null: it could not be had, for the reason that the note says.
-    "quantities": pa.schema(
-        [
-            ("case", _text),
-            ("device", _text),
-            ("quantity", _text),  # with its unit, e.g. peak_memory_bytes
-            ("value", pa.float64()),
-            ("note", _text),
-        ]
-    ),
-}
-
-# Columns that older files lack: there they are null.
-LATER = {
-    "kernels": (
-        "launch_ns", "launch_end_ns", "launch_thread", "collective", "process_group", "group_ranks",
-        "group_size",
-    )
-}  # fmt: skip
-
-
-def is_model(kinds: "np.ndarray", directions: "np.ndarray") -> "np.ndarray":
-    """Which kernels are the model's own work, as :data:`IS_MODEL` has it.
-
-    Args:
-        kinds, directions: columns ``class`` and ``direction`` of a kernels table, shape (rows,).
-
-    Returns:
-        Booleans, shape (rows,).
-    """
-    return ~np.isin(kinds, APART) & (directions != "loader")
 
 
 def rank_directory(result: Path, rank: int) -> Path:
@@ -207,7 +28,7 @@ def rank_of(directory: Path) -> int:
 
 
 def table_path(directory: Path, name: str) -> Path:
-    """Where table ``name`` of a rank's directory is; the name must be one of :data:`SCHEMAS`."""
+    """Where table ``name`` of a rank's directory is; the name must be one of ``SCHEMAS``."""
     if name not in SCHEMAS:
         raise KeyError(f"no table {name!r}; one of {', '.join(SCHEMAS)}")
     return directory / f"{name}.parquet"
@@ -229,7 +50,7 @@ def _as_array(values: Any, field: pa.Field, length: int) -> pa.Array | pa.Chunke
         return pa.nulls(length, field.type)
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values if values.type == field.type else values.cast(field.type)
-    if field.type == _text:
+    if field.type == TEXT:
         return pa.array(values, pa.string(), from_pandas=True).dictionary_encode()
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return _from_numbers(values).cast(field.type)
@@ -313,7 +134,7 @@ class Writer:
 
 
 def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Table:
-    """Table ``name`` of a rank's directory, or ``columns`` of it; those of :data:`LATER` may be all null.
+    """Table ``name`` of a rank's directory, or ``columns`` of it; those of ``LATER`` may be all null.
 
     Raises:
         UserError: the file is absent, truncated, not of this schema, or does not number its batches from 0

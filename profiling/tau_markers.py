@@ -12,7 +12,7 @@ import time
 from collections.abc import Container
 from typing import Any
 
-from profiling.tables import END_OF_BATCH, STAGES
+from profiling.schemas import END_OF_BATCH, STAGES
 
 BATCH_DURATION = "Batch Duration"
 _GROUP = "PYTORCH"

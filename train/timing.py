@@ -15,7 +15,7 @@ INSTANTS = 6  # a batch: it begins, forward begins, backward begins, update begi
 def batch_columns(
     instants_ns: np.ndarray, rank: int, images: int, losses: Sequence[float], recordings: Sequence[range]
 ) -> dict[str, Any]:
-    """The columns of the ``batches`` table (:mod:`profiling.tables`).
+    """The columns of the ``batches`` table (:mod:`profiling.schemas`).
 
     Args:
         instants_ns: shape (6 x batches,), as a clock gives them.

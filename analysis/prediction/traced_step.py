@@ -26,7 +26,7 @@ from analysis.prediction.traced_exchange import ALLREDUCE_NAMES, Allreduces, Lat
 from analysis.results.query import query_arrays
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
-from profiling import tables
+from profiling import schemas, tables
 
 # On the wire; the precision of gradients is a field of the run.
 WIRE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -229,10 +229,10 @@ def _backward_begin(stages: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _batches(source: Source) -> dict[str, np.ndarray]:
     """Rank 0's attributed batches, in order."""
-    every = tables.read(_rank_0(source), "batches", tables.TIMES_OF_BATCHES)
+    every = tables.read(_rank_0(source), "batches", schemas.TIMES_OF_BATCHES)
     order = np.argsort(every["batch_index"].to_numpy(), kind="stable")
     order = order[every["attributed"].to_numpy(zero_copy_only=False)[order]]
-    return {name: every[name].to_numpy(zero_copy_only=False)[order] for name in tables.TIMES_OF_BATCHES}
+    return {name: every[name].to_numpy(zero_copy_only=False)[order] for name in schemas.TIMES_OF_BATCHES}
 
 
 def step_of(

@@ -22,7 +22,7 @@ from analysis.results.borrowed import relation
 from analysis.results.query import query
 from analysis.results.source import Source
 from analysis.results.study import Study
-from profiling.tables import IS_MODEL
+from profiling.schemas import IS_MODEL
 from profiling.wording import how_many, verb
 
 

@@ -19,7 +19,7 @@ from analysis.results.study import Study
 from analysis.results.summed import KEYS, kept_sums, sums_of
 from profiling.errors import UserError
 from profiling.readers import pyprof
-from profiling.tables import ATTRIBUTED, IS_MODEL
+from profiling.schemas import ATTRIBUTED, IS_MODEL
 from profiling.tools import recognition
 from profiling.workers import cores, in_threads
 

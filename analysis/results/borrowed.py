@@ -11,7 +11,7 @@ import duckdb
 
 from analysis.results.source import Source
 from analysis.results.study import Study
-from profiling.tables import ATTRIBUTED, IS_MODEL
+from profiling.schemas import ATTRIBUTED, IS_MODEL
 
 PLAIN = "read_parquet($kernels)"
 # In these the two runs may differ: what a batch launches does not depend on them.

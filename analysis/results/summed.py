@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from analysis.results.borrowed import PLAIN
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
-from profiling.tables import IS_MODEL
+from profiling.schemas import IS_MODEL
 
 KEYS = ("short_name", "class", "direction")
 # Launches that have a place on the roofline (SQL over kernels): of the model, with known bytes.

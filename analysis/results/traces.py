@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis.results.source import Source, reading
-from profiling import tables
+from profiling import schemas, tables
 from profiling.workers import in_threads
 
 Reduced = TypeVar("Reduced")
@@ -64,7 +64,7 @@ def each_rank(source: Source, reduce: Callable[[RankTables], Reduced]) -> Iterat
 
 def _read_rank(source: Source, directory: Path) -> RankTables:
     with reading(source):
-        batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
+        batches = tables.read(directory, "batches", schemas.TIMES_OF_BATCHES)
         kernels = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
     attributed = batches.filter(batches["attributed"])  # null is not attributed
     whole = attributed.filter(timed(attributed))
@@ -74,7 +74,7 @@ def _read_rank(source: Source, directory: Path) -> RankTables:
         # Of a batch without stages all is after its last.
         {
             name: (whole[name].fill_null(0) if name in _STAGES else whole[name]).to_numpy()
-            for name in tables.TIMES_OF_BATCHES
+            for name in schemas.TIMES_OF_BATCHES
         },
         arrays_of(placed),
         len(attributed) - len(whole),

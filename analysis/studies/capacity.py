@@ -17,7 +17,7 @@ from analysis.studies.result import (
     timing,
     yes_or_no,
 )
-from profiling.tables import PASSES, SPLIT_STEP
+from profiling.schemas import PASSES, SPLIT_STEP
 from profiling.wording import how_many, verb
 
 # Of a step (train.studies.attempt); a stage's own are those in which it computes.

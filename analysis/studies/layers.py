@@ -14,7 +14,7 @@ from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels import peaks, roofline
 from analysis.measures.kernels.costs import Bound
 from analysis.studies.result import Key, Result, in_units, interval_columns, timed, timing
-from profiling.tables import PASSES
+from profiling.schemas import PASSES
 
 PEAKS = "peaks"  # the case that holds the device's
 _MIB, _GIGA = 1 << 20, 1e9

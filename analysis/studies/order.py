@@ -11,7 +11,7 @@ from analysis.display.terminal import Answer, Part
 from analysis.statistics import inside_run
 from analysis.statistics.estimates import Estimate
 from analysis.studies.result import Result, as_count, in_units, interval_columns, timed, timing, yes_or_no
-from profiling.tables import PASSES
+from profiling.schemas import PASSES
 
 FIRST = "ReLU, MaxPool2d"  # the usual order, that the other is compared with
 _MIB = 1 << 20

@@ -25,7 +25,8 @@ from profiling.attribution.messages import between_two
 from profiling.attribution.passes import LOADING, NONE, UPDATING, stage_of
 from profiling.attribution.windows import Window, Windows
 from profiling.converted import Converted, collect
-from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
+from profiling.schemas import CLASSES, DIRECTIONS, END_OF_BATCH
+from profiling.tables import as_table
 
 
 def attribute(

@@ -13,7 +13,7 @@ import numpy as np
 from profiling.attribution.events import Columns, contained, find_ranges
 from profiling.attribution.period import Period
 from profiling.errors import UserError
-from profiling.tables import END_OF_BATCH
+from profiling.schemas import END_OF_BATCH
 from profiling.wording import verb
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d{1,9})$")

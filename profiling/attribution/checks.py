@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 
 from profiling.attribution.events import RANGE, Columns, Trace
-from profiling.tables import MARKS
+from profiling.schemas import MARKS
 from profiling.wording import how_many, noun, verb
 
 _SHOWN = 8

@@ -6,7 +6,7 @@ import numpy as np
 
 from profiling.attribution.events import Events, pick
 from profiling.cost.classify import classify
-from profiling.tables import CLASSES
+from profiling.schemas import CLASSES
 
 CLASS = {name: number for number, name in enumerate(CLASSES)}
 COMMUNICATION, MEMCPY, MEMSET = (CLASS[name] for name in ("communication", "memcpy", "memset"))
@@ -14,7 +14,7 @@ _ARITHMETIC = (CLASS["gemm"], CLASS["convolution"])
 
 
 def classes_of(names: Sequence[str]) -> np.ndarray:
-    """The class of each name, as a number of :data:`profiling.tables.CLASSES`."""
+    """The class of each name, as a number of :data:`profiling.schemas.CLASSES`."""
     return np.array([CLASS[classify(name)] for name in names], dtype=np.int64)
 
 

@@ -25,7 +25,7 @@ class Context:
 
     Attributes:
         operator: index of the operator that does the work an event belongs to; -1: none.
-        direction: index into :data:`profiling.tables.DIRECTIONS`.
+        direction: index into :data:`profiling.schemas.DIRECTIONS`.
         guessed: whether the direction is told by nothing but the neighbourhood of forward operators.
         layer: index into ``names`` of the layer's range; -1: not known.
         sequence: of the nearest operator that has one, forward or backward.

@@ -28,7 +28,7 @@ class Messages:
         return np.where(self.number >= 0, sizes[self.number], otherwise)
 
     def columns(self) -> dict[str, pa.Array]:
-        """The columns of :data:`profiling.tables.SCHEMAS` that say what a collective was."""
+        """The columns of :data:`profiling.schemas.SCHEMAS` that say what a collective was."""
         texts = {
             "collective": [one.collective for one in self.distinct],
             "process_group": [one.group for one in self.distinct],

@@ -6,7 +6,7 @@ import numpy as np
 
 from profiling.attribution.events import LAYER, RANGE, Columns, contained, find_ranges, pick
 from profiling.attribution.nesting import Nest
-from profiling.tables import BACKWARD, DIRECTIONS, END_OF_BATCH, FORWARD, UPDATE
+from profiling.schemas import BACKWARD, DIRECTIONS, END_OF_BATCH, FORWARD, UPDATE
 
 FPROP, BPROP, UPDATING, LOADING, NONE = (DIRECTIONS.index(name) for name in DIRECTIONS)
 

@@ -119,7 +119,7 @@ _NOISE = re.compile(r"fbgemm_gpu::|_GLOBAL__N__\d+_tmpxft\w*?_cpp1_ii_[0-9a-f]{8
 
 @lru_cache(maxsize=1 << 16)
 def classify(name: str) -> str:
-    """The class of a kernel or operator, one of :data:`profiling.tables.CLASSES`; ``other`` if unknown.
+    """The class of a kernel or operator, one of :data:`profiling.schemas.CLASSES`; ``other`` if unknown.
 
     Template arguments count (they hold what an elementwise kernel does), parameter types do not.
     """

@@ -23,7 +23,8 @@ from profiling.converted import Converted
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.readers.origin import UNKNOWN, Origin
-from profiling.tables import CLASSES, DIRECTIONS, as_table
+from profiling.schemas import CLASSES, DIRECTIONS
+from profiling.tables import as_table
 from profiling.wording import how_many, verb
 
 # The columns that a PyProf table must have; _OPTIONAL ones may be absent.

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from profiling.errors import UserError
-from profiling.tables import SCHEMAS, table_path
+from profiling.schemas import SCHEMAS
+from profiling.tables import table_path
 from profiling.traced_job import JOB, TracedJob, read_job
 
 CONVERTED = ".converted"  # the folder beside tables with the records of what they were made of

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from profiling.errors import UserError
-from profiling.tables import SCHEMAS, Writer, table_path
+from profiling.schemas import SCHEMAS
+from profiling.tables import Writer, table_path
 from profiling.tools.recognition import Unrecognised, reader_of, recognise
 from profiling.traces.ranks import record_ranks
 from profiling.traces.recorded import Recorded

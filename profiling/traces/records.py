@@ -13,7 +13,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from profiling.tables import SCHEMAS, table_path
+from profiling.schemas import SCHEMAS
+from profiling.tables import table_path
 from profiling.traces.recorded import Recorded
 from profiling.whole_file import whole_file
 

@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from profiling.tables import SCHEMAS, rank_directory, table_path
+from profiling.schemas import SCHEMAS
+from profiling.tables import rank_directory, table_path
 from profiling.traces.folders import CONVERTED
 from profiling.traces.records import (
     Outcome,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from profiling import markers, tables
+from profiling import markers, schemas
 from profiling.markers import hear_program, open_markers
 from profiling.process_facts import process_age_ns
 from profiling.step_clock import open_clock
@@ -44,9 +44,9 @@ class _Explicit:
     _KINDS: ClassVar = {
         markers.STEP: STEP,
         markers.LOAD: LOAD,
-        tables.FORWARD: FORWARD,
-        tables.BACKWARD: BACKWARD,
-        tables.UPDATE: UPDATE,
+        schemas.FORWARD: FORWARD,
+        schemas.BACKWARD: BACKWARD,
+        schemas.UPDATE: UPDATE,
     }
 
     def __init__(self, hooks: Hooks) -> None:
@@ -201,7 +201,7 @@ class Watch:
 
 
 def batch_columns(steps: Steps, rank: int, wanted: Wanted) -> dict[str, Any]:
-    """The columns of the ``batches`` table (:mod:`profiling.tables`)."""
+    """The columns of the ``batches`` table (:mod:`profiling.schemas`)."""
     count = len(steps)
     index = np.arange(count)
     samples = np.full(count, wanted.samples) if wanted.samples else steps.samples

@@ -9,7 +9,7 @@ from analysis.measures.kernels import costs
 from analysis.measures.kernels import rows as kernels
 from analysis.results.borrowed import PLAIN, lender_of, relation
 from analysis.results.load import load
-from profiling import tables
+from profiling import schemas, tables
 from profiling.tools.recognition import read
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
@@ -21,7 +21,7 @@ def blank(directory, change=lambda rows: rows):
     """As a tool that knows no shapes would have written it: FLOPs and bytes of copies and messages only."""
     for rank in sorted(directory.glob("rank_*")):
         rows = change(tables.read(rank, "kernels").to_pandas().astype(object).to_dict("list"))
-        apart = [kind in tables.APART for kind in rows["class"]]
+        apart = [kind in schemas.APART for kind in rows["class"]]
         for name in ("flops", "bytes"):
             rows[name] = [value if own else None for value, own in zip(rows[name], apart, strict=True)]
         tables.write(tables.as_table("kernels", rows), rank, "kernels")

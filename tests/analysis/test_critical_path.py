@@ -22,7 +22,7 @@ from analysis.results.load import load
 from analysis.results.matching import Ahead
 from benchmarks.planted_sweep import Job, Times, layer_kernels, write_sweep
 from profiling.convert import main as convert
-from profiling.tables import CLASSES
+from profiling.schemas import CLASSES
 from tests.analysis.commands import run as run_module
 from tests.profiling.traced_jobs import Planted, write_job
 from tests.profiling.traces import Trace

@@ -15,7 +15,7 @@ from analysis.measures.critical_path.rows import rows
 from analysis.measures.critical_path.steps import Group
 from analysis.results.load import load
 from profiling.convert import main as convert
-from profiling.tables import CLASSES
+from profiling.schemas import CLASSES
 from tests.profiling.traces import Trace
 
 # --- programs -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from analysis.measures.lateness.causes import kernel_times
 from analysis.results.load import load
 from analysis.results.study import Study
 from analysis.results.summed import KEYS, kept_sums
-from profiling import tables
+from profiling import schemas, tables
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_bad_results import truncate
 
@@ -70,7 +70,7 @@ def test_the_roofline_is_of_the_models_launches_with_bytes(folder):
     summed = study.connection.execute(f"select * from {kept_sums(study, source)}").df()
     every = launches(folder)
     placed = every[
-        tables.is_model(every["class"].to_numpy(), every["direction"].to_numpy())
+        schemas.is_model(every["class"].to_numpy(), every["direction"].to_numpy())
         & (every["bytes"] > 0)
         & (every["duration_ns"] > 0)
     ]

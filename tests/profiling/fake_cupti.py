@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 
 MANGLED = "_Z6kernelIfEvT_"
 GEMM = "sm80_xmma_gemm_f32f32"

@@ -12,7 +12,8 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE, rank_directory
+from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.tables import rank_directory
 from profiling.tools import open_capture
 
 BATCHES, LATE_S = 2, 0.5

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiling.attribution.launches import matching
-from profiling.tables import SCHEMAS
+from profiling.schemas import SCHEMAS
 from profiling.tools import Origin, tool
 from tests.profiling.traces import Trace, tensors, training_step
 

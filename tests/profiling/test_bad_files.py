@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.errors import UserError
-from profiling.tables import SCHEMAS
+from profiling.schemas import SCHEMAS
 from profiling.tools import TOOLS
 from profiling.tools.recognition import read, recognise
 from tests.profiling.gpu_databases import change, tables_of

@@ -6,7 +6,8 @@ from threading import Thread
 import pytest
 
 from profiling.errors import UserError
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE, read
+from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.tables import read
 from profiling.tools import Options, Origin, open_capture, tool, torch_profiler
 
 torch = pytest.importorskip("torch")

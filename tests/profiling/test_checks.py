@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from profiling.attribution.checks import clock_findings, stage_findings
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tools import Options, Origin, tool
 from profiling.tools.cupti import CuptiCapture
 from profiling.tools.recognition import read

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiling.cost.classify import classify, is_helper, short_name
-from profiling.tables import CLASSES
+from profiling.schemas import CLASSES
 
 # Of transformers and other devices: attention by its libraries, fused MLPs, optimizers, compiled kernels, and
 # AMD's and Intel's names.

@@ -14,7 +14,8 @@ import pytest
 
 from profiling.convert import convert
 from profiling.errors import UserError
-from profiling.tables import SCHEMAS, Writer, as_table
+from profiling.schemas import SCHEMAS
+from profiling.tables import Writer, as_table
 from profiling.tools.recognition import read, recognise
 from profiling.traces.summary import Counts
 from tests.profiling.samples import SAMPLES, nsys_database, threads

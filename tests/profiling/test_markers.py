@@ -9,7 +9,7 @@ from jobs.flags import to_flags
 from jobs.run import make_run
 from profiling import markers, tau_markers
 from profiling.markers import Markers, TorchRanges, open_markers
-from profiling.tables import STAGES
+from profiling.schemas import STAGES
 from tests.profiling.fake_tau import FakeTau, PythonTimed
 
 

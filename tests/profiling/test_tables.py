@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
-from profiling import tables
+from profiling import schemas, tables
 from profiling.errors import UserError
 
 KINDS = {np.int8: "images", np.int64: "start_ns", np.uint16: "rank", np.float64: "loss", bool: "attributed"}
@@ -24,7 +24,7 @@ def test_numbers_become_what_arrow_makes_of_them(kind, data):
     values = data.draw(stn.arrays(kind, st.integers(0, 9)))
     name = KINDS[kind]
     column = tables.as_table("batches", {name: values[::2]})[name]
-    expected = pa.array(values[::2], tables.SCHEMAS["batches"].field(name).type, from_pandas=True)
+    expected = pa.array(values[::2], schemas.SCHEMAS["batches"].field(name).type, from_pandas=True)
     assert column.combine_chunks().equals(expected)
 
 
@@ -43,7 +43,7 @@ def test_a_file_from_before_a_column_was_added_is_read_with_nulls(tmp_path):
     tables.write(table, tmp_path, "kernels")
     path = tables.table_path(tmp_path, "kernels")
     pq.write_table(table.drop_columns("launch_ns"), path)
-    assert tables.read(tmp_path, "kernels").schema == tables.SCHEMAS["kernels"]
+    assert tables.read(tmp_path, "kernels").schema == schemas.SCHEMAS["kernels"]
     found = tables.read(tmp_path, "kernels", ["launch_ns", "start_ns"])
     assert found.to_pydict() == {"launch_ns": [None, None], "start_ns": [5, 6]}
     pq.write_table(table.drop_columns("start_ns"), path)

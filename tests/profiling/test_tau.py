@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.errors import UserError
-from profiling.tables import SCHEMAS
+from profiling.schemas import SCHEMAS
 from profiling.tools import tool
 from profiling.tools.recognition import recognise
 from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text

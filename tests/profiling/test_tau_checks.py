@@ -3,7 +3,7 @@
 import pytest
 
 from profiling.errors import UserError
-from profiling.tables import SCHEMAS
+from profiling.schemas import SCHEMAS
 from profiling.tools import Origin, tool
 from profiling.tools.recognition import recognise
 from tests.profiling.tau_files import Thread, write_merged, write_text

@@ -17,7 +17,7 @@ from jobs import by_hand, watched
 from jobs.processes import Ended
 from jobs.run import Run
 from jobs.store import MANIFEST
-from profiling import markers, tables
+from profiling import markers, schemas, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.watch import _misplaced, _write_run, main, parse, prepare_folder, wanted_of
@@ -110,7 +110,7 @@ def test_a_profiler_that_watches_from_outside(tmp_path):
     assert manifest.done and manifest.run.profile == "nsys" and len(batches_of(out)) == 6
     names = tables.read(tables.rank_directory(out, 0), "markers")["name"].to_pylist()
     # From the fourth step on.
-    assert [names.count(one) for one in (*tables.STAGES, tables.END_OF_BATCH)] == [3] * 4
+    assert [names.count(one) for one in (*schemas.STAGES, schemas.END_OF_BATCH)] == [3] * 4
     assert any(one.startswith("nsys: its clock and step timings agree") for one in manifest.findings)
 
 

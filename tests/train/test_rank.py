@@ -8,7 +8,7 @@ from jobs import failures
 from jobs.outcome import why_not_right
 from jobs.run import make_run
 from jobs.store import RANK_REPORT, RankReport, read_record
-from profiling import tables
+from profiling import schemas, tables
 from profiling.errors import UserError
 from profiling.tools import open_capture
 from train import models, rank
@@ -219,15 +219,15 @@ def test_dataparallel_on_two_gpus_learns_as_one_does_and_all_its_forward_kernels
             capture.start(model)
         losses = []
         for _ in range(3):
-            with torch.profiler.record_function(tables.FORWARD):
+            with torch.profiler.record_function(schemas.FORWARD):
                 output = model(torch.randn(8, 3, 32, 32).to(device))
                 loss = torch.nn.functional.cross_entropy(output, torch.arange(8, device=device))
-            with torch.profiler.record_function(tables.BACKWARD):
+            with torch.profiler.record_function(schemas.BACKWARD):
                 loss.backward()
-            with torch.profiler.record_function(tables.UPDATE):
+            with torch.profiler.record_function(schemas.UPDATE):
                 optimizer.step()
                 optimizer.zero_grad()
-            with torch.profiler.record_function(tables.END_OF_BATCH):
+            with torch.profiler.record_function(schemas.END_OF_BATCH):
                 losses.append(loss.item())
         return losses
 

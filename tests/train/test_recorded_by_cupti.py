@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from profiling import tables
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from tests.profiling.fake_cupti import FakeCupti
 from train.rank import run_rank
 from train.world import World

@@ -24,7 +24,7 @@ from torch import distributed, nn
 
 from jobs.store import write_record
 from profiling.errors import EXIT_DONE, EXIT_FAILED
-from profiling.tables import SPLIT_STEP
+from profiling.schemas import SPLIT_STEP
 from train.studies import common, memory
 
 CHANNELS = 64

@@ -19,7 +19,7 @@ import torch
 
 from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
-from profiling.tables import PASSES
+from profiling.schemas import PASSES
 from train.calibrate import copy_rate, gemm_rate
 from train.device_name import device_name
 from train.studies import common, layer_spec, memory, operators, power

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
-from profiling.tables import PASSES
+from profiling.schemas import PASSES
 from train.device_name import device_name
 from train.models import build_model, why_it_does_not_fit
 from train.studies import common, memory

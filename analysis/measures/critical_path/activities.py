@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.measures.critical_path.recorded import UNKNOWN, Recorded
-from profiling.tables import CLASSES
+from profiling.schemas import CLASSES
 
 # What an activity is: a call that launches, one that waits for a device, an operator of a CPU, a kernel.
 CALL, WAIT, OPERATOR, KERNEL = range(4)

@@ -20,7 +20,7 @@ from analysis.measures.critical_path.activities import (
 )
 from analysis.measures.critical_path.before import at, in_chains, last_ended
 from analysis.measures.critical_path.host import on_host
-from profiling.tables import CLASSES
+from profiling.schemas import CLASSES
 
 # What the time of an edge is: kernels of a class of ``tables.CLASSES``, or one of these.
 HOST, LOADING, LAUNCHES, SYNCHRONIZATION, GAPS = range(len(CLASSES), len(CLASSES) + 5)

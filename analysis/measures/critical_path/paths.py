@@ -22,7 +22,7 @@ from analysis.results.matching import Ahead, Shared
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
 from profiling import tables
-from profiling.tables import APART, CLASSES
+from profiling.schemas import APART, CLASSES
 
 COLLECTIVES, MODEL_KERNELS, WAITING = "collectives", "all of the model's kernels", "waiting for other ranks"
 _APART = {

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from analysis.results.source import Source, reading
 from analysis.results.traces import in_time, timed
-from profiling import tables
+from profiling import schemas, tables
 
 COLUMNS = (
     "batch_index", "start_ns", "duration_ns", "short_name", "class", "direction", "operator", "layer",
@@ -72,7 +72,7 @@ def steps_of(source: Source, directory: Path) -> pa.Table:
         Unusable: the table is missing, damaged or wrong.
     """
     with reading(source):
-        batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
+        batches = tables.read(directory, "batches", schemas.TIMES_OF_BATCHES)
     batches = batches.filter(batches["attributed"])
     return batches.filter(timed(batches)).sort_by("start_ns")
 
@@ -92,7 +92,7 @@ def read_rank(source: Source, directory: Path, batches: pa.Table, steps: Sequenc
         waits = tables.as_table("synchronizations", {})
         if tables.table_path(directory, "synchronizations").is_file():
             waits = tables.read(directory, "synchronizations")
-    talks = _classes(kernels) == tables.CLASSES.index("communication")
+    talks = _classes(kernels) == schemas.CLASSES.index("communication")
     talks &= np.isin(_numbers(kernels, "batch_index"), batches["batch_index"].to_numpy())
     rows = np.flatnonzero(np.isin(batches["batch_index"].to_numpy(), steps))
     first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, 0)
@@ -127,8 +127,8 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
 
 def _classes(kernels: pa.Table) -> np.ndarray:
     texts = _texts(kernels["class"])
-    number = [tables.CLASSES.index(word) if word in tables.CLASSES else UNKNOWN for word in texts.words]
-    other = tables.CLASSES.index("other")
+    number = [schemas.CLASSES.index(word) if word in schemas.CLASSES else UNKNOWN for word in texts.words]
+    other = schemas.CLASSES.index("other")
     return np.array([*(one if one >= 0 else other for one in number), other])[texts.codes]
 
 

@@ -17,10 +17,10 @@ from analysis.measures.kernels.of_run import question_of
 from analysis.results.attributed import Groups, groups_of_run
 from analysis.results.query import query
 from analysis.results.study import Source, Study
-from profiling import tables
+from profiling import schemas
 from profiling.cost.classify import short_name
 from profiling.errors import UserError, did_you_mean
-from profiling.tables import ATTRIBUTED
+from profiling.schemas import ATTRIBUTED
 
 GROUPED_BY = ("kernel", "class")
 TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
@@ -130,7 +130,7 @@ def _table(study: Study, source: Source, name: str) -> Rows:
     if not paths:
         study.note(f"{source.fields['profile']} left no {name}", source)
         return []
-    names = tables.SCHEMAS[name].names
+    names = schemas.SCHEMAS[name].names
     sql = f"select {', '.join(names)} from read_parquet($paths)"
     rows = study.use(source, lambda source: query(study, source, sql, paths=paths))
     return [dict(zip(names, values, strict=True)) for values in rows or []]

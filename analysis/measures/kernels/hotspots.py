@@ -18,7 +18,7 @@ from jobs.run import Run
 from profiling.cost.classify import classify
 from profiling.errors import UserError
 from profiling.readers.ncu_csv import TENSOR_KERNEL
-from profiling.tables import APART
+from profiling.schemas import APART
 from profiling.wording import how_many
 
 COUNTED = (

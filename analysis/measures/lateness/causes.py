@@ -17,7 +17,7 @@ from analysis.results.query import query_arrays
 from analysis.results.source import Source
 from analysis.results.study import Study
 from analysis.results.summed import kept_sums
-from profiling.tables import ATTRIBUTED, IS_MODEL
+from profiling.schemas import ATTRIBUTED, IS_MODEL
 
 # Kernels that take as long as on the other ranks, to within this share, speak against the device.
 AS_LONG = 0.05

@@ -10,7 +10,8 @@ from profiling.attribution.attribute import attribute_in_windows
 from profiling.attribution.events import Trace
 from profiling.attribution.pyprof_markers import name_operators
 from profiling.readers.origin import UNKNOWN, Origin
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE, as_table
+from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.tables import as_table
 
 _STAGES = {FORWARD, BACKWARD, UPDATE, END_OF_BATCH}
 _MPI_RANK = re.compile(r"^MPI Rank (\d{1,9})$")

@@ -22,7 +22,8 @@ from profiling.readers.tau.tables import (
 )
 from profiling.readers.tau.text import NAME, metric_of, read_text
 from profiling.readers.tau.xml import Reader, Thread
-from profiling.tables import END_OF_BATCH, as_table
+from profiling.schemas import END_OF_BATCH
+from profiling.tables import as_table
 from profiling.wording import how_many, verb
 
 
