@@ -13,7 +13,7 @@ from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling import figures
-from analysis.measures.scaling.certainty import without_unusable_intervals
+from analysis.measures.scaling.certainty import is_unsure, leading, without_unusable_intervals
 from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.by_rank import chart_by_rank
@@ -139,7 +139,11 @@ def _if_not_lost(context: Context) -> str:
     known = [row["loss_pct"] for row in rows if row["loss_unattributed_pct"] is not None]
     if rows and not known:
         return _parts_unknown(rows)
-    return "No scaling efficiency is lost." if known and max(known) <= 0 else ""
+    if known and max(known) <= 0:
+        return "No scaling efficiency is lost."
+    compared = [row for row in context.own if row["world_size"] != row["base_world_size"]]
+    unsure = bool(compared) and is_unsure(leading(compared)[-1])
+    return "Not known: identical runs differ too much." if unsure else ""
 
 
 def _rows_lost(context: Context) -> Rows:

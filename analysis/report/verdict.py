@@ -61,11 +61,12 @@ def verdict(
     if any(sentence.cause in ("waits", "communication") for sentence in causes):
         causes += perhaps(*suspected(of_runs))
     others = [] if here else held_up(late_ranks(late or []))
-    # Who reads one sentence has to know that the figure in the next one says little.
+    # Who reads one sentence has to know that the figure in the next one says little. It is of the table,
+    # whose intervals show it: the section of scaling has the figure for its finding.
     unsure = too_few_runs(scaled)
     return [
         *first,
-        *([Sentence(unsure, "scaling")] if unsure else []),
+        *([Sentence(unsure, "table")] if unsure else []),
         share_of_ideal(best, worst, named=len({row["called"] for row in scaled}) > 1),
         *of_other_baselines(scaled, best),
         *unrepeated(best, worst),

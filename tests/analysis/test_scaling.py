@@ -314,6 +314,14 @@ def test_where_runs_differ_too_much_terminal_and_report_begin_with_it(
     assert " ".join(run("analysis.scaled", tmp_path).out.split()).startswith(first.text)
     assert first.text in run("analysis.scaled", tmp_path, "--format", "csv").err
     assert "Not enough runs" not in run("analysis.scaled", planted[0]).out
+    # Below it stands what the sections have to say.
+    for size in (1, 2):
+        truth = Truth(step_ms={1: 100.0, 2: 130.0})
+        write_run(tmp_path, run_of(gpus_per_node=size, profile="torch"), truth)
+    findings = {section.id: section.finding for section in build(load(tmp_path)).sections}
+    assert findings["loss"] == "Not known: identical runs differ too much."
+    assert findings["scaling"].startswith("Scaling efficiency on 2 ranks")
+    assert not any("Not enough runs" in finding for finding in findings.values())
 
 
 @pytest.mark.parametrize(
