@@ -14,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -31,7 +31,7 @@ from jobs.site_check import check_site
 from jobs.tau_here import look_at_tau, presence_of
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.presence import Presence
-from profiling.tools import TOOLS, tool
+from profiling.tools import ON_A_CPU, TOOLS, tool
 from profiling.wording import command, how_many
 
 AMD_DRIVER = Path("/dev/kfd")
@@ -159,8 +159,17 @@ def _launchers() -> list[Finding]:
 
 def _profilers(gpu: bool) -> list[Finding]:
     # TAU is tried, also under the mpirun that is here, of which profiling knows nothing.
-    seen = [presence_of(look_at_tau(gpu=gpu)) if name == "tau" else tool(name).presence() for name in TOOLS]
-    return [_of("profilers", one) for one in seen if one]
+    seen = {
+        name: presence_of(look_at_tau(gpu=gpu)) if name == "tau" else tool(name).presence() for name in TOOLS
+    }
+    return [_of("profilers", of_profiler(name, one, gpu)) for name, one in seen.items() if one]
+
+
+def of_profiler(name: str, presence: Presence, gpu: bool) -> Presence:
+    """A profiler that is installed, and on this machine has nothing to record, is not ready."""
+    if gpu or not presence.present or not tool(name).gpu_only:
+        return presence
+    return replace(presence, present=False, remedy=f"records GPUs only, and there is none here; {ON_A_CPU}")
 
 
 def _of(group: str, presence: Presence) -> Finding:

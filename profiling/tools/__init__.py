@@ -51,6 +51,9 @@ def tool(name: str) -> Profiler:
     return profiler
 
 
+ON_A_CPU = "torch and nsys record CPU runs"
+
+
 def check_mode(name: str, mode: str) -> None:
     """Raise UserError where a tool has no such mode."""
     modes = tool(name).modes
@@ -63,7 +66,7 @@ def why_not_on_a_cpu(name: str) -> str:
     if not tool(name).gpu_only:
         return ""
     why = f"profile {name} records GPU activity only, and this run computes on the CPU"
-    return f"{why}; torch and nsys record CPU runs"
+    return f"{why}; {ON_A_CPU}"
 
 
 def why_not_so_many(name: str, mode: str, ranks: int) -> str:

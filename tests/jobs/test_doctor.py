@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from jobs import doctor
 from jobs.doctor import Finding, examine
 from jobs.machine import Machine
-from profiling.presence import of_program
+from profiling.presence import Presence, of_program
 from profiling.tools import cupti
 
 WITH_DALI = frozenset({"nvidia.dali"})
@@ -46,7 +47,8 @@ def test_the_command_prints_json_and_finds_torch(root):
 @pytest.mark.parametrize(("why", "present"), [("", True), ("profile cupti needs an NVIDIA GPU", False)])
 def test_cupti_is_here_only_if_it_answers(monkeypatch, why, present):
     monkeypatch.setattr(cupti, "why_not", lambda: why)
-    finding = next(f for f in examine(HERE) if f.name == "cupti")
+    node = replace(HERE, gpus=("NVIDIA H200",))
+    finding = next(f for f in examine(node) if f.name == "cupti")
     assert finding.present == present and bool(finding.remedy) != present
     assert present or finding.detail == "needs an NVIDIA GPU"
 
@@ -71,6 +73,15 @@ def test_a_release_is_not_looked_for_in_a_copyright(tmp_path, monkeypatch):
     nvprof.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert of_program(["nvprof", "--version"], "").detail == "Release version 11.8.86 (21)"
+    (found,) = [one for one in examine(HERE) if one.name == "nvprof"]  # which has no GPU
+    assert not found.present and found.detail == "Release version 11.8.86 (21)"
+    assert found.remedy == "records GPUs only, and there is none here; torch and nsys record CPU runs"
+
+
+def test_a_profiler_that_has_something_to_record_here_is_ready():
+    nsys, nvprof = Presence("nsys", True, "2025.5"), Presence("nvprof", True, "11.8")
+    assert doctor.of_profiler("nsys", nsys, gpu=False) is nsys
+    assert doctor.of_profiler("nvprof", nvprof, gpu=True) is nvprof
 
 
 def test_what_installs_a_missing_library_is_printed_as_it_is_typed(capsys):
