@@ -18,8 +18,9 @@ from analysis.display import output
 from analysis.display.terminal import MOST_NOTES, Answer
 from analysis.measures.scaling import rows as scaling
 from analysis.measures.scaling import traced
+from analysis.measures.scaling.baselines import Scaling
 from analysis.measures.scaling.certainty import too_few_runs
-from analysis.measures.scaling.points import Scaling, points_of
+from analysis.measures.scaling.points import points_of
 from analysis.measures.scaling.unequal_threads import unequal_threads
 from analysis.measures.scaling.without_result import log_of, no_result
 from analysis.published import by_method

@@ -21,7 +21,7 @@ import numpy as np
 from analysis.measures.batches.series import STAGES, Series
 from analysis.measures.scaling.compare_rows import Values, regressed, rows
 from analysis.measures.scaling.figures import figures
-from analysis.measures.scaling.points import Point
+from analysis.measures.scaling.point import Point
 from analysis.measures.scaling.use import perturbation
 from analysis.results.source import Source
 from analysis.statistics import estimates

@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.measures.batches.series import Series
 from analysis.measures.lateness.lateness import of_collectives
-from analysis.measures.scaling.points import POINT_FIELDS, Point
+from analysis.measures.scaling.point import POINT_FIELDS, Point
 from analysis.prediction.configurations import CONFIGURATION, Configuration
 from analysis.prediction.exchange_forms import FLAT, LEVELS, Layout
 from analysis.prediction.traced_exchange import Allreduces, exchanges, late_ranks

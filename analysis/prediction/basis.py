@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.measures.scaling.points import Point
+from analysis.measures.scaling.point import Point
 from analysis.prediction import allreduce, simulate
 from analysis.prediction.allreduce import RESAMPLES
 from analysis.prediction.configurations import Configuration, error_of, scatter_of

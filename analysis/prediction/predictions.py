@@ -19,7 +19,7 @@ from analysis.display.metrics import (
     telling,
 )
 from analysis.display.numbers import signed
-from analysis.measures.scaling.points import Scaling
+from analysis.measures.scaling.baselines import Scaling
 from analysis.prediction import believed, configurations, extrapolate, simulate_rows, untold
 from analysis.prediction.basis import Network
 from analysis.prediction.configurations import Configuration

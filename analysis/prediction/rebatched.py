@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.measures.scaling.points import Point
+from analysis.measures.scaling.point import Point
 from analysis.prediction.allreduce import RESAMPLES, nonnegative
 from analysis.prediction.simulate import Step
 from analysis.statistics import estimates

@@ -14,7 +14,7 @@ import numpy as np
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
-from analysis.measures.scaling.points import Point
+from analysis.measures.scaling.point import Point
 from analysis.prediction import simulate
 from analysis.prediction.basis import (
     Basis,

@@ -18,7 +18,7 @@ import numpy as np
 
 from analysis.measures.anatomy.traces import Anatomy, RunTrace, anatomy_of, trace_of
 from analysis.measures.kernels.rows import why_none
-from analysis.measures.scaling.points import Point
+from analysis.measures.scaling.point import Point
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.simulate import Step
@@ -45,7 +45,7 @@ class Recording:
     """All that is read of a traced run; arrays by column.
 
     Attributes:
-        batches: ``tables.TIMES_OF_BATCHES`` of rank 0's attributed batches, in order.
+        batches: ``schemas.TIMES_OF_BATCHES`` of rank 0's attributed batches, in order.
         ready: of rank 0's backward passes ``batch_index, layer, ready_ns``: the end of the layer's kernels.
         trace: of all ranks.
         allreduce_names: of the kernels that made allreduces.

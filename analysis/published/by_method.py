@@ -8,7 +8,7 @@ from analysis.display.left_out import missing
 from analysis.display.metrics import FIELDS, FIELDS_OF_RUNS, Metric, Rows, fields, names_of
 from analysis.measures.scaling import figures, use
 from analysis.measures.scaling import rows as scaling_rows
-from analysis.measures.scaling.points import Scaling
+from analysis.measures.scaling.baselines import Scaling
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from analysis.results.load import no_result

@@ -12,7 +12,7 @@ import numpy as np
 from analysis.display.metrics import Rows
 from analysis.measures.batches.series import all_series
 from analysis.measures.kernels.costs import costs_of
-from analysis.measures.scaling.points import UNPROFILED, point_names
+from analysis.measures.scaling.point import UNPROFILED, point_names
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.published import explain_reference

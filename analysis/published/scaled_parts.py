@@ -24,7 +24,7 @@ from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import PARTS, WITHIN
 from analysis.measures.scaling import figures, loss, use
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
-from analysis.measures.scaling.points import UNPROFILED
+from analysis.measures.scaling.point import UNPROFILED
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from jobs.run_fields import APART

@@ -4,7 +4,7 @@ from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
-from analysis.measures.scaling.points import point_names
+from analysis.measures.scaling.point import point_names
 from analysis.report.sentences import TRY, Sentence, number, ranks_in_words
 from analysis.report.views import called
 

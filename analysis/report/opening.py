@@ -5,7 +5,7 @@ import math
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling.certainty import without_unusable_intervals
 from analysis.measures.scaling.loss import without_meaningless_parts
-from analysis.measures.scaling.points import UNPROFILED
+from analysis.measures.scaling.point import UNPROFILED
 from analysis.prediction.simulate import in_words
 from analysis.report import prediction, small, traced_advice, traced_opening
 from analysis.report.base import Context

@@ -9,7 +9,7 @@ from analysis.display.metrics import Rows
 from analysis.measures.scaling.compare_rows import Key
 from analysis.measures.scaling.compare_words import verdict_of
 from analysis.measures.scaling.compared import Compared
-from analysis.measures.scaling.points import point_names
+from analysis.measures.scaling.point import point_names
 from analysis.report import choices
 from analysis.report.base import Context
 from analysis.report.per_point import labels_of

@@ -6,7 +6,8 @@ from statistics import median
 from analysis.display.left_out import counted, missing, not_ended
 from analysis.display.metrics import Rows
 from analysis.display.numbers import span
-from analysis.measures.scaling.points import other_devices, points_of
+from analysis.measures.scaling.point_notes import other_devices
+from analysis.measures.scaling.points import points_of
 from analysis.measures.scaling.unequal_threads import unequal_threads
 from analysis.measures.scaling.without_result import no_result
 from analysis.report import prediction, stragglers, traced_advice, traced_opening

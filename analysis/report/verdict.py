@@ -16,7 +16,7 @@ from analysis.measures.scaling.certainty import (
     too_few_runs,
     without_unusable_intervals,
 )
-from analysis.measures.scaling.points import NO_SAMPLES
+from analysis.measures.scaling.point import NO_SAMPLES
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.report.advice import held_up, perhaps
 from analysis.report.causes import gains, late_ranks, suspected

@@ -20,7 +20,7 @@ from analysis.measures.scaling.certainty import (
 )
 from analysis.measures.scaling.figures import above_ideal
 from analysis.measures.scaling.loss import UNATTRIBUTED_SHARE, other_steps
-from analysis.measures.scaling.points import point_names
+from analysis.measures.scaling.point import point_names
 from analysis.report.advice import CAUSES, FASTER, HALVED, LIMITED_BY, against, held_up, key_of, name_of
 from analysis.report.causes import LATE_RANKS, Cause, Late, limit_of_transfer, lowest_of, of_loss
 from analysis.report.forecast import was_measured

@@ -34,7 +34,7 @@ class RankTables:
     """The tables of one rank as arrays by column, times in ns on the rank's own clock.
 
     Attributes:
-        batches: ``tables.TIMES_OF_BATCHES`` of the attributed batches that lack no time.
+        batches: ``schemas.TIMES_OF_BATCHES`` of the attributed batches that lack no time.
         kernels: :data:`KERNEL_COLUMNS` of the kernels that have a start and a duration; texts are None, bytes
             and group sizes NaN, and other numbers -1, where they are not recorded. Names are of collectives
             alone (None elsewhere): those of all kernels would take as long as all the rest.

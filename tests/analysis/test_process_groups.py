@@ -11,7 +11,7 @@ from analysis.measures.anatomy import communication
 from analysis.measures.batches.series import Series, series_of
 from analysis.measures.lateness import stragglers
 from analysis.measures.lateness.lateness import of_collectives
-from analysis.measures.scaling.points import Point
+from analysis.measures.scaling.point import Point
 from analysis.prediction.traced_step import traced
 from analysis.results.load import load
 from analysis.results.matching import Calls, match

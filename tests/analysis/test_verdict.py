@@ -6,7 +6,7 @@ import pytest
 
 from analysis.measures.anatomy.divide import SPLIT, WITHIN
 from analysis.measures.scaling.certainty import leading
-from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.measures.scaling.point import POINT_FIELDS
 from analysis.prediction.simulate import DEFAULT_WHAT_IFS
 from analysis.report.causes import Cause, Late, late_ranks, limit_of_transfer, lowest_of, of_loss
 from analysis.report.forecast import forecast, to_try

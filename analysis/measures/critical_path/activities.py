@@ -21,7 +21,7 @@ class Activities:
     Attributes:
         kind: CALL, WAIT, OPERATOR or KERNEL.
         row: of the kernels (a call's: of the first that it launched), or of the waits.
-        kernel_class: a number of ``tables.CLASSES``; of calls -1.
+        kernel_class: a number of ``schemas.CLASSES``; of calls -1.
         chain: a number for all that comes one after the other: on a stream, or in threads that take turns.
         launch: of a kernel the activity that launched it; -1: not known.
         batch_index: -1: of none.

@@ -22,7 +22,7 @@ from analysis.measures.critical_path.before import at, in_chains, last_ended
 from analysis.measures.critical_path.host import on_host
 from profiling.schemas import CLASSES
 
-# What the time of an edge is: kernels of a class of ``tables.CLASSES``, or one of these.
+# What the time of an edge is: kernels of a class of ``schemas.CLASSES``, or one of these.
 HOST, LOADING, LAUNCHES, SYNCHRONIZATION, GAPS = range(len(CLASSES), len(CLASSES) + 5)
 # From a call to the start of its kernel on an idle GPU; if it takes longer, something else was waited for.
 LATENCY_NS = 20_000

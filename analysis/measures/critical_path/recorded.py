@@ -44,7 +44,7 @@ class Recorded:
     Attributes:
         batches: ``batch_index, start_ns, end_ns, load_ns`` of these steps, in order.
         kernels: numbers of :data:`COLUMNS` by name, -1 where they are not recorded.
-        kind: the kernel's class, a number of ``tables.CLASSES``.
+        kind: the kernel's class, a number of ``schemas.CLASSES``.
         texts: :data:`TEXTS` by name.
         waits: calls that waited for a device: ``start_ns, end_ns, thread``.
         wait_names: of these.
@@ -66,7 +66,7 @@ class Recorded:
 
 
 def steps_of(source: Source, directory: Path) -> pa.Table:
-    """The attributed batches of a rank that have times, in order (``tables.TIMES_OF_BATCHES``).
+    """The attributed batches of a rank that have times, in order (``schemas.TIMES_OF_BATCHES``).
 
     Raises:
         Unusable: the table is missing, damaged or wrong.

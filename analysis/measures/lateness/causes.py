@@ -12,7 +12,7 @@ import numpy as np
 
 from analysis.display.numbers import digits, span
 from analysis.measures.lateness.lateness import Lateness, over_others
-from analysis.measures.scaling.points import point_fields
+from analysis.measures.scaling.point import point_fields
 from analysis.results.query import query_arrays
 from analysis.results.source import Source
 from analysis.results.study import Study

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from analysis.display.metrics import CONFIDENCE, Rows
 from analysis.display.naming import names_apart
 from analysis.measures.scaling import figures, use
-from analysis.measures.scaling.points import UNPROFILED
+from analysis.measures.scaling.point import UNPROFILED
 from jobs.run_fields import APART
 from profiling.wording import noun, verb
 

@@ -10,7 +10,7 @@ from analysis.display.metrics import Rows
 from analysis.measures.batches.series import STAGES, all_series
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.scaling.compare_rows import CALLS, STEP, Key, Values, rows, telling
-from analysis.measures.scaling.points import point_fields
+from analysis.measures.scaling.point import point_fields
 from analysis.results.log import BOTH
 from analysis.results.source import Source
 from analysis.results.study import Study

@@ -9,7 +9,7 @@ from typing import Any
 from analysis.display.left_out import not_ended
 from analysis.display.metrics import RANK, Metric, Rows
 from analysis.display.numbers import sortable
-from analysis.measures.scaling.points import PROFILED, UNPROFILED, point_fields
+from analysis.measures.scaling.point import PROFILED, UNPROFILED, point_fields
 from analysis.results.log import attempted
 from analysis.results.study import Source, Study
 from jobs import store

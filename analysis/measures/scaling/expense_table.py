@@ -5,7 +5,7 @@ from typing import Any
 
 from analysis.display.metrics import Column, Metric, Rows, columns, fields, filled, telling
 from analysis.measures.scaling.expense import MEMORY, METRICS, RANK_METRICS, Spent
-from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.measures.scaling.point import POINT_FIELDS
 from jobs.run import Run
 from profiling.wording import how_many
 

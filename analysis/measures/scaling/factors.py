@@ -11,7 +11,7 @@ import numpy as np
 from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns
 from analysis.display.numbers import probability
 from analysis.measures.batches.series import all_series
-from analysis.measures.scaling.points import NO_SAMPLES, point_fields
+from analysis.measures.scaling.point import NO_SAMPLES, point_fields
 from analysis.measures.scaling.unbalanced import unbalanced
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau.published_formulas import EPOCH_IMAGES

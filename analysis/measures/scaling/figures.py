@@ -11,7 +11,8 @@ import numpy as np
 from analysis.display.metrics import CONFIDENCE, Metric, picked
 from analysis.measures.batches.series import STAGES
 from analysis.measures.scaling import loss
-from analysis.measures.scaling.points import NAN, Point, Scaling
+from analysis.measures.scaling.baselines import Scaling
+from analysis.measures.scaling.point import NAN, Point
 from analysis.measures.scaling.use import use_of_device
 from analysis.statistics import estimates
 

@@ -23,7 +23,7 @@ from analysis.display.naming import together
 from analysis.display.numbers import digits
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.measures.anatomy.traces import Anatomy, anatomy_of, traces_of
-from analysis.measures.scaling.points import Point
+from analysis.measures.scaling.point import Point
 from analysis.results.study import Study
 from analysis.statistics import estimates, inside_run
 

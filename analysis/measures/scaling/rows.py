@@ -7,15 +7,10 @@ from typing import Any
 from analysis.display.metrics import Rows
 from analysis.display.numbers import shown, sortable
 from analysis.measures.scaling import figures, loss, use
+from analysis.measures.scaling.baselines import Scaling
 from analysis.measures.scaling.figures import above_ideal
-from analysis.measures.scaling.points import (
-    NO_SAMPLES,
-    Point,
-    Scaling,
-    choose_scaling,
-    count_compared,
-    points_of,
-)
+from analysis.measures.scaling.point import NO_SAMPLES, Point
+from analysis.measures.scaling.points import choose_scaling, count_compared, points_of
 from analysis.results.study import Study
 from jobs.run import Run
 from jobs.run_fields import FACTOR, ID_FIELDS, own_names

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from analysis.measures.scaling.points import Point
+from analysis.measures.scaling.point import Point
 from profiling.wording import how_many
 
 

@@ -13,7 +13,7 @@ from analysis.display.numbers import digits, span
 from analysis.measures.kernels.measured_peaks import too_low
 from analysis.measures.kernels.roofline import ABOVE_PCT, BANDWIDTH, COMPUTE
 from analysis.measures.scaling.loss import Anatomies
-from analysis.measures.scaling.points import UNPROFILED, Point
+from analysis.measures.scaling.point import UNPROFILED, Point
 from analysis.results.study import Study
 from analysis.statistics import estimates
 from profiling.wording import how_many, verb

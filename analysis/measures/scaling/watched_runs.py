@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import dropwhile
 from typing import Any
 
-from analysis.measures.scaling.points import POINT_FIELDS, point_fields
+from analysis.measures.scaling.point import POINT_FIELDS, point_fields
 from analysis.results.log import BOTH
 from analysis.results.source import Source
 from analysis.results.study import Study
