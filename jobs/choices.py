@@ -1,6 +1,6 @@
 """Which profilers, loaders, backends and launchers are there?
 
-    python -m jobs.choices                     all, as tables
+    python -m jobs.choices                     all, as tables; in a file or a pipe in Markdown
     python -m jobs.choices loaders launchers   these
     python -m jobs.choices --write DOCS...     put them into pages of the docs
 
@@ -8,13 +8,17 @@ The docs hold such a table between ``<!-- choices: loaders -->`` and ``<!-- end 
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from rich.console import Console
 
 from jobs.backends import BACKENDS
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.loaders import LOADERS, LoaderKind
+from jobs.shown import Row, show_rows
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.tools import STARTED, TOOLS, tool
@@ -22,18 +26,36 @@ from profiling.tools import STARTED, TOOLS, tool
 _BLOCK = re.compile(r"(<!-- choices: (?P<kind>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def _profilers() -> str:
+@dataclass(frozen=True)
+class Choices:
+    """What there is of a kind, in Markdown: its headings and a row each."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def in_markdown(self) -> str:
+        """As a table of the docs."""
+        lines = (self.headings, ["---"] * len(self.headings), *self.rows)
+        return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+    def show(self, kind: str) -> None:
+        """As a table on a terminal."""
+        head, *rows = [[cell.replace("`", "") for cell in cells] for cells in (self.headings, *self.rows)]
+        show_rows(kind, head, [Row(cells) for cells in rows])
+
+
+def _profilers() -> Choices:
     rows = [
         (f"`{name}`" if name in STARTED else f"(`{name}`)", tool(name).started, tool(name).reads)
         for name in TOOLS
         if name != "none"
     ]
-    return _table(("`profile`", "started as", "read by `python -m profiling.convert`"), rows)
+    return Choices(("`profile`", "started as", "read by `python -m profiling.convert`"), rows)
 
 
-def _loaders() -> str:
+def _loaders() -> Choices:
     rows = [(f"`{name}`", loader.meaning, _needs(loader)) for name, loader in LOADERS.items()]
-    return _table(("`loader`", "what it does", "needs"), rows)
+    return Choices(("`loader`", "what it does", "needs"), rows)
 
 
 def _needs(loader: LoaderKind) -> str:
@@ -42,28 +64,23 @@ def _needs(loader: LoaderKind) -> str:
     return ", ".join([*needs, *(["`data`"] if loader.reads_data else [])]) or "nothing"
 
 
-def _backends() -> str:
+def _backends() -> Choices:
     rows = [("`auto`", "single for one rank, otherwise ddp")]
     rows += [(f"`{name}`", backend.meaning) for name, backend in BACKENDS.items()]
-    return _table(("`backend`", "how gradients are exchanged"), rows)
+    return Choices(("`backend`", "how gradients are exchanged"), rows)
 
 
-def _launchers() -> str:
+def _launchers() -> Choices:
     rows = [(f"`{name}`", launcher.starts, launcher.where) for name, launcher in LAUNCHERS.items()]
-    return _table(("`--launcher`", "starts", "where"), rows)
+    return Choices(("`--launcher`", "starts", "where"), rows)
 
 
-KINDS: dict[str, Callable[[], str]] = {
+KINDS: dict[str, Callable[[], Choices]] = {
     "profilers": _profilers,
     "loaders": _loaders,
     "backends": _backends,
     "launchers": _launchers,
 }
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = (head, ["---"] * len(head), *rows)
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def with_tables(page: str) -> str:
@@ -76,9 +93,21 @@ def with_tables(page: str) -> str:
     def filled(block: re.Match[str]) -> str:
         if block["kind"] not in KINDS:
             raise UserError(f"no table of {block['kind']!r}{did_you_mean(block['kind'], KINDS)}")
-        return f"{block[1]}{KINDS[block['kind']]()}{block[3]}"
+        return f"{block[1]}{KINDS[block['kind']]().in_markdown()}{block[3]}"
 
     return _BLOCK.sub(filled, page)
+
+
+def show(kinds: Sequence[str]) -> None:
+    """Tables for who reads them; in a file or a pipe, as the docs have them."""
+    on_a_terminal = Console().is_terminal
+    for number, kind in enumerate(kinds):
+        if number:
+            print()
+        if on_a_terminal:
+            KINDS[kind]().show(kind)
+        else:
+            print(KINDS[kind]().in_markdown(), end="")
 
 
 def main() -> int:
@@ -93,7 +122,7 @@ def main() -> int:
     for path in arguments.write:
         write_text(path, with_tables(path.read_text(encoding="utf-8")))
     if not arguments.write:
-        print("\n".join(KINDS[kind]() for kind in arguments.kinds or KINDS), end="")
+        show(arguments.kinds or list(KINDS))
     return EXIT_DONE
 
 

@@ -12,13 +12,10 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from jobs.flags import make_parser
@@ -26,6 +23,7 @@ from jobs.gpus import NO_AMD, why_not_built_for, why_not_tested
 from jobs.launchers import LAUNCHERS
 from jobs.loaders import LOADERS, Library
 from jobs.machine import Machine, this_machine, versions
+from jobs.shown import Row, show_rows
 from jobs.site import add_site_flag
 from jobs.site_check import check_site
 from jobs.tau_here import look_at_tau, presence_of
@@ -35,7 +33,6 @@ from profiling.tools import ON_A_CPU, TOOLS, tool
 from profiling.wording import command, how_many
 
 AMD_DRIVER = Path("/dev/kfd")
-_WIDE = 1000  # columns in a file or a pipe, where no line need be wrapped; the table takes what it needs
 
 
 @dataclass(frozen=True)
@@ -177,81 +174,18 @@ def _of(group: str, presence: Presence) -> Finding:
 
 
 def show(findings: list[Finding]) -> None:
-    """The findings on standard output: as a table or, where that would break a word (a path), as a list."""
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDE
-    cells = [_HEADINGS, *(_cells(finding) for finding in findings)]
-    widths = widths_of(cells, console.width - len(_SIGN) - _GAP * len(_HEADINGS))
-    if widths is None:
-        _show_list(findings, console)
-        return
-    table = Table(title=_TITLE, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    table.add_column("", width=len(_SIGN))
-    for heading, width in zip(_HEADINGS, widths, strict=True):
-        table.add_column(heading, width=width)
-    group = ""
-    for finding in findings:
-        if finding.group != group:
-            group = finding.group
-            table.add_row("", Text(group, style="bold"))
-        # Text, because a plain string would be read as markup: "pip install -e '.[mpi]'" without its "[mpi]".
-        table.add_row(_sign(finding), *map(Text, _cells(finding)))
-    with console.capture() as drawn:
-        console.print(table)
-    # A table is drawn as wide as its widest line, and blanks fill the others.
-    print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
-
-
-_TITLE, _HEADINGS = "This machine", ("what", "here", "to get it")
-_SIGN, _GAP = " ", 2  # a sign is one column wide, and so many are between two columns
-
-
-def _cells(finding: Finding) -> tuple[str, str, str]:
-    return finding.name, finding.detail, "" if finding.present else finding.remedy
+    """The findings on standard output; of what is here, it is not said how to get it."""
+    rows = [
+        Row((one.name, one.detail, "" if one.present else one.remedy), one.group, _sign(one))
+        for one in findings
+    ]
+    show_rows("This machine", ("what", "here", "to get it"), rows)
 
 
 def _sign(finding: Finding) -> Text:
     if finding.present:
         return Text("✓", style="green")
     return Text("✗", style="red") if finding.required else Text("–", style="yellow")
-
-
-def widths_of(rows: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """Widths of a table's columns in which no word is broken; None: there is not so much room.
-
-    What is left beyond the longest words goes to the columns by how much wider their cells are.
-    """
-    columns = list(zip(*rows, strict=True))
-    least = [max((len(word) for cell in cells for word in cell.split()), default=0) for cells in columns]
-    more = [max(map(len, cells)) - words for cells, words in zip(columns, least, strict=True)]
-    left = room - sum(least)
-    if left < 0:
-        return None
-    share = min(1.0, left / (sum(more) or 1))
-    return [words + int(share * wider) for words, wider in zip(least, more, strict=True)]
-
-
-def _show_list(findings: list[Finding], console: Console) -> None:
-    """Each finding in lines of its own; a word that is wider than the terminal stays one."""
-
-    def say(words: str, indent: str, sign: Text | None = None, style: str = "") -> None:
-        first = Text(indent) if sign is None else sign + Text(" ")
-        wrapped = textwrap.wrap(
-            words, max(1, console.width - len(indent)), break_long_words=False, break_on_hyphens=False
-        )
-        for number, line in enumerate(wrapped):
-            console.print((Text(indent) if number else first) + Text(line, style=style), soft_wrap=True)
-
-    say(_TITLE, "", style="italic")
-    group = ""
-    for finding in findings:
-        if finding.group != group:
-            group = finding.group
-            say(group, "  ", style="bold")
-        name, detail, remedy = _cells(finding)
-        say(f"{name}: {detail}", "  ", _sign(finding))
-        say(f"to get it: {remedy}" if remedy else "", "    ")
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import loaders
+from jobs import choices, loaders
 from jobs.backends import BACKENDS
 from jobs.choices import KINDS, with_tables
 from jobs.doctor import Finding, examine
@@ -31,6 +31,21 @@ def test_the_tables_of_the_docs_are_what_the_code_says(root: Path) -> None:
     assert sorted(shown) == sorted(KINDS)
     for path, page in pages.items():
         assert page == with_tables(page), f"python -m jobs.choices --write {path.name}"
+
+
+def test_who_reads_them_gets_tables_and_a_file_markdown(monkeypatch, capsys) -> None:
+    choices.show(["backends"])
+    assert capsys.readouterr().out == with_tables("<!-- choices: backends -->\n<!-- end -->")[27:-12]
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich draws as on a terminal
+    for columns, line in (
+        (150, "auto     single for one rank, otherwise ddp"),
+        (30, "  auto: single for one rank,"),
+    ):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        choices.show(["backends", "profilers"])
+        said = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+        assert f"\n{line}\n" in said and "\nprofilers" in said and not set("`|").intersection(said)
+        assert all(len(each) <= columns for each in said.splitlines() if " " in each.strip())
 
 
 def test_a_table_that_there_is_not_is_named() -> None:
@@ -98,4 +113,4 @@ def test_a_loader_of_another_library_appears_in_doctor_and_docs(monkeypatch) -> 
     )
     (line,) = [f for f in examine(machine()) if f.name == "ffcv"]
     assert not line.present and line.remedy == "pip install ffcv"
-    assert "| `ffcv` | memory maps | FFCV, `data` |" in KINDS["loaders"]()
+    assert "| `ffcv` | memory maps | FFCV, `data` |" in KINDS["loaders"]().in_markdown()

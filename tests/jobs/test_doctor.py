@@ -10,6 +10,7 @@ import pytest
 from jobs import doctor
 from jobs.doctor import Finding, examine
 from jobs.machine import Machine
+from jobs.shown import widths_of
 from profiling.presence import Presence, of_program
 from profiling.tools import cupti
 
@@ -110,8 +111,8 @@ def test_no_path_is_broken_however_narrow_the_terminal(columns, monkeypatch, cap
 
 def test_a_table_breaks_no_word():
     rows = [("what", "here"), ("a", "word longer words"), ("site file", "one")]
-    assert doctor.widths_of(rows, 40) == [9, 17]
-    assert doctor.widths_of(rows, 10) == [4, 6] and doctor.widths_of(rows, 9) is None
+    assert widths_of(rows, 40) == [9, 17]
+    assert widths_of(rows, 10) == [4, 6] and widths_of(rows, 9) is None
 
 
 def test_no_line_ends_in_blanks(capsys):
