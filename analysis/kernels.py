@@ -37,6 +37,7 @@ from analysis.measures.kernels.rows import (
     with_kernels,
 )
 from analysis.published import kernels_published
+from analysis.results.counted_steps import left_out
 from analysis.results.load import load
 from analysis.results.source import Source
 from analysis.results.study import RECORDING, Study
@@ -221,7 +222,8 @@ def _parts(study: Study, kept: Rows, by: Sequence[str], title: str) -> list[Part
         for run, rows in of_run.items()
         if (named := naming(by, rows))
     ]
-    return [*parts[:-1], *(replace(last, caption=over_the_roof(kept)) for last in parts[-1:])]
+    said = "\n".join(filter(None, [over_the_roof(kept), left_out(study, with_kernels(study))]))
+    return [*parts[:-1], *(replace(last, caption=said) for last in parts[-1:])]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.results import borrowed
+from analysis.results.counted_steps import counted_steps
 from analysis.results.pyprof_tables import TableSums, batches_of, table_sums
 from analysis.results.query import note_left_out, query, untimed_launches
 from analysis.results.source import Source, Unusable
@@ -80,13 +81,13 @@ select sum(ns) filter ({IS_MODEL}), sum(counted_ns) filter ({IS_MODEL}),
     sum(flops) filter ({IS_MODEL}), sum(bytes) filter ({IS_MODEL}),
     sum(ns) filter (not {IS_MODEL} and class not in ('communication', 'memcpy', 'memset')),
     sum(ns) filter (class = 'communication'), sum(ns) filter (class in ('memcpy', 'memset'))
-from {{sums}} semi join {ATTRIBUTED} using (rank, batch_index)
+from {{sums}} semi join {{attributed}} using (rank, batch_index)
 """
 # How many attributed batches have kernels, and how many there are of the ranks that have any: a profiler may
 # watch some ranks alone, or its recording be cut.
-_COUNTED = f"""
-with attributed as {ATTRIBUTED}, recorded as (
-    select distinct rank, batch_index from {{sums}} semi join attributed using (rank, batch_index)
+_COUNTED = """
+with attributed as {attributed}, recorded as (
+    select distinct rank, batch_index from {sums} semi join attributed using (rank, batch_index)
 )
 select (select count(*) from recorded) as recorded,
     (select count(*) from attributed where rank in (select rank from recorded)) as attributed
@@ -128,8 +129,9 @@ def _sums_of_run(study: Study, source: Source) -> Costs | None:
     if not batches or not source.tables("kernels"):
         return None
     table = kept_sums(study, source, borrowed.relation(study, source))
-    ((recorded, attributed),) = query(study, source, _COUNTED.format(sums=table), batches=batches)
-    (sums,) = query(study, source, _COSTS.format(sums=table), batches=batches)
+    of = {"sums": table, "attributed": _attributed(study, source)}
+    ((recorded, attributed),) = query(study, source, _COUNTED.format(**of), batches=batches)
+    (sums,) = query(study, source, _COSTS.format(**of), batches=batches)
     untimed = untimed_launches(study, source)
     # Only batches that have kernels count: a profiler may watch some ranks alone, or its recording be cut.
     if not recorded or sums[0] is None:
@@ -139,6 +141,15 @@ def _sums_of_run(study: Study, source: Source) -> Costs | None:
     note_left_out(study, source, attributed - recorded, attributed, untimed)
     # One rank of DataParallel has the kernels of all its GPUs.
     return Costs(recorded * source.gpus_per_rank, *(float(value or 0) for value in sums))
+
+
+def _attributed(study: Study, source: Source) -> str:
+    """SQL: the rank and number of the attributed batches that count."""
+    counted = counted_steps(study, source)
+    if counted is None:
+        return ATTRIBUTED
+    first, last = counted.steps.start, counted.steps.stop - 1
+    return f"(select * from {ATTRIBUTED} where batch_index between {first} and {last})"
 
 
 # --- groups -------------------------------------------------------------------------------------------
@@ -265,10 +276,11 @@ def groups_of_run(study: Study, source: Source, question: Question) -> Groups | 
     if not batches or not source.tables("kernels"):
         return None
     table = kept_sums(study, source, borrowed.relation(study, source), question.keys)
-    ((recorded, attributed),) = query(study, source, _COUNTED.format(sums=table), batches=batches)
+    of = {"sums": table, "attributed": _attributed(study, source)}
+    ((recorded, attributed),) = query(study, source, _COUNTED.format(**of), batches=batches)
     if not recorded:
         return None
-    sums = f"(select * from {table} semi join {ATTRIBUTED} using (rank, batch_index))"
+    sums = "(select * from {sums} semi join {attributed} using (rank, batch_index))".format(**of)
     rows = query(study, source, question.sql.format(sums=sums), batches=batches)
     untimed = untimed_launches(study, source)
     note_left_out(study, source, attributed - recorded, attributed, untimed)

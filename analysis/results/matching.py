@@ -38,7 +38,11 @@ class Calls:
     # The share of each in what is exposed and what is hidden in the recorded batches; empty: not asked.
     exposed_ns: np.ndarray = field(default_factory=lambda: np.zeros(0))
     hidden_ns: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    timed: int = 0  # of ``batches``, those whose kernels lie in their time: what is exposed is of these
+    # Of ``counted_batches``, those whose kernels lie in their time: what is exposed is of these.
+    timed: int = 0
+    # Which are in batches that count (no warm-up), and how many of ``batches`` do; empty: not asked.
+    counted: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    counted_batches: int = 0
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _MOST_ELEMENTS = 4_000_000
 # A batch is off the steady level when it is further from it than this many standard deviations.
 _OFF_LEVEL_SIGMAS = 4.0
 _CLIP_SIGMAS = 8.0
-_SHORTEST_SERIES = 4
+SHORTEST_SERIES = 4
 # The width of the steady level is at least so much of it: a machine can be steadier than its clock. Of few
 # values the deviation is often far too small by chance, and steady ones would be off the level; so there they
 # are off it from a fifth on (4 x 0.05). From 15 on this is seldom so (python -m benchmarks.warmup).
@@ -80,7 +80,7 @@ def warmup(values: np.ndarray) -> int:
     :data:`FEWEST_FOR_WIDTH` values one is off the level only if it is so by more than a fifth.
     """
     count = len(values)
-    if count < _SHORTEST_SERIES:
+    if count < SHORTEST_SERIES:
         return 0
     steady = values[count // 2 :]
     level = float(np.median(steady))
@@ -111,7 +111,7 @@ def correlation_time(values: np.ndarray) -> float:
     count = len(values)
     centred = values - values.mean()
     variance = float(centred @ centred)
-    if count < _SHORTEST_SERIES or variance == 0:
+    if count < SHORTEST_SERIES or variance == 0:
         return 1.0
     size = 1 << (2 * count - 1).bit_length()
     spectrum = np.abs(np.fft.rfft(centred, size)) ** 2

@@ -133,6 +133,25 @@ def test_of_few_batches_no_part_may_take_less_than_nothing_or_more_than_a_batch(
             assert low == pytest.approx(high, abs=1e-6) == pytest.approx(row[f"loss_{name}_pct"]), name
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_warmup_of_runs_recorded_from_their_start_is_in_no_mean(tmp_path: Path, first: int) -> None:
+    """Three first steps take four times as long; unprofiled runs leave them out, and so do profiled ones."""
+    planted = [run_of(gpus_per_node=size) for size in (1, 4)]
+    planted += [run_of(gpus_per_node=size, profile="torch", attribute_from=first) for size in (1, 4)]
+    write_sweep(tmp_path, planted, Truth(**TRUTH | {"warmup": 3}))
+    row = by_size(tmp_path)[4]
+    assert row["loss_idle_pct"] == pytest.approx(100 * (140 - 100 - 25 - 7 + 2) / 140)
+    assert row["loss_unattributed_pct"] == pytest.approx(0, abs=1e-6)
+    study = load(tmp_path)
+    for parts_of in anatomy.rows(study):
+        ranks = parts_of["gpus_per_node"]
+        assert parts_of["wall_ms"] == pytest.approx(BATCH_MS[ranks])
+        assert (parts_of["warmup_dropped"], parts_of["attributed_steps"]) == (3 - first, 37 * ranks)
+    said = "2 runs: recorded from the start: warmup steps are left out of the means of recorded steps"
+    assert any(said in line for line in study.notes())
+    assert said in run("analysis.scaled", tmp_path, "--notes").out
+
+
 def test_a_group_sums_times_first(tmp_path: Path) -> None:
     write_sweep(tmp_path, runs(), Truth(**TRUTH))
     (row,) = by_method.rows(load(tmp_path), group_by=["model"])

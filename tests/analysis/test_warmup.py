@@ -6,16 +6,21 @@ Durations, means and parts are of the same steps, and tables say which are left 
 import numpy as np
 import pytest
 
+from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.batches import rows as batches
-from analysis.measures.batches.series import warmup_of_traces
+from analysis.measures.critical_path import rows as critical_path
+from analysis.measures.kernels import rows as kernels
 from analysis.measures.scaling import traced
 from analysis.report.build import build
 from analysis.report.render import render
+from analysis.results.counted_steps import warmup_of_traces
 from analysis.results.load import load
 from analysis.statistics.estimates import FEWEST_FOR_WIDTH
 from benchmarks.warmup import steps
+from profiling import tables
 from profiling.convert import main as convert
+from tests.analysis.commands import run
 from tests.profiling.traced_jobs import Planted, trace_of, write_job
 
 SHORT = (3, 4, 5, 8, 10, 12, FEWEST_FOR_WIDTH - 1)
@@ -92,6 +97,32 @@ def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
     by_step = anatomy.rows(study, ["step"])  # no mean, and so nothing is left out of it
     assert [one["step"] for one in by_step] == list(range(20))
     assert LEFT_OUT not in anatomy.parts(by_step, ["step"])[0].caption
+
+
+def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
+    """In the first two of 20 steps, which are longer, the collective takes three times as long."""
+    step = Planted(ranks=2).batch
+    planted = Planted(ranks=2, batches=20, head=(0.5 * step, 0.5 * step))
+    job = converted(tmp_path, mine=planted) / "mine"
+    for path in job.glob("rank_*"):
+        table = tables.read(path, "kernels").to_pydict()
+        for row, (step_of, kind) in enumerate(zip(table["batch_index"], table["class"], strict=True)):
+            if step_of < 2 and kind == "communication":
+                table["duration_ns"][row] *= 3
+        tables.write(tables.as_table("kernels", table), path, "kernels")
+    study = load(job)
+    (whole,) = anatomy.rows(study)
+    (talk,) = communication.rows(study)
+    assert talk["ms_per_step"] == pytest.approx(planted.transfer / 1000)
+    for name in ("exposed", "overlapped"):
+        assert talk[f"{name}_ms"] == pytest.approx(whole[f"{name}_communication_ms"], abs=1e-9)
+    assert talk["attributed_steps"] == whole["attributed_steps"]
+    by_class = {row["class"]: row["ms_per_step"] for row in kernels.rows(study, by=["class"])[0]}
+    assert by_class.pop("communication") == pytest.approx(talk["ms_per_step"])
+    assert sum(by_class.values()) == pytest.approx(whole["compute_ms"])
+    assert {row["steps"] for row in critical_path.rows(study)} == {18}
+    for command in ("analysis.kernels", "analysis.communication"):
+        assert f"{LEFT_OUT}the first 2 steps." in run(command, job).out
 
 
 def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):

@@ -23,6 +23,7 @@ def calls_of(
     attributed: np.ndarray,
     windows: Intervals,
     activities: Activities,
+    steps: range | None = None,
 ) -> Calls:
     """A rank's collectives in its attributed batches.
 
@@ -30,18 +31,23 @@ def calls_of(
         kernels: ``traces.KERNEL_COLUMNS``, rows with a place in time and a duration only; in no batch is what
             has an index below 0.
         attributed: indices of the attributed batches.
-        windows: when the batches were whose kernels lie in their time: what is exposed is of these.
+        windows: when the batches were whose kernels lie in their time, of those that count: what is exposed
+            is of these.
         activities: what runs on the rank.
+        steps: the batches that count; None: all.
     """
     mine = np.isin(kernels["batch_index"], attributed)
     talks = (kernels["class"] == "communication") & mine
     order = np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
     call = {name: column[order] for name, column in kernels.items()}
     end = call["start_ns"] + call["duration_ns"]
-    exposed, hidden = shares((call["start_ns"], end), windows, activities)
+    counted = in_steps(call["batch_index"], steps)
+    exposed, hidden = np.zeros(len(order)), np.zeros(len(order))
+    exposed[counted], hidden[counted] = shares((call["start_ns"][counted], end[counted]), windows, activities)
+    indices = np.unique(kernels["batch_index"][mine])
     return Calls(
         rank,
-        len(np.unique(kernels["batch_index"][mine])),
+        len(indices),
         call["batch_index"],
         call["start_ns"],
         end,
@@ -52,7 +58,16 @@ def calls_of(
         exposed,
         hidden,
         len(windows[0]),
+        counted,
+        int(in_steps(indices, steps).sum()),
     )
+
+
+def in_steps(batch_index: np.ndarray, steps: range | None) -> np.ndarray:
+    """Which of these batches count; None: all."""
+    if steps is None:
+        return np.ones(len(batch_index), bool)
+    return (batch_index >= steps.start) & (batch_index < steps.stop)
 
 
 def kinds(recorded: np.ndarray, names: np.ndarray) -> np.ndarray:

@@ -113,7 +113,7 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
         return []
     for text in trace.unmatched:
         study.note(text, source)
-    for rank in [one.rank for one in trace.calls if by_rank and not one.batches]:
+    for rank in [one.rank for one in trace.calls if by_rank and not one.counted_batches]:
         study.note(f"rank {rank} has no step with kernels, and therefore no row", source)
     return [
         {"id": source.id, **source.fields, **row} for row in rows_of(trace, by_rank, _measured(study, source))
@@ -137,14 +137,17 @@ def rows_of(trace: RunTrace, by_rank: bool, measured: Mapping[int, float]) -> Ro
     """
     ranks = trace.calls
     made = []
-    for kind, shape, masks in families(ranks):
+    for kind, shape, every in families(ranks):
+        masks = [mask & one.counted for mask, one in zip(every, ranks, strict=True)]
+        if not any(mask.any() for mask in masks):
+            continue  # of the warm-up alone
         recorded = recorded_size(ranks, masks)
         of_ranks = groups_of(shape)
         places = [[place] for place in range(len(ranks))] if by_rank else [list(range(len(ranks)))]
         for of_row in places:
             first = ranks[of_row[0]]
             groups = of_ranks.get(first.rank, ()) if by_rank else shape
-            if (by_rank and not first.batches) or (shape and not groups):
+            if (by_rank and not first.counted_batches) or (shape and not groups):
                 continue  # it recorded nothing, or is in no such group
             row = {"collective": kind, **described(groups)} | ({"rank": first.rank} if by_rank else {})
             if groups:
@@ -164,7 +167,7 @@ def _figures(
     def total(values: Callable[[int], np.ndarray]) -> float:
         return float(sum(values(place)[masks[place]].sum() for place in places))
 
-    batches = sum(ranks[place].batches for place in places)
+    batches = sum(ranks[place].counted_batches for place in places)
     timed = sum(ranks[place].timed for place in places)
     durations = total(lambda place: ranks[place].end_ns - ranks[place].start_ns)
     calls = sum(int(masks[place].sum()) for place in places)

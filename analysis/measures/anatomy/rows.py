@@ -21,11 +21,11 @@ from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN
 from analysis.measures.anatomy.traces import RunTrace, anatomy_of, traces_of
+from analysis.results.counted_steps import in_words
 from analysis.results.study import A_STEP, RECORDING, Study
-from profiling.wording import how_many
 
 STEPS_OF_RANKS = "steps averaged, each counted once for every rank that recorded it"
-LEFT_OUT = "steps at the start of traces that are left out: warmup, or recorded in part"
+LEFT_OUT = "first recorded steps that are left out: warmup, or, of traces, recorded in part"
 LEVELS = {
     "rank": RANK,
     "step": STEP,
@@ -132,7 +132,7 @@ def means(trace: RunTrace, by: Sequence[str] = ()) -> Rows:
     ranks = anatomy_of(trace, with_warmup)
     if not ranks:
         return []
-    source, steps = trace.source, None if with_warmup else trace.steps
+    source, counted = trace.source, None if with_warmup else trace.counted
     every = pd.concat([pd.DataFrame(columns) for columns in ranks], ignore_index=True)
     groups = every.groupby(list(by), sort=False, observed=True) if by else [((), every)]
     rows = []
@@ -147,7 +147,7 @@ def means(trace: RunTrace, by: Sequence[str] = ()) -> Rows:
             "repetition": source.repetition,
             **dict(zip(by, values, strict=True)),
             "attributed_steps": round(count),
-            "warmup_dropped": steps.start if steps else None,
+            "warmup_dropped": counted.dropped if counted else None,
             "wall_ms": row["wall_ns"] / count / 1e6,
             **{f"{name}_ms": row.get(f"{name}_ns", math.nan) / count / 1e6 for name in EVERY},
         })  # fmt: skip
@@ -213,13 +213,8 @@ _CAPTION = (
 
 def _of_steps(rows: Rows) -> str:
     """What the parts are of, and which steps are left out."""
-    firsts = {row["job"]: row["warmup_dropped"] for row in rows if row.get("warmup_dropped")}
-    whose = len({row.get("job") for row in rows}) > 1
-    named = [
-        f"the first {'step' if count == 1 else how_many(count, 'step')}{f' of {job}' if whose else ''}"
-        for job, count in firsts.items()
-    ]
-    return f"{_CAPTION}\nLeft out (warmup, or recorded in part): {', '.join(named)}." if named else _CAPTION
+    dropped = {row["job"]: row["warmup_dropped"] or 0 for row in rows if row.get("job")}
+    return "\n".join(filter(None, [_CAPTION, in_words(dropped, len(dropped) > 1)]))
 
 
 def _caption(rows: Rows) -> str:

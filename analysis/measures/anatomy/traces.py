@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.anatomy.collectives import calls_of, match_ranks
+from analysis.measures.anatomy.collectives import calls_of, in_steps, match_ranks
 from analysis.measures.anatomy.divide import (
     STAGES,
     activities_of,
@@ -22,7 +22,7 @@ from analysis.measures.anatomy.divide import (
     windows_of,
 )
 from analysis.measures.batches.overlap import NOTHING, Intervals, covered, union
-from analysis.measures.batches.series import steps_of_traces
+from analysis.results.counted_steps import Counted, counted_steps
 from analysis.results.matching import Calls, Matched
 from analysis.results.query import left_out
 from analysis.results.study import Source, Study
@@ -65,14 +65,14 @@ class RunTrace:
     Attributes:
         matched: the same collectives of all ranks, on one clock; None: not known, or there is none.
         unmatched: in words, of what transfer and wait are not known and why.
-        steps: of traces the batches that durations are of (:func:`steps_of_traces`); None: all attributed.
+        counted: the batches that means are of; None: all attributed.
     """
 
     source: Source
     ranks: tuple[RankTrace, ...]
     matched: Matched | None
     unmatched: tuple[str, ...]
-    steps: range | None = None
+    counted: Counted | None = None
 
     @property
     def calls(self) -> list[Calls]:
@@ -119,14 +119,15 @@ def trace_of(study: Study, source: Source) -> RunTrace:
     """
     kept: dict[str, RunTrace] = study.kept("traces")
     if source.id not in kept:
-        kept[source.id] = replace(_read(source), steps=steps_of_traces(source))
+        kept[source.id] = _read(source, counted_steps(study, source))
     for text in _left_out(kept[source.id]):
         study.note(text, source)
     return kept[source.id]
 
 
-def _read(source: Source) -> RunTrace:
-    return _joined(source, list(each_rank(source, reduced)))
+def _read(source: Source, counted: Counted | None) -> RunTrace:
+    ranks = list(each_rank(source, lambda tables: reduced(tables, counted.steps if counted else None)))
+    return replace(_joined(source, ranks), counted=counted)
 
 
 def _left_out(trace: RunTrace) -> list[str]:
@@ -145,19 +146,24 @@ def _left_out(trace: RunTrace) -> list[str]:
 # --- reducing -----------------------------------------------------------------------------------------
 
 
-def reduced(tables: RankTables) -> tuple[RankTrace, Intervals]:
-    """The trace of a rank from its tables, and when its communication was exposed."""
+def reduced(tables: RankTables, steps: range | None = None) -> tuple[RankTrace, Intervals]:
+    """The trace of a rank from its tables, and when its communication was exposed.
+
+    Args:
+        steps: the batches that count; None: all.
+    """
     batches, kernels = tables.batches, tables.kernels
     start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
     busy = covered((batches["start_ns"], batches["end_ns"]), union(start, end)) > 0
     mine = {name: column[busy] for name, column in batches.items()}
     edges = edges_of(mine)
     activities = activities_of(kernels, (edges[:, 0], edges[:, 1]))
-    whole = mine["start_ns"], mine["end_ns"]
+    among = in_steps(mine["batch_index"], steps)
+    whole = mine["start_ns"][among], mine["end_ns"][among]
     begun = (kernels["device"] >= 0) & (start >= edges.min(initial=_LAST)) & (start < edges.max(initial=0))
     trace = RankTrace(
         attributed=len(busy) if len(start) else 0,
-        calls=calls_of(tables.rank, kernels, batches["batch_index"], whole, activities),
+        calls=calls_of(tables.rank, kernels, batches["batch_index"], whole, activities, steps),
         batch_index=mine["batch_index"],
         edges_ns=edges,
         parts_ns=split(windows_of(edges), activities, len(STAGES)),
@@ -215,10 +221,10 @@ _UNKNOWN_SHARE = 0.01
 def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> Anatomy:
     """The anatomy of a run, of the same batches as its duration; ``with_warmup``: of all attributed ones."""
     every = [_anatomy_of_rank(one) for one in trace.recorded]
-    if trace.steps is None or with_warmup:
+    if trace.counted is None or with_warmup:
         ranks = every
     else:
-        some = [_of_steps(rank, trace.steps) for rank in every]
+        some = [_of_steps(rank, trace.counted.steps) for rank in every]
         ranks = [rank for rank in some if len(rank["wall_ns"])]
     if trace.source.ranks > 1 and not any(one[name].any() for one in ranks for name in _COMMUNICATION):
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
@@ -237,7 +243,7 @@ def _anatomy_of_rank(one: RankTrace) -> dict[str, Any]:
 
 
 def _of_steps(rank: dict[str, Any], steps: range) -> dict[str, Any]:
-    among = (rank["step"] >= steps.start) & (rank["step"] < steps.stop)
+    among = in_steps(rank["step"], steps)
     return {name: value if name == "rank" else value[among] for name, value in rank.items()}
 
 

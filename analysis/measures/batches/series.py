@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.results.counted_steps import columns_of_steps, warmup_of_traces
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
 from analysis.statistics import estimates
 from jobs.run import STEPS_BEFORE_GRAPH
 from profiling import tables
 from profiling.attribution.batch_times import WHOLE
-from profiling.attribution.slow_head import slow_head
 from profiling.errors import UserError
 from profiling.wording import how_many, verb
 
@@ -102,7 +102,7 @@ def series_of(study: Study, source: Source) -> Series:
 
 def _series_of_traces(source: Source) -> Series:
     """The batches of traces; how many images they are of is not known, nor, sometimes, their stages."""
-    columns = _columns_of_traces(source, _READ)
+    columns = columns_of_steps(source, _READ)
     rank_ns = columns["end_ns"] - columns["start_ns"]
     if not rank_ns.size or source.job is None or source.without_steps:
         raise UserError("no markers separate its steps")
@@ -114,46 +114,6 @@ def _series_of_traces(source: Source) -> Series:
     warmup = warmup_of_traces(rank_ns, columns["attributed"].astype(bool))
     # None of them is slower than another for being recorded: all are.
     return Series(rank_ns, images, stages, np.zeros(fewest, bool), warmup)
-
-
-def steps_of_traces(source: Source) -> range | None:
-    """Which batches of traces their durations are of: recorded by all ranks, and no warm-up; None: not known.
-
-    Raises:
-        Unusable: a rank's table is missing, damaged or wrong.
-    """
-    if source.kind != "trace" or source.job is None or source.without_steps:
-        return None
-    with reading(source):
-        columns = _columns_of_traces(source, ["batch_index", "start_ns", "end_ns", "attributed"])
-    rank_ns = columns["end_ns"] - columns["start_ns"]
-    if not rank_ns.size or not (rank_ns > 0).all():
-        return None
-    return range(warmup_of_traces(rank_ns, columns["attributed"].astype(bool)), rank_ns.shape[1])
-
-
-def _columns_of_traces(source: Source, names: list[str]) -> dict[str, np.ndarray]:
-    """name -> (ranks x batches) of the batches that all ranks recorded, in order; NaN: not known."""
-    read = [tables.read(path.parent, "batches", names) for path in source.tables("batches")]
-    every = [table.sort_by("batch_index") for table in read]
-    fewest = min((len(table) for table in every), default=0)
-    return {
-        name: np.array([table[name].to_numpy()[:fewest].astype(float) for table in every]) for name in names
-    }
-
-
-def warmup_of_traces(rank_ns: np.ndarray, attributed: np.ndarray) -> int:
-    """How many batches at the head of traces are no steady ones; both (ranks x batches).
-
-    First those that the conversion left out: recorded in part, or slow by far (:func:`slow_head`). Then what
-    is off the level; of few batches again only what is slow by far. Most recordings begin long after the job
-    did: a first batch that is somewhat slower than a few others is more often chance than warm-up.
-    """
-    counts = attributed.all(axis=0)
-    head = int(np.argmax(counts)) if counts.any() else 0
-    step_ns = rank_ns.max(axis=0)[head:]
-    few = len(step_ns) < estimates.FEWEST_FOR_WIDTH
-    return head + (slow_head(step_ns) if few else estimates.warmup(step_ns))
 
 
 def _series(source: Source) -> Series:

@@ -112,6 +112,8 @@ def _read(source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded
     with reading(source):
         kernels = sum(pq.read_metadata(tables.table_path(folder, "kernels")).num_rows for folder in folders)
     steps = sorted({number for one in batches for number in one["batch_index"].to_pylist()})
+    if trace.counted is not None:
+        steps = [number for number in steps if number in trace.counted.steps]
     count = min(len(steps), max(1, MOST_KERNELS * len(steps) // max(kernels, 1)))
     first = (len(steps) - count) // 2
     looked_at = steps[first : first + count]

@@ -1,0 +1,132 @@
+"""Which of the recorded steps are means of what was recorded made of?
+
+Not those of the warm-up: of traces the first that are off the level, or were recorded in part, and of a run
+whose recording began before anything could tell that it had warmed up, the first of the recording that are.
+All answers leave out the same steps, so that what they say of a step adds up.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.results.source import Source, reading
+from analysis.results.study import Study
+from analysis.statistics import estimates
+from profiling import tables
+from profiling.attribution.slow_head import slow_head
+from profiling.wording import how_many
+
+_READ = ["batch_index", "start_ns", "end_ns", "attributed"]
+_RECORDED_EARLY = (
+    "recorded from the start: warmup steps are left out of the means of recorded steps (column "
+    "warmup_dropped of analysis.anatomy)"
+)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The steps that count, as far as they were recorded.
+
+    Attributes:
+        steps: their indices.
+        dropped: how many before them do not: of a run those that were recorded, of traces all.
+    """
+
+    steps: range
+    dropped: int
+
+
+def counted_steps(study: Study, source: Source) -> Counted | None:
+    """The recorded steps of a run or of traces that count; None: all. A study asks once.
+
+    Raises:
+        Unusable: a rank's table is missing, damaged or wrong.
+    """
+    kept: dict[str, Counted | None] = study.kept("counted steps")
+    if source.id not in kept:
+        kept[source.id] = _counted_steps(source)
+    counted = kept[source.id]
+    if counted is not None and source.kind == "run":
+        study.note(_RECORDED_EARLY, source)
+    return counted
+
+
+def _counted_steps(source: Source) -> Counted | None:
+    if source.kind not in ("run", "trace") or source.without_steps or _begun_late(source):
+        return None
+    with reading(source):
+        columns = columns_of_steps(source, _READ)
+    rank_ns, attributed = columns["end_ns"] - columns["start_ns"], np.asarray(columns["attributed"], bool)
+    if not rank_ns.size or not (rank_ns > 0).all():
+        return None
+    if source.kind == "run":
+        return _of_run(rank_ns.max(axis=0), np.logical_or.reduce(attributed))
+    warmup = warmup_of_traces(rank_ns, attributed)
+    return Counted(range(warmup, rank_ns.shape[1]), warmup)
+
+
+def _begun_late(source: Source) -> bool:
+    """Whether a run says that its recording began after the steps that tell whether it had warmed up.
+
+    What a program recorded only its tables say.
+    """
+    run = source.manifest.run if source.manifest else None
+    return run is not None and not run.program and run.first_attributed >= estimates.SHORTEST_SERIES
+
+
+def _of_run(step_ns: np.ndarray, attributed: np.ndarray) -> Counted | None:
+    first = int(np.argmax(attributed))
+    # So many steps before the recording tell whether the run had warmed up.
+    if not attributed.any() or first >= estimates.SHORTEST_SERIES:
+        return None
+    unrecorded = np.flatnonzero(~attributed[first:])
+    recording = step_ns[first:][: unrecorded[0] if len(unrecorded) else None]
+    warmup = estimates.warmup(recording)
+    return Counted(range(first + warmup, len(step_ns)), warmup) if warmup else None
+
+
+def columns_of_steps(source: Source, names: list[str]) -> dict[str, np.ndarray]:
+    """name -> (ranks x steps) of the steps that all ranks have, in order; NaN: not known."""
+    read = [tables.read(path.parent, "batches", names) for path in source.tables("batches")]
+    every = [table.sort_by("batch_index") for table in read]
+    fewest = min((len(table) for table in every), default=0)
+    return {
+        name: np.array([table[name].to_numpy()[:fewest].astype(float) for table in every]) for name in names
+    }
+
+
+def warmup_of_traces(rank_ns: np.ndarray, attributed: np.ndarray) -> int:
+    """How many steps at the head of traces are no steady ones; both (ranks x steps).
+
+    First those that the conversion left out: recorded in part, or slow by far (:func:`slow_head`). Then what
+    is off the level; of few steps again only what is slow by far. Most recordings begin long after the job
+    did: a first step that is somewhat slower than a few others is more often chance than warm-up.
+    """
+    counts = attributed.all(axis=0)
+    head = int(np.argmax(counts)) if counts.any() else 0
+    step_ns = rank_ns.max(axis=0)[head:]
+    few = len(step_ns) < estimates.FEWEST_FOR_WIDTH
+    return head + (slow_head(step_ns) if few else estimates.warmup(step_ns))
+
+
+def left_out(study: Study, sources: Iterable[Source]) -> str:
+    """Which first steps of traces do not count, a line; empty: all do. Of runs a note says it."""
+    jobs = [source for source in sources if source.job is not None]
+    counted = ((job.id, counted_steps(study, job)) for job in jobs)
+    return in_words({name: one.dropped for name, one in counted if one}, len(jobs) > 1)
+
+
+def in_words(dropped: Mapping[str, int], several: bool) -> str:
+    """Which first steps are left out, a line; empty: none is.
+
+    Args:
+        dropped: job -> how many.
+        several: there is more than one job.
+    """
+    named = [
+        f"the first {'step' if count == 1 else how_many(count, 'step')}{f' of {job}' if several else ''}"
+        for job, count in dropped.items()
+        if count
+    ]
+    return f"Left out (warmup, or recorded in part): {', '.join(named)}." if named else ""
