@@ -13,17 +13,9 @@ from analysis.display import output
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer
 from analysis.measures.batches.overlap import length
+from analysis.measures.scaling.busy import by_device, of_device
 from analysis.measures.scaling.notable_gpus import notable_gpus
-from analysis.measures.scaling.utilization import (
-    COLUMNS,
-    by_device,
-    caption,
-    columns_of,
-    notes_of,
-    of_device,
-    part,
-    rows,
-)
+from analysis.measures.scaling.utilization import COLUMNS, caption, columns_of, notes_of, part, rows
 from analysis.results.load import load
 from analysis.results.study import Study
 from profiling.errors import UserError, run_command

@@ -14,7 +14,7 @@ from analysis.results.pyprof_tables import per_table
 from analysis.results.source import Source, Unusable
 from analysis.results.study import Study
 from profiling.errors import UserError
-from profiling.readers import pyprof
+from profiling.readers import pyprof_batches
 
 # Names are long: their 64-bit hashes, and the files' numbers, are grouped in less time and memory, and a few
 # hundred hashes do not collide.
@@ -22,7 +22,7 @@ _PUBLISHED = f"""
 with names as (
     select file_index, hash("Kernel") as name, sum("Sil(ns)") as ns, sum("FLOPs") as flops,
         sum("Bytes") as bytes
-    from {pyprof.TABLES} group by all
+    from {pyprof_batches.TABLES} group by all
 )
 select $paths[file_index::bigint + 1], coalesce(sum(ns) filter (flops <> 0), 0) / sum(ns),
     coalesce(sum(flops), 0) / sum(ns), coalesce(sum(bytes), 0) / sum(ns)

@@ -15,7 +15,7 @@ from analysis.display.colours import BLUE, VERMILLION
 from analysis.display.metrics import Rows, telling
 from analysis.display.plots import Figure, bars, escaped
 from analysis.display.terminal import Part
-from analysis.measures.lateness import in_words, stragglers
+from analysis.measures.lateness import in_words, straggler_table, stragglers
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
 from analysis.measures.lateness.notable import notable_ranks
 from analysis.measures.lateness.verdicts import STRAGGLER
@@ -79,8 +79,8 @@ def _stragglers(context: Context) -> Content:
     chart = Chart("lateness", figure, _label(lateness, most), caption=_caption(most), runs="1 run")
     every = [{"id": source.id, **source.fields, **row} for row in shown.rows]
     rows, not_shown = notable_ranks(every, "analysis.stragglers --format csv")
-    caption = " ".join([*([not_shown] if not_shown else []), stragglers.caption(rows)])
-    part = Part("", rows, stragglers.shown(every), caption)
+    caption = " ".join([*([not_shown] if not_shown else []), straggler_table.caption(rows)])
+    part = Part("", rows, straggler_table.shown(every), caption)
     called_so = "" if name == source.id else f" ({name})"
     others = f", one of {len(judged)} on {most} ranks" if len(judged) > 1 else f", on {most} ranks"
     text = (

@@ -16,7 +16,8 @@ from analysis.measures.lateness import lateness as of
 from analysis.measures.lateness.causes import KernelTimes, cause_of
 from analysis.measures.lateness.in_words import sentences
 from analysis.measures.lateness.notable import notable_ranks
-from analysis.measures.lateness.stragglers import caption, rows
+from analysis.measures.lateness.straggler_table import caption
+from analysis.measures.lateness.stragglers import rows
 from analysis.measures.lateness.verdicts import (
     CHANCE,
     CLOCK,

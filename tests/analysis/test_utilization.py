@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.measures.scaling import utilization
+from analysis.measures.scaling import busy, utilization
+from analysis.measures.scaling.busy import Kernels
 from analysis.measures.scaling.notable_gpus import notable_gpus
-from analysis.measures.scaling.utilization import Kernels
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables
@@ -41,29 +41,29 @@ def test_each_figure_of_kernels_that_are_known():
     # Two at once from 20 to 30; one lasts until after the window; 25 of 100 ns nothing runs.
     made = kernels((0, 30, 0.5, 50.0), (20, 50, 0.25, 20.0), (75, 120, 8.0, 100.0))
     whole = windows((0, 100))
-    assert utilization.gpu_utilization_pct(made, whole) == 75
+    assert busy.gpu_utilization_pct(made, whole) == 75
     blocks = 20 * 0.5 + 10 * 0.75 + 20 * 0.25 + 25 * 1.0
-    assert utilization.sm_efficiency_pct(made, whole) == pytest.approx(blocks)
+    assert busy.sm_efficiency_pct(made, whole) == pytest.approx(blocks)
     occupancy = (30 * 50 + 30 * 20 + 25 * 100) / 85
-    assert utilization.achieved_occupancy_pct(made, whole) == pytest.approx(occupancy)
+    assert busy.achieved_occupancy_pct(made, whole) == pytest.approx(occupancy)
     made.collective[1] = True
-    assert utilization.communication_pct(made, whole) == pytest.approx(100 * 30 / 85)
+    assert busy.communication_pct(made, whole) == pytest.approx(100 * 30 / 85)
 
 
 def test_what_lies_between_two_recordings_counts_nowhere():
     made = kernels((0, 100, 2.0, 40.0))
     halves = windows((10, 20), (50, 80))
-    assert utilization.gpu_utilization_pct(made, halves) == 100
-    assert utilization.sm_efficiency_pct(made, halves) == pytest.approx(100)
-    assert utilization.achieved_occupancy_pct(kernels((30, 40, 1.0, 5.0)), halves) is None
+    assert busy.gpu_utilization_pct(made, halves) == 100
+    assert busy.sm_efficiency_pct(made, halves) == pytest.approx(100)
+    assert busy.achieved_occupancy_pct(kernels((30, 40, 1.0, 5.0)), halves) is None
 
 
 def test_kernels_without_blocks_are_left_out_and_without_any_nothing_is_known():
     nan = float("nan")
     made = kernels((0, 10, nan, nan), (10, 20, 1.0, 30.0))
-    assert utilization.sm_efficiency_pct(made, windows((0, 20))) == 50
-    assert utilization.achieved_occupancy_pct(made, windows((0, 20))) == 30
-    assert utilization.sm_efficiency_pct(kernels((0, 10, nan, nan)), windows((0, 20))) is None
+    assert busy.sm_efficiency_pct(made, windows((0, 20))) == 50
+    assert busy.achieved_occupancy_pct(made, windows((0, 20))) == 30
+    assert busy.sm_efficiency_pct(kernels((0, 10, nan, nan)), windows((0, 20))) is None
 
 
 @settings(deadline=None, max_examples=50)  # of a busy machine
@@ -75,11 +75,9 @@ def test_sm_efficiency_is_the_mean_over_every_nanosecond(rows):
     level = np.zeros(100)
     for start, length, blocks in rows:
         level[start : start + length] += blocks
-    found = utilization.sm_efficiency_pct(made, windows((10, 90)))
+    found = busy.sm_efficiency_pct(made, windows((10, 90)))
     assert found == pytest.approx(100 * np.minimum(level, 1)[10:90].mean())
-    assert utilization.gpu_utilization_pct(made, windows((10, 90))) == pytest.approx(
-        100 * (level > 0)[10:90].mean()
-    )
+    assert busy.gpu_utilization_pct(made, windows((10, 90))) == pytest.approx(100 * (level > 0)[10:90].mean())
 
 
 def plant(sweep, **columns):

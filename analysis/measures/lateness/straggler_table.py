@@ -1,0 +1,141 @@
+"""How does the answer about late ranks look? Its columns, and what stands below its table."""
+
+from analysis.display.metrics import (
+    IN_RUN,
+    OF_A_RUN,
+    RANK,
+    STEP,
+    Column,
+    Metric,
+    Rows,
+    columns,
+    fields,
+    telling,
+)
+from analysis.measures.lateness.lateness import LATE_SHARE, PARTS
+from analysis.measures.lateness.verdicts import CLOCK, SHORT_WAIT, TOO_FEW
+
+_NODE = Metric("node", "host of the rank", text=True, key=True)
+METRICS = (
+    RANK,
+    _NODE,
+    Metric(
+        "told_by",
+        "source of the lateness: collectives (the whole lateness), or stages of the steps (a lower bound: "
+        "they do not show a slow backward pass)",
+        "measured\nfrom",
+        text=True,
+        priority=0,
+    ),
+    Metric("judged_steps", "number of steps used", "steps", priority=0),
+    Metric("step_ms", "median step duration of the job", priority=0),
+    Metric(
+        "lateness_ms",
+        "how long the other ranks waited for this one: median over steps, with an interval within the "
+        "run; negative: this rank waited",
+        "lateness, ms\nmedian",
+        IN_RUN,
+    ),
+    Metric(
+        "mean_lateness_ms",
+        "mean lateness: a rank that is late only at times has a median near 0",
+        "mean\nms",
+        significant=3,
+        priority=2,
+    ),
+    Metric("late_pct", "share of steps in which it was late", places=0),
+    Metric("last_pct", "share of steps in which it came last", places=0, priority=0),
+    Metric(
+        "held_up_ms",
+        "time per step in which all other ranks waited for this one only",
+        "all wait,\nms",
+        significant=3,
+    ),
+    Metric(
+        "chance",
+        "probability that some rank of equally fast ranks is late as often (empty: the verdict needs none)",
+        "p (by\nchance)",
+        significant=2,
+    ),
+    Metric(
+        "verdict",
+        "straggler; may be chance: equally fast ranks are late as often; too few steps: to tell whether it "
+        "repeats; short wait: it was behind by 2 % of a step or more, but the others waited for less than "
+        "that on average; clock: its clock says that it is late, but the others did not wait for most of "
+        "that, or clocks agree too badly; no: it was not behind",
+        text=True,
+        priority=2,
+    ),
+    Metric(
+        "cause",
+        "of a straggler: loader, GPU (on a CPU, processor), node (all its ranks are late), host (the same "
+        "kernels take as long, but are launched late), or the candidates that cannot be separated",
+        text=True,
+        priority=2,
+    ),
+    Metric("evidence", "measurements behind the cause", text=True),
+)
+STEP_METRICS = (
+    RANK,
+    _NODE,
+    STEP,
+    Metric("lateness_ms", "how long the other ranks waited for this one", "lateness", significant=3),
+    Metric("behind_ms", "how far it was behind them, whether they waited or not", "behind", significant=3),
+    Metric(
+        "late",
+        "whether the others waited for 2 % of a step or more",
+        show=lambda late: "late" if late else "",
+        text=True,
+    ),
+    *(
+        Metric(
+            f"{name}_longer_ms",
+            f"how much longer its {name} stage took than on the other ranks",
+            f"{name}\nlonger",
+            significant=3,
+        )
+        for name in PARTS
+    ),
+)
+COLUMNS = {
+    "Columns: id, the fields of the run, repetition, then": METRICS,
+    "With --by step:": STEP_METRICS,
+}
+
+_CAPTION = (
+    "Lateness: how long the others (their median) waited for this rank; negative: it waited. Late: by "
+    f"{100 * LATE_SHARE:g} % of a step or more. Last: it came last. All wait: how long all others waited for "
+    "this rank only. p: probability that equally fast ranks are late as often by chance. Based on "
+    "collectives where a profiler recorded them, otherwise on the stages of the steps (which do not show a "
+    "slow backward pass)."
+)
+_EXPLAINED = {
+    CLOCK: "Verdict clock: by its clock the rank is late, but the others did not wait for most of that, or "
+    "the clocks are not aligned well enough to tell.",
+    SHORT_WAIT: f"Verdict short wait: the rank was behind by {100 * LATE_SHARE:g} % of a step or more, but "
+    "the others waited for less than that on average.",
+    TOO_FEW: "Verdict too few steps: so few cannot tell whether a rank's lateness repeats. A rank of the "
+    "same run that was not behind has the verdict no, which needs no test.",
+}
+
+
+def caption(rows: Rows) -> str:
+    """What the words of a table of :func:`analysis.measures.lateness.stragglers.rows` mean."""
+    verdicts = {row.get("verdict") for row in rows}
+    return " ".join([_CAPTION, *(text for verdict, text in _EXPLAINED.items() if verdict in verdicts)])
+
+
+def columns_of(by_step: bool = False) -> list[Metric]:
+    """The columns of :func:`analysis.measures.lateness.stragglers.rows`."""
+    return [*OF_A_RUN, *(STEP_METRICS if by_step else METRICS)]
+
+
+def shown(rows: Rows, by_step: bool = False) -> list[Column]:
+    """The tables' columns."""
+    names = telling(rows)
+    if by_step:
+        # Whether it was late stands last.
+        wanted = sorted(STEP_METRICS, key=lambda metric: metric.name == "late")
+    else:
+        wanted = [metric for metric in METRICS if metric.name != "evidence"]
+    return columns([*fields(names), *wanted])
