@@ -1,6 +1,6 @@
 """What is found in several traces, each thing in one line: counts that differ as a range, ranks as a list.
 
-rank0.json: 12 of 90 kernels have no recorded launch   ->   ranks 0-1: 12 to 13 of 90 kernels have no ...
+rank0.json: 12 of 90 kernels have no recorded launch   ->   each of ranks 0-1: 12 to 13 of 90 kernels have ...
 rank1.json: 13 of 90 kernels have no recorded launch
 """
 
@@ -75,10 +75,12 @@ def _line(group: Sequence[_Said]) -> str:
         return group[0].whole
     text, files = _joined([one.text for one in group]), {one.file for one in group}
     ranks = {one.rank for one in group if one.rank is not None}
+    # What an answer counts is of all ranks together; a count here is of one.
+    each = "each of " if _NUMBER.search(text) else ""
     if len(ranks) == len(group):
         beside = f"{files.pop()}: " if len(files) == 1 else ""
-        return f"{beside}{which_ranks(ranks)}: {text}"
-    return text if files == {""} else f"{how_many(len(group), 'trace')}: {text}"
+        return f"{beside}{each}{which_ranks(ranks)}: {text}"
+    return text if files == {""} else f"{each}{how_many(len(group), 'trace')}: {text}"
 
 
 def _joined(texts: Sequence[str]) -> str:

@@ -1,5 +1,7 @@
 """Where batches of planted runs go: the parts and what they are made of, by run, rank and stage."""
 
+import re
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -119,6 +121,19 @@ def test_launches_that_are_lost_are_counted(tmp_path):
     tables.write(tables.as_table("kernels", table), path.parent, "kernels")
     anatomy.rows(study := load(tmp_path))
     assert "11 of 100 kernels and copies have no recorded launch" in study.notes()[0]
+
+
+def test_lost_launches_are_counted_over_all_ranks(tmp_path):
+    truth = Truth(queued_ms=3.0, warmup=0, noise_ms=0.0)
+    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=2)], truth)
+    for path in tmp_path.glob("run_*/rank_*/kernels.parquet"):
+        table = pq.read_table(path).to_pydict()
+        for place in range(10, 20):
+            table["launch_ns"][place] = None
+        tables.write(tables.as_table("kernels", table), path.parent, "kernels")
+    anatomy.rows(study := load(tmp_path))
+    line = r"20 of \d+ kernels and copies on all 2 ranks together have no recorded launch"
+    assert any(re.search(line, note) for note in study.notes())
 
 
 def test_where_two_commands_show_two_durations_of_a_step_each_says_which_it_shows(tmp_path):

@@ -268,7 +268,7 @@ def test_what_is_found_in_several_files_is_said_once(tmp_path, capsys):
         pyprof(tmp_path / f"rank{rank}.parquet", {}, {"Idx": None})
     assert main([str(tmp_path)]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert len(said) == 1 and said[0].startswith("scaleprof: 3 traces: ")
+    assert len(said) == 1 and said[0].startswith("scaleprof: each of 3 traces: ")
 
 
 def test_counts_that_differ_by_rank_are_one_line_with_their_range():
@@ -277,15 +277,15 @@ def test_counts_that_differ_by_rank_are_one_line_with_their_range():
         return f"rank{rank}.json: {kernels} of 90 kernels {has} no recorded launch (ProfilerStep#3)", rank
 
     assert together([found(0, 1), found(1, 13), found(2, 12), found(4, 12)]) == [
-        "ranks 0-2, 4: 1 to 13 of 90 kernels have no recorded launch (ProfilerStep#3)"
+        "each of ranks 0-2, 4: 1 to 13 of 90 kernels have no recorded launch (ProfilerStep#3)"
     ]
     assert together([found(0, 1)]) == [found(0, 1)[0]]
     several_ranks = [
         (f"all.sqlite, rank {rank}: its first {rank + 1} steps are left out", None) for rank in (0, 1)
     ]
-    assert together(several_ranks) == ["all.sqlite: ranks 0-1: its first 1 to 2 steps are left out"]
+    assert together(several_ranks) == ["all.sqlite: each of ranks 0-1: its first 1 to 2 steps are left out"]
     marks = [(f"tau: rank {rank}: {count} of 50 'Load Data'", None) for rank, count in ((3, 49), (7, 48))]
-    assert together(marks) == ["tau: ranks 3, 7: 48 to 49 of 50 'Load Data'"]
+    assert together(marks) == ["tau: each of ranks 3, 7: 48 to 49 of 50 'Load Data'"]
     unlike = [("a: 3 events are left out", 0), ("b: 3 events are late", 1), ("no file", None)]
     assert together(unlike) == [finding for finding, _ in unlike]
 
@@ -303,7 +303,7 @@ def test_ranks_of_a_job_whose_counts_differ_are_one_line(tmp_path, capsys):
         text for text in read_job(tmp_path / "out" / "mine").findings if "no recorded launch" in text
     ]
     assert said == [f"scaleprof: mine: {finding}"]
-    assert re.match(r"ranks 0-2: 1 to 3 of \d+ kernels and copies have no recorded launch", finding)
+    assert re.match(r"each of ranks 0-2: 1 to 3 of \d+ kernels and copies have no recorded launch", finding)
 
 
 @pytest.mark.parametrize(("number", "frees"), [(errno.EROFS, False), (errno.ENOSPC, True)])

@@ -264,8 +264,9 @@ def unknown(trace: RunTrace) -> list[str]:
         )
     count, unknown = (sum(getattr(one, name) for one in ranks) for name in ("activities", "unknown_launches"))
     if not silent and unknown > _UNKNOWN_SHARE * count:
+        on_all = f" on all {len(ranks)} ranks together" if len(ranks) > 1 else ""
         said.append(
-            f"{unknown} of {count} kernels and copies {verb(unknown, 'have')} no recorded launch: "
+            f"{unknown} of {count} kernels and copies{on_all} {verb(unknown, 'have')} no recorded launch: "
             "idle time before counts as other, not host-bound"
         )
     return said
