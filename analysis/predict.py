@@ -24,6 +24,7 @@ precision, batch_per_gpu, loader, grad and compute separate configurations, if p
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def main(words: list[str] | None = None) -> int:
     else:
         study = load(arguments.path, arguments.peaks)
         made = of_study(study, arguments.ranks, what_ifs, network, arguments.scaling, arguments.gpus_per_node)
-    rows = made.rows
+    rows = [_with_batch_of_a_rank(row) for row in made.rows]
     part = Part(made.title, rows, shown(rows), caption(rows))
     metrics = [*fields(fields_of(rows)), *METRICS]
     return output.emit(Answer(rows, metrics, [part], notes=made.untold), study, arguments)
@@ -97,6 +98,14 @@ def _parser() -> argparse.ArgumentParser:
         f"{configurations.GPUS_OF_A_NODE}]",
     )  # fmt: skip
     return output.add_output_flags(parser, COLUMNS)
+
+
+def _with_batch_of_a_rank(row: dict[str, Any]) -> dict[str, Any]:
+    """A prediction with the batch of its own ranks: of strong scaling it has that of the largest point."""
+    if row["scaling"] != "strong":
+        return row
+    batch = row["global_batch"] / row["ranks"]
+    return row | {"batch": int(batch) if batch == int(batch) else batch}
 
 
 def _network(arguments: argparse.Namespace) -> Network:

@@ -157,7 +157,8 @@ def test_names_of_columns_say_step() -> None:
         for metric in (*metrics, *FIELDS.values())
     }
     # Options, and what depends on the size of a batch.
-    assert {name for name in names if "batch" in name} == {"batch", "batches", "batch_independent_pct"}
+    known = {"batch", "batches", "batch_independent_pct", "global_batch"}
+    assert {name for name in names if "batch" in name} == known
 
 
 @pytest.mark.parametrize(

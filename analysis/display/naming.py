@@ -12,7 +12,7 @@ from profiling.wording import how_many, in_a_row
 def in_words(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     """``dali-cpu, fp16 gradients``; empty where none of the fields is known."""
     labels = {name: role.label for name, role in ROLES.items()}
-    labels |= {"repetition": "repetition {}"}
+    labels |= {"repetition": "repetition {}", "global_batch": "global batch {:.0f}"}
     parts = []
     for name in fields:
         value = row.get(name)

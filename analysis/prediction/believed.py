@@ -61,7 +61,10 @@ def _with_alike(rows: Rows) -> Iterator[tuple[dict[str, Any], Rows]]:
 
 def _names(rows: Rows) -> Sequence[str]:
     own = own_names(*rows)
-    return [*(name for name in CONFIGURATION if name in rows[0]), *own] or ["measured_on"]
+    # Of strong scaling the batch of all ranks tells configurations apart: that of a rank is of one point.
+    strong = {"batch": "global_batch"} if rows[0].get("scaling") == "strong" else {}
+    known = [strong.get(name, name) for name in CONFIGURATION if name in rows[0]]
+    return [*known, *own] or ["measured_on"]
 
 
 def _ahead(alike: Rows) -> set[str]:

@@ -75,10 +75,31 @@ class Configuration:
         usual = largest if most > 1 else max(largest, GPUS_OF_A_NODE)
         return Nodes(self.gpus_per_node or usual, most)
 
+    @property
+    def global_batch(self) -> float | None:
+        """Images of a step of all ranks, if they are as many on all numbers of ranks."""
+        return float(self.fields["batch"] * self.points[-1].world_size) if self.strong else None
+
+    @property
+    def named(self) -> Mapping[str, Any]:
+        """The fields by which it is called."""
+        return by_global_batch(self.fields, self.global_batch)
+
     def batch(self, ranks: int) -> float:
         """Images of a rank's batch."""
-        batch = float(self.fields["batch"])
-        return batch * self.points[-1].world_size / ranks if self.strong else batch
+        whole = self.global_batch
+        return float(self.fields["batch"]) if whole is None else whole / ranks
+
+
+def by_global_batch(fields: Mapping[str, Any], images: float | None) -> dict[str, Any]:
+    """Fields with the global batch in the place of a rank's, which is another on each number of ranks.
+
+    Args:
+        images: of a step of all ranks; None: the batch of a rank is constant.
+    """
+    if images is None:
+        return dict(fields)
+    return {name: value for name, value in fields.items() if name != "batch"} | {"global_batch": images}
 
 
 def chosen(study: Study, scaling: Scaling | None = None) -> Scaling:

@@ -16,7 +16,7 @@ import numpy as np
 
 from analysis.display.metrics import Rows
 from analysis.prediction import curve
-from analysis.prediction.configurations import Configuration, Nodes, error_of
+from analysis.prediction.configurations import Configuration, Nodes, by_global_batch, error_of
 from analysis.prediction.untold import Reason, names_of, too_wide
 from analysis.prediction.wanted import within_reach
 from profiling.errors import UserError
@@ -52,6 +52,11 @@ class Series:
     strong: bool = False
     nodes: Nodes | None = None
 
+    @property
+    def named(self) -> Mapping[str, Any]:
+        """The fields by which it is called."""
+        return by_global_batch(self.fields, self.batch if self.strong else None)
+
     def images(self, ranks: int) -> float:
         """Of a batch of the job."""
         return self.batch * (1 if self.strong else ranks)
@@ -77,7 +82,7 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[Re
         raise UserError(NOTHING)
     answer: Rows = []
     reasons: list[Reason] = []
-    for one, name in zip(series, names_of([one.fields for one in series]), strict=True):
+    for one, name in zip(series, names_of(series), strict=True):
         if len(one.ranks) < 2:
             reasons.append(
                 Reason(name, f"only {how_many(one.ranks[0], 'rank')} measured: nothing to extrapolate from")
@@ -160,6 +165,7 @@ def _row(one: Series, ranks: int, missed: float) -> dict[str, Any]:
         "what_if": "",
         "backtest": False,
         "scaling": "strong" if one.strong else "weak",
+        "global_batch": round(images) if {"batch", "batch_per_gpu"} & one.fields.keys() else None,
         "images_per_s": images / prediction.time,
         "images_per_s_low": images / high,
         # A step that may take next to no time sets no upper limit.

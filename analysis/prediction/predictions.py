@@ -51,6 +51,7 @@ METRICS = (
         "weak (fixed per-GPU batch size) or strong (fixed global batch size)",
         text=True,
     ),
+    Metric("global_batch", "images of a step of all ranks", "global\nbatch"),
     Metric("believed", "false: the other method is preferred, for a reason given below the table"),
     Metric("images_per_s", "images/s of all ranks", "images/s", RANGE, priority=2),
     Metric("step_ms", "duration of a step of the job", interval=RANGE),
@@ -146,7 +147,7 @@ def of_study(
     series = extrapolate.series_of(sweep_configurations)
     wanted = wanted_ranks(ranks, [one.ranks[-1] for one in series])
     simulated, reasons = simulate_rows.rows(study, sweep_configurations, wanted, what_ifs, network)
-    names = untold.names_of([one.fields for one in series])
+    names = untold.names_of(series)
     try:
         curves, without_curve = extrapolate.rows(series, wanted)
     except UserError as error:
@@ -170,7 +171,7 @@ def of_table(series: Sequence[Series], ranks: str = "") -> Predictions:
     """
     wanted = wanted_ranks(ranks, [one.ranks[-1] for one in series])
     made, reasons = extrapolate.rows(series, wanted)
-    names = untold.names_of([one.fields for one in series])
+    names = untold.names_of(series)
     if not made:
         raise UserError(_neither(reasons, [], names))
     return _predictions(made, untold.of_both(reasons, [], (), names), series)
@@ -183,7 +184,7 @@ def _predictions(rows: Rows, lines: Sequence[str], series: Sequence[Series]) -> 
 
 def _with_rows(rows: Rows, series: Sequence[Series]) -> list[str]:
     """What those configurations are called that have rows."""
-    names = untold.names_of([one.fields for one in series])
+    names = untold.names_of(series)
     return [name for name, one in zip(names, series, strict=True) if any(_is_of(row, one) for row in rows)]
 
 
@@ -261,8 +262,9 @@ def shown(rows: Rows) -> list[Column]:
     # Of strong scaling a rank's batch is that of the largest measured point, and no configuration.
     strong = all(row["scaling"] == "strong" for row in rows)
     varying = [name for name in telling(rows, fields_of(rows)) if name != "batch" or not strong]
+    sizes = ["global_batch"] if strong and telling(rows, ["global_batch"]) else []
     figures = picked(
-        METRICS, "method", "ranks", "what_if", "images_per_s", "gain_pct", "scaling_efficiency_pct",
+        METRICS, *sizes, "method", "ranks", "what_if", "images_per_s", "gain_pct", "scaling_efficiency_pct",
         "exposed_ms", "exchange", "fit_error_pct", "measured_images_per_s", "error_pct", "measured_on",
     )  # fmt: skip
     return filled(columns([*fields(varying), *figures]), rows)

@@ -54,7 +54,7 @@ def rows(
     """Back-tests of each configuration, then its predictions and what-ifs; and why others have none."""
     answer: Rows = []
     reasons: list[Reason] = []
-    for one, name in zip(configurations, names_of([one.fields for one in configurations]), strict=True):
+    for one, name in zip(configurations, names_of(configurations), strict=True):
         steps = [traced(study, point) for point in one.points]
         of_one, why = rows_of(study, one, steps, wanted, what_ifs, network or Network(), name)
         answer += of_one
@@ -168,6 +168,7 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
         "what_if": "",
         "backtest": False,
         "scaling": "strong" if one.strong else "weak",
+        "global_batch": round(one.batch(ranks) * ranks),
         "images_per_s": images / step.batch,
         "images_per_s_low": images / step.high,
         "images_per_s_high": images / step.low,

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -58,10 +58,18 @@ def too_wide(of: str, row: Mapping[str, Any], made_from: str, remedy: str) -> Re
     return None if possible.factor <= WIDEST else Reason(of, made_from, possible, remedy)
 
 
-def names_of(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
+class Named(Protocol):
+    """A configuration that is called by fields."""
+
+    @property
+    def named(self) -> Mapping[str, Any]: ...
+
+
+def names_of(configurations: Sequence[Named]) -> list[str]:
     """What each configuration is called, by the fields that tell it from the others."""
-    differing = telling(configurations, dict.fromkeys(name for one in configurations for name in one))
-    return [in_words(one, differing) for one in configurations]
+    rows = [one.named for one in configurations]
+    differing = telling(rows, dict.fromkeys(name for row in rows for name in row))
+    return [in_words(row, differing) for row in rows]
 
 
 def lines(reasons: Iterable[Reason], names: Collection[str]) -> list[str]:

@@ -87,9 +87,15 @@ def _foremost(rows: Rows, context: Context) -> tuple[dict[str, Any], Rows, str]:
     simulated = [row for row in rows if row["method"] == SIMULATION]
     # The chart backs the summary's sentence, where there is one.
     shown = to_try(rows, context.own) or _widest(simulated or rows)
-    names = [factor for factor in context.factors if factor in (*CONFIGURATION, *own_names(shown))]
+    names = [factor for factor in context.lines if factor in (*CONFIGURATION, *own_names(shown))]
     measured = [row for row in context.own if same_configuration(row, shown)]
-    return shown, sorted(measured, key=lambda row: row["nodes"]), called(shown, names)
+    return shown, sorted(measured, key=lambda row: row["nodes"]), name_of(shown, names)
+
+
+def name_of(row: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """What the configuration of a prediction is called; of strong scaling by the batch of all ranks."""
+    whole = {"batch": "global_batch"} if row.get("scaling") == "strong" else {}
+    return called(row, [whole.get(name, name) for name in fields])
 
 
 def _headline(context: Context) -> str:

@@ -45,7 +45,8 @@ def _of_own(context: Context) -> list[Sentence]:
     own, series = context.own, context.series
     late = context.once(stragglers.late_runs) or []
     names = [called(row, series) for row in own]
-    named = [{**row, "name": called(row, series) if series else ""} for row in prediction.known(context)]
+    predicted = prediction.known(context)
+    named = [{**row, "name": prediction.name_of(row, series) if series else ""} for row in predicted]
     sentences = verdict(own, names, named, stragglers.rows_of(late), context.whole.own)
     # An efficiency across devices is not one of scaling: who reads no further has to know it.
     points = [row["point"] for row in context.rows_of(_points)]

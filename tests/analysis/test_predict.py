@@ -1,14 +1,16 @@
 """Points that follow a known cost are predicted; the range holds what others may follow."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from analysis.prediction import curve
+from analysis.prediction.configurations import configurations
 from analysis.prediction.extrapolate import Series, read_table, rows
 from analysis.prediction.predictions import caption, shown
-from analysis.prediction.untold import lines
+from analysis.prediction.untold import lines, names_of
 from analysis.report.build import build
 from analysis.report.prediction import headline
 from analysis.results.load import load
@@ -83,10 +85,10 @@ def test_a_sweep_of_our_own(tmp_path):
     assert float(predicted["step_ms_low"]) <= 108.75 <= float(predicted["step_ms_high"])
 
 
-def strong_sweep(directory):
-    """Half of what a batch takes on one rank is divided by the ranks; 64 images of the job."""
+def strong_sweep(directory, batch=64):
+    """Half of what a batch takes on one rank is divided by the ranks; ``batch`` images of the job."""
     truth = Truth(step_ms={ranks: 50.0 + 50.0 / ranks for ranks in (1, 2, 4)}, noise_ms=0.1)
-    write_sweep(directory, [run_of(gpus_per_node=ranks, batch=64 // ranks) for ranks in (1, 2, 4)], truth)
+    write_sweep(directory, [run_of(gpus_per_node=ranks, batch=batch // ranks) for ranks in (1, 2, 4)], truth)
 
 
 def test_strong_scaling_is_served_where_only_that_was_measured(tmp_path):
@@ -95,9 +97,26 @@ def test_strong_scaling_is_served_where_only_that_was_measured(tmp_path):
     assert "nothing to extrapolate from" not in ran.err
     tested, row = ran.csv
     assert row["scaling"] == tested["scaling"] == "strong"
+    # Of 64 images in all each of 8 ranks has 8, though the largest run had 16.
+    assert [(one["ranks"], one["batch"], one["global_batch"]) for one in (tested, row)] == [
+        ("4", "16", "64"), ("8", "8", "64"),
+    ]  # fmt: skip
     assert float(row["step_ms_low"]) <= 56.25 <= float(row["step_ms_high"])
     assert float(tested["measured_images_per_s"]) == pytest.approx(64 / 0.0625, rel=0.01)
     assert float(row["images_per_s"]) == pytest.approx(64 / float(row["step_ms"]) * 1e3, rel=0.01)
+
+
+def test_predictions_of_strong_scaling_are_called_by_the_global_batch(tmp_path):
+    strong_sweep(tmp_path)
+    strong_sweep(tmp_path, batch=128)
+    out = run("analysis.predict", tmp_path, "--ranks", "8", "--scaling", "strong").out
+    rows = [line.split() for line in out.splitlines() if " curve " in line]
+    assert [row[0] for row in rows] == ["64", "64", "128", "128"] and "global" in out.split("\n")[2]
+    study = load(tmp_path)
+    assert names_of(configurations(study, "strong")) == ["global batch 64", "global batch 128"]
+    page = build(study)
+    finding = next(section.finding for section in page.sections if section.id == "prediction")
+    assert re.search(r"on 8 ranks: .*\(global batch (64|128)\)", finding), finding
 
 
 def test_the_kind_of_scaling_can_be_asked_for(tmp_path):
