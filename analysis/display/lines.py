@@ -13,10 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.colours import GREY
-from analysis.display.encoding import Encoding, levels
-from analysis.display.panels import Grid
-from analysis.display.plots import (
+from analysis.display.canvas import (
     PALETTE,
     SYMBOLS,
     Figure,
@@ -27,6 +24,9 @@ from analysis.display.plots import (
     layout,
     plain_numbers,
 )
+from analysis.display.colours import GREY
+from analysis.display.encoding import Encoding, levels
+from analysis.display.panels import Grid
 
 DASHES = ("solid", "dash", "dot")
 _KEY_COLOUR = GREY  # of a legend's entry that shows a dash

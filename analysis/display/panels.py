@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis.display.canvas import beside_ticks, escaped
 from analysis.display.encoding import Encoding
-from analysis.display.plots import beside_ticks, escaped
 
 _GAP = 0.03  # between panels, of the chart's width
 _GAP_BELOW = 0.06  # of its height

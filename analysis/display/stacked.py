@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.display.canvas import Figure, beside_ticks, error_bars, is_drawn, layout, plain_numbers
 from analysis.display.colours import GREY
 from analysis.display.encoding import Encoding, levels
 from analysis.display.lines import Name, spread
 from analysis.display.panels import Grid, Panel
-from analysis.display.plots import Figure, beside_ticks, error_bars, is_drawn, layout, plain_numbers
 
 _MARK = GREY  # of the totals
 

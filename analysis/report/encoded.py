@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.display import lines, plots
+from analysis.display import canvas, lines, plots
 from analysis.display.encoding import encode_bars, encode_lines, in_words
 from analysis.display.metrics import Rows
 from analysis.display.stacked import stacked
@@ -38,8 +38,8 @@ def line_chart(
     figure = lines.lines(pd.DataFrame(sized), encoding, axes, _name)
     wide, runs = bool(encoding.columns), runs_in_words(points)
     said = [in_words(encoding)]
-    if plots.is_cut(figure):
-        said.append(plots.CUT)
+    if canvas.is_cut(figure):
+        said.append(canvas.CUT)
     if lines.has_open_intervals(points, axes):
         said.append("Points without an error bar have no usable interval.")
     return Chart(id, figure, label, " ".join(filter(None, said)), wide, runs)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.display import plots
+from analysis.display import canvas
 from analysis.display.colours import BLUE, BROWN
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Part
@@ -53,7 +53,7 @@ def _factors(context: Context) -> Content:
     )
 
 
-def effect_bars(rows: Rows, what: str) -> plots.Figure:
+def effect_bars(rows: Rows, what: str) -> canvas.Figure:
     """Omega squared of each factor and pair as a bar with its interval, largest on top.
 
     Args:
@@ -67,20 +67,23 @@ def effect_bars(rows: Rows, what: str) -> plots.Figure:
         if of_kind:
             traces.append(_bars(of_kind, kind, colour))
     layout = {
-        **plots.bars(f"What explains {what}", "share of the variance (omega squared)", len(order)),
+        **canvas.bars(f"What explains {what}", "share of the variance (omega squared)", len(order)),
         "barmode": "overlay",
     }
-    return plots.in_order(traces, layout, [plots.escaped(row["factor"]) for row in order])
+    return canvas.in_order(traces, layout, [canvas.escaped(row["factor"]) for row in order])
 
 
 def _bars(rows: Rows, kind: str, colour: str) -> dict[str, Any]:
-    labels, shares = [plots.escaped(row["factor"]) for row in rows], [row["omega_squared"] for row in rows]
-    trace = plots.bars_across(kind, labels, shares, colour, "%{y}: %{x:.3f} of the variance")
+    labels, shares = (
+        [canvas.escaped(row["factor"]) for row in rows],
+        [row["omega_squared"] for row in rows],
+    )
+    trace = canvas.bars_across(kind, labels, shares, colour, "%{y}: %{x:.3f} of the variance")
     if all(row["omega_squared_low"] is not None for row in rows):
         # The estimate of next to nothing may lie below 0, where no share is.
         low = [min(row["omega_squared_low"], row["omega_squared"]) for row in rows]
         high = [max(row["omega_squared_high"], row["omega_squared"]) for row in rows]
-        trace["error_x"] = plots.error_bars(shares, low, high, width=4)
+        trace["error_x"] = canvas.error_bars(shares, low, high, width=4)
     return trace
 
 

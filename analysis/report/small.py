@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from markupsafe import Markup
 
-from analysis.display.plots import PALETTE
+from analysis.display.canvas import PALETTE
 
 MOST_BARS = 4  # that the first screen has room for
 _WIDTH, _HEIGHT = 320, 132

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from analysis.display.canvas import Figure, bars, escaped
 from analysis.display.colours import BLUE, VERMILLION
 from analysis.display.metrics import Rows, telling
-from analysis.display.plots import Figure, bars, escaped
 from analysis.display.terminal import Part
 from analysis.measures.lateness import in_words, straggler_table, stragglers
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness

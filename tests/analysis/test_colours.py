@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.display import colours, plots
+from analysis.display import canvas, colours, plots
 from analysis.display.colours import EVERY, ON_DARK
 from analysis.report.small import bars, differences, lines
 
@@ -60,7 +60,7 @@ def test_colours_that_differ_on_white_differ_on_a_dark_screen():
 
 
 def test_charts_have_no_other_colours():
-    assert {*plots.PALETTE, *plots.STAGE_COLOURS.values(), *plots.PART_COLOURS.values()} <= set(EVERY)
+    assert {*canvas.PALETTE, *plots.STAGE_COLOURS.values(), *plots.PART_COLOURS.values()} <= set(EVERY)
     elsewhere = {
         (path.name, colour)
         for folder in ("display", "report")

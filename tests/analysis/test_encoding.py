@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from plotly.graph_objects import Figure
 
-from analysis.display import plots
+from analysis.display import canvas, plots
 from analysis.display.encoding import Encoding, encode_bars, encode_lines, in_words, levels
 from analysis.display.lines import EFFICIENCY, THROUGHPUT, lines, named_at_ends, spread
 from analysis.display.stacked import stacked
@@ -294,16 +294,18 @@ def noisy(high: float) -> dict:
 
 def test_error_bars_far_above_all_points_do_not_stretch_the_axis():
     cut = noisy(15528.0)
-    assert plots.is_cut(cut) and cut["layout"]["yaxis"]["range"] == pytest.approx([0, 110])  # ideal is at 100
+    assert canvas.is_cut(cut) and cut["layout"]["yaxis"]["range"] == pytest.approx(
+        [0, 110]
+    )  # ideal is at 100
     plain = noisy(150.0)
-    assert not plots.is_cut(plain) and "range" not in plain["layout"]["yaxis"]
+    assert not canvas.is_cut(plain) and "range" not in plain["layout"]["yaxis"]
 
 
 def test_a_chart_whose_error_bars_are_cut_says_so(tmp_path):
     runs = [run_of(gpus_per_node=ranks) for ranks in (1, 2)]
     write_sweep(tmp_path, runs, Truth(run_noise_ms=40.0))
     (section,) = (one for one in build(load(tmp_path)).sections if one.id == "scaling")
-    cut = [chart for chart in section.charts if plots.is_cut(chart.figure)]
+    cut = [chart for chart in section.charts if canvas.is_cut(chart.figure)]
     assert cut and all("error bars are cut" in chart.caption for chart in cut)
 
 
@@ -323,6 +325,6 @@ def test_ranges_far_above_all_predictions_do_not_stretch_the_axis():
     rates = {"images_per_s": [10.0, 20.0], "images_per_s_low": [9.0, 2.0], "images_per_s_high": [11.0, 900.0]}
     points = pd.DataFrame({"world_size": [1.0, 2.0], **rates, "label": "curve", "facts": [{}, {}]})
     figure = plots.predictions(points, "Predicted")
-    assert plots.is_cut(figure) and figure["layout"]["yaxis"]["range"] == pytest.approx([0, 22])
+    assert canvas.is_cut(figure) and figure["layout"]["yaxis"]["range"] == pytest.approx([0, 22])
     points["images_per_s_high"] = [11.0, 30.0]
-    assert not plots.is_cut(plots.predictions(points, "Predicted"))
+    assert not canvas.is_cut(plots.predictions(points, "Predicted"))
