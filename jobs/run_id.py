@@ -26,6 +26,7 @@ _ID = re.compile(
 )
 _PROGRAM_ID = re.compile(rf"run_(?P<repetition>\d+)_program_{_SIZED}{_ENDED}")
 _BEGIN = re.compile(r"run_(\d+)_(?=config_|program_)")
+_ENDED_WITH = re.compile(r"_ret_(-?\d+)$")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 _LONGEST_VALUE = 64  # bytes of a factor's value in an id; of a longer one, its beginning and a hash
 
@@ -86,6 +87,17 @@ def format_id(
 def repetition_of(text: str) -> int | None:
     """The repetition that an id says; None: it is no run's."""
     match = _BEGIN.match(text)
+    return int(match[1]) if match else None
+
+
+def attempted(name: str) -> str:
+    """The point (and repetition) that a run was an attempt at: its id without the exit code."""
+    return _ENDED_WITH.sub("", name)
+
+
+def exit_code_of(name: str) -> int | None:
+    """The exit code that the name of a run's folder says; None: it is of a run that has not ended."""
+    match = _ENDED_WITH.search(name)
     return int(match[1]) if match else None
 
 

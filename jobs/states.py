@@ -8,6 +8,7 @@ from typing import Literal
 from jobs import store
 from jobs.owner import STALE_S, Owner, lives, owner_of, silence_s
 from jobs.run import Run
+from jobs.run_id import exit_code_of
 from jobs.store import Manifest
 
 State = Literal["done", "failed", "running", "interrupted", "not started"]
@@ -24,14 +25,18 @@ def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = 
     done = directory.with_name(directory.name + "_ret_0") / store.MANIFEST
     if done.is_file() and store.read_record(done, Manifest).done:
         return "done"
-    if directory.is_dir():
-        return of_begun(directory)[0]
-    failed = any(path.is_dir() for path in sweep.glob(glob.escape(directory.name) + "_ret_*"))
-    return "failed" if failed else "not started"
+    ended = (path for path in sweep.glob(glob.escape(directory.name) + "_ret_*") if path.is_dir())
+    latest = directory if directory.is_dir() else next(ended, None)
+    if latest is None:
+        return "not started"
+    return "failed" if (latest / store.MANIFEST).is_file() else of_begun(latest)[0]
 
 
 def of_begun(directory: Path) -> tuple[State, str]:
     """The state of a run that has begun and has no manifest, and how that is known. It only reads."""
+    # A manifest is written before a folder gets such a name: this one was lost later.
+    if (code := exit_code_of(directory.name)) is not None:
+        return "failed", f"its manifest is missing; by its name it ended with exit code {code}"
     owner = owner_of(directory)
     if owner is None:
         # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 
 from analysis.display.left_out import in_counts, missing
 from analysis.results import load_reference
-from analysis.results.log import Failure, FailureKind, attempted
+from analysis.results.log import Failure, FailureKind
 from analysis.results.source import Source
 from analysis.results.study import Contents, Study
 from analysis.results.unconverted import how_to_convert
 from jobs import store
-from jobs.run_id import in_order, parse_id
+from jobs.run_id import attempted, in_order, parse_id
 from jobs.states import RESUME, of_begun, where_calibrating
 from jobs.store import Calibration, Manifest
 from profiling.clocks import AGREES

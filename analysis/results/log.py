@@ -1,6 +1,5 @@
 """What is said of results beside an answer: which runs do not count and why, and notes on the others."""
 
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -17,11 +16,6 @@ class Failure:
     point: str
     reason: str
     kind: FailureKind
-
-
-def attempted(name: str) -> str:
-    """The point (and repetition) that a run was an attempt at: its id without the exit code."""
-    return re.sub(r"_ret_-?\d+$", "", name)
 
 
 Side = Literal["", "A", "B", "both"]

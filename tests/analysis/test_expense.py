@@ -9,8 +9,8 @@ from analysis.measures.scaling import expense
 from analysis.report.build import build
 from analysis.report.render import render
 from analysis.results.load import load
-from analysis.results.log import attempted
 from jobs import store
+from jobs.run_id import attempted
 from jobs.store import Manifest, RankReport
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep_record

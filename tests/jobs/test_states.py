@@ -6,11 +6,13 @@ import time
 
 import pytest
 
+from analysis.results.load import load
 from jobs import store
 from jobs.claims import claim, release
 from jobs.owner import OWNER, STALE_S, this_owner
 from jobs.run import Run
 from jobs.states import of_begun, state_of
+from profiling.errors import UserError
 
 ELSEWHERE = {"host": "n3", "job": "812"}
 
@@ -44,6 +46,16 @@ def test_a_run_whose_process_was_killed_or_is_another_one_by_now_was_interrupted
     assert why == f"its sweep on {os.uname().nodename} was killed"
     owned_by(begun, started=1.0)
     assert of_begun(begun) == (state, why)
+
+
+@pytest.mark.parametrize("code", [0, 1, -9])
+def test_a_run_whose_name_says_how_it_ended_is_failed_without_its_manifest(begun, code):
+    release(begun)
+    ended = begun.rename(begun.with_name(f"{begun.name}_ret_{code}"))
+    said = f"its manifest is missing; by its name it ended with exit code {code}"
+    assert of_begun(ended) == ("failed", said) and state_of(ended.parent, Run(), 0) == "failed"
+    with pytest.raises(UserError, match=f"no usable result: 1 run failed; .*_ret_{code}: {said}"):
+        load(ended.parent)
 
 
 def test_on_another_host_a_run_is_running_as_long_as_it_gives_a_sign_of_life(begun):

@@ -10,10 +10,10 @@ from analysis.display.left_out import not_ended
 from analysis.display.metrics import RANK, Metric, Rows
 from analysis.display.numbers import sortable
 from analysis.measures.scaling.point import PROFILED, UNPROFILED, point_fields
-from analysis.results.log import attempted
 from analysis.results.study import Source, Study
 from jobs import store
 from jobs.run_fields import ID_FIELDS
+from jobs.run_id import attempted
 from jobs.states import of_begun
 from jobs.store import Manifest, RankReport
 from profiling import tables
