@@ -7,11 +7,12 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from profiling import completion
-from profiling.errors import Mistakes, UserError, did_you_mean
+from profiling.errors import Mistakes, UserError, did_you_mean, nearest
 
 _FLAG = re.compile(r"-+[A-Za-z][^\s=]*")
 _CHOICE = re.compile(
@@ -66,17 +67,29 @@ class Explain(argparse.Action):
 
 
 class UnknownFlags(Mistakes):
-    """Flags that a command does not have, and those that it has."""
+    """Flags that a command does not have, those that it has, and which commands have others."""
 
-    def __init__(self, unknown: Sequence[str], known: Sequence[str]) -> None:
-        super().__init__(
-            [f"unknown flag {flag}{did_you_mean(flag, known, see='--help')}" for flag in unknown]
-        )
+    def __init__(
+        self, unknown: Sequence[str], known: Sequence[str], elsewhere: Mapping[str, str] | None = None
+    ) -> None:
+        def meant(flag: str) -> str:
+            other = (elsewhere or {}).get(flag, "")
+            if other and not nearest(flag, known):
+                return f"; {other}"
+            return f"{did_you_mean(flag, known, see='--help')}{other and f' {other}'}"
+
+        super().__init__([f"unknown flag {flag}{meant(flag)}" for flag in unknown])
         self.unknown, self.known = tuple(unknown), tuple(known)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but wrong use is a :class:`UserError`; abbreviations of flags are not taken."""
+    """argparse, but wrong use is a :class:`UserError`; abbreviations of flags are not taken.
+
+    Attributes:
+        elsewhere: what is said of flags that other commands have.
+    """
+
+    elsewhere: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **named})
@@ -90,7 +103,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, rest = self._read(args, namespace)
         if unknown := self._unknown(rest):
-            raise UnknownFlags(unknown, self.flags)
+            raise UnknownFlags(unknown, self.flags, self.elsewhere)
         if rest:
             raise Mistakes(self._mistakes(rest))
         return arguments
@@ -111,7 +124,7 @@ class Parser(argparse.ArgumentParser):
         return [flag for flag in flags if flag not in self.flags]
 
     def _mistakes(self, rest: Sequence[str]) -> list[str]:
-        unknown = list(UnknownFlags(self._unknown(rest), self.flags).lines)
+        unknown = list(UnknownFlags(self._unknown(rest), self.flags, self.elsewhere).lines)
         return unknown or ([f"unexpected argument: {' '.join(rest)} (see --help)"] if rest else [])
 
     def error(self, message: str) -> NoReturn:
@@ -123,6 +136,6 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(_REQUIRED):
             # argparse says so first, but who misspelled --help misses no argument.
             if unknown := self._unknown(self._given):
-                raise UnknownFlags(unknown, self.flags)
+                raise UnknownFlags(unknown, self.flags, self.elsewhere)
             message = f"missing argument: {message.removeprefix(_REQUIRED)}"
         raise UserError(f"{message} (see --help)")

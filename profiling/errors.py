@@ -58,7 +58,7 @@ def did_you_mean(word: str, options: Iterable[str], see: str = "") -> str:
         see: where they are explained: said instead of a long list.
     """
     names = [str(option) for option in options]
-    if near := _nearest(str(word), names):
+    if near := nearest(str(word), names):
         return f"; did you mean {near!r}?"
     return f"; see {see}" if see and len(names) > _LONG_LIST else f"; one of: {', '.join(names)}"
 
@@ -75,11 +75,11 @@ def did_you_mean_file(path: Path, files: Sequence[Path]) -> str:
 def nearest_file(path: Path, files: Iterable[Path]) -> Path | None:
     """The file or folder whose name is nearest; of several of that name the first."""
     by_name = {file.name.removesuffix(".yaml"): file for file in reversed(list(files))}
-    near = _nearest(path.name.removesuffix(".yaml"), list(by_name))
+    near = nearest(path.name.removesuffix(".yaml"), list(by_name))
     return by_name[near] if near else None
 
 
-def _nearest(word: str, names: Sequence[str]) -> str | None:
+def nearest(word: str, names: Sequence[str]) -> str | None:
     """The option that ``word`` is, cut short or misspelled; else one of the same words; else one like it."""
     word = word.lstrip("-")
     bare = {name.lstrip("-"): name for name in names}  # the dashes of flags are alike in all of them

@@ -25,7 +25,7 @@ from analysis.display.numbers import plain
 from analysis.display.terminal import Answer, Results, as_terminal, plain_notes
 from jobs.flags import add_format_flags, make_parser
 from jobs.run_fields import FACTOR
-from profiling.arguments import Explain
+from profiling.arguments import Explain, Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
 from profiling.whole_file import whole_file
 
@@ -41,7 +41,7 @@ def parser(
     description: str | None,
     what: str = "DIR",
     columns: Mapping[str, Sequence[Metric]] | None = None,
-) -> argparse.ArgumentParser:
+) -> Parser:
     """A command's parser with the flags that all analyses share.
 
     Args:
@@ -57,13 +57,15 @@ def parser(
     return add_output_flags(command_line, columns or {})
 
 
-def add_output_flags(
-    command_line: argparse.ArgumentParser, columns: Mapping[str, Sequence[Metric]]
-) -> argparse.ArgumentParser:
+_ELSEWHERE = {"--group-by": "analysis.scaled has --group-by (of kernels: analysis.efficiency)"}
+
+
+def add_output_flags(command_line: Parser, columns: Mapping[str, Sequence[Metric]]) -> Parser:
     """``--format``, ``--output``, ``--wide``, ``--notes``, ``--peaks`` and, of its columns, ``--columns``.
 
     A command that is where notes are looked for says so by ``set_defaults(most_notes=MOST_NOTES)``.
     """
+    command_line.elsewhere = _ELSEWHERE
     add_format_flags(command_line)
     command_line.add_argument(
         "--wide", action="store_true", help="show all columns and all ranks, however narrow the terminal"

@@ -53,6 +53,8 @@ MISTAKES = {
     "analysis.batches {here}/a --format cvs": "invalid --format 'cvs'; did you mean 'csv'?",
     "analysis.kernels {here}/a --by clas": "did you mean 'class'?",
     "analysis.anatomy {here}/a --by batch": "--by: unknown level 'batch'; did you mean 'step'?",
+    "analysis.batches {here}/a --group-by nodes": "--group-by; analysis.scaled has --group-by (of kernels: ",
+    "analysis.anatomy {here}/a --group-by nodes": "did you mean '--by'? analysis.scaled has --group-by",
     "analysis.compare {here}/a": "missing argument: B",
     "profiling.convert {here}/none": "none does not exist",
     "profiling.watch --batch 30 my.py": "unknown flag --batch; did you mean '--batches'?",
