@@ -80,7 +80,8 @@ def _said(sides: Sides, known: Mapping[str, str], follow: Sequence[Section]) -> 
 
 def _summary(sides: Sides, findings: Mapping[str, str]) -> list[Sentence]:
     """Better or worse, and by how much; then what grew and shrank."""
-    sentences = [Sentence(verdict(_tested(sides), sides), "change")]
+    tested = _tested(sides)
+    sentences = [Sentence(verdict(tested, sides), "change"), *_corrected_for_all(tested, sides)]
     sentences += [
         Sentence(findings[id], id)
         for id in ("change", "changed-scaling", "changed-parts", "changed-stages", "changed-kernels")
@@ -89,6 +90,14 @@ def _summary(sides: Sides, findings: Mapping[str, str]) -> list[Sentence]:
     if any(sides.compared.alone):
         sentences.append(Sentence(findings["not-compared"], "not-compared", of_all=True))
     return sentences
+
+
+def _corrected_for_all(tested: Rows, sides: Sides) -> list[Sentence]:
+    """That the verdict on a single configuration is not that of a comparison of this one alone."""
+    every = len(sides.compared.by_configuration("step"))
+    if sides.whole is None or len(tested) != 1 or every < 2:
+        return []
+    return [Sentence(f"This verdict is corrected for all {every} configurations compared (Holm).", "change")]
 
 
 def _tested(sides: Sides) -> Rows:

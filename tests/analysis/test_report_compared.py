@@ -157,6 +157,11 @@ def test_a_choice_says_what_a_report_of_the_runs_that_it_leaves_says(folders, pa
         missing = findings[id].startswith(("Not available", "A: Not available"))
         assert said.findings[id] == findings[id] or (missing and not said.findings[id]), id
     assert said.summary and said.summary[0] == alone.summary[0]
+    # A verdict on one of three takes more to be significant than one on a configuration compared alone.
+    corrected = [one.text for one in said.summary if "corrected" in one.text]
+    single = "This verdict is corrected for all 3 configurations compared (Holm)."
+    assert corrected == ([single] if len(levels) == 2 else [])
+    assert not [one for one in alone.summary if "corrected" in one.text]
     assert said.drawings == alone.drawings
     lists = dict(zip(said.lists, section(alone, "both-answers").beside, strict=True))
     for id, (_, side) in lists.items():
