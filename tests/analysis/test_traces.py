@@ -1,53 +1,30 @@
 """Traces are results: what was planted in them is what every command of analysis says of them."""
 
-import base64
-import gzip
 import json
 import math
 import re
-import shutil
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.anatomy.divide import PARTS
 from analysis.measures.batches import rows as batches
-from analysis.measures.critical_path.paths import PARTS as PATH
-from analysis.measures.critical_path.paths import TOGETHER
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.lateness import stragglers
-from analysis.measures.scaling import traced, traced_difference
-from analysis.report import compared, small
-from analysis.report.base import Context
+from analysis.report import small
 from analysis.report.build import build
-from analysis.report.communication import bars_of
 from analysis.report.render import render
-from analysis.report.sentences import LOST, TRY, least_and_most
+from analysis.report.sentences import LOST
 from analysis.report.summary import opening
-from analysis.report.traced_advice import AGAINST, to_try
 from analysis.results.load import load
-from analysis.results.load_named import load_named
 from analysis.results.study import Study
-from profiling.attribution.batch_times import WHOLE
 from profiling.convert import main as convert
 from profiling.errors import UserError
-from profiling.traced_job import JOB, read_job
+from profiling.traced_job import JOB
 from tests.analysis.commands import one_line_error
-from tests.analysis.commands import run as run_module
-from tests.analysis.synthetic import run_of, write_sweep
+from tests.analysis.traced import MS, job, run
 from tests.profiling.traced_jobs import DEVICE, Planted, trace_of, write_job
-
-MS = 1000.0
-
-
-def job(tmp_path, planted, name="mine", **options):
-    """A converted job's folder."""
-    write_job(tmp_path / name, planted, **options)
-    assert convert([str(tmp_path / name), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    return tmp_path / "out" / name
 
 
 @pytest.fixture(scope="module")
@@ -153,206 +130,6 @@ def test_the_report_and_the_timeline_of_traces(late, tmp_path):
     assert (tmp_path / "t.gz").stat().st_size > 500
 
 
-def run(command, *arguments):
-    module = "analysis.report.__main__" if command == "report" else f"analysis.{command}"
-    return run_module(module, *arguments)
-
-
-# --- several jobs -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def scaled(tmp_path_factory):
-    """One, two and four ranks of one job, as results of their own."""
-    folder = tmp_path_factory.mktemp("scaled")
-    planted = {ranks: Planted(ranks=ranks, batches=8, transfer=50.0 * ranks) for ranks in (1, 2, 4)}
-    return planted, {ranks: job(folder, of, f"job{ranks}") for ranks, of in planted.items()}
-
-
-def test_scaling_of_traces_named_by_their_ranks(scaled):
-    planted, paths = scaled
-    study = load_named([f"{ranks}={path}" for ranks, path in paths.items()])
-    found = traced.answer(study)
-    assert [row["world_size"] for row in found.rows] == [1, 2, 4]
-    for row in found.rows:
-        ideal = 100 * planted[1].batch / planted[row["world_size"]].batch
-        assert row["scaling_efficiency_pct"] == pytest.approx(ideal, rel=2e-3)
-        assert row["speedup"] == pytest.approx(row["world_size"] * ideal / 100, rel=2e-3)
-    assert found.rows[2]["grew_exposed_transfer_ms"] == pytest.approx(0.2, rel=2e-2)
-    assert "fixed per-GPU batch size (weak scaling" in found.assumed
-    assert "1.00 times as long" in found.assumed and "This fits the assumption" in found.assumed
-
-
-def test_the_efficiencies_of_several_jobs_are_not_of_all_together(scaled):
-    (folder,) = {path.parent for path in scaled[1].values()}
-    rows = run_module("analysis.efficiency", folder, "--format", "json").json
-    assert [row["job"] for row in rows] == ["job1", "job2", "job4"]
-
-
-def test_scaling_of_traces_that_say_their_ranks_themselves(scaled):
-    _, paths = scaled
-    out = paths[4].parent
-    done = run("scaled", out, "--format", "json")
-    rows = json.loads(done.out)
-    # The traces of one GPU say of no world size: alone of them that is said, and they are left out.
-    assert [row["world_size"] for row in rows] == [2, 4]
-    assert "analysis.scaled 4=DIR gives it" in done.err
-
-
-def test_one_number_of_ranks_has_no_efficiency_and_equal_ends_are_one(scaled):
-    _, paths = scaled
-    alone = run("scaled", f"1={paths[1]}").out
-    assert "Traces of one number of ranks only" in alone and "speedup" not in alone and "eff. %" not in alone
-    assert "eff. %" in run("scaled", *(f"{ranks}={path}" for ranks, path in paths.items())).out
-    assert least_and_most([(348.1, "x"), (348.3, "y")], ".0f", " %") == "348 %"
-    assert least_and_most([(348.1, "x")], ".0f", " %") == "348 % (x)"
-    assert run("kernels", paths[1]).out.startswith("Kernels\n")
-
-
-def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
-    one = Planted(ranks=2, batches=6, forward=600.0, backward=1000.0)
-    paths = [job(tmp_path, one, "two"), job(tmp_path, Planted(ranks=4, batches=6), "four")]
-    study = load_named([f"2={paths[0]}", f"4={paths[1]}"])
-    found = traced.answer(study)
-    assert "strong scaling" in found.assumed and "This fits the assumption" in found.assumed
-    batch = Planted(ranks=4).batch
-    assert found.rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch / 2, rel=2e-3)
-    weak = traced.answer(study, "weak")
-    assert "does not fit" in weak.assumed
-    assert weak.rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch, rel=2e-3)
-
-
-def test_folders_without_their_ranks_are_one_clear_line(scaled):
-    _, paths = scaled
-    with pytest.raises(UserError, match="give each with its number of ranks"):
-        load_named([f"1={paths[1]}", str(paths[2])])
-    with pytest.raises(UserError, match="holds the traces of 3 jobs"):
-        load_named([f"1={paths[1].parent}", f"2={paths[2]}"])
-
-
-def test_traces_beside_runs_are_one_clear_line(scaled, tmp_path):
-    _, paths = scaled
-    write_sweep(tmp_path / "one", [run_of()], repetitions={"none": 1})
-    with pytest.raises(UserError, match="holds traces, the folders before it runs"):
-        load_named([f"1={tmp_path / 'one'}", f"2={paths[2]}"])
-
-
-def test_other_ranks_than_the_traces_say_are_one_clear_line(scaled):
-    _, paths = scaled
-    with pytest.raises(UserError, match="its traces say that the job has 4 ranks"):
-        load_named([f"1={paths[1]}", f"8={paths[4]}"])
-
-
-@pytest.fixture(scope="module")
-def unlike(tmp_path_factory):
-    """Two jobs of other kernels, on two and on four ranks, in one folder; and each job's own folder."""
-    folder = tmp_path_factory.mktemp("unlike")
-    two = job(folder, Planted(ranks=2, batches=6), "two")
-    write_job(folder / "four", Planted(ranks=4, batches=6, transfer=300.0))
-    for path in (folder / "four").glob("*.json"):
-        path.write_text(
-            path.read_text().replace("ampere_bf16", "other_model").replace("multi_tensor", "single")
-        )
-    assert convert([str(folder / "four"), "--out", str(folder / "out"), "--jobs", "1"]) == 0
-    return two, folder / "out" / "four"
-
-
-def test_jobs_of_other_kernels_are_compared_only_when_asked(unlike):
-    two, four = unlike
-    found = traced.answer(load(two.parent))
-    assert [row["world_size"] for row in found.rows] == [2, 4] and found.scales == []
-    assert all(row["scaling_efficiency_pct"] != row["scaling_efficiency_pct"] for row in found.rows)  # NaN
-    assert found.assumed.startswith("No scaling") and "1=DIR 8=DIR" in found.assumed
-    page = render(build(load(two.parent)))
-    assert "Scaling efficiency on" not in page and "in the kernels on more ranks" not in page
-    assert "1=DIR 8=DIR" in page
-    asked = traced.answer(load_named([f"2={two}", f"4={four}"]))
-    assert asked.scales[1]["scaling_efficiency_pct"] < 100
-
-
-def test_jobs_named_as_one_program_that_are_not_have_no_efficiency(unlike, tmp_path):
-    """Other kernels, and twice the time in them, on more ranks: of neither kind of scaling."""
-    two, _ = unlike
-    write_job(tmp_path / "eight", Planted(ranks=8, batches=6, forward=1200.0))
-    for path in (tmp_path / "eight").glob("*.json"):
-        path.write_text(path.read_text().replace("ampere_bf16", "other_model"))
-    assert convert([str(tmp_path / "eight"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    named = [f"2={two}", f"8={tmp_path / 'out' / 'eight'}"]
-    found = traced.answer(load_named(named))
-    assert [math.isnan(row["scaling_efficiency_pct"]) for row in found.rows] == [False, True]
-    assert math.isnan(found.rows[1]["speedup"]) and found.rows[1]["step_ms"] > 0 and found.scales == []
-    assert traced.grown(found) is None
-    (line,) = found.assumed.splitlines()
-    assert line.startswith("No scaling efficiency: two and eight look like different jobs (")
-    assert "take 2.06 times as long on 8 ranks as on 2" in line
-    said = run("scaled", *named)
-    assert said.code == 0 and "look like different jobs" in " ".join(said.out.split())
-    asked = traced.answer(load_named(named), "weak")
-    assert asked.scales[1]["scaling_efficiency_pct"] < 100 and "is it the same job?" in asked.assumed
-
-
-def test_jobs_of_the_same_kernels_in_one_folder_are_compared(scaled):
-    _, paths = scaled
-    study = load(paths[4].parent)
-    found = traced.answer(study)
-    assert [row["world_size"] for row in found.scales] == [2, 4]
-    assert "in the kernels on more ranks" in render(build(study))
-
-
-def test_a_bar_of_collectives_is_of_one_job(unlike):
-    two, _ = unlike
-    rows = communication.rows(load(two.parent))
-    bars = bars_of(rows, ["job"])
-    exposed = dict(zip(bars["label"], bars["exposed_ms"], strict=True))
-    assert exposed == pytest.approx({"two": 0.1, "four": 0.3}, rel=0.03)
-
-
-def test_a_page_of_several_jobs_tells_them_apart(scaled):
-    _, paths = scaled
-    page = render(build(load(paths[4].parent)))
-    assert all(f"job{ranks}" in page for ranks in (1, 2, 4))
-    assert "Largest growth" in page
-    first, *_ = opening(load(paths[4].parent))
-    assert first.text.startswith("Scaling efficiency on 4 ranks (job2, job4): ")
-
-
-def test_a_part_that_grew_by_next_to_nothing_is_not_what_grew_most(tmp_path):
-    # Idle time of the last step is of another kind than that of the others: of fewer steps it weighs more.
-    job(tmp_path, Planted(ranks=2, batches=6, late=((1, 100.0),)), "two")
-    job(tmp_path, Planted(ranks=4, batches=12), "four")
-    first, *_ = opening(load(tmp_path / "out"))
-    assert first.text.startswith("Scaling efficiency on 4 ranks: 110 %, relative to 2 ranks. Traces hold")
-
-
-def test_devices_are_a_list_with_commas(tmp_path):
-    for name in "abc":
-        devices = [{"name": f"GPU {name}"}]
-        trace_of(Planted(ranks=1), 0, deviceProperties=devices).write(tmp_path / f"{name}.json")
-    convert([str(tmp_path), "--out", str(tmp_path / "out")])
-    (section,) = (one for one in build(load(tmp_path / "out")).sections if one.id == "traces")
-    assert section.finding == "Traces of 3 ranks of 3 jobs; GPU a, GPU b and GPU c."
-    several = [{"name": f"GPU {name}"} for name in "xyz"]
-    trace_of(Planted(ranks=1), 0, deviceProperties=several).write(tmp_path / "one.json")
-    convert([str(tmp_path / "one.json"), "--out", str(tmp_path / "alone")])
-    assert read_job(tmp_path / "alone" / "one").devices == ["GPU x, GPU y and GPU z"]
-
-
-def test_all_jobs_of_one_program_need_no_names(tmp_path):
-    folder = job(tmp_path, Planted(ranks=2, batches=6), "two").parent
-    job(tmp_path, Planted(ranks=4, batches=6), "four")
-    first, *_ = opening(load(folder))
-    assert first.text.startswith("Scaling efficiency on 4 ranks: ")
-    assert first.text.count("Traces hold no batch size") == 1
-
-
-def test_the_first_screen_says_when_the_kernels_do_not_fit_what_was_assumed(tmp_path):
-    folder = job(tmp_path, Planted(ranks=2, batches=6), "two").parent
-    job(tmp_path, Planted(ranks=4, batches=6, forward=3000.0, backward=5000.0), "four")
-    first, *_ = opening(load(folder))
-    assert first.text.startswith("Scaling efficiency on 4 ranks: ") and "fixed per-GPU" in first.text
-    assert first.text.endswith("This does not fit the assumption: is it the same job?")
-
-
 # --- bad input ----------------------------------------------------------------------------------------
 
 
@@ -408,14 +185,10 @@ def test_of_one_rank_of_several_it_is_said_that_the_others_are_missing(tmp_path,
     )
 
 
-def test_a_damaged_record_is_one_line(tmp_path, late):
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "job.json").write_text('{"name": 3')
-    study = load(tmp_path) if (tmp_path / "job.json").exists() else None
+def test_a_damaged_record_is_one_line(tmp_path):
+    (tmp_path / JOB).write_text('{"name": 3')
     with pytest.raises(UserError, match=r"job\.json is damaged"):
-        load(broken)
-    assert study is None
+        load(tmp_path)
 
 
 def test_real_traces_of_eight_ranks_are_answered(shared_data, tmp_path):
@@ -455,15 +228,6 @@ def test_raw_traces_are_not_results_and_the_line_says_what_to_do(tmp_path, named
     assert done.code == 2 and f"python -m profiling.convert {path} --out DIR" in " ".join(done.err.split())
 
 
-def test_jobs_that_cannot_be_scaled_say_what_each_of_them_lacks(tmp_path):
-    write_job(tmp_path / "mine", Planted(ranks=2, batches=1), marker="")
-    for path in (tmp_path / "mine").glob("*.json"):
-        path.write_text(path.read_text().replace("Optimizer.step#", "its "))
-    assert convert([str(tmp_path / "mine"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    said = one_line_error(run("scaled", tmp_path / "out"))
-    assert "no job of" in said and "(mine: no steps)" in said
-
-
 def test_traces_without_a_kernel_say_so_and_speak_of_no_profile(tmp_path):
     folder = job(tmp_path, Planted(ranks=1, batches=4))
     (folder / "rank_0000" / "kernels.parquet").unlink()
@@ -471,156 +235,7 @@ def test_traces_without_a_kernel_say_so_and_speak_of_no_profile(tmp_path):
     assert kernels_section.finding == "No kernel data: the traces hold no kernels."
 
 
-# --- two jobs, and raw traces ---------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    """The same job before and after: its collective takes 60 us more, its batches scatter by some."""
-    folder = tmp_path_factory.mktemp("pair")
-    before, after = Planted(ranks=2, batches=40), Planted(ranks=2, batches=40, transfer=160.0)
-    return before, after, job(folder, before, "before"), job(folder, after, "after")
-
-
-def test_the_difference_of_two_jobs_is_what_was_planted(pair):
-    before, after, a, b = pair
-    rows = {(row["kind"], row["quantity"]): row for row in traced_difference.rows(load(a), load(b))}
-    batch = rows["step", "step"]
-    assert batch["difference_ms"] == pytest.approx((after.batch - before.batch) / MS, rel=1e-2)
-    assert batch["verdict"] == "slower"
-    assert rows["parts", "exposed transfer"]["difference_ms"] == pytest.approx(0.06, rel=2e-2)
-    assert rows["parts", "compute"]["difference_ms"] == pytest.approx(0, abs=1e-3)
-    assert rows["collectives", "allreduce of 2"]["difference_ms"] == pytest.approx(0.06, rel=2e-2)
-    assert rows["kernels", "communication"]["difference_ms"] == pytest.approx(0.06, rel=2e-2)
-
-
-def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
-    _, _, a, b = pair
-    slower = run("compare", a, b)
-    assert slower.code == 1 and "slower in B; largest change: exposed" in " ".join(slower.out.split())
-    assert run("compare", b, a).code == 0
-    assert run("compare", a, b, "--threshold", "50").code == 0
-    same = run("compare", a, a)
-    assert same.code == 0 and "are the same traces" in same.out and "allreduce" not in same.out
-
-
-def _compared(kind: str, figure: str, a_ms: float, b_ms: float) -> dict:
-    return {
-        "job": "one", "kind": kind, "quantity": figure, "a_ms": a_ms, "b_ms": b_ms,
-        "difference_ms": b_ms - a_ms, "difference_pct": 100 * (b_ms / a_ms - 1), "verdict": "slower",
-    }  # fmt: skip
-
-
-def test_the_largest_change_is_the_largest_of_either_sign_and_a_mean_that_says_otherwise_is_named():
-    """One step of a waited long for its data: the mean shrinks by far more than the median grows."""
-    step = _compared("step", "step", 171.2, 177.4)
-    parts = {
-        "compute": (180, 140), "exposed communication": (2, 2), "exposed loader": (140, 5),
-        "exposed copies": (1, 1), "idle": (10, 27),
-    }  # fmt: skip
-    rows = [step, *(_compared("parts", name, *ms) for name, ms in parts.items())]
-    said = traced_difference.sentence(rows)
-    assert "largest change: exposed loader (-135 ms)" in said
-    assert "the sum of the parts, is 333 and 175 ms (-47.4 %)" in said
-    assert "mean" not in traced_difference.sentence([step, *rows[2:]])  # not all of its parts are known
-    usual = [_compared("parts", name, 171.2 / 5, 177.4 / 5) for name in parts]
-    assert "mean" not in traced_difference.sentence([step, *usual])
-    none = traced_difference.sentence([_compared("step", "step", 171.2, math.nan), *usual])
-    assert none == "Durations of steps cannot be compared: one of the two has none."
-
-
-def test_two_jobs_without_kernels_are_compared_by_their_steps_alone(pair, tmp_path):
-    _, _, a, b = pair
-    for path in (a, b):
-        shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("kernels.parquet"))
-    before, after = tmp_path / "before", tmp_path / "after"
-    assert traced_difference.unlike(load(before), load(after)) == {}
-    page = compared.build(load(before), load(after))
-    assert page.summary[0].text.startswith("Worse: ") and page.sections[0].charts == []
-
-
-def test_two_jobs_that_have_no_figure_in_common_are_not_the_same_traces(pair, tmp_path):
-    _, _, a, b = pair
-    for path in (a, b):
-        shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("kernels.parquet"))
-    record = tmp_path / "after" / JOB
-    changed = read_job(record.parent).model_copy(update={"batches_from": WHOLE})
-    record.write_text(changed.model_dump_json())
-    said = one_line_error(run("compare", tmp_path / "before", tmp_path / "after"))
-    assert said.endswith("have no figure in common")
-
-
-def test_the_report_of_two_jobs_says_what_grew(pair, tmp_path):
-    _, _, a, b = pair
-    page = compared.build(load(a), load(b))
-    first, *_ = page.summary
-    assert first.text.startswith("Worse: before, after: a step takes ") and "slower in B" in first.text
-    (chart,) = page.sections[0].charts
-    grown = {name: ms for bars in chart.figure["data"] for name, ms in zip(bars["y"], bars["x"], strict=True)}
-    assert grown["exposed transfer"] == pytest.approx(0.06, rel=2e-2)
-    assert [name for name, _ in page.sections[-1].beside] == ["A: before", "B: after"]
-    assert run("report", a, b, "--output", tmp_path / "r.html").code == 0
-    assert "the same traces" in one_line_error(run("report", a, a))
-
-
-def test_of_several_pairs_of_jobs_filters_leave_what_is_said_of_each(tmp_path):
-    for side, transfer in (("before", 300.0), ("after", 900.0)):
-        for name, ranks in (("one", 2), ("two", 4)):
-            job(tmp_path / side, Planted(ranks=ranks, batches=30, transfer=transfer * ranks), name)
-    page = compared.build(load(tmp_path / "before/out"), load(tmp_path / "after/out"))
-    (filter,) = [one for one in page.filters if one.name == "job"]
-    assert list(filter.choices) == ["one", "two"] and page.filtered is not None
-    assert len({row.facts["job"] for row in page.sections[0].tables[0].rows}) == 2
-    texts = [one.text for one in page.summary]
-    assert (
-        "one: a step takes" in texts[0] and "two: a step takes" in texts[1] and " kernels: two: " in texts[2]
-    )
-    choice = tuple(1 if one is filter else 0 for one in page.filters)
-    said = page.filtered.said[page.filtered.of[choice]][1]
-    assert said.summary[0].text == texts[0] == said.findings["change"]
-    assert len(said.summary) == 2 and not [one.text for one in said.summary if "two" in one.text]
-    (chart,) = page.sections[0].charts
-    bars = [(name, of["job"]) for one in chart.figure["data"]
-            for name, of in zip(one["y"], one["customdata"], strict=True)]  # fmt: skip
-    assert len({name for name, _ in bars}) == len(bars) and {of for _, of in bars} == {"one", "two"}
-    assert all(name.startswith(f"{of}: ") for name, of in bars)
-
-
-def test_what_is_said_of_all_jobs_is_marked_while_one_is_chosen(tmp_path):
-    for side in ("before", "after"):
-        for name, ranks in (("one", 2), ("two", 4)):
-            job(tmp_path / side, Planted(ranks=ranks, batches=30, transfer=100.0 + len(side)), name)
-    page = compared.build(load(tmp_path / "before/out"), load(tmp_path / "after/out"))
-    assert page.filtered is not None
-    for _, said in page.filtered.said:
-        marked = [one.text[:30] for one in said.lists["answers-a"] if one.of_all]
-        assert marked == ["Scaling efficiency on 4 ranks:"]
-    html, mark = render(page), '<span class="of-all"> (for all configurations)</span></li>'
-    (packed,) = re.findall(r'id="said-gz"[^>]*>([^<]*)<', html)
-    pieces = json.loads(gzip.decompress(base64.b64decode(packed)))["pieces"]
-    items = [one for one in pieces if one.startswith("<li>Scaling efficiency on 4 ranks:")]
-    assert items and all(one.endswith(mark) for one in items)
-    # More filters at once than texts are known of: the lists stay as they are without any.
-    (everything,) = re.findall(r'data-list="answers-a">(.*?)</ul>', html)
-    assert everything.count("<li>") == everything.count(mark) > 1
-
-
-@pytest.mark.parametrize(
-    ("steps", "said"),
-    [((6, 6), "6 steps are"), ((6, 29), "6 steps of A are"), ((3, 1), "3 steps of A and 1 step of B are"),
-     ((29, 1), "1 step of B is"), ((1, 1), "1 step is")],
-)  # fmt: skip
-def test_the_side_that_has_too_few_steps_is_named(steps, said):
-    drawn = np.random.default_rng(1)
-    of_a, of_b = (traced_difference._of_median(drawn.normal(100, 1, count)) for count in steps)
-    assert traced_difference._verdict(of_a, of_b) == f"not tested: {said} too few"
-
-
-def test_jobs_that_are_none_of_each_other_are_one_line(pair, scaled):
-    _, _, a, _ = pair
-    _, paths = scaled
-    done = run("compare", a, paths[4].parent)
-    assert (done.code == 2 and "give two folders of one job each" in done.err) or done.code < 2
+# --- raw traces ----------------------------------------------------------------------------------------
 
 
 def test_the_report_takes_raw_traces_and_converts_them_beside(tmp_path):
@@ -695,82 +310,6 @@ def test_where_only_some_traces_have_steps_the_title_says_which_have_none():
     assert Study.a_step(study, ["stepped", "whole"]) == "a step (of whole: the whole recording)"
 
 
-def test_what_is_the_longest_on_a_page_of_unlike_jobs_is_of_all_of_them_and_named(tmp_path):
-    """The job of fewer ranks has the longer kernels, the larger saving and the longer collective."""
-    slow = Planted(ranks=2, batches=6, forward=3000.0, backward=5000.0, transfer=900.0)
-    two = job(tmp_path, slow, "two")
-    job(tmp_path, Planted(ranks=4, batches=6), "four")
-    page = build(load(two.parent))
-    findings = {section.id: section.finding for section in page.sections}
-    for id in ("anatomy", "critical-path", "kernels"):
-        assert "two)." in findings[id], findings[id]
-        assert "most ranks" not in findings[id]
-    assert (
-        findings["kernels"].startswith("Longest: ampere_bf16") and "5.00 ms per step" in findings["kernels"]
-    )
-
-
-def test_a_recording_without_steps_makes_no_headline_beside_jobs_with_steps(tmp_path):
-    whole = trace_of(Planted(ranks=1, batches=1, forward=9000.0, backward=9e5), 0, marker="")
-    whole.events = [event for event in whole.events if not event["name"].startswith("Optimizer")]
-    whole.write(tmp_path / "whole.json")
-    # A program that ends with a wait of the device on the host: more is to be saved than in a step.
-    gap = 3e6
-    for event in whole.events[-2:]:
-        event["ts"] += gap
-    whole.write(tmp_path / "whole.json")
-    stepped = job(tmp_path, Planted(ranks=1, batches=6, idle=400.0), "stepped")
-    assert convert([str(tmp_path / "whole.json"), "--out", str(stepped.parent), "--jobs", "1"]) == 0
-    page = build(load(stepped.parent))
-    (answer,) = (one for one in page.opening if one.question == TRY)
-    assert answer.sentences[0].text.startswith("stepped: a step would be"), answer.sentences[0].text
-    findings = {section.id: section.finding for section in page.sections}
-    for id in ("anatomy", "critical-path", "kernels"):
-        assert "stepped)." in findings[id] and "ms per step" in findings[id], findings[id]
-    said = [one.text for one in opening(load(stepped.parent))]
-    assert said[0].startswith("stepped: a step takes") and said[1].startswith("whole: the recording takes")
-
-
-def test_the_opening_of_unlike_jobs_describes_one_after_the_other_and_names_each(tmp_path):
-    slow = Planted(ranks=2, batches=6, forward=3000.0, backward=5000.0, transfer=900.0)
-    two = job(tmp_path, slow, "two", deviceProperties=[{"name": "another GPU"}])
-    job(tmp_path, Planted(ranks=4, batches=6, late=((1, 90.0),)), "four")
-    page = build(load(two.parent))
-    said = [one.text for one in opening(load(two.parent))]
-    assert said[0].startswith("No scaling: these jobs differ in device or kernels.")
-    for text, name in zip(said[1:3], ("four", "two"), strict=True):
-        start = (
-            rf"{name}: a step takes .* Collective with the most exposed time: .* Largest class of the model"
-        )
-        assert re.match(start, text)
-    assert ", 0.9 ms per step" in said[2] and "gemm, 7.998 ms per step" in said[2]
-    others = [text for text in said[3:] if not text.startswith("Not in traces: ")]
-    assert len(others) == 2 and all("four" in text or "two" in text for text in others), others
-    (stragglers,) = (one for one in page.sections if one.id == "stragglers")
-    assert "four" in stragglers.finding
-
-
-def test_that_no_rank_is_late_is_said_of_the_job_that_it_is_of(tmp_path):
-    two = job(tmp_path, Planted(ranks=2, batches=30), "two")
-    alone = [one.text for one in opening(load(two.parent))]
-    assert "No stragglers: no rank repeatedly delayed the others." in alone
-    job(tmp_path, Planted(ranks=4, batches=30), "four")
-    job(tmp_path, Planted(ranks=1, batches=30, forward=9000.0, backward=9000.0), "one")
-    job(tmp_path, Planted(ranks=1, batches=30, forward=90_000.0, backward=9000.0), "first")
-    said = [one.text for one in opening(load(two.parent))]
-    assert "four: no stragglers: no rank repeatedly delayed the others." in said
-    assert "1 further job is in the sections below." in said
-
-
-def test_a_folded_section_of_unlike_jobs_says_whose_its_figures_are(tmp_path):
-    two = job(tmp_path, Planted(ranks=2, batches=30, transfer=900.0), "two")
-    job(tmp_path, Planted(ranks=4, batches=30), "four")
-    findings = {section.id: section.finding for section in build(load(two.parent)).sections}
-    assert re.fullmatch(r"Exposed: \S+ \(four\) to \S+ ms per step \(two\)\.", findings["communication"])
-    said = findings["batches"]
-    assert said.endswith(" is 0 % above their median."), said  # of both
-
-
 def test_the_first_screen_of_traces_draws_where_a_step_goes(late):
     planted, path = late
     (lost,) = (answer for answer in build(load(path)).opening if answer.question == LOST)
@@ -779,54 +318,3 @@ def test_the_first_screen_of_traces_draws_where_a_step_goes(late):
     assert names[0] == "compute" and len(names) == len(values) <= small.MOST_BARS
     assert values == sorted(values, reverse=True)
     assert sum(values) == pytest.approx(planted.batch / MS, rel=0.05)
-
-
-def test_the_parts_of_a_step_beside_its_median_are_all_shown_and_sum_to_its_mean(late, scaled):
-    planted, path = late
-    found = traced.answer(load(path))
-    (row,) = found.rows
-    assert row["mean_ms"] == pytest.approx(planted.batch / MS, rel=1e-3)
-    assert row["mean_ms"] == pytest.approx(sum(row[f"{part}_ms"] for part in PARTS))
-    shown = {column.header.replace("\n", " ") for column in traced.part(found).columns}
-    assert {"step mean", "compute", "exposed comm.", "exposed loader", "other copies", "idle"} <= shown
-    assert "where steps or ranks differ" in traced.part(found).caption
-    alone = traced.answer(load_named([f"1={scaled[1][1]}"]))
-    assert "where steps differ" in traced.part(alone).caption
-
-
-def test_a_comparison_of_different_jobs_says_so_and_tests_nothing_of_a_few_steps(unlike, pair):
-    two, four = unlike
-    done = run("compare", two, four)
-    said = " ".join(done.out.split())
-    assert "not tested: 6 steps are too few; largest change" in said
-    assert "difference shown" not in said
-    untested, *_ = compared.build(load(two), load(four)).summary
-    assert untested.text.startswith("two, four: a step takes") and "not tested: 6 steps" in untested.text
-    assert (
-        "A (two) and B (four) are different jobs: they differ in number of ranks (2, 4) and kernels (" in said
-    )
-    page = compared.build(load(two), load(four))
-    assert page.summary[1].text.startswith("A (two) and B (four) are different jobs: they differ in ")
-    _, _, before, after = pair
-    assert "different jobs" not in run("compare", before, after).out
-
-
-def test_what_to_try_is_against_what_a_step_could_be_without(tmp_path):
-    page = build(load(job(tmp_path, Planted(ranks=2, batches=6, transfer=3000.0))))
-    (answer,) = (one for one in page.opening if one.question == TRY)
-    text, drawing = answer.sentences[0].text, answer.drawing
-    saved = re.match(r"A step would be at most (\d+) % shorter if collectives took no time \(", text)
-    assert saved and 20 < int(saved[1]) < 90, text
-    assert "To try: overlap them with computation" in text
-    assert "collectives" in drawing.svg and " %</text>" in drawing.svg
-
-
-def test_where_kernels_are_all_of_a_step_only_these_can_be_faster(tmp_path):
-    folder = job(tmp_path, Planted(ranks=1, batches=6, forward=90_000.0, backward=90_000.0))
-    text = to_try(Context(load(folder)))[0].text
-    assert "so only fewer or faster kernels help" in text, text
-    assert int(re.search(r"kernels are (\d+) % of the critical path", text)[1]) > 90
-
-
-def test_each_part_that_something_is_advised_against_is_one_of_the_path():
-    assert set(AGAINST) <= {*PATH, *TOGETHER}

@@ -1,0 +1,150 @@
+"""What the report of traces says of several jobs, and which of them it names."""
+
+import re
+
+from analysis.measures.critical_path.paths import PARTS as PATH
+from analysis.measures.critical_path.paths import TOGETHER
+from analysis.report.base import Context
+from analysis.report.build import build
+from analysis.report.sentences import TRY
+from analysis.report.summary import opening
+from analysis.report.traced_advice import AGAINST, to_try
+from analysis.results.load import load
+from profiling.convert import main as convert
+from profiling.traced_job import read_job
+from tests.analysis.traced import job
+from tests.profiling.traced_jobs import Planted, trace_of
+
+
+def test_a_part_that_grew_by_next_to_nothing_is_not_what_grew_most(tmp_path):
+    # Idle time of the last step is of another kind than that of the others: of fewer steps it weighs more.
+    job(tmp_path, Planted(ranks=2, batches=6, late=((1, 100.0),)), "two")
+    job(tmp_path, Planted(ranks=4, batches=12), "four")
+    first, *_ = opening(load(tmp_path / "out"))
+    assert first.text.startswith("Scaling efficiency on 4 ranks: 110 %, relative to 2 ranks. Traces hold")
+
+
+def test_devices_are_a_list_with_commas(tmp_path):
+    for name in "abc":
+        devices = [{"name": f"GPU {name}"}]
+        trace_of(Planted(ranks=1), 0, deviceProperties=devices).write(tmp_path / f"{name}.json")
+    convert([str(tmp_path), "--out", str(tmp_path / "out")])
+    (section,) = (one for one in build(load(tmp_path / "out")).sections if one.id == "traces")
+    assert section.finding == "Traces of 3 ranks of 3 jobs; GPU a, GPU b and GPU c."
+    several = [{"name": f"GPU {name}"} for name in "xyz"]
+    trace_of(Planted(ranks=1), 0, deviceProperties=several).write(tmp_path / "one.json")
+    convert([str(tmp_path / "one.json"), "--out", str(tmp_path / "alone")])
+    assert read_job(tmp_path / "alone" / "one").devices == ["GPU x, GPU y and GPU z"]
+
+
+def test_all_jobs_of_one_program_need_no_names(tmp_path):
+    folder = job(tmp_path, Planted(ranks=2, batches=6), "two").parent
+    job(tmp_path, Planted(ranks=4, batches=6), "four")
+    first, *_ = opening(load(folder))
+    assert first.text.startswith("Scaling efficiency on 4 ranks: ")
+    assert first.text.count("Traces hold no batch size") == 1
+
+
+def test_the_first_screen_says_when_the_kernels_do_not_fit_what_was_assumed(tmp_path):
+    folder = job(tmp_path, Planted(ranks=2, batches=6), "two").parent
+    job(tmp_path, Planted(ranks=4, batches=6, forward=3000.0, backward=5000.0), "four")
+    first, *_ = opening(load(folder))
+    assert first.text.startswith("Scaling efficiency on 4 ranks: ") and "fixed per-GPU" in first.text
+    assert first.text.endswith("This does not fit the assumption: is it the same job?")
+
+
+def test_what_is_the_longest_on_a_page_of_unlike_jobs_is_of_all_of_them_and_named(tmp_path):
+    """The job of fewer ranks has the longer kernels, the larger saving and the longer collective."""
+    slow = Planted(ranks=2, batches=6, forward=3000.0, backward=5000.0, transfer=900.0)
+    two = job(tmp_path, slow, "two")
+    job(tmp_path, Planted(ranks=4, batches=6), "four")
+    page = build(load(two.parent))
+    findings = {section.id: section.finding for section in page.sections}
+    for id in ("anatomy", "critical-path", "kernels"):
+        assert "two)." in findings[id], findings[id]
+        assert "most ranks" not in findings[id]
+    assert (
+        findings["kernels"].startswith("Longest: ampere_bf16") and "5.00 ms per step" in findings["kernels"]
+    )
+
+
+def test_a_recording_without_steps_makes_no_headline_beside_jobs_with_steps(tmp_path):
+    whole = trace_of(Planted(ranks=1, batches=1, forward=9000.0, backward=9e5), 0, marker="")
+    whole.events = [event for event in whole.events if not event["name"].startswith("Optimizer")]
+    whole.write(tmp_path / "whole.json")
+    # A program that ends with a wait of the device on the host: more is to be saved than in a step.
+    gap = 3e6
+    for event in whole.events[-2:]:
+        event["ts"] += gap
+    whole.write(tmp_path / "whole.json")
+    stepped = job(tmp_path, Planted(ranks=1, batches=6, idle=400.0), "stepped")
+    assert convert([str(tmp_path / "whole.json"), "--out", str(stepped.parent), "--jobs", "1"]) == 0
+    page = build(load(stepped.parent))
+    (answer,) = (one for one in page.opening if one.question == TRY)
+    assert answer.sentences[0].text.startswith("stepped: a step would be"), answer.sentences[0].text
+    findings = {section.id: section.finding for section in page.sections}
+    for id in ("anatomy", "critical-path", "kernels"):
+        assert "stepped)." in findings[id] and "ms per step" in findings[id], findings[id]
+    said = [one.text for one in opening(load(stepped.parent))]
+    assert said[0].startswith("stepped: a step takes") and said[1].startswith("whole: the recording takes")
+
+
+def test_the_opening_of_unlike_jobs_describes_one_after_the_other_and_names_each(tmp_path):
+    slow = Planted(ranks=2, batches=6, forward=3000.0, backward=5000.0, transfer=900.0)
+    two = job(tmp_path, slow, "two", deviceProperties=[{"name": "another GPU"}])
+    job(tmp_path, Planted(ranks=4, batches=6, late=((1, 90.0),)), "four")
+    page = build(load(two.parent))
+    said = [one.text for one in opening(load(two.parent))]
+    assert said[0].startswith("No scaling: these jobs differ in device or kernels.")
+    for text, name in zip(said[1:3], ("four", "two"), strict=True):
+        start = (
+            rf"{name}: a step takes .* Collective with the most exposed time: .* Largest class of the model"
+        )
+        assert re.match(start, text)
+    assert ", 0.9 ms per step" in said[2] and "gemm, 7.998 ms per step" in said[2]
+    others = [text for text in said[3:] if not text.startswith("Not in traces: ")]
+    assert len(others) == 2 and all("four" in text or "two" in text for text in others), others
+    (stragglers,) = (one for one in page.sections if one.id == "stragglers")
+    assert "four" in stragglers.finding
+
+
+def test_that_no_rank_is_late_is_said_of_the_job_that_it_is_of(tmp_path):
+    two = job(tmp_path, Planted(ranks=2, batches=30), "two")
+    alone = [one.text for one in opening(load(two.parent))]
+    assert "No stragglers: no rank repeatedly delayed the others." in alone
+    job(tmp_path, Planted(ranks=4, batches=30), "four")
+    job(tmp_path, Planted(ranks=1, batches=30, forward=9000.0, backward=9000.0), "one")
+    job(tmp_path, Planted(ranks=1, batches=30, forward=90_000.0, backward=9000.0), "first")
+    said = [one.text for one in opening(load(two.parent))]
+    assert "four: no stragglers: no rank repeatedly delayed the others." in said
+    assert "1 further job is in the sections below." in said
+
+
+def test_a_folded_section_of_unlike_jobs_says_whose_its_figures_are(tmp_path):
+    two = job(tmp_path, Planted(ranks=2, batches=30, transfer=900.0), "two")
+    job(tmp_path, Planted(ranks=4, batches=30), "four")
+    findings = {section.id: section.finding for section in build(load(two.parent)).sections}
+    assert re.fullmatch(r"Exposed: \S+ \(four\) to \S+ ms per step \(two\)\.", findings["communication"])
+    said = findings["batches"]
+    assert said.endswith(" is 0 % above their median."), said  # of both
+
+
+def test_what_to_try_is_against_what_a_step_could_be_without(tmp_path):
+    page = build(load(job(tmp_path, Planted(ranks=2, batches=6, transfer=3000.0))))
+    (answer,) = (one for one in page.opening if one.question == TRY)
+    text, drawing = answer.sentences[0].text, answer.drawing
+    saved = re.match(r"A step would be at most (\d+) % shorter if collectives took no time \(", text)
+    assert saved and 20 < int(saved[1]) < 90, text
+    assert "To try: overlap them with computation" in text
+    assert "collectives" in drawing.svg and " %</text>" in drawing.svg
+
+
+def test_where_kernels_are_all_of_a_step_only_these_can_be_faster(tmp_path):
+    folder = job(tmp_path, Planted(ranks=1, batches=6, forward=90_000.0, backward=90_000.0))
+    text = to_try(Context(load(folder)))[0].text
+    assert "so only fewer or faster kernels help" in text, text
+    assert int(re.search(r"kernels are (\d+) % of the critical path", text)[1]) > 90
+
+
+def test_each_part_that_something_is_advised_against_is_one_of_the_path():
+    assert set(AGAINST) <= {*PATH, *TOGETHER}

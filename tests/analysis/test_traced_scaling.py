@@ -1,0 +1,217 @@
+"""Traces of several jobs: how they scale, and when they do not."""
+
+import json
+import math
+
+import pytest
+
+from analysis.measures.anatomy import communication
+from analysis.measures.anatomy.divide import PARTS
+from analysis.measures.scaling import traced
+from analysis.report import compared
+from analysis.report.build import build
+from analysis.report.communication import bars_of
+from analysis.report.render import render
+from analysis.report.sentences import least_and_most
+from analysis.report.summary import opening
+from analysis.results.load import load
+from analysis.results.load_named import load_named
+from profiling.convert import main as convert
+from profiling.errors import UserError
+from tests.analysis.commands import one_line_error
+from tests.analysis.commands import run as run_module
+from tests.analysis.synthetic import run_of, write_sweep
+from tests.analysis.traced import MS, job, run
+from tests.profiling.traced_jobs import Planted, write_job
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory):
+    """One, two and four ranks of one job, as results of their own."""
+    folder = tmp_path_factory.mktemp("scaled")
+    planted = {ranks: Planted(ranks=ranks, batches=8, transfer=50.0 * ranks) for ranks in (1, 2, 4)}
+    return planted, {ranks: job(folder, of, f"job{ranks}") for ranks, of in planted.items()}
+
+
+def test_scaling_of_traces_named_by_their_ranks(scaled):
+    planted, paths = scaled
+    study = load_named([f"{ranks}={path}" for ranks, path in paths.items()])
+    found = traced.answer(study)
+    assert [row["world_size"] for row in found.rows] == [1, 2, 4]
+    for row in found.rows:
+        ideal = 100 * planted[1].batch / planted[row["world_size"]].batch
+        assert row["scaling_efficiency_pct"] == pytest.approx(ideal, rel=2e-3)
+        assert row["speedup"] == pytest.approx(row["world_size"] * ideal / 100, rel=2e-3)
+    assert found.rows[2]["grew_exposed_transfer_ms"] == pytest.approx(0.2, rel=2e-2)
+    assert "fixed per-GPU batch size (weak scaling" in found.assumed
+    assert "1.00 times as long" in found.assumed and "This fits the assumption" in found.assumed
+
+
+def test_the_efficiencies_of_several_jobs_are_not_of_all_together(scaled):
+    (folder,) = {path.parent for path in scaled[1].values()}
+    rows = run_module("analysis.efficiency", folder, "--format", "json").json
+    assert [row["job"] for row in rows] == ["job1", "job2", "job4"]
+
+
+def test_scaling_of_traces_that_say_their_ranks_themselves(scaled):
+    _, paths = scaled
+    out = paths[4].parent
+    done = run("scaled", out, "--format", "json")
+    rows = json.loads(done.out)
+    # The traces of one GPU say of no world size: alone of them that is said, and they are left out.
+    assert [row["world_size"] for row in rows] == [2, 4]
+    assert "analysis.scaled 4=DIR gives it" in done.err
+
+
+def test_one_number_of_ranks_has_no_efficiency_and_equal_ends_are_one(scaled):
+    _, paths = scaled
+    alone = run("scaled", f"1={paths[1]}").out
+    assert "Traces of one number of ranks only" in alone and "speedup" not in alone and "eff. %" not in alone
+    assert "eff. %" in run("scaled", *(f"{ranks}={path}" for ranks, path in paths.items())).out
+    assert least_and_most([(348.1, "x"), (348.3, "y")], ".0f", " %") == "348 %"
+    assert least_and_most([(348.1, "x")], ".0f", " %") == "348 % (x)"
+    assert run("kernels", paths[1]).out.startswith("Kernels\n")
+
+
+def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
+    one = Planted(ranks=2, batches=6, forward=600.0, backward=1000.0)
+    paths = [job(tmp_path, one, "two"), job(tmp_path, Planted(ranks=4, batches=6), "four")]
+    study = load_named([f"2={paths[0]}", f"4={paths[1]}"])
+    found = traced.answer(study)
+    assert "strong scaling" in found.assumed and "This fits the assumption" in found.assumed
+    batch = Planted(ranks=4).batch
+    assert found.rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch / 2, rel=2e-3)
+    weak = traced.answer(study, "weak")
+    assert "does not fit" in weak.assumed
+    assert weak.rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch, rel=2e-3)
+
+
+def test_folders_without_their_ranks_are_one_clear_line(scaled):
+    _, paths = scaled
+    with pytest.raises(UserError, match="give each with its number of ranks"):
+        load_named([f"1={paths[1]}", str(paths[2])])
+    with pytest.raises(UserError, match="holds the traces of 3 jobs"):
+        load_named([f"1={paths[1].parent}", f"2={paths[2]}"])
+
+
+def test_traces_beside_runs_are_one_clear_line(scaled, tmp_path):
+    _, paths = scaled
+    write_sweep(tmp_path / "one", [run_of()], repetitions={"none": 1})
+    with pytest.raises(UserError, match="holds traces, the folders before it runs"):
+        load_named([f"1={tmp_path / 'one'}", f"2={paths[2]}"])
+
+
+def test_other_ranks_than_the_traces_say_are_one_clear_line(scaled):
+    _, paths = scaled
+    with pytest.raises(UserError, match="its traces say that the job has 4 ranks"):
+        load_named([f"1={paths[1]}", f"8={paths[4]}"])
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """Two jobs of other kernels, on two and on four ranks, in one folder; and each job's own folder."""
+    folder = tmp_path_factory.mktemp("unlike")
+    two = job(folder, Planted(ranks=2, batches=6), "two")
+    write_job(folder / "four", Planted(ranks=4, batches=6, transfer=300.0))
+    for path in (folder / "four").glob("*.json"):
+        path.write_text(
+            path.read_text().replace("ampere_bf16", "other_model").replace("multi_tensor", "single")
+        )
+    assert convert([str(folder / "four"), "--out", str(folder / "out"), "--jobs", "1"]) == 0
+    return two, folder / "out" / "four"
+
+
+def test_jobs_of_other_kernels_are_compared_only_when_asked(unlike):
+    two, four = unlike
+    found = traced.answer(load(two.parent))
+    assert [row["world_size"] for row in found.rows] == [2, 4] and found.scales == []
+    assert all(row["scaling_efficiency_pct"] != row["scaling_efficiency_pct"] for row in found.rows)  # NaN
+    assert found.assumed.startswith("No scaling") and "1=DIR 8=DIR" in found.assumed
+    page = render(build(load(two.parent)))
+    assert "Scaling efficiency on" not in page and "in the kernels on more ranks" not in page
+    assert "1=DIR 8=DIR" in page
+    asked = traced.answer(load_named([f"2={two}", f"4={four}"]))
+    assert asked.scales[1]["scaling_efficiency_pct"] < 100
+
+
+def test_jobs_named_as_one_program_that_are_not_have_no_efficiency(unlike, tmp_path):
+    """Other kernels, and twice the time in them, on more ranks: of neither kind of scaling."""
+    two, _ = unlike
+    write_job(tmp_path / "eight", Planted(ranks=8, batches=6, forward=1200.0))
+    for path in (tmp_path / "eight").glob("*.json"):
+        path.write_text(path.read_text().replace("ampere_bf16", "other_model"))
+    assert convert([str(tmp_path / "eight"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    named = [f"2={two}", f"8={tmp_path / 'out' / 'eight'}"]
+    found = traced.answer(load_named(named))
+    assert [math.isnan(row["scaling_efficiency_pct"]) for row in found.rows] == [False, True]
+    assert math.isnan(found.rows[1]["speedup"]) and found.rows[1]["step_ms"] > 0 and found.scales == []
+    assert traced.grown(found) is None
+    (line,) = found.assumed.splitlines()
+    assert line.startswith("No scaling efficiency: two and eight look like different jobs (")
+    assert "take 2.06 times as long on 8 ranks as on 2" in line
+    said = run("scaled", *named)
+    assert said.code == 0 and "look like different jobs" in " ".join(said.out.split())
+    asked = traced.answer(load_named(named), "weak")
+    assert asked.scales[1]["scaling_efficiency_pct"] < 100 and "is it the same job?" in asked.assumed
+
+
+def test_jobs_of_the_same_kernels_in_one_folder_are_compared(scaled):
+    _, paths = scaled
+    study = load(paths[4].parent)
+    found = traced.answer(study)
+    assert [row["world_size"] for row in found.scales] == [2, 4]
+    assert "in the kernels on more ranks" in render(build(study))
+
+
+def test_a_bar_of_collectives_is_of_one_job(unlike):
+    two, _ = unlike
+    rows = communication.rows(load(two.parent))
+    bars = bars_of(rows, ["job"])
+    exposed = dict(zip(bars["label"], bars["exposed_ms"], strict=True))
+    assert exposed == pytest.approx({"two": 0.1, "four": 0.3}, rel=0.03)
+
+
+def test_a_page_of_several_jobs_tells_them_apart(scaled):
+    _, paths = scaled
+    page = render(build(load(paths[4].parent)))
+    assert all(f"job{ranks}" in page for ranks in (1, 2, 4))
+    assert "Largest growth" in page
+    first, *_ = opening(load(paths[4].parent))
+    assert first.text.startswith("Scaling efficiency on 4 ranks (job2, job4): ")
+
+
+def test_jobs_that_cannot_be_scaled_say_what_each_of_them_lacks(tmp_path):
+    write_job(tmp_path / "mine", Planted(ranks=2, batches=1), marker="")
+    for path in (tmp_path / "mine").glob("*.json"):
+        path.write_text(path.read_text().replace("Optimizer.step#", "its "))
+    assert convert([str(tmp_path / "mine"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    said = one_line_error(run("scaled", tmp_path / "out"))
+    assert "no job of" in said and "(mine: no steps)" in said
+
+
+def test_the_parts_of_a_step_beside_its_median_are_all_shown_and_sum_to_its_mean(scaled):
+    planted, paths = scaled
+    found = traced.answer(load(paths[4]))
+    (row,) = found.rows
+    assert row["mean_ms"] == pytest.approx(planted[4].batch / MS, rel=1e-3)
+    assert row["mean_ms"] == pytest.approx(sum(row[f"{part}_ms"] for part in PARTS))
+    shown = {column.header.replace("\n", " ") for column in traced.part(found).columns}
+    assert {"step mean", "compute", "exposed comm.", "exposed loader", "other copies", "idle"} <= shown
+    assert "where steps or ranks differ" in traced.part(found).caption
+    alone = traced.answer(load_named([f"1={paths[1]}"]))
+    assert "where steps differ" in traced.part(alone).caption
+
+
+def test_a_comparison_of_different_jobs_says_so_and_tests_nothing_of_a_few_steps(unlike):
+    two, four = unlike
+    done = run("compare", two, four)
+    said = " ".join(done.out.split())
+    assert "not tested: 6 steps are too few; largest change" in said
+    assert "difference shown" not in said
+    untested, *_ = compared.build(load(two), load(four)).summary
+    assert untested.text.startswith("two, four: a step takes") and "not tested: 6 steps" in untested.text
+    assert (
+        "A (two) and B (four) are different jobs: they differ in number of ranks (2, 4) and kernels (" in said
+    )
+    page = compared.build(load(two), load(four))
+    assert page.summary[1].text.startswith("A (two) and B (four) are different jobs: they differ in ")

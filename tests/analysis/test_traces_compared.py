@@ -1,0 +1,174 @@
+"""Traces of two jobs beside each other: what grew between them is what was planted."""
+
+import base64
+import gzip
+import json
+import math
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from analysis.measures.scaling import traced_difference
+from analysis.report import compared
+from analysis.report.render import render
+from analysis.results.load import load
+from profiling.attribution.batch_times import WHOLE
+from profiling.traced_job import JOB, read_job
+from tests.analysis.commands import one_line_error
+from tests.analysis.traced import MS, job, run
+from tests.profiling.traced_jobs import Planted
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The same job before and after: its collective takes 60 us more, its batches scatter by some."""
+    folder = tmp_path_factory.mktemp("pair")
+    before, after = Planted(ranks=2, batches=40), Planted(ranks=2, batches=40, transfer=160.0)
+    return before, after, job(folder, before, "before"), job(folder, after, "after")
+
+
+def test_the_difference_of_two_jobs_is_what_was_planted(pair):
+    before, after, a, b = pair
+    rows = {(row["kind"], row["quantity"]): row for row in traced_difference.rows(load(a), load(b))}
+    batch = rows["step", "step"]
+    assert batch["difference_ms"] == pytest.approx((after.batch - before.batch) / MS, rel=1e-2)
+    assert batch["verdict"] == "slower"
+    assert rows["parts", "exposed transfer"]["difference_ms"] == pytest.approx(0.06, rel=2e-2)
+    assert rows["parts", "compute"]["difference_ms"] == pytest.approx(0, abs=1e-3)
+    assert rows["collectives", "allreduce of 2"]["difference_ms"] == pytest.approx(0.06, rel=2e-2)
+    assert rows["kernels", "communication"]["difference_ms"] == pytest.approx(0.06, rel=2e-2)
+
+
+def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
+    _, _, a, b = pair
+    slower = run("compare", a, b)
+    assert slower.code == 1 and "slower in B; largest change: exposed" in " ".join(slower.out.split())
+    assert "different jobs" not in slower.out
+    assert run("compare", b, a).code == 0
+    assert run("compare", a, b, "--threshold", "50").code == 0
+    same = run("compare", a, a)
+    assert same.code == 0 and "are the same traces" in same.out and "allreduce" not in same.out
+
+
+def _compared(kind: str, figure: str, a_ms: float, b_ms: float) -> dict:
+    return {
+        "job": "one", "kind": kind, "quantity": figure, "a_ms": a_ms, "b_ms": b_ms,
+        "difference_ms": b_ms - a_ms, "difference_pct": 100 * (b_ms / a_ms - 1), "verdict": "slower",
+    }  # fmt: skip
+
+
+def test_the_largest_change_is_the_largest_of_either_sign_and_a_mean_that_says_otherwise_is_named():
+    """One step of a waited long for its data: the mean shrinks by far more than the median grows."""
+    step = _compared("step", "step", 171.2, 177.4)
+    parts = {
+        "compute": (180, 140), "exposed communication": (2, 2), "exposed loader": (140, 5),
+        "exposed copies": (1, 1), "idle": (10, 27),
+    }  # fmt: skip
+    rows = [step, *(_compared("parts", name, *ms) for name, ms in parts.items())]
+    said = traced_difference.sentence(rows)
+    assert "largest change: exposed loader (-135 ms)" in said
+    assert "the sum of the parts, is 333 and 175 ms (-47.4 %)" in said
+    assert "mean" not in traced_difference.sentence([step, *rows[2:]])  # not all of its parts are known
+    usual = [_compared("parts", name, 171.2 / 5, 177.4 / 5) for name in parts]
+    assert "mean" not in traced_difference.sentence([step, *usual])
+    none = traced_difference.sentence([_compared("step", "step", 171.2, math.nan), *usual])
+    assert none == "Durations of steps cannot be compared: one of the two has none."
+
+
+def test_two_jobs_without_kernels_are_compared_by_their_steps_alone(pair, tmp_path):
+    _, _, a, b = pair
+    for path in (a, b):
+        shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("kernels.parquet"))
+    before, after = tmp_path / "before", tmp_path / "after"
+    assert traced_difference.unlike(load(before), load(after)) == {}
+    page = compared.build(load(before), load(after))
+    assert page.summary[0].text.startswith("Worse: ") and page.sections[0].charts == []
+
+
+def test_two_jobs_that_have_no_figure_in_common_are_not_the_same_traces(pair, tmp_path):
+    _, _, a, b = pair
+    for path in (a, b):
+        shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("kernels.parquet"))
+    record = tmp_path / "after" / JOB
+    changed = read_job(record.parent).model_copy(update={"batches_from": WHOLE})
+    record.write_text(changed.model_dump_json())
+    said = one_line_error(run("compare", tmp_path / "before", tmp_path / "after"))
+    assert said.endswith("have no figure in common")
+
+
+def test_the_report_of_two_jobs_says_what_grew(pair, tmp_path):
+    _, _, a, b = pair
+    page = compared.build(load(a), load(b))
+    first, *_ = page.summary
+    assert first.text.startswith("Worse: before, after: a step takes ") and "slower in B" in first.text
+    (chart,) = page.sections[0].charts
+    grown = {name: ms for bars in chart.figure["data"] for name, ms in zip(bars["y"], bars["x"], strict=True)}
+    assert grown["exposed transfer"] == pytest.approx(0.06, rel=2e-2)
+    assert [name for name, _ in page.sections[-1].beside] == ["A: before", "B: after"]
+    assert run("report", a, b, "--output", tmp_path / "r.html").code == 0
+    assert "the same traces" in one_line_error(run("report", a, a))
+
+
+def test_of_several_pairs_of_jobs_filters_leave_what_is_said_of_each(tmp_path):
+    for side, transfer in (("before", 300.0), ("after", 900.0)):
+        for name, ranks in (("one", 2), ("two", 4)):
+            job(tmp_path / side, Planted(ranks=ranks, batches=30, transfer=transfer * ranks), name)
+    page = compared.build(load(tmp_path / "before/out"), load(tmp_path / "after/out"))
+    (filter,) = [one for one in page.filters if one.name == "job"]
+    assert list(filter.choices) == ["one", "two"] and page.filtered is not None
+    assert len({row.facts["job"] for row in page.sections[0].tables[0].rows}) == 2
+    texts = [one.text for one in page.summary]
+    assert (
+        "one: a step takes" in texts[0] and "two: a step takes" in texts[1] and " kernels: two: " in texts[2]
+    )
+    choice = tuple(1 if one is filter else 0 for one in page.filters)
+    said = page.filtered.said[page.filtered.of[choice]][1]
+    assert said.summary[0].text == texts[0] == said.findings["change"]
+    assert len(said.summary) == 2 and not [one.text for one in said.summary if "two" in one.text]
+    (chart,) = page.sections[0].charts
+    bars = [(name, of["job"]) for one in chart.figure["data"]
+            for name, of in zip(one["y"], one["customdata"], strict=True)]  # fmt: skip
+    assert len({name for name, _ in bars}) == len(bars) and {of for _, of in bars} == {"one", "two"}
+    assert all(name.startswith(f"{of}: ") for name, of in bars)
+
+
+def test_what_is_said_of_all_jobs_is_marked_while_one_is_chosen(tmp_path):
+    for side in ("before", "after"):
+        for name, ranks in (("one", 2), ("two", 4)):
+            job(tmp_path / side, Planted(ranks=ranks, batches=30, transfer=100.0 + len(side)), name)
+    page = compared.build(load(tmp_path / "before/out"), load(tmp_path / "after/out"))
+    assert page.filtered is not None
+    for _, said in page.filtered.said:
+        marked = [one.text[:30] for one in said.lists["answers-a"] if one.of_all]
+        assert marked == ["Scaling efficiency on 4 ranks:"]
+    html, mark = render(page), '<span class="of-all"> (for all configurations)</span></li>'
+    (packed,) = re.findall(r'id="said-gz"[^>]*>([^<]*)<', html)
+    pieces = json.loads(gzip.decompress(base64.b64decode(packed)))["pieces"]
+    items = [one for one in pieces if one.startswith("<li>Scaling efficiency on 4 ranks:")]
+    assert items and all(one.endswith(mark) for one in items)
+    # More filters at once than texts are known of: the lists stay as they are without any.
+    (everything,) = re.findall(r'data-list="answers-a">(.*?)</ul>', html)
+    assert everything.count("<li>") == everything.count(mark) > 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [((6, 6), "6 steps are"), ((6, 29), "6 steps of A are"), ((3, 1), "3 steps of A and 1 step of B are"),
+     ((29, 1), "1 step of B is"), ((1, 1), "1 step is")],
+)  # fmt: skip
+def test_the_side_that_has_too_few_steps_is_named(steps, said):
+    drawn = np.random.default_rng(1)
+    of_a, of_b = (traced_difference._of_median(drawn.normal(100, 1, count)) for count in steps)
+    assert traced_difference._verdict(of_a, of_b) == f"not tested: {said} too few"
+
+
+def test_jobs_that_are_none_of_each_other_are_one_line(pair, tmp_path):
+    _, _, a, _ = pair
+    for name in ("one", "two"):
+        shutil.copytree(a, tmp_path / name)
+        changed = read_job(a).model_copy(update={"world_size": 4})
+        (tmp_path / name / JOB).write_text(changed.model_dump_json())
+    said = one_line_error(run("compare", a, tmp_path))
+    assert "by name or by world size; give two folders of one job each" in said
