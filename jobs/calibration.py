@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from jobs import claims, progress, store
 from jobs.execution import Execution
 from jobs.failures import RETRIES, Failure, explain
 from jobs.outcome import log_tail
-from jobs.owner import OWNER, Owner
+from jobs.owner import Owner
 from jobs.processes import Limits, run_processes
 from jobs.run import Run
 from jobs.states import CALIBRATING
@@ -20,6 +21,7 @@ from jobs.sweep_runs import SweepRun
 from profiling.wording import how_many
 
 LIMIT_S = 120.0
+_LOOK_S = 0.5
 
 
 def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, me: Owner) -> None:
@@ -29,21 +31,58 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
         console.print(Text(text, style=style), soft_wrap=True)
 
     runs = [sweep_run.configuration for sweep_run in todo]
-    scratch = execution.directory / f"{CALIBRATING}{me.host}-{me.pid}"
-    known = store.read_calibration(execution.directory / store.CALIBRATION)
+    path = execution.directory / store.CALIBRATION
+    known = store.read_calibration(path)
     for run in to_measure(runs, known):
         peaks = known is None and run is largest(runs)
+        scratch = execution.directory / f"{CALIBRATING}{_name(run, peaks)}"
+        if not _is_ours(scratch, me, partial(_is_missing, run, runs, path), say):
+            continue
         say(f"measuring {_what(run, peaks)}: a few seconds, longer over a slow network ...", "dim")
         start = time.monotonic()
-        failure = _measure(execution, run, peaks, scratch, me)
-        if failure and failure.kind in RETRIES:  # it may not come again
-            say(f"calibration failed, will be repeated: {failure.text}", "yellow")
-            start = time.monotonic()
-            failure = _measure(execution, run, peaks, scratch, me)
+        try:
+            failure = _measure(execution, run, peaks, scratch)
+            if failure and failure.kind in RETRIES:  # it may not come again
+                say(f"calibration failed, will be repeated: {failure.text}", "yellow")
+                start = time.monotonic()
+                failure = _measure(execution, run, peaks, scratch)
+        finally:
+            claims.release(scratch)
         if failure:
             say(_failed(failure, scratch / store.LOG, peaks), "yellow")
             return
         say(f"  it took {progress.in_words(time.monotonic() - start)}", "dim")
+
+
+def _name(run: Run, peaks: bool) -> str:
+    return "peaks" if peaks else f"{run.nodes}x{run.ranks_per_node}-{run.network}"
+
+
+def _is_missing(run: Run, runs: Sequence[Run], path: Path) -> bool:
+    """Whether nobody has measured it by now, also of those who have started at the same moment."""
+    return run in to_measure(runs, store.read_calibration(path))
+
+
+def _is_ours(
+    scratch: Path, me: Owner, is_missing: Callable[[], bool], say: Callable[[str, str], None]
+) -> bool:
+    """Whether this sweep is to measure it; while another one of this folder does, it is waited for."""
+    waited = False
+    while is_missing():
+        claim = claims.claim(scratch, me)
+        if claim.ours:
+            if is_missing():
+                return True
+            store.remove(scratch)  # another one was faster
+            return False
+        if not waited and claim.before:
+            waited = True
+            say(
+                f"another start of this sweep, on {claim.before.host}, measures this: waiting for it ...",
+                "dim",
+            )
+        time.sleep(_LOOK_S)
+    return False
 
 
 def to_measure(runs: Sequence[Run], known: store.Calibration | None) -> list[Run]:
@@ -86,20 +125,19 @@ def _failed(failure: Failure, log: Path, peaks: bool) -> str:
     return f"calibration failed: {failure.text}. Log: {log}. {without}. {repeated}"
 
 
-def _measure(execution: Execution, run: Run, peaks: bool, scratch: Path, me: Owner) -> Failure | None:
-    """Measure with the ranks of a run; what has gone wrong, if anything (``scratch`` keeps its log)."""
+def _measure(execution: Execution, run: Run, peaks: bool, scratch: Path) -> Failure | None:
+    """Measure with the ranks of a run; what has gone wrong, if anything (``scratch`` keeps its log).
+
+    Args:
+        scratch: a folder of this process, by whose owner readers know that the sweep is at work.
+    """
     path = execution.directory / store.CALIBRATION
-    scratch.mkdir(exist_ok=True)
-    store.write_record(scratch / OWNER, me)  # by which readers know that the sweep is at work
     command = [sys.executable, "-m", "train.calibrate", "--out", str(path.absolute())]
     command += ["--device", run.device, "--precision", run.compute, "--threads", str(run.threads)]
     command += ["--network", run.network, *([] if peaks else ["--allreduce"])]
     processes = execution.launcher.processes(run, command, scratch)
     log = scratch / store.LOG
-    try:
-        ended = run_processes(processes, log, Limits(LIMIT_S), execution.root, claims.Beat(scratch))
-    finally:
-        claims.release(scratch)
+    ended = run_processes(processes, log, Limits(LIMIT_S), execution.root, claims.Beat(scratch))
     if ended.exit_code or not path.exists():
         return explain(ended.exit_code, ended.reason, log_tail(log, run.ranks), ended.kind)
     store.remove(scratch)

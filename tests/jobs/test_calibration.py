@@ -1,13 +1,17 @@
 """When are a machine's peaks measured, and with the ranks of which runs?"""
 
 import json
+import os
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
-from jobs import store
+from jobs import calibration, claims, store
 from jobs.calibration import calibrate, to_measure
 from jobs.execution import Execution
 from jobs.launchers.base import Process
@@ -74,3 +78,24 @@ def test_jobs_of_one_sweep_each_measure_what_is_missing_for_their_nodes(tmp_path
     said = capsys.readouterr().err
     assert said.count("measuring this machine's peak rates") == 1
     assert said.count("measuring an allreduce of 2 nodes x 1 rank") == 1
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_of_two_sweeps_that_start_at_once_one_measures_and_the_other_waits(
+    tmp_path, capsys, monkeypatch, succeeds
+):
+    launcher, first = Noting(), tmp_path / ".calibration-peaks"
+    work = Execution(Sweep.model_validate({"name": "s", "run": {}}), tmp_path, launcher)
+    assert claims.claim(first, this_owner({})).ours
+
+    def end(_seconds):
+        """While the second waits, the first ends."""
+        if succeeds:
+            store.write_record(tmp_path / store.CALIBRATION, PEAKS)
+        store.remove(first)
+
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(sleep=end, monotonic=time.monotonic))
+    calibrate(work, [SweepRun(run, 0) for run in runs_of(1)], Console(stderr=True), this_owner({}))
+    assert launcher.asked == ([] if succeeds else [(1, 1, False)])
+    assert f"on {os.uname().nodename}, measures this: waiting for it" in capsys.readouterr().err
+    assert not list(tmp_path.glob(".calibration-*"))
