@@ -128,7 +128,7 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     if len(bases) > _MOST_BASES:
         lines.append(f"  and {len(bases) - _MOST_BASES} more (columns base, base_images_per_s of the CSV)")
     lines.append(
-        "[>=95 %]: confidence interval that holds the true value in at least 95 % of cases. warmup: "
+        "[>=95 %]: confidence interval that contains the true value in at least 95 % of cases. warmup: "
         "steps dropped at the start, summed over the runs."
     )
     notes = dict.fromkeys(row["interval_note"] for row in own if row.get("interval_note"))
