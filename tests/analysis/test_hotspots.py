@@ -168,8 +168,25 @@ def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
     assert low < planted.mean() < high and 4 * error < high - low < 14 * error
     assert still["ms_per_step_low"] == still["ms_per_step_high"] == 15
     said = " ".join(run(MODULE, timed).out.split())
-    assert "Times: one run on 1 rank, steps 20 to 39 of 40; 20 steps before as warmup." in said
+    assert "Times: one run on 1 rank, steps 20 to 39 of 40." in said
     assert "over these steps" in said
+
+
+def test_times_and_intervals_are_of_the_steps_that_analysis_kernels_counts(tmp_path):
+    """In the first three of 40 recorded steps, which are warmup, a kernel takes three times as long."""
+    recorded = write_run(tmp_path, run_of(profile="torch", attribute_from=0), Truth())
+    table = tables.read(recorded / "rank_0000", "kernels").to_pandas()
+    table.loc[(table["short_name"] == "relu") & (table["batch_index"] < 3), "duration_ns"] *= 3
+    columns = {name: list(table[name]) for name in table.columns if table[name].notna().any()}
+    tables.write(tables.as_table("kernels", columns), recorded / "rank_0000", "kernels")
+    study = load(tmp_path)
+    hot, caption = hotspots.rows(study, top=4)
+    assert {(row["ms_per_step_low"], row["ms_per_step"], row["ms_per_step_high"]) for row in hot} == {
+        (15.0, 15.0, 15.0)
+    }
+    every = {row["kernel"]: row["ms_per_step"] for row in kernels.rows(study)[0]}
+    assert all(row["ms_per_step"] == every[row["kernel"]] for row in hot)
+    assert "one run on 1 rank, steps 3 to 39 of 40; 3 recorded before left out as warmup." in caption
 
 
 def test_a_launch_of_a_negative_duration_is_in_no_interval(timed):

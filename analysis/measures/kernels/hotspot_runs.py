@@ -14,22 +14,20 @@ from typing import Any
 from analysis.display.metrics import Rows
 from analysis.measures.kernels.costs import Bound, bound_of
 from analysis.measures.kernels.of_run import question_of
-from analysis.results.attributed import Groups, groups_of_run
+from analysis.results.attributed import Groups, Question, groups_of_run
+from analysis.results.counted_steps import Counted, counted_steps
 from analysis.results.query import query
 from analysis.results.study import Source, Study
 from profiling import schemas
 from profiling.cost.classify import short_name
 from profiling.errors import UserError, did_you_mean
-from profiling.schemas import ATTRIBUTED
 
 GROUPED_BY = ("kernel", "class")
 TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
-_PER_BATCH = f"""
-select short_name::varchar, "class"::varchar, batch_index,
-    sum(duration_ns)::double / (select count(distinct rank) from read_parquet($kernels)) / 1e6
-from read_parquet($kernels)
-semi join {ATTRIBUTED} using (rank, batch_index)
-where duration_ns >= 0 group by all
+_PER_BATCH = """
+with sums as (select * from {sums} where calls > 0)
+select short_name, "class", batch_index, sum(ns)::double / (select count(distinct rank) from sums) / 1e6
+from sums group by all
 """
 
 
@@ -39,8 +37,9 @@ class Inputs:
 
     Attributes:
         timing: the run that was timed, under the torch profiler.
-        kernels: what its attributed batches launched, by :data:`GROUPED_BY`.
-        per_batch: of each kernel and batch: short name, class, batch index, ms per rank.
+        kernels: what its batches that count launched, by :data:`GROUPED_BY`.
+        per_batch: of each kernel and such batch: short name, class, batch index, ms per GPU.
+        counted: which batches count; None: all that were recorded.
         bound: the peaks of its device.
         counting: the run of the same point whose counters were read; None: there is none.
         counters: columns of :data:`COUNTERS` by short name of a kernel (of a function, of VTune).
@@ -50,6 +49,7 @@ class Inputs:
     timing: Source
     kernels: Groups
     per_batch: list[tuple]
+    counted: Counted | None
     bound: Bound
     counting: Source | None
     counters: Mapping[str, Mapping[str, float]]
@@ -76,7 +76,8 @@ def read(study: Study, wanted: str | None = None) -> Inputs:
     if launches is None:
         raise UserError(f"{study.path}: {timing.id} holds no kernels of its steps")
     counters, timers = _counted(study, counting) if counting else ({}, [])
-    return Inputs(timing, *launches, bound_of(study, timing), counting, counters, timers)
+    counted = counted_steps(study, timing)
+    return Inputs(timing, *launches, counted, bound_of(study, timing), counting, counters, timers)
 
 
 def _chosen(study: Study, wanted: str | None) -> tuple[Source, Source | None]:
@@ -112,10 +113,10 @@ def _counting(runs: Iterable[Source], timing: Source) -> Source | None:
 def _launches(study: Study, timing: Source) -> tuple[Groups, list[tuple]] | None:
     """What the batches of the timed run launched: all of them together, and each for itself."""
     groups = groups_of_run(study, timing, question_of(GROUPED_BY))
-    if groups is None:
+    each = groups_of_run(study, timing, Question(_PER_BATCH))
+    if groups is None or each is None:
         return None
-    paths = {name: timing.tables(name) for name in ("kernels", "batches")}
-    return groups, query(study, timing, _PER_BATCH, **paths)
+    return groups, [(*row, of_rank / timing.gpus_per_rank) for *row, of_rank in each.rows]
 
 
 def _counted(study: Study, counting: Source) -> tuple[dict[str, dict[str, float]], Rows]:

@@ -12,6 +12,7 @@ from analysis.measures.kernels import hotspot_runs, of_run, roofline
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.hotspot_runs import GROUPED_BY, Inputs
 from analysis.measures.kernels.of_run import BY
+from analysis.results.counted_steps import Counted
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 from jobs.run import Run
@@ -187,8 +188,9 @@ def intervals(per_batch: Iterable[tuple[str, str, int, float]]) -> Ends:
 
 
 def caption(inputs: Inputs) -> str:
-    """Of which batches the figures are, what was left out before them, and what their intervals are of."""
-    said = [f"Times: one run on {how_many(inputs.timing.ranks, 'rank')}, {_batches(inputs.timing)}."]
+    """Of which batches the figures are, which are left out, and what their intervals are of."""
+    spans = _batches(inputs.timing, inputs.counted)
+    said = [f"Times: one run on {how_many(inputs.timing.ranks, 'rank')}, {spans}."]
     said.append(
         "Their intervals are over these steps, not over runs."
         if intervals(inputs.per_batch)
@@ -198,15 +200,18 @@ def caption(inputs: Inputs) -> str:
         said.append("Counters: vtune, over the whole of another run.")
     elif inputs.counting is not None:
         said.append(
-            f"Counters: {inputs.tool}, means over the launches of another run, {_batches(inputs.counting)}."
+            f"Counters: {inputs.tool}, means over all launches of another run, {_batches(inputs.counting)}."
         )
     return " ".join(said)
 
 
-def _batches(source: Source) -> str:
+def _batches(source: Source, counted: Counted | None = None) -> str:
+    """The recorded batches that count."""
     run = source.manifest.run if source.manifest else Run(**source.fields)
-    spans = [f"{one.start} to {one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in run.recordings]
-    before = f"; {how_many(run.first_attributed, 'step')} before as warmup" if run.first_attributed else ""
+    first = counted.steps.start if counted else 0
+    ranges = [range(max(one.start, first), one.stop) for one in run.recordings if one.stop > first]
+    spans = [f"{one.start} to {one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in ranges]
+    before = f"; {counted.dropped} recorded before left out as warmup" if counted else ""
     return f"steps {', '.join(spans)} of {run.batches}{before}"
 
 
