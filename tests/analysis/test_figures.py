@@ -2,7 +2,6 @@
 
 import csv
 import re
-import shutil
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,11 +22,11 @@ from analysis.report.figures import Figure, caption, figures_of, points, write_f
 from analysis.report.render import Chart, Page, Section, render
 from analysis.results.load import load
 from profiling.errors import UserError
+from tests.analysis.chromium import CHROMIUM, NONE
 from tests.analysis.commands import Ran, one_line_error, run
 from tests.analysis.synthetic import run_of, write_sweep
 
 REPORT = "analysis.report.__main__"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -71,7 +70,7 @@ def page(sweep) -> Page:
 @pytest.fixture(scope="module")
 def report(page, tmp_path_factory) -> Path:
     if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
+        pytest.skip(NONE)
     file = tmp_path_factory.mktemp("report") / "report.html"
     file.write_text(render(page), encoding="utf-8")
     return file

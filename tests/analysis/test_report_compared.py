@@ -22,9 +22,9 @@ from analysis.results.load import load
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.filtering import said_of, with_levels
+from tests.analysis.report_page import Watched, assert_fits, violations
+from tests.analysis.report_page import browser as browser  # a fixture
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
-from tests.analysis.test_report_browser import Watched, assert_fits, violations
-from tests.analysis.test_report_browser import browser as browser  # a fixture
 from tests.profiling.test_convert import trace
 
 BEFORE_MS = {1: 100.0, 2: 110.0, 4: 125.0}

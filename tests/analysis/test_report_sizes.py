@@ -9,9 +9,9 @@ import pytest
 from analysis.report.build import build
 from analysis.report.render import render
 from analysis.results.load import load
+from tests.analysis.report_page import Watched, assert_fits
+from tests.analysis.report_page import browser as browser  # a fixture
 from tests.analysis.synthetic import Truth, run_of, write_sweep
-from tests.analysis.test_report_browser import Watched, assert_fits
-from tests.analysis.test_report_browser import browser as browser  # a fixture
 
 pytestmark = pytest.mark.long
 
