@@ -205,18 +205,33 @@ def _duration(ns: int) -> str:
 def names_of(jobs: Sequence[Job]) -> list[str]:
     """What each job's folder is called: as its file, if it is one that names itself; else as its folder.
 
-    Where two would be called alike, the folders that they lie in are named too; of one folder, what the names
-    of a job's files share.
+    Where two would be called alike, the folders above that differ are named too; of one folder, what the
+    names of a job's files share.
     """
-    short = [_name(job) for job in jobs]
-    long = [
-        name if short.count(name) == 1 else _long_name(job, name)
-        for job, name in zip(jobs, short, strict=True)
-    ]
+    names = [_name(job) for job in jobs]
+    for name in {name for name in names if names.count(name) > 1}:
+        alike = [place for place, one in enumerate(names) if one == name]
+        longer = _told_apart([_path(jobs[place], name) for place in alike])
+        for place, parts in zip(alike, longer, strict=True):
+            names[place] = "_".join(parts)
     return [
-        name if long.count(name) == 1 else "_".join([name, *_stem(job)])
-        for job, name in zip(jobs, long, strict=True)
+        name if names.count(name) == 1 else "_".join([name, *_stem(job)])
+        for job, name in zip(jobs, names, strict=True)
     ]
+
+
+def _told_apart(paths: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Of paths with one last part, that, and as few of those above it as tell them apart.
+
+    exp/n4/traces/run, exp/n8/traces/run   ->   n4/run, n8/run
+    """
+    distinct = len(set(map(tuple, paths)))
+    lengths = range(1, max(map(len, paths)) + 1)
+    ends = next(ends for k in lengths if len(set(ends := [tuple(path[-k:]) for path in paths])) == distinct)
+    width = max(map(len, ends))
+    columns = list(zip(*(("",) * (width - len(end)) + end for end in ends), strict=True))
+    told = [column for column in columns[:-1] if len(set(column)) > 1] + columns[-1:]
+    return [list(filter(None, row)) for row in zip(*told, strict=True)]
 
 
 def _stem(job: Job) -> list[str]:
@@ -235,7 +250,8 @@ def _name(job: Job) -> str:
     return common.name or first.root.resolve().name or "job"
 
 
-def _long_name(job: Job, name: str) -> str:
+def _path(job: Job, name: str) -> list[str]:
+    """The folders in which a job's traces are, and its name."""
     first = job.ranks[0]
     parts = [first.root.resolve().name, *first.folder.parts]
-    return "_".join([*parts, *([] if parts[-1] == name else [name])])
+    return [*parts, *([] if parts[-1] == name else [name])]

@@ -390,6 +390,21 @@ def test_recordings_of_single_processes_are_jobs_of_their_own(tmp_path):
     )
 
 
+def test_jobs_of_one_name_are_told_apart_by_as_few_folders_as_that_takes(tmp_path):
+    runs = ("n4/traces/run", "n8/traces/run", "n8/again/run", "n8/again/other")
+    for name in runs:
+        write_job(tmp_path / "exp" / name, Planted(ranks=2, batches=1))
+    for file in (tmp_path / "exp/n8/again/other").glob("*.json"):
+        file.with_name(f"b_{file.name}").write_bytes(file.read_bytes())
+        file.rename(file.with_name(f"a_{file.name}"))
+    _, out = converted(tmp_path, tmp_path / "exp")
+    names = {"n4_traces_run", "n8_traces_run", "n8_again_run", "other_a", "other_b"}
+    assert {path.name for path in out.iterdir()} == names
+    (tmp_path / "exp/n8/again/run").rename(tmp_path / "exp/n8/again/other/once")
+    _, out = converted(tmp_path / "second", tmp_path / "exp")
+    assert {path.name for path in out.iterdir()} == {"n4_run", "n8_run", "once", "other_a", "other_b"}
+
+
 def test_a_trace_of_the_users_may_be_called_as_our_record_is(tmp_path):
     (tmp_path / "mine").mkdir()
     trace_of(Planted(ranks=1), 0).write(tmp_path / "mine" / "job.json")
