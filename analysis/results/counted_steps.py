@@ -37,33 +37,43 @@ class Counted:
     dropped: int
 
 
-def counted_steps(study: Study, source: Source) -> Counted | None:
+Read = tuple[np.ndarray, np.ndarray]  # how long steps took, ns, and which were recorded; (ranks x steps) each
+
+
+def counted_steps(study: Study, source: Source, read: Read | None = None) -> Counted | None:
     """The recorded steps of a run or of traces that count; None: all. A study asks once.
+
+    Args:
+        read: of all its steps, if whoever asks has read them.
 
     Raises:
         Unusable: a rank's table is missing, damaged or wrong.
     """
     kept: dict[str, Counted | None] = study.kept("counted steps")
     if source.id not in kept:
-        kept[source.id] = _counted_steps(source)
+        kept[source.id] = _counted_steps(source, read)
     counted = kept[source.id]
     if counted is not None and source.kind == "run":
         study.note(_RECORDED_EARLY, source)
     return counted
 
 
-def _counted_steps(source: Source) -> Counted | None:
+def _counted_steps(source: Source, read: Read | None) -> Counted | None:
     if source.kind not in ("run", "trace") or source.without_steps or _begun_late(source):
         return None
-    with reading(source):
-        columns = columns_of_steps(source, _READ)
-    rank_ns, attributed = columns["end_ns"] - columns["start_ns"], np.asarray(columns["attributed"], bool)
+    rank_ns, attributed = read or _read(source)
     if not rank_ns.size or not (rank_ns > 0).all():
         return None
     if source.kind == "run":
         return _of_run(rank_ns.max(axis=0), np.logical_or.reduce(attributed))
     warmup = warmup_of_traces(rank_ns, attributed)
     return Counted(range(warmup, rank_ns.shape[1]), warmup)
+
+
+def _read(source: Source) -> Read:
+    with reading(source):
+        columns = columns_of_steps(source, _READ)
+    return columns["end_ns"] - columns["start_ns"], np.asarray(columns["attributed"], bool)
 
 
 def _begun_late(source: Source) -> bool:
@@ -84,6 +94,13 @@ def _of_run(step_ns: np.ndarray, attributed: np.ndarray) -> Counted | None:
     recording = step_ns[first:][: unrecorded[0] if len(unrecorded) else None]
     warmup = estimates.warmup(recording)
     return Counted(range(first + warmup, len(step_ns)), warmup) if warmup else None
+
+
+def in_steps(batch_index: np.ndarray, steps: range | None) -> np.ndarray:
+    """Which of these batches count; None: all."""
+    if steps is None:
+        return np.ones(len(batch_index), bool)
+    return (batch_index >= steps.start) & (batch_index < steps.stop)
 
 
 def columns_of_steps(source: Source, names: list[str]) -> dict[str, np.ndarray]:

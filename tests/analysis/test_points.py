@@ -334,6 +334,21 @@ def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(
     assert "their durations include the profiler's overhead" in ran.err
 
 
+@pytest.mark.parametrize("first", [0, 3])
+def test_what_the_profiler_costs_is_told_by_steps_that_are_no_warmup(tmp_path: Path, first: int) -> None:
+    """Half of the steps are warmup; as many of the recorded ones would move their median."""
+    truth = Truth(warmup=6, noise_ms=0, perturbation=1.25)
+    write_sweep(
+        tmp_path, [run_of(batches=12), run_of(batches=12, profile="torch", attribute_from=first)], truth
+    )
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    assert (row["step_ms"], row["perturbation"]) == (100, 1.25)
+    ran = run("analysis.batches", tmp_path, "--format", "json")
+    *_, profiled = ran.json
+    assert (profiled["attributed_ms"], profiled["step_ms"], profiled["warmup"]) == (125, 125, 6)
+    assert "recorded from the start: warmup steps are left out" in ran.err
+
+
 def test_more_arithmetic_than_the_peak_allows_is_said_without_a_profiler_too(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()], Truth(training_flops_per_image=1e11))
     assert "MFU is up to 164 % in 1 configuration" in run("analysis.scaled", tmp_path).out

@@ -12,6 +12,7 @@ import numpy as np
 
 from analysis.measures.anatomy.divide import Activities, shares
 from analysis.measures.batches.overlap import Intervals
+from analysis.results.counted_steps import in_steps
 from analysis.results.matching import Calls, Matched, match, unmatched
 from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
 from profiling.wording import verb, which_ranks
@@ -61,13 +62,6 @@ def calls_of(
         counted,
         int(in_steps(indices, steps).sum()),
     )
-
-
-def in_steps(batch_index: np.ndarray, steps: range | None) -> np.ndarray:
-    """Which of these batches count; None: all."""
-    if steps is None:
-        return np.ones(len(batch_index), bool)
-    return (batch_index >= steps.start) & (batch_index < steps.stop)
 
 
 def kinds(recorded: np.ndarray, names: np.ndarray) -> np.ndarray:

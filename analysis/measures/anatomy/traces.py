@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.anatomy.collectives import calls_of, in_steps, match_ranks
+from analysis.measures.anatomy.collectives import calls_of, match_ranks
 from analysis.measures.anatomy.divide import (
     STAGES,
     activities_of,
@@ -22,7 +22,7 @@ from analysis.measures.anatomy.divide import (
     windows_of,
 )
 from analysis.measures.batches.overlap import NOTHING, Intervals, covered, union
-from analysis.results.counted_steps import Counted, counted_steps
+from analysis.results.counted_steps import Counted, counted_steps, in_steps
 from analysis.results.matching import Calls, Matched
 from analysis.results.query import left_out
 from analysis.results.study import Source, Study

@@ -51,7 +51,7 @@ METRICS = (
         Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", stage, significant=3)
         for stage in STAGES
     ),
-    Metric("attributed_ms", "median of the steps that the profiler recorded"),
+    Metric("attributed_ms", "median of the steps that the profiler recorded, without warmup"),
     Metric("startup_s", "start of the process to first step, slowest rank"),
 )
 TAU_METRICS = (Metric("tau_step_ms", "published estimate of the step duration", "TAU\nestimate"),)
@@ -144,7 +144,7 @@ def _recorded(rows: Rows) -> list[str]:
 def _row(source: Source, series: Series) -> dict[str, Any]:
     steady = series.steady_ns / 1e6
     estimate = inside_run.of_median(steady)
-    attributed = series.step_ns[series.attributed]
+    attributed = series.recorded_ns
     manifest = source.manifest
     return {
         "id": source.id,

@@ -1,10 +1,10 @@
 """Which batches did a run do, and how long did each take on each rank?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.results.counted_steps import columns_of_steps, warmup_of_traces
+from analysis.results.counted_steps import columns_of_steps, counted_steps, in_steps, warmup_of_traces
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
 from analysis.statistics import estimates
@@ -32,6 +32,7 @@ class Series:
         rank_stages: name -> duration in ns of each rank's (ranks x batches).
         attributed: whether the profiler recorded it (on any rank).
         warmup: how many batches at the head are off the steady level, or were not yet in CUDA graphs.
+        counted: of the recorded batches those that count (:func:`counted_steps`); None: all.
     """
 
     rank_ns: np.ndarray
@@ -39,6 +40,7 @@ class Series:
     rank_stages: dict[str, np.ndarray]
     attributed: np.ndarray
     warmup: int
+    counted: range | None = None
 
     @property
     def stages(self) -> dict[str, np.ndarray]:
@@ -59,6 +61,11 @@ class Series:
         after = np.arange(len(self.step_ns)) >= self.warmup
         unrecorded = after & ~self.attributed
         return unrecorded if unrecorded.any() else after
+
+    @property
+    def recorded_ns(self) -> np.ndarray:
+        """The job's batches that the profiler recorded, without warm-up among them."""
+        return self.step_ns[self.attributed & in_steps(np.arange(len(self.step_ns)), self.counted)]
 
     @property
     def steady_ns(self) -> np.ndarray:
@@ -88,7 +95,8 @@ def series_of(study: Study, source: Source) -> Series:
     kept: dict[str, Series] = study.kept("series")
     if source.id not in kept:
         with reading(source):
-            kept[source.id] = _series(source)
+            series = _series(source)
+            kept[source.id] = _with_counted(study, source, series) if series.attributed.any() else series
     series = kept[source.id]
     longer = int((sum(series.rank_stages.values()) > _LONGER * series.rank_ns).sum())
     if longer:
@@ -98,6 +106,14 @@ def series_of(study: Study, source: Source) -> Series:
             source,
         )
     return series
+
+
+def _with_counted(study: Study, source: Source, series: Series) -> Series:
+    """The same with what of its recording is warm-up; so is then all that came before."""
+    counted = counted_steps(study, source, (series.rank_ns, series.attributed[None, :]))
+    if counted is None:
+        return series
+    return replace(series, counted=counted.steps, warmup=max(series.warmup, counted.steps.start))
 
 
 def _series_of_traces(source: Source) -> Series:

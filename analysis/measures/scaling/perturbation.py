@@ -10,12 +10,12 @@ from analysis.statistics import estimates
 
 
 def _recorded(point: Point) -> list[np.ndarray]:
-    """The batches that a profiler recorded, of each profiled run, ns.
+    """The batches that a profiler recorded, of each profiled run, without warm-up, ns.
 
     Of runs that recorded kernels, where there are some: a tool that only reads counters runs each kernel many
     times, and its batches say nothing of those in which kernels were timed.
     """
-    runs = [(source, series.step_ns[series.attributed].astype(float)) for source, series in point.profiled]
+    runs = [(source, series.recorded_ns.astype(float)) for source, series in point.profiled]
     with_kernels = [(source, run) for source, run in runs if source.tables("kernels")]
     return [run for _, run in with_kernels or runs if len(run)]
 
