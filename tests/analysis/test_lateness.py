@@ -1,0 +1,186 @@
+"""How late is a rank, and would one of equally fast ranks be late as often by chance?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from analysis.measures.anatomy.collectives import calls_of
+from analysis.measures.anatomy.divide import activities_of
+from analysis.measures.batches.series import Series
+from analysis.measures.lateness import lateness as of
+from analysis.measures.lateness.causes import KernelTimes, cause_of
+from analysis.measures.lateness.verdicts import (
+    CHANCE,
+    CLOCK,
+    NO,
+    SHORT_WAIT,
+    STRAGGLER,
+    TOO_FEW,
+    chance,
+    judge,
+    stretches,
+)
+from analysis.results.matching import match
+from analysis.results.traces import arrays_of
+from profiling.tools.recognition import read
+from tests.analysis.late_ranks import BATCHES
+from tests.analysis.synthetic import MS
+
+
+def lateness(late_ns: np.ndarray, batch_ns: float = 100.0) -> of.Lateness:
+    ranks, batches = late_ns.shape
+    nothing = {name: np.zeros(late_ns.shape) for name in of.PARTS}
+    return of.Lateness(of.BY_STAGES, np.arange(batches), late_ns, late_ns, late_ns * 0, nothing, batch_ns,
+                       np.zeros(ranks))  # fmt: skip
+
+
+def test_a_rank_is_last_if_all_others_came_before_it():
+    late = np.array([[3.0, 1.0, 2.0], [1.0, 1.0, 2.0], [0.0, 0.0, 2.0]])
+    zeros = np.zeros(late.shape)
+    one = of.Lateness(of.BY_STAGES, np.arange(3), late, zeros, zeros, {}, 100.0, np.zeros(3))
+    assert one.last.tolist() == [[True, False, False], [False] * 3, [False] * 3]
+
+
+def test_a_rank_that_waited_for_the_others_is_no_matter_of_its_clock():
+    late = np.zeros((4, 50))
+    late[1] = -10.0
+    early = replace(lateness(late), told_by=of.BY_COLLECTIVES, residual_ns=np.full(4, 5.0))
+    assert [verdict for verdict, _ in judge(early)] == [CLOCK, NO, CLOCK, CLOCK]
+
+
+@pytest.mark.parametrize(
+    ("forward", "ratio", "says"),
+    [
+        (9.0, 0.87, "in this unprofiled run its forward stage takes 9.00 ms longer"),
+        (9.0, 1.01, "in this unprofiled run its forward stage takes 9.00 ms longer; in the profiled run"),
+        (1.0, 0.87, "neither its stages nor its kernels explain the lateness"),
+    ],
+)
+def test_only_what_supports_a_slow_host_is_named_and_of_which_run(forward, ratio, says):
+    late = np.zeros((2, 10))
+    late[1] = 9.0 * MS
+    one = lateness(late, 100.0 * MS)
+    one.parts_ns["forward"][1] = forward * MS
+    own = np.full((2, 10), 50.0 * MS)
+    own[1] *= ratio
+    kernels = KernelTimes(np.arange(10), own, own - 50.0 * MS, borrowed=True)
+    found = cause_of(1, one, kernels, "cpu", [], "node0")
+    assert found.cause == "host" and found.evidence.startswith(says)
+    assert ("times as long" in found.evidence) == (ratio == 1.01)
+
+
+@pytest.mark.parametrize(
+    ("told_by", "waited", "verdict"),
+    [
+        (of.BY_STAGES, 1.8, SHORT_WAIT),
+        (of.BY_COLLECTIVES, 1.8, SHORT_WAIT),
+        (of.BY_STAGES, 0.0, SHORT_WAIT),
+        (of.BY_COLLECTIVES, 0.0, CLOCK),
+        (of.BY_COLLECTIVES, 1.0, CLOCK),
+    ],
+)
+def test_a_verdict_does_not_deny_what_the_row_shows(told_by, waited, verdict):
+    """Behind by 2.2 % of a step, while the others wait for less than the 2 % that make a rank late."""
+    late, behind = np.full((4, 50), -waited / 3), np.zeros((4, 50))
+    late[1], behind[1] = waited, 2.2
+    one = replace(lateness(late), told_by=told_by, behind_ns=behind)
+    assert judge(one)[1][0] == verdict
+
+
+def correlated(generator, ranks, batches, rho):
+    noise = generator.standard_normal((ranks, batches))
+    values = noise.copy()
+    for batch in range(1, batches):
+        values[:, batch] = rho * values[:, batch - 1] + noise[:, batch]
+    return values
+
+
+@pytest.mark.parametrize(("ranks", "rho"), [(2, 0.0), (8, 0.0), (8, 0.5)])
+def test_equal_ranks_are_named_in_at_most_a_run_of_twenty(ranks, rho):
+    """120 runs of noise of 5 % of a batch: at 5 %, more than 11 false alarms come once in 50 such tests."""
+    generator = np.random.default_rng(7)
+    alarms = 0
+    for _ in range(120):
+        late = of.over_others(100 + 5 * correlated(generator, ranks, BATCHES, rho))
+        alarms += any(verdict == STRAGGLER for verdict, _ in judge(lateness(late)))
+    assert alarms <= 11
+
+
+def test_chance_of_two_ranks_is_the_binomials():
+    """One of two is late in 9 of 10 independent batches, the other in the tenth: 2 x (10 + 1) / 1024."""
+    late = np.zeros((2, 10), dtype=bool)
+    late[0, :9] = late[1, 9] = True
+    assert chance(late, 1)[0] == pytest.approx(22 / 1024, abs=0.008)
+    assert chance(np.zeros((2, 10), dtype=bool), 1).tolist() == [1, 1]
+
+
+def test_lateness_that_hangs_together_makes_long_stretches():
+    generator = np.random.default_rng(3)
+    loose, tied = (stretches(correlated(generator, 8, 200, rho)).mean() for rho in (0.0, 0.9))
+    assert loose < 8 and tied > 2 * loose
+
+
+def test_ranks_that_are_late_as_often_are_judged_alike_however_long_their_lateness_hangs_together():
+    late = np.array([[-8.0], [8.0], [10.0], [-9.0]]) + correlated(np.random.default_rng(104), 4, 25, 0.3)
+    assert stretches(late).tolist() == [4, 4, 5, 7]
+    _, first, second, _ = judge(lateness(late))
+    # By the longest stretches of those that are late; rank 3, whose are longer still, is not.
+    assert first == second == (CHANCE, chance(late > 0, 5)[2])
+
+
+def test_few_batches_repeat_nothing():
+    late = np.zeros((8, 3))
+    late[2] = 30.0
+    assert {verdict for verdict, _ in judge(lateness(late))} == {TOO_FEW}
+    # Nor is a rank known not to be late again and again, where no p can be computed.
+    assert {verdict for verdict, _ in judge(lateness(np.zeros((8, 3))))} == {TOO_FEW}
+    assert {verdict for verdict, _ in judge(lateness(np.zeros((8, 30))))} == {NO}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
+def test_over_others_is_less_the_median_of_the_others(ranks):
+    values = np.random.default_rng(ranks).integers(0, 9, (ranks, 40)).astype(float)  # with ties
+    expected = [values[rank] - np.median(np.delete(values, rank, axis=0), axis=0) for rank in range(ranks)]
+    assert (of.over_others(values) == np.array(expected)).all()
+
+
+def repeated(tables, times: int):
+    """The collectives of real ranks, their one step ``times`` times over."""
+    ranks = []
+    for number, table in enumerate(tables):
+        one = arrays_of(table)
+        kernels = {name: np.tile(values, times) for name, values in one.items()}
+        step = np.repeat(np.arange(times), len(one["start_ns"]))
+        kernels["batch_index"], kernels["start_ns"] = step, kernels["start_ns"] + step * 10**8
+        begin = one["start_ns"].min() + np.arange(times) * 10**8
+        windows = (begin, begin + 10**8)
+        ranks.append(calls_of(number, kernels, np.arange(times), windows, activities_of(kernels)))
+    return ranks
+
+
+def test_eight_real_ranks(shared_data):
+    """The step's first all-to-all waits for ranks 2, 6 and 7, and 0 before them; one step repeats nothing."""
+    traces = sorted((shared_data / "kineto/dlrm_8ranks").glob("*.gz"))
+    kernels = [read(path).tables["kernels"] for path in traces]
+    kernels = [table.filter(pc.is_valid(table["batch_index"])) for table in kernels]
+    for times in (1, 20):
+        ranks = repeated(kernels, times)
+        shape = (8, times)
+        stages = {name: np.full(shape, 2e6) for name in ("load", "forward", "backward", "update")}
+        series = Series(np.full(shape, 8e6), np.full(times, 8), stages, np.full(times, True), 0)
+        found = of.of_collectives(ranks, match(ranks), series)
+        assert found.residual_ns.max() < 5_000
+        waited = sorted(one.end_ns[0] - one.start_ns[0] for one in ranks[:7])[3]
+        own = ranks[7].end_ns[0] - ranks[7].start_ns[0]
+        assert ranks[7].kind[0] == "alltoall" and waited > 4_600_000
+        assert found.late_ns[7, -1] == pytest.approx(waited - own)
+        assert (found.late_ns[[2, 6], -1] > 4_000_000).all() and found.late_ns[1, -1] < -5_000_000
+        late = np.flatnonzero(found.late_ns.mean(axis=1) >= of.LATE_SHARE * found.batch_ns)
+        assert late.tolist() == [0, 2, 6, 7]
+        # Half of eight ranks, in a handful of stretches: of equal ranks some would be late as often.
+        few = [TOO_FEW] * 8
+        assert [verdict for verdict, _ in judge(found)] == (
+            few if times == 1 else [CHANCE if rank in late else NO for rank in range(8)]
+        )

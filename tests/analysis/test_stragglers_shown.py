@@ -1,0 +1,175 @@
+"""Late ranks in words, in the report, and where there are many of them."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from analysis.measures.lateness import in_words
+from analysis.measures.lateness import lateness as of
+from analysis.measures.lateness.in_words import sentences
+from analysis.measures.lateness.notable import notable_ranks
+from analysis.measures.lateness.verdicts import (
+    CHANCE,
+    NO,
+    STRAGGLER,
+    TOO_FEW,
+)
+from analysis.report.build import build
+from analysis.report.stragglers import MOST_NAMED, MOST_ROWS, heat_map, in_groups, narrowed
+from analysis.results.load import load
+from tests.analysis.commands import run
+from tests.analysis.late_ranks import Job, Planted, write
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+
+
+def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
+    enough = rank_row(0, 0.1) | {"step_ms": 100.0, "judged_steps": 50}
+    few = enough | {"id": "run_1", "verdict": TOO_FEW, "judged_steps": 3}
+    assert sentences([enough, few]) == [
+        "No stragglers: no rank repeatedly delayed the others. 1 of 2 runs: too few steps to tell."
+    ]
+    assert sentences([few]) == ["Too few steps (3) to tell whether a rank is a straggler."]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says"), [(TOO_FEW, "Too few steps to tell"), (CHANCE, "which may be chance")]
+)
+def test_who_is_late_but_not_named_is_said_to_be_late(verdict, says):
+    row = {"id": "run", "node": "a", "step_ms": 100.0, "judged_steps": 5, "verdict": NO}
+    made = [{**row, "rank": rank, "mean_lateness_ms": late} for rank, late in enumerate((1.0, 29.8, -3.0))]
+    made[1]["verdict"] = verdict
+    (line,) = sentences(made)
+    assert "rank 1 (a), 29.8 ms per step (mean of 5)" in line and says in line
+
+
+def section_of(path):
+    return next((one for one in build(load(path)).sections if one.id == "stragglers"), None)
+
+
+def test_the_report_shows_the_widest_run_and_names_the_rank(tmp_path):
+    write(tmp_path, Job(ranks=2, planted={0: Planted(load=9.0)}))
+    write(tmp_path, Job(ranks=8, planted={3: Planted(load=6.0)}))
+    found = section_of(tmp_path)
+    assert "8 ranks" in found.text and "rank 3" in found.notes[0] and len(found.notes) == 1
+    (trace,) = found.charts[0].figure["data"]
+    late = np.array(trace["z"])
+    assert late.shape[0] == 8 and np.median(late[3]) == pytest.approx(6, abs=0.3)
+    assert (late.argmax(axis=0) == 3).all() and trace["zmin"] == -trace["zmax"] < -4
+    assert len(found.tables[0].rows) == 8
+
+
+def test_the_report_calls_runs_by_what_they_differ_in(tmp_path):
+    write(tmp_path, Job(planted={3: Planted(load=6.0)}), grad="fp16")
+    write(tmp_path, Job(), grad="fp32")
+    (said,) = section_of(tmp_path).notes
+    assert said.startswith("fp16 gradients: rank 3 (node0) is a straggler: ")
+
+
+def test_a_report_of_one_rank_has_no_such_section(tmp_path):
+    write_sweep(tmp_path, [run_of()])
+    assert section_of(tmp_path) is None
+
+
+def test_64_ranks_by_many_batches_stay_small():
+    late = np.random.default_rng(1).normal(0, 1e6, (64, 5000))
+    index, narrow = narrowed(np.arange(5000), late)
+    assert narrow.shape == (64, 100) and index[1] == 50
+    assert narrow[7, 2] == np.median(late[7, 100:150])
+    figure = heat_map(narrow / 1e6, index.tolist(), [str(rank) for rank in range(64)], "", "ms", 1.0, {})
+    assert len(json.dumps(figure)) < 80_000
+
+
+@pytest.mark.parametrize(("steps", "ticks"), [(5, [0, 1, 2, 3, 4]), (6, None)])
+def test_the_axis_of_a_few_steps_has_a_tick_for_each(steps, ticks):
+    figure = heat_map(np.zeros((2, steps)), range(steps), ["0", "1"], "", "ms", 1.0, {})
+    assert figure["layout"]["xaxis"].get("tickvals") == ticks
+
+
+def test_a_rank_of_an_unknown_host_is_named_without_one():
+    row = {"id": "job", "rank": 7, "mean_lateness_ms": 3.0, "step_ms": 100.0, "judged_steps": 2,
+           "verdict": CHANCE}  # fmt: skip
+    assert "in job: rank 7, 3.00 ms" in sentences([{**row, "node": None}])[0]
+    assert "in job: rank 7 (node0), 3.00 ms" in sentences([{**row, "node": "node0"}])[0]
+
+
+def test_the_rank_to_show_is_the_one_that_the_sentences_are_about():
+    def row(name, verdict, late_ms, step_ms):
+        return {"id": name, "verdict": verdict, "mean_lateness_ms": late_ms, "step_ms": step_ms}
+
+    on_time = row("a", "no", 90.0, 100.0)
+    small, large = row("b", TOO_FEW, 30.0, 1000.0), row("c", CHANCE, 20.0, 100.0)
+    assert in_words.foremost([on_time]) is None
+    assert in_words.foremost([on_time, small, large]) is large
+    named = row("d", STRAGGLER, 3.0, 100.0)
+    assert in_words.foremost([small, large, named]) is named
+    traced = row("e", TOO_FEW, 2.0, 100.0) | {"told_by": of.BY_COLLECTIVES}
+    assert in_words.foremost([named, traced]) is traced, "of the same rank: it tells the whole lateness"
+    assert in_words.foremost([named, traced | {"rank": 5}]) is named
+
+
+def rank_row(rank: int, mean_ms: float, verdict: str = NO, run_id: str = "run_0") -> dict:
+    return {"id": run_id, "rank": rank, "mean_lateness_ms": mean_ms, "verdict": verdict}
+
+
+def test_of_many_ranks_a_table_shows_the_late_and_the_extremes_and_says_what_the_others_are():
+    of_run = [rank_row(rank, rank / 100) for rank in range(1000)]
+    of_run[5] |= {"verdict": STRAGGLER}
+    of_run[6] |= {"verdict": CHANCE}
+    small = [rank_row(rank, 0.0, run_id="run_1") for rank in range(8)]
+    kept, others = notable_ranks([*of_run, *small])
+    assert [row["rank"] for row in kept if row["id"] == "run_0"] == [0, 1, 2, 5, 6, *range(992, 1000)]
+    assert [row for row in kept if row["id"] == "run_1"] == small
+    assert others.startswith("987 of 1,008 rows not shown (--wide or --format csv shows all)")
+    assert "mean lateness 0.0300 to 9.91 ms; verdict: no (987)" in others
+    assert notable_ranks(small) == (small, "")
+
+
+@pytest.mark.parametrize("ranks", [65, 512, 1024, 3000])
+def test_of_many_ranks_the_map_keeps_its_size_and_loses_no_late_one(ranks):
+    late = np.random.default_rng(1).normal(0, 1, (ranks, 20))
+    late[37, 4] = 50.0  # once: no straggler, but to be seen
+    late[60] = 90.0
+    rows, names = in_groups(late, [f"rank {rank}" for rank in range(ranks)], [60])
+    assert len(rows) == len(names) <= MOST_ROWS + 1 and rows.shape[1] == 20
+    assert names[0] == "rank 60" and (rows[0] == 90.0).all()
+    spans = [name.partition(" to ") for name in names[1:]]
+    bounds = [(int(first), int(last or first)) for first, _, last in spans]
+    assert bounds[0][0] == 0 and bounds[-1][1] == ranks - 1
+    assert all(one[1] + 1 == two[0] for one, two in pairwise(bounds))
+    for row, (first, last) in zip(rows[1:], bounds, strict=True):
+        sharing = [rank for rank in range(first, last + 1) if rank != 60]
+        np.testing.assert_array_equal(row, late[sharing].max(axis=0))
+    alone, _ = in_groups(late, [""] * ranks, range(ranks - 4, ranks))
+    assert np.isnan(alone[-1]).all() == (bounds[-1][0] >= ranks - 4)
+
+
+def test_the_reports_section_is_as_large_for_eighty_ranks_as_for_two_hundred(tmp_path):
+    sizes = []
+    for ranks in (80, 200):
+        folder = tmp_path / str(ranks)
+        write(folder, Job(ranks=ranks, nodes=ranks // 40, planted={70: Planted(load=9.0)}))
+        found = section_of(folder)
+        (trace,) = found.charts[0].figure["data"]
+        assert trace["y"][0].startswith("70 (") and len(trace["z"]) <= MOST_ROWS + MOST_NAMED
+        assert np.median(trace["z"][0]) == pytest.approx(9, abs=0.5)
+        assert "ranks share a row" in found.charts[0].caption
+        assert any(row.cells[0].text == "70" for row in found.tables[0].rows)
+        assert f"of {ranks} rows not shown (analysis.stragglers --format csv shows all)" in (
+            found.tables[0].note
+        )
+        sizes.append(len(json.dumps(trace["z"])) + len(found.tables[0].rows))
+    assert sizes[1] < 1.3 * sizes[0]
+
+
+def test_the_data_hold_all_ranks_whatever_the_table_shows(tmp_path):
+    ranks = 32
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks)], Truth(step_ms={ranks: 100.0}), {"none": 1})
+    shown = run("analysis.stragglers", tmp_path).out
+    assert "of 32 rows not shown" in shown
+    assert len(run("analysis.stragglers", tmp_path, "--format", "csv").csv) == ranks
+    whole = run("analysis.stragglers", tmp_path, "--wide").out
+    assert "not shown" not in whole and len(whole.splitlines()) > len(shown.splitlines()) + 15
+    by_step = run("analysis.stragglers", tmp_path, "--by", "step").out
+    assert "rows not shown" in by_step and len(by_step.splitlines()) < 100

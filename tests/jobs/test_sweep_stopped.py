@@ -1,0 +1,205 @@
+"""Sweeps that are killed, interrupted, out of disk, or not alone: nothing is lost, and each run runs once."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from benchmarks.scripted_ranks import leave_out_calibration
+from jobs.claims import claim
+from jobs.execute import run_sweep
+from jobs.execution import Execution
+from jobs.outcome import make_manifest
+from jobs.owner import OWNER, this_owner
+from jobs.processes import TimeIsUp
+from jobs.sweep import AS_SUBMITTED, this_command
+from jobs.sweep_runs import expand
+from tests.jobs.scripted import Scripted, execution, make_sweep, manifests, run_all
+from tests.jobs.scripted import batches_of_ranks as batches_of_ranks  # a fixture
+
+pytestmark = pytest.mark.long
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from tests.jobs.scripted import execution, run_all
+run_all(execution(Path(sys.argv[1]), "hang", order="given"))
+"""
+
+
+def test_a_killed_sweep_resumes_at_its_first_unfinished_run(tmp_path, root):
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], cwd=root,
+                              stderr=subprocess.DEVNULL)  # fmt: skip
+    work = execution(tmp_path)
+    deadline = time.monotonic() + 600
+    while not any("pytorch" in d.name and "_ret_" not in d.name for d in (tmp_path / "s").glob("run_*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    done = {n: m.ended for n, m in manifests(work).items()}
+    assert 1 <= len(done) < 4
+    assert run_all(work) == 0
+    after = manifests(work)
+    assert len(after) == 4 and {n: after[n].ended for n in done} == done
+    assert not [
+        d.name for d in work.directory.iterdir() if d.name.startswith("run_") and "_ret_" not in d.name
+    ]
+
+
+INTERRUPTED = """
+import sys
+from jobs import sweep
+from profiling.errors import run_command
+from tests.jobs.scripted import Scripted
+Scripted.open = classmethod(lambda cls, site, environment: cls(misbehave="hang"))
+sweep.LAUNCHERS["local"] = Scripted
+run_command(sweep.main)
+"""
+
+
+def heed_ctrl_c():
+    """A shell's background processes, and all that they start, ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_ctrl_c_says_that_runs_are_ended_and_with_which_command_to_resume(tmp_path, root, monkeypatch):
+    (tmp_path / "my sweep.yaml").write_text("run: {batches: 3, batch: 2, loader: pytorch, data: .}\nname: s")
+    words = [str(tmp_path / "my sweep.yaml"), "--out", str(tmp_path)]
+    sweep = subprocess.Popen([sys.executable, "-c", INTERRUPTED, *words], cwd=root, stderr=subprocess.PIPE,
+                             text=True, preexec_fn=heed_ctrl_c)  # fmt: skip
+    deadline = time.monotonic() + 600
+    while not any((tmp_path / "s").glob("run_*/log.txt")):
+        assert time.monotonic() < deadline and sweep.poll() is None
+        time.sleep(0.05)
+    sweep.send_signal(signal.SIGINT)
+    said = [line for line in sweep.communicate(timeout=600)[1].splitlines() if "interrupted" in line]
+    assert sweep.returncode == 130
+    resume = f"python -m jobs.sweep '{tmp_path}/my sweep.yaml' --out {tmp_path}"
+    assert this_command(words) == resume
+    monkeypatch.setenv(AS_SUBMITTED, "sbatch slurm/sweep.sh mine.yaml")
+    assert this_command(words) == "sbatch slurm/sweep.sh mine.yaml"
+    assert said == [
+        "interrupted: ending runs ...", f"scaleprof: error: interrupted; to resume: {resume}"
+    ]  # fmt: skip
+
+
+def test_a_signal_is_not_lost_while_a_run_is_being_finished(tmp_path, monkeypatch):
+    def loses_exceptions(*arguments):
+        with suppress(BaseException):  # as an import does that a library begins in C
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return make_manifest(*arguments)
+
+    monkeypatch.setattr("jobs.queue.make_manifest", loses_exceptions)
+    work = execution(tmp_path)
+    with pytest.raises(TimeIsUp):
+        run_all(work)
+    (only,) = manifests(work).values()
+    assert only.done
+
+
+class Stopped(Scripted):
+    """Asked to stop when the first run is claimed, and none of its ranks is started."""
+
+    def processes(self, run, command, directory):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().processes(run, command, directory)
+
+
+def test_a_stop_between_claim_and_start_leaves_no_run_claimed(tmp_path):
+    work = Execution(make_sweep(), tmp_path / "s", Stopped(misbehave="hang"))
+    work.directory.mkdir()
+    leave_out_calibration(work.directory)
+    with pytest.raises(KeyboardInterrupt):
+        run_all(work)
+    assert not list(work.directory.glob("run_*/owner.json"))
+
+
+@contextmanager
+def beating(file: Path) -> Iterator[None]:
+    """A living sweep touches its owner's file now and then."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(0.1):
+            os.utime(file)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("other", "who", "shared"),
+    [
+        ({}, f"process {os.getpid()} on {os.uname().nodename}", "this machine"),
+        ({"host": "n3", "job": "812"}, "job 812", "the network"),
+    ],
+    ids=["of this machine", "of another job"],
+)
+def test_a_second_sweep_says_whose_runs_it_skips_and_does_the_others(tmp_path, capsys, other, who, shared):
+    work = execution(tmp_path)
+    claimed = [work.running(sweep_run) for sweep_run in expand(work.sweep)[0][:2]]
+    for directory in claimed:
+        assert claim(directory, this_owner({}).model_copy(update=other)).ours
+    with beating(claimed[0] / OWNER), beating(claimed[1] / OWNER):
+        assert run_all(work) == 0
+    said = capsys.readouterr().err
+    assert said.count("works on this sweep, too") == 1
+    line = (
+        f"{who} works on this sweep, too: runs that it has claimed are skipped; runs at the same time share "
+        f"{shared}, which disturbs the measurement\n"
+    )
+    assert 0 <= said.find(line) < said.index("[1/4]")
+    assert len(manifests(work)) == 2 and all(directory.is_dir() for directory in claimed)
+    assert "2 of the 4 requested runs of" in said and "running in another sweep: 2 runs" in said
+
+
+def test_a_second_sweep_of_other_runs_says_that_the_first_is_at_work(tmp_path, capsys):
+    """They share the machine, whichever runs each of them does."""
+    work = execution(tmp_path)
+    sweep_runs = expand(work.sweep)[0]
+    claimed = work.running(sweep_runs[0])
+    assert claim(claimed, this_owner({})).ours
+    with beating(claimed / OWNER):
+        assert not run_sweep(work, sweep_runs[1:2], []).failed
+    said = capsys.readouterr().err
+    assert said.count("works on this sweep, too") == 1 and said.index("works on") < said.index("[1/1]")
+
+
+def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "scaleprof-test", str(disk)],
+                             capture_output=True, check=False)  # fmt: skip
+    if mounted.returncode:
+        pytest.skip("a small disk cannot be made here (mounting needs root)")
+    try:
+        assert run_all(execution(disk)) == 0
+        before = manifests(execution(disk))
+        filler = disk / "filler"
+        with pytest.raises(OSError), filler.open("wb") as file:
+            while True:
+                file.write(os.urandom(4096))
+                file.flush()
+        code = "import sys; from pathlib import Path; from tests.jobs.scripted import *;"
+        code += "from profiling.errors import run_command;"
+        code += f"run_command(lambda: run_all(execution(Path({str(disk)!r}), repetitions=2)))"
+        ended = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True,
+                               check=False)  # fmt: skip
+        assert ended.returncode in (1, 2)
+        assert "No space left" in ended.stderr and "Traceback" not in ended.stderr
+        filler.unlink()
+        assert {n: m for n, m in manifests(execution(disk)).items() if n in before} == before
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
