@@ -244,8 +244,7 @@ def _check_marker(marker: str, out: Path | None) -> None:
         raise UserError("--batch-marker says what the steps of a job are: it goes with --out DIR")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command; see the module's docstring."""
+def _parser() -> Parser:
     parser = Parser(
         prog="python -m profiling.convert", description=__doc__,
         formatter_class=Help,
@@ -270,7 +269,12 @@ def main(arguments: list[str] | None = None) -> int:
         help="convert unchanged files again; with --out, a job takes the folder of its name also where that "
         "holds a job of other files",
     )  # fmt: skip
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; see the module's docstring."""
+    given = _parser().parse_args(arguments)
     if given.jobs is not None and given.jobs < 1:
         raise UserError(f"--jobs {given.jobs}: at least 1")
     if given.tool is not None:

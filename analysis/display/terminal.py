@@ -114,11 +114,8 @@ def as_terminal(
         if part.title:
             text.print(Text(_clean(part.title), style="italic"), soft_wrap=True)
         console(width_of(part.rows, table.columns)).print(_table(part.rows, table.columns))
-        below = [part.caption] if part.caption else []
-        said += part.caption
-        intervals = explain_intervals((column.header for column in table.columns), said)
-        said += "".join(intervals)
-        for line in [*below, *intervals, *table.notes]:
+        below, said = _below(part, table, said)
+        for line in below:
             text.print(Text(_clean(line)), style="dim")
     for line in answer.notes:
         text.print(Text(_clean(line)))
@@ -126,6 +123,14 @@ def as_terminal(
         text.print(Text(line), style="yellow")
     # What rich pads with blanks need not be: lines are copied, compared and mailed.
     return buffer.getvalue() if colours else re.sub(r" +\n", "\n", buffer.getvalue())
+
+
+def _below(part: Part, table: Fitted, said: str) -> tuple[list[str], str]:
+    """The lines below a table, and all that was ``said`` below this one and those above: nothing twice."""
+    said += part.caption
+    intervals = explain_intervals((column.header for column in table.columns), said)
+    lines = [*([part.caption] if part.caption else []), *intervals, *table.notes]
+    return lines, said + "".join(intervals)
 
 
 def by_repetition(part: Part) -> Part:

@@ -13,10 +13,11 @@ from analysis.display.numbers import digits
 from analysis.measures.critical_path import paths, track
 from analysis.measures.critical_path.before import last_ended, previous
 from analysis.measures.critical_path.graph import NEVER, Graph, critical, moments
+from analysis.measures.critical_path.joined import Collectives
 from analysis.measures.critical_path.paths import PARTS, WHAT_IF, paths_of
 from analysis.measures.critical_path.recorded import Recorded, Texts, read_rank, steps_of
 from analysis.measures.critical_path.rows import rows
-from analysis.measures.critical_path.steps import Collectives, Group
+from analysis.measures.critical_path.steps import Group
 from analysis.report.build import build
 from analysis.results.load import load
 from analysis.results.matching import Ahead

@@ -16,8 +16,9 @@ from analysis.measures.critical_path.edges import (
     LOADING,
     SYNCHRONIZATION,
 )
+from analysis.measures.critical_path.joined import Collectives
 from analysis.measures.critical_path.recorded import Recorded, read_rank, steps_of
-from analysis.measures.critical_path.steps import Collectives, CriticalPath, Group, WhatIf
+from analysis.measures.critical_path.steps import CriticalPath, Group, WhatIf
 from analysis.results.matching import Ahead, Shared
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
