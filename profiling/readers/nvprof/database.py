@@ -29,6 +29,8 @@ _CALLS = (_KIND + "RUNTIME", _KIND + "DRIVER")
 _MARKER = _KIND + "MARKER"
 _INSTANT, _START, _END = 1, 2, 4  # flags of a marker's row
 _UNKNOWN = "(a kernel without a name)"
+# What every activity of a device has, and what it is where the database does not say.
+_ON_DEVICE = {"start": None, "end": None, "deviceId": 0, "streamId": -1, "correlationId": -1}
 
 
 def is_nvprof(database: Database) -> bool:
@@ -68,27 +70,26 @@ def read_database(database: Database) -> Trace:
     return trace
 
 
+def _when_and_where(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Of activities of a device, what :data:`_ON_DEVICE` names."""
+    return {
+        "start_ns": rows["start"],
+        "end_ns": rows["end"],
+        "device": rows["deviceId"],
+        "stream": rows["streamId"],
+        "correlation": rows["correlationId"],
+    }
+
+
 def _add_kernels(builder: Builder, database: Database, table: str, texts: dict[int, str]) -> None:
     if table not in database.tables:
         return
-    needed = ("start", "end", "name")
     sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-    columns = {
-        **dict.fromkeys(needed, None),
-        "deviceId": 0,
-        "streamId": -1,
-        "correlationId": -1,
-        **dict.fromkeys(sizes, 0),
-    }
-    for rows in database.integers(table, columns):
+    for rows in database.integers(table, {**_ON_DEVICE, "name": None, **dict.fromkeys(sizes, 0)}):
         add_device(
             builder,
             name=coded(builder, rows["name"], lambda key: full_name(texts.get(key, _UNKNOWN))),
-            start_ns=rows["start"],
-            end_ns=rows["end"],
-            device=rows["deviceId"],
-            stream=rows["streamId"],
-            correlation=rows["correlationId"],
+            **_when_and_where(rows),
             grid=triples(builder, *(rows[name] for name in sizes[:3])),
             block=triples(builder, *(rows[name] for name in sizes[3:])),
         )
@@ -97,9 +98,8 @@ def _add_kernels(builder: Builder, database: Database, table: str, texts: dict[i
 def _add_copies(builder: Builder, database: Database, table: str) -> None:
     if table not in database.tables:
         return
-    columns = {"start": None, "end": None, "bytes": 0, "deviceId": 0, "streamId": -1, "correlationId": -1}
     kinds = {"copyKind": 0, "srcKind": 0, "dstKind": 0}
-    for rows in database.integers(table, {**columns, **kinds}):
+    for rows in database.integers(table, {**_ON_DEVICE, "bytes": 0, **kinds}):
         kind = sum((rows[name] & 0xFF) << 8 * place for place, name in enumerate(kinds))
         add_device(
             builder,
@@ -110,11 +110,7 @@ def _add_copies(builder: Builder, database: Database, table: str) -> None:
                     key & 0xFF, memory_name(key >> 8 & 0xFF), memory_name(key >> 16 & 0xFF)
                 ),
             ),
-            start_ns=rows["start"],
-            end_ns=rows["end"],
-            device=rows["deviceId"],
-            stream=rows["streamId"],
-            correlation=rows["correlationId"],
+            **_when_and_where(rows),
             size=rows["bytes"],
         )
 
@@ -123,16 +119,11 @@ def _add_sets(builder: Builder, database: Database) -> None:
     table = _KIND + "MEMSET"
     if table not in database.tables:
         return
-    columns = {"start": None, "end": None, "bytes": 0, "deviceId": 0, "streamId": -1, "correlationId": -1}
-    for rows in database.integers(table, {**columns, "memoryKind": 0}):
+    for rows in database.integers(table, {**_ON_DEVICE, "bytes": 0, "memoryKind": 0}):
         add_device(
             builder,
             name=coded(builder, rows["memoryKind"], lambda key: f"Memset ({memory_name(key)})"),
-            start_ns=rows["start"],
-            end_ns=rows["end"],
-            device=rows["deviceId"],
-            stream=rows["streamId"],
-            correlation=rows["correlationId"],
+            **_when_and_where(rows),
             size=rows["bytes"],
         )
 
