@@ -17,7 +17,7 @@ help:
 	@echo "make check      lint, format and types"
 	@echo "make horovod    build Horovod into $(VENV) (DDP does not need it)"
 	@echo "make gpu-fake   stand-ins for NVIDIA's libraries, for tests without a GPU (1.3 GB)"
-	@echo "make test-wide  the large tests, with 64 and 1,024 ranks (18 GB of memory, 12 minutes)"
+	@echo "make test-wide  the large tests, with 64 and 1,024 ranks (18 GB of memory, 9 minutes)"
 	@echo "make docs       generate docs/columns.md and the tables in the docs"
 	@echo "make format     format the code"
 	@echo "make clean      remove $(VENV), $(RESULTS) and data/demo"
@@ -63,7 +63,7 @@ endif
 # on two cores, nearly all of them PyTorch's import; 1,024 ranks that train nothing start twice on 64 nodes. These have
 # the machine for themselves.
 test-wide: $(VENV)/.test-ready
-	$(BIN)/python -m pytest -m wide --ignore=tests/cluster -n 2 --durations=0 --durations-min=5
+	$(BIN)/python -m pytest -m wide --ignore=tests/cluster -n 3 --durations=0 --durations-min=5
 	$(BIN)/python -m pytest -m wide tests/cluster --durations=0 --durations-min=5
 
 # The host side of GPU runs can be tested without a GPU, on stand-ins for NVIDIA's libraries below the oldest supported

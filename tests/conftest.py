@@ -20,6 +20,8 @@ SHARED = {
     "tests/profiling/test_watch": "watch",
     "tests/profiling/test_capture_ranks.py": "watch",
 }
+# Files whose tests share nothing and each take long: any process may do any of them.
+APART = ("tests/gpu/fake/test_campaign_on_stand_ins.py",)
 
 
 def pytest_configure() -> None:
@@ -65,11 +67,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """Hands each file to one worker, in the order below; and files that share something to the same."""
+    """Hands each file to one worker, in the order below; files that share something to the same."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(APART):
+                return nodeid
             shared = [name for files, name in SHARED.items() if nodeid.startswith(files)]
             return shared[0] if shared else super()._split_scope(nodeid)
 

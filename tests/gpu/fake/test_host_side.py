@@ -4,9 +4,6 @@
 """
 
 import json
-import os
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -14,27 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import PARTS
 from jobs.failures import explain
 from jobs.flags import to_flags
 from jobs.run import make_run
 from profiling import tables
 from tests.forked import Child, Parent
+from tests.gpu.fake.environment import HERE, LIMIT_S, SCRIPT, run, with_variables
 from train import data
 
-ROOT = Path(__file__).resolve().parents[3]
-SCRIPT = Path(__file__).with_name("fake_gpu.sh")
-HERE = Path(os.environ.get("SCALEPROF_FAKE_GPU", ROOT / ".venv-gpu-fake"))
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(
-        not (HERE / "fake").is_dir(),
-        reason="no stand-ins for NVIDIA's libraries here (make gpu-fake: 1.3 GB)",
-    ),
-]
+pytestmark = pytest.mark.long
 STEPS = ("fp32", "tf32", "bf16", "fp16", "channels_last", "pytorch")
 GRAPHED = ("graph", "graph fp16", "graph channels_last", "graph ddp", "graph pytorch")
-LIMIT_S = 280  # of what takes seconds on a machine that does nothing else; less than a hang takes to end
 TINY = {"model": "resnet18", "image_size": 64, "batch": 4, "batches": 4, "device": "gpu", "workers": 0}
 
 
@@ -70,36 +57,11 @@ class Machine:
         ]
 
 
-def with_variables(variables: dict) -> dict[str, str]:
-    own = {name: str(value) for name, value in variables.items()}
-    return {**os.environ, "OMP_NUM_THREADS": "1", **own}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def messages() -> Iterator[None]:
-    """A folder for what ranks exchange: in memory, which is given back when the tests have ended."""
-    with (
-        tempfile.TemporaryDirectory(prefix="fake-nccl-", dir="/dev/shm") as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("FAKE_NCCL_FOLDER", folder)
-        yield
-
-
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory) -> Iterator[Machine]:
     python = [str(SCRIPT), "run", str(HERE)]
     with Parent(["tests.train.imported"], with_variables({}), python) as parent:
         yield Machine(parent, tmp_path_factory.mktemp("outputs"))
-
-
-def run(*arguments: object, limit_s: float = LIMIT_S, **variables: object) -> tuple[int, str]:
-    """The same by a Python of its own: the exit code, and what is said."""
-    done = subprocess.run(
-        [str(SCRIPT), "run", str(HERE), *map(str, arguments)], cwd=ROOT, env=with_variables(variables),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout
 
 
 def report(out: Path, rank: int = 0) -> dict:
@@ -276,35 +238,3 @@ def test_a_watched_program_may_capture_first_of_all_and_keep_the_graph_to_its_en
     code, said = machine.start("profiling.watch", *words).wait(LIMIT_S)
     assert code == 0, said
     assert len(tables.read(tables.rank_directory(tmp_path / "run", 0), "batches")) == 3
-
-
-@pytest.mark.wide
-def test_the_campaign_is_done_on_a_gpu(tmp_path):
-    """All parts but those that take longest, on a GPU of little memory: batches have a kernel for each image.
-
-    What the parts find is wrong, since nothing is computed; that they are done is what the day needs.
-    """
-    parts = [name for name in PARTS if name not in ("compile", "studies")]
-    words = ("--minutes", 30, "--parts", ",".join(parts), "--out", tmp_path)
-    code, said = run("-m", "benchmarks.gpu", *words, limit_s=1900, FAKE_MEM_MB=3000)
-    found = json.loads((tmp_path / "gpu.json").read_text())["parts"]
-    assert code == 1 and {name: part["status"] for name, part in found.items()} == dict.fromkeys(
-        parts, "done"
-    ), said
-    checks = {row[0]: row[3] for row in found["correctness"]["tables"][0]["rows"]}
-    assert checks["loss, fp32, against a CPU's fp32"] == "NO"
-    assert (
-        checks["labels of pytorch that differ"] == checks["out of memory, and no line that says so"] == "yes"
-    )
-    assert not any("Error" in what for what in found["correctness"]["wrong"]), found["correctness"]["wrong"]
-    rows = {
-        name: [row[0] for table in part["tables"] for row in table["rows"]] for name, part in found.items()
-    }
-    assert rows["speed"] == ["scaleprof", "bare PyTorch"]
-    assert rows["batches"] == ["32"] and found["batches"]["left_out"]["batch 512"] == "not enough memory"
-    assert rows["loaders"] == ["synthetic", "pytorch"] and len(rows["precisions"]) == 8
-    assert {"none", "torch", "cupti"} <= set(rows["perturbation"]) and len(rows["tools"]) >= 2
-    assert (
-        rows["sweep"][0] == "jobs.sweep" and len(rows["sweep"]) == 4 and (tmp_path / "report.html").exists()
-    )
-    assert {"torch", "cupti"} <= set(rows["profiles"]) and (tmp_path / "profiles.tar.gz").exists()
