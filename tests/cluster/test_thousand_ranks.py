@@ -13,6 +13,7 @@ import pytest
 from jobs.store import Manifest
 from profiling.slurm_text import expand_nodes
 from tests.cluster import wide
+from tests.cluster.sweeps import Sweep
 from tests.cluster.test_training import need_mpirun
 from tests.cluster.virtual import Cluster
 
@@ -51,6 +52,21 @@ def test_they_meet_and_end_and_are_recorded(large, tmp_path, launcher):
     assert len(set(hosts)) == wide.NODES and len(set(hosts[: wide.RANKS_PER_NODE])) == 1
 
 
+@pytest.fixture(scope="module")
+def losing(large, tmp_path_factory) -> Iterator[tuple[Sweep, str]]:
+    """A run one of whose nodes has lost its power, and that node: Slurm takes some 20 s to see it."""
+    last = f"n[{wide.NODES - FEWER + 1}-{wide.NODES}]"  # others find the first ones free
+    words = ["--no-kill", f"--nodelist={last}"]
+    folder = tmp_path_factory.mktemp("lost")
+    sweep, job = wide.submit(large, folder, "slurm", FEWER, sbatch=words, BATCH_S="3")
+    large.until(lambda: "batch 2/" in sweep.log_of_running(), 300)
+    node = expand_nodes(large.job(job)["NodeList"])[-1]
+    large.control("kill-node", node)
+    yield sweep, node
+    large.control("boot-node", node)
+
+
+@pytest.mark.usefixtures("losing")  # which goes on meanwhile
 @pytest.mark.parametrize("launcher", ["slurm", "mpirun"])
 def test_a_killed_rank_is_named(large, tmp_path, launcher):
     if launcher == "mpirun":
@@ -61,6 +77,14 @@ def test_a_killed_rank_is_named(large, tmp_path, launcher):
     assert f"rank {ODD} on {node} was killed by signal 9" in manifest.reason
 
 
+def test_a_lost_node_is_named(large, losing):
+    sweep, node = losing
+    # Before Slurm has the job ended, which takes a minute more: steps on its other nodes do not end as asked.
+    large.until(lambda: bool(sweep.manifests()))
+    (manifest,) = sweep.manifests().values()
+    assert (manifest.failure, manifest.failed_nodes) == ("node failure", [node])
+
+
 def test_a_rank_that_never_comes_is_named(large, tmp_path):
     misbehave = f"stay-away {FEWER} {ODD}"
     manifest = run(large, tmp_path, "slurm", FEWER, "hang_limit_s: 30\n", MISBEHAVE=misbehave)
@@ -69,16 +93,3 @@ def test_a_rank_that_never_comes_is_named(large, tmp_path):
     (log,) = tmp_path.glob("results/s/run_*/log.txt")
     assert f"rank {ODD} was here:\n(not started)" in log.read_text()
     assert log.stat().st_size < 100_000  # one stack for each place, not for each rank
-
-
-def test_a_lost_node_is_named(large, tmp_path):
-    sweep, job = wide.submit(large, tmp_path, "slurm", FEWER, sbatch=["--no-kill"], BATCH_S="3")
-    large.until(lambda: "batch 2/" in sweep.log_of_running(), 300)
-    node = expand_nodes(large.job(job)["NodeList"])[-1]
-    large.control("kill-node", node)
-    try:
-        large.wait(job)
-    finally:
-        large.control("boot-node", node)
-    (manifest,) = sweep.manifests().values()
-    assert (manifest.failure, manifest.failed_nodes) == ("node failure", [node])
