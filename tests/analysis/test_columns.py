@@ -35,7 +35,7 @@ def test_methods_name_columns_that_are_printed(root: Path, tmp_path: Path) -> No
                 ran = run(f"analysis.{command}", tmp_path / folder, "--format", "csv", *more)
                 printed |= set(ran.out.split("\n")[0].split(","))
     text = (root / "docs" / "methods.md").read_text()
-    quoted = set(re.findall(r"`([a-z0-9_]+_(?:pct|ms|per_s|per_batch))`", text))
+    quoted = set(re.findall(r"`([a-z0-9_]+_(?:pct|ms|per_s|per_step))`", text))
     assert len(quoted) >= 5
     # Columns of other commands are explained in the docstrings of those.
     elsewhere = "".join(path.read_text() for path in (root / "analysis").rglob("*.py"))

@@ -10,6 +10,7 @@ from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.batches import rows as batches
 from analysis.measures.critical_path import rows as critical_path
+from analysis.measures.kernels import difference
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.scaling import traced
 from analysis.report.build import build
@@ -120,6 +121,10 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
     by_class = {row["class"]: row["ms_per_step"] for row in kernels.rows(study, by=["class"])[0]}
     assert by_class.pop("communication") == pytest.approx(talk["ms_per_step"])
     assert sum(by_class.values()) == pytest.approx(whole["compute_ms"])
+    # What their difference from another run is explained by.
+    side = difference.side_of(study, study.sources[0], None)
+    assert side.wall_ms == pytest.approx(whole["wall_ms"])
+    assert side.wall_ms - side.busy_ms == pytest.approx(whole["idle_ms"] + whole["loader_wait_ms"])
     assert {row["steps"] for row in critical_path.rows(study)} == {18}
     for command in ("analysis.kernels", "analysis.communication"):
         assert f"{LEFT_OUT}the first 2 steps." in run(command, job).out

@@ -10,6 +10,7 @@ which none runs: so these add up to the difference of the batch.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from analysis.display.numbers import digits, signed
 from analysis.display.terminal import Part
 from analysis.measures.batches.overlap import covered, union
 from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of
+from analysis.results.counted_steps import counted_steps, in_steps
 from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.errors import UserError
@@ -117,15 +119,16 @@ def side_of(study: Study, source: Source, direction: str | None, by: Sequence[st
     if direction is not None or not source.tables("batches") or not kernels:
         return Side(kernels)
     try:
-        return Side(kernels, *_wall_and_busy(source))
+        return Side(kernels, *_wall_and_busy(study, source))
     except UserError as error:
         study.note(f"its steps cannot be compared with its kernels: {error}", source)
         return Side(kernels)
 
 
-def _wall_and_busy(source: Source) -> tuple[float | None, float | None]:
-    folders = [path.parent for path in source.tables("kernels")]
-    ranks = list(in_threads(_of_rank, folders))
+def _wall_and_busy(study: Study, source: Source) -> tuple[float | None, float | None]:
+    counted = counted_steps(study, source)
+    of_rank = partial(_of_rank, steps=counted.steps if counted else None)
+    ranks = list(in_threads(of_rank, [path.parent for path in source.tables("kernels")]))
     known = [one for one in ranks if one is not None]
     wall, busy, count = (sum(figures) for figures in zip((0, 0, 0), *known, strict=True))
     if not count or len(known) < len(ranks):
@@ -133,10 +136,13 @@ def _wall_and_busy(source: Source) -> tuple[float | None, float | None]:
     return wall / count / 1e6, busy / count / 1e6
 
 
-def _of_rank(directory: Path) -> tuple[int, int, int] | None:
+def _of_rank(directory: Path, steps: range | None) -> tuple[int, int, int] | None:
     """Of a rank's steps that have kernels the wall time, that in which one runs (ns), and how many they are.
 
     None: not all of its kernels have a place in time.
+
+    Args:
+        steps: those that count; None: all.
     """
     batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
     kernels = tables.read(directory, "kernels", ["batch_index", "start_ns", "duration_ns"])
@@ -144,9 +150,10 @@ def _of_rank(directory: Path) -> tuple[int, int, int] | None:
     lasting = kernels.filter(pc.greater_equal(kernels["duration_ns"], 0))
     if lasting["start_ns"].null_count:
         return None
+    index = batches["batch_index"].to_numpy()
     counted = batches["attributed"].to_numpy(zero_copy_only=False)
-    # Batches without a kernel are not those that kernels are divided by.
-    counted = counted & np.isin(batches["batch_index"].to_numpy(), kernels["batch_index"].drop_null())
+    # Batches without a kernel, and those of the warm-up, are not those that kernels are divided by.
+    counted = counted & np.isin(index, kernels["batch_index"].drop_null()) & in_steps(index, steps)
     windows = (batches["start_ns"].to_numpy()[counted], batches["end_ns"].to_numpy()[counted])
     start = lasting["start_ns"].to_numpy()
     busy = covered(windows, union(start, start + lasting["duration_ns"].to_numpy()))
