@@ -77,7 +77,7 @@ def convert(
     me = read_identity(os.environ)
     launch = (launch_of(os.environ) or me.launcher) if me.size > 1 else ""
     if overwrite:
-        forget(units if not me.rank else share_of(me, units))
+        forget(share_of(me, units))
     if me.rank:
         convert_share(me, units, launch)
         return None
@@ -86,7 +86,7 @@ def convert(
         print(f"scaleprof: resuming: {before} of {files} {verb(before, 'are')} converted", file=sys.stderr)
     with _naming_what_is_left(units, launch) if suggest else nullcontext():
         outcomes = _convert_with_others(me, units, launch) if me.size > 1 else _convert_here(units, jobs)
-    placed = _place(units, outcomes, out, overwrite, launch)
+    placed = _place(units, outcomes, out, overwrite)
     tables = [outcome.target for outcome in outcomes if not outcome.error and not outcome.ranks]
     for line in (*what_is_unchanged(outcomes, suggest), *_findings(units, outcomes, placed, out)):
         print(f"scaleprof: {line}", file=sys.stderr)
@@ -98,10 +98,10 @@ def convert(
 
 
 def _place(
-    units: Sequence[Unit], outcomes: Sequence[Outcome], out: Path | None, overwrite: bool, launch: str
+    units: Sequence[Unit], outcomes: Sequence[Outcome], out: Path | None, overwrite: bool
 ) -> list[Placed]:
     """Move the tables of traces to the folders of their jobs, with records of what they were made of."""
-    outcomes = [taken_back(*pair, launch) for pair in zip(units, outcomes, strict=True)]
+    outcomes = [taken_back(*pair) for pair in zip(units, outcomes, strict=True)]
     recorded = [one for outcome in outcomes for one in outcome.ranks]
     of_files = {unit.path: outcome.findings for unit, outcome in zip(units, outcomes, strict=True)}
     placed = place_jobs(recorded, out, of_files, overwrite) if out is not None and recorded else []

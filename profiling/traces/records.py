@@ -7,7 +7,7 @@ what became of the trace. By these records the next call knows what one that was
 import hashlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -159,6 +159,13 @@ def keep(unit: Unit, outcome: Outcome, launch: str = "", state: State | None = N
     """
     source, before, tables = str(unit.path.resolve()), state or state_of(unit), state_of_tables(outcome)
     write_record(unit.scratch / _RECORD, Record(unit, source, before, tables, outcome, launch, _code()))
+
+
+def keep_moved(unit: Unit, outcome: Outcome) -> None:
+    """Record where the tables of a unit are now. Its files may have changed since they were made."""
+    path = unit.scratch / _RECORD
+    if record := read_record(path):
+        write_record(path, replace(record, outcome=outcome, tables=state_of_tables(outcome)))
 
 
 def kept(unit: Unit, launch: str = "") -> Outcome | None:

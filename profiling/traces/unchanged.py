@@ -15,7 +15,7 @@ from profiling.traces.folders import CONVERTED
 from profiling.traces.records import (
     Outcome,
     Unit,
-    keep,
+    keep_moved,
     kept_record,
     read_record,
     record_of,
@@ -54,7 +54,7 @@ def forget(units: Iterable[Unit]) -> None:
                 write_record(path, replace(record, made_by=""))
 
 
-def taken_back(unit: Unit, outcome: Outcome, launch: str = "") -> Outcome:
+def taken_back(unit: Unit, outcome: Outcome) -> Outcome:
     """The tables of an unchanged trace are moved to where they are when it has just been converted.
 
     The traces beside it may have changed, and its job with them.
@@ -68,7 +68,7 @@ def taken_back(unit: Unit, outcome: Outcome, launch: str = "") -> Outcome:
             with suppress(FileNotFoundError):
                 table_path(before.directory, name).rename(table_path(now.directory, name))
     answer = replace(outcome, ranks=ranks)
-    keep(unit, answer, launch)
+    keep_moved(unit, answer)
     return answer
 
 

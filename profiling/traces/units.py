@@ -113,8 +113,9 @@ def _is_of_others(folder: Path, path: Path) -> bool:
 def displaced(units: Iterable[Unit]) -> list[str]:
     """A line for each file whose tables are not in the folder of its name, as another's are."""
     return [
-        f"{unit.taken} holds the tables of {sources_of(unit.taken)[0]}: those of {unit.path.name} are in "
-        f"{unit.target.name} (--overwrite replaces the other)"
+        f"{unit.taken} holds the tables of {source}: those of {unit.path.name} are in {unit.target.name} "
+        "(--overwrite replaces the other)"
         for unit in units
         if unit.taken is not None
+        for source in sources_of(unit.taken)[:1]
     ]

@@ -13,7 +13,7 @@ import pytest
 from profiling.convert import convert
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.traces import conversion, one_unit
+from profiling.traces import conversion, one_unit, unchanged
 from profiling.traces.conversion import busy_with, not_kept, share_of, wait_for_others
 from profiling.traces.one_unit import convert_unit
 from profiling.traces.records import Outcome, Unit, keep, kept
@@ -134,6 +134,23 @@ def test_ranks_share_the_files_and_the_first_places_them(raw, tmp_path, monkeypa
     assert answer == Counts(RANKS - 1, 1) and "rank_1.json" in said and "resuming" not in said
     ranks = {path: rows for path, rows in tables_below(tmp_path / "whole").items() if "rank_0001" not in path}
     assert tables_below(out) == ranks and not list(out.glob(".*"))
+
+
+def test_no_two_ranks_write_the_record_of_a_file_that_is_to_be_converted_again(raw, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    convert([raw], out=out, jobs=1)
+    written = []
+
+    def noted(path, record, real=unchanged.write_record):
+        written.append((path, record.made_by))
+        real(path, record)
+
+    monkeypatch.setattr(unchanged, "write_record", noted)
+    for rank in (2, 1, 0):
+        as_rank(monkeypatch, rank, 3)
+        convert([raw], out=out, overwrite=True)
+    forgotten = [path for path, made_by in written if not made_by]
+    assert len(forgotten) == len(set(forgotten)) == RANKS
 
 
 def test_where_a_rank_was_lost_its_files_are_named_and_the_rest_is_kept(raw, tmp_path, monkeypatch, capsys):

@@ -8,11 +8,13 @@ import pytest
 from analysis.results.raw import are_two_results, load_or_convert
 from analysis.results.unconverted import how_to_convert
 from jobs.sweep_file import read_sweep
+from profiling import convert
 from profiling.convert import main
 from profiling.errors import UserError
 from profiling.traced_job import read_job
 from profiling.traces import one_unit, records
 from profiling.traces.together import said_once
+from profiling.traces.unchanged import taken_back
 from tests.analysis.commands import run
 from tests.profiling.samples import NVPROF_METRICS, VTUNE
 from tests.profiling.test_convert_many import tables_below
@@ -98,6 +100,23 @@ def test_tables_that_are_not_those_any_more_that_were_written_are_written_again(
     (out / "run-2" / "rank_0001" / "kernels.parquet").write_bytes(b"")
     converted(out, second)
     assert read == ["rank1.json"]
+
+
+def test_what_changes_while_other_files_are_converted_is_converted_by_the_next_call(
+    two, tmp_path, read, monkeypatch
+):
+    first, out = two[0], tmp_path / "out"
+    converted(out, first)
+    with monkeypatch.context() as meanwhile:
+
+        def changed(unit, *more):
+            os.utime(unit.path, ns=(1, 1))
+            return taken_back(unit, *more)
+
+        meanwhile.setattr(convert, "taken_back", changed)
+        read.clear()
+        assert converted(out, first) == 0 and not read
+    assert converted(out, first) == 0 and len(read) == 2
 
 
 def test_other_code_makes_other_tables(two, tmp_path, read, monkeypatch):
