@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.results import borrowed
-from analysis.results.counted_steps import counted_steps
+from analysis.results.counted_steps import attributed_that_count
 from analysis.results.pyprof_tables import TableSums, batches_of, table_sums
 from analysis.results.query import note_left_out, query, untimed_launches
 from analysis.results.source import Source, Unusable
@@ -20,7 +20,7 @@ from analysis.results.study import Study
 from analysis.results.summed import KEYS, kept_sums, sums_of
 from profiling.errors import UserError
 from profiling.readers import pyprof, pyprof_batches
-from profiling.schemas import ATTRIBUTED, IS_MODEL
+from profiling.schemas import IS_MODEL
 from profiling.tools import recognition
 from profiling.workers import cores, in_threads
 
@@ -129,7 +129,7 @@ def _sums_of_run(study: Study, source: Source) -> Costs | None:
     if not batches or not source.tables("kernels"):
         return None
     table = kept_sums(study, source, borrowed.relation(study, source))
-    of = {"sums": table, "attributed": _attributed(study, source)}
+    of = {"sums": table, "attributed": attributed_that_count(study, source)}
     ((recorded, attributed),) = query(study, source, _COUNTED.format(**of), batches=batches)
     (sums,) = query(study, source, _COSTS.format(**of), batches=batches)
     untimed = untimed_launches(study, source)
@@ -141,15 +141,6 @@ def _sums_of_run(study: Study, source: Source) -> Costs | None:
     note_left_out(study, source, attributed - recorded, attributed, untimed)
     # One rank of DataParallel has the kernels of all its GPUs.
     return Costs(recorded * source.gpus_per_rank, *(float(value or 0) for value in sums))
-
-
-def _attributed(study: Study, source: Source) -> str:
-    """SQL: the rank and number of the attributed batches that count."""
-    counted = counted_steps(study, source)
-    if counted is None:
-        return ATTRIBUTED
-    first, last = counted.steps.start, counted.steps.stop - 1
-    return f"(select * from {ATTRIBUTED} where batch_index between {first} and {last})"
 
 
 # --- groups -------------------------------------------------------------------------------------------
@@ -276,7 +267,7 @@ def groups_of_run(study: Study, source: Source, question: Question) -> Groups | 
     if not batches or not source.tables("kernels"):
         return None
     table = kept_sums(study, source, borrowed.relation(study, source), question.keys)
-    of = {"sums": table, "attributed": _attributed(study, source)}
+    of = {"sums": table, "attributed": attributed_that_count(study, source)}
     ((recorded, attributed),) = query(study, source, _COUNTED.format(**of), batches=batches)
     if not recorded:
         return None

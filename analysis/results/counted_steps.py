@@ -15,6 +15,7 @@ from analysis.results.study import Study
 from analysis.statistics import estimates
 from profiling import tables
 from profiling.attribution.slow_head import slow_head
+from profiling.schemas import ATTRIBUTED
 from profiling.wording import how_many
 
 _READ = ["batch_index", "start_ns", "end_ns", "attributed"]
@@ -94,6 +95,15 @@ def _of_run(step_ns: np.ndarray, attributed: np.ndarray) -> Counted | None:
     recording = step_ns[first:][: unrecorded[0] if len(unrecorded) else None]
     warmup = estimates.warmup(recording)
     return Counted(range(first + warmup, len(step_ns)), warmup) if warmup else None
+
+
+def attributed_that_count(study: Study, source: Source) -> str:
+    """SQL: the rank and number of the attributed batches that count."""
+    counted = counted_steps(study, source)
+    if counted is None:
+        return ATTRIBUTED
+    first, last = counted.steps.start, counted.steps.stop - 1
+    return f"(select * from {ATTRIBUTED} where batch_index between {first} and {last})"
 
 
 def in_steps(batch_index: np.ndarray, steps: range | None) -> np.ndarray:

@@ -12,6 +12,8 @@ from analysis.measures.batches import rows as batches
 from analysis.measures.critical_path import rows as critical_path
 from analysis.measures.kernels import difference
 from analysis.measures.kernels import rows as kernels
+from analysis.measures.lateness import stragglers
+from analysis.measures.lateness.causes import kernel_times
 from analysis.measures.scaling import traced
 from analysis.report.build import build
 from analysis.report.render import render
@@ -126,6 +128,9 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
     assert side.wall_ms == pytest.approx(whole["wall_ms"])
     assert side.wall_ms - side.busy_ms == pytest.approx(whole["idle_ms"] + whole["loader_wait_ms"])
     assert {row["steps"] for row in critical_path.rows(study)} == {18}
+    assert {row["judged_steps"] for row in stragglers.rows(study)} == {18}
+    times = kernel_times(study, study.recorded[0])
+    assert times is not None and times.batch_index.tolist() == list(range(2, 20))
     for command in ("analysis.kernels", "analysis.communication"):
         assert f"{LEFT_OUT}the first 2 steps." in run(command, job).out
 

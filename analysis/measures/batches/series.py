@@ -129,7 +129,7 @@ def _series_of_traces(source: Source) -> Series:
     images = np.full(fewest, np.nan)
     warmup = warmup_of_traces(rank_ns, columns["attributed"].astype(bool))
     # None of them is slower than another for being recorded: all are.
-    return Series(rank_ns, images, stages, np.zeros(fewest, bool), warmup)
+    return Series(rank_ns, images, stages, np.zeros(fewest, bool), warmup, range(warmup, fewest))
 
 
 def _series(source: Source) -> Series:

@@ -13,11 +13,12 @@ import numpy as np
 from analysis.display.numbers import digits, span
 from analysis.measures.lateness.lateness import Lateness, over_others
 from analysis.measures.scaling.point import point_fields
+from analysis.results.counted_steps import attributed_that_count
 from analysis.results.query import query_arrays
 from analysis.results.source import Source
 from analysis.results.study import Study
 from analysis.results.summed import kept_sums
-from profiling.schemas import ATTRIBUTED, IS_MODEL
+from profiling.schemas import IS_MODEL
 
 # Kernels that take as long as on the other ranks, to within this share, speak against the device.
 AS_LONG = 0.05
@@ -27,7 +28,7 @@ MOST = 0.5
 _KERNELS = f"""
 select rank, batch_index, direction || ' ' || short_name as name, sum(calls)::bigint as calls,
     sum(ns)::double as ns
-from {{sums}} semi join {ATTRIBUTED} using (rank, batch_index)
+from {{sums}} semi join {{attributed}} using (rank, batch_index)
 where {IS_MODEL} and calls > 0
 group by all
 """
@@ -81,8 +82,8 @@ def _times_of(study: Study, source: Source, borrowed: bool = False) -> KernelTim
     kernels, batches, ranks = source.tables("kernels"), source.tables("batches"), source.world_size or 1
     if len(kernels) != ranks or len(batches) != ranks:
         return None
-    rows = query_arrays(study, source, _KERNELS.format(sums=kept_sums(study, source)), batches=batches)
-    return compare(rows, ranks, borrowed)
+    of = {"sums": kept_sums(study, source), "attributed": attributed_that_count(study, source)}
+    return compare(query_arrays(study, source, _KERNELS.format(**of), batches=batches), ranks, borrowed)
 
 
 def compare(rows: Mapping[str, np.ndarray], ranks: int, borrowed: bool = False) -> KernelTimes | None:

@@ -13,13 +13,14 @@ slow node is late too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from analysis.measures.batches.series import Series
 from analysis.results import matching
+from analysis.results.counted_steps import in_steps
 from analysis.results.matching import Calls, Matched, Shared
 
 BY_COLLECTIVES, BY_STAGES = "collectives", "stages"
@@ -126,7 +127,7 @@ def _own_parts(series: Series, batches: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> Lateness | None:
-    """From the collectives of attributed batches; None if none is such that a group leaves it together.
+    """From the collectives of recorded batches that count; None if none is left by a group together.
 
     A batch is judged by the collective at which the last rank was latest: a rank late for several of them is
     late once. Ranks are compared within a process group only; of several groups that a rank is in, the one
@@ -135,7 +136,8 @@ def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> 
     Args:
         ranks: of a run, in order; ``matched`` is of the same.
     """
-    pools = matching.together(matched.shared)
+    every = matching.together(matched.shared)
+    pools = [pool for one in every if (pool := _that_count(ranks, one, series.counted)).calls.size]
     if not pools:
         return None
     judged = [_of_group(ranks, matched, one) for one in pools]
@@ -152,7 +154,7 @@ def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> 
     parts = {name: over_others(values) for name, values in _own_parts(series, batches).items()}
     batch_ns = float(np.median(series.step_ns[batches]))
     return Lateness(
-        BY_COLLECTIVES, batches, late, behind, alone, parts, batch_ns, _residual(matched, pools, len(ranks))
+        BY_COLLECTIVES, batches, late, behind, alone, parts, batch_ns, _residual(matched, every, len(ranks))
     )
 
 
@@ -164,6 +166,12 @@ class _Group:
     late_ns: np.ndarray
     behind_ns: np.ndarray
     alone_ns: np.ndarray
+
+
+def _that_count(ranks: Sequence[Calls], pool: Shared, steps: range | None) -> Shared:
+    """The collectives of a pool in batches that count."""
+    of_call = ranks[pool.members[0]].batch_index[pool.calls[0]]
+    return replace(pool, calls=pool.calls[:, in_steps(of_call, steps)])
 
 
 def _of_group(ranks: Sequence[Calls], matched: Matched, pool: Shared) -> _Group:

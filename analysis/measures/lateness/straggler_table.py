@@ -27,7 +27,7 @@ METRICS = (
         text=True,
         priority=0,
     ),
-    Metric("judged_steps", "number of steps used", "steps", priority=0),
+    Metric("judged_steps", "number of steps used, without warmup", "steps", priority=0),
     Metric("step_ms", "median step duration of the job", priority=0),
     Metric(
         "lateness_ms",
