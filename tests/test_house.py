@@ -60,10 +60,7 @@ DEFERRED = {
     *("argcomplete", "choreographer", "cupti", "horovod", "mpi4py", "PIL", "pynvml", "pytau"),
 }
 # Modules of ours that functions of others import: those that would go round in a circle, or import torch.
-DEFERRED_OF_OURS = {
-    "analysis.studies", "analysis.measures.scaling.loss", "analysis.measures.scaling.points",
-    "train.studies.memory",
-}  # fmt: skip
+DEFERRED_OF_OURS = {"analysis.studies", "train.studies.memory"}
 HEAVY = {"torch", "torchvision", "nvidia.dali"}
 
 

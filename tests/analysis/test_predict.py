@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.prediction import curve
+from analysis.prediction import curve, curve_fits
 from analysis.prediction.configurations import configurations
 from analysis.prediction.extrapolate import Series, read_table, rows
 from analysis.prediction.predictions import caption, shown
@@ -21,19 +21,19 @@ from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
 from tests.profiling.traced_jobs import Planted, write_job
 
 
-@pytest.mark.parametrize("shape", sorted(curve.SHAPES))
+@pytest.mark.parametrize("shape", sorted(curve_fits.SHAPES))
 def test_each_shape_is_recovered_from_five_points(shape):
     ranks = np.array([1, 2, 4, 8, 16])
-    times = 0.1 + 0.01 * curve.SHAPES[shape](ranks.astype(float))
+    times = 0.1 + 0.01 * curve_fits.SHAPES[shape](ranks.astype(float))
     found = curve.predict(ranks.tolist(), times.tolist(), 64)
-    truth = 0.1 + 0.01 * float(curve.SHAPES[shape](np.array([64.0]))[0])
+    truth = 0.1 + 0.01 * float(curve_fits.SHAPES[shape](np.array([64.0]))[0])
     assert found.low <= truth <= found.high
     assert found.time == pytest.approx(truth, rel=0.05)
 
 
 def test_two_points_cannot_tell_the_shapes_apart():
     found = curve.predict([1, 2], [0.1, 0.11], 16)
-    assert set(found.shapes) == set(curve.SHAPES)
+    assert set(found.shapes) == set(curve_fits.SHAPES)
     # All of 10 ms at once, a tree's 4 x 10 ms, and a ring's 15 x 10 ms are possible.
     assert found.low < 0.1 + 0.02 and found.high > 0.1 + 0.14
 
