@@ -7,7 +7,7 @@ A point that was measured outside of the range that smaller ones gave says that 
 shape: from there on ranges are wider by as much for every doubling.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -152,29 +152,47 @@ def outside(measured: float, low: float, high: float, noise: float) -> float:
     return max(0.0, float(max(over, under)) - 1.96 * noise)
 
 
+def row_of(
+    one: Series | Configuration,
+    ranks: int,
+    method: str,
+    rate: tuple[float, float, float | None],
+    step_ms: tuple[float, float, float],
+    base_per_rank: float,
+    measured: Iterable[int],
+) -> dict[str, Any]:
+    """What a prediction by either method says.
+
+    Args:
+        rate, step_ms: images/s and the step, each with its range.
+        base_per_rank: images/s of a rank on the fewest ranks.
+        measured: on which ranks.
+    """
+    return {
+        **one.fields,
+        "ranks": ranks,
+        "method": method,
+        "what_if": "",
+        "backtest": False,
+        "scaling": "strong" if one.strong else "weak",
+        **dict(zip(("images_per_s", "images_per_s_low", "images_per_s_high"), rate, strict=True)),
+        **dict(zip(("step_ms", "step_ms_low", "step_ms_high"), step_ms, strict=True)),
+        "scaling_efficiency_pct": 100 * rate[0] / ranks / base_per_rank,
+        "measured_on": " ".join(str(count) for count in measured),
+    }
+
+
 def _row(one: Series, ranks: int, missed: float) -> dict[str, Any]:
     prediction = curve.predict(one.ranks, one.time_s(), ranks, one.errors or None, one.strong)
     images = one.images(ranks)
     wider = float(np.exp(missed * doublings(one.ranks[-1], ranks)))
     low, high = prediction.low / wider, prediction.high * wider
-    base = one.images_per_s[0] / one.ranks[0]
+    # A step that may take next to no time sets no upper limit.
+    rate = (images / prediction.time, images / high, images / low if low > 0 else None)
+    step_ms = (1e3 * prediction.time, 1e3 * low, 1e3 * high)
     return {
-        **one.fields,
-        "ranks": ranks,
-        "method": CURVE,
-        "what_if": "",
-        "backtest": False,
-        "scaling": "strong" if one.strong else "weak",
+        **row_of(one, ranks, CURVE, rate, step_ms, one.images_per_s[0] / one.ranks[0], one.ranks),
         "global_batch": round(images) if {"batch", "batch_per_gpu"} & one.fields.keys() else None,
-        "images_per_s": images / prediction.time,
-        "images_per_s_low": images / high,
-        # A step that may take next to no time sets no upper limit.
-        "images_per_s_high": images / low if low > 0 else None,
-        "step_ms": 1e3 * prediction.time,
-        "step_ms_low": 1e3 * low,
-        "step_ms_high": 1e3 * high,
-        "scaling_efficiency_pct": 100 * images / prediction.time / ranks / base,
-        "measured_on": " ".join(str(count) for count in one.ranks),
         "shapes": " ".join(prediction.shapes),
     }
 

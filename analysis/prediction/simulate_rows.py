@@ -28,7 +28,7 @@ from analysis.prediction.basis import (
 )
 from analysis.prediction.configurations import Configuration, error_of
 from analysis.prediction.exchange_forms import Layout
-from analysis.prediction.extrapolate import doublings, measured_on, outside
+from analysis.prediction.extrapolate import doublings, measured_on, outside, row_of
 from analysis.prediction.simulate import Model
 from analysis.prediction.traced_step import Traced, traced
 from analysis.prediction.untold import Reason, names_of, too_wide
@@ -155,28 +155,17 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
     # A rate is of the mean batch, the step the median one: by their ratio on the largest measured point.
     point = basis.anchor
     images = point.rate.value * point.batch.value * (1 if one.strong else ranks / point.world_size)
-    first = basis.points[0]
+    rate = (images / step.batch, images / step.high, images / step.low)
+    step_ms = (step.batch / 1e6, step.low / 1e6, step.high / 1e6)
+    base = basis.points[0].rate.value / basis.points[0].world_size
     alpha, per_byte = model.cost.slowest(layout)
     inside, inside_per_byte = model.cost.slowest(Layout(ranks))
     levels = len(model.cost.form.messages) > 1 and layout.nodes > 1
     seen = simulated(basis, basis.models[0], layout_of(basis.traced))
     error = model.cost.error
     return {
-        **one.fields,
-        "ranks": ranks,
-        "method": SIMULATION,
-        "what_if": "",
-        "backtest": False,
-        "scaling": "strong" if one.strong else "weak",
+        **row_of(one, ranks, SIMULATION, rate, step_ms, base, [point.world_size for point in basis.points]),
         "global_batch": round(one.batch(ranks) * ranks),
-        "images_per_s": images / step.batch,
-        "images_per_s_low": images / step.high,
-        "images_per_s_high": images / step.low,
-        "step_ms": step.batch / 1e6,
-        "step_ms_low": step.low / 1e6,
-        "step_ms_high": step.high / 1e6,
-        "scaling_efficiency_pct": 100 * images / step.batch / ranks / (first.rate.value / first.world_size),
-        "measured_on": " ".join(str(point.world_size) for point in basis.points),
         "traced_ranks": basis.traced.world_size,
         "fit_error_pct": 100 * (float(seen.step_ns[0]) / basis.traced.batch.value - 1),
         "exchange": model.cost.form.name,
