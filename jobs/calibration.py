@@ -52,6 +52,12 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
             say(_failed(failure, scratch / store.LOG, peaks), "yellow")
             return
         say(f"  it took {progress.in_words(time.monotonic() - start)}", "dim")
+        measured = store.read_calibration(path)
+        for finding in measured.findings if measured and peaks else ():
+            say(
+                f"{finding}. To measure them again, stop the sweep, remove {path} and start it again",
+                "yellow",
+            )
 
 
 def _name(run: Run, peaks: bool) -> str:

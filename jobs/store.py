@@ -110,6 +110,7 @@ class Calibration(_Record):
     device: str
     precision: str = "fp32"
     seconds: float
+    findings: list[str] = []  # what makes the peaks doubtful
 
     def bus_bytes_per_s(self, run: Run) -> float | None:
         """Of an allreduce of as many ranks as a run's, on as many nodes; None: not measured."""

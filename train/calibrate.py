@@ -8,6 +8,7 @@ Allreduces of other ranks that the file has are kept.
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from train.device import choose_device
 from train.device_name import device_name
 from train.ending import run_and_leave
 from train.precision import Precision
+from train.waiting import findings_of, share_of, waited_s
 from train.world import World, read_world
 
 TOTAL_S = 1.5  # of measuring; the rest of the 3 s is for allocation, first calls and barriers
@@ -111,14 +113,12 @@ def calibrate(
     start = time.perf_counter()
     counts = counts_of(world.local_size) if peaks else []
     share = TOTAL_S / (2 * len(counts) + (1 if world.size > 1 else 0))
-    gemm, copy, allreduces = {}, {}, []
+    gemm, copy, allreduces, waiting = {}, {}, [], 0.0
     for count in counts:
         backend.barrier()
         if world.local_rank < count:
-            if device.type == "cpu":
-                torch.set_num_threads(threads or max(1, cores() // count))
-            gemm[count] = gemm_rate(device, precision, share)
-            copy[count] = copy_rate(device, share)
+            gemm[count], copy[count], waited = _peaks(device, precision, threads, count, share)
+            waiting = max(waiting, waited)
     if world.size > 1:
         backend.barrier()
         bus = allreduce_rate(device, world, share)
@@ -136,7 +136,23 @@ def calibrate(
         device=device_name(device),
         precision=precision,
         seconds=time.perf_counter() - start,
+        findings=findings_of(waiting),
     )
+
+
+def _peaks(
+    device: torch.device, precision: str, threads: int, count: int, seconds: float
+) -> tuple[float, float, float]:
+    """FLOP/s and bytes/s of one of ``count`` ranks, and for which share of the time it waited for a core."""
+    used = threads or max(1, cores() // count)
+    if device.type == "cpu":
+        torch.set_num_threads(used)
+    before, begun = waited_s(), time.perf_counter()
+    gemm, copy = gemm_rate(device, precision, seconds), copy_rate(device, seconds)
+    # Ranks with more threads than cores wait for each other; a GPU's peaks need no core to be free.
+    if device.type != "cpu" or used * count > cores():
+        return gemm, copy, 0.0
+    return gemm, copy, share_of(before, waited_s(), time.perf_counter() - begun, used)
 
 
 def main() -> None:
@@ -175,6 +191,8 @@ def main() -> None:
         raise
     backend.close()
     if result is not None:
+        for line in result.findings:
+            print(f"scaleprof: {line}", file=sys.stderr)
         write_record(arguments.out, result.beside(read_calibration(arguments.out)))
 
 

@@ -100,3 +100,11 @@ def test_efficiencies_say_which_peaks_they_are_of(measured, tmp_path: Path) -> N
     said = " ".join(run("analysis.efficiency", tmp_path / "plain").out.split())
     assert re.search(r"Peaks of [^:]+: by its datasheet\.", said), said
     assert said.startswith("Kernel efficiency compute")  # runs of our own have no other method
+
+
+def test_what_makes_the_measured_peaks_doubtful_is_said_where_they_are_used(measured):
+    path = measured(HIGH, HIGH)
+    peaks = store.read_record(path / store.CALIBRATION, Calibration)
+    store.write_record(path / store.CALIBRATION, peaks.model_copy(update={"findings": ["threads waited"]}))
+    ran = run("analysis.efficiency", path, "--format", "csv", "--notes")
+    assert ran.err.count("threads waited") == 1

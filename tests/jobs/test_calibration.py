@@ -61,6 +61,7 @@ class Noting(Local):
         path = Path(command[command.index("--out") + 1])
         earlier = store.read_calibration(path)
         made = knowing((run.nodes, run.ranks_per_node, run.network)).beside(earlier)
+        made.findings = earlier.findings if earlier else ["threads waited"]
         write = f"open({str(path)!r}, 'w').write({made.model_dump_json()!r})"
         return [Process([sys.executable, "-c", write], {})]
 
@@ -77,6 +78,8 @@ def test_jobs_of_one_sweep_each_measure_what_is_missing_for_their_nodes(tmp_path
     assert [(one["nodes"], one["network"]) for one in found] == [(1, "ib"), (2, "ib"), (4, "ib")]
     said = capsys.readouterr().err
     assert said.count("measuring this machine's peak rates") == 1
+    again = f"To measure them again, stop the sweep, remove {tmp_path / store.CALIBRATION} and start it again"
+    assert said.replace("\n", " ").count(f"threads waited. {again}") == 1
     assert said.count("measuring an allreduce of 2 nodes x 1 rank") == 1
 
 

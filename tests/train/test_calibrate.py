@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from jobs.launchers.local import Local
 from jobs.run import make_run
 from jobs.store import Allreduce, Calibration, read_record, write_record
 from tests.train.many_runs import LIMIT_S, fork
-from train import calibrate
+from train import calibrate, waiting
 from train.world import World
 
 pytestmark = pytest.mark.long
@@ -47,16 +48,40 @@ def test_no_more_than_three_seconds_are_spent(small, ranks, monkeypatch):
         calibrate, "allreduce_rate", lambda device, world, seconds: given.append(seconds) or 1.0
     )
 
-    class Alone:
-        def barrier(self):
-            pass
-
     before = torch.get_num_threads()
     found = calibrate.calibrate(World(0, ranks, 0, ranks), CPU, "fp32", Alone())
     torch.set_num_threads(before)
     assert sum(given) == pytest.approx(calibrate.TOTAL_S) and calibrate.TOTAL_S <= 2
     assert list(found.gemm_flops_per_s) == list(found.copy_bytes_per_s) == calibrate.counts_of(ranks)
     assert [one.exchange for one in found.allreduces] == ([(1, ranks, "")] if ranks > 1 else [])
+
+
+class Alone:
+    def barrier(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("waited", "threads", "said"), [(4.0, 1, "threads waited 100 % of the time"), (0.0, 1, ""), (4.0, 64, "")]
+)
+def test_peaks_that_were_measured_while_others_used_the_cpu_are_said_to_be_doubtful(
+    small, monkeypatch, waited, threads, said
+):
+    """Of more threads than there are cores nothing is said: they wait for each other."""
+    readings = iter([1.0, 1.0 + waited])
+    monkeypatch.setattr(calibrate, "waited_s", lambda: next(readings, None))
+    monkeypatch.setattr(calibrate, "TOTAL_S", 0.02)
+    before = torch.get_num_threads()
+    found = calibrate.calibrate(World(0, 1, 0, 1), CPU, "fp32", Alone(), threads)
+    torch.set_num_threads(before)
+    assert len(found.findings) == bool(said) and all(said in line for line in found.findings)
+
+
+def test_what_the_kernel_does_not_say_is_not_known(monkeypatch, tmp_path):
+    assert (waiting.waited_s() is None) is not Path("/proc/self/schedstat").exists()
+    monkeypatch.setattr(waiting, "_TASKS", tmp_path)
+    assert waiting.waited_s() is None and waiting.share_of(None, 3.0, 1.0, 1) == 0
+    assert waiting.share_of(1.0, 3.0, 4.0, 2) == 0.25
 
 
 def test_a_rate_is_the_best_of_those_seen(monkeypatch):
