@@ -4,11 +4,11 @@
 #   train/backends/build_horovod.sh VENV
 #
 # Horovod's last release (0.28.1) asks for C++14, and PyTorch's headers want C++20: a small wrapper in the place
-# of the compiler rewrites that one flag; the source stays as it was released. The wrapper also has the library
-# look for PyTorch and MPI in the environment that it is installed into: a wheel may outlive the environment that
-# it was built in. It takes some minutes on two cores; the wheel is kept in $HOROVOD_WHEELS
-# [~/.cache/scaleprof/horovod], one for each Python, PyTorch and MPI. Needs g++, cmake, make; with an mpicxx on
-# the PATH (or in VENV) that builds MPI programs it can talk over MPI, else over Gloo.
+# of the compiler rewrites that one flag; the source stays as it was released. The wrapper also leaves out what a
+# debugger would read (19 of the wheel's 20 MB), and has the library look for PyTorch and MPI in the environment that it
+# is installed into: a wheel may outlive the environment that it was built in. It takes some minutes on two cores; the
+# wheel is kept in $HOROVOD_WHEELS [~/.cache/scaleprof/horovod], one for each Python, PyTorch and MPI. Needs g++, cmake,
+# make; with an mpicxx on the PATH (or in VENV) that builds MPI programs it can talk over MPI, else over Gloo.
 set -euo pipefail
 VERSION=0.28.1
 bin=$(cd "$1/bin" && pwd)
@@ -48,7 +48,7 @@ if [[ ${#wheel[@]} -eq 0 ]]; then
     cat >"$scratch/g++" <<'WRAPPER'
 #!/usr/bin/env bash
 here='$ORIGIN/../../torch/lib:$ORIGIN/../../../..' # from site-packages/horovod/torch
-exec env PATH="$REAL_PATH" g++ "-Wl,-rpath,$here" "${@/#-std=*++14/-std=c++20}"
+exec env PATH="$REAL_PATH" g++ "-Wl,-rpath,$here" "${@/#-std=*++14/-std=c++20}" -g0
 WRAPPER
     chmod +x "$scratch/g++"
     # Its build asks the environment for these, and pins none of them.
@@ -61,8 +61,9 @@ WRAPPER
         ln -s "$nccl/include" "$scratch/nccl/include"
         with+=(HOROVOD_GPU_OPERATIONS=NCCL "HOROVOD_NCCL_HOME=$scratch/nccl")
     fi
-    # pip's own cache does not know which MPI a wheel was built with.
-    env "${with[@]}" REAL_PATH="$PATH" CXX="$scratch/g++" CMAKE_POLICY_VERSION_MINIMUM=3.5 \
+    # pip's own cache does not know which MPI a wheel was built with. Horovod compiles several files at once, but one
+    # after the other if it sees that make -j has called it.
+    env -u MAKEFLAGS "${with[@]}" REAL_PATH="$PATH" CXX="$scratch/g++" CMAKE_POLICY_VERSION_MINIMUM=3.5 \
         HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
         "$bin/python" -m pip wheel --quiet --disable-pip-version-check --no-cache-dir --no-deps --no-build-isolation \
         --wheel-dir "$scratch/wheel" "horovod==$VERSION" >"$scratch/log" 2>&1 \
