@@ -17,7 +17,7 @@ from analysis.report.base import Context
 from analysis.report.sentences import SCALES, Sentence
 from analysis.report.stragglers import late_runs, said_of
 from analysis.report.traces import NOT_KNOWN, parts_of, scaling_of
-from analysis.results.study import Source
+from analysis.results.source import Source
 from profiling.errors import UserError
 from profiling.wording import how_many, verb
 

@@ -13,7 +13,8 @@ from analysis.measures.anatomy.traces import RunTrace, trace_of
 from analysis.measures.batches.overlap import length, union
 from analysis.measures.tau import messages
 from analysis.results.matching import Calls, Matched
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from profiling.wording import how_many
 
 METRICS = (

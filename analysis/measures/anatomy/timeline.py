@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from analysis.measures.anatomy.timeline_file import Added, Span, write
 from analysis.results.offered import offer_runs
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
 from profiling.wording import how_many

@@ -13,7 +13,7 @@ from analysis.display.perfetto import Slices, TraceWriter, Words
 from analysis.measures.anatomy import timeline_rows
 from analysis.measures.anatomy.timeline_rows import Tracks
 from analysis.results.matching import Ahead, Matched, match
-from analysis.results.study import Source
+from analysis.results.source import Source
 from profiling import tables
 from profiling.errors import UserError
 from profiling.whole_file import whole_file

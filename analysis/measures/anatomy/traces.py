@@ -25,7 +25,8 @@ from analysis.measures.batches.overlap import NOTHING, Intervals, covered, union
 from analysis.results.counted_steps import Counted, counted_steps, in_steps
 from analysis.results.matching import Calls, Matched
 from analysis.results.query import left_out
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from analysis.results.traces import RankTables, each_rank
 from profiling.wording import how_many, verb
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from analysis.measures.kernels import peaks
 from analysis.results.attributed import Costs, sums_of_each
 from analysis.results.query import query
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from profiling.cost.precision import precision_in
 from profiling.errors import UserError
 

@@ -7,7 +7,8 @@ from analysis.display.metrics import Metric, Rows
 from analysis.display.numbers import sortable
 from analysis.measures.kernels.costs import Bound, bound_of, costs_of
 from analysis.results.attributed import Costs
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 
 METRICS = (
     Metric(

@@ -17,7 +17,8 @@ from analysis.measures.kernels.of_run import question_of
 from analysis.results.attributed import Groups, Question, groups_of_run
 from analysis.results.counted_steps import Counted, counted_steps
 from analysis.results.query import query
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from profiling import schemas
 from profiling.cost.classify import short_name
 from profiling.errors import UserError, did_you_mean

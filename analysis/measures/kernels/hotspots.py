@@ -13,7 +13,8 @@ from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.hotspot_runs import GROUPED_BY, Inputs
 from analysis.measures.kernels.of_run import BY
 from analysis.results.counted_steps import Counted
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from analysis.statistics import inside_run
 from jobs.run import Run
 from profiling.cost.classify import classify

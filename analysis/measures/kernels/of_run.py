@@ -8,7 +8,8 @@ from analysis.display.metrics import Metric, Rows
 from analysis.measures.kernels import costs, roofline
 from analysis.results import attributed
 from analysis.results.attributed import Groups, Question, groups_of_each
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 
 # What kernels can be grouped by, and the column of the table that says it.
 GROUPS = {

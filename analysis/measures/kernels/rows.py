@@ -11,7 +11,8 @@ from analysis.measures.kernels import measured_peaks, roofline
 from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of_each
 from analysis.results.attributed import has_kernels
 from analysis.results.load import no_result
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from profiling.errors import UserError
 
 if TYPE_CHECKING:

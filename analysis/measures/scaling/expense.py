@@ -10,7 +10,8 @@ from analysis.display.left_out import not_ended
 from analysis.display.metrics import RANK, Metric, Rows
 from analysis.display.numbers import sortable
 from analysis.measures.scaling.point import PROFILED, UNPROFILED, point_fields
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from jobs import store
 from jobs.run_fields import ID_FIELDS
 from jobs.run_id import attempted
