@@ -5,11 +5,13 @@
     python -m analysis.activities PATH --shares         share of communication and copies by GPUs, batch size
     python -m analysis.activities PATH --shares --chart FILE.html    as a chart, one line per number of GPUs
 
+All recorded launches count, as in nvprof's summary, also those of warmup; analysis.kernels leaves it out.
 For a table that holds only the first rows of its summaries
 (``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the printed percentages are used.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from analysis.display import output
 from analysis.display.metrics import Rows, columns
 from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels.activities import (
+    ALL_LAUNCHES,
     COLUMNS,
     LEVELS,
     METRICS,
@@ -140,6 +143,7 @@ def _answer(profiles: list[Profile], by: list[str], top: int | None, form: str) 
         kept = output.first_of_each(profile.rows, top or (TOP if form == "table" else None), *by, "type")
         rows += [{"run": profile.name, **row} for row in kept]
         parts.append(Part(profile.name, kept, shown))
+    parts[-1] = replace(parts[-1], caption=ALL_LAUNCHES)
     notes = [finding for profile in profiles for finding in profile.findings]
     return Answer(rows, [*([RUN] if several else []), *levels, *METRICS], parts, notes=notes)
 
@@ -153,7 +157,7 @@ def _emit_shares(rows: Rows, study: Study | None, arguments: Any) -> int:
         output.write_bytes(render(page(rows, arguments.path.name)).encode(), arguments.chart)
         notes.append(f"chart written to {arguments.chart}")
     title = "Share of communication and copies in GPU activity time"
-    return output.emit(Answer(rows, SHARES, title=title, notes=notes), study, arguments)
+    return output.emit(Answer(rows, SHARES, title=title, caption=ALL_LAUNCHES, notes=notes), study, arguments)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from analysis.display.metrics import Rows, columns, filled
 from analysis.display.numbers import digits, span
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
-from analysis.measures.kernels.activities import SHARES, of_study, shares
+from analysis.measures.kernels.activities import ALL_LAUNCHES, SHARES, of_study, shares
 from analysis.measures.tau import messages
 from analysis.report.base import Content, Context, SectionKind, content_or_why
 from analysis.report.encoded import bar_chart, line_chart, with_lines
@@ -213,7 +213,8 @@ def of_shares(rows: Rows, factors: Sequence[str] = ()) -> Content:
     shown = filled(columns(SHARES), rows)
     text = (
         "Share of the summed time of GPU activities (on a CPU: of operators), by per-GPU batch size. Solid "
-        "lines: collectives; dashed lines: copies and memory sets. One line per number of GPUs."
+        "lines: collectives; dashed lines: copies and memory sets. One line per number of GPUs. "
+        f"{ALL_LAUNCHES}"
     )
     return Content(text, charts, [as_view(Part("", rows, shown), "activities-table", factors)])
 

@@ -133,6 +133,9 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
     assert times is not None and times.batch_index.tolist() == list(range(2, 20))
     for command in ("analysis.kernels", "analysis.communication"):
         assert f"{LEFT_OUT}the first 2 steps." in run(command, job).out
+    # But for the summary of all that was launched, which says so.
+    for words in ((), ("--shares",)):
+        assert "All recorded launches count, warmup included" in run("analysis.activities", job, *words).out
 
 
 def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):

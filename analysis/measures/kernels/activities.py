@@ -22,6 +22,7 @@ from profiling.readers.printed_tables import DURATION, ON_DEVICE
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 UNNAMED = "(without a name)"
+ALL_LAUNCHES = "All recorded launches count, warmup included; analysis.kernels leaves it out."
 _CALL = re.compile(r"^cu(da)?[A-Z]")
 LEVELS = {"rank": RANK, "step": STEP}
 _COLUMN_OF = {"step": "batch_index"}  # a level -> its column in the tables
