@@ -3,7 +3,7 @@
 import math
 
 from analysis.measures.anatomy.divide import EVERY, finest
-from analysis.measures.scaling.certainty import without_unusable_intervals
+from analysis.measures.scaling.certainty import leading, without_unusable_intervals
 from analysis.measures.scaling.loss import without_meaningless_parts
 from analysis.measures.scaling.point import UNPROFILED
 from analysis.prediction.simulate import in_words
@@ -61,21 +61,21 @@ def _scaling(context: Context) -> small.Drawing | None:
 
 
 def _lost(context: Context) -> small.Drawing | None:
-    """The largest parts of the loss, of the configuration that keeps least; None where they are not known."""
+    """The largest parts of the loss of the configuration that is explained; None where they are not known."""
     scaled = [row for row in context.own if row["world_size"] != row["base_world_size"]]
     if not scaled:
         return None
     # The parts of another configuration would be taken for those of the one that the sentences are of.
-    worst = without_meaningless_parts(min(scaled, key=lambda row: row["scaling_efficiency_pct"]))
-    if worst["loss_unattributed_pct"] is None:
+    judged = without_meaningless_parts(leading(scaled)[-1])
+    if judged["loss_unattributed_pct"] is None:
         return None
-    parts = finest({name: worst.get(f"loss_{name}_pct") for name in EVERY})
-    parts["unattributed"] = number(worst, "loss_unattributed_pct")
+    parts = finest({name: judged.get(f"loss_{name}_pct") for name in EVERY})
+    parts["unattributed"] = number(judged, "loss_unattributed_pct")
     largest = sorted(parts.items(), key=lambda part: -part[1])[: small.MOST_BARS]
     shown = [(name.replace("_", " "), value) for name, value in largest if value >= _LEAST]
-    of = called(worst, context.series)
+    of = called(judged, context.series)
     label = (
-        f"Percentage points of scaling efficiency lost on {worst['world_size']} ranks ({of}), largest parts"
+        f"Percentage points of scaling efficiency lost on {judged['world_size']} ranks ({of}), largest parts"
     )
     return small.bars(shown, "points", label) if shown else None
 

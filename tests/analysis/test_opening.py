@@ -77,6 +77,15 @@ def test_the_drawings_show_the_figures_of_the_sections(page):
     assert "idle host bound" in lost and "points" in lost
 
 
+def test_the_drawing_of_what_is_lost_is_of_the_configuration_that_the_sentences_explain(tmp_path):
+    """29 points are lost on 2 ranks, and 26 on 4, which matter more."""
+    runs = [run_of(gpus_per_node=ranks, profile=name) for ranks in (1, 2, 4) for name in ("none", "torch")]
+    write_sweep(tmp_path, runs, Truth({1: 100.0, 2: 140.0, 4: 135.0}), calibration=False)
+    answers = {answer.question: answer for answer in build(load(tmp_path)).opening}
+    assert "on 4 ranks" in answers[LOST].sentences[0].text
+    assert "points of scaling efficiency lost on 4 ranks" in answers[LOST].drawing.caption
+
+
 def test_a_number_of_ranks_on_several_numbers_of_nodes_is_a_point_of_a_line_each(tmp_path):
     """1 x 4 and 2 x 2 are four ranks both."""
     ms = {(1, 1): 100.0, (1, 2): 105.0, (1, 4): 110.0, (2, 2): 160.0, (4, 1): 200.0}
