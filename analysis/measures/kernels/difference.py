@@ -23,7 +23,8 @@ from analysis.display.terminal import Part
 from analysis.measures.batches.overlap import covered, union
 from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of
 from analysis.results.counted_steps import counted_steps, in_steps
-from analysis.results.study import Source, Study
+from analysis.results.source import Source
+from analysis.results.study import Study
 from profiling import tables
 from profiling.errors import UserError
 from profiling.wording import plural
