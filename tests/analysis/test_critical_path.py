@@ -22,6 +22,7 @@ from analysis.report.build import build
 from analysis.results.load import load
 from analysis.results.matching import Ahead
 from benchmarks.planted_sweep import Job, Times, layer_kernels, write_sweep
+from profiling import tables
 from profiling.convert import main as convert
 from profiling.schemas import CLASSES
 from tests.analysis.commands import run as run_module
@@ -252,6 +253,19 @@ def test_pieces_by_operator_sum_to_the_parts(tmp_path):
     for part, ms in whole.items():
         assert sum(row["path_ms"] for row in pieces if row["part"] == part) == pytest.approx(ms)
     assert all(row.get("saved_ms") is None for row in pieces)
+
+
+def test_of_a_run_without_a_recorded_step_it_is_not_said_what_records_operators(tmp_path):
+    for name in ("mine", "other"):
+        write_job(tmp_path / name, Planted(ranks=1, batches=4))
+    folder = converted(tmp_path, ".")
+    (rank,) = (folder / "other").glob("rank_*")
+    batches = tables.read(rank, "batches").to_pydict()
+    batches["attributed"] = [False] * len(batches["attributed"])
+    tables.write(tables.as_table("batches", batches), rank, "batches")
+    study = load(folder)
+    assert {row["id"] for row in rows(study, ["operator"])} == {"mine"}
+    assert not [note for note in study.log.notes if "operator of its kernels" in note.text]
 
 
 def test_a_wait_for_the_device_is_followed_to_its_kernel(tmp_path):

@@ -81,7 +81,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
             study.note(text, paths.source)
         found = of_run(paths, by)
         for name in by:
-            if not any(_is_known(row[name]) for row in found):
+            if found and not any(_is_known(row[name]) for row in found):
                 study.note(not_recorded(paths.source, name), paths.source)
         answer += found
     if not answer:
