@@ -148,7 +148,8 @@ def state_of_tables(outcome: Outcome) -> State:
 
 def _state(files: Iterable[Path]) -> State:
     stats = sorted((str(file), file.stat()) for file in files)
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+    # Not the time of modification, which copies (cp -p, rsync, tar) bring along.
+    return [(name, stat.st_size, stat.st_ctime_ns) for name, stat in stats]
 
 
 def keep(unit: Unit, outcome: Outcome, launch: str = "", state: State | None = None) -> None:
