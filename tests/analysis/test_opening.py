@@ -226,8 +226,18 @@ def test_where_all_runs_on_the_most_ranks_failed_report_and_table_say_so_first_w
     # One run on 4 ranks is a result, and another reason is not that of all.
     write_run(tmp_path, run_of(nodes=4), truth, 2)
     write_run(tmp_path, run_of(nodes=8), truth, 2, 1, "hang: no step for 60 s")
-    said = "No result on 8 ranks: 3 runs failed. Reason of the first: out of memory:"
+    said = "No result on 8 ranks: 3 runs failed. Reason of the first failure: out of memory:"
     assert build(load(tmp_path)).summary[0].text.startswith(said)
+
+
+def test_reason_and_log_are_of_a_run_that_failed_not_of_one_that_was_interrupted(tmp_path):
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
+    interrupted = tmp_path / format_id(run_of(nodes=8), 0)
+    interrupted.mkdir()
+    (interrupted / store.LOG).write_text("begun")
+    failed = write_run(tmp_path, run_of(nodes=8), Truth(step_ms={8: 110.0}), 1, 1, "out of memory")
+    said = "No result on 8 ranks: 1 run interrupted, 1 failed. Reason: out of memory. Log:"
+    assert f"{said} {failed / store.LOG}\n" in run("analysis.scaled", tmp_path, "--format", "csv").err
 
 
 def test_a_run_that_ends_while_the_report_is_built_is_not_costed_as_failed(running):

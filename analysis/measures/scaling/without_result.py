@@ -23,16 +23,17 @@ def no_result(study: Study) -> str:
         return ""
     sizes = sorted({size for size, _ in failures})
     of = [failure for _, failure in failures]
-    first = next(failure for failure in of if failure.kind in _FAILED)
-    of_first = " of the first" if len({failure.reason for failure in of}) > 1 else ""
-    reason = first.reason.partition("\n")[0].rstrip(".")
+    failed = [failure for failure in of if failure.kind in _FAILED]
+    of_first = " of the first failure" if len({failure.reason for failure in failed}) > 1 else ""
+    reason = failed[0].reason.partition("\n")[0].rstrip(".")
     ranks = f"{in_a_row(sizes)} {noun(sizes[0] if len(sizes) == 1 else len(sizes), 'rank')}"
     return f"No result on {ranks}: {in_counts(of)}. Reason{of_first}: {reason}."
 
 
 def log_of(study: Study) -> str:
     """The log of the run whose reason :func:`no_result` gives; empty where there is none."""
-    logs = (study.path / failure.point / store.LOG for _, failure in _without_result(study))
+    failed = [failure for _, failure in _without_result(study) if failure.kind in _FAILED]
+    logs = [study.path / failure.point / store.LOG for failure in failed[:1]]
     return next((str(log) for log in logs if log.is_file()), "")
 
 
