@@ -20,7 +20,8 @@ from profiling.errors import UserError, did_you_mean, typo_of
 # What a factor of the user's cannot be called: it would be taken for something else.
 RESERVED = ("factors", "world_size", "repetition", "exit_code")
 # Flags of profiling.watch that may stand before the script; the sweep sets the others.
-OF_WATCH = ("--samples", "--steps-per-batch")
+PER_STEP = "--steps-per-batch"
+OF_WATCH = ("--samples", PER_STEP)
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")

@@ -16,6 +16,7 @@ import psutil
 from jobs import by_hand, store
 from jobs.outcome import make_manifest
 from jobs.processes import Ended
+from jobs.program import PER_STEP
 from jobs.run import LONGEST_PROGRAM, Run, make_run
 from jobs.run_values import wrong_values
 from jobs.store import Manifest, RankReport
@@ -66,19 +67,23 @@ def _launcher_of(me: Identity, environment: Mapping[str, str]) -> psutil.Process
     return process
 
 
-def run_of(report: RankReport, me: Identity, program: Program, profile: str) -> tuple[Run, list[str]]:
+def run_of(
+    report: RankReport, me: Identity, program: Program, profile: str, per_step: int = 1
+) -> tuple[Run, list[str]]:
     """The run that a program was, and those of its fields that are not known.
 
     Its backend is left to the ranks' reports: a program is the same on one rank, which exchanges nothing.
 
     Args:
         report: of one of its ranks.
+        per_step: optimizer steps that make one step: another number makes other steps of the same program.
     """
+    of_watch = [f"{PER_STEP}={per_step}"] if per_step > 1 else []
     known: dict[str, Any] = {
         "nodes": max(1, me.size // me.local_size),
         "gpus_per_node": me.local_size,
         "profile": profile,
-        "program": " ".join(program.words)[:LONGEST_PROGRAM],
+        "program": " ".join([*of_watch, *program.words])[:LONGEST_PROGRAM],
         "batches": report.batches_done,
         "workers": report.workers,
         "device": "cpu" if report.device == "cpu" else "gpu",
@@ -139,11 +144,17 @@ def report_of(
 
 
 def write_manifest(
-    directory: Path, me: Identity, program: Program, profile: str, ended: Ended, started: datetime
+    directory: Path,
+    me: Identity,
+    program: Program,
+    profile: str,
+    ended: Ended,
+    started: datetime,
+    per_step: int = 1,
 ) -> Manifest:
     """Write the manifest of a watched program, once all ranks have left their reports."""
     report = store.read_record(tables.rank_directory(directory, me.rank) / store.RANK_REPORT, RankReport)
-    run, unknown = run_of(report, me, program, profile)
+    run, unknown = run_of(report, me, program, profile, per_step)
     if not ended.exit_code:
         by_hand.wait_for_reports(directory, run.ranks)
     command = [sys.executable, *sys.orig_argv[1:]]

@@ -158,7 +158,7 @@ def main(arguments: list[str] | None = None) -> int:
             again = shlex.join(["torchrun", "--nproc-per-node", "1", "-m", "profiling.watch", *words])
             _say(f"the program takes its rank from a launcher, and there was none: {again}")
     if mine and me.rank == 0 and (tables.rank_directory(out, 0) / RANK_REPORT).exists():
-        return _write_run(out, me, program, given.profile, ended, started)
+        return _write_run(out, me, program, given, ended, started)
     return ended.exit_code
 
 
@@ -271,10 +271,10 @@ def _why_nothing() -> str:
 
 
 def _write_run(
-    out: Path, me: Identity, program: Program, profile: str, ended: Ended, started: datetime
+    out: Path, me: Identity, program: Program, given: argparse.Namespace, ended: Ended, started: datetime
 ) -> int:
     """Write the manifest, and say what was found; the exit code."""
-    manifest = watched.write_manifest(out, me, program, profile, ended, started)
+    manifest = watched.write_manifest(out, me, program, given.profile, ended, started, given.steps_per_batch)
     steps, ranks = how_many(manifest.run.batches, "step"), how_many(me.size, "rank")
     _say(f"watched {steps} on {ranks}", *manifest.findings)
     if manifest.reason:

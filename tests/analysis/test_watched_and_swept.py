@@ -33,13 +33,13 @@ def put(folder: Path, of: Run, unknown: list[str], truth: Truth, name: str = "")
             written.rename(folder / f"{name}{repetition}")
 
 
-def swept(folder: Path, truth: Truth, **factors: list) -> Path:
+def swept(folder: Path, truth: Truth, template: str = TEMPLATE, **factors: list) -> Path:
     """A sweep of two learning rates on 1 and 2 ranks."""
     for ranks in (1, 2):
         for lr in (0.1, 0.01):
             for threads in factors.get("threads", [1]):
                 of = run_of(
-                    gpus_per_node=ranks, program=TEMPLATE, factors={"lr": lr}, threads=threads, batches=20
+                    gpus_per_node=ranks, program=template, factors={"lr": lr}, threads=threads, batches=20
                 )
                 put(folder, of, unknown_fields(of), truth, f"{ranks}-{lr}-{threads}-" if factors else "")
     write_sweep_record(folder)
@@ -47,7 +47,13 @@ def swept(folder: Path, truth: Truth, **factors: list) -> Path:
 
 
 def watched(
-    folder: Path, truth: Truth, *, script: str = "mine.py", batches: int = 20, lr: str = "0.1"
+    folder: Path,
+    truth: Truth,
+    *,
+    script: str = "mine.py",
+    batches: int = 20,
+    lr: str = "0.1",
+    per_step: int = 1,
 ) -> Path:
     """The same program with one of the learning rates, watched on 1 and 2 ranks."""
     for ranks in (1, 2):
@@ -59,7 +65,7 @@ def watched(
         )  # fmt: skip
         put(
             folder,
-            *watched_run_of(report, Identity(0, ranks, 0, ranks), program, "none"),
+            *watched_run_of(report, Identity(0, ranks, 0, ranks), program, "none", per_step),
             truth,
             f"w{ranks}-",
         )
@@ -101,3 +107,20 @@ def test_of_several_configurations_that_it_may_be_it_is_none(tmp_path):
     a = swept(tmp_path / "a", FAST, threads=[1, 2])
     said = one_line_error(run("analysis.compare", a, watched(tmp_path / "b", SLOW)))
     assert "the nearest differ in threads;" in said
+
+
+def test_steps_of_several_optimizer_steps_are_compared_with_such_steps_alone(tmp_path):
+    one = swept(tmp_path / "one", FAST, "--steps-per-batch=1 mine.py --batch-size {batch} --lr {lr}")
+    three = swept(tmp_path / "three", FAST, "--steps-per-batch=3 mine.py --batch-size {batch} --lr {lr}")
+    for per_step, same, other in ((1, one, three), (3, three, one)):
+        script = "/home/me/mine.py"
+        of_run = watched(tmp_path / f"watched{per_step}", SLOW, script=script, per_step=per_step)
+        assert compared(*in_the_same_words(load(same), load(of_run)))
+        with pytest.raises(UserError, match="program"):
+            compared(*in_the_same_words(load(other), load(of_run)))
+
+
+def test_a_script_that_another_is_given_is_not_that_script(tmp_path):
+    a = swept(tmp_path / "a", FAST, "starts.py its/mine.py --batch-size {batch} --lr {lr}")
+    with pytest.raises(UserError, match="program"):
+        compared(*in_the_same_words(load(a), load(watched(tmp_path / "b", SLOW))))

@@ -190,9 +190,12 @@ def test_a_process_that_the_program_has_forked_leaves_no_results(tmp_path, forks
 
 def test_a_run_of_which_a_rank_left_nothing_does_not_count_and_is_no_success(tmp_path, monkeypatch, capsys):
     manifest = SimpleNamespace(run=Run(), findings=[], reason="rank 1 has left no report")
-    monkeypatch.setattr(watched, "write_manifest", lambda *given: manifest)
+    recorded = []
+    monkeypatch.setattr(watched, "write_manifest", lambda *facts: recorded.append(facts) or manifest)
+    given, program = parse(["--steps-per-batch", "3", "train.py"])
     me = Identity(size=2, local_size=2)
-    assert _write_run(tmp_path, me, Program("train.py"), "none", Ended(0), datetime.now(UTC)) == 1
+    assert _write_run(tmp_path, me, program, given, Ended(0), datetime.now(UTC)) == 1
+    assert recorded[0][-1] == 3  # what a step is, is recorded, too
     assert "the results do not count: rank 1 has left no report" in capsys.readouterr().err
 
 

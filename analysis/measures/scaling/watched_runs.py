@@ -8,15 +8,14 @@ watched run then has the fields of the swept one, and a note names those that on
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import dropwhile
 from typing import Any
 
 from analysis.measures.scaling.point import POINT_FIELDS, point_fields
 from analysis.results.log import BOTH
 from analysis.results.source import Source
 from analysis.results.study import Study
-from jobs.program import command_of
-from jobs.run import LONGEST_PROGRAM
+from jobs.program import PER_STEP, command_of
+from jobs.run import LONGEST_PROGRAM, Run
 from jobs.run_fields import STARTING
 from profiling.wording import in_a_row
 
@@ -83,10 +82,16 @@ def _configurations(study: Study, across: Sequence[str]) -> list[_Swept]:
     for run in study.of_kind("run"):
         if run.manifest is not None and _is_program(run) and not _was_watched(run):
             fields = {name: of for name, of in point_fields(run.fields).items() if name not in across}
-            words = dropwhile(lambda word: word.startswith("--"), command_of(run.manifest.run))
-            command = " ".join(words)[:LONGEST_PROGRAM]
-            found.setdefault(repr(fields), _Swept(fields, _known(run, across), command))
+            found.setdefault(repr(fields), _Swept(fields, _known(run, across), _command(run.manifest.run)))
     return list(found.values())
+
+
+def _command(run: Run) -> str:
+    """The command of a sweep's run, as that of a program that was watched is recorded."""
+    words = command_of(run)
+    first = next(place for place, word in enumerate(words) if not word.startswith("--"))
+    of_watch = [word for word in words[:first] if word.startswith(f"{PER_STEP}=") and word != f"{PER_STEP}=1"]
+    return " ".join([*of_watch, *words[first:]])[:LONGEST_PROGRAM]
 
 
 def _known(run: Source, across: Sequence[str]) -> dict[str, Any]:
@@ -122,5 +127,14 @@ def _in_words(run: Source, nearest: Sequence[_Swept], across: Sequence[str]) -> 
 
 def _same_command(watched: str, swept: str) -> bool:
     """Whether two commands are the same; one may name the script by a longer path."""
-    short, long = sorted((watched, swept), key=len)
-    return short == long or long.endswith(f"/{short}")
+    (a_step, one), (other_step, other) = _step_and_program(watched), _step_and_program(swept)
+    short, long = sorted((one, other), key=len)
+    folder = long.removesuffix(short)
+    named_longer = long.endswith(short) and folder.endswith("/") and " " not in folder
+    return a_step == other_step and (short == long or named_longer)
+
+
+def _step_and_program(command: str) -> tuple[str, str]:
+    """The flag that says how many optimizer steps are one, where they are several, and the program."""
+    flag, _, program = command.partition(" ")
+    return (flag, program) if flag.startswith(f"{PER_STEP}=") else ("", command)
