@@ -97,6 +97,9 @@ class Watched:
         return self.page.evaluate(f"document.getElementById('chart-{chart}').data.map((t) => t.name)")
 
 
+# What a page says where filters do not act, and its answers in the first screen.
+OF_ALL = "(for all configurations)"
+FIRST_SCREEN = "#answers .answer"
 LEGENDS = """[...document.querySelectorAll('.chart')].map((chart) => [
   chart.id, chart.clientHeight,
   [...chart.querySelectorAll('.legend, .legend2')].reduce((sum, one) => sum + one.getBBox().height, 0)])"""

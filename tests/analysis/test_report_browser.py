@@ -2,8 +2,6 @@
 
 import csv
 import io
-import itertools
-import math
 import re
 from pathlib import Path
 
@@ -11,9 +9,9 @@ import pytest
 
 from analysis.display.colours import BLACK, ON_DARK
 from tests.analysis.commands import run
-from tests.analysis.report_page import LEGENDS, Watched, assert_fits, violations
+from tests.analysis.report_page import FIRST_SCREEN, OF_ALL, Watched, violations
 from tests.analysis.report_page import browser as browser  # a fixture
-from tests.analysis.synthetic import Truth, run_of, write_sweep
+from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_report import EVIL, plant_kernel_name
 
 pytestmark = pytest.mark.long
@@ -30,27 +28,6 @@ def report(tmp_path_factory) -> Path:
     ]
     write_sweep(directory, runs)
     plant_kernel_name(directory, EVIL)
-    assert run("analysis.report.__main__", directory).code == 0
-    return directory / "report.html"
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory) -> Path:
-    """A report on 80 configurations of five factors, more than a chart has channels."""
-    directory = tmp_path_factory.mktemp("many")
-    slower = {"pytorch": 1.5, "fp32": 1.3, 2: 1.2, "eth": 1.1}
-    levels = itertools.product(("pytorch", "synthetic"), ("fp16", "fp32"), (2, 4), ("eth", "ib"), (32, 64))
-    for loader, grad, workers, network, batch in levels:
-        factor = math.prod(slower.get(level, 1.0) for level in (loader, grad, workers, network))
-        truth = Truth(step_ms={ranks: 100 * factor * (1 + 0.05 * (ranks - 1)) for ranks in (1, 2, 4)})
-        runs = [
-            run_of(
-                gpus_per_node=ranks, loader=loader, grad=grad, workers=workers, network=network, batch=batch
-            )
-            for ranks in (1, 2, 4)
-            if ranks > 1 or grad == "fp32"
-        ]
-        write_sweep(directory, runs, truth, repetitions={"none": 1})
     assert run("analysis.report.__main__", directory).code == 0
     return directory / "report.html"
 
@@ -149,43 +126,6 @@ def test_charts_do_not_cover_what_follows(seen):
     for chart in seen.page.locator(".chart").all():
         box, drawn = chart.bounding_box(), chart.locator(".main-svg").first.bounding_box()
         assert drawn["height"] <= box["height"] + 1
-
-
-@pytest.fixture(scope="module")
-def many_seen(browser, many):
-    opened = Watched(browser, many)
-    yield opened
-    opened.page.close()
-
-
-@pytest.mark.parametrize("width", [360, 1400])
-def test_a_page_of_many_lines_fits_any_width(many_seen, width):
-    assert_fits(many_seen, width)
-    assert any(legend for _, _, legend in many_seen.page.evaluate(LEGENDS))
-
-
-def test_a_filter_forms_the_means_again(many_seen):
-    many_seen.as_opened()
-    many_seen.go("scaling")
-    many_seen.see_all()
-    lines = (
-        "document.getElementById('chart-throughput').data.filter((t) => t.mode === 'lines+markers' && t.x[0])"
-    )
-    whole = many_seen.page.evaluate(f"{lines}.map((t) => [t.name, t.meta.members.length, t.y[0]])")
-    assert len(whole) == 16 and {members for _, members, _ in whole} == {2}
-    many_seen.page.select_option("select[data-filter=network]", "ib")
-    many_seen.see("#chart-throughput")
-    left = many_seen.page.evaluate(f"{lines}.map((t) => [t.name, factsOf(t.facts).network, t.y[0]])")
-    assert [name for name, _, _ in left] == [name for name, _, _ in whole]
-    assert {network for _, network, _ in left} == {"ib"}
-    # A batch takes 1.1 times as long over eth.
-    ratios = [alone / mean for (_, _, alone), (_, _, mean) in zip(left, whole, strict=True)]
-    assert ratios == pytest.approx([2 / (1 + 1 / 1.1)] * 16, rel=0.02)
-    many_seen.page.select_option("select[data-filter=gpus_per_node]", "2")
-    many_seen.see("#chart-throughput")
-    assert {tuple(x) for x in many_seen.page.evaluate(f"{lines}.map((t) => t.x)")} <= {(2,), (1, 2)}
-    titles = many_seen.page.locator("#scaling .chart-title").all_inner_texts()
-    assert titles == ["Throughput", "Scaling efficiency"]  # neither says that it is not filtered
 
 
 def test_panels_that_a_filter_empties_leave_their_place_to_the_others(closed):
@@ -297,9 +237,6 @@ def test_the_address_keeps_section_and_filters(browser, report):
     watched.page.close()
 
 
-OF_ALL = "(for all configurations)"
-
-
 def test_what_a_filter_does_not_change_says_so_while_one_is_set(closed):
     def said() -> list[str]:
         return closed.page.locator(".of-all:visible").all_inner_texts()
@@ -311,9 +248,6 @@ def test_what_a_filter_does_not_change_says_so_while_one_is_set(closed):
     assert [text.strip() for text in said()] == [OF_ALL] * 2
     closed.choose("loader", "")
     assert said() == []
-
-
-FIRST_SCREEN = "#answers .answer"
 
 
 def test_the_opening_and_the_findings_are_of_what_the_filters_leave(closed):
@@ -369,33 +303,6 @@ def test_an_address_with_filters_opens_with_their_sentences(browser, report, see
     watched.page.evaluate("dispatchEvent(new Event('afterprint'))")
     watched.page.wait_for_function("!document.getElementById('answers').innerText.includes('efficiency')")
     watched.page.close()
-
-
-def test_a_choice_that_leaves_nothing_says_so(many_seen):
-    many_seen.as_opened()
-    many_seen.choose("gpus_per_node", "1")
-    many_seen.choose("grad", "fp16")
-    status = many_seen.page.locator("#shown")
-    assert status.inner_text().startswith("No configuration has grad fp16, gpus_per_node 1.")
-    assert many_seen.page.locator(FIRST_SCREEN).count() == 0
-    many_seen.as_opened()
-    assert many_seen.page.locator(FIRST_SCREEN).count() > 0
-
-
-def test_of_more_filters_than_are_listed_the_sentences_are_of_all_and_say_so(many_seen):
-    many_seen.as_opened()
-    whole = many_seen.page.locator("#answers").inner_text()
-    many_seen.page.evaluate(
-        "unpackedSaid = unpacked('said-gz').then(JSON.parse).then((t) => ({...t, depth: 1}))"
-    )
-    many_seen.choose("loader", "pytorch")
-    assert many_seen.page.locator("#answers").inner_text() != whole
-    many_seen.choose("batch", "32")
-    text = many_seen.page.locator("#answers").inner_text()
-    assert text.replace(f" {OF_ALL}", "") == whole and OF_ALL in text
-    assert "Sentences are for all configurations." in many_seen.page.locator("#shown").inner_text()
-    many_seen.page.evaluate("unpackedSaid = null")
-    many_seen.as_opened()
 
 
 def test_a_table_is_copied_as_csv_with_the_rows_that_are_shown(closed):

@@ -9,7 +9,7 @@ import pytest
 from analysis.report.build import build
 from analysis.report.render import render
 from analysis.results.load import load
-from tests.analysis.report_page import Watched, assert_fits
+from tests.analysis.report_page import FIRST_SCREEN, LEGENDS, OF_ALL, Watched, assert_fits
 from tests.analysis.report_page import browser as browser  # a fixture
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
@@ -85,7 +85,7 @@ MISFITS = """[...document.querySelectorAll('.chart')].filter((chart) => drawnIn.
 DRAWN = "[...document.querySelectorAll('.chart')].filter((chart) => drawnIn.get(chart) === view).length"
 
 # Each number of runs at one width, and each width; the other pairs are left to `make test-wide`.
-OFTEN = {(1, 360), (2, 768), (18, 360), (320, 1400)}
+OFTEN = {(1, 360), (2, 768), (18, 360), (320, 360), (320, 1400)}
 FITS = [
     pytest.param(*pair, marks=() if pair in OFTEN else pytest.mark.wide)
     for pair in itertools.product(SIZES, WIDTHS)
@@ -93,8 +93,10 @@ FITS = [
 
 
 @pytest.mark.parametrize(("report", "width"), FITS, indirect=["report"], scope="module")
-def test_the_page_fits_any_width(opened, width):
+def test_the_page_fits_any_width(opened, width, request):
     assert_fits(opened, width)
+    many = request.node.callspec.params["report"] == 320
+    assert any(legend for _, _, legend in opened.page.evaluate(LEGENDS)) or not many
     assert opened.page.evaluate(DRAWN) == opened.page.locator(".chart").count()
     assert opened.page.evaluate(MISFITS) == []
     assert opened.messages == []
@@ -157,6 +159,60 @@ def test_paper_gets_all_of_every_chart(opened):
     opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
     opened.settled()
     assert opened.page.evaluate(f"{DRAWN} > 0") and opened.page.evaluate(MISFITS) == []
+
+
+@pytest.mark.parametrize("report", [320], indirect=True, scope="module")
+def test_a_filter_forms_the_means_again(opened):
+    opened.as_opened()
+    opened.go("scaling")
+    opened.see_all()
+    lines = (
+        "document.getElementById('chart-throughput').data.filter((t) => t.mode === 'lines+markers' && t.x[0])"
+    )
+    whole = opened.page.evaluate(f"{lines}.map((t) => [t.name, t.meta.members.length, t.y[0]])")
+    assert len(whole) == 16 and {members for _, members, _ in whole} == {2}
+    opened.page.select_option("select[data-filter=network]", "ib")
+    opened.see("#chart-throughput")
+    left = opened.page.evaluate(f"{lines}.map((t) => [t.name, factsOf(t.facts).network, t.y[0]])")
+    assert [name for name, _, _ in left] == [name for name, _, _ in whole]
+    assert {network for _, network, _ in left} == {"ib"}
+    # A batch takes 1.1 times as long over eth.
+    ratios = [alone / mean for (_, _, alone), (_, _, mean) in zip(left, whole, strict=True)]
+    assert ratios == pytest.approx([2 / (1 + 1 / 1.1)] * 16, rel=0.02)
+    opened.page.select_option("select[data-filter=gpus_per_node]", "2")
+    opened.see("#chart-throughput")
+    assert {tuple(x) for x in opened.page.evaluate(f"{lines}.map((t) => t.x)")} <= {(2,), (1, 2)}
+    titles = opened.page.locator("#scaling .chart-title").all_inner_texts()
+    assert titles == ["Throughput", "Scaling efficiency"]  # neither says that it is not filtered
+
+
+@pytest.mark.parametrize("report", [320], indirect=True, scope="module")
+def test_a_choice_that_leaves_nothing_says_so(opened):
+    opened.as_opened()
+    opened.choose("gpus_per_node", "1")
+    opened.choose("grad", "fp16")
+    status = opened.page.locator("#shown")
+    assert status.inner_text().startswith("No configuration has grad fp16, gpus_per_node 1.")
+    assert opened.page.locator(FIRST_SCREEN).count() == 0
+    opened.as_opened()
+    assert opened.page.locator(FIRST_SCREEN).count() > 0
+
+
+@pytest.mark.parametrize("report", [320], indirect=True, scope="module")
+def test_of_more_filters_than_are_listed_the_sentences_are_of_all_and_say_so(opened):
+    opened.as_opened()
+    whole = opened.page.locator("#answers").inner_text()
+    opened.page.evaluate(
+        "unpackedSaid = unpacked('said-gz').then(JSON.parse).then((t) => ({...t, depth: 1}))"
+    )
+    opened.choose("loader", "pytorch")
+    assert opened.page.locator("#answers").inner_text() != whole
+    opened.choose("batch", "32")
+    text = opened.page.locator("#answers").inner_text()
+    assert text.replace(f" {OF_ALL}", "") == whole and OF_ALL in text
+    assert "Sentences are for all configurations." in opened.page.locator("#shown").inner_text()
+    opened.page.evaluate("unpackedSaid = null")
+    opened.as_opened()
 
 
 @pytest.mark.parametrize("report", [18], indirect=True)

@@ -176,11 +176,12 @@ def test_the_command_has_torchruns_variables_around_it(sweep_of, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.wide  # in `make test` it runs on the virtual cluster (tests/cluster/test_training.py)
 def test_the_example_runs_on_two_ranks_and_is_answered(tmp_path, capsys):
     from analysis import scaled
 
     text = (ROOT / "configs/program.yaml").read_text()
-    # Ranks cost: on one, too, it runs on the virtual cluster (tests/cluster/test_training.py).
+    # Ranks cost: on one, too, it runs on the virtual cluster.
     small = "[none, torch]", "batches: 40", "[256, 1024]", "{none: 2, torch: 1}", "gpus_per_node: [1, 2]"
     values = "torch", "batches: 6", "16", "1", "gpus_per_node: 2"
     for old, new in zip(small, values, strict=True):

@@ -76,6 +76,7 @@ def test_horovod_over_gloo_has_the_losses_of_ddp(by_gloo):
     assert losses_of(by_gloo["ddp fp16"]) != pytest.approx(losses, rel=1e-6)
 
 
+@pytest.mark.wide  # in `make test` Horovod trains over MPI on the virtual cluster
 def test_horovod_over_mpi_has_the_losses_of_ddp_at_half_precision(data_set, tmp_path, by_gloo):
     need_horovod()
     by_mpirun({"grad": "fp16", "data": str(data_set), "backend": "horovod"}, tmp_path / "run")
