@@ -21,7 +21,7 @@ from profiling.wording import how_many
 _READ = ["batch_index", "start_ns", "end_ns", "attributed"]
 _RECORDED_EARLY = (
     "recorded from the start: warmup steps are left out of the means of recorded steps (column "
-    "warmup_dropped of analysis.anatomy)"
+    "warmup_dropped of analysis.anatomy; its --by step shows them)"
 )
 
 
@@ -91,10 +91,10 @@ def _of_run(step_ns: np.ndarray, attributed: np.ndarray) -> Counted | None:
     # So many steps before the recording tell whether the run had warmed up.
     if not attributed.any() or first >= estimates.SHORTEST_SERIES:
         return None
-    unrecorded = np.flatnonzero(~attributed[first:])
-    recording = step_ns[first:][: unrecorded[0] if len(unrecorded) else None]
-    warmup = estimates.warmup(recording)
-    return Counted(range(first + warmup, len(step_ns)), warmup) if warmup else None
+    # Of a schedule all recordings together: one may be shorter than the warm-up.
+    recorded = np.flatnonzero(attributed)
+    warmup = estimates.warmup(step_ns[recorded])
+    return Counted(range(int(recorded[warmup]), len(step_ns)), warmup) if warmup else None
 
 
 def attributed_that_count(study: Study, source: Source) -> str:

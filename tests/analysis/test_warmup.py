@@ -17,13 +17,14 @@ from analysis.measures.lateness.causes import kernel_times
 from analysis.measures.scaling import traced
 from analysis.report.build import build
 from analysis.report.render import render
-from analysis.results.counted_steps import warmup_of_traces
+from analysis.results.counted_steps import Counted, counted_steps, warmup_of_traces
 from analysis.results.load import load
 from analysis.statistics.estimates import FEWEST_FOR_WIDTH
 from benchmarks.warmup import steps
 from profiling import tables
 from profiling.convert import main as convert
 from tests.analysis.commands import run
+from tests.analysis.synthetic import Truth, run_of, write_run
 from tests.profiling.traced_jobs import Planted, trace_of, write_job
 
 SHORT = (3, 4, 5, 8, 10, 12, FEWEST_FOR_WIDTH - 1)
@@ -136,6 +137,18 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
     # But for the summary of all that was launched, which says so.
     for words in ((), ("--shares",)):
         assert "All recorded launches count, warmup included" in run("analysis.activities", job, *words).out
+
+
+@pytest.mark.parametrize(
+    ("warm", "dropped"), [(3, Counted(range(5, 20), 3)), (5, Counted(range(7, 20), 5)), (0, None)]
+)
+def test_the_warmup_of_a_schedule_may_fill_its_first_recording(tmp_path, warm, dropped):
+    """Three of four steps are recorded, from step 1 on, in five recordings."""
+    planted = run_of(profile="torch", profile_schedule="0,1,3,5", batches=20)
+    study = load(write_run(tmp_path, planted, Truth()))
+    recorded = np.arange(20) % 4 != 0
+    step_ns = np.where(np.cumsum(recorded) <= warm, 400.0, 100.0) * np.where(recorded, 1.25, 1)
+    assert counted_steps(study, study.sources[0], (step_ns[None, :], recorded[None, :])) == dropped
 
 
 def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):
