@@ -147,7 +147,7 @@ def state_of_tables(outcome: Outcome) -> State:
 
 
 def _state(files: Iterable[Path]) -> State:
-    stats = sorted((str(file), file.stat()) for file in files)
+    stats = sorted((str(file), file.stat()) for file in files if file.is_file())
     # Not the time of modification, which copies (cp -p, rsync, tar) bring along.
     return [(name, stat.st_size, stat.st_ctime_ns) for name, stat in stats]
 

@@ -123,6 +123,23 @@ def test_what_changes_while_other_files_are_converted_is_converted_by_the_next_c
     assert converted(out, first) == 0 and len(read) == 2
 
 
+def test_files_that_are_removed_meanwhile_end_no_conversion(two, tmp_path, monkeypatch, capsys):
+    """One before it was converted, the other one after that."""
+    early, late = sorted((two[0] / "run").iterdir())
+
+    def gone(units, jobs, real=convert._convert_here):
+        early.unlink()
+        outcomes = real(units, jobs)
+        late.unlink()
+        return outcomes
+
+    monkeypatch.setattr(convert, "_convert_here", gone)
+    assert converted(tmp_path / "out", two[0]) == 1
+    said = capsys.readouterr().err
+    assert f"cannot read {early}: No such file" in said and "1 converted, 1 not" in said
+    assert sizes_in(tmp_path / "out") == {"run": 1}
+
+
 def test_other_code_makes_other_tables(two, tmp_path, read, monkeypatch):
     for code in ("one", "one", "other"):
         monkeypatch.setattr(records, "_code", lambda code=code: code)
