@@ -1,7 +1,8 @@
 """Traces of many ranks are converted on several nodes; a node that is lost costs what it was at."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from tests.cluster.virtual import FOREGROUND, ROOT, Cluster
 from tests.profiling.traced_jobs import Planted, trace_of
 
 RANKS, DAMAGED = 8, 5  # of the traces
-KEPT, LOST = FOREGROUND
+# Of each launcher: the node that is kept, and the one that is lost.
+NODES = {"srun": FOREGROUND, "mpirun": ("n29", "n30")}
 
 
 def srun(nodes: Sequence[str]) -> str:
@@ -26,37 +28,54 @@ def mpirun(nodes: Sequence[str]) -> str:
     return f"{MPIRUN} --allow-run-as-root {ranks}"
 
 
+@pytest.fixture(scope="module")
+def conversions(cluster: Cluster, tmp_path_factory, request) -> Iterator[dict[str, Future]]:
+    """What the tests look at, of all launchers at once: Slurm takes its time to see that a node is lost."""
+    wanted = [item.callspec.params["launcher"] for item in request.session.items if LOSING in item.nodeid]
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        yield {one: pool.submit(lose, cluster, tmp_path_factory.mktemp(one.__name__), one) for one in wanted}
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize("launcher", [srun, mpirun])
-def test_what_a_lost_node_was_at_is_done_by_the_next_call(cluster: Cluster, tmp_path: Path, launcher):
+def test_what_a_lost_node_was_at_is_done_by_the_next_call(conversions, launcher):
+    conversions[launcher].result()
+
+
+LOSING = test_what_a_lost_node_was_at_is_done_by_the_next_call.__name__
+
+
+def lose(cluster: Cluster, tmp_path: Path, launcher) -> None:
+    """Convert on two nodes until one is lost; then again."""
     if launcher is mpirun:
         need_mpirun()
+    kept, lost = NODES[launcher.__name__]
     raw, out = tmp_path / "raw", tmp_path / "out"
     raw.mkdir()
     for rank in range(RANKS):
         trace_of(Planted(ranks=RANKS), rank).write(raw / f"rank_{rank}.json")
     damaged = raw / f"rank_{DAMAGED}.json"
     damaged.write_bytes(damaged.read_bytes()[:1000])
-    stops = ["tests/cluster/stops_here.py", LOST, str(raw), "--out", str(out)]
-    job, said = start(cluster, tmp_path / "first", FOREGROUND, launcher, stops)
+    stops = ["tests/cluster/stops_here.py", lost, str(raw), "--out", str(out)]
+    job, said = start(cluster, tmp_path / "first", (kept, lost), launcher, stops)
     # What the ranks on the other node have converted is kept.
     cluster.until(lambda: len(list(out.glob(".converting-*/outcome.json"))) == RANKS // 2, 60)
-    cluster.control("kill-node", LOST)
+    cluster.control("kill-node", lost)
     try:
         ended = cluster.wait(job, 60)
     finally:
-        cluster.control("boot-node", LOST)
+        cluster.control("boot-node", lost)
     if launcher is srun:
         assert ended["ExitCode"] == "1:0"
         (line,) = [line for line in said.read_text().splitlines() if "scaleprof: error:" in line]
         assert f"ended before {RANKS // 2} of {RANKS} files were converted: rank_" in line
     else:  # Open MPI ends all ranks, and lets them say nothing
-        assert f"on node {LOST}" in said.read_text()
+        assert f"on node {lost}" in said.read_text()
     answer = cluster.run(sys.executable, "-m", "analysis.batches", str(out))
     assert answer.returncode == 2 and f"{out} is not complete: the conversion was ended" in answer.stderr
 
     convert = ["-m", "profiling.convert", str(raw), "--out", str(out)]
-    job, said = start(cluster, tmp_path / "again", [KEPT], launcher, convert)
+    job, said = start(cluster, tmp_path / "again", [kept], launcher, convert)
     ended, text = cluster.wait(job, 60), said.read_text()
     assert f"resuming: {RANKS // 2} of {RANKS} files are converted" in text
     assert f"{RANKS - 1} converted, 1 not" in text and damaged.name in text
