@@ -111,11 +111,11 @@ def share_of(row: Mapping[str, Any]) -> float | None:
 def over_the_roof(rows: Iterable[Mapping[str, Any]]) -> str:
     """Why kernels that are printed above 100 % of their roof can be there, a line; empty: none is."""
     over = [row for row in rows if (share_of(row) or 0.0) >= 100.05]
-    measured = [row for row in over if row.get("roof_pct") is None]
+    of_datasheet = [row for row in over if row.get("roof_pct") is not None]
     reasons = {
         _CACHED: any(row["bound"] == BANDWIDTH for row in over),
-        _NOT_ITS_OWN: any(row["bound"] == COMPUTE and row not in measured for row in over),
-        _MEASURED_LOW: bool(measured),
+        _NOT_ITS_OWN: any(row["bound"] == COMPUTE for row in of_datasheet),
+        _MEASURED_LOW: len(of_datasheet) < len(over),
     }
     possible = ", or ".join(why for why, is_one in reasons.items() if is_one)
     return f"Roof above 100 %: {possible}." if possible else ""
