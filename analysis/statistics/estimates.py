@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profiling.attribution.slow_head import recurs
+
 SEED = 20200520
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -76,8 +78,9 @@ def warmup(values: np.ndarray) -> int:
 
     The cut with the least marginal standard error (MSER; White 1997, over clipped values, so that a late
     outlier does not move it), moved back so that at least half of what is cut is off the level of the second
-    half. At most half of the series; 0 for a series too short to tell (less than 4). Of less than
-    :data:`FEWEST_FOR_WIDTH` values one is off the level only if it is so by more than a fifth.
+    half. At most half of the series; 0 for a series too short to tell (less than 4), and where the first
+    value is one of many high ones at equal distances (:func:`recurs`). Of less than :data:`FEWEST_FOR_WIDTH`
+    values one is off the level only if it is so by more than a fifth.
     """
     count = len(values)
     if count < SHORTEST_SERIES:
@@ -86,6 +89,8 @@ def warmup(values: np.ndarray) -> int:
     level = float(np.median(steady))
     least = _LEAST_WIDTH if count >= FEWEST_FOR_WIDTH else _LEAST_WIDTH_OF_FEW
     sigma = max(robust_sigma(steady), least * abs(level))
+    if recurs(values, values - level > _OFF_LEVEL_SIGMAS * sigma):
+        return 0
     clipped = np.clip(values, level - _CLIP_SIGMAS * sigma, level + _CLIP_SIGMAS * sigma)
     cut = int(np.argmin(_marginal_errors(clipped)[: count // 2 + 1]))
     off = np.flatnonzero(np.abs(values[:cut] - level) > _OFF_LEVEL_SIGMAS * sigma)

@@ -19,7 +19,7 @@ from analysis.report.build import build
 from analysis.report.render import render
 from analysis.results.counted_steps import Counted, counted_steps, warmup_of_traces
 from analysis.results.load import load
-from analysis.statistics.estimates import FEWEST_FOR_WIDTH
+from analysis.statistics.estimates import FEWEST_FOR_WIDTH, warmup
 from benchmarks.warmup import steps
 from profiling import tables
 from profiling.convert import main as convert
@@ -47,6 +47,21 @@ def test_no_step_of_a_short_trace_is_dropped_for_noise(count):
 @pytest.mark.parametrize("head", [(3.0,), (3.0, 3.0), (20.0, 2.5)])
 def test_slow_first_steps_of_a_trace_are_dropped(count, head):
     assert np.mean(warmups(count, head) == len(head)) >= 0.95
+
+
+@pytest.mark.parametrize(("count", "every"), [(12, 2), (13, 4), (14, 5), (30, 5), (100, 25)])
+def test_a_first_step_that_is_slow_as_every_nth_is_no_warmup(count, every):
+    durations = steps(np.random.default_rng(count), 200, count, (), 0.0)
+    durations[:, ::every] *= 3
+    one_rank = np.ones((1, count), bool)
+    dropped = [warmup_of_traces(one[None, :], one_rank) or warmup(one) for one in durations]
+    assert np.mean(np.array(dropped) > 0) <= 0.05  # where one more is off the level by chance
+    # It is where it takes longer than they do, and where only some of them recur.
+    durations[:, 0] *= 3
+    assert np.mean([warmup_of_traces(one[None, :], one_rank) == 1 for one in durations]) >= 0.95
+    durations[:, 0] /= 3
+    durations[:, every * 2 :: every] /= 3
+    assert np.mean([warmup_of_traces(one[None, :], one_rank) == 1 for one in durations]) >= 0.95
 
 
 def test_a_small_change_of_level_is_found_in_a_longer_trace_alone():
