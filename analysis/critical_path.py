@@ -16,6 +16,7 @@ from analysis.display import output
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer, Part
 from analysis.measures.critical_path.rows import COLUMNS, LEVELS, caption, columns_of, rows, shown, title
+from analysis.results.counted_steps import left_out
 from analysis.results.load import load
 from profiling.completion import with_answers
 from profiling.errors import run_command
@@ -44,7 +45,8 @@ def main(words: list[str] | None = None) -> int:
     every = rows(study, by)
     kept = output.first_of_each(every, arguments.top or most_shown(every, by, arguments.format), "id")
     of = study.a_step(row["id"] for row in every)
-    table = Part(title(of), kept, shown(kept, by, of), caption(by, len(every) - len(kept), of))
+    below = [caption(by, len(every) - len(kept), of), left_out(study, study.recorded)]
+    table = Part(title(of), kept, shown(kept, by, of), "\n".join(filter(None, below)))
     return output.emit(Answer(kept, columns_of(by), [table]), study, arguments)
 
 

@@ -147,7 +147,7 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
     assert {row["judged_steps"] for row in stragglers.rows(study)} == {18}
     times = kernel_times(study, study.recorded[0])
     assert times is not None and times.batch_index.tolist() == list(range(2, 20))
-    for command in ("analysis.kernels", "analysis.communication"):
+    for command in ("analysis.kernels", "analysis.communication", "analysis.critical_path"):
         assert f"{LEFT_OUT}the first 2 steps." in run(command, job).out
     # But for the summary of all that was launched, which says so.
     for words in ((), ("--shares",)):
