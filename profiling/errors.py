@@ -48,7 +48,12 @@ class Mistakes(UserError):
 
 
 # A step trains on one batch: options count batches, answers are of steps.
-_SYNONYMS = {"steps": "batches", "batches": "steps", "batch": "step", "batch_index": "step"}
+_SYNONYMS = {
+    **{"steps": "batches", "batches": "steps", "batch": "step", "batch_index": "step"},
+    "batchsize": "batch",  # and not what it is spelled like: --batches counts steps
+    "ranks": "world_size",
+    "pass": "direction",  # the heading of that column
+}
 
 
 def did_you_mean(word: str, options: Iterable[str], see: str = "") -> str:
