@@ -7,7 +7,7 @@ import pandas as pd
 from analysis.display import plots
 from analysis.display.colours import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.lines import Axes
-from analysis.display.metrics import Rows, columns, filled
+from analysis.display.metrics import Rows, columns, filled, names_of
 from analysis.display.numbers import digits, span
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
@@ -119,16 +119,16 @@ def _exposed(context: Context) -> list[str]:
     return [f"Exposed: {least_and_most(known, '.3g', ' ms per step')}."] if known else []
 
 
-# Of a batch: they add up over collectives, and their means over runs are what a point's bars show.
-_ADDED = ("calls_per_step", "mbyte_per_step", "ms_per_step", "transfer_ms", "transferring_ms", "wait_ms",
-          "exposed_ms", "overlapped_ms", "attributed_steps")  # fmt: skip
+# What tells the collectives of a run apart; all else of them is a figure, of which runs have different ones.
+_APART = ("collective", "group_size", "groups", "group_ranks")
+_FIGURES = [name for name in names_of(communication.METRICS) if name not in _APART]
 _RATES = ("algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct")
 _TOGETHER = "busbw_together_gb_per_s"
 
 
 def of_points(rows: Rows) -> Rows:
     """Rows of runs as rows of points, a row a collective: means of times and bytes, rates formed of these."""
-    points = merged(rows, (*_ADDED, "mbyte_per_call", *_RATES, "clock_residual_us"))
+    points = merged(rows, _FIGURES, _APART)
     for row in points:
         moved, ms, calls = (row[name] for name in ("mbyte_per_step", "transfer_ms", "calls_per_step"))
         row["mbyte_per_call"] = moved / calls if moved and calls else None

@@ -15,32 +15,48 @@ from jobs.run_fields import own_names
 _OF_A_RUN = ("id", "repetition", "seed", "attribute_from")
 
 
-def merged(rows: Rows, figures: Sequence[str]) -> Rows:
+def merged(rows: Rows, figures: Sequence[str], apart: Sequence[str] = ()) -> Rows:
     """A row a point: the mean of its runs' ``figures``, and ``runs``, how many these are.
 
     A figure that one of the runs does not know is not known of the point. Where a row is one of several of a
-    run (a collective, say) and some runs lack it, it counts there as 0.
+    run (a collective, say) and some runs lack it, it counts there as 0. What is neither a figure nor tells
+    rows apart is kept where it is the same in all runs, so that no other column ever parts a point's runs.
 
     Args:
-        rows: of runs, each with its run's ``id``; what is no figure tells points, and their rows, apart.
+        rows: of runs, each with its run's ``id``.
+        apart: what tells the rows of a run apart.
     """
     points: dict[tuple, set[str]] = {}
     groups: dict[tuple, Rows] = {}
     for row in rows:
-        points.setdefault(point_of(row), set()).add(row["id"])
-        groups.setdefault(_key(row, [name for name in row if name not in figures]), []).append(row)
-    answer = []
-    for members in groups.values():
-        runs = len(points[point_of(members[0])])
-        row = {name: value for name, value in members[0].items() if name not in _OF_A_RUN}
-        for name in figures:
-            values = np.array([one.get(name) for one in members], dtype=float)  # None becomes NaN
-            mean = float(values.sum() / runs)
-            # As many batches in each run are so many, and not "25.00".
-            counted = all(isinstance(one.get(name), int) for one in members) and mean.is_integer()
-            row[name] = None if np.isnan(mean) else int(mean) if counted else mean
-        answer.append(row | {"runs": runs})
-    return answer
+        point = point_of(row)
+        points.setdefault(point, set()).add(row["id"])
+        groups.setdefault((point, _key(row, apart)), []).append(row)
+    return [
+        _same(members) | _means(members, figures, len(points[point])) | {"runs": len(points[point])}
+        for (point, _), members in groups.items()
+    ]
+
+
+def _same(members: Rows) -> dict[str, Any]:
+    """What the rows have in common; None: they differ."""
+    return {
+        name: value if all(str(one.get(name)) == str(value) for one in members) else None
+        for name, value in members[0].items()
+        if name not in _OF_A_RUN
+    }
+
+
+def _means(members: Rows, figures: Sequence[str], runs: int) -> dict[str, Any]:
+    """Figures of a point of so many runs, of those of its rows in them."""
+    means: dict[str, Any] = {}
+    for name in figures:
+        values = np.array([one.get(name) for one in members], dtype=float)  # None becomes NaN
+        mean = float(values.sum() / runs)
+        # As many batches in each run are so many, and not "25.00".
+        counted = all(isinstance(one.get(name), int) for one in members) and mean.is_integer()
+        means[name] = None if np.isnan(mean) else int(mean) if counted else mean
+    return means
 
 
 def knowing(rows: Rows, figure: str) -> Rows:

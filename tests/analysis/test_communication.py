@@ -280,10 +280,12 @@ def test_rates_of_a_point_are_formed_of_the_means_of_its_runs():
            "mbyte_per_call": 50.0, "mbyte_per_step": 100.0, "wait_ms": 1.0}  # fmt: skip
     rates = ((1.0, 100.0), (3.0, 100 / 3))
     made = [
-        {**row, "id": str(n), "transfer_ms": ms, "algbw_gb_per_s": rate, "busbw_gb_per_s": 1.5 * rate}
+        {**row, "id": str(n), "transfer_ms": ms, "algbw_gb_per_s": rate, "busbw_gb_per_s": 1.5 * rate,
+         "transferring_ms": ms / 2, "busbw_together_gb_per_s": 3 * rate, "not_foreseen": n}
         for n, (ms, rate) in enumerate(rates)
-    ]
+    ]  # fmt: skip
     (point,) = of_points(made)
+    assert point["busbw_together_gb_per_s"] == pytest.approx(150) and point["not_foreseen"] is None
     assert point["runs"] == 2 and point["transfer_ms"] == 2 and point["mbyte_per_call"] == 50
     assert point["algbw_gb_per_s"] == pytest.approx(50) and point["busbw_gb_per_s"] == pytest.approx(75)
     assert point["busbw_of_measured_pct"] is None

@@ -8,7 +8,7 @@ from analysis.measures.scaling.rows import rows
 from analysis.prediction import extrapolate
 from analysis.prediction.configurations import configurations
 from analysis.report.base import Context
-from analysis.report.communication import of_points, summed
+from analysis.report.communication import of_points
 from analysis.report.scaling import anatomy_of_points
 from analysis.report.views import called
 from analysis.results.load import load
@@ -68,7 +68,7 @@ def test_the_report_averages_no_runs_that_differ_in_a_factor_of_a_programs_own(t
     context = Context(load(tmp_path))
     for points, of_runs, figure in (
         (anatomy_of_points(context.study), anatomy.rows(context.study), "wall_ms"),
-        (summed(of_points(communication.rows(context.study))), communication.rows(context.study), "wait_ms"),
+        (of_points(communication.rows(context.study)), communication.rows(context.study), "wait_ms"),
     ):
         names = ("factors.width", "gpus_per_node")
         runs = {tuple(row[name] for name in names): row[figure] for row in of_runs}
