@@ -131,8 +131,9 @@ def verdict(rows: Rows, sides: Sides) -> str:
     if {"faster", "slower"} <= {row["verdict"] for row in steps}:
         low, high = (with_ends(row, "effect_pct", 1, " %") for row in ends)
         return f"Mixed: from {a} to {b} the step changes by {low} to {high}, by configuration."
-    if whole["verdict"] not in ("faster", "slower") and (effects := compare_words.unlike(whole)):
-        return f"Mixed: from {a} to {b} the step changes by {effects}, by configuration."
+    if effects := compare_words.unlike(whole):  # a mean of what differs would be that of no configuration
+        change = {"faster": "Better", "slower": "Worse"}.get(whole["verdict"], "Mixed")
+        return f"{change}: from {a} to {b} the step changes by {effects}, by configuration."
     # Changes of opposite sign are no change of a mean.
     apart = f"from {ends[0]['effect_pct']:+.1f} % to {ends[1]['effect_pct']:+.1f} % by configuration"
     opposite = _effect(ends[0]) < 0 < _effect(ends[1])

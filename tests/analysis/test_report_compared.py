@@ -246,6 +246,10 @@ def test_a_change_of_all_names_the_ends_of_changes_of_opposite_sign(of_whole, sa
     text = verdict(rows, SimpleNamespace(names=("A: a", "B: b")))
     assert text.startswith(said)
     assert text.endswith("over all 2 configurations (from -1.0 % to +5.0 % by configuration).")
+    # Where they differ by more than chance there is no mean of them, as in analysis.compare.
+    whole |= {"least_effect_pct": -1.0, "most_effect_pct": 5.0}
+    changed = "from A (a) to B (b) the step changes by -1.0 to +5.0 %, by configuration."
+    assert verdict(rows, SimpleNamespace(names=("A: a", "B: b"))) == f"{said.split(':')[0]}: {changed}"
 
 
 def test_of_profiled_runs_alone_the_kernels_are_compared_and_no_step_is(tmp_path):
