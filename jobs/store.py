@@ -18,7 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from jobs.run import Run
 from jobs.run_fields import FACTOR
@@ -155,6 +161,14 @@ class Manifest(Facts):
     peak_memory_bytes: int = 0  # of the rank that took most
     ranks: list[RankReport] = []
     unknown: list[str] = []  # fields of the run that say nothing: those of a program that was watched
+
+    @model_serializer(mode="wrap")
+    def _without_unknown(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Its record has only what is known of the run: the default of an unknown field is no value of it."""
+        record: dict[str, Any] = written(self)
+        if isinstance(record.get("run"), dict):
+            record["run"] = {name: of for name, of in record["run"].items() if name not in self.unknown}
+        return record
 
     @property
     def fields(self) -> dict[str, Any]:

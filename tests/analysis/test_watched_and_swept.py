@@ -1,5 +1,6 @@
 """A program that was watched and one that a sweep started are compared by what both record."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -99,8 +100,29 @@ def test_what_both_record_and_differs_in_is_named_alone(tmp_path):
     assert "the nearest differ in batches; compare them anyway with --across batches" in said
     found = run("analysis.compare", a, tmp_path / "b", "--across", "batches", "--format", "json").json
     assert [row["kind"] for row in found].count("step") == 2
-    with pytest.raises(UserError, match="program"):
-        compared(*in_the_same_words(load(a), load(watched(tmp_path / "c", SLOW, lr="0.5"))))
+
+
+def test_another_command_is_all_that_differs_and_may(tmp_path):
+    a, b = tmp_path / "a", watched(tmp_path / "b", SLOW, lr="0.5")
+    for ranks in (1, 2):
+        of = run_of(gpus_per_node=ranks, program=TEMPLATE, factors={"lr": 0.1}, threads=1, batches=20)
+        put(a, of, unknown_fields(of), FAST)
+    write_sweep_record(a)
+    for pair in ((a, b), (b, a)):
+        said = one_line_error(run("analysis.compare", *pair))
+        assert said.endswith("the nearest differ in program; compare them anyway with --across program")
+    ran = run("analysis.compare", a, b, "--across", "program", "--format", "json")
+    assert [row["gpus_per_node"] for row in ran.json if row["kind"] == "step"] == ["1", "2"]
+    assert f"only {a} records network, threads and lr: taken to be the same in {b}" in " ".join(
+        ran.err.split()
+    )
+
+
+def test_a_manifest_has_no_default_of_what_is_not_known(tmp_path):
+    watched(tmp_path, SLOW)
+    (first, *_) = sorted(tmp_path.glob("w*/manifest.json"))
+    of_run = json.loads(first.read_text())["run"]
+    assert of_run["workers"] == 3 and not {"loader", "network", "image_size"} & of_run.keys()
 
 
 def test_of_several_configurations_that_it_may_be_it_is_none(tmp_path):

@@ -11,6 +11,7 @@ from analysis.measures.batches.series import STAGES, all_series
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.scaling.compare_rows import CALLS, STEP, Key, Values, rows, telling
 from analysis.measures.scaling.point import point_fields
+from analysis.measures.scaling.watched_runs import in_the_same_words
 from analysis.results.log import BOTH
 from analysis.results.source import Source
 from analysis.results.study import Study
@@ -56,7 +57,7 @@ def compared(a: Study, b: Study, across: Sequence[str] = ()) -> Compared:
     of_a, of_b, paths = values_of(a, across), values_of(b, across), (a.path, b.path)
     figures = rows(of_a, of_b)
     if not figures:
-        raise UserError(_nothing_alike(of_a, of_b, paths))
+        raise UserError(_nothing_alike(of_a, of_b, paths) or _apart(a, b, across))
     if wrong := _no_batch(of_a, of_b, paths):
         raise UserError(wrong)
     alone = _alone(of_a, of_b)
@@ -154,9 +155,21 @@ def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
         return f"{paths[0] if not a else paths[1]} holds no run to compare"
     if {key for key, _, _ in a} & {key for key, _, _ in b}:
         return _no_batch(a, b, paths) or f"nothing to compare: no kernel of {paths[0]} is in {paths[1]}"
-    differ = _fewest_apart(_configurations(a), _configurations(b))
+    return ""
+
+
+def _apart(a: Study, b: Study, across: Sequence[str]) -> str:
+    """In what the nearest configurations of two studies differ, whose configurations are none of the other's.
+
+    Of a program that was watched under another command, what only the other side knows is no difference: with
+    ``--across program`` it is taken to be the same.
+    """
+    keys_a, keys_b = (
+        _configurations(values_of(study, across)) for study in in_the_same_words(a, b, (*across, "program"))
+    )
+    differ = _fewest_apart(keys_a, keys_b)
     return (
-        f"no configuration of {paths[0]} is in {paths[1]}: the nearest differ in {in_a_row(differ)}; "
+        f"no configuration of {a.path} is in {b.path}: the nearest differ in {in_a_row(differ)}; "
         f"compare them anyway with --across {','.join(differ)}"
     )
 

@@ -3,7 +3,8 @@
 A sweep declares what it starts, values in braces and all (``train.py --lr {lr}``, lr: 0.1, threads: 1). Of a
 program that was watched its command is known, and what was found of it (its model, its samples per step).
 Where the commands are the same and all agrees that both sides know, the two are one configuration: the
-watched run then has the fields of the swept one, and a note names those that only one side knows.
+watched run then has the fields of the swept one, and a note names those that only one side knows. Where the
+user lets the commands differ (``--across program``), all else is compared in the same way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from analysis.results.source import Source
 from analysis.results.study import Study
 from jobs.program import PER_STEP, command_of
 from jobs.run import LONGEST_PROGRAM, Run
-from jobs.run_fields import STARTING
+from jobs.run_fields import FACTOR, STARTING, own_names
 from profiling.wording import in_a_row
 
 
@@ -56,9 +57,12 @@ def _in_words_of(study: Study, other: Study, across: Sequence[str]) -> Study:
             known = _known(run, across)
             only_study |= known.keys() - nearest[0].known.keys()
             only_other |= nearest[0].known.keys() - known.keys()
+            if not _same_command(str(run.fields["program"]), nearest[0].command):
+                only_other |= set(own_names(nearest[0].fields))  # else its command says them
     for path, by, names in ((study.path, other.path, only_study), (other.path, study.path, only_other)):
         if names:
-            named = in_a_row([name for name in POINT_FIELDS if name in names])
+            own = sorted(name.removeprefix(FACTOR) for name in names.difference(POINT_FIELDS))
+            named = in_a_row([*(name for name in POINT_FIELDS if name in names), *own])
             study.note(f"only {path} records {named}: taken to be the same in {by}", side=BOTH)
     return replace(study, loaded=tuple(loaded))
 
@@ -104,9 +108,15 @@ def _known(run: Source, across: Sequence[str]) -> dict[str, Any]:
 
 
 def _nearest(run: Source, swept: Sequence[_Swept], across: Sequence[str]) -> list[_Swept]:
-    """The configurations of its command that differ from a run in the fewest fields that both know."""
+    """The configurations that differ from a run in the fewest fields that both know: of its command.
+
+    Where none has its command, and commands may differ: of any.
+    """
     program, known = str(run.fields["program"]), _known(run, across)
-    apart = [(len(_apart(known, one.known)), one) for one in swept if _same_command(program, one.command)]
+    alike = [one for one in swept if _same_command(program, one.command)]
+    if not alike and "program" in across:
+        alike = list(swept)
+    apart = [(len(_apart(known, one.known)), one) for one in alike]
     fewest = min((count for count, _ in apart), default=0)
     return [one for count, one in apart if count == fewest]
 
