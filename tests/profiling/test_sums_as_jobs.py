@@ -62,7 +62,7 @@ def test_what_was_found_in_one_profile_is_said_of_its_job_only(shared_data, tmp_
     found = {source.id: source.job.findings for source in load(tmp_path).sources}
     assert len(found) == 5
     missing = [name for name, lines in found.items() if any("23 of 24" in line for line in lines)]
-    assert missing == ["hvd_r2_merged_n24_tauprofile"]
+    assert missing == ["n24_tauprofile"]
 
 
 def test_sums_of_a_whole_run_are_tables_and_that_is_said(tmp_path, capsys):
