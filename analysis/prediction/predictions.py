@@ -20,6 +20,7 @@ from analysis.display.metrics import (
 )
 from analysis.display.numbers import signed
 from analysis.measures.scaling.baselines import Scaling
+from analysis.measures.scaling.shared_cores import shared_cores
 from analysis.prediction import believed, configurations, extrapolate, simulate_rows, untold
 from analysis.prediction.basis import Network
 from analysis.prediction.configurations import Configuration
@@ -156,10 +157,15 @@ def of_study(
     own = [name for name, one in zip(names, sweep_configurations, strict=True)
            if not _is_baseline_only(one, sweep_configurations)]  # fmt: skip
     without_curve, reasons = ([one for one in some if one.of in own] for some in (without_curve, reasons))
+    shared = shared_cores(study)
     if not rows:
-        raise UserError(_neither(without_curve, reasons, own))
+        # Then more measured numbers of ranks would not help.
+        lacks = shared if without_curve or reasons else ""
+        raise UserError(f"{untold.NEITHER}: {lacks}" if lacks else _neither(without_curve, reasons, own))
     ahead = [row for row in simulated if not row["backtest"] and not row["what_if"]]
     lines = untold.of_both(without_curve, reasons, _with_rows(ahead, series), own)
+    if shared and not all(row["backtest"] for row in rows):
+        lines = [f"predictions for more ranks do not hold: {shared}", *lines]
     return _predictions(rows, lines, series)
 
 

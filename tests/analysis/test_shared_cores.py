@@ -1,5 +1,6 @@
 """No forecast where more ranks would share the cores that the measured ones had."""
 
+import shutil
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from analysis.report.build import build
 from analysis.results.load import load
 from jobs import store
 from jobs.store import Manifest
+from tests.analysis.commands import one_line_error
 from tests.analysis.commands import run as run_command
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
 
@@ -50,6 +52,18 @@ def test_the_report_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path)
     assert "Largest simulated gain" not in said and "simulated" not in said
     (section,) = [one for one in page.sections if one.id == "prediction"]
     assert section.text.startswith("Not available: all ranks share the 4 cores of h0") and not section.charts
+    ran = run_command("analysis.predict", tmp_path, "--notes")
+    said = "predictions for more ranks do not hold: all ranks share the 4 cores of h0"
+    assert said in " ".join(ran.out.split())
+
+
+def test_where_nothing_can_be_predicted_shared_cores_are_the_reason(tmp_path):
+    """And not that more numbers of ranks should be measured: these would share the cores as well."""
+    plant(tmp_path)
+    for path in tmp_path.glob("run_*_1_2_*"):
+        shutil.rmtree(path)
+    said = one_line_error(run_command("analysis.predict", tmp_path))
+    assert said.split(": ", 2)[2].startswith("no prediction: all ranks share the 4 cores of h0, so with more")
 
 
 @pytest.mark.parametrize(
