@@ -43,7 +43,7 @@ from jobs.sweep_file import Order, Sweep, read_sweep
 from jobs.sweep_record import noting_why_not_started
 from jobs.sweep_runs import Excluded, SweepRun, choose
 from profiling.arguments import Parser
-from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, UserError, run_command
 
 AS_SUBMITTED = (
     "SCALEPROF_SUBMIT"  # how the batch job around this was submitted (jobs.submit, else slurm/sweep.sh)
@@ -165,12 +165,6 @@ def local_on_login_node(arguments: argparse.Namespace, environment: Mapping[str,
     if "SLURM_JOB_ID" in environment:  # a shell of salloc
         instead = "--launcher slurm runs it on the nodes of your job"
     return f"this is a login node of a Slurm cluster, and the sweep runs on it; {instead}"
-
-
-class Interrupted(UserError):
-    """The user has stopped the sweep."""
-
-    exit_code = EXIT_INTERRUPTED
 
 
 def how_to_resume(words: Sequence[str], environment: Mapping[str, str]) -> str:

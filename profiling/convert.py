@@ -31,7 +31,7 @@ from pathlib import Path
 
 from profiling.arguments import Help, Parser
 from profiling.completion import with_values
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, UserError, run_command
 from profiling.identity import Identity, launch_of, read_identity
 from profiling.tables import table_path
 from profiling.tools import TOOLS, tool
@@ -158,7 +158,7 @@ def _what_is_left(left: Sequence[Unit], of: int) -> str:
 
 @contextmanager
 def _naming_what_is_left(units: Sequence[Unit], launch: str) -> Iterator[None]:
-    """A launcher that has lost a node ends all ranks: say what is not converted then."""
+    """What Ctrl-C leaves is said, and what a launcher does that has lost a node: it ends all ranks."""
 
     def say_and_leave(*_: object) -> None:
         # No more than this: the launcher is about to kill this process.
@@ -169,6 +169,10 @@ def _naming_what_is_left(units: Sequence[Unit], launch: str) -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, say_and_leave)
     try:
         yield
+    except KeyboardInterrupt:
+        done = f"{kept_before(units)} of {how_many(len(units), 'file')}"
+        again = "run the same command again to resume"
+        raise Interrupted(f"interrupted: {done} are converted; {again}") from None
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -47,6 +47,12 @@ class Mistakes(UserError):
         self.lines = tuple(dict.fromkeys(lines))
 
 
+class Interrupted(UserError):
+    """The user has stopped what can be resumed: the message says how."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
 # A step trains on one batch: options count batches, answers are of steps.
 _SYNONYMS = {
     **{"steps": "batches", "batches": "steps", "batch": "step", "batch_index": "step"},

@@ -1,13 +1,14 @@
 """Who shares the work on many files of a machine: this process, or several?"""
 
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from typing import TypeVar
 
 from profiling.errors import EXIT_FAILED, UserError
@@ -50,7 +51,22 @@ def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Wor
         return
     # Threads of libraries that are loaded do not survive a fork: processes are started anew.
     with ProcessPoolExecutor(wanted, get_context("spawn"), _end_with_parent) as pool:
-        yield Workers(pool)
+        try:
+            yield Workers(pool)
+        except KeyboardInterrupt:
+            for process in active_children():  # which have not heard it, and nobody waits for what they do
+                process.terminate()
+            raise
+
+
+@contextmanager
+def _born_deaf() -> Iterator[None]:
+    """Processes that start here never hear Ctrl-C: each would end in a traceback. We do, afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent() -> None:
@@ -84,8 +100,11 @@ class Workers:
         if self._executor is None:
             yield from map(work, items)
             return
+        with _born_deaf():
+            results = deque(self._executor.submit(work, item) for item in items)
         try:
-            yield from self._executor.map(work, items)
+            while results:
+                yield results.popleft().result()
         except BrokenProcessPool:
             raise UserError(
                 "a converting process was killed, most likely because memory ran out; use fewer processes "

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from profiling.convert import convert
-from profiling.errors import UserError
+from profiling.errors import Interrupted, UserError
 from profiling.identity import Identity
 from profiling.traces import conversion, one_unit, unchanged
 from profiling.traces.conversion import busy_with, not_kept, share_of, wait_for_others
@@ -103,6 +103,19 @@ def test_a_conversion_that_is_ended_names_what_is_left(raw, tmp_path):
     left = f"ended before 2 of {RANKS} files were converted: rank_2.json, rank_3.json"
     line = f"scaleprof: error: {left}; run the same command again to resume\n"
     assert (ended.returncode, ended.stderr) == (1, line)
+
+
+def test_ctrl_c_says_how_much_is_converted_and_that_the_same_command_resumes(raw, tmp_path, monkeypatch):
+    def interrupted_at_the_last(unit: Unit, real=one_unit.tables_of) -> Outcome:
+        if unit.path.name == "rank_3.json":
+            raise KeyboardInterrupt
+        return real(unit)
+
+    monkeypatch.setattr(one_unit, "tables_of", interrupted_at_the_last)
+    said = r"^interrupted: 3 of 4 files are converted; run the same command again to resume$"
+    with pytest.raises(Interrupted, match=said) as interrupted:
+        convert([raw], out=tmp_path / "out", jobs=1)
+    assert interrupted.value.exit_code == 130
 
 
 def as_rank(monkeypatch, rank: int, size: int, step: int = 0) -> None:

@@ -82,6 +82,27 @@ def test_processes_whose_parent_was_killed_end(root):
     assert said == "1 2\n"
 
 
+WORKERS_AT_CTRL_C = """
+import os, signal, time
+from profiling.errors import run_command
+from profiling.workers import open_workers
+def work():
+    with open_workers([1] * 4, 2) as workers:
+        for _ in workers.map(time.sleep, [0, 0, 600, 600]):
+            os.killpg(0, signal.SIGINT)
+run_command(work)
+"""
+
+
+def test_ctrl_c_ends_processes_at_once_and_is_one_line(root):
+    # As from a terminal: to all processes, be they at work or still starting.
+    ended = subprocess.run(
+        [sys.executable, "-c", WORKERS_AT_CTRL_C], cwd=root, capture_output=True, text=True, timeout=120,
+        start_new_session=True, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (130, "scaleprof: error: interrupted\n")
+
+
 @pytest.mark.skipif(MPIRUN is None, reason="no mpirun on this machine")
 def test_ranks_of_mpi_share_the_files(alone, tmp_path):
     command = [
