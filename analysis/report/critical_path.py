@@ -1,8 +1,8 @@
 """What would shorten the step? The critical path of a run, and what each part saves.
 
-The run is the slowest of those that were profiled on the most ranks, of which other sections speak, too; of
-traces, whose jobs are unlike each other, the one in which most can be saved of a step. Only where none has
-steps, it is of a whole recording.
+The run is the slowest of those that were profiled on the most ranks, of which other sections speak, too. Of
+traces it is the job in which most can be saved of a step, in percent: milliseconds of unlike jobs cannot be
+compared. Only where none has steps, it is of a whole recording.
 """
 
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ def longest(context: Context) -> Longest | str:
     if not known:
         return f"{candidates[0].id} has no attributed step with timed kernels"
     stepped = [one for one in known if not one[0].source.without_steps] or known
-    paths, rows = max(stepped, key=lambda one: largest_saving(one[1])["saved_ms"])
+    paths, rows = max(stepped, key=lambda one: largest_saving(one[1])["saved_pct"])
     return Longest(paths, rows, len(known) > 1)
 
 
@@ -104,7 +104,7 @@ def _critical_path(context: Context) -> Content:
         f"Milliseconds {per} of each part of the critical path, by what would be saved without it",
         runs="1 run",
     )
-    which = "the job in which most can be saved" if found.of_several else SLOWEST
+    which = "the job whose step one part would shorten most, in percent" if found.of_several else SLOWEST
     mean = "" if of == RECORDING else f"; mean of {len(paths.steps)} steps"
     text = (
         f"The longest chain of {of} of {source.id} ({which}{mean}) through the host's code, launches, "
@@ -123,9 +123,12 @@ def _saved(context: Context) -> str:
     if isinstance(found, str) or not context.has(found.paths.source):
         return ""
     study, source, most = context.study, found.paths.source, largest_saving(found.rows)
-    whose = f" ({source.id if source.job else SLOWEST})" if len(study.recorded) > 1 else ""
-    saved = f"{most['part']}, {digits(most['saved_ms'], 3)} ms {_per(study.a_step([source.id]))}{whose}"
-    return f"Largest saving if one part took no time: {saved}."
+    saved = f"{digits(most['saved_ms'], 3)} ms {_per(study.a_step([source.id]))}"
+    if found.of_several:
+        saved = f"{most['saved_pct']:.0f} % ({saved}, {source.id})"
+    elif len(study.recorded) > 1:
+        saved += f" ({source.id if source.job else SLOWEST})"
+    return f"Largest saving if one part took no time: {most['part']}, {saved}."
 
 
 def _per(of: str) -> str:

@@ -104,8 +104,20 @@ def test_the_opening_of_unlike_jobs_describes_one_after_the_other_and_names_each
     assert ", 0.9 ms per step" in said[2] and "gemm, 7.998 ms per step" in said[2]
     others = [text for text in said[3:] if not text.startswith("Not in traces: ")]
     assert len(others) == 2 and all("four" in text or "two" in text for text in others), others
-    (stragglers,) = (one for one in page.sections if one.id == "stragglers")
-    assert "four" in stragglers.finding
+    findings = {section.id: section.finding for section in page.sections}
+    assert "four" in findings["stragglers"]
+
+
+def test_the_path_of_unlike_jobs_is_that_of_the_largest_share_and_not_of_the_longest_step(tmp_path):
+    """Idle are about 0.8 of 1 ms in one job, and 8.5 of 17 ms in the other."""
+    long = job(tmp_path, Planted(ranks=1, batches=6, forward=4000.0, backward=4000.0, idle=8500.0), "long")
+    job(tmp_path, Planted(ranks=1, batches=6, forward=50.0, backward=50.0, idle=800.0), "idle")
+    page = build(load(long.parent))
+    (section,) = (one for one in page.sections if one.id == "critical-path")
+    assert "of idle (the job whose step one part would shorten most, in percent; " in section.text
+    assert section.finding.endswith("gaps, 84 % (0.799 ms per step, idle).")
+    (answer,) = (one for one in page.opening if one.question == TRY)
+    assert answer.sentences[0].text.startswith("idle: a step would be")
 
 
 def test_that_no_rank_is_late_is_said_of_the_job_that_it_is_of(tmp_path):
