@@ -9,8 +9,8 @@ they have rows of their own (counters: vtune).
 """
 
 from analysis.display import output
-from analysis.display.terminal import Answer, Part
-from analysis.measures.kernels.hotspots import COLUMNS, METRICS, rows, shown
+from analysis.display.terminal import Answer
+from analysis.measures.kernels.hotspots import COLUMNS, METRICS, part, rows
 from analysis.results.load import load
 from profiling.errors import run_command
 
@@ -29,8 +29,8 @@ def main(words: list[str] | None = None) -> int:
         if any(row["counters"] for row in kernels)
         else ["no counters were read: only times and the roofline are available"]
     )
-    part = Part("The hottest kernels, and what bounds them", kernels, shown(kernels), caption)
-    return output.emit(Answer(kernels, METRICS, parts=[part], notes=notes), study, arguments)
+    table = part("The hottest kernels, and what bounds them", kernels, caption)
+    return output.emit(Answer(kernels, METRICS, parts=[table], notes=notes), study, arguments)
 
 
 if __name__ == "__main__":

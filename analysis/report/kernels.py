@@ -237,7 +237,7 @@ def _hotspots(context: Context) -> Content:
         "of these kernels was replayed several times. What bounds a kernel is the first that applies of: "
         "memory, arithmetic, calls too short, wasted bytes, latency (docs/profilers.md)."
     )
-    view = as_view(Part("", rows, hotspots.shown(rows), caption), "hotspots-table", context.factors)
+    view = as_view(hotspots.part("", rows, caption), "hotspots-table", context.factors)
     return Content(text, tables=[view])
 
 

@@ -172,6 +172,21 @@ def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
     assert "over these steps" in said
 
 
+def test_an_interval_that_reaches_below_zero_is_no_interval_in_tables(timed):
+    """In one step of five a kernel takes fifty times as long."""
+    rank = next(timed.iterdir()) / "rank_0000"
+    table = tables.read(rank, "kernels").to_pandas()
+    table = table[table["batch_index"].isna() | (table["batch_index"] < 25)]
+    table.loc[(table["short_name"] == "relu") & (table["batch_index"] == 24), "duration_ns"] *= 50
+    columns = {name: list(table[name]) for name in table.columns if table[name].notna().any()}
+    tables.write(tables.as_table("kernels", columns), rank, "kernels")
+    (row,) = run(MODULE, timed, "--top", "1", "--format", "json").json
+    assert row["kernel"] == "relu" and row["ms_per_step_low"] < 0 < row["ms_per_step_high"]
+    said = " ".join(run(MODULE, timed, "--top", "2").out.split())
+    assert " [?] " in said and "the mean may be 10 times as high or as low" in said
+    assert f"[{row['ms_per_step_low']:.0f}" not in said
+
+
 def test_times_and_intervals_are_of_the_steps_that_analysis_kernels_counts(tmp_path):
     """In the first three of 40 recorded steps, which are warmup, a kernel takes three times as long."""
     recorded = write_run(tmp_path, run_of(profile="torch", attribute_from=0), Truth())

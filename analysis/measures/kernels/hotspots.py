@@ -8,10 +8,12 @@ import numpy as np
 
 from analysis.display.metrics import IN_RUN, Column, Metric, Rows, columns, filled, names_of, picked
 from analysis.display.numbers import digits, shortened
+from analysis.display.terminal import Part
 from analysis.measures.kernels import hotspot_runs, of_run, roofline
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.hotspot_runs import GROUPED_BY, Inputs
 from analysis.measures.kernels.of_run import BY
+from analysis.measures.scaling.certainty import WIDEST_FACTOR, has_open_interval, with_open_ends
 from analysis.results.counted_steps import Counted
 from analysis.results.source import Source
 from analysis.results.study import Study
@@ -252,8 +254,19 @@ def _functions(timers: Rows, counters: Mapping[str, Mapping[str, float]], top: i
     return rows
 
 
-def shown(rows: Rows) -> list[Column]:
-    """The tables' columns: those that some row has."""
+def part(title: str, rows: Rows, caption: str) -> Part:
+    """The table, with ``[?]`` for intervals that tell nothing: a kernel takes no negative time."""
+    usable = [with_open_ends(row, ["ms_per_step"]) for row in rows]
+    if any(map(has_open_interval, usable)):
+        caption += (
+            f" [?]: no usable interval, steps differ so much that the mean may be {WIDEST_FACTOR:g} times as "
+            "high or as low."
+        )
+    return Part(title, usable, _shown(usable), caption)
+
+
+def _shown(rows: Rows) -> list[Column]:
+    """The table's columns: those that some row has."""
     left_out = ("class", "mean_us", "bound", "counters")
     every = columns([metric for metric in METRICS if metric.name not in left_out])
     return filled(every, rows)

@@ -1,7 +1,7 @@
 """How sure are the figures of analysis.scaled? Which intervals are usable, and are there enough runs?"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from analysis.display.metrics import CONFIDENCE, Rows
@@ -43,12 +43,18 @@ def without_unusable_intervals(row: Mapping[str, Any]) -> dict[str, Any]:
 
     The ends of an interval that is not usable are :data:`OPEN`.
     """
-    shown = dict(row)
-    for name in _POSITIVE:
-        if not _is_usable(row, name):
-            shown[f"{name}_low"], shown[f"{name}_high"] = OPEN
+    shown = with_open_ends(row, _POSITIVE)
     if not _is_usable(row, _EFFICIENCY) and _LOSS in row:
         shown[f"{_LOSS}_low"], shown[f"{_LOSS}_high"] = OPEN
+    return shown
+
+
+def with_open_ends(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """A row in which the ends of unusable intervals are OPEN, of the figures ``names``: all above 0."""
+    shown = dict(row)
+    for name in names:
+        if not _is_usable(row, name):
+            shown[f"{name}_low"], shown[f"{name}_high"] = OPEN
     return shown
 
 
