@@ -71,7 +71,7 @@ def _section(name: str, command: ModuleType) -> str:
 
 
 def _table(metrics: Sequence[Metric]) -> str:
-    lines = (f"| `{one.label}` | {one.description.replace('|', chr(92) + '|')} |\n" for one in metrics)
+    lines = (f"| `{one.label}` | {one.explained.replace('|', chr(92) + '|')} |\n" for one in metrics)
     return f"| column | meaning |\n| --- | --- |\n{''.join(lines)}"
 
 

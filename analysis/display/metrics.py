@@ -5,6 +5,7 @@ the list of ``--columns``, the columns of the terminal's and the report's tables
 docs/columns.md.
 """
 
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,6 +38,7 @@ UNITS = {
     "_pct": "%", "_ms": "ms", "_us": "us", "_ns": "ns", "_gb_per_s": "GB/s", "tflops_per_s": "TFLOP/s",
     "flops_per_s": "FLOP/s", "_per_s": "/s", "_s": "s", "_db": "dB", "_gb": "GB", "_w": "W",
 }  # fmt: skip
+_UNIT_WORDS = frozenset(re.findall("[a-z]+", " ".join(UNITS.values()).lower()))
 _WIDEST = 110  # of the list of --columns
 
 
@@ -123,6 +125,14 @@ class Metric:
         return f"{self.meaning} [{self.interval}]" if self.interval else self.meaning
 
     @property
+    def explained(self) -> str:
+        """What it means, and its heading in tables where that has words which its name has not."""
+        heading = (self.header or header(self.name)).replace("/\n", "/").replace("-\n", "")
+        words = set(re.findall("[a-z0-9]+", heading.lower()))
+        evident = words <= {*self.name.lower().split("_"), *_UNIT_WORDS}
+        return self.description if evident else f"{self.description} (in tables: {' '.join(heading.split())})"
+
+    @property
     def alone(self) -> "Metric":
         """The same without its interval, for a table in which there is no room."""
         return replace(self, interval="")
@@ -193,13 +203,14 @@ def _field(name: str) -> Metric:
     info = Run.model_fields[name]
     kinds = (info.annotation, *get_args(info.annotation))
     number = any(kind in kinds for kind in (int, float, bool))
-    return Metric(name, info.description or "", _HEADERS.get(name, ""), text=not number, key=True)
+    also = f" (in tables without GPUs: {RANKS_PER_NODE})".replace("\n", "") if name == "gpus_per_node" else ""
+    return Metric(name, (info.description or "") + also, _HEADERS.get(name, ""), text=not number, key=True)
 
 
 # Factors of a program's own are fields of their own.
 FIELDS_OF_RUNS = tuple(name for name in Run.model_fields if name != "factors")
 FIELDS: Mapping[str, Metric] = {
-    "id": Metric("id", "run id", text=True, key=True),
+    "id": Metric("id", "run id; of traces, the name of the job", text=True, key=True),
     **{name: _field(name) for name in FIELDS_OF_RUNS},
     "world_size": Metric("world_size", "number of GPUs (on a run without GPUs: of ranks)", key=True),
     "job": Metric("job", "job of the traces: name of their folder", text=True, key=True),
@@ -292,7 +303,7 @@ def _listed(metrics: Sequence[Metric], whole: int) -> str:
     width = min(max(map(len, heads), default=0), 34, whole // 3)
     lines = []
     for head, metric in zip(heads, metrics, strict=True):
-        first, *rest = textwrap.wrap(metric.description, whole - width - 6, break_on_hyphens=False) or [""]
+        first, *rest = textwrap.wrap(metric.explained, whole - width - 6, break_on_hyphens=False) or [""]
         lines += [f"    {head:<{width}}  {first}"] if len(head) <= width else [f"    {head}"]
         rest = rest if len(head) <= width else [first, *rest]
         lines += [f"    {'':<{width}}  {line}" for line in rest]

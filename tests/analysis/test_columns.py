@@ -7,7 +7,7 @@ import pytest
 
 from analysis import columns, stragglers
 from analysis.display import output
-from analysis.display.metrics import FIELDS, names_of
+from analysis.display.metrics import FIELDS, Metric, names_of
 from analysis.measures.scaling import figures, use
 from jobs.run import Run
 from profiling import convert, tables
@@ -210,6 +210,20 @@ def test_a_flag_explains_each_column_and_help_is_left_to_the_flags(command: str)
             one.name for one in metrics if " ".join(f"{one.label} {one.description}".split()) not in said
         ]
         assert all(one.meaning for one in metrics)
+
+
+@pytest.mark.parametrize(
+    ("metric", "heading"),
+    [
+        (Metric("transferring_ms", "m", "any\ntransfer"), " (in tables: any transfer)"),
+        (Metric("gpus_per_node", "m", "ranks/\nnode"), " (in tables: ranks/node)"),
+        (Metric("warmup_dropped", "m", "warmup"), ""),
+        (Metric("overlapped_ms", "m", "over-\nlapped, ms"), ""),
+        (Metric("collective_ms", "m"), ""),
+    ],
+)
+def test_a_heading_whose_words_are_not_in_the_name_is_said(metric: Metric, heading: str) -> None:
+    assert metric.explained == f"m{heading}"
 
 
 def test_the_docs_page_is_what_the_metrics_say(root: Path) -> None:

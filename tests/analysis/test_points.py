@@ -345,7 +345,7 @@ def test_what_the_profiler_costs_is_told_by_steps_that_are_no_warmup(tmp_path: P
     assert (row["step_ms"], row["perturbation"]) == (100, 1.25)
     ran = run("analysis.batches", tmp_path, "--format", "json")
     *_, profiled = ran.json
-    assert (profiled["attributed_ms"], profiled["step_ms"], profiled["warmup"]) == (125, 125, 6)
+    assert (profiled["attributed_ms"], profiled["step_ms"], profiled["warmup_dropped"]) == (125, 125, 6)
     assert "recorded from the start: warmup steps are left out" in ran.err
 
 

@@ -102,14 +102,14 @@ def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
     planted = Planted(ranks=2, batches=20, head=(0.5 * step, 0.5 * step))
     study = load(converted(tmp_path, mine=planted) / "mine")
     (row,) = traced.answer(study).rows
-    assert (row["warmup_dropped"], row["steps"]) == (2, 18)
+    assert (row["warmup_dropped"], row["steady_steps"]) == (2, 18)
     assert row["step_ms"] == pytest.approx(step / 1000, rel=2e-3)
     assert row["mean_ms"] == pytest.approx(row["step_ms"], rel=2e-3)
     assert row["idle_ms"] == pytest.approx(planted.idle / 1000, abs=2e-3)
     (whole,) = anatomy.rows(study)
     assert whole["wall_ms"] == row["mean_ms"]
     assert (whole["warmup_dropped"], whole["attributed_steps"]) == (2, 2 * 18)
-    assert batches.rows(study)[0]["warmup"] == 2
+    assert batches.rows(study)[0]["warmup_dropped"] == 2
     caption, headers = shown(study)
     assert f"{LEFT_OUT}the first 2 steps." in caption and "warmup" in headers
     assert f"{LEFT_OUT}the first 2 steps." in render(build(study))
@@ -136,6 +136,7 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
     for name in ("exposed", "overlapped"):
         assert talk[f"{name}_ms"] == pytest.approx(whole[f"{name}_communication_ms"], abs=1e-9)
     assert talk["attributed_steps"] == whole["attributed_steps"]
+    assert talk["repetition"] == whole["repetition"]
     by_class = {row["class"]: row["ms_per_step"] for row in kernels.rows(study, by=["class"])[0]}
     assert by_class.pop("communication") == pytest.approx(talk["ms_per_step"])
     assert sum(by_class.values()) == pytest.approx(whole["compute_ms"])
@@ -187,4 +188,4 @@ def test_means_are_of_steps_that_all_ranks_recorded(tmp_path):
         trace.write(tmp_path / "raw" / "mine" / f"rank{rank}.json")
     study = load(converted(tmp_path) / "mine")
     (whole,) = anatomy.rows(study)
-    assert whole["attributed_steps"] == 2 * 7 == 2 * traced.answer(study).rows[0]["steps"]
+    assert whole["attributed_steps"] == 2 * 7 == 2 * traced.answer(study).rows[0]["steady_steps"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import OF_A_RUN, RANK, TELLING, Column, Metric, Rows, columns, fields, telling
+from analysis.display.metrics import OF_A_RUN, RANK, Column, Metric, Rows, columns, fields, telling
 from analysis.display.numbers import digits
 from analysis.measures.anatomy.process_groups import described, families, groups_of, recorded_size
 from analysis.measures.anatomy.rows import STEPS_OF_RANKS
@@ -67,7 +67,10 @@ METRICS = (
     Metric("attributed_steps", STEPS_OF_RANKS),
 )
 COLUMNS = {
-    "Columns: id, the fields of the run, then (rank with --by rank), per step and rank:": (RANK, *METRICS),
+    "Columns: id, the fields of the run, repetition, then (rank with --by rank), per step and rank:": (
+        RANK,
+        *METRICS,
+    ),
     **messages.COLUMNS,
 }
 # Calls whose transfers add up to more than this many times the time of any are said to overlap each other.
@@ -117,7 +120,8 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
     for rank in [one.rank for one in trace.calls if by_rank and not one.counted_batches]:
         study.note(f"rank {rank} has no step with kernels, and therefore no row", source)
     return [
-        {"id": source.id, **source.fields, **row} for row in rows_of(trace, by_rank, _measured(study, source))
+        {"id": source.id, **source.fields, "repetition": source.repetition, **row}
+        for row in rows_of(trace, by_rank, _measured(study, source))
     ]
 
 
@@ -283,7 +287,7 @@ CAPTION = (
 
 def columns_of(by_rank: bool = False) -> list[Metric]:
     """The columns of :func:`rows`."""
-    return [*OF_A_RUN[:-1], *([RANK] if by_rank else []), *METRICS]
+    return [*OF_A_RUN, *([RANK] if by_rank else []), *METRICS]
 
 
 def shown(rows: Rows) -> list[Column]:
@@ -296,4 +300,4 @@ def shown(rows: Rows) -> list[Column]:
     }  # fmt: skip
     by_rank = [RANK] if "rank" in rows[0] else []
     wanted = [metric for metric in METRICS if metric.name not in left_out]
-    return columns([*fields(telling(rows, TELLING)), *by_rank, *wanted])
+    return columns([*fields(telling(rows)), *by_rank, *wanted])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 METRICS = (
     Metric("steps", "number of steps of the run, with warmup"),
-    Metric("warmup", "warmup steps at the start, left out of the other columns", "warmup"),
+    Metric("warmup_dropped", "warmup steps at the start, left out of the columns after it", "warmup"),
     Metric(
         "step_ms",
         "median step duration of the job (its slowest rank) without warmup; of a profiled run, of the steps "
@@ -61,7 +61,7 @@ COLUMNS = {
 }
 SHOWN = (
     "repetition",
-    "warmup",
+    "warmup_dropped",
     "step_ms",
     "p95_ms",
     "max_ms",
@@ -151,7 +151,7 @@ def _row(source: Source, series: Series) -> dict[str, Any]:
         **source.fields,
         "repetition": source.repetition,
         "steps": len(series.step_ns),
-        "warmup": series.warmup,
+        "warmup_dropped": series.warmup,
         "step_ms": estimate.value,
         "step_ms_low": estimate.low,
         "step_ms_high": estimate.high,

@@ -49,7 +49,11 @@ _MEANINGS = (
 METRICS = (
     Metric("part", _MEANINGS, text=True, key=True),
     Metric("steps", "number of steps averaged"),
-    Metric("step_ms", "duration of the step, from the last rank's start to the last rank's end"),
+    Metric(
+        "step_ms",
+        "mean step duration of the job, each step from the last rank's start to the last rank's end: shorter "
+        "than on its slowest rank (analysis.batches, analysis.scaled) where ranks start at different times",
+    ),
     Metric("path_ms", "time on the critical path; the parts sum to step_ms", "on path\nms"),
     Metric("path_pct", "path_ms in percent of the step", "on path\n%", places=1),
     Metric("pieces", "pieces of the path per step", places=1),

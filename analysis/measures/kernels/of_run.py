@@ -24,7 +24,7 @@ BY = {
     "class": Metric("class", "gemm, convolution, communication, ...", text=True, key=True),
     "operator": Metric("operator", "e.g. aten::convolution", text=True, key=True),
     "layer": Metric("layer", "e.g. layer1.0.conv1", text=True, key=True),
-    "direction": Metric("direction", "fprop, bprop, update, loader or none", "pass", text=True, key=True),
+    "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
 }
 DEFAULT_BY = ("kernel", "class", "direction")
 

@@ -54,7 +54,7 @@ METRICS = (
     Metric(
         "chance",
         "probability that some rank of equally fast ranks is late as often (empty: the verdict needs none)",
-        "p (by\nchance)",
+        "p",
         significant=2,
     ),
     Metric(

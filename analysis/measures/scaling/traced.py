@@ -30,9 +30,14 @@ MISFIT = "This does not fit the assumption: is it the same job?"
 METRICS = (
     FIELDS["job"],
     FIELDS["world_size"],
-    Metric("steps", "recorded steps, without warmup"),
+    Metric("steady_steps", "recorded steps, without warmup"),
     Metric("warmup_dropped", anatomy.LEFT_OUT, "warmup"),
-    Metric("step_ms", "median duration of the recorded steps, without warmup", "step\nmedian", IN_RUN),
+    Metric(
+        "step_ms",
+        "median duration of the job's recorded steps (each of its slowest rank), without warmup",
+        "step\nmedian",
+        IN_RUN,
+    ),
     Metric(
         "mean_ms",
         "mean duration of the same steps, over steps and ranks: sum of the next five; it differs from the "
@@ -69,7 +74,7 @@ METRICS = (
 )
 COLUMNS = {"Traces (one row per job):": METRICS}
 _SHOWN = (
-    "job", "world_size", "steps", "warmup_dropped", "step_ms", "mean_ms",
+    "job", "world_size", "steady_steps", "warmup_dropped", "step_ms", "mean_ms",
     *(f"{name}_ms" for name in PARTS), "speedup", "scaling_efficiency_pct",
 )  # fmt: skip
 
@@ -175,7 +180,7 @@ def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any
     return {
         "job": source.id,
         "world_size": source.world_size,
-        "steps": len(steady),
+        "steady_steps": len(steady),
         "warmup_dropped": series.warmup,
         "step_ms": estimate.value,
         "step_ms_low": estimate.low,
