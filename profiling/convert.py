@@ -94,7 +94,7 @@ def convert(
         print(directory)
     if suggest and (line := _next(placed, tables, out)):
         print(f"scaleprof: next: {line}", file=sys.stderr)
-    return counts_of(units, outcomes, sum(len(one.unused) for one in placed))
+    return counts_of(units, outcomes, [path for one in placed for path in one.unused])
 
 
 def _place(
@@ -209,15 +209,15 @@ def _of_folders(placed: Sequence[Placed]) -> list[str]:
         name = f"{one.directory.name} (e.g. {one.job.ranks[0].source})"
         jobs.setdefault(one.came_from, []).append(name)
     return [
-        f"{folder} holds traces of {_of_all(len(names), len(placed))} jobs: {first_of(names)}"
+        f"{folder} holds traces of {len(names)} jobs{_in_all(len(names), len(placed))}: {first_of(names)}"
         for folder, names in jobs.items()
         if len(names) > 1
     ]
 
 
-def _of_all(some: int, of: int) -> str:
-    """``4``; ``4 of 5`` where that is not all that are printed."""
-    return str(some) if some == of else f"{some} of {of}"
+def _in_all(some: int, of: int) -> str:
+    """How many are printed where these are not all; not that some are missing."""
+    return "" if some == of else f" ({of} in all)"
 
 
 def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) -> str:

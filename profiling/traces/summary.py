@@ -21,25 +21,30 @@ class Counts:
         failed: named by the user or profiles, and not readable.
         foreign: in a folder that was searched, and no profiles: no failure.
         unused: readable, but another trace of the same rank is used.
+        unchanged: of the converted those that an earlier call had converted, and this one did not again.
     """
 
     converted: int
     failed: int = 0
     foreign: int = 0
     unused: int = 0
+    unchanged: int = 0
 
     def __str__(self) -> str:
         others = (
             f", {self.unused} not used" if self.unused else "",
             f", {self.foreign} in an unrecognised format" if self.foreign else "",
         )
-        return f"{self.converted} converted, {self.failed} not{''.join(others)}"
+        before = f", {self.unchanged} unchanged" if self.unchanged else ""
+        return f"{self.converted - self.unchanged} converted{before}, {self.failed} not{''.join(others)}"
 
 
-def counts_of(units: Sequence[Unit], outcomes: Sequence[Outcome], unused: int) -> Counts:
-    """How many files were converted, and how many were not; ``unused`` of them were read to no end."""
+def counts_of(units: Sequence[Unit], outcomes: Sequence[Outcome], unused: Sequence[Path]) -> Counts:
+    """How many files were converted, and how many were not; those that are ``unused`` were read to no end."""
     errors, others = sum(bool(outcome.error) for outcome in outcomes), len(_foreign(units, outcomes))
-    return Counts(len(outcomes) - errors - unused, errors - others, others, unused)
+    pairs = zip(units, outcomes, strict=True)
+    unchanged = sum(outcome.unchanged and unit.path not in unused for unit, outcome in pairs)
+    return Counts(len(outcomes) - errors - len(unused), errors - others, others, len(unused), unchanged)
 
 
 def what_is_unchanged(outcomes: Sequence[Outcome], advise: bool) -> list[str]:
