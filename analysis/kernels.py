@@ -24,7 +24,7 @@ from analysis.display.metrics import Metric, Rows
 from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels.of_run import BY, DEFAULT_BY, GROUPS
-from analysis.measures.kernels.roofline import over_the_roof
+from analysis.measures.kernels.roofline import flops_efficiency_of, of_measured_peaks, over_the_roof
 from analysis.measures.kernels.rows import (
     METRICS,
     RUN,
@@ -140,7 +140,7 @@ def _answer(study: Study, other: Study | None, by: Sequence[str], arguments: Any
         kernels, columns = rows(study, direction=arguments.direction, by=by)
         if arguments.metric == "flops-efficiency":
             runs = list(dict.fromkeys(row["run"] for row in kernels))
-            kernels.sort(key=lambda row: (runs.index(row["run"]), -(row["flops_efficiency_pct"] or 0)))
+            kernels.sort(key=lambda row: (runs.index(row["run"]), -(flops_efficiency_of(row) or 0)))
     kept, notes = _first(kernels, columns, arguments, by)
     parts = _parts(study, kept, by, title) if arguments.method == "corrected" else []
     return Answer(kept, columns, parts=parts, title=title, caption=caption, notes=notes)
@@ -222,7 +222,9 @@ def _parts(study: Study, kept: Rows, by: Sequence[str], title: str) -> list[Part
         for run, rows in of_run.items()
         if (named := naming(by, rows))
     ]
-    said = "\n".join(filter(None, [over_the_roof(kept), left_out(study, with_kernels(study))]))
+    said = "\n".join(
+        filter(None, [of_measured_peaks(kept), over_the_roof(kept), left_out(study, with_kernels(study))])
+    )
     return [*parts[:-1], *(replace(last, caption=said) for last in parts[-1:])]
 
 

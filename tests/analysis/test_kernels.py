@@ -162,7 +162,12 @@ def test_without_a_datasheet_the_measured_roof_decides(tmp_path: Path) -> None:
 )
 def test_a_roof_above_100_pct_is_explained_below_the_table(tmp_path: Path, device: str, why: str) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(device=device, flops=2e12, bytes=1.4e11))
-    said = " ".join(run("analysis.kernels", tmp_path).out.split())
+    table = run("analysis.kernels", tmp_path).out
+    said = " ".join(table.split())
+    of_measured = "FLOPS eff. and roof: relative to the peaks measured on this machine"
+    assert (of_measured in said) == (device == "cpu")
+    (conv,) = [line.split() for line in table.splitlines() if line.split()[:1] == ["conv_fprop"]]
+    assert conv[-2] == "compute" and float(conv[-3]) == pytest.approx(float(conv[-1]), abs=0.1)
     cached = "Roof above 100 %: bytes are the sizes of tensors, and a cache is faster than the memory, or "
     assert cached + why in said and said.count("Roof above") == 1
     below = kernels.rows(load(tmp_path))[0]

@@ -104,8 +104,30 @@ def place(flops: float, moved_bytes: float, time_ns: float, bound: Bound) -> dic
 
 def share_of(row: Mapping[str, Any]) -> float | None:
     """A row's share of its roof, %: of the datasheet's, of the measured one if that is not known."""
-    share = row.get("roof_pct") if row.get("roof_pct") is not None else row.get("roof_of_measured_pct")
+    return _of_peak(row, "roof")
+
+
+def flops_efficiency_of(row: Mapping[str, Any]) -> float | None:
+    """A row's FLOP rate in % of the datasheet's peak, of the measured one if that is not known."""
+    return _of_peak(row, "flops_efficiency")
+
+
+def _of_peak(row: Mapping[str, Any], name: str) -> float | None:
+    of_datasheet, of_measured = row.get(f"{name}_pct"), row.get(f"{name}_of_measured_pct")
+    share = of_measured if of_datasheet is None else of_datasheet
     return None if share is None else float(share)
+
+
+def of_measured_peaks(rows: Iterable[Mapping[str, Any]]) -> str:
+    """That shares of these rows are of peaks measured on the machine, a line; empty: none is."""
+    shares = ("flops_efficiency", "roof")
+    of_measured = any(
+        row.get(f"{name}_pct") is None and row.get(f"{name}_of_measured_pct") is not None
+        for row in rows
+        for name in shares
+    )
+    where = "FLOPS eff. and roof: relative to the peaks measured on this machine"
+    return f"{where}, where no datasheet's are known." if of_measured else ""
 
 
 def over_the_roof(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -119,14 +119,14 @@ def shown(without_steps: bool = False) -> list[Column]:
     Args:
         without_steps: the figures are of a whole recording, which has no steps.
     """
-    known = columns(
-        METRICS, "ms_per_step", "share_pct", "calls_per_step", "mean_us", "flops_efficiency_pct", "bound"
-    )
+    known = columns(METRICS, "ms_per_step", "share_pct", "calls_per_step", "mean_us")
     if without_steps:
         known = [replace(column, header=column.header.replace("/\nstep", "")) for column in known]
-    share = roofline.share_of
-    (roof,) = picked(METRICS, "roof_pct")
+    (flops, roof) = picked(METRICS, "flops_efficiency_pct", "roof_pct")
+    share, rate = roofline.share_of, roofline.flops_efficiency_of
     return [
         *known,
+        Column(flops.header, rate, printed=lambda row: with_places(rate(row), 2), help=flops.description),
+        *columns(METRICS, "bound"),
         Column("roof\n%", share, printed=lambda row: with_places(share(row), 1), help=roof.description),
     ]
