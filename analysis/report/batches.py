@@ -13,10 +13,11 @@ from analysis.statistics import estimates
 def _batches(context: Context) -> Content:
     """The table of analysis.batches: a row a run."""
     part = batches.part(context.once(_rows))
+    # Of traces no other interval is on the page.
+    above = "; those in the results above are between runs" if context.study.of_kind("run") else ""
     text = (
         "The steps of each run, without warmup. A step of the job ends with its slowest rank. One step "
-        "in twenty takes longer than p95. Intervals here are within a run; those in the results above are "
-        "between runs."
+        f"in twenty takes longer than p95. Intervals here are within a run{above}."
     )
     view = as_view(part, "batches-table", context.factors)
     return Content(text, tables=[view])

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.report.base import Context
-from analysis.report.build import METHODS, filters_of, page_of, said_of
+from analysis.report.build import filters_of, page_of, said_of
 from analysis.report.filtered import Said
 from analysis.report.render import SIDES, Page, Section
 
@@ -23,12 +23,13 @@ def names_of(a: Path, b: Path) -> tuple[str, str]:
 def page(contexts: tuple[Context, Context], names: tuple[str, str], first: Sequence[Section]) -> Page:
     """The sections that say what changed, then those of both reports."""
     pages = [page_of(context) for context in contexts]
+    methods = " ".join(dict.fromkeys(page.methods for page in pages))  # as a rule the same
     return Page(
         title=f"{names[1].removeprefix('B: ')} compared with {names[0].removeprefix('A: ')}",
         subtitle=" ".join(f"{name}: {page.subtitle}." for name, page in zip(names, pages, strict=True)),
         summary=[],
         sections=[*first, *_in_pairs(pages, names)],
-        methods=f"Verdicts: Mann-Whitney tests over runs, corrected by Holm (analysis.compare). {METHODS}",
+        methods=f"Verdicts: Mann-Whitney tests over runs, corrected by Holm (analysis.compare). {methods}",
         provenance=[
             (f"{key} of {side}", value) for side, page in zip("AB", pages, strict=True)
             for key, value in page.provenance

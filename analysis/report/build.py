@@ -60,12 +60,18 @@ SECTIONS: Sequence[SectionKind] = (
     published.CORRECTIONS,
     provenance.LEFT_OUT,
 )
-METHODS = (
+_OF_RUNS = (
     "Medians with 95 % confidence intervals from resampled runs, for each configuration separately. Warmup "
     "is detected, not assumed. Durations come from unprofiled runs where available; FLOPs, bytes and "
-    "kernels come from profiled runs. Costs are summed before ratios are formed. A multiply-add counts as "
-    "2 FLOPs; 1 GB is 1e9 bytes. docs/methods.md defines every number, with sources; "
-    "docs/glossary.md explains the terms."
+    "kernels come from profiled runs."
+)
+_OF_TRACES = (
+    "All figures are of steps that a profiler recorded, and recording slows the host. Intervals are within a "
+    "recording: they do not cover differences between runs. Warmup is detected, not assumed."
+)
+_OF_BOTH = (
+    "Costs are summed before ratios are formed. A multiply-add counts as 2 FLOPs; 1 GB is 1e9 bytes. "
+    "docs/methods.md defines every number, with sources; docs/glossary.md explains the terms."
 )
 
 
@@ -98,7 +104,7 @@ def page_of(context: Context) -> Page:
         summary=said.summary or [],
         sections=[replace(one, finding=said.findings.get(one.id, one.finding)) for one in sections],
         drawings=said.drawings,
-        methods=METHODS,
+        methods=f"{_OF_TRACES if _only_traces(study) else _OF_RUNS} {_OF_BOTH}",
         provenance=provenance.of_study(study),
         filters=filters_of(context),
     )
@@ -117,9 +123,13 @@ def said_of(context: Context, ids: Collection[str]) -> Said:
     return Said(findings, sentences, drawings(context))
 
 
+def _only_traces(study: Study) -> bool:
+    return bool(study.of_kind("trace")) and not study.of_kind("run", "pyprof")
+
+
 def _title(study: Study) -> str:
     name = study.path.resolve().name
-    if study.of_kind("trace") and not study.of_kind("run", "pyprof"):
+    if _only_traces(study):
         return f"Traces of {name}"
     return f"How {_model(study)}training scales: {name}"
 

@@ -60,9 +60,12 @@ def _left_out(context: Context) -> Content:
     wrong = missing(study.failed)
     failed = not_done(wrong)
     notes = [*failed, *not_in_sweep(study.failed), *(f"note: {note}" for note in study.notes())]
-    text = "Failed runs, combinations that the sweep leaves out and why, and notes on the data."
+    swept = bool(study.of_kind("run")) or bool(study.failed)  # traces are of no sweep
+    left_out = ", combinations that the sweep leaves out and why," if swept else ""
+    text = f"Failed runs{left_out} and notes on the data."
     if not notes:
-        text = "No run failed, the sweep leaves out no combination, and there are no notes on the data."
+        none = ", the sweep leaves out no combination," if swept else ""
+        text = f"No run failed{none} and there are no notes on the data."
     elif any(failure.kind == "failed" for failure in wrong):
         text += f" The log of a run is {LOG} in its folder."
     said = in_counts(wrong) if wrong else "no run failed"

@@ -60,6 +60,9 @@ def test_what_is_the_longest_on_a_page_of_unlike_jobs_is_of_all_of_them_and_name
     job(tmp_path, Planted(ranks=4, batches=6), "four")
     page = build(load(two.parent))
     findings = {section.id: section.finding for section in page.sections}
+    texts = {section.id: section.text for section in page.sections}
+    assert texts["batches"].endswith(" than p95. Intervals here are within a run.")  # there are no others
+    assert texts["left-out"] == "Failed runs and notes on the data." and "unprofiled" not in page.methods
     for id in ("anatomy", "critical-path", "kernels"):
         assert "two)." in findings[id], findings[id]
         assert "most ranks" not in findings[id]

@@ -273,7 +273,7 @@ def no_bandwidth(rows: Rows, why_no_transfer: str) -> list[str]:
     if any(row.get("busbw_of_measured_pct") is None for row in known):
         lines.append(
             "No % of measured (-): this needs an allreduce of as many ranks on as many nodes, which a sweep "
-            "measures before its profiled runs. Traces have none."
+            "measures before its profiled runs; other runs and traces have none."
         )
     return lines
 
