@@ -149,6 +149,19 @@ def test_one_repetition_has_no_interaction_and_no_interval():
     assert found["loader"]["effect_pct"] > 0
 
 
+def test_where_some_configurations_ran_once_it_is_said_which_intervals_there_are():
+    once, *others = cells(loader=10)
+    some = [Cell(once.fields, once.responses[:1]), *others]
+    made = rows(some)
+    assert all(row["omega_squared_low"] is None and row["effect_pct_low"] is not None for row in made)
+    text = caption(some, made)
+    assert "Some configurations ran once: omega squared has no interval, and inter" in text
+    assert "p does not, so it may be small where an interval holds 0" in text and "One rep" not in text
+    single = cells(loader=10, repetitions=1)
+    text = caption(single, rows(single))
+    assert "One repetition: no interval, and" in text and "The intervals" not in text
+
+
 def test_a_missing_configuration_invents_no_effect():
     some = [
         cell

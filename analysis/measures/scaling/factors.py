@@ -274,13 +274,15 @@ def caption(cells: Sequence[Cell], rows: Rows) -> str:
         "ratio, which the reference used (larger: the factor matters more). p: probability of such a "
         "difference by chance, corrected for the number of tests (Holm)."
     )
-    if counts[0] > 1:
+    if any(row["effect_pct_low"] is not None for row in rows):
         text += (
             "\nThe intervals allow for configurations whose runs scatter three to four times as much as "
             "others. p does not, so it may be small where an interval holds 0."
         )
-    else:
-        text += "\nOne repetition: no interval, and interactions cannot be separated from noise."
+    if counts[0] == 1:
+        once = "Some configurations ran once" if counts[-1] > 1 else "One repetition"
+        no = "omega squared has no interval" if counts[-1] > 1 else "no interval"
+        text += f"\n{once}: {no}, and interactions cannot be separated from noise."
     compared = [row for row in rows if row["effect_pct"] is not None]
     if any(row["best_level"] is None for row in compared):
         text += f"\nNo best level is given where the effect is not significant (p above {SIGNIFICANCE:g})."
