@@ -162,7 +162,7 @@ def test_a_calibration_that_fails_is_repeated_at_once_and_says_how_long_it_took(
     said = capsys.readouterr().err
     assert said.count("measuring this machine's peak rates") == 1
     assert "calibration failed, will be repeated: " in said and "calibration failed: " not in said
-    assert "\n  it took about 0 s\n" in said
+    assert re.search(r"\n  it took about \d+ s\n", said)
     # While it is under way its folder has an owner; then nothing is left of it.
     assert f'"pid": {os.getpid()},' in (work.directory / "calibration.json.tries").read_text()
     assert not list(work.directory.glob(".calibration-*"))
