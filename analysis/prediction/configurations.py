@@ -8,7 +8,7 @@ import numpy as np
 
 from analysis.measures.batches.series import Series
 from analysis.measures.scaling.baselines import NOT_ALIKE, Scaling
-from analysis.measures.scaling.point import NO_SAMPLES, POINT_FIELDS, UNPROFILED, Point
+from analysis.measures.scaling.point import NO_SAMPLES, POINT_FIELDS, UNPROFILED, Point, called
 from analysis.measures.scaling.points import choose_scaling, points_of
 from analysis.prediction import curve
 from analysis.prediction.exchange_forms import Layout
@@ -123,7 +123,7 @@ def configurations(
         raise UserError(f"no prediction: {NO_SAMPLES}")
     for point in points:
         if point not in known:
-            study.note(f"{point.label}: no prediction: {NO_SAMPLES}")
+            study.note(f"{called(point, points)}: no prediction: {NO_SAMPLES}")
             continue
         own = {name: point.fields[name] for name in (*CONFIGURATION, *own_names(point.fields))}
         if kind == "strong":

@@ -238,7 +238,7 @@ def test_the_seed_of_the_intervals_is_recorded_and_they_are_the_same_each_time(t
 def test_runs_that_differ_much_are_said_to(tmp_path: Path) -> None:
     runs = [run_of(gpus_per_node=size, batch=batch) for size in (1, 2, 4) for batch in (16, 32)]
     write_sweep(tmp_path, runs, Truth(run_noise_ms=40.0))
-    assert "was the machine busy" in run("analysis.scaled", tmp_path).out
+    assert "was the machine busy" in " ".join(run("analysis.scaled", tmp_path).out.split())
     write_sweep(tmp_path / "quiet", runs, Truth(run_noise_ms=1.0))
     assert "busy" not in run("analysis.scaled", tmp_path / "quiet").out
 
@@ -252,6 +252,10 @@ def test_how_far_apart_the_runs_of_a_configuration_are_is_said(tmp_path: Path) -
     assert (
         "in 1 of 1 configuration, most in 1 node x 1 GPU, fp32 gradients (by a factor of up to 6.2)" in note
     )
+    # With another of the same size, what tells it from that.
+    write_run(tmp_path, run_of(batch=64), Truth(noise_ms=0.0))
+    points_of(study := load(tmp_path))
+    assert "most in 1 node x 1 GPU, fp32 gradients, batch 32 (by a factor" in " ".join(study.notes())
 
 
 def test_rows_begin_with_the_precision_that_the_base_has(tmp_path: Path) -> None:

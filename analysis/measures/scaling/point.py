@@ -5,13 +5,15 @@ what its kernels cost. :mod:`analysis.measures.scaling.figures` says what points
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from analysis.display.metrics import telling
+from analysis.display.naming import in_words
 from analysis.measures.batches.series import Series
 from analysis.measures.kernels.costs import Bound
 from analysis.measures.scaling.baselines import world_size
@@ -152,3 +154,9 @@ class Point:
     def rate(self) -> estimates.Estimate:
         """Images/s."""
         return estimates.of_resamples(self.paces, self.images_per_s, self.rate_resamples)
+
+
+def called(point: Point, points: Sequence[Point]) -> str:
+    """The label of a point, and, where others of ``points`` have the same, what tells it from these."""
+    alike = [one.fields for one in points if one.label == point.label]
+    return ", ".join([point.label, *filter(None, [in_words(point.fields, telling(alike, POINT_FIELDS))])])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.measures.scaling.point import PROFILED, Point
+from analysis.measures.scaling.point import PROFILED, Point, called
 from analysis.results.study import Study
 from profiling.wording import how_many, in_a_row
 
@@ -43,7 +43,9 @@ def other_devices(points: Sequence[Point]) -> list[str]:
     for point in points:
         own = _devices(point)
         if len(own) > 1:
-            notes.append(f"one configuration ({point.label}) ran on different devices: {in_a_row(own)}")
+            notes.append(
+                f"one configuration ({called(point, points)}) ran on different devices: {in_a_row(own)}"
+            )
         base = _devices(point.base)
         if base and own and base != own:
             notes.append(
@@ -92,7 +94,7 @@ def _note_scatter(study: Study, points: Sequence[Point]) -> None:
         medians = [float(np.median(run)) for run in worst.steps]
         study.note(
             f"runs of the same configuration differ by more than {100 * WIDE_SCATTER:.0f} % (standard "
-            f"deviation) in {len(apart)} of {how_many(len(points), 'configuration')}, most in {worst.label} "
-            f"(by a factor of up to {max(medians) / min(medians):.3g}), so confidence intervals are wide: "
-            "was the machine busy?"
+            f"deviation) in {len(apart)} of {how_many(len(points), 'configuration')}, most in "
+            f"{called(worst, points)} (by a factor of up to {max(medians) / min(medians):.3g}), so "
+            "confidence intervals are wide: was the machine busy?"
         )
