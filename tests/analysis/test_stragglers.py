@@ -83,6 +83,8 @@ def test_a_slow_gpu_by_its_own_kernels_or_those_of_its_profiled_twin(tmp_path):
     # 18 ms of 90: stages show what of that comes before the backward pass.
     assert made["torch"]["lateness_ms"] == pytest.approx(18, abs=1)
     assert made["none"]["lateness_ms"] == pytest.approx(6, abs=1)
+    assert "By stages it is a lower bound" in caption(list(made.values()))
+    assert "lower bound" not in caption([made["torch"]])
 
 
 def test_kernels_that_come_late_are_the_hosts(tmp_path):

@@ -12,7 +12,7 @@ from analysis.display.metrics import (
     fields,
     telling,
 )
-from analysis.measures.lateness.lateness import LATE_SHARE, PARTS
+from analysis.measures.lateness.lateness import BY_STAGES, LATE_SHARE, PARTS
 from analysis.measures.lateness.verdicts import CLOCK, SHORT_WAIT, TOO_FEW
 
 _NODE = Metric("node", "host of the rank", text=True, key=True)
@@ -21,8 +21,8 @@ METRICS = (
     _NODE,
     Metric(
         "told_by",
-        "source of the lateness: collectives (the whole lateness), or stages of the steps (a lower bound: "
-        "they do not show a slow backward pass)",
+        "source of the lateness: collectives (the whole lateness), or stages of the steps (a lower bound, "
+        "which may be below 0 for all ranks: they do not show a slow backward pass)",
         "measured\nfrom",
         text=True,
         priority=0,
@@ -109,6 +109,10 @@ _CAPTION = (
     "collectives where a profiler recorded them, otherwise on the stages of the steps (which do not show a "
     "slow backward pass)."
 )
+_BY_STAGES = (
+    "By stages it is a lower bound: below 0 it does not tell who waited, and may be so for all ranks, also "
+    "for one that was behind."
+)
 _EXPLAINED = {
     CLOCK: "Verdict clock: by its clock the rank is late, but the others did not wait for most of that, or "
     "the clocks are not aligned well enough to tell.",
@@ -122,7 +126,9 @@ _EXPLAINED = {
 def caption(rows: Rows) -> str:
     """What the words of a table of :func:`analysis.measures.lateness.stragglers.rows` mean."""
     verdicts = {row.get("verdict") for row in rows}
-    return " ".join([_CAPTION, *(text for verdict, text in _EXPLAINED.items() if verdict in verdicts)])
+    by_stages = [_BY_STAGES] if any(row.get("told_by") == BY_STAGES for row in rows) else []
+    explained = [text for verdict, text in _EXPLAINED.items() if verdict in verdicts]
+    return " ".join([_CAPTION, *by_stages, *explained])
 
 
 def columns_of(by_step: bool = False) -> list[Metric]:
