@@ -8,12 +8,12 @@ import numpy as np
 
 from analysis.display.metrics import IN_RUN, Column, Metric, Rows, columns, filled, names_of, picked
 from analysis.display.numbers import digits, shortened
+from analysis.display.open_ends import WIDEST_FACTOR, has_open_interval, with_open_ends
 from analysis.display.terminal import Part
 from analysis.measures.kernels import hotspot_runs, of_run, roofline
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.hotspot_runs import GROUPED_BY, Inputs
 from analysis.measures.kernels.of_run import BY
-from analysis.measures.scaling.certainty import WIDEST_FACTOR, has_open_interval, with_open_ends
 from analysis.results.counted_steps import Counted
 from analysis.results.source import Source
 from analysis.results.study import Study

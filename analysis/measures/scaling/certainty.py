@@ -1,21 +1,17 @@
 """How sure are the figures of analysis.scaled? Which intervals are usable, and are there enough runs?"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from analysis.display.metrics import CONFIDENCE, Rows
 from analysis.display.naming import names_apart
+from analysis.display.open_ends import OPEN, WIDEST_FACTOR, has_open_interval, is_usable, with_open_ends
 from analysis.measures.scaling import figures, use
 from analysis.measures.scaling.point import UNPROFILED
 from jobs.run_fields import APART
 from profiling.wording import noun, verb
 
-# An interval that reaches beyond so many times its value, or below that fraction of it, does not even tell
-# the order of magnitude. Two runs of which one takes more than 1.5 times as long as the other have such an
-# interval; of three runs the longest takes more than 5 times as long as the shortest.
-WIDEST_FACTOR = 10.0
-OPEN = (-math.inf, math.inf)  # the ends of an interval that is not usable, in a row that is shown
 # A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
 # What costs less than this of a batch (percentage points) is not worth a sentence ...
@@ -44,31 +40,9 @@ def without_unusable_intervals(row: Mapping[str, Any]) -> dict[str, Any]:
     The ends of an interval that is not usable are :data:`OPEN`.
     """
     shown = with_open_ends(row, _POSITIVE)
-    if not _is_usable(row, _EFFICIENCY) and _LOSS in row:
+    if not is_usable(row, _EFFICIENCY) and _LOSS in row:
         shown[f"{_LOSS}_low"], shown[f"{_LOSS}_high"] = OPEN
     return shown
-
-
-def with_open_ends(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """A row in which the ends of unusable intervals are OPEN, of the figures ``names``: all above 0."""
-    shown = dict(row)
-    for name in names:
-        if not _is_usable(row, name):
-            shown[f"{name}_low"], shown[f"{name}_high"] = OPEN
-    return shown
-
-
-def _is_usable(row: Mapping[str, Any], name: str) -> bool:
-    """Whether the interval of a figure tells its order of magnitude; also of a figure without one."""
-    value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
-    if value is None or low is None or high is None or math.isnan(low) or math.isnan(high):
-        return True
-    return bool(high <= WIDEST_FACTOR * value and low >= value / WIDEST_FACTOR)
-
-
-def has_open_interval(row: Mapping[str, Any]) -> bool:
-    """Whether a row that is shown has an interval that is not usable."""
-    return any(name.endswith("_high") and value == math.inf for name, value in row.items())
 
 
 def open_intervals(shown: Rows) -> list[str]:
@@ -159,7 +133,7 @@ def too_few_runs(rows: Rows) -> str:
     if not unsure:
         return ""
     called = names_apart(scaled, APART)
-    widest = max(unsure, key=lambda row: (not _is_usable(row, _EFFICIENCY), half_width_pct(row)))
+    widest = max(unsure, key=lambda row: (not is_usable(row, _EFFICIENCY), half_width_pct(row)))
     name = called[next(place for place, row in enumerate(scaled) if row is widest)]
     return (
         f"Not enough runs: identical runs differ so much that {_how_wide(widest)}{name and f' ({name})'}"
@@ -173,7 +147,7 @@ def _is_scaled(row: Mapping[str, Any]) -> bool:
 
 
 def _how_wide(row: Mapping[str, Any]) -> str:
-    if not _is_usable(row, _EFFICIENCY):
+    if not is_usable(row, _EFFICIENCY):
         return "there is no usable 95 % confidence interval"
     return f"a 95 % confidence interval spans {2 * half_width_pct(row):.0f} percentage points"
 
