@@ -22,9 +22,15 @@ def how_to_convert(path: Path) -> str | None:
     if found is None:
         return None
     file, name = found
-    held = "is a raw trace" if file == path else f"holds raw traces ({file.name})"
+    of = "the torch profiler" if name == "torch" else name
+    held = f"is a raw trace of {of}" if file == path else f"holds raw traces of {of} ({_below(file, path)})"
     again = command("profiling.convert", path, "--out", "DIR")
-    return f"{path} {held} of tool {name}; convert it first: {again}"
+    return f"{path} {held}; convert {'it' if file == path else 'them'} first: {again}"
+
+
+def _below(file: Path, folder: Path) -> Path:
+    """Where in the folder a file is."""
+    return file.relative_to(folder) if file.is_relative_to(folder) else file
 
 
 def _tool_of(path: Path) -> str | None:

@@ -81,8 +81,8 @@ def test_different_threads_per_rank_are_said_by_table_and_report(tmp_path, threa
         threads = threads_of[len(manifest.ranks)]
         reports = [one.model_copy(update={"threads": threads}) for one in manifest.ranks]
         store.write_record(path, manifest.model_copy(update={"ranks": reports, "unknown": unknown}))
-    text = "Different threads per rank: 2 on 1 rank, 1 on 2 ranks. So the efficiencies say little of scaling:"
-    text += f" {remedy}"
+    text = "Different threads per rank: 2 on 1 rank, 1 on 2 ranks. So the efficiencies "
+    text += f"say little about scaling: {remedy}"
     ran = run_command("analysis.scaled", tmp_path)
     table = " ".join((ran.out + ran.err).split())
     assert (text in table) == said

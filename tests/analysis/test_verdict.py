@@ -95,7 +95,7 @@ def test_the_interval_that_is_too_wide_has_its_configuration_and_others_as_wide_
         in first
     )
     first = verdict([BASE, *few[:1], point(4, 160.0, loader="pytorch", **wide)], list("abc"))[0].text
-    assert "; the only other one is wider than 40 percentage points. Was" in first
+    assert "; the other interval (2 ranks) is wider than 40 percentage points. Was" in first
     first = verdict([BASE, *few[2:], point(4, 160.0, loader="pytorch", **wide)], list("abc"))[0].text
     assert "spans 150 percentage points (pytorch on 4 ranks). Was the machine busy?" in first
 

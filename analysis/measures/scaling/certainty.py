@@ -132,12 +132,11 @@ def too_few_runs(rows: Rows) -> str:
     unsure = [row for row in leading(scaled) if is_unsure(row)] if scaled else []
     if not unsure:
         return ""
-    called = names_apart(scaled, APART)
+    called = dict(zip(map(id, scaled), names_apart(scaled, APART), strict=True))
     widest = max(unsure, key=lambda row: (not is_usable(row, _EFFICIENCY), half_width_pct(row)))
-    name = called[next(place for place, row in enumerate(scaled) if row is widest)]
     return (
-        f"Not enough runs: identical runs differ so much that {_how_wide(widest)}{name and f' ({name})'}"
-        f"{_others(scaled, widest)}. Was the machine busy? "
+        f"Not enough runs: identical runs differ so much that {_how_wide(widest)}"
+        f"{_in_brackets(called[id(widest)])}{_others(scaled, widest, called)}. Was the machine busy? "
         "Repeat them (repetitions) with more steps (batches) on an otherwise idle machine."
     )
 
@@ -152,11 +151,16 @@ def _how_wide(row: Mapping[str, Any]) -> str:
     return f"a 95 % confidence interval spans {2 * half_width_pct(row):.0f} percentage points"
 
 
-def _others(scaled: Rows, widest: Mapping[str, Any]) -> str:
+def _in_brackets(name: str) -> str:
+    return f" ({name})" if name else ""
+
+
+def _others(scaled: Rows, widest: Mapping[str, Any], called: Mapping[int, str]) -> str:
     """That other efficiencies mean as little, which sentences and charts show as well."""
     others = [row for row in scaled if row is not widest]
     unsure = sum(map(is_unsure, others))
     if not unsure:
         return ""
-    which = "the only other one" if len(others) == 1 else f"{unsure} of the other {len(others)} intervals"
+    alone = f"the other interval{_in_brackets(called[id(others[0])])}"
+    which = alone if len(others) == 1 else f"{unsure} of the other {len(others)} intervals"
     return f"; {which} {verb(unsure, 'are')} wider than {WIDEST_INTERVAL_PCT:g} percentage points"

@@ -21,7 +21,7 @@ def unequal_threads(points: Sequence[Point]) -> str:
             remedy = "set OMP_NUM_THREADS=1 for all" if by_hand else "set threads in the sweep file"
             return (
                 f"Different threads per rank: {_in_words(base)} on {few}, {_in_words(own)} on {many}. So the "
-                f"efficiencies say little of scaling: {remedy}."
+                f"efficiencies say little about scaling: {remedy}."
             )
     return ""
 
