@@ -1,4 +1,4 @@
-"""Which setting matters?
+"""Which factor matters?
 
     python -m analysis.factors DIR                        results of a sweep, or TAU tables of the reference
     python -m analysis.factors DIR --factors loader,grad  only these; other fields must not vary

@@ -37,6 +37,9 @@ NOT_SAID = {
     r"start-up": "startup",
     r"back-test": "backtest",
     r"utilis\w*": "utilization",
+    r"(?:attributed|profiled) steps?": "recorded step",
+    r"bandwidth-bound": "memory-bound",
+    r"which (?:option|setting)s? matters?": "which factor matters",
 }  # fmt: skip
 _TWICE = {r"([a-z]+) \1": "the word once"}
 # Text that says one of these in another sense.

@@ -159,11 +159,12 @@ def _of_kernels(
     return trace | {"hovertext": [escaped(kernel) for kernel in points[label]]}
 
 
-def shares(points: pd.DataFrame) -> Figure:
+def shares(points: pd.DataFrame, unit: str = "GPU") -> Figure:
     """Share of communication (drawn through) and of copies (dashed) against batch size, a line a label.
 
     Args:
         points: columns ``batch, communication_pct, copies_pct, label, facts``.
+        unit: of what the batch size is: ``GPU`` or ``rank``.
     """
     traces = []
     for index, (name, series) in enumerate(points.sort_values("batch").groupby("label", sort=False)):
@@ -171,7 +172,9 @@ def shares(points: pd.DataFrame) -> Figure:
             trace = _styled(series, f"{name}: {part}", index, "batch", f"{part}_pct", dash)
             hover = f"{escaped(str(name))}<br>%{{x}}: {part} %{{y:.2f}} %<extra></extra>"
             traces.append({**trace, "hovertemplate": hover})
-    placed = _against(points, "batch", "per-GPU batch size, images", "Communication and copies", "% of time")
+    placed = _against(
+        points, "batch", f"per-{unit} batch size, images", "Communication and copies", "% of time"
+    )
     return figure(traces, placed)
 
 

@@ -35,7 +35,7 @@ METRICS = (
     Metric(
         "method",
         "curve: function of the number of ranks fitted to measured throughputs "
-        "(analysis/prediction/curve.py); simulation: replay of the profiled step, with gradients exchanged "
+        "(analysis/prediction/curve.py); simulation: replay of the recorded step, with gradients exchanged "
         "in buckets (analysis/prediction/simulate.py)",
         text=True,
     ),

@@ -115,7 +115,7 @@ def traced_by(recording: Recording, point: Point, calls: Allreduces | None) -> T
     """
     source, recorded = recording.source, recording.batches
     if not len(recorded["start_ns"]):
-        return "its trace has no attributed step"
+        return "its trace has no recorded step"
     gradients = _ready(recording)
     # Of a program that was watched, the precision of gradients may be unknown.
     wire_bytes = WIRE_BYTES.get(source.fields["grad"])

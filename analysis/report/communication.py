@@ -200,20 +200,22 @@ def _batch_sizes_differ(context: Context) -> bool:
 
 
 def _activities(context: Context) -> Content:
-    return of_shares(shares(of_study(context.study)), context.factors)
+    return of_shares(shares(of_study(context.study)), context.factors, context.study.unit)
 
 
-def of_shares(rows: Rows, factors: Sequence[str] = ()) -> Content:
+def of_shares(rows: Rows, factors: Sequence[str] = (), unit: str = "GPU") -> Content:
     """What communication and copies take of GPUs' time, of rows of analysis.activities --shares."""
     points = pd.DataFrame([{**row, "label": _label(row), "facts": facts(row, factors)} for row in rows])
     with_batch = points[points["batch"].notna()]
     label = "Share of communication and of copies, by batch size"
     runs = how_many(sum(row["runs"] for row in rows if row["batch"] is not None), "run")
-    charts = [Chart("activities", plots.shares(with_batch), label, runs=runs)] if len(with_batch) else []
+    charts = (
+        [Chart("activities", plots.shares(with_batch, unit), label, runs=runs)] if len(with_batch) else []
+    )
     shown = filled(columns(SHARES), rows)
     text = (
-        "Share of the summed time of GPU activities (on a CPU: of operators), by per-GPU batch size. Solid "
-        "lines: collectives; dashed lines: copies and memory sets. One line per number of GPUs. "
+        f"Share of the summed time of GPU activities (on a CPU: of operators), by per-{unit} batch size. "
+        "Solid lines: collectives; dashed lines: copies and memory sets. One line per number of GPUs. "
         f"{ALL_LAUNCHES}"
     )
     return Content(text, charts, [as_view(Part("", rows, shown), "activities-table", factors)])

@@ -1,4 +1,4 @@
-"""Which setting matters? What each factor explains of the throughput's variance."""
+"""Which factor matters? What each factor explains of the throughput's variance."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -130,4 +130,4 @@ def _of_interactions(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Significant interactions: {named}. For these, main effects hold only on average."
 
 
-FACTORS = SectionKind("factors", "Which setting matters?", _factors, _varying)
+FACTORS = SectionKind("factors", "Which factor matters?", _factors, _varying)

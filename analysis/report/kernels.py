@@ -54,7 +54,7 @@ def _top(context: Context) -> Content:
     ]
     part = Part("", of_table, _top_columns(len(of_run) > 1), _top_note(of_run))
     text = (
-        "Time per step and rank, in attributed steps only. On a CPU a kernel is an operator that calls "
+        "Time per step and rank, in recorded steps only. On a CPU a kernel is an operator that calls "
         "no other operator."
     )
     if any(row.get("flops_efficiency_pct") or row.get("bandwidth_efficiency_pct") for row in of_table):
@@ -248,7 +248,7 @@ def _utilization(context: Context) -> Content:
         "In recorded steps: the share of time in which a kernel runs and, estimated from launch sizes, "
         "the share of multiprocessors with a block and the achieved occupancy (definitions of PyTorch's "
         "TensorBoard plugin). Speedup is relative to one "
-        f"{'rank' if context.study.on_cpus else 'GPU'} of the same configuration."
+        f"{context.study.unit} of the same configuration."
     )
     some, others = notable_gpus(rows, "analysis.utilization --format csv")
     part = utilization.part(some, rows, "", [others] if others else [])

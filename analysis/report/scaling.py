@@ -38,8 +38,7 @@ def _scaling(context: Context) -> Content:
         line_chart(context, "efficiency", points, EFFICIENCY, "Scaling efficiency by number of ranks"),
     ]
     strong = own[0]["scaling"] == "strong"
-    per = "rank" if context.study.on_cpus else "GPU"
-    kind = "Strong scaling (fixed global" if strong else f"Weak scaling (fixed per-{per}"
+    kind = "Strong scaling (fixed global" if strong else f"Weak scaling (fixed per-{context.study.unit}"
     text = (
         f"{kind} batch size). Error bars: 95 % confidence intervals over repeated runs. Dotted and dashed "
         "lines: ideal scaling from the baseline of each configuration, which is 100 % by definition."
@@ -114,10 +113,10 @@ def _loss(context: Context) -> Content:
     assert part is not None  # else the section does not apply
     attributable = [row for row in part.rows if row["loss_unattributed_pct"] is not None]
     text = (
-        "Growth of each part of a profiled step relative to the baseline, in percentage points of scaling "
+        "Growth of each part of a recorded step relative to the baseline, in percentage points of scaling "
         "efficiency; negative parts shrank. Exposed transfer: gradients in transit that computation does "
         "not overlap. Exposed wait: waiting for other ranks in a collective. Unattributed: growth of "
-        "unprofiled steps that profiled ones do not show. Segments (negative ones subtracted) sum to 100 "
+        "unprofiled steps that recorded ones do not show. Segments (negative ones subtracted) sum to 100 "
         "% minus the scaling efficiency."
     )
     views = [as_view(part, "loss-table", context.factors)]
@@ -210,7 +209,7 @@ def _anatomy(context: Context) -> Content:
     label = f"Milliseconds {per} of computation, communication, data loading and idle time"
     chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, f"Anatomy of {of}", label, of=f"ms {per}")
     text = (
-        "Mean over the attributed steps of all ranks and runs of a configuration, while the profiler "
+        "Mean over the recorded steps of all ranks and runs of a configuration, while the profiler "
         "records. The parts sum to the wall time. Time in which two of them overlap counts for the first "
         "in the legend. Exposed communication is not overlapped with computation: wait until the last rank "
         "enters the collective, transfer after that. Host-bound idle time: waiting for the next kernel "

@@ -194,7 +194,7 @@ def _kernel(context: Context, source: Source) -> str:
         return ""
     top = max(rows, key=lambda row: row["ms_per_step"])
     per = "in the recording" if source.without_steps else "per step"
-    bound = f", {top['bound']}-bound" if top.get("bound") in ("compute", "bandwidth") else ""
+    bound = {"compute": ", compute-bound", "bandwidth": ", memory-bound"}.get(str(top.get("bound")), "")
     return (
         f"Largest class of the model's kernels: {top['class']}, {top['ms_per_step']:.4g} ms {per} "
         f"({top['share_pct']:.0f} % of the time of all kernels{bound})."

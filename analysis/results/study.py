@@ -97,6 +97,11 @@ class Study:
         return bool(runs) and all(run.on_cpus for run in runs)
 
     @property
+    def unit(self) -> str:
+        """What a batch size is of: ``GPU``; ``rank`` without GPUs."""
+        return "rank" if self.on_cpus else "GPU"
+
+    @property
     def tau_intervals(self) -> tuple[Source, ...]:
         """The reference's TAU tables of timers that count; ``tau_atomics``: those of events."""
         return self.of_kind("tau_intervals")

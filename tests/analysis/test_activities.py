@@ -136,6 +136,7 @@ def test_the_shares_are_drawn_a_line_a_gpu_count(shared_data, tmp_path):
     assert answer.code == 0 and f"chart written to {page}" in answer.err
     assert "What do communication and copies take?" in page.read_text()
     (chart,) = of_shares(printed_shares(path)).charts
+    assert "by per-rank batch size" in of_shares(printed_shares(path), unit="rank").text
     lines = {trace["name"]: trace for trace in chart.figure["data"]}
     assert lines["1 GPU: communication"]["x"] == [8, 16, 32, 128]
     assert lines["4 GPUs: communication"]["x"] == [16, 128]

@@ -244,7 +244,7 @@ def test_what_a_filter_does_not_change_says_so_while_one_is_set(closed):
     assert said() == []
     closed.choose("loader", "pytorch")
     fixed = closed.page.locator("main summary p:not([data-follows])", has_text=OF_ALL)
-    assert fixed.count() == 2  # which setting matters; failed runs and notes
+    assert fixed.count() == 2  # which factor matters; failed runs and notes
     assert [text.strip() for text in said()] == [OF_ALL] * 2
     closed.choose("loader", "")
     assert said() == []

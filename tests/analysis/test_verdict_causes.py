@@ -85,7 +85,7 @@ def test_parts_that_miss_the_loss_tell_no_cause(parts):
 def test_parts_of_other_steps_tell_no_cause_though_they_sum_to_the_loss(ratio, told):
     said = text(BASE, point(4, 160.0, **lost(LOST_PCT, compute=LOST_PCT), perturbation=ratio))
     assert ("Largest cause" in said) is told
-    assert ("Do not use their parts: profiled steps took" in said) is not told
+    assert ("Do not use their parts: recorded steps took" in said) is not told
 
 
 def test_without_profiled_runs_the_wait_for_data_is_known():

@@ -73,7 +73,7 @@ def test_alone_it_lists_each_command_with_its_question_below_that_of_its_group(c
         for line, module in zip(lines[first:], modules, strict=False):
             name, _, said = line.strip().partition(" ")
             assert commands.COMMANDS[name] == module and said.strip() == commands.question(module) != ""
-    assert "Which setting matters?" in commands.listing()
+    assert "Which factor matters?" in commands.listing()
     assert "register-python-argcomplete scaleprof" in lines[-1]
 
 

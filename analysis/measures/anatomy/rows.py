@@ -115,7 +115,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     answer = [row for trace in traces for row in means(trace, by)]
     if not answer:
         raise study.nothing(
-            f"{study.path} holds no attributed step with timed kernels: this needs a run with profile: "
+            f"{study.path} holds no recorded step with timed kernels: this needs a run with profile: "
             "torch, or a trace with kernels"
         )
     return answer
@@ -197,7 +197,7 @@ def _shares(names: Iterable[str]) -> list[Column]:
 
 def _title(of: str) -> str:
     title = f"Anatomy of {of}, ms"
-    return title if of == RECORDING else f"{title} (mean of attributed steps)"
+    return title if of == RECORDING else f"{title} (mean of recorded steps)"
 
 
 _RECORDED_CAPTION = (

@@ -51,7 +51,7 @@ METRICS = (
 )
 SHARES = (
     Metric("gpus", "number of GPUs; one row per number of GPUs, batch size and backend", key=True),
-    Metric("batch", "per-GPU batch size", key=True),
+    Metric("batch", "per-GPU batch size (without GPUs: per-rank)", key=True),
     Metric("backend", "backend that exchanged gradients", text=True, key=True),
     Metric("runs", "number of runs summed"),
     Metric(

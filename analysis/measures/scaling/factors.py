@@ -1,4 +1,4 @@
-"""Which setting matters?"""
+"""Which factor matters?"""
 
 import itertools
 import math

@@ -72,7 +72,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
 
 def _note_kind(study: Study, points: Sequence[Point], kind: Scaling) -> None:
     """Say which kind of scaling the efficiencies are of, where the other one compares points, too."""
-    constant: dict[Scaling, str] = {"weak": "per-GPU batch size", "strong": "global batch size"}
+    constant: dict[Scaling, str] = {"weak": f"per-{study.unit} batch size", "strong": "global batch size"}
     other: Scaling = "weak" if kind == "strong" else "strong"
     compared = {one: count_compared(points, one) for one in constant}
     if compared[other]:

@@ -30,7 +30,7 @@ MISFIT = "This does not fit the assumption: is it the same job?"
 METRICS = (
     FIELDS["job"],
     FIELDS["world_size"],
-    Metric("steady_steps", "recorded steps, without warmup"),
+    Metric("steady_steps", "recorded steps, without warmup", "steps"),
     Metric("warmup_dropped", anatomy.LEFT_OUT, "warmup"),
     Metric(
         "step_ms",
