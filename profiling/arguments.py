@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -55,14 +56,21 @@ def _wrapped(block: str, width: int) -> str:
 
 
 class Explain(argparse.Action):
-    """A flag that prints a text and ends the command, as ``--help`` does: whatever else is on the line."""
+    """A flag that prints a text and ends the command, as ``--help`` does: whatever else is on the line.
 
-    def __init__(self, option_strings: Sequence[str], dest: str, text: Callable[[], str], help: str) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+    Words after it say of what; a folder that is there is one of the command, and says nothing.
+    """
+
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, text: Callable[[Sequence[str]], str],
+        metavar: str, help: str,
+    ) -> None:  # fmt: skip
+        none = argparse.SUPPRESS
+        super().__init__(option_strings, none, nargs="*", default=none, metavar=metavar, help=help)
         self._text = text
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(self._text())
+    def __call__(self, parser: argparse.ArgumentParser, _: object, words: Any, *more: object) -> None:
+        print(self._text([word for word in words if not Path(word).exists()]))
         parser.exit()
 
 

@@ -15,6 +15,7 @@ from typing import Any, get_args
 from analysis.display.numbers import digits, figure, shown, with_interval, with_places
 from jobs.run import Run
 from jobs.run_fields import FACTOR, own_names
+from profiling.errors import UserError, did_you_mean
 
 Rows = list[dict[str, Any]]
 
@@ -287,15 +288,34 @@ def explain_intervals(headers: Iterable[str], said: str) -> list[str]:
     ]
 
 
-def explain_columns(groups: Mapping[str, Sequence[Metric]]) -> str:
-    """The columns as ``--columns`` lists them, each group below what it is of, then what intervals are."""
+def explain_columns(groups: Mapping[str, Sequence[Metric]], names: Sequence[str] = ()) -> str:
+    """The columns as ``--columns`` lists them, each group below what it is of, then what intervals are.
+
+    Args:
+        names: of the columns that are asked for; none: all.
+
+    Raises:
+        UserError: there is no such column; the nearest is named.
+    """
     width = _width()
+    if names:
+        groups = _of_names(groups, names)
     listed = [f"{textwrap.fill(of, width)}\n\n{_listed(metrics, width)}" for of, metrics in groups.items()]
     used = {metric.interval for metrics in groups.values() for metric in metrics}
     kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in _KINDS.items() if kind in used)
     if kinds:
         listed.append(textwrap.fill(f"In brackets: kind of the interval from _low to _high. {kinds}.", width))
     return "\n\n".join(listed)
+
+
+def _of_names(groups: Mapping[str, Sequence[Metric]], names: Sequence[str]) -> dict[str, list[Metric]]:
+    own = names_of(metric for metrics in groups.values() for metric in metrics)
+    every = {**groups, "Of a run:": [metric for name, metric in FIELDS.items() if name not in own]}
+    for name in names:
+        if name not in (known := [*own, *FIELDS]):
+            raise UserError(f"--columns: unknown column {name!r}{did_you_mean(name, known, see='--columns')}")
+    chosen = {of: [one for one in metrics if {*one.names} & {*names}] for of, metrics in every.items()}
+    return {of: metrics for of, metrics in chosen.items() if metrics}
 
 
 def _listed(metrics: Sequence[Metric], whole: int) -> str:

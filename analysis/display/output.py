@@ -77,8 +77,8 @@ def add_output_flags(command_line: Parser, columns: Mapping[str, Sequence[Metric
     add_peaks_flag(command_line)
     if columns:
         command_line.add_argument(
-            "--columns", action=Explain, text=lambda: explain_columns(columns),
-            help="explain the columns of the results, and exit",
+            "--columns", action=Explain, text=lambda names: explain_columns(columns, names),
+            metavar="NAME", help="explain the columns of the results, or those named, and exit",
         )  # fmt: skip
     return command_line
 

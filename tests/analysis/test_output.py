@@ -152,9 +152,19 @@ def test_a_slip_of_the_pen_is_one_line_with_the_near_miss(
 def test_help_names_the_flag_that_explains_columns(command: str) -> None:
     ran = run(f"analysis.{command}", "--help")
     assert ran.code == 0 and "--format" in ran.out
-    assert "--columns explain the columns of the results, and exit" in " ".join(ran.out.split())
+    said = "--columns [NAME ...] explain the columns of the results, or those named, and exit"
+    assert said in " ".join(ran.out.split())
     explained = run(f"analysis.{command}", "--columns", "--format", "no such format")
     assert explained.code == 0 and ("_pct" in explained.out or "_ms" in explained.out)
+
+
+def test_columns_that_are_named_are_explained_alone_and_others_are_refused(results: Path) -> None:
+    ran = run("analysis.batches", results, "--columns", "step_ms_low", "batch")
+    assert ran.code == 0 and "    step_ms (_low, _high)  median" in ran.out and "\n    batch " in ran.out
+    assert "warmup_dropped" not in ran.out
+    assert run("analysis.batches", "--columns", results).out == run("analysis.batches", "--columns").out
+    said = one_line_error(run("analysis.batches", "--columns", "step_m"))
+    assert "--columns: unknown column 'step_m'; did you mean 'step_ms'?" in said
 
 
 # --- terminals ----------------------------------------------------------------------------------------
