@@ -21,6 +21,7 @@ from jobs.processes import Ended, Limits, become, run_processes
 from jobs.store import StudyManifest
 from profiling import schemas, tables
 from profiling.errors import UserError
+from profiling.whole_file import nearest_above
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -126,10 +127,10 @@ def check_output(output: Path | None) -> None:
     """Before something is measured: can its answer be written?
 
     Raises:
-        UserError: ``output`` is in no folder that exists.
+        UserError: ``output`` is a folder, or in none.
     """
-    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
-        raise UserError(f"--output {output}: name a file in a folder that exists")
+    if output is not None and (output.is_dir() or not nearest_above(output).is_dir()):
+        raise UserError(f"--output {output}: name a file in a folder")
 
 
 def answer(directory: Path, form: str, output: Path | None) -> None:

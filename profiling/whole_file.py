@@ -10,6 +10,11 @@ from typing import BinaryIO
 _OPEN_FILES = ("/dev", "/dev/fd", "/proc/self/fd")
 
 
+def nearest_above(path: Path) -> Path:
+    """What is there of the folders above a file: the others are made when it is written."""
+    return next(folder for folder in path.absolute().parents if folder.exists())
+
+
 @contextmanager
 def whole_file(path: Path, kept: bool = False) -> Iterator[BinaryIO]:
     """A file to write to, which takes the place of ``path`` at the end, unless something failed.

@@ -233,7 +233,7 @@ def _write_text(text: str, output: Path | None) -> None:
 
 
 def write_bytes(content: bytes, output: Path | None) -> None:
-    """Write to a file, whole or not at all, or to standard output.
+    """Write to a file, whole or not at all, its folder made if need be; or to standard output.
 
     Raises:
         UserError: the file cannot be written, or binary data would go to a terminal.
@@ -244,12 +244,11 @@ def write_bytes(content: bytes, output: Path | None) -> None:
         sys.stdout.buffer.write(content)
         return
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(output) as file:
             file.write(content)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise UserError(
-            f"cannot write {output}: {error.strerror}; name a file in an existing folder"
-        ) from None
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise UserError(f"cannot write {output}: {error.strerror}; name a file in a folder") from None
 
 
 def to_frame(rows: Rows, columns: Iterable[Metric]) -> "pd.DataFrame":

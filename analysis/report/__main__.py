@@ -136,8 +136,9 @@ def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
 
     target: Path = arguments.output or file
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, render(page))
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
         raise UserError(f"cannot write {target}: {error.strerror}; name a file with --output") from None
     print(target)
     if arguments.figures:

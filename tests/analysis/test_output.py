@@ -123,11 +123,18 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path, form: str) -> No
 
 
 def test_an_output_that_cannot_be_written_is_one_line(results: Path, tmp_path: Path) -> None:
-    for target in (tmp_path / "absent" / "x.csv", tmp_path):
+    (tmp_path / "file").touch()
+    for target in (tmp_path / "file" / "x.csv", tmp_path / "file" / "below" / "x.csv", tmp_path):
         for form in ("table", "csv", "json", "parquet"):
             line = one_line_error(run("analysis.scaled", results, "--format", form, "--output", target))
             assert "cannot write" in line
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_the_folder_of_an_output_is_made(results: Path, tmp_path: Path) -> None:
+    target = tmp_path / "of" / "mine" / "x.csv"
+    run("analysis.scaled", results, "--format", "csv", "--output", target)
+    assert [path.name for path in target.parent.iterdir()] == ["x.csv"] and "step_ms" in target.read_text()
 
 
 @pytest.mark.parametrize(

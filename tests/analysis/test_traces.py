@@ -251,15 +251,15 @@ def test_the_report_takes_raw_traces_and_converts_them_beside(tmp_path):
 
 def test_the_report_converts_beside_the_file_that_output_names(tmp_path):
     folder = write_job(tmp_path / "archive" / "raw", Planted(ranks=2, batches=6))
-    (tmp_path / "mine").mkdir()
     done = run(
         "report", folder / "rank0.json", folder / "rank1.json", "--output", tmp_path / "mine" / "r.html"
     )
     assert done.code == 0, done.err
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["r.html", "rank0-converted"]
     assert list((tmp_path / "archive").iterdir()) == [folder]
-    nowhere = one_line_error(run("report", folder, "--output", tmp_path / "absent" / "r.html"))
-    assert f"{tmp_path / 'absent'} is not a folder; name a file in another folder with --output" in nowhere
+    (tmp_path / "file").touch()
+    nowhere = one_line_error(run("report", folder, "--output", tmp_path / "file" / "r.html"))
+    assert f"{tmp_path / 'file'} is not a folder; name a file in another folder with --output" in nowhere
 
 
 def test_traces_in_a_folder_that_cannot_be_written_are_one_line(tmp_path, monkeypatch):

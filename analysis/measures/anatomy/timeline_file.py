@@ -71,11 +71,14 @@ def write(source: Source, path: Path, span: Span | None = None, more: Added = NO
     timeline = Written(source.id, path)
     try:
         # The name inside and the time are left out: the same run gives the same bytes.
+        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
             trace = TraceWriter(file)
             _write(source, timeline, trace, span, more)
             trace.finish()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+    except (
+        FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError,
+    ) as error:  # fmt: skip
         raise UserError(f"cannot write {path}: {error.strerror}; name a file with --output") from None
     return timeline
 
