@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import NoReturn
 
 # What is wrong with the place to write to, not with the program.
@@ -155,6 +156,21 @@ def run_command(main: Callable[[], int | None]) -> None:
         _complain(_of_place(error))
         code = EXIT_WRONG_USE
     sys.exit(code)
+
+
+def one_line_if_interrupted_while_loading() -> None:
+    """Ctrl-C while ``python -m`` still imports a command, before :func:`run_command`, is one line, too."""
+    if sys.argv[:1] != ["-m"]:  # Python has it there until it has found the command
+        return
+    others = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            _complain("interrupted")
+        else:
+            others(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def _of_place(error: OSError) -> str:

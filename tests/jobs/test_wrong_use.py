@@ -1,6 +1,7 @@
 """What users get wrong, and the one line that each mistake ends in: what, where, and the right word."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,16 @@ def test_a_mistake_ends_in_one_line(command, here, monkeypatch):
     module, *words = [word.replace("{here}", str(here)) for word in command.split()]
     module = "train.__main__" if module == "train" else module
     assert MISTAKES[command] in one_line_error(run(module, *words))
+
+
+@pytest.mark.parametrize(("module", "imports"), [("analysis.scaled", "numpy"), ("jobs.sweep", "pydantic")])
+def test_ctrl_c_while_a_command_is_imported_is_one_line(module, imports, tmp_path):
+    (tmp_path / f"{imports}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", module, "x"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.stderr == "scaleprof: error: interrupted\n" and ended.returncode == -signal.SIGINT
 
 
 def test_the_results_of_a_sweep_file_are_named_where_there_are_some(tmp_path, monkeypatch):
