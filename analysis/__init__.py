@@ -10,7 +10,7 @@ from typing import Any
 
 from profiling.errors import one_line_if_interrupted_while_loading
 
-one_line_if_interrupted_while_loading()
+one_line_if_interrupted_while_loading(__name__)
 
 
 def __getattr__(name: str) -> Any:

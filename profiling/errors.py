@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -137,6 +138,8 @@ def said_by_rank_0(rank: int) -> Iterator[None]:
 def run_command(main: Callable[[], int | None]) -> None:
     """Run a command's ``main`` and leave with its exit code; known errors become one line on stderr."""
     try:
+        if isinstance(sys.excepthook, _WhileLoading):
+            sys.excepthook = sys.excepthook.before
         code = main() or EXIT_DONE
         sys.stdout.flush()
     except UserError as error:
@@ -158,19 +161,30 @@ def run_command(main: Callable[[], int | None]) -> None:
     sys.exit(code)
 
 
-def one_line_if_interrupted_while_loading() -> None:
-    """Ctrl-C while ``python -m`` still imports a command, before :func:`run_command`, is one line, too."""
-    if sys.argv[:1] != ["-m"]:  # Python has it there until it has found the command
-        return
-    others = sys.excepthook
+class _WhileLoading:
+    """Takes the place of a hook for what nobody has caught: of Ctrl-C it says one line."""
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def __init__(self, before: Callable[..., object]) -> None:
+        self.before = before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a launcher may pass it on once more
             _complain("interrupted")
         else:
-            others(kind, error, trace)
+            self.before(kind, error, trace)
 
-    sys.excepthook = hook
+
+def one_line_if_interrupted_while_loading(package: str) -> None:
+    """Ctrl-C while ``python -m`` still imports a command of ``package`` is one line, too.
+
+    No longer: :func:`run_command` puts back the hook that was there, before a program of the user's runs.
+    """
+    if sys.argv[:1] != ["-m"]:  # Python has it there until it has found the command
+        return
+    module = sys.orig_argv[-len(sys.argv)]  # a program of the user's may import us; -mNAME may be one word
+    if re.fullmatch(rf"(-\w*m)?{package}(\..*)?", module):
+        sys.excepthook = _WhileLoading(sys.excepthook)
 
 
 def _of_place(error: OSError) -> str:

@@ -1,1 +1,5 @@
 """What does one rank do?"""
+
+from profiling.errors import one_line_if_interrupted_while_loading
+
+one_line_if_interrupted_while_loading(__name__)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ def main() -> None:
     parser.add_argument("--fail", action="store_true")
     parser.add_argument("--done")
     arguments = parser.parse_args()
+    assert sys.excepthook is sys.__excepthook__  # as it is without scaleprof
     if "RANK" not in os.environ:
         os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     dist.init_process_group("gloo")
