@@ -37,11 +37,11 @@ from profiling.tables import table_path
 from profiling.tools import TOOLS, tool
 from profiling.traces.conversion import convert_share, kept_before, not_kept, share_of, wait_for_others
 from profiling.traces.jobs import Placed, place_jobs
-from profiling.traces.one_unit import convert_unit
+from profiling.traces.one_unit import convert_with
 from profiling.traces.records import Outcome, Unit, kept
 from profiling.traces.summary import Counts, complaints, counts_of, first_of, named, what_is_unchanged
 from profiling.traces.together import said_once, together
-from profiling.traces.unchanged import forget, leave_record, taken_back
+from profiling.traces.unchanged import forget, leave_record, records_left, taken_back
 from profiling.traces.units import displaced, units_of
 from profiling.wording import command, how_many, verb
 from profiling.workers import open_workers
@@ -194,7 +194,8 @@ def _convert_here(units: Sequence[Unit], jobs: int | None) -> list[Outcome]:
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         bar = progress.add_task("convert", total=len(units))
-        for unit, outcome in zip(units, workers.map(convert_unit, units), strict=True):
+        pairs = list(zip(units, records_left(units), strict=True))
+        for unit, outcome in zip(units, workers.map(convert_with, pairs), strict=True):
             if outcome.error and len(units) == 1:
                 raise UserError(outcome.error)
             outcomes.append(outcome)

@@ -13,6 +13,7 @@ from pathlib import Path
 from profiling.identity import Identity
 from profiling.traces.one_unit import convert_unit
 from profiling.traces.records import SCRATCH, Unit, kept, kept_record
+from profiling.traces.unchanged import records_left
 
 _BUSY = "busy"
 _BEAT_S, _LOOK_S = 5.0, 0.5
@@ -44,9 +45,10 @@ def share_of(me: Identity, units: Sequence[Unit]) -> list[Unit]:
 
 def convert_share(me: Identity, units: Sequence[Unit], launch: str) -> None:
     """Convert what is this rank's; each outcome is left beside the tables."""
-    for unit in share_of(me, units):
+    mine = share_of(me, units)
+    for unit, left in zip(mine, records_left(mine), strict=True):
         with busy_with(unit):
-            convert_unit(unit, launch)
+            convert_unit(unit, launch, left)
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -16,22 +17,29 @@ from profiling.traces.records import Outcome, Unit, keep, kept, state_of
 from profiling.traces.unchanged import sources_of, unchanged
 
 
-def convert_unit(unit: Unit, launch: str = "") -> Outcome:
+def convert_unit(unit: Unit, launch: str = "", left: Sequence[Path] = ()) -> Outcome:
     """Write the tables of one file, a piece at a time where its tool can; unless an earlier call has.
 
     Args:
         launch: that all ranks that share the work are of; what they cannot convert is recorded, too.
+        left: its records of :func:`profiling.traces.unchanged.records_left`.
     """
     if (before := kept(unit, launch)) is not None:
         return before
     shutil.rmtree(unit.scratch, ignore_errors=True)  # that call was ended in the middle of it
     state = state_of(unit)
-    outcome = unchanged(unit) or tables_of(unit)
+    outcome = unchanged(unit, left) or tables_of(unit)
     if outcome.error:
         shutil.rmtree(unit.scratch, ignore_errors=True)
     if launch or not outcome.error:
         keep(unit, outcome, launch, state)
     return outcome
+
+
+def convert_with(unit_and_left: tuple[Unit, Sequence[Path]]) -> Outcome:
+    """As :func:`convert_unit`, for workers, which take one thing each."""
+    unit, left = unit_and_left
+    return convert_unit(unit, left=left)
 
 
 def tables_of(unit: Unit) -> Outcome:

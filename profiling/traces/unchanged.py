@@ -4,7 +4,7 @@ A complete conversion leaves the record of each file beside its tables, in the f
 replaces the tables or removes them makes the record void.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,32 +24,48 @@ from profiling.traces.records import (
 )
 
 
-def unchanged(unit: Unit) -> Outcome | None:
-    """What a complete call made of a unit, if neither its files nor its tables have changed since."""
-    for path in _left(unit):
+def unchanged(unit: Unit, left: Iterable[Path]) -> Outcome | None:
+    """What a complete call made of a unit, if neither its files nor its tables have changed since.
+
+    Args:
+        left: its records of :func:`records_left`.
+    """
+    for path in left:
         record = record_of(unit, path)
         if record is not None and record.is_whole:
             return replace(record.outcome, unchanged=True)
     return None
 
 
-def _left(unit: Unit) -> list[Path]:
-    """The records of a unit that complete calls have left; the name of its job's folder is not known."""
-    inside = Path(CONVERTED, f"{unit.code}.json")
-    jobs = unit.base.glob(f"[!.]*/{inside}") if unit.batch_marker is not None else ()
-    return [path for path in (unit.target / inside, *jobs) if path.is_file()]
+def records_left(units: Sequence[Unit]) -> list[list[Path]]:
+    """Where complete calls may have left records of each unit.
+
+    The name of a unit's job is not known, so the folders of all jobs are searched: once, for all units.
+    """
+    of_jobs: dict[tuple[Path, str], list[Path]] = {}
+    for base in {unit.base for unit in units if unit.batch_marker is not None}:
+        for path in base.glob(f"[!.]*/{_record_named('*')}"):
+            of_jobs.setdefault((base, path.stem), []).append(path)
+    return [
+        [unit.target / _record_named(unit.code), *of_jobs.get((unit.base, unit.code), ())] for unit in units
+    ]
+
+
+def _record_named(code: str) -> Path:
+    """The record of a unit, below the folder of its tables."""
+    return Path(CONVERTED, f"{code}.json")
 
 
 def sources_of(folder: Path) -> list[str]:
     """The files that a folder's tables were made of, from the top, as far as known."""
-    records = [read_record(path) for path in sorted(folder.glob(f"{CONVERTED}/*.json"))]
+    records = [read_record(path) for path in sorted(folder.glob(str(_record_named("*"))))]
     return [record.source for record in records if record]
 
 
-def forget(units: Iterable[Unit]) -> None:
+def forget(units: Sequence[Unit]) -> None:
     """Have units converted again that have not changed."""
-    for unit in units:
-        for path in _left(unit):
+    for left in records_left(units):
+        for path in left:
             if record := read_record(path):  # it still says what the tables were made of
                 write_record(path, replace(record, made_by=""))
 
@@ -87,6 +103,6 @@ def leave_record(unit: Unit, moved: Mapping[Path, Path]) -> None:
     outcome = replace(record.outcome, ranks=ranks, unchanged=False)
     place = ranks[0].directory.parent if ranks else unit.target
     write_record(
-        place / CONVERTED / f"{unit.code}.json",
+        place / _record_named(unit.code),
         replace(record, outcome=outcome, tables=state_of_tables(outcome), launch=""),
     )
