@@ -1,4 +1,4 @@
-"""What has become of a run: is it done, has it failed, is it running, was it interrupted, or not started?"""
+"""What has become of a run: is it done, failed, running, interrupted, not started or unusable?"""
 
 import glob
 import socket
@@ -11,7 +11,7 @@ from jobs.run import Run
 from jobs.run_id import exit_code_of
 from jobs.store import Manifest
 
-State = Literal["done", "failed", "running", "interrupted", "not started"]
+State = Literal["done", "failed", "running", "interrupted", "not started", "unusable"]
 NOT_ENDED: tuple[State, ...] = ("running", "interrupted", "not started")
 CALIBRATING = ".calibration-"  # how a folder's name begins in which a sweep measures the machine's peaks
 # Of combinations that a sweep does not run: how its lines on them begin, and those of every answer.
@@ -36,7 +36,8 @@ def of_begun(directory: Path) -> tuple[State, str]:
     """The state of a run that has begun and has no manifest, and how that is known. It only reads."""
     # A manifest is written before a folder gets such a name: this one was lost later.
     if (code := exit_code_of(directory.name)) is not None:
-        return "failed", f"its manifest is missing; by its name it ended with exit code {code}"
+        how = f"its manifest is missing; by its name it ended with exit code {code}"
+        return ("failed", how) if code else ("unusable", f"{how}, but without a manifest it is not complete")
     owner = owner_of(directory)
     if owner is None:
         # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.

@@ -6,7 +6,7 @@ from typing import Literal
 
 from jobs.states import State
 
-FailureKind = State | Literal["excluded", "unusable"]
+FailureKind = State | Literal["excluded"]
 
 
 @dataclass(frozen=True)

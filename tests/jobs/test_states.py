@@ -48,13 +48,16 @@ def test_a_run_whose_process_was_killed_or_is_another_one_by_now_was_interrupted
     assert of_begun(begun) == (state, why)
 
 
-@pytest.mark.parametrize("code", [0, 1, -9])
-def test_a_run_whose_name_says_how_it_ended_is_failed_without_its_manifest(begun, code):
+@pytest.mark.parametrize(("code", "is_now"), [(0, "unusable"), (1, "failed"), (-9, "failed")])
+def test_a_run_whose_name_says_how_it_ended_is_failed_or_not_complete_without_its_manifest(
+    begun, code, is_now
+):
     release(begun)
     ended = begun.rename(begun.with_name(f"{begun.name}_ret_{code}"))
     said = f"its manifest is missing; by its name it ended with exit code {code}"
-    assert of_begun(ended) == ("failed", said) and state_of(ended.parent, Run(), 0) == "failed"
-    with pytest.raises(UserError, match=f"no usable result: 1 run failed; .*_ret_{code}: {said}"):
+    said += "" if code else ", but without a manifest it is not complete"
+    assert of_begun(ended) == (is_now, said) and state_of(ended.parent, Run(), 0) == is_now
+    with pytest.raises(UserError, match=f"no usable result: 1 run {is_now}; .*_ret_{code}: {said}"):
         load(ended.parent)
 
 
