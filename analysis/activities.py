@@ -19,14 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.display import output
-from analysis.display.metrics import Rows, columns
+from analysis.display.metrics import RUN, Rows, columns
 from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels.activities import (
     ALL_LAUNCHES,
     COLUMNS,
     LEVELS,
     METRICS,
-    RUN,
     SHARES,
     Profile,
     of_kernels,

@@ -29,7 +29,7 @@ def main(words: list[str] | None = None) -> int:
     by = output.parse_levels(arguments.by, tuple(LEVELS))
     study = load(arguments.path, arguments.peaks)
     answer = rows(study, by)
-    of = study.a_step(row["id"] for row in answer)
+    of = study.a_step(row["run"] for row in answer)
     return output.emit(Answer(answer, columns_of(by), parts(answer, by, of)), study, arguments)
 
 

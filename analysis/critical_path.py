@@ -43,8 +43,8 @@ def main(words: list[str] | None = None) -> int:
     output.check_top(arguments.top, "parts")
     study = load(arguments.path, arguments.peaks)
     every = rows(study, by)
-    kept = output.first_of_each(every, arguments.top or most_shown(every, by, arguments.format), "id")
-    of = study.a_step(row["id"] for row in every)
+    kept = output.first_of_each(every, arguments.top or most_shown(every, by, arguments.format), "run")
+    of = study.a_step(row["run"] for row in every)
     below = [caption(by, len(every) - len(kept), of), left_out(study, study.recorded)]
     table = Part(title(of), kept, shown(kept, by, of), "\n".join(filter(None, below)))
     return output.emit(Answer(kept, columns_of(by), [table]), study, arguments)
@@ -54,7 +54,7 @@ def most_shown(every: Rows, by: Sequence[str], form: str) -> int | None:
     """How many rows of a run are kept, where nobody says it; None: all."""
     if not by or form != "table":
         return None
-    return TOP if len({row["id"] for row in every}) == 1 else TOP_OF_EACH
+    return TOP if len({row["run"] for row in every}) == 1 else TOP_OF_EACH
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ COLUMNS = {
     "Columns: the fields of --group-by, then": METRICS,
     "Additional columns of the corrected method:": CORRECTED_METRICS,
 }
-DEFAULT_GROUP, DEFAULT_GROUP_OF_TRACES = ("batch", "nodes"), ("job",)
-_OTHERS = ("world_size", "job")  # to group by, which are no fields of a run
+DEFAULT_GROUP, DEFAULT_GROUP_OF_TRACES = ("batch", "nodes"), ("run",)
+_OTHERS = ("world_size", "run")  # to group by, which are no fields of a run
 _METHODS = {"corrected": efficiency.rows, "published": efficiency_published.rows}
 
 
@@ -51,28 +51,30 @@ def table(study: Study, method: str = "corrected", group_by: Sequence[str] = DEF
     return output.to_frame(rows(study, method, group_by), columns_of(method, group_by))
 
 
-def columns_of(method: str, group_by: Sequence[str]) -> list[Metric]:
-    return [*fields(group_by), *METRICS, *(CORRECTED_METRICS if method == "corrected" else ())]
+def columns_of(method: str, group_by: Sequence[str], traces: bool = False) -> list[Metric]:
+    """The answer's columns; of traces, the table calls the run a job."""
+    by = ["job" if traces and name == "run" else name for name in group_by]
+    return [*fields(by), *METRICS, *(CORRECTED_METRICS if method == "corrected" else ())]
 
 
 def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.efficiency", __doc__, columns=COLUMNS)
     parser.add_argument("--method", choices=tuple(_METHODS), default="corrected")
     group = parser.add_argument(
-        "--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes; of traces: job]"
+        "--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes; of traces: run]"
     )
     offer_fields(group, _OTHERS)
     arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)
     own = study.own_factors
     group_by = output.parse_fields(arguments.group_by, _OTHERS, own=own)
+    only_traces = all(source.kind == "trace" for source in study.sources)
     if not group_by:
-        only_traces = all(source.kind == "trace" for source in study.sources)
         group_by = list(DEFAULT_GROUP_OF_TRACES if only_traces else DEFAULT_GROUP)
     groups = rows(study, arguments.method, group_by)
     answer = Answer(
         groups,
-        columns_of(arguments.method, group_by),
+        columns_of(arguments.method, group_by, only_traces),
         title=with_method("Kernel efficiency", study, arguments.method),
         caption=_caption(study, arguments.method),
     )

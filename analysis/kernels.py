@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from analysis.display import output
-from analysis.display.metrics import Metric, Rows
+from analysis.display.metrics import RUN, Metric, Rows
 from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels.of_run import BY, DEFAULT_BY, GROUPS
 from analysis.measures.kernels.roofline import flops_efficiency_of, of_measured_peaks, over_the_roof
 from analysis.measures.kernels.rows import (
     METRICS,
-    RUN,
     TOP,
     TOP_OF_EACH,
     naming,

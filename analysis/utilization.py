@@ -35,7 +35,7 @@ def of_trace(path: Path) -> tuple[Rows, list[str]]:
         whole = (kernels.start_ns.min(keepdims=True), kernels.end_ns.max(keepdims=True))
         if not length(whole):
             continue
-        answer.append({"id": path.name, "gpu": device, **of_device(kernels, whole, device < 0)})
+        answer.append({"run": path.name, "gpu": device, **of_device(kernels, whole, device < 0)})
     if not answer:
         why = "".join(f"; {said}" for said in converted.findings[:1])
         raise UserError(f"{path} holds no timed kernel{why}")

@@ -61,6 +61,7 @@ _SYNONYMS = {
     "batchsize": "batch",  # and not what it is spelled like: --batches counts steps
     "ranks": "world_size",
     "pass": "direction",  # the heading of that column
+    **dict.fromkeys(("job", "id"), "run"),  # a heading of that column; what is in it
 }
 
 

@@ -210,18 +210,19 @@ def _field(name: str) -> Metric:
 
 # Factors of a program's own are fields of their own.
 FIELDS_OF_RUNS = tuple(name for name in Run.model_fields if name != "factors")
+RUN = Metric("run", "run id; of traces, the job: the name of their folder", text=True, key=True)
+JOB = replace(RUN, header="job")  # tables of traces call it so
 FIELDS: Mapping[str, Metric] = {
-    "id": Metric("id", "run id; of traces, the name of the job", text=True, key=True),
+    "run": RUN,
     **{name: _field(name) for name in FIELDS_OF_RUNS},
     "world_size": Metric("world_size", "number of GPUs (on a run without GPUs: of ranks)", key=True),
-    "job": Metric("job", "job of the traces: name of their folder", text=True, key=True),
     "repetition": Metric(
         "repetition", "repetition of the same configuration, from 0", _HEADERS["repetition"], key=True
     ),
 }
 # By these runs and jobs are told apart.
 TELLING = (*FIELDS_OF_RUNS, "job")
-OF_A_RUN = (FIELDS["id"], *(FIELDS[name] for name in FIELDS_OF_RUNS), FIELDS["repetition"])
+OF_A_RUN = (RUN, *(FIELDS[name] for name in FIELDS_OF_RUNS), FIELDS["repetition"])
 RANK = Metric("rank", "rank in the job, from 0", key=True)
 CONFIGURATION = Metric("configuration", "the values in which it differs from the others", text=True, key=True)
 RUNS = Metric("runs", "number of runs averaged")
@@ -237,7 +238,8 @@ def telling(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*TELLING
 
 def fields(names: Iterable[str]) -> list[Metric]:
     """The metrics of fields of a run; a user's program or table may have others, which are text."""
-    return [FIELDS.get(name) or _own(name) for name in names]
+    every = {**FIELDS, "job": JOB}
+    return [every.get(name) or _own(name) for name in names]
 
 
 def _own(name: str) -> Metric:

@@ -136,12 +136,12 @@ def _below(part: Part, table: Fitted, said: str) -> tuple[list[str], str]:
 def by_repetition(part: Part) -> Part:
     """A table with the repetition of each row's run, where rows of several would look alike without it."""
     headings = {name for column in part.columns for name in column.header.split()}
-    repetitions = {repetition_of(str(row.get("id"))) for row in part.rows} - {None}
-    if headings & {"rep", "repetition", "id"} or len(repetitions) < 2:
+    repetitions = {repetition_of(str(row.get("run"))) for row in part.rows} - {None}
+    if headings & {"rep", "repetition", "run", "configuration"} or len(repetitions) < 2:
         return part
     place = next((n for n, column in enumerate(part.columns) if not column.left), len(part.columns))
     column = replace(
-        FIELDS["repetition"].column(), value=lambda row: repetition_of(str(row.get("id"))), printed=None
+        FIELDS["repetition"].column(), value=lambda row: repetition_of(str(row.get("run"))), printed=None
     )
     return replace(part, columns=[*part.columns[:place], column, *part.columns[place:]])
 

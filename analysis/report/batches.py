@@ -32,7 +32,7 @@ def _steadiness(context: Context) -> str:
     rows = context.rows_of(_rows)
     jobs = len(context.traces) > 1  # which are unlike each other
     longer = [
-        (100 * (row["p95_ms"] / row["step_ms"] - 1), row["id"] if jobs else "") for row in rows
+        (100 * (row["p95_ms"] / row["step_ms"] - 1), row["run"] if jobs else "") for row in rows
         if math.isfinite(row.get("p95_ms") or math.nan)
     ]  # fmt: skip
     if not longer:

@@ -57,7 +57,7 @@ def late_ranks(rows: Rows) -> Late | None:
     and where collectives were recorded they say by how much.
 
     Args:
-        rows: of :mod:`analysis.stragglers`, of runs of one configuration and world size, with their ``id``.
+        rows: of :mod:`analysis.stragglers`, of runs of one configuration and world size, with their ``run``.
     """
     recorded = [row for row in rows if row.get("told_by") == BY_COLLECTIVES]
     often = _often(recorded) or _often([row for row in rows if row.get("told_by") != BY_COLLECTIVES])
@@ -84,7 +84,7 @@ def late_ranks(rows: Rows) -> Late | None:
         share_pct[first],
         all(row.get("told_by") == BY_COLLECTIVES for row in measured[first]),
         len(often[first]),
-        len({row["id"] for row in rows if row.get("told_by") == told_by}),
+        len({row["run"] for row in rows if row.get("told_by") == told_by}),
         max(causes, key=causes.count),
     )
 
@@ -106,7 +106,7 @@ def suspected(rows: Rows) -> tuple[list[int], float]:
 
 def _often(rows: Rows) -> dict[int, Rows]:
     """The rows in which a rank is named, of ranks that are named in most of the rows' runs."""
-    runs = {row["id"] for row in rows}
+    runs = {row["run"] for row in rows}
     named: dict[int, Rows] = {}
     for row in rows:
         if row["verdict"] == STRAGGLER:

@@ -86,12 +86,12 @@ class _Pairs:
 
     def with_fields(self, rows: Rows) -> Rows:
         """Rows with the factors that both jobs share."""
-        return [row | {name: self._fields[row["job"]][0].get(name) for name in self.shared} for row in rows]
+        return [row | {name: self._fields[row["run"]][0].get(name) for name in self.shared} for row in rows]
 
     def left(self, rows: Rows, left: frozenset[Key]) -> Rows:
         """The rows of pairs of which filters leave a job."""
         covered = {name: [self.coverage.of(fields) for fields in both] for name, both in self._fields.items()}
-        return [row for row in rows if any(one and one <= left for one in covered[row["job"]])]
+        return [row for row in rows if any(one and one <= left for one in covered[row["run"]])]
 
 
 def _summary(rows: Rows, differ: Mapping[str, str]) -> list[Sentence]:
@@ -102,7 +102,7 @@ def _summary(rows: Rows, differ: Mapping[str, str]) -> list[Sentence]:
     """
     if not rows:
         return [Sentence(_NONE_LEFT, "change")]
-    unlike = [differ[name] for name in dict.fromkeys(row["job"] for row in rows) if name in differ]
+    unlike = [differ[name] for name in dict.fromkeys(row["run"] for row in rows) if name in differ]
     return [*(Sentence(line, "change") for line in [*_in_words(rows), *unlike]), *_grown(rows)]
 
 
@@ -117,8 +117,8 @@ def _in_words(rows: Rows) -> list[str]:
 
 def _with_jobs(rows: Rows) -> Callable[[Mapping[str, Any]], str]:
     """What a row's quantity is called: of several pairs of jobs with theirs."""
-    several = len({row["job"] for row in rows}) > 1
-    return lambda row: f"{row['job']}: {row['quantity']}" if several else str(row["quantity"])
+    several = len({row["run"] for row in rows}) > 1
+    return lambda row: f"{row['run']}: {row['quantity']}" if several else str(row["quantity"])
 
 
 def _parts_charts(rows: Rows, factors: Sequence[str]) -> list[Chart]:

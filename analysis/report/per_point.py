@@ -12,7 +12,7 @@ from jobs.run import Run
 from jobs.run_fields import own_names
 
 # In these the runs of one bar may differ.
-_OF_A_RUN = ("id", "repetition", "seed", "attribute_from")
+_OF_A_RUN = ("run", "repetition", "seed", "attribute_from")
 
 
 def merged(rows: Rows, figures: Sequence[str], apart: Sequence[str] = ()) -> Rows:
@@ -23,14 +23,14 @@ def merged(rows: Rows, figures: Sequence[str], apart: Sequence[str] = ()) -> Row
     rows apart is kept where it is the same in all runs, so that no other column ever parts a point's runs.
 
     Args:
-        rows: of runs, each with its run's ``id``.
+        rows: of runs, each with its ``run``.
         apart: what tells the rows of a run apart.
     """
     points: dict[tuple, set[str]] = {}
     groups: dict[tuple, Rows] = {}
     for row in rows:
         point = point_of(row)
-        points.setdefault(point, set()).add(row["id"])
+        points.setdefault(point, set()).add(row["run"])
         groups.setdefault((point, _key(row, apart)), []).append(row)
     return [
         _same(members) | _means(members, figures, len(points[point])) | {"runs": len(points[point])}

@@ -46,11 +46,11 @@ def _expense(context: Context) -> Rows:
 
 
 def _spent(context: Context) -> Rows:
-    return [{**run.fields, "run": run} for run in expense.spent(context.study)]
+    return [{**run.fields, "spent": run} for run in expense.spent(context.study)]
 
 
 def _node_hours(context: Context) -> str:
-    text = expense_table.caption([], [row["run"] for row in context.rows_of(_spent)])
+    text = expense_table.caption([], [row["spent"] for row in context.rows_of(_spent)])
     return first_sentence(text)
 
 

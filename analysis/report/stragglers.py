@@ -77,7 +77,7 @@ def _stragglers(context: Context) -> Content:
     name = called(source.fields, context.factors)
     figure = _figure(shown, facts(source.fields, context.factors))
     chart = Chart("lateness", figure, _label(lateness, most), caption=_caption(most), runs="1 run")
-    every = [{"id": source.id, **source.fields, **row} for row in shown.rows]
+    every = [{"run": source.id, **source.fields, **row} for row in shown.rows]
     rows, not_shown = notable_ranks(every, "analysis.stragglers --format csv")
     caption = " ".join([*([not_shown] if not_shown else []), straggler_table.caption(rows)])
     part = Part("", rows, straggler_table.shown(every), caption)
@@ -96,7 +96,7 @@ def _shown(judged: Sequence[Judged]) -> Judged:
     """The run that is drawn: the one that the sentences are about, so that both show the same rank."""
     late = in_words.foremost(rows_of(judged))
     if late is not None:
-        return next(run for run in judged if run.source.id == late["id"])
+        return next(run for run in judged if run.source.id == late["run"])
     # Collectives tell the whole lateness, stages a lower bound of it.
     return min(judged, key=lambda run: run.lateness.told_by != BY_COLLECTIVES)
 
@@ -118,7 +118,7 @@ STRAGGLERS = SectionKind(
 def rows_of(judged: Sequence[Judged]) -> Rows:
     """The rows of all runs, each with its run's id, repetition and fields."""
     return [
-        {"id": run.source.id, "repetition": run.source.repetition, **run.source.fields, **row}
+        {"run": run.source.id, "repetition": run.source.repetition, **run.source.fields, **row}
         for run in judged
         for row in run.rows
     ]
@@ -136,7 +136,7 @@ def said_of(judged: Sequence[Judged], several_jobs: bool = False) -> list[str]:
     named: list[str] = []
 
     def name(row: dict[str, Any]) -> str:
-        named.append(called(row, fields) if fields and not row.get("job") else str(row["id"]))
+        named.append(called(row, fields) if fields and not row.get("job") else str(row["run"]))
         return named[-1]
 
     said = in_words.sentences(rows, name)

@@ -94,7 +94,7 @@ def _scales(context: Context) -> list[Sentence]:
         return []
     most, base = rows[-1], rows[0]
     of_some = len(rows) < len(context.study.of_kind("trace"))
-    whose = f" ({', '.join(row['job'] for row in rows)})" if of_some else ""
+    whose = f" ({', '.join(row['run'] for row in rows)})" if of_some else ""
     least_ms = _LEAST_PCT / 100 * most["mean_ms"]
     grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] >= least_ms}
     text = (
@@ -166,7 +166,7 @@ def _collectives(context: Context) -> list[dict[str, Any]]:
 
 
 def _collective(context: Context, source: Source) -> str:
-    rows = [row for row in context.once(_collectives) if row["id"] == source.id]
+    rows = [row for row in context.once(_collectives) if row["run"] == source.id]
     known = [row for row in rows if row.get("exposed_ms") is not None]
     if not known:
         return ""

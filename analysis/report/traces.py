@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import FIELDS, Metric, Rows, columns
+from analysis.display.metrics import JOB, Metric, Rows, columns
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling import traced
@@ -21,7 +21,7 @@ from profiling.wording import how_many, in_a_row
 
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
 METRICS = (
-    FIELDS["job"],
+    JOB,
     Metric("tool", "profiler that recorded the traces", text=True),
     Metric("world_size", "number of ranks of the job", "ranks"),
     Metric("there", "ranks whose traces are available", "traces\nof ranks", text=True),
@@ -71,7 +71,7 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
     if job.batches_confidence < _UNSURE:
         told += f" ({100 * job.batches_confidence:.1f} % recur)"
     return {
-        "job": name,
+        "run": name,
         "tool": job.tool,
         "world_size": job.world_size,
         "there": listed([one.rank for one in job.ranks]),
@@ -105,7 +105,7 @@ def _scaling(context: Context) -> Content:
     sizes = [row["world_size"] for row in found.scales]
     bars = [
         {
-            "label": called(row, ("world_size", *(["job"] if sizes.count(size) > 1 else []))), "facts": {},
+            "label": called(row, ("world_size", *(["run"] if sizes.count(size) > 1 else []))), "facts": {},
             **{f"{name}_ms": value for name, value in parts_of(row).items()},
         }
         for size, row in zip(sizes, found.scales, strict=True)

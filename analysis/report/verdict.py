@@ -41,7 +41,7 @@ def verdict(
         points: rows of ``analysis.scaled`` for runs of our own, a configuration and world size each.
         names: what each is called, in the same order.
         predicted: rows of ``analysis.predict`` with what-ifs, where steps were simulated.
-        late: rows of ``analysis.stragglers`` of the runs of most ranks, with their run's ``id`` and fields.
+        late: rows of ``analysis.stragglers`` of the runs of most ranks, with their ``run`` and fields.
         among: rows with all baselines, where ``points`` are only some of them.
     """
     called = [{**row, "called": name} for row, name in zip(points, names, strict=True)]

@@ -54,9 +54,9 @@ class Source:
         return nodes * gpus if nodes and gpus else None
 
     def value(self, name: str) -> Any:
-        """A field of the run, its ``world_size``, or the ``job`` that traces are of."""
-        if name == "job":
-            return self.id if self.job is not None else None
+        """A field of the run, its ``world_size``, or the ``run`` itself: its id."""
+        if name == "run":
+            return self.id
         return self.world_size if name == "world_size" else self.fields.get(name)
 
     @property

@@ -197,7 +197,7 @@ class Study:
     def runs(self) -> "pd.DataFrame":
         """One row a run or PyProf table that counts.
 
-        Columns: ``id``, ``kind`` (run, pyprof), all fields of Run (null where a reference file does not say
+        Columns: ``run``, ``kind`` (run, pyprof), all fields of Run (null where a reference file does not say
         them), :attr:`own_factors`, ``repetition``, ``exit_code``, ``world_size``, ``directory`` (or the
         file), ``device_name``, ``seconds`` (whole wall time), ``started``.
         """
@@ -205,7 +205,7 @@ class Study:
 
         of_runs = [name for name in Run.model_fields if name != "factors"]
         columns = [
-            "id", "kind", *of_runs, *self.own_factors, "repetition", "exit_code", "world_size", "directory",
+            "run", "kind", *of_runs, *self.own_factors, "repetition", "exit_code", "world_size", "directory",
             "device_name", "seconds", "started",
         ]  # fmt: skip
         return pd.DataFrame([_row(source) for source in self.sources], columns=columns)
@@ -214,7 +214,7 @@ class Study:
 def _row(source: Source) -> dict[str, Any]:
     manifest = source.manifest
     return {
-        "id": source.id,
+        "run": source.id,
         "kind": source.kind,
         **source.fields,
         "repetition": source.repetition,

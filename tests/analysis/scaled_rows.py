@@ -61,7 +61,7 @@ def late(
 ) -> dict:
     """A row of analysis.stragglers of a run with batches of 160 ms."""
     return {
-        "id": run, "rank": rank, "node": f"n{rank // 2}", "verdict": verdict, "step_ms": 160.0,
+        "run": run, "rank": rank, "node": f"n{rank // 2}", "verdict": verdict, "step_ms": 160.0,
         "mean_lateness_ms": mean_ms, "cause": cause,
     }  # fmt: skip
 

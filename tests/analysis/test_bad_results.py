@@ -234,7 +234,7 @@ def test_a_batch_of_which_is_not_known_whether_it_was_recorded_was_not(tmp_path:
     broken = sweep(tmp_path)
     change(batches(broken, 0), "attributed", lambda recorded: [*recorded[:-1], None])
     row = run(f"analysis.{command}", tmp_path, "--format", "csv").csv[-1]
-    assert (row["id"], row["attributed_steps"]) == (broken.name, "39")
+    assert (row["run"], row["attributed_steps"]) == (broken.name, "39")
 
 
 def test_a_batch_without_a_time_is_left_out_of_the_anatomy_and_counted(tmp_path: Path) -> None:

@@ -98,6 +98,11 @@ def test_loss(sections):
     assert whole.tolist() == close(column(view, f"lost [{CONFIDENCE}]"))
 
 
+def test_what_the_name_of_a_configuration_says_is_no_column_of_its_own(sections):
+    headers = [column.header for column in table(sections["kernels"]).columns]
+    assert headers[0] == "configuration" and "rep" not in headers
+
+
 def test_stages(sections):
     for name, trace in traces(sections["stages"]).items():
         assert trace["x"] == close(column(table(sections["stages"]), f"{name} ms")), name

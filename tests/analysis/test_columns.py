@@ -74,6 +74,7 @@ ANSWERS = (
     ("stragglers", "--by", "step"),
     ("efficiency", "--group-by", "batch,world_size,batch"),
     ("efficiency", "REFERENCE", "--method", "published"),
+    ("efficiency", "TRACES"),
     ("utilization",),
     ("activities", "--by", "rank,step,rank"),
     ("activities", "--shares"),
@@ -165,6 +166,9 @@ def test_no_answer_has_a_column_twice(given: tuple[str, ...], ask) -> None:
     assert ran.code == 0, ran.err
     head = ran.out.split("\n")[0].split(",")
     assert sorted(head) == sorted(set(head))
+    # A run is called `run`, whatever it is of; and wherever a row is of one, also of traces.
+    assert not {"id", "job"} & set(head)
+    assert "run" in head or "repetition" not in head
     # Nor is a field of the run overwritten by a figure of the same name.
     truth = {name: {str(getattr(run_of(gpus_per_node=n, profile=p), name)) for n in (1, 2)
                     for p in ("none", "torch")} for name in Run.model_fields}  # fmt: skip

@@ -136,7 +136,7 @@ def test_transfers_that_overlap_each_other_and_what_they_carry_together():
     assert row["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3)
     (said,) = at_once([row])
     assert "add up to 0.200 ms per step, in 0.140 ms in which any" in said and said in caption([row], "")
-    (point,) = of_points([row | {"id": "a", "nodes": 1, "gpus_per_node": 2}])
+    (point,) = of_points([row | {"run": "a", "nodes": 1, "gpus_per_node": 2}])
     assert point["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3) and at_once([point]) == [said]
     apart = row | {"transferring_ms": 0.2, "group_ranks": None, "groups": 1}
     assert at_once([apart]) == []
@@ -268,7 +268,7 @@ def test_the_report_draws_a_bar_for_each_number_of_nodes_whatever_the_repetition
 
 
 def test_waits_that_are_not_known_of_one_collective_make_no_sum():
-    row = {"id": "a", "nodes": 1, "gpus_per_node": 2, "exposed_ms": 1.0, "overlapped_ms": 2.0}
+    row = {"run": "a", "nodes": 1, "gpus_per_node": 2, "exposed_ms": 1.0, "overlapped_ms": 2.0}
     row |= {"transfer_ms": None, "wait_ms": None, "runs": 1}
     (point,) = bars_of([{**row, "transfer_ms": 3.0, "wait_ms": 1.0}, row], []).to_dict("records")
     assert (point["exposed_ms"], point["overlapped_ms"]) == (2, 4) and np.isnan(point["wait_ms"])
@@ -280,7 +280,7 @@ def test_rates_of_a_point_are_formed_of_the_means_of_its_runs():
            "mbyte_per_call": 50.0, "mbyte_per_step": 100.0, "wait_ms": 1.0}  # fmt: skip
     rates = ((1.0, 100.0), (3.0, 100 / 3))
     made = [
-        {**row, "id": str(n), "transfer_ms": ms, "algbw_gb_per_s": rate, "busbw_gb_per_s": 1.5 * rate,
+        {**row, "run": str(n), "transfer_ms": ms, "algbw_gb_per_s": rate, "busbw_gb_per_s": 1.5 * rate,
          "transferring_ms": ms / 2, "busbw_together_gb_per_s": 3 * rate, "not_foreseen": n}
         for n, (ms, rate) in enumerate(rates)
     ]  # fmt: skip
@@ -293,8 +293,8 @@ def test_rates_of_a_point_are_formed_of_the_means_of_its_runs():
 
 def test_a_collective_that_one_of_two_runs_lacks_counts_half_a_point():
     row = {"nodes": 1, "gpus_per_node": 2, "transfer_ms": 4.0, "calls_per_step": 1.0}
-    made = [{**row, "id": "a", "collective": "allreduce"}, {**row, "id": "a", "collective": "broadcast"},
-            {**row, "id": "b", "collective": "allreduce"}]  # fmt: skip
+    made = [{**row, "run": "a", "collective": "allreduce"}, {**row, "run": "a", "collective": "broadcast"},
+            {**row, "run": "b", "collective": "allreduce"}]  # fmt: skip
     assert [one["transfer_ms"] for one in of_points(made)] == [4.0, 2.0]
 
 

@@ -264,7 +264,7 @@ def test_of_a_run_without_a_recorded_step_it_is_not_said_what_records_operators(
     batches["attributed"] = [False] * len(batches["attributed"])
     tables.write(tables.as_table("batches", batches), rank, "batches")
     study = load(folder)
-    assert {row["id"] for row in rows(study, ["operator"])} == {"mine"}
+    assert {row["run"] for row in rows(study, ["operator"])} == {"mine"}
     assert not [note for note in study.log.notes if "operator of its kernels" in note.text]
 
 
@@ -344,7 +344,7 @@ def test_the_command_prints_the_parts_and_has_each_column(tmp_path):
     ).csv
     every = run_module("analysis.critical_path", path, "--by", "kernel", "--format", "csv").csv
     assert kernels == every[:2] and len(every) > 2
-    two = [{"id": "one"}, {"id": "two"}]
+    two = [{"run": "one"}, {"run": "two"}]
     assert [command.most_shown(of, ["kernel"], "table") for of in (two[:1], two)] == [40, 10]
     by = run_module("analysis.critical_path", path, "--by", "operator,layer").out
     assert "aten::" in by and "layer" not in by.split("\n\n")[1]
@@ -400,7 +400,7 @@ def test_of_the_largest_profiled_runs_the_report_has_the_slowest(tmp_path):
     (section,) = (one for one in page.sections if one.id == "critical-path")
     slowest = rows(load(tmp_path))
     slowest = [row for row in slowest if (row["gpus_per_node"], row["batch"]) == (4, 64)]
-    assert f" of {slowest[0]['id']} (the slowest profiled run on the most ranks; " in section.text
+    assert f" of {slowest[0]['run']} (the slowest profiled run on the most ranks; " in section.text
     most = max((row for row in slowest if row["part"] in PARTS), key=lambda row: row["saved_ms"])
     assert f"{most['part']}, {digits(most['saved_ms'], 3)} ms per step (the slowest" in section.finding
 

@@ -101,7 +101,7 @@ def test_a_rank_that_is_named_in_one_repetition_of_several_is_said_to_be(tmp_pat
     made = rows(load(tmp_path))
     quiet = {"verdict": NO, "mean_lateness_ms": 0.1}
     others = [
-        row | quiet | {"id": f"run_{number}", "repetition": number} for row in made for number in (1, 2)
+        row | quiet | {"run": f"run_{number}", "repetition": number} for row in made for number in (1, 2)
     ]
     assert "repetition" not in sentences(made)[0]
     (said,) = sentences([*made, *others])

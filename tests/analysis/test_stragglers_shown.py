@@ -26,7 +26,7 @@ from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
     enough = rank_row(0, 0.1) | {"step_ms": 100.0, "judged_steps": 50}
-    few = enough | {"id": "run_1", "verdict": TOO_FEW, "judged_steps": 3}
+    few = enough | {"run": "run_1", "verdict": TOO_FEW, "judged_steps": 3}
     assert sentences([enough, few]) == [
         "No stragglers: no rank repeatedly delayed the others. 1 of 2 runs: too few steps to tell."
     ]
@@ -37,7 +37,7 @@ def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
     ("verdict", "says"), [(TOO_FEW, "Too few steps to tell"), (CHANCE, "which may be chance")]
 )
 def test_who_is_late_but_not_named_is_said_to_be_late(verdict, says):
-    row = {"id": "run", "node": "a", "step_ms": 100.0, "judged_steps": 5, "verdict": NO}
+    row = {"run": "run", "node": "a", "step_ms": 100.0, "judged_steps": 5, "verdict": NO}
     made = [{**row, "rank": rank, "mean_lateness_ms": late} for rank, late in enumerate((1.0, 29.8, -3.0))]
     made[1]["verdict"] = verdict
     (line,) = sentences(made)
@@ -88,7 +88,7 @@ def test_the_axis_of_a_few_steps_has_a_tick_for_each(steps, ticks):
 
 
 def test_a_rank_of_an_unknown_host_is_named_without_one():
-    row = {"id": "job", "rank": 7, "mean_lateness_ms": 3.0, "step_ms": 100.0, "judged_steps": 2,
+    row = {"run": "job", "rank": 7, "mean_lateness_ms": 3.0, "step_ms": 100.0, "judged_steps": 2,
            "verdict": CHANCE}  # fmt: skip
     assert "in job: rank 7, 3.00 ms" in sentences([{**row, "node": None}])[0]
     assert "in job: rank 7 (node0), 3.00 ms" in sentences([{**row, "node": "node0"}])[0]
@@ -96,7 +96,7 @@ def test_a_rank_of_an_unknown_host_is_named_without_one():
 
 def test_the_rank_to_show_is_the_one_that_the_sentences_are_about():
     def row(name, verdict, late_ms, step_ms):
-        return {"id": name, "verdict": verdict, "mean_lateness_ms": late_ms, "step_ms": step_ms}
+        return {"run": name, "verdict": verdict, "mean_lateness_ms": late_ms, "step_ms": step_ms}
 
     on_time = row("a", "no", 90.0, 100.0)
     small, large = row("b", TOO_FEW, 30.0, 1000.0), row("c", CHANCE, 20.0, 100.0)
@@ -110,7 +110,7 @@ def test_the_rank_to_show_is_the_one_that_the_sentences_are_about():
 
 
 def rank_row(rank: int, mean_ms: float, verdict: str = NO, run_id: str = "run_0") -> dict:
-    return {"id": run_id, "rank": rank, "mean_lateness_ms": mean_ms, "verdict": verdict}
+    return {"run": run_id, "rank": rank, "mean_lateness_ms": mean_ms, "verdict": verdict}
 
 
 def test_of_many_ranks_a_table_shows_the_late_and_the_extremes_and_says_what_the_others_are():
@@ -119,8 +119,8 @@ def test_of_many_ranks_a_table_shows_the_late_and_the_extremes_and_says_what_the
     of_run[6] |= {"verdict": CHANCE}
     small = [rank_row(rank, 0.0, run_id="run_1") for rank in range(8)]
     kept, others = notable_ranks([*of_run, *small])
-    assert [row["rank"] for row in kept if row["id"] == "run_0"] == [0, 1, 2, 5, 6, *range(992, 1000)]
-    assert [row for row in kept if row["id"] == "run_1"] == small
+    assert [row["rank"] for row in kept if row["run"] == "run_0"] == [0, 1, 2, 5, 6, *range(992, 1000)]
+    assert [row for row in kept if row["run"] == "run_1"] == small
     assert others.startswith("987 of 1,008 rows not shown (--wide or --format csv shows all)")
     assert "mean lateness 0.0300 to 9.91 ms; verdict: no (987)" in others
     assert notable_ranks(small) == (small, "")

@@ -50,7 +50,7 @@ def test_scaling_of_traces_named_by_their_ranks(scaled):
 def test_the_efficiencies_of_several_jobs_are_not_of_all_together(scaled):
     (folder,) = {path.parent for path in scaled[1].values()}
     rows = run_module("analysis.efficiency", folder, "--format", "json").json
-    assert [row["job"] for row in rows] == ["job1", "job2", "job4"]
+    assert [row["run"] for row in rows] == ["job1", "job2", "job4"]
 
 
 def test_scaling_of_traces_that_say_their_ranks_themselves(scaled):

@@ -54,7 +54,7 @@ def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
 
 def _compared(kind: str, figure: str, a_ms: float, b_ms: float) -> dict:
     return {
-        "job": "one", "kind": kind, "quantity": figure, "a_ms": a_ms, "b_ms": b_ms,
+        "run": "one", "kind": kind, "quantity": figure, "a_ms": a_ms, "b_ms": b_ms,
         "difference_ms": b_ms - a_ms, "difference_pct": 100 * (b_ms / a_ms - 1), "verdict": "slower",
     }  # fmt: skip
 

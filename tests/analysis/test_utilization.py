@@ -193,12 +193,14 @@ def test_a_device_whose_events_are_not_known_is_no_cpu(tmp_path, command):
 
 
 def test_of_many_gpus_a_table_shows_the_idlest_and_the_busiest():
-    of_run = [{"id": "run_0", "rank": rank, "gpu_utilization_pct": float(rank % 100)} for rank in range(1000)]
+    of_run = [
+        {"run": "run_0", "rank": rank, "gpu_utilization_pct": float(rank % 100)} for rank in range(1000)
+    ]
     del of_run[500]["gpu_utilization_pct"]
-    small = [{"id": "run_1", "rank": rank, "gpu_utilization_pct": 50.0} for rank in range(8)]
+    small = [{"run": "run_1", "rank": rank, "gpu_utilization_pct": 50.0} for rank in range(8)]
     kept, others = notable_gpus([*of_run, *small], "--wide")
-    assert [row for row in kept if row["id"] == "run_1"] == small
-    shares = [row.get("gpu_utilization_pct") for row in kept if row["id"] == "run_0"]
+    assert [row for row in kept if row["run"] == "run_1"] == small
+    shares = [row.get("gpu_utilization_pct") for row in kept if row["run"] == "run_0"]
     assert sorted(share for share in shares if share is not None) == [0.0] * 8 + [99.0] * 2
     assert shares.count(None) == 1, "what is not known is to be seen"
     assert others == "989 of 1,008 rows not shown (--wide shows all): GPU utilization 0.0 to 99.0 %."

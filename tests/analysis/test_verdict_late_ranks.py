@@ -83,7 +83,7 @@ def test_what_the_late_rank_explains_is_taken_off_the_parts():
 
 
 def test_stages_name_a_rank_where_too_few_batches_were_recorded():
-    rows = [row | {"verdict": "too few steps"} if row["id"] == "t" else row for row in late_8()]
+    rows = [row | {"verdict": "too few steps"} if row["run"] == "t" else row for row in late_8()]
     found = late_ranks(rows)
     assert found is not None and found.ranks == (3,) and found.ms == 32.0 and found.by_collectives
 

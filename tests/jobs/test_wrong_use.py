@@ -54,6 +54,7 @@ MISTAKES = {
     "analysis.scaled {here}/empty": "empty holds no results",
     "analysis.scaled {here}/a --group-by lodaer": "unknown field 'lodaer'; did you mean 'loader'?",
     "analysis.scaled {here}/a --group-by ranks": "unknown field 'ranks'; did you mean 'world_size'?",
+    "analysis.efficiency {here}/a --group-by job": "unknown field 'job'; did you mean 'run'?",
     "analysis.batches {here}/a --format cvs": "invalid --format 'cvs'; did you mean 'csv'?",
     "analysis.kernels {here}/a --by clas": "did you mean 'class'?",
     "analysis.kernels {here}/a --by pass": "unknown kernel field 'pass'; did you mean 'direction'?",

@@ -1,5 +1,7 @@
 """Launches of ncu and profiles of TAU are jobs without times of steps; what is not known is one line each."""
 
+import shutil
+
 import pytest
 
 from analysis.results.load import load
@@ -54,6 +56,11 @@ def test_profiles_of_tau_are_a_job_whose_mpi_is_answered(shared_data, tmp_path, 
     assert {row["rank"] for row in run("analysis.tau_batches", job, "--format", "json").json} == {0, 1}
     done = run("analysis.report.__main__", job)
     assert (done.code, done.err) == (0, "")
+    shutil.copytree(job, tmp_path / "again")
+    rows = run("analysis.communication", tmp_path, "--format", "json").json
+    assert sorted((row["run"], row["mpi_s"]) for row in rows) == [
+        ("again", pytest.approx(rows[0]["mpi_s"])), (folder.name, pytest.approx(rows[0]["mpi_s"])),
+    ]  # fmt: skip
 
 
 def test_what_was_found_in_one_profile_is_said_of_its_job_only(shared_data, tmp_path):

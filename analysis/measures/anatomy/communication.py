@@ -67,7 +67,7 @@ METRICS = (
     Metric("attributed_steps", STEPS_OF_RANKS),
 )
 COLUMNS = {
-    "Columns: id, the fields of the run, repetition, then (rank with --by rank), per step and rank:": (
+    "Columns: run, the fields of the run, repetition, then (rank with --by rank), per step and rank:": (
         RANK,
         *METRICS,
     ),
@@ -120,7 +120,7 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
     for rank in [one.rank for one in trace.calls if by_rank and not one.counted_batches]:
         study.note(f"rank {rank} has no step with kernels, and therefore no row", source)
     return [
-        {"id": source.id, **source.fields, "repetition": source.repetition, **row}
+        {"run": source.id, **source.fields, "repetition": source.repetition, **row}
         for row in rows_of(trace, by_rank, _measured(study, source))
     ]
 

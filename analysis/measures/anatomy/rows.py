@@ -92,7 +92,7 @@ METRICS = (
     ),
 )
 COLUMNS = {
-    "Columns: id, the fields of the run, repetition, the fields of --by, then the parts of a step. Time "
+    "Columns: run, the fields of the run, repetition, the fields of --by, then the parts of a step. Time "
     "in which several of them overlap counts for the first in this order:": (*LEVELS.values(), *METRICS)
 }
 
@@ -142,7 +142,7 @@ def means(trace: RunTrace, by: Sequence[str] = ()) -> Rows:
         # A batch has a window a stage.
         count = len(group) / (1 if "stage" in by else len(STAGES))
         rows.append({
-            "id": source.id,
+            "run": source.id,
             **source.fields,
             "repetition": source.repetition,
             **dict(zip(by, values, strict=True)),

@@ -56,7 +56,7 @@ METRICS = (
 )
 TAU_METRICS = (Metric("tau_step_ms", "published estimate of the step duration", "TAU\nestimate"),)
 COLUMNS = {
-    "Columns: id, the fields of the run, repetition, then": METRICS,
+    "Columns: run, the fields of the run, repetition, then": METRICS,
     "For TAU tables of the reference (both 50-batch and 1-batch runs of a configuration):": TAU_METRICS,
 }
 SHOWN = (
@@ -147,7 +147,7 @@ def _row(source: Source, series: Series) -> dict[str, Any]:
     attributed = series.recorded_ns
     manifest = source.manifest
     return {
-        "id": source.id,
+        "run": source.id,
         **source.fields,
         "repetition": source.repetition,
         "steps": len(series.step_ns),
@@ -175,7 +175,7 @@ def _tau_rows(study: Study) -> Rows:
         study.note("the TAU tables hold no configuration with both 50-batch and 1-batch runs")
     return [
         {
-            "id": "tau",
+            "run": "tau",
             **dict(zip(ID_FIELDS, key, strict=True)),
             "tau_step_ms": 1e3 * published_formulas.tau_step_duration_s(list(timed[key]), list(started[key])),
         }

@@ -67,7 +67,7 @@ METRICS = (
     Metric("saved_pct", "saved_ms in percent of the step", "saved\n%", places=1),
 )
 COLUMNS = {
-    "Columns: id, the fields of the run, repetition, part, the fields of --by, then per step:": (
+    "Columns: run, the fields of the run, repetition, part, the fields of --by, then per step:": (
         METRICS[0], *LEVELS.values(), *METRICS[1:],
     )
 }  # fmt: skip
@@ -137,7 +137,7 @@ def _row(paths: RunPaths, part: str, pieces: "pd.DataFrame") -> dict[str, Any]:
     step_ms = sum(step.step_ns for step in paths.steps) / count / 1e6
     path_ms = int(pieces["duration_ns"].sum()) / count / 1e6
     return {
-        "id": source.id,
+        "run": source.id,
         **source.fields,
         "repetition": source.repetition,
         "part": part,

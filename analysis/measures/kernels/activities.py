@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from analysis.display.metrics import RANK, STEP, Metric, Rows, names_of
+from analysis.display.metrics import RANK, RUN, STEP, Metric, Rows, names_of
 from analysis.results.attributed import has_kernels, kernels
 from analysis.results.source import NOT_OF_POINT, Source, reading
 from analysis.results.study import Study
@@ -26,7 +26,6 @@ ALL_LAUNCHES = "All recorded launches count, warmup included; analysis.kernels l
 _CALL = re.compile(r"^cu(da)?[A-Z]")
 LEVELS = {"rank": RANK, "step": STEP}
 _COLUMN_OF = {"step": "batch_index"}  # a level -> its column in the tables
-RUN = Metric("run", "run id, if there are several runs", text=True, key=True)
 METRICS = (
     Metric(
         "type",
@@ -67,7 +66,7 @@ SHARES = (
     ),
 )
 COLUMNS = {
-    "Columns of the summary, as nvprof prints them (run, rank and step if requested):": (
+    "Columns of the summary, as nvprof prints them (run if there are several; rank and step if requested):": (
         RUN,
         *LEVELS.values(),
         *METRICS,

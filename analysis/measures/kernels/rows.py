@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
-from analysis.display.metrics import Column, Metric, Rows, columns, picked
+from analysis.display.metrics import RUN, Column, Metric, Rows, columns, picked
 from analysis.display.numbers import shortened, with_places
 from analysis.measures.kernels import measured_peaks, roofline
 from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of_each
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
-RUN = Metric("run", "run id, if there are several runs", text=True, key=True)
 METRICS = (
     Metric("calls_per_step", "launches per step", "calls/\nstep", places=1, priority=0),
     Metric("ms_per_step", "time per step", "ms/\nstep"),

@@ -44,7 +44,7 @@ def _share(row: dict[str, Any]) -> float:
     return float(row["mean_lateness_ms"] / row["step_ms"])
 
 
-def sentences(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("id")) -> list[str]:
+def sentences(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("run")) -> list[str]:
     """The named ranks in words, a line each; one line if there is none, and what speaks against late ones.
 
     Args:
@@ -85,8 +85,8 @@ def _in_how_many(row: Mapping[str, Any], rows: Rows) -> str:
 
 def _nobody_late(rows: Rows) -> str:
     """What is said where no rank is late: nothing can repeat in a few steps."""
-    steps = {row["id"]: row["judged_steps"] for row in rows if row["verdict"] == TOO_FEW}
-    runs = len({row["id"] for row in rows})
+    steps = {row["run"]: row["judged_steps"] for row in rows if row["verdict"] == TOO_FEW}
+    runs = len({row["run"] for row in rows})
     if len(steps) == runs:
         return f"Too few steps ({max(steps.values())}) to tell whether a rank is a straggler."
     few = f" {len(steps)} of {how_many(runs, 'run')}: too few steps to tell." if steps else ""

@@ -24,7 +24,7 @@ def notable_ranks(rows: Rows, all_by: str = "--wide or --format csv") -> tuple[R
     kept: Rows = []
     by_run: dict[str, Rows] = {}
     for row in rows:
-        by_run.setdefault(row["id"], []).append(row)
+        by_run.setdefault(row["run"], []).append(row)
     for of_run in by_run.values():
         order = sorted(of_run, key=lambda row: -row["mean_lateness_ms"])
         named = [row for row in order if row["verdict"] == STRAGGLER]

@@ -98,7 +98,7 @@ STEP_METRICS = (
     ),
 )
 COLUMNS = {
-    "Columns: id, the fields of the run, repetition, then": METRICS,
+    "Columns: run, the fields of the run, repetition, then": METRICS,
     "With --by step:": STEP_METRICS,
 }
 

@@ -63,7 +63,7 @@ def rows(study: Study, by_step: bool = False) -> Rows:
     answer: Rows = []
     for source, ranks in study.each(runs_of(study), lambda source: _of_run(study, source, by_step)):
         answer += [
-            {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks
+            {"run": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks
         ]
     if not answer:
         raise study.nothing(f"{study.path}: {why_none(study)}")

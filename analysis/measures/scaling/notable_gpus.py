@@ -21,8 +21,8 @@ def notable_gpus(rows: Rows, all_by: str) -> tuple[Rows, str]:
         (their rows in order, what the others are in a line; empty: there are no others).
     """
     kept: set[int] = set()
-    for run in dict.fromkeys(row["id"] for row in rows):
-        order = sorted((row for row in rows if row["id"] == run), key=_busy)
+    for run in dict.fromkeys(row["run"] for row in rows):
+        order = sorted((row for row in rows if row["run"] == run), key=_busy)
         some = order if len(order) <= _MOST_GPUS else [*order[:_IDLEST], *order[-_BUSIEST:]]
         kept |= {id(row) for row in some}
     rest = [row for row in rows if id(row) not in kept]

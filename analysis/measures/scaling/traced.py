@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.display.metrics import FIELDS, IN_RUN, Column, Metric, Rows, columns, picked
+from analysis.display.metrics import FIELDS, IN_RUN, JOB, Column, Metric, Rows, columns, picked
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS, SPLIT, WITHIN
@@ -28,7 +28,7 @@ _SAME = math.log(1.2)  # computing by so much more or less than the assumption s
 MISFIT = "This does not fit the assumption: is it the same job?"
 
 METRICS = (
-    FIELDS["job"],
+    JOB,
     FIELDS["world_size"],
     Metric("steady_steps", "recorded steps, without warmup", "steps"),
     Metric("warmup_dropped", anatomy.LEFT_OUT, "warmup"),
@@ -74,7 +74,7 @@ METRICS = (
 )
 COLUMNS = {"Traces (one row per job):": METRICS}
 _SHOWN = (
-    "job", "world_size", "steady_steps", "warmup_dropped", "step_ms", "mean_ms",
+    "run", "world_size", "steady_steps", "warmup_dropped", "step_ms", "mean_ms",
     *(f"{name}_ms" for name in PARTS), "speedup", "scaling_efficiency_pct",
 )  # fmt: skip
 
@@ -116,9 +116,9 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
     if not sized:
         return Answer([], "")
     traces = traces_of(study, sized)
-    parts = {row["id"]: row for one in traces for row in anatomy.means(one)}
+    parts = {row["run"]: row for one in traces for row in anatomy.means(one)}
     rows = [_row(source, series[source.id], parts.get(source.id, {})) for source in sized]
-    by_job = {row["job"]: row for row in rows}
+    by_job = {row["run"]: row for row in rows}
     groups = [[by_job[source.id] for source in group] for group in programs(study, sized)]
     assumed: list[tuple[Rows, str]] = []
     refused: list[str] = []
@@ -126,8 +126,8 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
         if study.named and scaling is None:
             others = _other_programs(study, group, {source.id: source for source in sized})
             for row in group:
-                row |= _uncompared(row["world_size"]) if row["job"] in others else {}
-            group = [row for row in group if row["job"] not in others]
+                row |= _uncompared(row["world_size"]) if row["run"] in others else {}
+            group = [row for row in group if row["run"] not in others]
             refused += others.values()
         kind = scaling or _suggested(group)
         for row in group:
@@ -159,7 +159,7 @@ def _several_sizes(rows: Rows) -> bool:
 
 def _of_group(group: Rows, groups: Sequence[Rows]) -> str:
     """Which jobs a sentence is about, where others are not compared with them."""
-    return f"{', '.join(row['job'] for row in group)}: " if len(groups) > 1 else ""
+    return f"{', '.join(row['run'] for row in group)}: " if len(groups) > 1 else ""
 
 
 def _why_not(rows: Rows) -> str:
@@ -178,7 +178,7 @@ def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any
     steady = series.steady_ns / 1e6
     estimate = inside_run.of_median(steady)
     return {
-        "job": source.id,
+        "run": source.id,
         "world_size": source.world_size,
         "steady_steps": len(steady),
         "warmup_dropped": series.warmup,
@@ -223,10 +223,10 @@ def _other_programs(study: Study, group: Rows, sources: Mapping[str, Source]) ->
     for row in others:
         if row["world_size"] == base["world_size"] or not _away(base, row, _suggested([base, row])) >= _SAME:
             continue
-        common = in_common(*(launches_of(study, sources[one["job"]]) for one in (base, row)))
+        common = in_common(*(launches_of(study, sources[one["run"]]) for one in (base, row)))
         if common < ALIKE:
-            lines[row["job"]] = (
-                f"No scaling efficiency: {base['job']} and {row['job']} look like different jobs "
+            lines[row["run"]] = (
+                f"No scaling efficiency: {base['run']} and {row['run']} look like different jobs "
                 f"({100 * common:.0f} % of their launches are the same, and the kernels of a step take "
                 f"{_ratio(base, row):.2f} times as long on {row['world_size']} ranks as on "
                 f"{base['world_size']}). For one program, add --scaling weak or --scaling strong."
@@ -306,5 +306,5 @@ def grown(found: Answer) -> Part | None:
     rows = [row for row in found.rows if row["world_size"] > row["base_world_size"]]
     if not rows:
         return None
-    shown: Sequence[Column] = columns(METRICS, "job", "world_size", *(f"grew_{name}_ms" for name in GREW))
+    shown: Sequence[Column] = columns(METRICS, "run", "world_size", *(f"grew_{name}_ms" for name in GREW))
     return Part("Growth of the parts of a step, ms", rows, shown)

@@ -7,12 +7,12 @@ is tested. What other runs would differ by is not known from one of each.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import IN_RUN, Column, Metric, Rows, columns
+from analysis.display.metrics import IN_RUN, JOB, Column, Metric, Rows, columns
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
@@ -29,7 +29,7 @@ from profiling.wording import how_many, in_a_row, verb
 
 SLOWER, FASTER, NOT_SHOWN = "slower", "faster", "not shown"
 METRICS = (
-    Metric("job", "the two jobs compared, A and B", text=True, key=True),
+    replace(JOB, meaning=f"{JOB.meaning} (if they differ: A, B)"),
     Metric(
         "kind",
         "step, stages, parts (of a step), collectives or kernels (by class)",
@@ -69,7 +69,7 @@ def pairs(a: Study, b: Study) -> list[tuple[Source, Source]]:
     of_a, of_b = a.of_kind("trace"), b.of_kind("trace")
     if len(of_a) == len(of_b) == 1:
         return [(of_a[0], of_b[0])]
-    for name in ("job", "world_size"):
+    for name in ("run", "world_size"):
         keys_a, keys_b = ({one.value(name): one for one in side if one.value(name)} for side in (of_a, of_b))
         alike = [(keys_a[key], keys_b[key]) for key in keys_a if key in keys_b]
         if alike and len(keys_a) == len(of_a) and len(keys_b) == len(of_b):
@@ -182,7 +182,7 @@ def _collectives(study: Study) -> dict[str, Rows]:
     found: dict[str, Rows] = {}
     try:
         for row in communication.rows(study):
-            found.setdefault(row["id"], []).append(row)
+            found.setdefault(row["run"], []).append(row)
     except UserError:
         return {}
     return found
@@ -193,7 +193,7 @@ def _row(name: str, key: tuple[str, str], a: _Figure | None, b: _Figure | None) 
     absent = _Figure(0.0 if key[0] in ("collectives", "kernels") else math.nan)
     a, b = a or absent, b or absent
     return {
-        "job": name, "kind": key[0], "quantity": key[1],
+        "run": name, "kind": key[0], "quantity": key[1],
         "a_ms": a.value, "a_ms_low": a.low, "a_ms_high": a.high,
         "b_ms": b.value, "b_ms_low": b.low, "b_ms_high": b.high,
         "difference_ms": b.value - a.value,
@@ -241,14 +241,14 @@ def sentence(found: Rows) -> str:
     lines = []
     for row in steps(found):
         parts = [
-            one for one in found if one["job"] == row["job"] and one["kind"] == "parts"
+            one for one in found if one["run"] == row["run"] and one["kind"] == "parts"
             and not one["quantity"].startswith("overlapped") and not math.isnan(one["difference_ms"])
         ]  # fmt: skip
         most = max(parts, key=lambda one: abs(one["difference_ms"]), default=None)
         said = _SAID.get(row["verdict"], row["verdict"])
         why = f"; largest change: {most['quantity']} ({most['difference_ms']:+.3g} ms)" if most else ""
         lines.append(
-            f"{row['job']}: a step takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
+            f"{row['run']}: a step takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
             f"({row['difference_pct']:+.1f} %), {said}{why}.{_mean(row, parts)}"
         )
     return "\n".join(lines) or "Durations of steps cannot be compared: one of the two has none."
@@ -269,8 +269,8 @@ def _mean(step: Mapping[str, Any], parts: Rows) -> str:
 
 def shown(found: Rows) -> list[Column]:
     """The table's columns."""
-    several = len({row["job"] for row in found}) > 1
-    return columns([metric for metric in METRICS if several or metric.name != "job"])
+    several = len({row["run"] for row in found}) > 1
+    return columns([metric for metric in METRICS if several or metric.name != "run"])
 
 
 def part(found: Rows, title: str) -> Part:

@@ -85,7 +85,7 @@ METRICS = (
     ),
     Metric("unknown", "reason why a value is missing", text=True),
 )
-COLUMNS = {"Columns: id, the fields of the run, then": METRICS}
+COLUMNS = {"Columns: run, the fields of the run, then": METRICS}
 _OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
 
 
@@ -139,7 +139,7 @@ def rows(study: Study) -> Rows:
     of_run = _speedups(study)
     answer: Rows = []
     for source, ranks in study.each(study.recorded, lambda source: _of_run(study, source)):
-        answer += [{"id": source.id, **source.fields, **row, **of_run.get(source.id, {})} for row in ranks]
+        answer += [{"run": source.id, **source.fields, **row, **of_run.get(source.id, {})} for row in ranks]
     if not answer:
         raise UserError(
             f"{study.path} holds no timed kernel of a recorded step: this needs a profiled run (profile: "

@@ -155,6 +155,7 @@ def rows(study: Study) -> Rows:
     return [
         {
             **dict(zip(named, key, strict=True)),
+            "run": dict(zip(named, key, strict=True)).get("job"),
             "world_size": sizes[key] if key in sizes else key[0] * key[1],
             **_summary(values[key]),
         }
