@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,6 +13,20 @@ _OPEN_FILES = ("/dev", "/dev/fd", "/proc/self/fd")
 def nearest_above(path: Path) -> Path:
     """What is there of the folders above a file: the others are made when it is written."""
     return next(folder for folder in path.absolute().parents if folder.exists())
+
+
+@contextmanager
+def folder_of(path: Path) -> Iterator[None]:
+    """The folder of a file that is written here is made if need be, and goes again if something failed."""
+    new = [folder for folder in path.absolute().parents if not folder.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        with suppress(OSError):  # others may have put something there
+            for folder in new:
+                folder.rmdir()
+        raise
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from jobs.flags import add_format_flags, make_parser
 from jobs.run_fields import FACTOR
 from profiling.arguments import Explain, Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
-from profiling.whole_file import whole_file
+from profiling.whole_file import folder_of, whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -244,8 +244,7 @@ def write_bytes(content: bytes, output: Path | None) -> None:
         sys.stdout.buffer.write(content)
         return
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(output) as file:
+        with folder_of(output), whole_file(output) as file:
             file.write(content)
     except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise UserError(f"cannot write {output}: {error.strerror}; name a file in a folder") from None

@@ -28,6 +28,7 @@ from analysis.results.study import Study
 from jobs.flags import OUTPUT, make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.whole_file import folder_of
 from profiling.wording import how_many
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
 
     target: Path = arguments.output or file
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_text(target, render(page))
+        with folder_of(target):
+            write_text(target, render(page))
     except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
         raise UserError(f"cannot write {target}: {error.strerror}; name a file with --output") from None
     print(target)

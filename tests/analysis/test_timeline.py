@@ -213,8 +213,9 @@ def test_what_is_no_range_of_batches_is_answered(batches, sweep):
 
 
 def test_batches_that_the_run_does_not_have_are_answered(sweep, tmp_path):
-    error = one_line_error(run("analysis.timeline", sweep, "--batches", "90", "--output", tmp_path / "t.gz"))
-    assert "has steps 0 to 39" in error
+    place = tmp_path / "new" / "folder" / "t.gz"
+    error = one_line_error(run("analysis.timeline", sweep, "--batches", "90", "--output", place))
+    assert "has steps 0 to 39" in error and not list(tmp_path.iterdir())
 
 
 def test_too_many_kernels_ask_for_some_batches(sweep, tmp_path, monkeypatch):

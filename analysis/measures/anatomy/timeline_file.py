@@ -16,7 +16,7 @@ from analysis.results.matching import Ahead, Matched, match
 from analysis.results.source import Source
 from profiling import tables
 from profiling.errors import UserError
-from profiling.whole_file import whole_file
+from profiling.whole_file import folder_of, whole_file
 from profiling.wording import how_many, which_ranks
 
 _COMPRESSION = 1  # most of what gzip can save, at a third of the time
@@ -71,8 +71,11 @@ def write(source: Source, path: Path, span: Span | None = None, more: Added = NO
     timeline = Written(source.id, path)
     try:
         # The name inside and the time are left out: the same run gives the same bytes.
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
+        with (
+            folder_of(path),
+            whole_file(path) as raw,
+            gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file,
+        ):
             trace = TraceWriter(file)
             _write(source, timeline, trace, span, more)
             trace.finish()
