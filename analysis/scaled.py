@@ -22,7 +22,7 @@ from analysis.measures.scaling.baselines import Scaling
 from analysis.measures.scaling.certainty import too_few_runs
 from analysis.measures.scaling.points import points_of
 from analysis.measures.scaling.unequal_threads import unequal_threads
-from analysis.measures.scaling.without_result import log_of, no_result
+from analysis.measures.scaling.without_result import no_result
 from analysis.published import by_method
 from analysis.published.by_method import METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
@@ -53,9 +53,8 @@ def main(words: list[str] | None = None) -> int:
         notes = explain(study, own)
     unequal = unequal_threads(points_of(study, arguments.scaling)) if study.of_kind("run") else ""
     mixed = scaling.mixed_sizes(configurations, group_by)
-    without = no_result(study)
-    log = log_of(study)
-    lead = [f"{without} Log: {log}" if log else without, mixed, unequal, too_few_runs(configurations)]
+    without = [one.with_log for one in no_result(study)]
+    lead = [*without, mixed, unequal, too_few_runs(configurations)]
     answer = Answer(
         configurations,
         columns_of(group_by),

@@ -67,12 +67,12 @@ def _points(context: Context) -> Rows:
 
 def _not_complete(study: Study) -> list[Sentence]:
     """That runs of the sweep are missing and what is said may change with them, or is of fewer ranks."""
-    texts = [no_result(study)]
+    texts = [one.text for one in no_result(study)]
     if open_runs := not_ended(study.failed):
         runs = how_many(len(study.of_kind("run")) + len(missing(study.failed)), "run")
         of = f"of {runs}: {counted(open_runs)}"
         texts.insert(0, f"The sweep is not complete ({of}), so all that follows may change.")
-    return [Sentence(text, "left-out", answers=SCALES, of_all=True) for text in texts if text]
+    return [Sentence(text, "left-out", answers=SCALES, of_all=True) for text in texts]
 
 
 def _much_lower(published: Rows, least_pct: float) -> list[Sentence]:

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from analysis.measures.scaling import expense
+from analysis.measures.scaling.without_result import no_result
 from analysis.report import small
 from analysis.report.advice import against, held_up
 from analysis.report.build import build
@@ -227,7 +228,30 @@ def test_where_all_runs_on_the_most_ranks_failed_report_and_table_say_so_first_w
     write_run(tmp_path, run_of(nodes=4), truth, 2)
     write_run(tmp_path, run_of(nodes=8), truth, 2, 1, "hang: no step for 60 s")
     said = "No result on 8 ranks: 3 runs failed. Reason of the first failure: out of memory:"
-    assert build(load(tmp_path)).summary[0].text.startswith(said)
+    # A configuration that fails where another does not is none of the most ranks.
+    of_dali = [write_run(tmp_path, run_of(nodes=n, loader="dali-gpu"), truth, 0, 1, "hang.") for n in (2, 4)]
+    write_run(tmp_path, run_of(loader="dali-gpu"), Truth(step_ms={1: 100.0}))
+    first, second, *_ = build(load(tmp_path)).summary
+    assert first.text.startswith(said)
+    dali = "No result with dali-gpu on 2 and 4 ranks: of its 3 runs, 2 failed. Reason: hang."
+    assert second.text == dali and second.of_all
+    assert no_result(load(tmp_path))[1].with_log == f"{dali} Log: {of_dali[0] / store.LOG}"
+
+
+def test_a_configuration_that_fails_on_few_numbers_of_ranks_is_not_named_and_several_are_named_together(
+    tmp_path,
+):
+    truth = Truth(step_ms=dict.fromkeys((1, 2, 4), 110.0))
+    write_sweep(tmp_path, [run_of(nodes=nodes) for nodes in (1, 2, 4)], truth, {"none": 1})
+    for loader, fails_on in (("dali-cpu", (2, 4)), ("dali-gpu", (4,)), ("pytorch", (1, 2, 4))):
+        for nodes in (1, 2, 4):
+            code = int(nodes in fails_on)
+            write_run(tmp_path, run_of(nodes=nodes, loader=loader), truth, 0, code, "hang" if code else "")
+    (said,) = no_result(load(tmp_path))
+    assert said.text == (
+        "No result with 2 configurations (dali-cpu and pytorch) on most numbers of ranks: of their 6 runs, "
+        "5 failed. Reason: hang."
+    )
 
 
 def test_reason_and_log_are_of_a_run_that_failed_not_of_one_that_was_interrupted(tmp_path):
