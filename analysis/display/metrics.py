@@ -224,6 +224,7 @@ FIELDS: Mapping[str, Metric] = {
 TELLING = (*FIELDS_OF_RUNS, "job")
 OF_A_RUN = (RUN, *(FIELDS[name] for name in FIELDS_OF_RUNS), FIELDS["repetition"])
 RANK = Metric("rank", "rank in the job, from 0", key=True)
+NODE = Metric("node", "host of the rank", text=True, key=True)
 CONFIGURATION = Metric("configuration", "the values in which it differs from the others", text=True, key=True)
 RUNS = Metric("runs", "number of runs averaged")
 STEP = Metric("step", "step of the run, from 0", key=True)

@@ -115,7 +115,7 @@ def _why(alike: Rows) -> str:
             f"the simulation was off by up to {_worst_pct(alike, SIMULATION):.0f} % and the curve by up to "
             f"{_worst_pct(alike, CURVE):.0f} %"
         )
-    hidden = max(float(np.nan_to_num(row["measured_hidden_ms"] or 0.0)) for row in simulated)
+    hidden = max(float(np.nan_to_num(row["measured_overlapped_ms"] or 0.0)) for row in simulated)
     if hidden > WORTH_SAYING * min(row["step_ms"] for row in simulated):
         return (
             f"on the measured ranks the backward pass overlaps {digits(hidden, 3)} "

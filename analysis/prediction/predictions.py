@@ -88,8 +88,8 @@ METRICS = (
     Metric("late_ranks", "stragglers among the profiled ranks"),
     Metric("buckets", "gradient buckets per step"),
     Metric("exposed_ms", "exposed part of the gradient exchange"),
-    Metric("hidden_ms", "part of the gradient exchange that is overlapped with computation"),
-    Metric("measured_hidden_ms", "overlapped part as measured on traced_ranks"),
+    Metric("overlapped_ms", "part of the gradient exchange that is overlapped with computation"),
+    Metric("measured_overlapped_ms", "overlapped part as measured on traced_ranks"),
     Metric(
         "alpha_us",
         "latency of a link (between nodes, if there are several), fitted to allreduces or given; empty: "

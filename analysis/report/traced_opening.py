@@ -95,7 +95,7 @@ def _scales(context: Context) -> list[Sentence]:
     most, base = rows[-1], rows[0]
     of_some = len(rows) < len(context.study.of_kind("trace"))
     whose = f" ({', '.join(row['run'] for row in rows)})" if of_some else ""
-    least_ms = _LEAST_PCT / 100 * most["mean_ms"]
+    least_ms = _LEAST_PCT / 100 * most["wall_ms"]
     grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] >= least_ms}
     text = (
         f"Scaling efficiency on {most['world_size']} ranks{whose}: {most['scaling_efficiency_pct']:.0f} %, "

@@ -24,7 +24,7 @@ from profiling.wording import how_many, verb
 _MIB = 1 << 20
 _SPLIT = re.compile(r"(?P<network>\d+\+\d+) split after (?P<place>\d+)")
 METRICS = (
-    Metric("network", "convolutions + linear layers", text=True, key=True),
+    Metric("layers", "convolutions + linear layers", text=True, key=True),
     Metric("devices", "number of devices the network is split over"),
     Metric("device", "where", text=True, key=True),
     Metric("split_after", "with two devices: number of layers on the first"),
@@ -92,7 +92,7 @@ def _row(result: Result, key: Key) -> dict[str, Any]:
     fits = result.quantity(key, "fits") == 1
     step = interval_columns("step", result.estimate(key, SPLIT_STEP))
     return {
-        "network": split["network"] if split else case,
+        "layers": split["network"] if split else case,
         "devices": 2 if split else 1,
         "device": device,
         "split_after": int(split["place"]) if split else None,
@@ -154,8 +154,8 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
     one = [row for row in rows if row["devices"] == 1]
     two = [row for row in rows if row["chosen"]]
     sizes = ("base_bytes", "peak_bytes", "free_bytes")
-    tried = columns(METRICS, "network", "fits", "boundary", "step_ms", "step_on_devices", *sizes, "reason")
-    laid = columns(METRICS, "network", "device", "convolutions", "linears", "own_ms", *sizes, "why_free")
+    tried = columns(METRICS, "layers", "fits", "boundary", "step_ms", "step_on_devices", *sizes, "reason")
+    laid = columns(METRICS, "layers", "device", "convolutions", "linears", "own_ms", *sizes, "why_free")
     limit = next(iter(not_none(row["limit_bytes"] for row in one)), None)
     title = f"What fits in {digits(limit / _MIB) if limit else '?'} MiB of {one[0]['device'] if one else '?'}"
     caption = (
@@ -175,14 +175,14 @@ def verdicts(result: Result, rows: Rows) -> list[str]:
     inside, outside = sides.get("largest that fits"), sides.get("smallest that does not")
     if not inside or not outside:
         return ["The limit was not found: every network tried fits, or none does."]
-    lines = [f"{inside['network']} layers fit in one device; {outside['network']} do not."]
+    lines = [f"{inside['layers']} layers fit in one device; {outside['layers']} do not."]
     if _layers(inside) > _layers(outside):
         lines = [
-            f"{outside['network']} layers do not fit in one device, though {inside['network']} do: memory "
+            f"{outside['layers']} layers do not fit in one device, though {inside['layers']} do: memory "
             f"is not the reason ({outside['reason'] or 'no reason was recorded'})."
         ]
     if inside["step_ms"] is not None:
-        lines.append(f"A step of {inside['network']} takes {digits(inside['step_ms'])} ms on one device.")
+        lines.append(f"A step of {inside['layers']} takes {digits(inside['step_ms'])} ms on one device.")
     chosen = [row for row in rows if row["chosen"]]
     if len(chosen) == 2:
         first, second = chosen
@@ -192,7 +192,7 @@ def verdicts(result: Result, rows: Rows) -> list[str]:
             values, unit = [(row["peak_bytes"] - row["base_bytes"]) / _MIB for row in chosen], "MiB"
         both = " and ".join(map(digits, values))
         lines.append(
-            f"{outside['network']} on two devices: {first['convolutions']}+{first['linears']} and "
+            f"{outside['layers']} on two devices: {first['convolutions']}+{first['linears']} and "
             f"{second['convolutions']}+{second['linears']} layers, {both} {unit}; a step takes "
             f"{digits(first['step_ms'])} ms."
         )

@@ -34,7 +34,7 @@ def test_a_slow_loader_of_one_rank(tmp_path):
         5.4, abs=0.5
     )
     assert row["lateness_ms_low"] < row["lateness_ms"] < row["lateness_ms_high"]
-    assert row["late_pct"] == row["last_pct"] == 100 and row["chance"] < 0.001
+    assert row["late_pct"] == row["last_pct"] == 100 and row["p_value"] < 0.001
     assert "6.0" in row["evidence"] and "load stage" in row["evidence"]
     assert sum(row["last_pct"] for row in made) == pytest.approx(100)
 

@@ -25,8 +25,8 @@ from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 
 def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
-    enough = rank_row(0, 0.1) | {"step_ms": 100.0, "judged_steps": 50}
-    few = enough | {"run": "run_1", "verdict": TOO_FEW, "judged_steps": 3}
+    enough = rank_row(0, 0.1) | {"step_ms": 100.0, "steady_steps": 50}
+    few = enough | {"run": "run_1", "verdict": TOO_FEW, "steady_steps": 3}
     assert sentences([enough, few]) == [
         "No stragglers: no rank repeatedly delayed the others. 1 of 2 runs: too few steps to tell."
     ]
@@ -37,7 +37,7 @@ def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
     ("verdict", "says"), [(TOO_FEW, "Too few steps to tell"), (CHANCE, "which may be chance")]
 )
 def test_who_is_late_but_not_named_is_said_to_be_late(verdict, says):
-    row = {"run": "run", "node": "a", "step_ms": 100.0, "judged_steps": 5, "verdict": NO}
+    row = {"run": "run", "node": "a", "step_ms": 100.0, "steady_steps": 5, "verdict": NO}
     made = [{**row, "rank": rank, "mean_lateness_ms": late} for rank, late in enumerate((1.0, 29.8, -3.0))]
     made[1]["verdict"] = verdict
     (line,) = sentences(made)
@@ -88,7 +88,7 @@ def test_the_axis_of_a_few_steps_has_a_tick_for_each(steps, ticks):
 
 
 def test_a_rank_of_an_unknown_host_is_named_without_one():
-    row = {"run": "job", "rank": 7, "mean_lateness_ms": 3.0, "step_ms": 100.0, "judged_steps": 2,
+    row = {"run": "job", "rank": 7, "mean_lateness_ms": 3.0, "step_ms": 100.0, "steady_steps": 2,
            "verdict": CHANCE}  # fmt: skip
     assert "in job: rank 7, 3.00 ms" in sentences([{**row, "node": None}])[0]
     assert "in job: rank 7 (node0), 3.00 ms" in sentences([{**row, "node": "node0"}])[0]

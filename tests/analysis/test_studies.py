@@ -188,7 +188,7 @@ def capacity(directory, balance, fits=(False, True, True)):
 
 def test_the_boundary_has_a_time_on_both_sides(tmp_path):
     made = answers.answer(capacity(tmp_path / "one", "memory"))
-    networks = {row["network"]: row for row in made.rows if row["devices"] == 1}
+    networks = {row["layers"]: row for row in made.rows if row["devices"] == 1}
     assert list(networks) == ["1+1", "1+2", "2+2"]  # by size, not as they were tried
     assert networks["1+2"]["boundary"] == "largest that fits" and networks["1+2"]["step_ms"] == 7
     assert networks["2+2"]["boundary"] == "smallest that does not" and networks["2+2"]["step_ms"] == 24

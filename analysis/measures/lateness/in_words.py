@@ -57,7 +57,7 @@ def sentences(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("ru
             return [_nobody_late(rows)]
         late = (
             f"Largest lateness in {name(most)}: {_rank_in_words(most)}, "
-            f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['judged_steps']})"
+            f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['steady_steps']})"
         )
         if most["verdict"] == TOO_FEW:
             return [f"Too few steps to tell whether a rank is a straggler. {late}."]
@@ -85,7 +85,7 @@ def _in_how_many(row: Mapping[str, Any], rows: Rows) -> str:
 
 def _nobody_late(rows: Rows) -> str:
     """What is said where no rank is late: nothing can repeat in a few steps."""
-    steps = {row["run"]: row["judged_steps"] for row in rows if row["verdict"] == TOO_FEW}
+    steps = {row["run"]: row["steady_steps"] for row in rows if row["verdict"] == TOO_FEW}
     runs = len({row["run"] for row in rows})
     if len(steps) == runs:
         return f"Too few steps ({max(steps.values())}) to tell whether a rank is a straggler."

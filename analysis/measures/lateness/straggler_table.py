@@ -2,6 +2,7 @@
 
 from analysis.display.metrics import (
     IN_RUN,
+    NODE,
     OF_A_RUN,
     RANK,
     STEP,
@@ -15,10 +16,9 @@ from analysis.display.metrics import (
 from analysis.measures.lateness.lateness import BY_STAGES, LATE_SHARE, PARTS
 from analysis.measures.lateness.verdicts import CLOCK, SHORT_WAIT, TOO_FEW
 
-_NODE = Metric("node", "host of the rank", text=True, key=True)
 METRICS = (
     RANK,
-    _NODE,
+    NODE,
     Metric(
         "told_by",
         "source of the lateness: collectives (the whole lateness), or stages of the steps (a lower bound, "
@@ -27,7 +27,7 @@ METRICS = (
         text=True,
         priority=0,
     ),
-    Metric("judged_steps", "number of steps used, without warmup", "steps", priority=0),
+    Metric("steady_steps", "steps used, without warmup", "steps", priority=0),
     Metric("step_ms", "median step duration of the job", priority=0),
     Metric(
         "lateness_ms",
@@ -52,7 +52,7 @@ METRICS = (
         significant=3,
     ),
     Metric(
-        "chance",
+        "p_value",
         "probability that some rank of equally fast ranks is late as often (empty: the verdict needs none)",
         "p",
         significant=2,
@@ -77,7 +77,7 @@ METRICS = (
 )
 STEP_METRICS = (
     RANK,
-    _NODE,
+    NODE,
     STEP,
     Metric("lateness_ms", "how long the other ranks waited for this one", "lateness", significant=3),
     Metric("behind_ms", "how far it was behind them, whether they waited or not", "behind", significant=3),

@@ -139,7 +139,7 @@ def rows_of(
     ranks = []
     for rank, (verdict, probability) in enumerate(judged):
         row = {"rank": rank, "node": _host(nodes[rank]), **_figures(lateness, rank)}
-        row |= {"chance": probability, "verdict": verdict, "cause": None, "evidence": None}
+        row |= {"p_value": probability, "verdict": verdict, "cause": None, "evidence": None}
         if verdict == STRAGGLER:
             node = _late_node(rank, nodes, named)
             device = source.device_by_rank.get(rank, "")
@@ -166,7 +166,7 @@ def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
     median = inside_run.of_median(late)
     return {
         "told_by": lateness.told_by,
-        "judged_steps": len(late),
+        "steady_steps": len(late),
         "step_ms": lateness.batch_ns / 1e6,
         "lateness_ms": median.value,
         "lateness_ms_low": median.low,

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from analysis.display.left_out import not_ended
-from analysis.display.metrics import RANK, Metric, Rows
+from analysis.display.metrics import NODE, RANK, Metric, Rows
 from analysis.display.numbers import sortable
 from analysis.measures.scaling.point import PROFILED, UNPROFILED, point_fields
 from analysis.results.source import Source
@@ -67,7 +67,7 @@ METRICS = (
 )
 RANK_METRICS = (
     RANK,
-    Metric("hostname", "host of the rank", text=True),
+    NODE,
     *_METERED,
     MEMORY,
     *_ON_DEVICE,
@@ -285,7 +285,7 @@ def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
         told = [report.device_energy_j for report in reports]
         row = {
             "rank": rank,
-            "hostname": ", ".join(dict.fromkeys(report.hostname for report in reports)),
+            "node": ", ".join(dict.fromkeys(report.hostname for report in reports)),
             "runs": len(reports),
             "metered_on": on,
             "memory_gb": max(report.peak_memory_bytes for report in reports) / 1e9 or None,

@@ -39,7 +39,7 @@ METRICS = (
         IN_RUN,
     ),
     Metric(
-        "mean_ms",
+        "wall_ms",
         "mean duration of the same steps, over steps and ranks: sum of the next five; it differs from the "
         "median where steps or ranks differ",
         "step\nmean",
@@ -74,7 +74,7 @@ METRICS = (
 )
 COLUMNS = {"Traces (one row per job):": METRICS}
 _SHOWN = (
-    "run", "world_size", "steady_steps", "warmup_dropped", "step_ms", "mean_ms",
+    "run", "world_size", "steady_steps", "warmup_dropped", "step_ms", "wall_ms",
     *(f"{name}_ms" for name in PARTS), "speedup", "scaling_efficiency_pct",
 )  # fmt: skip
 
@@ -185,7 +185,7 @@ def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any
         "step_ms": estimate.value,
         "step_ms_low": estimate.low,
         "step_ms_high": estimate.high,
-        "mean_ms": parts.get("wall_ms", math.nan),
+        "wall_ms": parts.get("wall_ms", math.nan),
         **{f"{name}_ms": parts.get(f"{name}_ms", math.nan) for name in (*PARTS, *GREW)},
     }
 
