@@ -5,6 +5,7 @@ own training loop has are not known of it.
 """
 
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -83,7 +84,7 @@ def run_of(
         "nodes": max(1, me.size // me.local_size),
         "gpus_per_node": me.local_size,
         "profile": profile,
-        "program": " ".join([*of_watch, *program.words])[:LONGEST_PROGRAM],
+        "program": shlex.join([*of_watch, *program.words])[:LONGEST_PROGRAM],
         "batches": report.batches_done,
         "workers": report.workers,
         "device": "cpu" if report.device == "cpu" else "gpu",

@@ -69,6 +69,14 @@ def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():
     assert fields[1]["program"] == "train.py" and fields[1]["compute"] is None
 
 
+def test_an_argument_with_a_blank_is_not_two_arguments():
+    me = Identity(launcher="torchrun")
+    report = watched.report_of(me, ModelFacts(name="Net", backend="single", grad="fp32"), 9, 4, 0, 1, [], 0)
+    for arguments, as_text in ((("--note", "a b"), "--note 'a b'"), (("--note", "a", "b"), "--note a b")):
+        run, _ = watched.run_of(report, me, Program("train.py", arguments), "none")
+        assert run.program == f"train.py {as_text}"
+
+
 def test_it_ends_in_order_after_as_many_steps_as_are_asked_for(tmp_path, forks):
     out, done = tmp_path / "run", tmp_path / "done"
     program = (PROGRAMS / "ddp.py", "--done", done)
