@@ -126,7 +126,7 @@ RUNS = (
     "run_0_program_1_2_ib_none+lr=0.1_ret_0",
     "run_0_program_1_2_ib_none+lr=0.2_ret_0",
 )
-OTHERS = ("nodes", "profile", "lr", "world_size", "job")  # what differs, beside batch
+OTHERS = ("nodes", "profile", "lr", "world_size", "run")  # what differs, beside batch
 
 
 @pytest.mark.parametrize(
