@@ -62,9 +62,10 @@ class _Configuration:
         return {size for size, one in self.missing if one.kind in _FAILED} - self.sizes
 
     def fails_mostly(self, sizes: set[int]) -> bool:
-        """Whether it has no result on most of its numbers of ranks; only such ``sizes`` count."""
+        """Whether it has no result on several and most of its numbers of ranks, of such ``sizes``."""
         tried = (self.sizes | {size for size, _ in self.missing}) & sizes
-        return 2 * len(self.failed_on & tried) > len(tried)
+        failed = len(self.failed_on & tried)
+        return failed > 1 and 2 * failed > len(tried)
 
 
 def no_result(study: Study) -> list[NoResult]:
