@@ -22,6 +22,7 @@ from profiling.wording import how_many
 
 LIMIT_S = 120.0
 _LOOK_S = 0.5
+_ADDING = ".adding-to-calibration"  # the folder that whoever writes to the sweep's record owns meanwhile
 
 
 def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, me: Owner) -> None:
@@ -46,6 +47,9 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
                 say(f"calibration failed, will be repeated: {failure.text}", "yellow")
                 start = time.monotonic()
                 failure = _measure(execution, run, peaks, scratch)
+            if not failure:  # first the record, then the folder: who waits looks whether it is missing still
+                _add(store.read_record(scratch / store.CALIBRATION, store.Calibration), path, me)
+                store.remove(scratch)
         finally:
             claims.release(scratch)
         if failure:
@@ -135,16 +139,27 @@ def _measure(execution: Execution, run: Run, peaks: bool, scratch: Path) -> Fail
     """Measure with the ranks of a run; what has gone wrong, if anything (``scratch`` keeps its log).
 
     Args:
-        scratch: a folder of this process, by whose owner readers know that the sweep is at work.
+        scratch: a folder of this process, by whose owner readers know that the sweep is at work. What was
+            measured is written there.
     """
-    path = execution.directory / store.CALIBRATION
-    command = [sys.executable, "-m", "train.calibrate", "--out", str(path.absolute())]
+    measured = scratch / store.CALIBRATION
+    command = [sys.executable, "-m", "train.calibrate", "--out", str(measured.absolute())]
     command += ["--device", run.device, "--precision", run.compute, "--threads", str(run.threads)]
     command += ["--network", run.network, *([] if peaks else ["--allreduce"])]
     processes = execution.launcher.processes(run, command, scratch)
     log = scratch / store.LOG
     ended = run_processes(processes, log, Limits(LIMIT_S), execution.root, claims.Beat(scratch))
-    if ended.exit_code or not path.exists():
+    if ended.exit_code or not store.read_calibration(measured):
         return explain(ended.exit_code, ended.reason, log_tail(log, run.ranks), ended.kind)
-    store.remove(scratch)
     return None
+
+
+def _add(measured: store.Calibration, path: Path, me: Owner) -> None:
+    """Add to the sweep's record, one after the other: its jobs on other nodes may do so at that moment."""
+    lock = path.with_name(_ADDING)
+    while not claims.claim(lock, me).ours:
+        time.sleep(_LOOK_S)
+    try:
+        store.write_record(path, measured.beside(store.read_calibration(path)))
+    finally:
+        store.remove(lock)

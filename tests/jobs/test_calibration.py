@@ -83,6 +83,33 @@ def test_jobs_of_one_sweep_each_measure_what_is_missing_for_their_nodes(tmp_path
     assert said.count("measuring an allreduce of 2 nodes x 1 rank") == 1
 
 
+def test_jobs_that_measure_at_the_same_time_keep_what_the_others_have_measured(tmp_path, monkeypatch):
+    record = tmp_path / store.CALIBRATION
+    lock = tmp_path / calibration._ADDING
+
+    @dataclass(frozen=True)
+    class Meanwhile(Noting):
+        """While its ranks measure, another job does, and begins to write when they have ended."""
+
+        def processes(self, run, command, directory):
+            ours = super().processes(run, command, directory)
+            store.write_record(record, knowing((8, 1, "ib")))
+            assert claims.claim(lock, this_owner({})).ours
+            return ours
+
+    def end(_seconds):
+        store.write_record(record, knowing((16, 1, "ib")).beside(store.read_calibration(record)))
+        store.remove(lock)
+
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(sleep=end, monotonic=time.monotonic))
+    store.write_record(record, PEAKS)
+    work = Execution(Sweep.model_validate({"name": "s", "run": {}}), tmp_path, Meanwhile())
+    calibrate(work, [SweepRun(run, 0) for run in runs_of(2, profile="torch")], Console(), this_owner({}))
+    found = store.read_record(record, Calibration)
+    assert [one.nodes for one in found.allreduces] == [8, 16, 2]
+    assert [path.name for path in tmp_path.iterdir()] == [record.name]
+
+
 @pytest.mark.parametrize("succeeds", [True, False])
 def test_of_two_sweeps_that_start_at_once_one_measures_and_the_other_waits(
     tmp_path, capsys, monkeypatch, succeeds
