@@ -59,7 +59,7 @@ def examine(machine: Machine, site: str | None = None) -> list[Finding]:
         *_torch(machine),
         *_loaders(machine),
         *_launchers(),
-        *_profilers(bool(machine.gpus)),
+        *_profilers(bool(machine.gpus), machine.capability),
         *(_of("cluster", presence) for presence in check_site(os.environ, site)),
     ]
 
@@ -154,19 +154,33 @@ def _launchers() -> list[Finding]:
     return [_of("launchers", launcher.presence()) for launcher in LAUNCHERS.values()]
 
 
-def _profilers(gpu: bool) -> list[Finding]:
+def _profilers(gpu: bool, capability: tuple[int, int] | None) -> list[Finding]:
     # TAU is tried, also under the mpirun that is here, of which profiling knows nothing.
     seen = {
         name: presence_of(look_at_tau(gpu=gpu)) if name == "tau" else tool(name).presence() for name in TOOLS
     }
-    return [_of("profilers", of_profiler(name, one, gpu)) for name, one in seen.items() if one]
+    return [_of("profilers", of_profiler(name, one, gpu, capability)) for name, one in seen.items() if one]
 
 
-def of_profiler(name: str, presence: Presence, gpu: bool) -> Presence:
-    """A profiler that is installed, and on this machine has nothing to record, is not ready."""
-    if gpu or not presence.present or not tool(name).gpu_only:
+def of_profiler(
+    name: str, presence: Presence, gpu: bool, capability: tuple[int, int] | None = None
+) -> Presence:
+    """A profiler that is installed, and on this machine has nothing that it can record, is not ready.
+
+    Args:
+        capability: compute capability of the GPU.
+    """
+    newest = tool(name).newest_gpu
+    if presence.present and not gpu and tool(name).gpu_only:
+        remedy = f"records GPUs only, and there is none here; {ON_A_CPU}"
+    elif presence.present and newest and capability and capability > newest:
+        its, here = ("{}.{}".format(*one) for one in (newest, capability))
+        remedy = (
+            f"records GPUs up to compute capability {its}, and that of this one is {here}; use nsys or cupti"
+        )
+    else:
         return presence
-    return replace(presence, present=False, remedy=f"records GPUs only, and there is none here; {ON_A_CPU}")
+    return replace(presence, present=False, remedy=remedy)
 
 
 def _of(group: str, presence: Presence) -> Finding:

@@ -26,6 +26,7 @@ class Nvprof(SwitchedOn):
     program = "nvprof"
     install = "in CUDA up to 11.8, for GPUs up to compute capability 7.5; newer ones: nsys or cupti"
     gpu_only = True
+    newest_gpu = (7, 5)
     wraps = True
     started = "`nvprof -o`, for GPUs up to compute capability 7.5 (metrics: 7.2)"
     reader = "profiling.readers.nvprof.files"

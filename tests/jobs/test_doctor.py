@@ -83,6 +83,16 @@ def test_a_profiler_that_has_something_to_record_here_is_ready():
     nsys, nvprof = Presence("nsys", True, "2025.5"), Presence("nvprof", True, "11.8")
     assert doctor.of_profiler("nsys", nsys, gpu=False) is nsys
     assert doctor.of_profiler("nvprof", nvprof, gpu=True) is nvprof
+    assert doctor.of_profiler("nvprof", nvprof, gpu=True, capability=(7, 5)) is nvprof
+    assert doctor.of_profiler("nsys", nsys, gpu=True, capability=(9, 0)) is nsys
+
+
+def test_nvprof_is_not_ready_on_gpus_that_it_does_not_support():
+    nvprof = Presence("nvprof", True, "11.8")
+    found = doctor.of_profiler("nvprof", nvprof, gpu=True, capability=(10, 0))
+    assert not found.present and found.remedy == (
+        "records GPUs up to compute capability 7.5, and that of this one is 10.0; use nsys or cupti"
+    )
 
 
 def test_what_installs_a_missing_library_is_printed_as_it_is_typed(capsys):
