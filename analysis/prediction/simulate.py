@@ -225,13 +225,23 @@ def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
         _need_bandwidth(model, layout, "faster links")
         return replace(model, cost=model.cost.with_bandwidth(value))
     if name == "bucket-mb":
-        if model.step.whole_buckets:
-            raise ValueError(
-                "the time at which each gradient is ready is unknown, so other bucket sizes cannot be "
-                "simulated"
-            )
+        _need_other_buckets(model, value)
         return replace(model, bucket_mb=value)
     return replace(model, stragglers=False) if name == "no-stragglers" else replace(model, loader=False)
+
+
+def _need_other_buckets(model: Model, bucket_mb: float) -> None:
+    """That the gradients would be sent in other buckets than now, as far as is known."""
+    step, now = model.step, buckets(model.step, model.bucket_mb)[1]
+    held = int(step.elements.sum()) * _HELD_BYTES
+    if len(now) == 1 and held <= bucket_mb * MIB:
+        raise ValueError(f"all gradients ({held / 1e6:.3g} MB) are in one bucket already")
+    if step.whole_buckets:
+        raise ValueError(
+            "the time at which each gradient is ready is unknown, so other bucket sizes cannot be simulated"
+        )
+    if np.array_equal(now, buckets(step, bucket_mb)[1]):
+        raise ValueError("gradients are sent in these buckets already")
 
 
 def _need_bandwidth(model: Model, layout: Layout, change: str) -> None:

@@ -47,7 +47,7 @@ ADVICE = {
     "idle": "a timeline of the profiled run, which shows what the ranks wait for",
 }
 # What-ifs that change a part: where none of them gains, by simulation, nothing of the kind is advised.
-_WHAT_IFS = {"transfer": ("fp16-gradients", "network", "bucket-mb"),
+_WHAT_IFS = {"transfer": ("fp16-gradients", "network", "bucket-mb", "no-stragglers"),
              "communication": ("fp16-gradients", "network", "bucket-mb", "no-stragglers"),
              "loader": ("no-loader",)}  # fmt: skip
 _WITHOUT = {"loader": "data loading", "waits": "late ranks"}
@@ -76,12 +76,11 @@ _LATE_CAUSE = {
     "GPU or host": "GPU or host; profiled runs (profile: torch) tell which",
     "processor or host": "processor or host; profiled runs (profile: torch) tell which",
 }
-_OF_LATENCY = ", or a network of lower latency"
 _MOST_NAMED = 4  # late ranks
 
 
 def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) -> list[Sentence]:
-    """What to try against a cause: of what was simulated, only what gains.
+    """What to try against a cause: of what was simulated, what gains; of the rest, that it was not.
 
     Args:
         key: the cause's, as in :class:`Sentence`.
@@ -90,29 +89,52 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
             measured, :data:`FASTER` where no network lies between the ranks.
     """
     part = "transfer" if key in LIMITED_BY else key
-    tried = [row for name, row in gained.items() if name.partition("=")[0] in _WHAT_IFS.get(part, ())]
+    tried = [
+        row
+        for name, row in gained.items()
+        if name.partition("=")[0] in _WHAT_IFS.get(part, ())
+        or (part in _SENDS and row["gain_pct"] >= LEAST_GAIN_PCT)
+    ]
     if not tried:
         advice = ADVICE[part]
         for words in without:
             advice = advice.replace(words, "")
         return [Sentence(_sentence(advice), "table", answers=TRY)]
     name = f" ({tried[0]['name']})" if tried[0].get("name") else ""
-    on = f"simulated on {ranks_in_words(tried[0]['ranks'])}{name}"
+    on = f"on {ranks_in_words(tried[0]['ranks'])}{name}"
+    tried.sort(key=lambda row: -row["gain_pct"])
     useful = [row for row in tried if row["gain_pct"] >= LEAST_GAIN_PCT]
+    gains = ", ".join(f"{in_words(row['what_if'])} ({_gain(row)})" for row in useful or tried)
+    text = f"Gain in images/s, simulated {on}: {gains}."
     if not useful:
-        names = ", ".join(in_words(row["what_if"]) for row in tried)
-        text = f"None of these gains {LEAST_GAIN_PCT:g} % or more, {on}: {names}."
-        if part in _SENDS:
-            text += f" That leaves a larger batch size{_OF_LATENCY if key == 'latency' else ''}."
-        return [Sentence(text, "prediction")]
-    useful.sort(key=lambda row: -row["gain_pct"])
+        text = f"No simulated change gains {LEAST_GAIN_PCT:g} % or more {on}: {gains}."
     if part in _SENDS:
-        changes = ", ".join(f"{in_words(row['what_if'])} ({row['gain_pct']:+.0f} %)" for row in useful)
-        text = f"Gain in images/s, {on}: {changes}. Or a larger batch size."
-    else:
-        gain = f"{useful[0]['gain_pct']:+.0f} % images/s, {on}"
-        text = f"{_sentence(ADVICE[part])} Without {_WITHOUT.get(part, 'that cost')}: {gain}."
+        text += f" Not simulated: {', '.join(_not_simulated(key, gained, without))}."
+    elif useful:
+        text = (
+            f"{_sentence(ADVICE[part])} Without {_WITHOUT.get(part, 'that cost')}: {_gain(useful[0])} "
+            f"images/s, simulated {on}."
+        )
     return [Sentence(text, "prediction")]
+
+
+def _gain(row: Mapping[str, Any]) -> str:
+    return f"{row['gain_pct']:+.{0 if abs(row['gain_pct']) >= 9.95 else 1}f} %"
+
+
+def _not_simulated(key: str, gained: Mapping[str, Any], without: Sequence[str]) -> list[str]:
+    """What may help against what is sent, and was neither simulated nor measured, of :func:`against`."""
+    done = {name.partition("=")[0] for name in gained}
+    one_bucket = any(row.get("buckets") == 1 for name, row in gained.items() if "bucket" not in name)
+    changes = {
+        "smaller buckets (bucket_mb; all gradients are in one, so nothing overlaps it)": one_bucket,
+        "larger buckets (bucket_mb)": not one_bucket and "bucket-mb" not in done,
+        "fp16 gradients (grad)": HALVED not in without and "fp16-gradients" not in done,
+        "a faster network": FASTER not in without and "network" not in done,
+        "a network of lower latency": key == "latency",
+        "a larger batch size (batch)": True,
+    }
+    return [words for words, fits in changes.items() if fits]
 
 
 def held_up(late: Late | None, where: str = "") -> list[Sentence]:

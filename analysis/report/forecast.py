@@ -104,6 +104,8 @@ def _not_simulated(best: dict[str, Any], predicted: Rows, points: Rows) -> list[
         if all(str(row.get(one)) == str(best.get(one)) for one in names)
     }
     without = {"fp16-gradients"} if WIRE_BYTES.get(best["grad"]) == 2 else set()
+    if best.get("buckets") == 1:  # then larger ones change nothing
+        without |= {name for name in DEFAULT_WHAT_IFS if name.startswith("bucket-mb")}
     return [
         name
         for name in DEFAULT_WHAT_IFS

@@ -95,6 +95,17 @@ def test_buckets_close_when_they_are_full():
     assert len(ready) == 5  # they are what was sent
 
 
+def test_buckets_that_change_nothing_are_no_change():
+    model = model_of()
+    assert changed(model, "bucket-mb=50").bucket_mb == 50
+    small = replace(model, step=step_of(elements=np.array([MI, MI, 1, 1, 1])))
+    with pytest.raises(ValueError, match=r"all gradients \(8.39 MB\) are in one bucket already"):
+        changed(small, "bucket-mb=50")
+    assert changed(small, "bucket-mb=1").bucket_mb == 1
+    with pytest.raises(ValueError, match="in these buckets already"):
+        changed(model, "bucket-mb=26")
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.integers(1, 10_000_000), min_size=1, max_size=30), st.floats(0.1, 100), st.integers(0, 1000)

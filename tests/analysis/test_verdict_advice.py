@@ -24,7 +24,7 @@ def test_of_what_was_simulated_only_what_gains_is_advised():
         what_if("network=2x", 12.0, alpha_us=4.0),
     ]
     said = " ".join(one.text for one in verdict([BASE, row], ["a", "b"], gained))
-    assert "simulated on 8 ranks: 2x link bandwidth (+12 %), fp16 gradients (+9 %). Or" in said
+    assert "simulated on 8 ranks: 2x link bandwidth (+12 %), fp16 gradients (+9.0 %). Not" in said
     assert "In simulation, the limit is link bandwidth." in said and "buckets" not in said
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from analysis.report.causes import limit_of_transfer
+from analysis.report.sentences import TRY
 from analysis.report.verdict import verdict
 from tests.analysis.scaled_rows import BASE, LOST_PCT, NO_INTERVAL, lost, point, text, what_if
 
@@ -174,8 +175,26 @@ def test_where_faster_links_gain_nothing_latency_limits_the_transfer():
     gained = [what_if("fp16-gradients", 0.1), what_if("network=2x", 0.2, alpha_us=400.0)]
     said = verdict([BASE, row], ["a", "b"], gained)
     text = " ".join(one.text for one in said)
-    assert "latency" in {one.cause for one in said} and "None of these gains 1 % or more" in text
-    assert "a network of lower latency" in text
+    assert (
+        "latency" in {one.cause for one in said}
+        and "No simulated change gains 1 % or more on 8 ranks: " in text
+    )
+    assert "2x link bandwidth (+0.2 %), fp16 gradients (+0.1 %). Not simulated: " in text
+    assert "a network of lower latency, a larger batch size (batch)." in text
+
+
+def test_what_to_try_names_what_was_simulated_with_its_gain_and_what_was_not():
+    row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
+    late = what_if("no-stragglers", 3.5, buckets=1)
+    (said,) = [one.text for one in verdict([BASE, row], ["a", "b"], [late]) if one.question == TRY]
+    assert said == (
+        "Gain in images/s, simulated on 8 ranks: no late ranks (+3.5 %). Not simulated: smaller buckets "
+        "(bucket_mb; all gradients are in one, so nothing overlaps it), fp16 gradients (grad), a larger "
+        "batch size (batch)."
+    )
+    several = [late | {"buckets": 4}, what_if("bucket-mb=50", 0.2, buckets=2)]
+    (said,) = [one.text for one in verdict([BASE, row], ["a", "b"], several) if one.question == TRY]
+    assert "no late ranks (+3.5 %). Not simulated: fp16" in said and "buckets" not in said
 
 
 @pytest.mark.parametrize(
