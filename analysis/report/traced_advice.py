@@ -3,34 +3,38 @@
 Nothing here was simulated or measured: a saving is an upper bound, of a part that takes no time at all.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
-from analysis.measures.critical_path.paths import COLLECTIVES, MODEL_KERNELS, WAITING
+from analysis.measures.critical_path.paths import COLLECTIVES, COPIES, MODEL_KERNELS, WAITING, RunPaths
 from analysis.report import small
 from analysis.report.base import Context
 from analysis.report.critical_path import Longest, longest
 from analysis.report.forecast import WORTH_TRYING_PCT
 from analysis.report.sentences import TRY, Sentence
+from analysis.report.traced_evidence import about_copies
 from analysis.report.traced_opening import of_job
-from analysis.results.study import RECORDING
+from analysis.results.study import RECORDING, Study
 
 _FEWER_LAUNCHES = "larger batches, torch.compile or CUDA graphs, which launch less"
-# What a program could do without -> its name in a sentence, and what to try. Kernels that compute are not
-# among it: no program can do without.
+# What a program could do without -> its name in a sentence, and what to try (empty: the trace tells, see
+# BY_EVIDENCE). Kernels that compute are not among it: no program can do without.
 AGAINST = {
     COLLECTIVES: ("collectives", "overlap them with computation, send less (gradients in 16 bits), or larger "
                   "batches, which need fewer of them"),
     WAITING: ("waiting for other ranks", "see which ranks are late (section on stragglers); give all ranks "
               "batches of equal cost"),
-    "copies": ("copies", "pinned memory with non_blocking=True, one batch ahead"),
+    COPIES: ("copies", ""),
     "data loading": ("data loading", "more workers, or a faster loader"),
     "host": ("the host's own code", f"a dedicated core for the launching thread; {_FEWER_LAUNCHES}"),
     "launches": ("launches", _FEWER_LAUNCHES),
     "synchronization": ("calls that wait for the device", "fewer of them (.item(), .cpu(), printed tensors)"),
     "gaps": ("gaps between kernels", "see in the timeline what each waits for (python -m analysis.timeline)"),
 }  # fmt: skip
+# Part -> what to try against it, by what the trace says.
+BY_EVIDENCE: dict[str, Callable[[Study, RunPaths], str]] = {COPIES: about_copies}
 
 
 def to_try(context: Context) -> list[Sentence]:
@@ -51,6 +55,8 @@ def to_try(context: Context) -> list[Sentence]:
             "(precision, memory layout, torch.compile)."
         )
         return [Sentence(of_job(context, job, text), "critical-path", answers=TRY)]
+    if best["part"] in BY_EVIDENCE:
+        change = BY_EVIDENCE[best["part"]](context.study, found.paths)
     text = (
         f"{what} would be at most {best['saved_pct']:.0f} % shorter if {name} took no time (critical "
         f"path: {digits(best['saved_ms'], 3)} of {digits(best['step_ms'], 3)} ms). To try: {change}."

@@ -1,6 +1,7 @@
 """What the report of traces says of several jobs, and which of them it names."""
 
 import re
+from pathlib import Path
 
 from analysis.measures.critical_path.paths import PARTS as PATH
 from analysis.measures.critical_path.paths import TOGETHER
@@ -163,3 +164,33 @@ def test_where_kernels_are_all_of_a_step_only_these_can_be_faster(tmp_path):
 
 def test_each_part_that_something_is_advised_against_is_one_of_the_path():
     assert set(AGAINST) <= {*PATH, *TOGETHER}
+
+
+def _copying(folder: Path, name: str) -> str:
+    """What is to be tried in a job whose forward pass is a copy of 4 MB in 4 ms."""
+    trace = trace_of(Planted(ranks=1, batches=6, forward=4001.0), 0)
+    for event in trace.events:
+        if event["name"] == "ampere_bf16_s16816gemm_bf16_128x128":
+            event |= {"name": name, "cat": "gpu_memcpy", "args": {**event["args"], "bytes": 4_000_000}}
+    folder.mkdir()
+    trace.write(folder / "trace.json")
+    assert convert([str(folder), "--out", str(folder / "out"), "--jobs", "1"]) == 0
+    return to_try(Context(load(folder / "out")))[0].text
+
+
+def test_pinned_memory_is_advised_only_where_the_copies_do_not_use_it(tmp_path):
+    pageable = _copying(tmp_path / "a", "Memcpy HtoD (Pageable -> Device)")
+    assert "if copies took no time" in pageable
+    assert (
+        "To try: pinned memory with non_blocking=True, one batch ahead: the copies use pageable" in pageable
+    )
+    pinned = _copying(tmp_path / "b", "Memcpy HtoD (Pinned -> Device)")
+    assert "non_blocking" not in pinned and pinned.endswith(
+        "the copies already use pinned memory, at 1.00 GB/s."
+    )
+    unsaid = _copying(tmp_path / "c", "[CUDA memcpy HtoD]")
+    assert unsaid.endswith("(the trace does not say whether they use it already).")
+    back = _copying(tmp_path / "d", "Memcpy DtoH (Device -> Pageable)")
+    assert "To try: copy less to the host (.item(), .cpu(), printed tensors), or pinned memory" in back
+    inside = _copying(tmp_path / "e", "Memcpy DtoD (Device -> Device)")
+    assert "pinned" not in inside and ".contiguous()" in inside

@@ -26,9 +26,10 @@ from profiling import tables
 from profiling.schemas import APART, CLASSES
 
 COLLECTIVES, MODEL_KERNELS, WAITING = "collectives", "all of the model's kernels", "waiting for other ranks"
+COPIES = "copies"
 _APART = {
     COLLECTIVES: WhatIf((COMMUNICATION,), alone=True),
-    "copies": WhatIf((MEMCPY, MEMSET)),
+    COPIES: WhatIf((MEMCPY, MEMSET)),
     "data loading": WhatIf((LOADING,)),
     "host": WhatIf((HOST,)),
     "launches": WhatIf((LAUNCHES,)),

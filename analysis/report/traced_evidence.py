@@ -1,0 +1,68 @@
+"""What does a trace say about what is advised? Nobody is told to do what the job does already."""
+
+import re
+from collections import Counter
+from typing import Any
+
+from analysis.display.numbers import digits
+from analysis.measures.critical_path.paths import COPIES, RunPaths
+from analysis.results.query import query
+from analysis.results.study import Study
+
+# Copies of the recorded steps by name, in which tools say from which memory to which.
+_COPIES = """
+    select name::varchar, sum(duration_ns)::double, sum(if(isfinite(bytes), bytes, 0))::double
+    from read_parquet($kernels)
+    where "class"::varchar = 'memcpy' and batch_index is not null and duration_ns >= 0
+    group by all
+"""
+_BETWEEN = re.compile(r"^(?P<way>Memcpy \w+) \((?P<source>\w+) -> (?P<target>\w+)\)$")
+_WAYS = {"Memcpy HtoD": "source", "Memcpy DtoH": "target"}  # of which of the two memories is the host's
+_PAGEABLE, _PINNED = "Pageable", "Pinned"
+_LESS = {
+    "Memcpy HtoD": "copy less to the device (a smaller type; decode or augment there), or keep it there",
+    "Memcpy DtoH": "copy less to the host (.item(), .cpu(), printed tensors)",
+}
+
+
+def about_copies(study: Study, paths: RunPaths) -> str:
+    """What to try against copies: by the direction that is longest on the path, and the host's memory."""
+    way = _longest_copy(paths)
+    if way not in _WAYS:
+        return "fewer copies within and between devices (.contiguous(), .clone(), torch.cat)"
+    ahead = "ahead of their use" if paths.source.without_steps else "one batch ahead"
+    pinned = f"pinned memory with non_blocking=True, {ahead}"
+    if way == "Memcpy DtoH":
+        pinned = f"{_LESS[way]}, or pinned memory with non_blocking=True"
+    ns, moved = _by_memory(study, paths, way)
+    most = max(ns, key=lambda memory: ns[memory], default="")
+    if most == _PAGEABLE:
+        return f"{pinned}: the copies use pageable memory"
+    if most != _PINNED:
+        return f"{pinned} (the trace does not say whether they use it already)"
+    rate = f", at {digits(moved[most] / ns[most], 3)} GB/s" if moved[most] and ns[most] else ""
+    return f"{_LESS[way]}: the copies already use pinned memory{rate}"
+
+
+def _longest_copy(paths: RunPaths) -> str:
+    """The copies that take most of the critical path, ``Memcpy HtoD``; empty: none is on it."""
+    ns: Counter[str] = Counter()
+    for step in paths.steps:
+        mine = step.part == COPIES
+        for name, lasts in zip(step.kernel[mine].tolist(), step.duration_ns[mine].tolist(), strict=True):
+            ns[str(name)] += lasts
+    return ns.most_common(1)[0][0] if ns else ""
+
+
+def _by_memory(study: Study, paths: RunPaths, way: str) -> tuple[Counter[str], Counter[str]]:
+    """What copies in a direction take, ns, and their bytes, by the host's memory; "": not recorded."""
+    ns: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
+    source = paths.source
+    for name, lasts, size in query(study, source, _COPIES, kernels=source.tables("kernels")):
+        match = _BETWEEN.match(name or "")
+        if match is None or match["way"] == way:
+            memory: Any = match[_WAYS[way]] if match else ""
+            ns[memory] += lasts
+            moved[memory] += size
+    return ns, moved
