@@ -59,6 +59,7 @@ class Cost:
         error: root mean square of the relative residuals of equal calls' means; NaN: nothing was fitted.
         traced: the most ranks whose calls were fitted; 0: none were.
         latency_known: whether the calls tell latency from bandwidth, or the user says one.
+        one_size: bytes of every call that was fitted; NaN: they differ.
     """
 
     form: Form
@@ -66,6 +67,7 @@ class Cost:
     error: float = float("nan")
     traced: int = 0
     latency_known: bool = True
+    one_size: float = float("nan")
 
     def allreduce_ns(self, size: float, layout: Layout) -> np.ndarray:
         """The estimate, then resamples, ns."""
@@ -189,7 +191,9 @@ def _fitted(seen: Exchanges, form: Form, fixed_terms: Mapping[int, float], seed:
     resampled = nonnegative(design, weights, factors, fixed_terms)
     terms = np.concatenate([first, resampled], axis=1)
     error = float(np.sqrt(np.mean(np.square(_residuals(seen, design, first[:, 0])[0]))))
-    return Cost(form, terms, error, int(seen.ranks.max()))
+    sizes = seen.bytes / seen.calls
+    one_size = float(sizes[0]) if np.allclose(sizes, sizes[0]) else float("nan")
+    return Cost(form, terms, error, int(seen.ranks.max()), one_size=one_size)
 
 
 def _design(seen: Exchanges, form: Form) -> np.ndarray:

@@ -246,8 +246,10 @@ def _need_other_buckets(model: Model, bucket_mb: float) -> None:
 
 def _need_bandwidth(model: Model, layout: Layout, change: str) -> None:
     if not model.cost.has_bandwidth(layout):
+        size = model.cost.one_size
+        why = "take as long whatever their size" if np.isnan(size) else f"have one size ({size / 1e6:.3g} MB)"
         raise ValueError(
-            f"the recorded allreduces do not depend on size, so the effect of {change} is unknown"
+            f"all recorded allreduces of this configuration {why}, so the effect of {change} is unknown"
         )
 
 

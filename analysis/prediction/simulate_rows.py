@@ -31,7 +31,7 @@ from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.extrapolate import doublings, measured_on, outside, row_of
 from analysis.prediction.simulate import Model
 from analysis.prediction.traced_step import Traced, traced
-from analysis.prediction.untold import Reason, names_of, too_wide
+from analysis.prediction.untold import Reason, lines, names_of, too_wide
 from analysis.prediction.wanted import within_reach
 from analysis.results.study import Study
 from profiling.wording import how_many
@@ -54,11 +54,15 @@ def rows(
     """Back-tests of each configuration, then its predictions and what-ifs; and why others have none."""
     answer: Rows = []
     reasons: list[Reason] = []
-    for one, name in zip(configurations, names_of(configurations), strict=True):
+    refused: list[Reason] = []
+    names = names_of(configurations)
+    for one, name in zip(configurations, names, strict=True):
         steps = [traced(study, point) for point in one.points]
-        of_one, why = rows_of(study, one, steps, wanted, what_ifs, network or Network(), name)
+        of_one, why = rows_of(study, one, steps, wanted, what_ifs, network or Network(), name, refused)
         answer += of_one
         reasons += why
+    for line in lines(refused, names):
+        study.note(line)
     return answer, reasons
 
 
@@ -70,12 +74,15 @@ def rows_of(
     what_ifs: Sequence[str],
     network: Network,
     name: str = "",
+    refused: list[Reason] | None = None,
 ) -> tuple[Rows, list[Reason]]:
     """The same of one configuration, whose points' traces are ``steps``.
 
     Args:
         name: what it is called in notes; empty where it is the only one.
+        refused: is extended by why what-ifs have no row.
     """
+    refused = [] if refused is None else refused
     answer: Rows = []
     missed = 0.0
     for place in range(1, len(one.points)):
@@ -95,7 +102,7 @@ def rows_of(
     # What a change gives is surest on the ranks that were measured: nothing is extrapolated there.
     here = layout_of(one.points[-1])
     if not unseen(basis, here.ranks, network, here):
-        answer += _what_ifs(study, basis, here, _row(basis, here), what_ifs, name)
+        answer += _what_ifs(basis, here, _row(basis, here), what_ifs, name, refused)
     reasons: list[Reason] = []
     near, too_far = within_reach(name, one.points[-1].world_size, wanted)
     for ranks in near:
@@ -108,7 +115,7 @@ def rows_of(
         ):
             reasons.append(wide)
         else:
-            answer += [plain, *_what_ifs(study, basis, layout, plain, what_ifs, name)]
+            answer += [plain, *_what_ifs(basis, layout, plain, what_ifs, name, refused)]
     return answer, [*reasons, *too_far]
 
 
@@ -184,21 +191,21 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
 
 
 def _what_ifs(
-    study: Study,
     basis: Basis,
     layout: Layout,
     plain: dict[str, Any],
     what_ifs: Sequence[str],
     configuration: str,
+    refused: list[Reason],
 ) -> Rows:
     variants = []
     for name in what_ifs:
         try:
             models = [simulate.changed(model, name, layout) for model in basis.models]
             if simulate.changes_exchange(name) and (why := _unlike(basis)):
-                raise ValueError(f"{configuration}: {why}" if configuration else why)
+                raise ValueError(why)
         except ValueError as error:
-            study.note(f"what-if {name}: {error}")
+            refused.append(Reason(configuration, f"what-if {name}: {error}"))
             continue
         row = _row(basis, layout, models)
         # Nothing was measured with the change.

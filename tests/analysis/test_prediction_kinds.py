@@ -10,7 +10,7 @@ from analysis.prediction.basis import Network
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.extrapolate import CURVE
 from analysis.prediction.simulate_rows import SIMULATION, rows_of
-from analysis.prediction.untold import lines
+from analysis.prediction.untold import Reason, lines
 from analysis.results.study import Study
 from benchmarks.planted_cluster import Cluster, links, measured, truth_ms
 
@@ -24,13 +24,14 @@ def predicted(cluster: Cluster, sizes, wanted, what_ifs=(), steps_of=lambda step
     found = replace(found, **changes)
     study = Study(Path("planted"))
     curves, untold = extrapolate.rows(extrapolate.series_of([found]), wanted)
-    simulated, reasons = rows_of(study, found, steps_of(steps), wanted, what_ifs, Network())
+    refused: list[Reason] = []
+    simulated, reasons = rows_of(study, found, steps_of(steps), wanted, what_ifs, Network(), "", refused)
     rows = believed.judged([*curves, *simulated])
     ahead = {(row["method"], row["ranks"], row["what_if"]): row for row in rows if not row["backtest"]}
     return (
         ahead,
         [row for row in rows if row["backtest"]],
-        [*lines(untold, [""]), *lines(reasons, [""]), *study.notes()],
+        [*lines(untold, [""]), *lines(reasons, [""]), *lines(refused, [""]), *study.notes()],
     )
 
 
@@ -131,8 +132,12 @@ def test_faster_links_and_fewer_bytes_are_not_known_where_bytes_cost_nothing():
     cluster = Cluster(links("ring", (200.0,), (1e6,)), **QUIET)
     made, _, said = predicted(cluster, (1, 2, 4), [8], ["network=2x", "fp16-gradients"])
     assert (SIMULATION, 8, "") in made and not any(what_if for _, _, what_if in made)
-    for name in ("network=2x", "fp16-gradients"):
-        assert any(f"what-if {name}" in one and "do not depend on size" in one for one in said)
+    for name, change in (("network=2x", "faster links"), ("fp16-gradients", "fewer bytes")):
+        assert any(
+            one.startswith(f"what-if {name}: all recorded allreduces of this configuration ")
+            and one.endswith(f"so the effect of {change} is unknown")
+            for one in said
+        )
 
 
 # --- ranks --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.prediction import simulate
-from analysis.prediction.allreduce import ring
+from analysis.prediction.allreduce import Exchanges, fit, ring
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.simulate import Model, Step, buckets, parse_what_ifs
 from analysis.prediction.traced_exchange import Allreduces, exchanges
@@ -104,6 +104,19 @@ def test_buckets_that_change_nothing_are_no_change():
     assert changed(small, "bucket-mb=1").bucket_mb == 1
     with pytest.raises(ValueError, match="in these buckets already"):
         changed(model, "bucket-mb=26")
+
+
+def test_why_bytes_seem_to_cost_nothing_is_of_this_configuration_and_names_its_only_size():
+    free = ring(ALPHA_NS, 0.0)
+    for cost, why in (
+        (free, "of this configuration take as long whatever their size, so the effect of faster links"),
+        (replace(free, one_size=4.94e6), r"of this configuration have one size \(4.94 MB\), so the effect"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            changed(model_of(cost=cost), "network=2x")
+    calls = Exchanges(*(np.array(of) for of in ([2, 4], [1, 2], [8.0, 16.0], [1e5, 3e5], [2, 4])))
+    assert fit(calls)[0].one_size == 8
+    assert np.isnan(fit(replace(calls, bytes=np.array([8.0, 8.0])))[0].one_size)
 
 
 @settings(max_examples=50, deadline=None)

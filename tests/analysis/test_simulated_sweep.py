@@ -290,7 +290,7 @@ def test_gradients_of_16_bits_are_not_halved_again(tmp_path):
     sweep(tmp_path, ranks=(2,), grad="fp16")
     plant(tmp_path, 1, "none")
     ran = run("analysis.predict", tmp_path, "--what-if", "fp16-gradients", "--format", "csv")
-    assert "what-if fp16-gradients: gradients are already sent in 16 bits" in ran.err
+    assert "note: fp16 gradients: what-if fp16-gradients: gradients are already sent in 16 bits" in ran.err
 
 
 def test_a_damaged_trace_costs_only_its_run(tmp_path):
