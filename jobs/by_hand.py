@@ -5,9 +5,12 @@ repetition that is free. Its rank 0 writes the manifest, as ``jobs.sweep`` does 
 """
 
 import itertools
+import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from jobs.run_fields import OUTSIDE_FIELDS
 from jobs.run_id import format_id, parse_id
 from jobs.store import Manifest
 from profiling import tables
-from profiling.errors import UserError
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 
 PARENT = Path("results") / "by-hand"
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,12 +60,52 @@ def prepare(out: Path) -> Path:
     return out
 
 
+@dataclass
+class Folder:
+    """The folder of a run by hand, which rank 0 makes when all ranks have met.
+
+    Args:
+        make: makes it, or clears the one that is there.
+    """
+
+    make: Callable[[], Path]
+    there: bool = False  # before the run: it is the user's
+    path: Path | None = None  # once it is made
+
+    def __call__(self) -> Path:
+        self.path = self.make()
+        return self.path
+
+    def remove(self) -> None:
+        """The run was refused, before any rank has measured anything: it leaves no folder of its own."""
+        if self.path is None:
+            return
+        if not self.there:
+            shutil.rmtree(self.path)
+            _remove_parents(self.path)
+        for directory in self.path.glob("rank_*"):
+            with suppress(OSError):  # a profiler's files are in it, which was started around the rank
+                directory.rmdir()
+
+    def fail(self, run: Run, why: str, started: datetime) -> None:
+        """The run failed: its manifest says why."""
+        if self.path is not None:
+            _write_manifest(run, self.path, Ended(EXIT_FAILED, why), started)
+
+
 def remove_empty(directory: Path, out: Path) -> None:
     """Remove a rank's folder, that of its run and :data:`PARENT`, as far as nothing is in them."""
-    chosen_here = out.parent.parts[-len(PARENT.parts) :] == PARENT.parts
     with suppress(OSError):  # something is in it: another rank's results, or another run's
-        for folder in (directory, out, *(out.parents[: len(PARENT.parts)] if chosen_here else ())):
-            folder.rmdir()
+        directory.rmdir()
+        out.rmdir()
+        _remove_parents(out)
+
+
+def _remove_parents(out: Path) -> None:
+    if out.parent.parts[-len(PARENT.parts) :] == PARENT.parts:
+        with suppress(OSError):  # other runs are in it
+            for folder in out.parents[: len(PARENT.parts)]:
+                folder.rmdir()
 
 
 def _of_a_run(out: Path) -> list[Path]:
@@ -94,9 +137,13 @@ def _distinguishing(run: Run) -> tuple[str, ...]:
 def write_manifest(run: Run, directory: Path, started: datetime) -> Manifest:
     """Write the manifest of a run whose rank 0 has ended, once all ranks have left their reports."""
     wait_for_reports(directory, run.ranks)
+    return _write_manifest(run, directory, Ended(EXIT_DONE), started)
+
+
+def _write_manifest(run: Run, directory: Path, ended: Ended, started: datetime) -> Manifest:
     command = [sys.executable, "-m", "train", *sys.argv[1:]]
     # This process's own environment is recorded anyway: no launcher of ours added to it.
-    manifest = make_manifest(run, _repetition(directory), directory, Ended(0), command, {}, started, ROOT)
+    manifest = make_manifest(run, _repetition(directory), directory, ended, command, {}, started, ROOT)
     store.write_record(directory / store.MANIFEST, manifest)
     return manifest
 

@@ -43,7 +43,10 @@ def of_begun(directory: Path) -> tuple[State, str]:
         # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.
         if (directory.parent / store.SWEEP).exists():
             return "interrupted", "its sweep was stopped"
-        return "interrupted", "it has no manifest (one that was started by hand may still be running)"
+        return (
+            "interrupted",
+            "it has no manifest (started by hand: it may still be running; if it is not, remove its folder)",
+        )
     if owner.host == socket.gethostname():
         if lives(owner):
             return "running", _where(owner)

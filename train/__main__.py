@@ -14,7 +14,8 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -56,24 +57,24 @@ def main() -> int:
         with said_by_rank_0(rank):
             by_hand.check_unused(arguments.out, arguments.overwrite)
     write_stacks_at_signal(None if mine else rank_directory(arguments.out, world.rank) / STACKS)
-    code = train(run, world, place_of(run, arguments.out, mine), arguments.keep_raw, mine)
+    code = train(run, world, place_of(run, arguments.out, mine), arguments.keep_raw)
     if code == EXIT_DONE and may_leave_at_once(run, os.environ, sys.modules):
         leave_at_once()
     return code
 
 
-def place_of(run: Run, out: Path | None, mine: bool) -> Path | Callable[[], Path]:
+def place_of(run: Run, out: Path | None, mine: bool) -> Path | by_hand.Folder:
     """The run's directory; of a run by hand, what makes it."""
     if out is None:
-        return lambda: by_hand.new_directory(run)
-    return (lambda: by_hand.prepare(out)) if mine else out
+        return by_hand.Folder(lambda: by_hand.new_directory(run))
+    return by_hand.Folder(lambda: by_hand.prepare(out), there=out.exists()) if mine else out
 
 
-def train(run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool, mine: bool) -> int:
+def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) -> int:
     """Train as one rank; the exit code.
 
     Args:
-        mine: the run was started by hand: rank 0 writes its manifest.
+        out: of a run that was started by hand, what makes its folder: rank 0 writes its manifest.
     """
     started = datetime.now(UTC)
     # torch is imported only when the flags are right, and with the collector off: of the million objects that
@@ -91,12 +92,14 @@ def train(run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool
             print(text, flush=True)
 
     try:
-        finished = run_rank(run, world, out, keep_raw, say)
+        with recorded(run, out, started):
+            finished = run_rank(run, world, out, keep_raw, say)
     except PeersLost as lost:
         # Not as an error of ours: the line that counts is that of the rank that has gone.
         print(lost, file=sys.stderr)
         return EXIT_FAILED
     wrong = finished.wrong
+    mine = isinstance(out, by_hand.Folder)
     if mine and world.rank == 0:
         wrong = by_hand.write_manifest(run, finished.out, started).reason or wrong
     if wrong:
@@ -107,6 +110,24 @@ def train(run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool
         say(f"results: {finished.out}")
         say(f"next: {_next_command(finished.out)}")
     return EXIT_DONE
+
+
+@contextmanager
+def recorded(run: Run, out: Path | by_hand.Folder, started: datetime) -> Iterator[None]:
+    """What becomes of the folder of a run by hand that ends early; only rank 0 has made one."""
+    from train.rank import PeersLost
+
+    try:
+        yield
+    except UserError:
+        if isinstance(out, by_hand.Folder):
+            out.remove()
+        raise
+    except Exception as error:
+        if isinstance(out, by_hand.Folder):
+            said = f"{error}" if isinstance(error, PeersLost) else f"{type(error).__name__}: {error}"
+            out.fail(run, said.splitlines()[0], started)
+        raise
 
 
 def _next_command(out: Path) -> str:

@@ -21,6 +21,7 @@ from jobs.store import Manifest
 from profiling import tables
 from profiling.errors import UserError
 from tests.train.many_runs import LEFT, LOG, RUNS, by_one_pair
+from train import rank as ranks
 from train.__main__ import in_world, make_parser, may_leave_at_once
 from train.world import World
 
@@ -290,6 +291,36 @@ def test_a_run_by_hand_that_is_refused_leaves_no_folder(train_tiny, tmp_path, mo
     assert train_tiny(*SMALL, "--loader", "pytorch", "--data", "/nowhere")[0] == 2
     assert train_tiny(*SMALL, "--loader", "pytorch", "--data", "/nowhere", "--out", "mine")[0] == 2
     assert list(tmp_path.iterdir()) == []
+    # What the first step finds: the folder is there by then.
+    too_small = ("--model", "resnet18", "--loader", "synthetic", "--batch", "1", "--image-size", "32")
+    assert "resnet18 does not take batches of 1" in one_line(train_tiny(*too_small))
+    assert "resnet18 does not take batches of 1" in one_line(train_tiny(*too_small, "--out", "mine"))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine" / "rank_0000" / "raw").mkdir(parents=True)  # a profiler's
+    assert "resnet18 does not take batches of 1" in one_line(train_tiny(*too_small, "--out", "mine"))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "rank_0000", "raw"]
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("broken\nat length"), ranks.PeersLost("another rank has failed")]
+)
+def test_a_run_by_hand_that_fails_later_says_why_in_its_manifest(train_tiny, tmp_path, monkeypatch, error):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(ranks.loop, "train", fails)
+    monkeypatch.chdir(tmp_path)
+    if isinstance(error, ValueError):
+        with pytest.raises(ValueError, match="broken"):
+            train_tiny(*SMALL)
+    else:
+        assert train_tiny(*SMALL)[0] == 1
+    (manifest,) = (tmp_path / "results" / "by-hand").glob("run_*/manifest.json")
+    read = store.read_record(manifest, Manifest)
+    why = "ValueError: broken" if isinstance(error, ValueError) else "another rank has failed"
+    assert not read.done and read.reason == f"rank crash: {why}"
+    with pytest.raises(UserError, match=f"1 run failed; .*{why}"):
+        load(Path("results/by-hand"))
 
 
 def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path):
