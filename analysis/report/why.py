@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.display.metrics import Rows
+from analysis.display.metrics import IN_RUN, Rows
 from analysis.measures.scaling.baselines import base_of
 from analysis.measures.scaling.certainty import (
     LEAST_PCT,
@@ -134,10 +134,13 @@ class Loss:
         return key, words
 
     def points(self, cause: Cause) -> str:
-        """What a cause costs, percentage points; with its interval where no late rank was taken off it."""
+        """What a cause costs, percentage points; with its interval where no late rank was taken off it.
+
+        Other brackets of the opening hold differences between runs. These do not, and say so.
+        """
         if self.late or cause.kind == LATE_RANKS:
             return f"{cause.cost_pct:.1f}"
-        return with_ends(self.row, f"loss_{cause.kind}_pct", decimals=1)
+        return with_ends(self.row, f"loss_{cause.kind}_pct", decimals=1).replace("[", f"[{IN_RUN}: ")
 
 
 def _from_parts(loss: Loss) -> Answer:

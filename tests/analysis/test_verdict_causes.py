@@ -139,8 +139,13 @@ def test_a_part_whose_interval_holds_zero_is_no_cause():
     both = verdict([BASE, point(4, 160.0, **parts, **unsure, **sure)], ["a", "b"])
     said = " ".join(one.text for one in both)
     # Computation may cost more: loading is the largest only of those that certainly cost something.
-    assert "Largest certain cause: data loading, 15.0 [12.0, 18.0] of 37.5" in said and "Second" not in said
-    assert "Not distinguishable from zero (percentage points): computation, 20.0 [-4.0, 44.0]." in said
+    assert (
+        "Largest certain cause: data loading, 15.0 [in run: 12.0, 18.0] of 37.5" in said
+        and "Second" not in said
+    )
+    assert (
+        "Not distinguishable from zero (percentage points): computation, 20.0 [in run: -4.0, 44.0]." in said
+    )
     assert [one.cause for one in both if one.cause] == ["loader"]
     none = verdict([BASE, point(4, 160.0, **lost(LOST_PCT, compute=30.0), **unsure)], ["a", "b"])
     said = " ".join(one.text for one in none)
