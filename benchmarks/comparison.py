@@ -1,8 +1,8 @@
 """python -m benchmarks.comparison: how often does analysis.compare err, with the noise of real runs?
 
 First the noise: one point, run so many times over by the suite, in two settings. `alone` is one rank of this
-machine, whose batch is arithmetic: it shows whatever else the machine does. `links` is two nodes of a virtual
-cluster whose links carry 100 Mbit/s, so that a batch is mostly an allreduce, as on many nodes.
+machine, whose step is arithmetic: it shows whatever else the machine does. `links` is two nodes of a virtual
+cluster whose links carry 100 Mbit/s, so that a step is mostly an allreduce, as on many nodes.
 
 Then the comparisons, each by analysis.compare itself (the verdict of its rows). Twice 10 of a setting's runs
 are drawn at random, none twice: nothing differs, so that every difference found is a false alarm. Or the
@@ -209,7 +209,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
             f"## {name}", "", f"{', '.join([facts(setting['machine']), *loads])}.", "",
             f"    {setting['command']}", "",
             f"{len(runs['step_ms'])} runs: {facts(runs['point'])}.{note}", "",
-            f"A batch takes {of['median_ms']:.1f} ms. Between runs it scatters by {of['scatter_pct']:.1f} % "
+            f"A step takes {of['median_ms']:.1f} ms. Between runs it scatters by {of['scatter_pct']:.1f} % "
             f"(robustly {of['robust_scatter_pct']:.1f} %), between neighbours in time by "
             f"{of['scatter_of_neighbours_pct']:.1f} %; neighbours correlate by "
             f"{of['correlation_of_neighbours']:.2f}.", "",

@@ -3,7 +3,7 @@
 On the virtual cluster (slurm/virtual_cluster.sh) every node's link is limited by the kernel (tc tbf). A sweep
 trains SqueezeNet on 1, 2 and 4 nodes, a rank each, with DDP and with Horovod, gradients in fp32 and fp16.
 Beside it stands the alpha-beta model: an allreduce of n bytes takes alpha + n / beta, fitted to timings of
-allreduces alone on the same links. What a link adds to a batch is its duration less that on unlimited links,
+allreduces alone on the same links. What a link adds to a step is its duration less that on unlimited links,
 where the same ranks share the same cores; the model says what communication alone would add.
 
     python -m benchmarks.network          (as root, with Slurm and Horovod)
@@ -111,10 +111,10 @@ def as_markdown(report: Mapping[str, Any]) -> str:
     lines = [
         "# Scaling on slow links", "",
         f"{facts(report['machine'])}. SqueezeNet 1.1 ({PARAMETERS:,} parameters), batch 2 "
-        f"of 32 px a rank, {report['batches']} batches, {report['repetitions']} repetitions. All "
+        f"of 32 px a rank, {report['batches']} steps, {report['repetitions']} repetitions. All "
         "nodes share this machine's cores: efficiencies on unlimited links show that, the others the links.",
         "", f"    {report['command']}", "",
-        "| link | nodes | backend | gradients | batch, ms (95 %) | images/s "
+        "| link | nodes | backend | gradients | step, ms (95 %) | images/s "
         "| efficiency, % | link adds, ms | alpha-beta, ms |",
         "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip

@@ -6,7 +6,7 @@ and 2. From these analysis.predict says what 4 give: by a curve, and by the simu
 gradients would give on 4 nodes is also asked of the fp32 runs alone. All is compared with what 4 nodes gave.
 
 The nodes share this machine's cores: on 4 of them computing is slower than on 2, which nothing that ran on 2
-can say. Where the link is what a batch waits for, that matters little.
+can say. Where the link is what a step waits for, that matters little.
 
 Beside it stands the same question asked of what benchmarks.network has measured (results/network.json): four
 nodes from a step on two nodes with unlimited links and from allreduces alone between two nodes.
@@ -39,7 +39,7 @@ from benchmarks.virtual import virtual_cluster
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 NODES = (1, 2, 4)
-RATES = ["50mbit", "100mbit"]  # slow enough that a batch waits for them
+RATES = ["50mbit", "100mbit"]  # slow enough that a step waits for them
 WHAT_IF = "fp16-gradients"
 WITHIN_PCT = 10.0  # of what was measured a simulation is to be
 SWEEP = """
@@ -145,7 +145,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
     lines = [
         "# Four nodes, predicted from one and two", "",
         f"{facts(report['machine'])}. SqueezeNet 1.1, batch 2 of 32 px a rank, buckets of "
-        f"1 MiB, {report['batches']} batches, {report['repetitions']} repetitions. All nodes share this "
+        f"1 MiB, {report['batches']} steps, {report['repetitions']} repetitions. All nodes share this "
         "machine's cores, and links are limited.", "", f"    {report['command']}", "",
         "| link | gradients | by | images/s on 4 (range) | measured (runs) | error, % | on 2, error, % "
         "| beta, MB/s |",
@@ -161,12 +161,12 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} | {row['error_pct']:+.1f} | {fit} | {beta} |")
     lines += [
         "", "From benchmarks.network's figures (results/network.json), DDP, one bucket:", "",
-        "| link | gradients | batch on 4, ms | measured | images/s, error, % |",
+        "| link | gradients | step on 4, ms | measured | images/s, error, % |",
         "| --- | --- | ---: | ---: | ---: |",
     ]  # fmt: skip
     for row in report["of_network"]:
-        batch = f"{row['step_ms']:.0f} | {row['measured_step_ms']:.0f}"
-        lines.append(f"| {row['rate']} | {row['grad']} | {batch} | {row['error_pct']:+.1f} |")
+        steps = f"{row['step_ms']:.0f} | {row['measured_step_ms']:.0f}"
+        lines.append(f"| {row['rate']} | {row['grad']} | {steps} | {row['error_pct']:+.1f} |")
     return "\n".join(lines) + "\n"
 
 

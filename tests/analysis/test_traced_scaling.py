@@ -16,6 +16,7 @@ from analysis.report.sentences import least_and_most
 from analysis.report.summary import opening
 from analysis.results.load import load
 from analysis.results.load_named import load_named
+from analysis.results.source import Source
 from profiling.convert import main as convert
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error
@@ -33,7 +34,7 @@ def scaled(tmp_path_factory):
     return planted, {ranks: job(folder, of, f"job{ranks}") for ranks, of in planted.items()}
 
 
-def test_scaling_of_traces_named_by_their_ranks(scaled):
+def test_scaling_of_traces_named_by_their_ranks(scaled, monkeypatch):
     planted, paths = scaled
     study = load_named([f"{ranks}={path}" for ranks, path in paths.items()])
     found = traced.answer(study)
@@ -44,6 +45,9 @@ def test_scaling_of_traces_named_by_their_ranks(scaled):
         assert row["speedup"] == pytest.approx(row["world_size"] * ideal / 100, rel=2e-3)
     assert found.rows[2]["grew_exposed_transfer_ms"] == pytest.approx(0.2, rel=2e-2)
     assert "fixed per-GPU batch size (weak scaling" in found.assumed
+    with monkeypatch.context() as without_gpus:
+        without_gpus.setattr(Source, "on_cpus", True)
+        assert "fixed per-rank batch size (weak scaling" in traced.answer(study).assumed
     assert "1.00 times as long" in found.assumed and "This fits the assumption" in found.assumed
 
 

@@ -120,6 +120,7 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
     rows = [_row(source, series[source.id], parts.get(source.id, {})) for source in sized]
     by_job = {row["run"]: row for row in rows}
     groups = [[by_job[source.id] for source in group] for group in programs(study, sized)]
+    per = "per-rank" if all(source.on_cpus for source in sized) else "per-GPU"
     assumed: list[tuple[Rows, str]] = []
     refused: list[str] = []
     for group in groups:
@@ -134,7 +135,7 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
             alone = len(groups) > 1 and not _several_sizes(group)
             row |= _uncompared(row["world_size"]) if alone else _compared(row, group[0], kind)
         if _several_sizes(group):
-            assumed.append((group, _assumed(group, kind, scaling is not None)))
+            assumed.append((group, _assumed(group, kind, scaling is not None, per)))
     lines = refused + [_of_group(group, groups) + text for group, text in assumed]
     scales, text = max(assumed, key=lambda one: len(one[0]), default=([], ""))
     return Answer(rows, "\n".join(lines) or _why_not(rows), scales, text)
@@ -264,11 +265,15 @@ def _uncompared(ranks: int) -> dict[str, Any]:
     return {"base_world_size": ranks, **dict.fromkeys(figures, math.nan)}
 
 
-def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
-    """What is assumed of the batch, and what speaks for it or against it."""
+def _assumed(rows: Rows, kind: Scaling, asked: bool, per: str) -> str:
+    """What is assumed of the batch, and what speaks for it or against it.
+
+    Args:
+        per: whose batch size weak scaling fixes: ``per-GPU``, or ``per-rank`` without GPUs.
+    """
     base, most = rows[0], rows[-1]
     other = "strong" if kind == "weak" else "weak"
-    constant = {"weak": "per-GPU batch size", "strong": "global batch size"}[kind]
+    constant = {"weak": f"{per} batch size", "strong": "global batch size"}[kind]
     text = (
         f"Traces hold no batch size. Assumed: fixed {constant} ({kind} scaling; --scaling {other} assumes "
         "the other)."

@@ -4,7 +4,7 @@ It imports nothing of the project's, so that many of them start fast; its batche
 (tests/cluster/sweeps.py).
 
 With WAIT_FOR it begins once that file is there. With MEET it meets the other ranks first, and at the end all
-tell each other their parameters (train/meeting.py).
+tell each other their parameters (meeting.py).
 
 MISBEHAVE is "DEED NODES RANK [FILE]": that rank, in runs on so many nodes, does it in the middle of its
 batches, "stay-away" at its start; with a file only as long as that is not there (and makes it).
