@@ -95,6 +95,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("process_group", TEXT),  # and the group of ranks that made it, by its name,
             ("group_ranks", TEXT),  # e.g. 0,1
             ("group_size", pa.int32()),
+            ("dtype", TEXT),  # of a collective's elements, as the tool prints it: BFloat16
         ]
     ),
     # A call of the host that waits for a device, e.g. cudaStreamSynchronize.
@@ -170,7 +171,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 LATER = {
     "kernels": (
         "launch_ns", "launch_end_ns", "launch_thread", "collective", "process_group", "group_ranks",
-        "group_size",
+        "group_size", "dtype",
     )
 }  # fmt: skip
 

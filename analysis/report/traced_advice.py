@@ -14,7 +14,7 @@ from analysis.report.base import Context
 from analysis.report.critical_path import Longest, longest
 from analysis.report.forecast import WORTH_TRYING_PCT
 from analysis.report.sentences import TRY, Sentence
-from analysis.report.traced_evidence import about_copies
+from analysis.report.traced_evidence import about_collectives, about_copies, untold
 from analysis.report.traced_opening import of_job
 from analysis.results.study import RECORDING, Study
 
@@ -22,8 +22,7 @@ _FEWER_LAUNCHES = "larger batches, torch.compile or CUDA graphs, which launch le
 # What a program could do without -> its name in a sentence, and what to try (empty: the trace tells, see
 # BY_EVIDENCE). Kernels that compute are not among it: no program can do without.
 AGAINST = {
-    COLLECTIVES: ("collectives", "overlap them with computation, send less (gradients in 16 bits), or larger "
-                  "batches, which need fewer of them"),
+    COLLECTIVES: ("collectives", ""),
     WAITING: ("waiting for other ranks", "see which ranks are late (section on stragglers); give all ranks "
               "batches of equal cost"),
     COPIES: ("copies", ""),
@@ -34,7 +33,10 @@ AGAINST = {
     "gaps": ("gaps between kernels", "see in the timeline what each waits for (python -m analysis.timeline)"),
 }  # fmt: skip
 # Part -> what to try against it, by what the trace says.
-BY_EVIDENCE: dict[str, Callable[[Study, RunPaths], str]] = {COPIES: about_copies}
+BY_EVIDENCE: dict[str, Callable[[Study, RunPaths], str]] = {
+    COPIES: about_copies,
+    COLLECTIVES: about_collectives,
+}
 
 
 def to_try(context: Context) -> list[Sentence]:
@@ -57,9 +59,13 @@ def to_try(context: Context) -> list[Sentence]:
         return [Sentence(of_job(context, job, text), "critical-path", answers=TRY)]
     if best["part"] in BY_EVIDENCE:
         change = BY_EVIDENCE[best["part"]](context.study, found.paths)
+    doubt = untold(context.study, found.paths.source) if best["part"] == COLLECTIVES else ""
+    if doubt:
+        change = f"record all ranks, to tell these apart; {change}"
     text = (
         f"{what} would be at most {best['saved_pct']:.0f} % shorter if {name} took no time (critical "
-        f"path: {digits(best['saved_ms'], 3)} of {digits(best['step_ms'], 3)} ms). To try: {change}."
+        f"path: {digits(best['saved_ms'], 3)} of {digits(best['step_ms'], 3)} ms"
+        f"{doubt and f'; {doubt}'}). To try: {change}."
     )
     return [Sentence(of_job(context, job, text), "critical-path", answers=TRY)]
 

@@ -4,10 +4,16 @@ import re
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
+
 from analysis.display.numbers import digits
+from analysis.measures.anatomy.traces import trace_of, transfers_of
 from analysis.measures.critical_path.paths import COPIES, RunPaths
 from analysis.results.query import query
+from analysis.results.source import Source, reading
 from analysis.results.study import Study
+from profiling import tables
+from profiling.cost.shapes import element_bytes
 
 # Copies of the recorded steps by name, in which tools say from which memory to which.
 _COPIES = """
@@ -66,3 +72,52 @@ def _by_memory(study: Study, paths: RunPaths, way: str) -> tuple[Counter[str], C
             ns[memory] += lasts
             moved[memory] += size
     return ns, moved
+
+
+# --- collectives --------------------------------------------------------------------------------------
+
+# What kernels of NCCL are called after: ncclDevKernel_AllReduce_Sum_f16_RING_LL, ..._Sum__nv_bfloat16.
+_IN_NAMES = {2: re.compile(r"_(half|b?f16|bfloat16)(_|\W|$)"), 4: re.compile(r"_(float|f32)(_|\W|$)")}
+_REDUCED = ("allreduce", "reducescatter")
+
+
+def about_collectives(study: Study, paths: RunPaths) -> str:
+    """What to try against collectives: 16 bits only where sums are not in 16 bits already."""
+    element = _element_of_sums(paths.source)
+    fewer = "larger batches, which need fewer of them"
+    if element == 2:
+        return f"overlap them with computation, or {fewer} (their sums are in 16 bits already)"
+    unsaid = "" if element else ", if they are not yet"
+    return f"overlap them with computation, send less (gradients in 16 bits{unsaid}), or {fewer}"
+
+
+def untold(study: Study, source: Source) -> str:
+    """Why a job's transfers cannot be told from waits, if so: a clause."""
+    trace = trace_of(study, source)
+    if source.ranks < 2 or not trace.has_collectives or transfers_of(trace.calls, trace.matched) is not None:
+        return ""
+    there = len(trace.ranks)
+    only = f"with {there} of {source.ranks} ranks recorded, " if there < source.ranks else ""
+    return f"{only}transfer cannot be told from waiting for other ranks"
+
+
+def _element_of_sums(source: Source) -> int:
+    """Bytes of an element of the collectives that sum gradients, of those that take longest; 0: not known.
+
+    All ranks sum alike: the first one's are read.
+    """
+    with reading(source):
+        columns = ["name", "class", "collective", "dtype", "duration_ns"]
+        kernels = tables.read(source.tables("kernels")[0].parent, "kernels", columns)
+    texts = {name: kernels[name].cast(pa.string()).to_pylist() for name in ("name", "collective", "dtype")}
+    ns: Counter[int] = Counter()
+    for name, kind, dtype, lasts in zip(*texts.values(), kernels["duration_ns"].to_pylist(), strict=True):
+        if kind in _REDUCED:
+            ns[_element(name or "", dtype or "")] += max(lasts or 0, 0)
+    return ns.most_common(1)[0][0] if ns else 0
+
+
+def _element(name: str, dtype: str) -> int:
+    """Bytes of an element of a collective, by what the tool says, or the kernel's name; 0: neither does."""
+    by_name = (size for size, pattern in _IN_NAMES.items() if pattern.search(name))
+    return element_bytes(dtype) or next(by_name, 0)

@@ -16,6 +16,7 @@ from analysis.report import small
 from analysis.report.base import Context
 from analysis.report.sentences import SCALES, Sentence
 from analysis.report.stragglers import late_runs, said_of
+from analysis.report.traced_evidence import untold
 from analysis.report.traces import NOT_KNOWN, parts_of, scaling_of
 from analysis.results.source import Source
 from profiling.errors import UserError
@@ -146,7 +147,8 @@ def _step(context: Context, source: Source) -> str:
     fine = parts_of(row)
     order = sorted(fine, key=lambda name: -fine[name])
     shares = {name: 100 * fine[name] / row["wall_ms"] for name in order[:3]}
-    parts = [f"{pct:.0f} % {_NEXT[name]}" for name, pct in shares.items() if pct >= _LEAST_PCT]
+    called = _NEXT | {"exposed_communication": "exposed communication (transfer or wait)"}
+    parts = [f"{pct:.0f} % {called[name]}" for name, pct in shares.items() if pct >= _LEAST_PCT]
     what = "The recording" if source.without_steps else "A step"
     there = len(source.job.ranks) if source.job else 1
     over = f", mean over {there} ranks" if there > 1 else ""
@@ -172,11 +174,20 @@ def _collective(context: Context, source: Source) -> str:
         return ""
     most = max(known, key=lambda row: row["exposed_ms"])
     of = f" of {most['group_size']} ranks" if most["group_size"] else ""
-    speed = f", at {most['busbw_gb_per_s']:.3g} GB/s bus bandwidth" if most.get("busbw_gb_per_s") else ""
     return (
         f"Collective with the most exposed time: {most['collective']}{of}, {most['exposed_ms']:.3g} ms per "
-        f"step{speed}."
+        f"step{_made_of(context, source, most)}."
     )
+
+
+def _made_of(context: Context, source: Source, row: Mapping[str, Any]) -> str:
+    """How much of a collective is waiting, and how fast the rest is; why that is not known."""
+    if row.get("wait_ms") is None:
+        doubt = untold(context.study, source)
+        return doubt and f" ({doubt})"
+    waits = f"{100 * row['wait_ms'] / row['ms_per_step']:.0f} % of its duration is waiting for later ranks"
+    speed = row.get("busbw_gb_per_s")
+    return f" ({waits}{f'; transfer at {speed:.3g} GB/s bus bandwidth' if speed else ''})"
 
 
 def _classes(context: Context) -> dict[str, list[dict[str, Any]]]:

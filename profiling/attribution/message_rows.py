@@ -33,6 +33,7 @@ class Messages:
             "collective": [one.collective for one in self.distinct],
             "process_group": [one.group for one in self.distinct],
             "group_ranks": [one.ranks for one in self.distinct],
+            "dtype": [one.dtype for one in self.distinct],
         }
         sizes = np.array([*(one.size or -1 for one in self.distinct), -1])
         return {

@@ -44,6 +44,7 @@ class Message(NamedTuple):
         ranks: those of the group, as numbers of the job: ``0,1``.
         size: how many they are.
         bytes: of the message, as nccl-tests counts them: the larger of what goes in and comes out.
+        dtype: of its elements, as :func:`profiling.cost.shapes.element_bytes` takes it.
         target, source: the rank of the job that a send goes to, or that a receive comes from; -1: neither.
     """
 
@@ -52,6 +53,7 @@ class Message(NamedTuple):
     ranks: str = ""
     size: int = 0
     bytes: float = math.nan
+    dtype: str = ""
     target: int = -1
     source: int = -1
 
@@ -77,6 +79,7 @@ def of_arguments(args: Mapping[str, Any]) -> Message | None:
         _ranks(args.get("Process Group Ranks", "")),
         _count(args.get("Group size")),
         _bytes(args),
+        str(args.get("dtype", "")),
         _rank(args.get("Dst Rank")),
         _rank(args.get("Src Rank")),
     )
@@ -140,6 +143,7 @@ def complete(name: str, messages: list[Message], otherwise: Message) -> Message:
         group.ranks,
         group.size or size,
         sizes[0] if sizes else math.nan,
+        next((one.dtype for one in messages if one.dtype), ""),
     )
 
 

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from analysis.measures.critical_path.paths import PARTS as PATH
 from analysis.measures.critical_path.paths import TOGETHER
 from analysis.report.base import Context
@@ -151,8 +153,29 @@ def test_what_to_try_is_against_what_a_step_could_be_without(tmp_path):
     text, drawing = answer.sentences[0].text, answer.drawing
     saved = re.match(r"A step would be at most (\d+) % shorter if collectives took no time \(", text)
     assert saved and 20 < int(saved[1]) < 90, text
-    assert "To try: overlap them with computation" in text
+    assert "To try: overlap them with computation, send less (gradients in 16 bits), or larger" in text
+    assert "cannot be told" not in text
+    said = next(one.text for one in page.opening[0].sentences if one.text.startswith("Collective with"))
+    assert "3 ms per step (0 % of its duration is waiting for later ranks; transfer at " in said, said
     assert "collectives" in drawing.svg and " %</text>" in drawing.svg
+
+
+@pytest.mark.parametrize("dtype, element", [("BFloat16", 2), ("", 2), ("Float", 4), ("", 0)])
+def test_of_one_rank_of_two_that_sums_in_16_bits_other_things_are_advised(tmp_path, dtype, element):
+    """The element's size is the tool's, or in the name of the kernel: {2: f16, 4: f32, 0: nothing}."""
+    trace = trace_of(Planted(ranks=2, batches=6, transfer=3000.0), 0)
+    name = {2: "ncclDevKernel_AllReduce_Sum_f16_RING_LL", 0: "ncclDevKernel_Generic(int)"}.get(element)
+    for event in [one for one in trace.events if one["name"].startswith("nccl")]:
+        event["name"] = name or event["name"]
+        event["args"]["dtype"] = dtype
+    trace.write(tmp_path / "rank0.json")
+    assert convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    said = [one.text for one in opening(load(tmp_path / "out"))]
+    untold = "with 1 of 2 ranks recorded, transfer cannot be told from waiting for other ranks)"
+    assert "exposed communication (transfer or wait)" in said[0] and said[1].endswith(f"({untold}.")
+    assert f"{untold}. To try: record all ranks" in said[-1]
+    advised = {2: "(their sums are in 16 bits already)", 4: "in 16 bits)", 0: "16 bits, if they are not yet)"}
+    assert advised[element] in said[-1] and ("send less" in said[-1]) == (element != 2), said[-1]
 
 
 def test_where_kernels_are_all_of_a_step_only_these_can_be_faster(tmp_path):

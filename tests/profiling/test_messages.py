@@ -38,7 +38,7 @@ def test_a_kernels_own_record_says_more_than_its_name(tmp_path, name):
     trace = Trace()
     trace.kernel(name, 5, 30, 50, **OF_PAIR)
     (row,), _ = rows_of(trace, tmp_path)
-    assert row["class"] == "communication"
+    assert (row["class"], row["dtype"]) == ("communication", "BFloat16")
     assert said_of(row) == ("allgather", "3", "0,2", 2, 40)
 
 
@@ -55,7 +55,7 @@ def test_the_call_says_it_where_the_kernel_does_not(tmp_path):
     trace.host("record_param_comms", 0, 20, more=OF_PAIR)
     trace.kernel(RCCL, 5, 30, 50)
     (row,), _ = rows_of(trace, tmp_path)
-    assert said_of(row) == ("allgather", "3", "0,2", 2, 40)
+    assert said_of(row) == ("allgather", "3", "0,2", 2, 40) and row["dtype"] == "BFloat16"
 
 
 @pytest.mark.parametrize(
