@@ -99,9 +99,7 @@ def _of_traces(study: Study, scaling: Scaling | None) -> Answer:
     found = traced.answer(study, scaling)
     if not found.rows:
         raise study.nothing(
-            f"no job of {study.path} has both steps and a known number of ranks ({traced.missing(study)}). "
-            "Ranges that are steps are named by profiling.convert --batch-marker, numbers of ranks by "
-            "python -m analysis.scaled 1=DIR 4=DIR"
+            f"no job of {study.path} has both steps and a known number of ranks {traced.missing(study)}"
         )
     grown = traced.grown(found)
     return Answer(found.rows, traced.METRICS, [traced.part(found), *([grown] if grown else [])])

@@ -33,17 +33,24 @@ from profiling.arguments import Help, Parser
 from profiling.completion import with_values
 from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, UserError, run_command
 from profiling.identity import Identity, launch_of, read_identity
-from profiling.tables import table_path
 from profiling.tools import TOOLS, tool
 from profiling.traces.conversion import convert_share, kept_before, not_kept, share_of, wait_for_others
 from profiling.traces.jobs import Placed, place_jobs
 from profiling.traces.one_unit import convert_with
 from profiling.traces.records import Outcome, Unit, kept
-from profiling.traces.summary import Counts, complaints, counts_of, first_of, named, what_is_unchanged
+from profiling.traces.summary import (
+    Counts,
+    complaints,
+    counts_of,
+    first_of,
+    named,
+    next_command,
+    what_is_unchanged,
+)
 from profiling.traces.together import said_once, together
 from profiling.traces.unchanged import forget, leave_record, records_left, taken_back
 from profiling.traces.units import displaced, units_of
-from profiling.wording import command, how_many, verb
+from profiling.wording import how_many, verb
 from profiling.workers import open_workers
 
 _STDERR = 2  # the file descriptor
@@ -87,12 +94,12 @@ def convert(
     with _naming_what_is_left(units, launch) if suggest else nullcontext():
         outcomes = _convert_with_others(me, units, launch) if me.size > 1 else _convert_here(units, jobs)
     placed = _place(units, outcomes, out, overwrite)
-    tables = [outcome.target for outcome in outcomes if not outcome.error and not outcome.ranks]
+    tables = [outcome for outcome in outcomes if not outcome.error and not outcome.ranks]
     for line in (*what_is_unchanged(outcomes, suggest), *_findings(units, outcomes, placed, out)):
         print(f"scaleprof: {line}", file=sys.stderr)
-    for directory in (*tables, *(one.directory for one in placed)):
+    for directory in (*(outcome.target for outcome in tables), *(one.directory for one in placed)):
         print(directory)
-    if suggest and (line := _next(placed, tables, out)):
+    if suggest and (line := next_command(placed, tables, out)):
         print(f"scaleprof: next: {line}", file=sys.stderr)
     return counts_of(units, outcomes, [path for one in placed for path in one.unused])
 
@@ -219,25 +226,6 @@ def _of_folders(placed: Sequence[Placed]) -> list[str]:
 def _in_all(some: int, of: int) -> str:
     """How many are printed where these are not all; not that some are missing."""
     return "" if some == of else f" ({of} in all)"
-
-
-def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) -> str:
-    """What to do with what was converted; "" where that is nothing."""
-    ranks = [folder for one in placed for folder in sorted(one.directory.glob("rank_*"))]
-    # A timeline of Horovod has collectives, and no steps.
-    if any(all(table_path(folder, name).exists() for name in ("kernels", "batches")) for folder in ranks):
-        shown = placed[0].directory if len(placed) == 1 or out is None else out
-        return command("analysis.report", shown)
-    recorded = [path for path in tables if any(table_path(path, name).exists() for name in _ACTIVITIES)]
-    recorded += [one.directory for one in placed if any(one.directory.glob("rank_*/kernels.parquet"))]
-    if not recorded:
-        return ""
-    return command("analysis.activities", recorded[0]) + (
-        "" if out else "; with --out DIR traces become results that every command takes"
-    )
-
-
-_ACTIVITIES = ("kernels", "intervals")  # tables that analysis.activities reads
 
 
 def _check_marker(marker: str, out: Path | None) -> None:

@@ -24,7 +24,6 @@ from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts
 from analysis.results.source import Source
 from analysis.results.study import Study
-from profiling.errors import UserError
 from profiling.wording import how_many
 
 # Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.
@@ -71,7 +70,7 @@ def _stragglers(context: Context) -> Content:
     """Who is slow, of the runs that tell."""
     judged = context.once(late_runs)
     if not judged:
-        raise UserError(stragglers.why_none(context.study))
+        raise context.study.nothing(stragglers.why_none(context.study))
     shown = _shown(judged)
     source, lateness, most = shown.source, shown.lateness, shown.source.ranks
     name = called(source.fields, context.factors)

@@ -45,6 +45,7 @@ def opening(context: Context) -> list[Sentence]:
     return [
         *(_scales(context) or _not_compared(context)),
         *(sentence for source in jobs for sentence in _of_job(context, source)),
+        *_of_sums(context),
         *_others(context, jobs),
         *_late(context),
         Sentence(NOT_KNOWN, "traces"),
@@ -59,8 +60,13 @@ def of_job(context: Context, job: str, text: str) -> str:
 def _described(context: Context) -> list[Source]:
     """The jobs that the sentences are of: with steps, and of these with most ranks there, first."""
 
-    def place(source: Source) -> tuple[bool, int, int]:
-        return source.without_steps, -(len(source.job.ranks) if source.job else 0), -(source.world_size or 0)
+    def place(source: Source) -> tuple[bool, bool, int, int]:
+        return (
+            source.of_sums,
+            source.without_steps,
+            -(len(source.job.ranks) if source.job else 0),
+            -(source.world_size or 0),
+        )
 
     order = sorted(context.traces, key=place)
     one_program = len(context.once(scaling_of).scales) == len(order)
@@ -70,10 +76,21 @@ def _described(context: Context) -> list[Source]:
 def _others(context: Context, jobs: Sequence[Source]) -> list[Sentence]:
     """How many jobs more the sections show, where none stands for them."""
     more = len(context.traces) - len(jobs)
-    if len(jobs) < _MOST_JOBS or not more:
+    if len(jobs) < _MOST_JOBS or not more or not any(_of_job(context, source) for source in jobs):
         return []
     text = f"{how_many(more, 'further job')} {verb(more, 'are')} in the sections below."
     return [Sentence(text, "anatomy")]
+
+
+def _of_sums(context: Context) -> list[Sentence]:
+    """How the mean step of TAU's profiles is known, of which the sections show MPI only."""
+    count = sum(source.of_sums for source in context.traces)
+    if not count:
+        return []
+    jobs = (
+        f"{how_many(count, 'job')} {verb(count, 'hold')} sums of the run (TAU), and no times of single steps"
+    )
+    return [Sentence(f"{jobs}. Mean step of a job: python -m analysis.tau_batches JOB.", "batches")]
 
 
 def _of_job(context: Context, source: Source) -> list[Sentence]:

@@ -22,6 +22,7 @@ Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics"]
 NOT_OF_POINT = fields_of("observation", "length")
 
 UNKNOWN_HOST = "unknown"
+TAU = "tau"  # the name of the tool
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,13 @@ class Source:
 
     @property
     def without_times(self) -> bool:
-        """Whether its traces hold no times of steps at all (Horovod's timeline, launches of ncu)."""
+        """Whether its traces hold no times of steps at all (Horovod's timeline, launches of ncu, TAU)."""
         return self.job is not None and not self.tables("batches")
+
+    @property
+    def of_sums(self) -> bool:
+        """Whether it is a profile of TAU: sums of a run, from which the mean step can be estimated."""
+        return self.job is not None and self.job.tool == TAU
 
     @property
     def gpus_per_rank(self) -> int:
@@ -130,8 +136,15 @@ class Unusable(UserError):
         self.reason = " ".join(reason.split())
 
 
-def no_steps(source: Source) -> str:
-    """What is said of a source without times of steps where these are asked for."""
+def no_steps(source: Source, in_note: bool = False) -> str:
+    """What is said of a source without times of steps where these are asked for.
+
+    Args:
+        in_note: many profiles of TAU share one note, which names none of them.
+    """
+    if source.of_sums:
+        estimate = command("analysis.tau_batches", "JOB" if in_note else source.path)
+        return f"holds sums of the run (TAU), and no times of single steps; its mean step: {estimate}"
     return f"holds no times of steps; what it holds: {command('analysis.activities', source.path)}"
 
 

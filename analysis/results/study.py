@@ -129,7 +129,7 @@ class Study:
             return function(source)
         except Unusable as error:
             if error.source.without_times:  # nothing is wrong with it
-                self.note(no_steps(error.source), error.source)
+                self.note(no_steps(error.source, in_note=True), error.source)
                 return None
             self.log.leave_out(error.source.id, error.source.path, error.reason)
             return None

@@ -2,14 +2,13 @@
 
 import errno
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import pyarrow as pa
 
 from profiling.errors import UserError
 from profiling.schemas import SCHEMAS
 from profiling.tables import Writer, table_path
+from profiling.tools import Profiler
 from profiling.tools.recognition import Unrecognised, reader_of, recognise
 from profiling.traces.ranks import record_ranks
 from profiling.traces.recorded import Recorded
@@ -46,11 +45,13 @@ def tables_of(unit: Unit) -> Outcome:
     """Write the tables of one file, whatever was there before."""
     findings: list[str] = []
     try:
-        ranks = _ranks(unit, findings)
+        name = unit.name or recognise(unit.path)
+        reader = reader_of(unit.path, name)
+        ranks = _ranks(unit, reader, name or "", findings)
         if ranks:
-            return Outcome(unit.target, tuple(findings), ranks=ranks)
+            return Outcome(unit.target, tuple(findings), ranks=ranks, tool=name or "")
         with Writer(unit.target) as writer:
-            for table, piece in _pieces(unit, findings):
+            for table, piece in reader.stream(unit.path, findings):
                 writer.add(table, piece)
         if sources_of(unit.target):  # by an earlier call, of another file or as it was
             for table in SCHEMAS.keys() - writer.names:
@@ -62,20 +63,14 @@ def tables_of(unit: Unit) -> Outcome:
         space = "free some space, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         do = f"{space}name another place (profiling.convert --out DIR, analysis.report --output FILE)"
         return Outcome(unit.target, error=f"cannot write to {unit.target}: {why}; {do}")
-    return Outcome(unit.target, tuple(findings))
+    return Outcome(unit.target, tuple(findings), tool=name or "")
 
 
-def _ranks(unit: Unit, findings: list[str]) -> tuple[Recorded, ...]:
+def _ranks(unit: Unit, reader: Profiler, name: str, findings: list[str]) -> tuple[Recorded, ...]:
     """The ranks of a trace, if the unit is one and is to be one of a job."""
     if unit.batch_marker is None:
         return ()
-    name = unit.name or recognise(unit.path)
-    facts = reader_of(unit.path, name).facts(unit.path)
-    if name is None or facts is None:
+    facts = reader.facts(unit.path)
+    if facts is None:
         return ()
     return record_ranks(unit.path, unit.root, name, facts, unit.scratch, unit.batch_marker, findings)
-
-
-def _pieces(unit: Unit, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
-    reader = reader_of(unit.path, unit.name or recognise(unit.path))
-    yield from reader.stream(unit.path, findings)

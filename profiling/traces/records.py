@@ -81,6 +81,7 @@ class Outcome:
         ranks: that a trace of a job holds, whose tables are not yet where they belong.
         unrecognised: no tool known here has written the file, or it is empty.
         unchanged: an earlier call has converted the file, which has not changed since.
+        tool: that has written it; "": none known here.
     """
 
     target: Path
@@ -89,6 +90,7 @@ class Outcome:
     ranks: tuple[Recorded, ...] = ()
     unrecognised: bool = False
     unchanged: bool = False
+    tool: str = ""
 
     @property
     def folders(self) -> list[Path]:

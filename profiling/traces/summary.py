@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiling.tables import table_path
 from profiling.tools.recognition import supported
+from profiling.traces.jobs import Placed
 from profiling.traces.records import Outcome, Unit
-from profiling.wording import how_many, verb
+from profiling.wording import command, how_many, verb
 
 _MOST_NAMED = 6  # files
 _NUMBER = re.compile(r"\d+")
+_ACTIVITIES = ("kernels", "intervals")  # tables that analysis.activities reads, of other tools than
+_TAU = "tau"  # whose timers are sums of what ran on the host
 
 
 @dataclass(frozen=True)
@@ -104,3 +108,30 @@ def named(paths: Sequence[Path]) -> str:
 def first_of(names: Sequence[str]) -> str:
     """The first of some names, in a line."""
     return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+
+
+def next_command(placed: Sequence[Placed], tables: Sequence[Outcome], out: Path | None) -> str:
+    """What to do with what was converted; "" where that is nothing.
+
+    Args:
+        tables: what became of the files that are no job's.
+    """
+    ranks = [folder for one in placed for folder in sorted(one.directory.glob("rank_*"))]
+    # A timeline of Horovod has collectives, and no steps.
+    if any(all(table_path(folder, name).exists() for name in ("kernels", "batches")) for folder in ranks):
+        return command("analysis.report", placed[0].directory if len(placed) == 1 or out is None else out)
+    recorded = [one.target for one in tables if one.tool != _TAU and _holds(one.target, _ACTIVITIES)]
+    recorded += [one.directory for one in placed if any(one.directory.glob("rank_*/kernels.parquet"))]
+    more = "" if out else "; with --out DIR traces become results that every command takes"
+    if recorded:
+        return command("analysis.activities", recorded[0]) + more
+    sums = [one.target for one in tables if one.tool == _TAU]
+    sums += [one.directory for one in placed if one.job.tool == _TAU]
+    if not sums:
+        return ""
+    mpi = f"; {command('analysis.report', out)}" if out else "; with --out DIR reports show what MPI cost"
+    return command("analysis.tau_batches", sums[0]) + mpi
+
+
+def _holds(folder: Path, names: Sequence[str]) -> bool:
+    return any(table_path(folder, name).exists() for name in names)

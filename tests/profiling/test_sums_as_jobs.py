@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 
+from analysis.report.build import build
+from analysis.report.summary import opening
 from analysis.results.load import load
 from profiling.convert import main as convert
 from profiling.tables import read
@@ -63,13 +65,32 @@ def test_profiles_of_tau_are_a_job_whose_mpi_is_answered(shared_data, tmp_path, 
     ]  # fmt: skip
 
 
-def test_what_was_found_in_one_profile_is_said_of_its_job_only(shared_data, tmp_path):
+def test_of_profiles_of_tau_alone_each_answer_leads_to_their_mean_step(shared_data, tmp_path, capsys):
     folder = shared_data / "tau" / "hvd_r2_merged"
     convert([str(folder), "--out", str(tmp_path), "--jobs", "1"])
-    found = {source.id: source.job.findings for source in load(tmp_path).sources}
-    assert len(found) == 5
-    missing = [name for name, lines in found.items() if any("23 of 24" in line for line in lines)]
-    assert missing == ["n24_tauprofile"]
+    estimate = f"python -m analysis.tau_batches {tmp_path / 'n150_tauprofile'}"
+    assert f"next: {estimate}; python -m analysis.report {tmp_path}" in capsys.readouterr().err
+    assert run("analysis.tau_batches", *estimate.split()[-1:]).code == 0
+    for command in ("anatomy", "batches", "scaled", "stragglers"):
+        line = one_line_error(run(f"analysis.{command}", tmp_path))
+        assert f"holds sums of the run (TAU), and no times of single steps; its mean step: {estimate}" in line
+        assert "batch-marker" not in line and "only ranks" not in line
+    study = load(tmp_path)
+    page = build(study)
+    said = [one.text for answer in page.opening for one in answer.sentences]
+    assert said[0].startswith("5 jobs hold sums of the run (TAU)") and "analysis.tau_batches JOB" in said[0]
+    assert not any(
+        "in the sections below" in text for text in said
+    )  # of none of them anything is said before
+    notes = study.notes()
+    assert len(notes) == 2 and notes[1].startswith("5 runs: holds sums of the run (TAU)"), notes
+    found = {source.id: source.job.findings for source in study.sources}
+    assert [name for name, lines in found.items() if any("23 of 24" in line for line in lines)] == [
+        "n24_tauprofile"
+    ]
+    write_job(tmp_path / "raw" / "job", Planted(ranks=1))  # fewer ranks, and steps
+    convert([str(tmp_path / "raw"), "--out", str(tmp_path), "--jobs", "1"])
+    assert any(one.text.startswith("job: a step takes") for one in opening(load(tmp_path)))
 
 
 def test_sums_of_a_whole_run_are_tables_and_that_is_said(tmp_path, capsys):

@@ -25,7 +25,7 @@ from analysis.measures.batches.overlap import NOTHING, Intervals, covered, union
 from analysis.results.counted_steps import Counted, counted_steps, in_steps
 from analysis.results.matching import Calls, Matched
 from analysis.results.query import left_out
-from analysis.results.source import Source
+from analysis.results.source import Source, no_steps
 from analysis.results.study import Study
 from analysis.results.traces import RankTables, each_rank
 from profiling.wording import how_many, verb
@@ -107,8 +107,9 @@ def traces_of(study: Study, sources: Iterable[Source]) -> list[RunTrace]:
     """The trace of each of the runs that can be used; what of its anatomy is not known is noted."""
     traces = [trace for _, trace in study.each(sources, lambda source: trace_of(study, source))]
     for trace in traces:
-        for text in unknown(trace):
-            study.note(text, trace.source)
+        source = trace.source
+        for text in [no_steps(source, in_note=True)] if source.without_times else unknown(trace):
+            study.note(text, source)
     return traces
 
 

@@ -85,18 +85,22 @@ def rows(study: Study) -> Rows:
         runs.append(_row(sources[name], series))
     runs += _tau_rows(study)
     if not runs:
-        raise study.nothing(f"{study.path} holds no step durations. {_why_not(study)}")
+        raise study.nothing(f"{study.path} holds no step durations{_why_not(study)}")
     fields = (*ID_FIELDS, *own_names(*runs), "repetition")
     return sorted(runs, key=lambda row: sortable([row.get(name) for name in fields]))
 
 
 def _why_not(study: Study) -> str:
-    if study.of_kind("trace"):
+    if traces := study.of_kind("trace"):
+        if all(source.without_times for source in traces):
+            return ""  # what these hold instead is said behind it
         return (
-            "No markers separate the steps of its traces: name ranges (profiling.convert --batch-marker "
+            ". No markers separate the steps of its traces: name ranges (profiling.convert --batch-marker "
             "REGEX)"
         )
-    return "PyProf tables have none; TAU tables have them where a configuration has 50-batch and 1-batch runs"
+    return (
+        ". PyProf tables have none; TAU tables have them where a configuration has 50-batch and 1-batch runs"
+    )
 
 
 def table(study: Study) -> "pd.DataFrame":

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis.results.counted_steps import columns_of_steps, counted_steps, in_steps, warmup_of_traces
-from analysis.results.source import Source, reading
+from analysis.results.source import Source, no_steps, reading
 from analysis.results.study import Study
 from analysis.statistics import estimates
 from jobs.run import STEPS_BEFORE_GRAPH
@@ -175,6 +175,9 @@ def series_of_traces(study: Study) -> dict[str, Series]:
     """The batches of all traces that tell them, by id; of the others a note says why not."""
 
     def of(source: Source) -> Series | None:
+        if source.without_times:
+            study.note(no_steps(source, in_note=True), source)
+            return None
         if source.job is not None and source.job.batches_from in ("", WHOLE):
             study.note("no markers separate its steps: their duration is not available", source)
             return None

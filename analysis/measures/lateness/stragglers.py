@@ -10,7 +10,7 @@ from analysis.measures.batches.series import series_of
 from analysis.measures.lateness import causes as late_causes
 from analysis.measures.lateness.lateness import Lateness, of_collectives, of_stages
 from analysis.measures.lateness.verdicts import STRAGGLER, judge
-from analysis.results.source import UNKNOWN_HOST, Source
+from analysis.results.source import UNKNOWN_HOST, Source, no_steps
 from analysis.results.study import Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
@@ -35,6 +35,9 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
     Raises:
         Unusable: a table is missing, damaged or wrong.
     """
+    if source.without_times:
+        study.note(no_steps(source, in_note=True), source)
+        return None
     if missing := _lacks_ranks(source):
         study.note(f"lateness is not available: {missing}", source)
         return None
@@ -81,7 +84,11 @@ def _lacks_ranks(source: Source) -> str:
 
 def why_none(study: Study) -> str:
     """Why no run of several ranks shows lateness."""
-    runs = [source for source in study.of_kind("run", "trace") if source.ranks > 1]  # not those taken out
+    runs = [
+        source
+        for source in study.of_kind("run", "trace")  # not those taken out
+        if source.ranks > 1 and not source.without_times
+    ]
     lacking = [missing for source in runs if (missing := _lacks_ranks(source))]
     if lacking and len(lacking) == len(runs):
         return f"lateness is not available: {lacking[0]}"

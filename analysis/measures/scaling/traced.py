@@ -142,7 +142,7 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
 
 
 def missing(study: Study) -> str:
-    """What each job of traces lacks to be shown: ``a: no steps; b: no number of ranks``."""
+    """What each job lacks to be shown, and how that is given: ``(a: no steps; b: no number of ranks)``."""
     series = series_of_traces(study)
     lines = []
     for source in study.of_kind("trace"):
@@ -151,7 +151,13 @@ def missing(study: Study) -> str:
         if lacks:
             lines.append(f"{source.id}: no {' and no '.join(lacks)}")
     more = len(lines) - _MOST_NAMED
-    return "; ".join([*lines[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+    said = "; ".join([*lines[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+    if all(source.without_times for source in study.of_kind("trace")):
+        return f"({said})"  # no range can be a step
+    return (
+        f"({said}). Ranges that are steps are named by profiling.convert --batch-marker, numbers of ranks by "
+        "python -m analysis.scaled 1=DIR 4=DIR"
+    )
 
 
 def _several_sizes(rows: Rows) -> bool:
