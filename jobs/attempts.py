@@ -15,10 +15,11 @@ from jobs.owner import Owner
 
 
 class Attempts(BaseModel):
-    """Failures so far, by run and kind, and by node."""
+    """Failures so far, by run and kind, and by node; and where the job's time ended."""
 
     runs: dict[str, dict[str, int]] = {}
     nodes: dict[str, int] = {}
+    cut: str = ""  # what the job was at when the time of its last start was up
 
     def failed(self, run: str, kind: Kind, nodes: Sequence[str] = ()) -> None:
         """Note a failure of a run."""
@@ -31,6 +32,17 @@ class Attempts(BaseModel):
     def again(self, run: str, kind: Kind, limit: int) -> bool:
         """Whether a run that has just failed is to be tried again; ``limit``: the most tries again."""
         return self.runs.get(run, {}).get(kind, 0) <= min(limit, RETRIES.get(kind, 0))
+
+    def cut_at(self, what: str, done: int) -> bool:
+        """Note what this start was at when its time was up; whether it came no further than the last one.
+
+        Args:
+            what: a run, or what comes before the first; "" for nothing.
+            done: how many runs this start has finished.
+        """
+        as_before = bool(what) and what == self.cut and not done
+        self.cut = what
+        return as_before
 
     def left_out(self) -> frozenset[str]:
         """The nodes that have failed too often."""

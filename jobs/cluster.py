@@ -106,6 +106,21 @@ def was_requeued(job: str, restarts: int, environment: Mapping[str, str]) -> boo
     return match is not None and int(match[1]) > restarts
 
 
+def time_limit_s(job: str, environment: Mapping[str, str]) -> float:
+    """The time limit of a job; 0 if it has none, or Slurm does not say."""
+    try:
+        said = _ask(["squeue", "--noheader", f"--jobs={job}", "--format=%l"], environment).strip()
+    except UserError:
+        return 0.0
+    match = re.fullmatch(r"(?:(\d+)-)?((?:\d+:)?\d+:\d+)", said)  # 1-12:00:00, 12:00:00, 5:00
+    if not match:
+        return 0.0
+    seconds = 0
+    for part in match[2].split(":"):
+        seconds = seconds * 60 + int(part)
+    return int(match[1] or 0) * 86400.0 + seconds
+
+
 def partition(name: str | None, environment: Mapping[str, str]) -> Partition:
     """The partition of this name (or names, ``a,b``), or the default one.
 

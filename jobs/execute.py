@@ -1,6 +1,7 @@
 """How is a sweep run: what is left to do, and then one run after the other?"""
 
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -8,13 +9,15 @@ from rich.console import Console
 from rich.text import Text
 
 from jobs import progress
-from jobs.attempts import forget_attempts, read_attempts
-from jobs.calibration import calibrate
+from jobs.attempts import Attempts, forget_attempts, read_attempts, save_attempts
+from jobs.calibration import LIMIT_S, calibrate
 from jobs.execution import Execution
-from jobs.owner import this_owner
+from jobs.owner import Owner, this_owner
+from jobs.processes import TimeIsUp
 from jobs.queue import Queue
 from jobs.sweep_record import record_sweep
 from jobs.sweep_runs import Excluded, Result, SweepRun, ordered
+from jobs.time_limit import too_short
 from profiling.errors import UserError
 
 # How often a job that has lost nodes is started again to get others.
@@ -34,6 +37,7 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
 
     Raises:
         TimeIsUp: the batch system is about to end this job; what is not done is left in order.
+        TooShort: and it came no further than in its start before.
     """
     console = Console(stderr=True)
     possible, impossible = split_possible(execution, sweep_runs)
@@ -48,16 +52,38 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
     result = Result()
     me = this_owner(os.environ)
     if todo:
-        calibrate(execution, todo, console, me)
+        attempts = read_attempts(execution.directory, me)
+        _calibrate(execution, todo, console, me, attempts)
         with progress.Bar(console, len(possible), len(possible) - len(todo)) as bar:
             queue = ordered(todo, execution.sweep, seed)
-            result = Queue(execution, queue, bar, me, read_attempts(execution.directory, me)).run()
+            result = Queue(execution, queue, bar, me, attempts).run()
     again = bool(result.left) and bool(me.job) and me.restarts < RESTARTS
     if not again:
         forget_attempts(execution.directory, me)
     done = len(possible) - len(todo) + result.done
     progress.print_end(console, execution.directory, (done, len(possible)), result, len(refused))
     return Outcome(len(result.failed) + len(result.left) + len(refused), again)
+
+
+def _calibrate(
+    execution: Execution, todo: Sequence[SweepRun], console: Console, me: Owner, attempts: Attempts
+) -> None:
+    """Measure the machine's peaks before the first run.
+
+    Raises:
+        TimeIsUp: as of the runs.
+        TooShort: as of the runs.
+    """
+    begin = time.monotonic()
+    try:
+        calibrate(execution, todo, console, me)
+    except TimeIsUp:
+        again = attempts.cut_at("calibration", 0)
+        save_attempts(execution.directory, me, attempts)
+        if again:
+            what = "measuring the machine's peaks"
+            raise too_short(me, what, time.monotonic() - begin, LIMIT_S) from None
+        raise
 
 
 def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> int:

@@ -34,9 +34,8 @@ from jobs.processes import (
 from jobs.program import unknown_fields
 from jobs.store import Manifest
 from jobs.sweep_runs import Failed, Result, SweepRun
+from jobs.time_limit import needed_s, too_short
 from profiling.wording import how_many
-
-TOO_SHORT = 2  # so often may a job's time end while its first run is under way
 
 
 @dataclass
@@ -67,7 +66,6 @@ class Queue:
         # Run by other sweeps: their last beat, when we saw it.
         self._others: dict[SweepRun, float | None] = {}
         self._told: list[Owner] = []  # whose sweeps the user knows of
-        self._started = 0
         self.result = Result()
 
     def run(self) -> Result:
@@ -154,7 +152,6 @@ class Queue:
         self._active.append(
             Active(sweep_run, directory, running, processes[0], command, claims.Beat(directory), nodes)
         )
-        self._started += 1
         for active in self._active:
             active.beside = max(active.beside, len(self._active) - 1)
 
@@ -232,18 +229,23 @@ class Queue:
         return ended
 
     def _end_too_long(self) -> None:
-        """Time is up: a run that often had a job's time to itself would have it in vain again."""
-        if self._started == 1 and self._active:
-            active = self._active.pop()
-            active.running.end()
-            self._attempts.failed(active.sweep_run.id, "time limit")
-            if self._attempts.runs[active.sweep_run.id]["time limit"] > TOO_SHORT:
-                failure = Failure(
-                    "time limit", "it takes longer than the time limit of a whole job", EXIT_TIME_LIMIT
-                )
-                self._finish_unrun(active.sweep_run, active.directory, failure)
-            else:
-                claims.release(active.directory)
+        """Time is up: a run that was also cut in the start before, with none finished since, needs more.
+
+        Raises:
+            TooShort: it says how long the job would have to be.
+        """
+        active = self._active[0] if self._active else None
+        if not self._attempts.cut_at(active.sweep_run.id if active else "", self.result.done) or not active:
+            return
+        had_s = (datetime.now(UTC) - active.started).total_seconds()
+        at = progress.last_batch(active.directory / store.LOG)
+        what = f"{active.sweep_run.id} ({f'step {at}' if at else 'its first step'})"
+        needs_s = needed_s(had_s, at, self._execution.sweep.time_limit_s)
+        self._active.remove(active)
+        active.running.end()
+        why = f"cut by the end of job {self._me.job}'s time, as in its start before"
+        self._finish_unrun(active.sweep_run, active.directory, Failure("time limit", why, EXIT_TIME_LIMIT))
+        raise too_short(self._me, what, had_s, needs_s) from None
 
     def _count_done(self) -> None:
         self.result.done += 1

@@ -34,7 +34,7 @@ from profiling.wording import how_many
 
 _DRY_RUN = "--dry-run"
 # Variables that the user has chosen a way to submit by, which a second submission needs as well.
-_AS_BEFORE = (CHOOSE, "AT_ONCE", "CHECK")
+_AS_BEFORE = (CHOOSE, "LAUNCHER", "PYTHON", "AT_ONCE", "CHECK")
 # sbatch's options of what Slurm may refuse; each is a variable, too: SBATCH_ACCOUNT.
 _OPTIONS = {
     "partition": ("-p", "--partition"),

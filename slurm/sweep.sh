@@ -31,20 +31,34 @@ die() { echo "slurm/sweep.sh: $*" >&2; exit 2; }
 # sbatch runs a copy of this script from its own folder.
 cd "$SLURM_SUBMIT_DIR"
 [[ -f jobs/sweep.py ]] || die "submit it from the project's folder, not from $SLURM_SUBMIT_DIR"
+chosen=() # the variables that a user submits by
+for name in SCALEPROF_SITE LAUNCHER PYTHON; do
+    [[ -z ${!name:-} ]] || chosen+=("$name=${!name}")
+done
 source slurm/common.sh
 config=${1:-configs/resnet50.yaml}
 shift || true
 site=$("$PYTHON" -m jobs.sweep "$config" "$@" --print shell) || exit
 eval "$site"
-# What a user types to resume, should the job be cancelled; slurm/submit.sh has said it of its jobs.
-[[ -n ${SCALEPROF_SUBMIT:-} ]] || SCALEPROF_SUBMIT=$(printf '%q ' ${SCALEPROF_SITE:+"SCALEPROF_SITE=$SCALEPROF_SITE"} \
-    sbatch --nodes="$SLURM_JOB_NUM_NODES" \
-    ${SLURM_JOB_PARTITION:+"--partition=$SLURM_JOB_PARTITION"} ${SLURM_JOB_ACCOUNT:+"--account=$SLURM_JOB_ACCOUNT"} \
-    ${SLURM_JOB_QOS:+"--qos=$SLURM_JOB_QOS"} slurm/sweep.sh "$config" "$@")
+as_submitted() { # what a user types to submit this job again; Slurm tells it of some options only when asked
+    local time='' constraint='' reservation='' option
+    IFS='|' read -r time constraint reservation \
+        < <(squeue --noheader --jobs="$SLURM_JOB_ID" --format='%l|%f|%v') || true
+    local options=("--nodes=$SLURM_JOB_NUM_NODES")
+    for option in time="$time" partition="${SLURM_JOB_PARTITION:-}" account="${SLURM_JOB_ACCOUNT:-}" \
+        qos="${SLURM_JOB_QOS:-}" constraint="$constraint" reservation="$reservation"; do
+        case ${option#*=} in '' | '(null)' | N/A) ;; *) options+=("--$option") ;; esac
+    done
+    option=$(printf '%q ' "${chosen[@]}" sbatch "${options[@]}" slurm/sweep.sh "$@")
+    echo "${option% }"
+}
+# Should the job be cancelled; slurm/submit.sh has said it of its jobs.
+[[ -n ${SCALEPROF_SUBMIT:-} ]] || SCALEPROF_SUBMIT=$(as_submitted "$config" "$@")
 export SCALEPROF_SUBMIT
 # In the background: a shell receives the batch system's signals only while it waits.
 "$PYTHON" -m jobs.sweep "$config" --launcher "${LAUNCHER:-slurm}" --unavailable skip --order largest "$@" &
 sweep=$!
+at_once=$early # the time was up before the sweep began
 [[ $early == no ]] || kill -USR1 $sweep
 code=0
 wait $sweep || code=$?
@@ -54,10 +68,20 @@ while ((code > 128)) && kill -0 $sweep 2>/dev/null; do # a signal ended the wait
 done
 ((code <= 128)) || { code=0; wait $sweep || code=$?; } # it ended between the two lines above
 
-# 75: the same command resumes it; 138: the time was up before it had started (128 + SIGUSR1).
-if ((code == 75 || code == 138)); then
-    echo "slurm/sweep.sh: back into the queue"
-    exec scontrol requeue "$SLURM_JOB_ID"
+# 138: the same, a moment later (128 + SIGUSR1).
+if [[ $at_once == yes ]] || ((code == 138)); then
+    echo "slurm/sweep.sh: the time limit of the job is too short: it was over before the sweep began, and the job is" \
+        "not requeued. --signal takes the last 3 minutes: submit it again with a --time of at least 10" >&2
+    exit 1
+fi
+if ((code == 75)); then # the same command resumes it
+    trap '' TERM        # by which Slurm ends this start of the job
+    if why=$(scontrol requeue "$SLURM_JOB_ID" 2>&1); then
+        echo "slurm/sweep.sh: back into the queue"
+        exit 0
+    fi
+    echo "slurm/sweep.sh: the job cannot be requeued (${why//$'\n'/; }); to resume: $SCALEPROF_SUBMIT"
+    code=1
 fi
 if ((code < 2)) && [[ ${REPORT:-yes} != no ]]; then
     directory=$("$PYTHON" -m jobs.sweep "$config" "$@" --print directory) || exit

@@ -162,7 +162,8 @@ def a_cancelled_job_leaves_what_a_new_one_finishes(cluster: Cluster, folder: Pat
     assert cluster.wait(job)["JobState"] == "CANCELLED"
     cluster.until(lambda: not list(sweep.results.glob("run_*/owner.json")))
     assert sweep.done() == [4]
-    resume = f"to resume: sbatch --nodes=4 --partition=main slurm/sweep.sh {sweep.file} --out"
+    options = "--nodes=4 --time=12:00:00 --partition=main"
+    resume = f"to resume: sbatch {options} slurm/sweep.sh {sweep.file} --out"
     cluster.until(lambda: resume in sweep.said(job), 30)
     again = sweep.submit("--nodes=4")
     assert cluster.wait(again)["ExitCode"] == "0:0", sweep.said(again)

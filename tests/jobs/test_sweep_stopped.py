@@ -1,6 +1,7 @@
 """Sweeps that are killed, interrupted, out of disk, or not alone: nothing is lost, and each run runs once."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,14 +14,20 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scripted_ranks import leave_out_calibration
+from jobs.attempts import Attempts
 from jobs.claims import claim
 from jobs.execute import run_sweep
 from jobs.execution import Execution
+from jobs.launchers import LAUNCHERS
 from jobs.outcome import make_manifest
 from jobs.owner import OWNER, this_owner
 from jobs.processes import TimeIsUp
+from jobs.store import SWEEP, read_record
 from jobs.sweep import AS_SUBMITTED, this_command
+from jobs.sweep_record import SweepRecord
 from jobs.sweep_runs import expand
+from jobs.time_limit import enough_minutes, needed_s
+from tests.analysis.commands import run
 from tests.jobs.scripted import Scripted, execution, make_sweep, manifests, run_all
 from tests.jobs.scripted import batches_of_ranks as batches_of_ranks  # a fixture
 
@@ -121,6 +128,76 @@ def test_a_stop_between_claim_and_start_leaves_no_run_claimed(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_all(work)
     assert not list(work.directory.glob("run_*/owner.json"))
+
+
+class Cut(Scripted):
+    """Its job's time is up when the first run starts, or while the machine's peaks are measured."""
+
+    at: str = "train"
+
+    @classmethod
+    def open(cls, site, environment):
+        return cls(misbehave="hang")
+
+    def processes(self, run, command, directory):
+        if self.at in command:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return super().processes(run, command, directory)
+
+
+class CutEarly(Cut):
+    at = "train.calibrate"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "what", "enough"),
+    [
+        (Cut, r"run_\d_\S+ \(its first step\)", 66),  # 5 min of the job, 60 of `time_limit_s`, 1 to spare
+        (CutEarly, "measuring the machine's peaks", 8),
+    ],
+)
+def test_a_job_that_is_cut_twice_in_the_same_place_says_what_time_it_needs(
+    tmp_path, monkeypatch, launcher, what, enough
+):
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho 5:00\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setitem(LAUNCHERS, "local", launcher)
+    (tmp_path / "s.yaml").write_text("run: {batches: 3, batch: 2, loader: pytorch, data: .}\nrepetitions: 2")
+    if launcher is Cut:
+        (tmp_path / "s").mkdir()
+        leave_out_calibration(tmp_path / "s")
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    words = ["jobs.sweep", tmp_path / "s.yaml", "--out", tmp_path]
+    first = run(*words)
+    assert first.code == 75 and "left for the next job" in first.err
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    second = run(*words)
+    assert second.code == 1 and "left for the next job" not in second.err
+    says = rf"error: the time limit of job 42 is too short for {what}: cut after \d s, as in the start before"
+    assert re.search(says, second.err), second.err
+    assert f"not requeued. Submit it again with --time={enough} (minutes) or more" in second.err
+    ended = manifests(Execution(make_sweep(), tmp_path / "s", Scripted()))
+    assert [one.failure for one in ended.values()] == ["time limit"] * (launcher is Cut)
+    assert not list(tmp_path.glob("s/*/owner.json"))
+    record = read_record(tmp_path / "s" / SWEEP, SweepRecord)
+    assert all("job 42 ended: the time limit" in why for why in record.why_not_started.values())
+    assert len(record.why_not_started) == 2
+
+
+@pytest.mark.parametrize(
+    ("had_s", "at", "minutes"),
+    [(60, "6/24", 9), (60, "23/24", 7), (60, "", 65), (60, "1/2400", 65), (4000, "", 6)],
+)
+def test_the_time_that_a_run_needs_is_told_by_its_steps(had_s, at, minutes):
+    assert enough_minutes(300, had_s, needed_s(had_s, at, most_s=3600)) == minutes
+
+
+def test_a_start_that_finished_a_run_or_was_cut_elsewhere_has_come_further():
+    attempts = Attempts()
+    assert not attempts.cut_at("calibration", 0) and not attempts.cut_at("a", 0)
+    assert not attempts.cut_at("a", 1) and not attempts.cut_at("b", 0) and attempts.cut_at("b", 0)
+    assert not attempts.cut_at("", 0) and not attempts.cut_at("", 0)
 
 
 @contextmanager

@@ -1,0 +1,74 @@
+"""What does slurm/sweep.sh do when the sweep in it has ended: is the job requeued, else how is it resumed?"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.commands import ROOT
+
+PYTHON = """#!/bin/sh
+case "$*" in
+    *--print*) exit 0;;
+    *jobs.sweep*) kill -s {signal} $PPID; sleep 0.2; exit {code};;
+    *analysis.*) echo "writes $2";;
+esac
+"""
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A job's script, with a Python in which the sweep ends so, and a scontrol that says so."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "sweep.py").touch()
+    shutil.copytree(ROOT / "slurm", tmp_path / "slurm")
+    programs = {"squeue": "echo '4:00|(null)|maint'"}
+    given = {
+        "SLURM_JOB_ID": "42", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "3",
+        "SLURM_JOB_PARTITION": "gpu", "PATH": f"{tmp_path}:/usr/bin:/bin",
+    }  # fmt: skip
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "SCALEPROF_", "LAUNCHER"))}
+
+    def call(code: int, scontrol: str = "exit 0", signal: str = "CONT", **variables: str):
+        texts = {**programs, "scontrol": scontrol, "python": PYTHON.format(code=code, signal=signal)}
+        for name, text in texts.items():
+            (tmp_path / name).write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+        environment = {**kept, **given, "PYTHON": str(tmp_path / "python"), **variables}
+        script = ["bash", tmp_path / "slurm/sweep.sh", "s.yaml", "--only", "grad=fp16,fp32"]
+        return subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+
+    return call
+
+
+def test_a_job_is_back_in_the_queue_only_where_slurm_requeues_it(job, tmp_path: Path):
+    asked = tmp_path / "asked"
+    requeued = job(75, f'echo "$@" >{asked}; kill -s TERM $PPID')  # Slurm ends this start of the job
+    assert (requeued.returncode, requeued.stdout) == (0, "slurm/sweep.sh: back into the queue\n")
+    assert asked.read_text() == "requeue 42\n"
+    refused = job(
+        75, "echo Requested operation is presently disabled for job 42 >&2; exit 1", LAUNCHER="mpirun"
+    )
+    first, *rest = refused.stdout.splitlines()
+    assert first == (
+        "slurm/sweep.sh: the job cannot be requeued (Requested operation is presently disabled for job 42); "
+        f"to resume: LAUNCHER=mpirun PYTHON={tmp_path}/python sbatch --nodes=3 --time=4:00 --partition=gpu "
+        "--reservation=maint slurm/sweep.sh s.yaml --only grad=fp16\\,fp32"
+    )
+    assert refused.returncode == 1 and rest == ["writes analysis.scaled", "writes analysis.report"]
+
+
+def test_a_job_whose_time_is_up_before_the_sweep_begins_is_not_requeued(job):
+    ended = job(138, "echo requeued")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert (
+        "the time limit of the job is too short" in ended.stderr and "--time of at least 10" in ended.stderr
+    )
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_the_answers_are_written_unless_the_sweep_could_not_begin(job, code):
+    ended = job(code, "echo requeued")
+    assert ended.returncode == code and len(ended.stdout.splitlines()) == (2 if code < 2 else 0)
