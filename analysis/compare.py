@@ -43,7 +43,7 @@ def main(words: list[str] | None = None) -> int:
             f"--threshold: {arguments.threshold:g} is not a valid slowdown; give a percentage of 0 or more"
         )
     studies = [load(path, arguments.peaks) for path in (arguments.a, arguments.b)]
-    if all(study.of_kind("trace") and not study.of_kind("run") for study in studies):
+    if all(study.only_traces for study in studies):
         return _of_traces(studies[0], studies[1], arguments)
     own = [name for study in studies for name in study.own_factors]
     across = output.parse_fields(arguments.across, flag="--across", own=own)

@@ -3,8 +3,9 @@
     python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--overwrite] [--jobs N]
 
 Files are recognised by their content; folders are searched. With --out, traces of PyTorch's profiler, nsys
-and nvprof become results that every analysis command takes: the traces of all ranks of a job are in one
-folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json.
+and nvprof become results that most analysis commands take: the traces of all ranks of a job are in one
+folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json. What
+a trace does not hold (images, cost, counters, durations without the profiler) is not answered.
 Launches of ncu, profiles of TAU and timelines of Horovod become results without step times. Other files
 (VTune, printed tables) become tables in OUT/<name>. Without --out, the tables of each file go into a folder
 next to it.

@@ -91,6 +91,11 @@ class Study:
         )
 
     @property
+    def only_traces(self) -> bool:
+        """Whether it holds traces of jobs, and no run that was started or watched here."""
+        return bool(self.of_kind("trace")) and not self.of_kind("run")
+
+    @property
     def on_cpus(self) -> bool:
         """Whether all runs ran without GPUs; False where there are none."""
         runs = self.of_kind("run")

@@ -114,11 +114,19 @@ def test_every_command_answers_traces_as_json(late, command):
     assert json.loads(done.out)
 
 
-@pytest.mark.parametrize("command", ["expense", "factors", "predict"])
-def test_what_traces_cannot_say_is_one_line(late, command):
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("expense", "holds only traces, which do not say what a job cost: it needs runs"),
+        ("factors", "holds only traces: it needs runs that scaleprof started"),
+        ("hotspots", "to read counters a run is repeated, and traces cannot be"),
+        ("predict", "traces hold no batch size"),
+    ],
+)
+def test_what_traces_cannot_say_is_one_line(late, command, why):
     done = run(command, late[1])
     assert done.code == 2 and "Traceback" not in done.err
-    assert done.err.count("\n") == 1
+    assert why in done.err and done.err.count("\n") == 1
 
 
 def test_the_report_and_the_timeline_of_traces(late, tmp_path):

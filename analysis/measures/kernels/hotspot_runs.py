@@ -22,6 +22,7 @@ from analysis.results.study import Study
 from profiling import schemas
 from profiling.cost.classify import short_name
 from profiling.errors import UserError, did_you_mean
+from profiling.wording import command
 
 GROUPED_BY = ("kernel", "class")
 TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
@@ -85,6 +86,12 @@ def _chosen(study: Study, wanted: str | None) -> tuple[Source, Source | None]:
     runs = study.of_kind("run")
     counting = {one.id: _counting(runs, one) for one in runs if one.fields["profile"] == "torch"}
     timed = [one for one in runs if one.id in counting]
+    if not timed and study.only_traces:
+        raise UserError(
+            f"{study.path} holds only traces: to read counters a run is repeated, and traces cannot be "
+            "(python -m jobs.hotspots CONFIG starts such a run); the kernels of traces: "
+            f"{command('analysis.kernels', study.path)}"
+        )
     if not timed:
         raise UserError(
             f"{study.path} holds no kernels of a run under the torch profiler; python -m jobs.hotspots "

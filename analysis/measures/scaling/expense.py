@@ -9,7 +9,7 @@ from typing import Any
 from analysis.display.left_out import not_ended
 from analysis.display.metrics import NODE, RANK, Metric, Rows
 from analysis.display.numbers import sortable
-from analysis.measures.scaling.point import PROFILED, UNPROFILED, point_fields
+from analysis.measures.scaling.point import OWN_RUNS, PROFILED, UNPROFILED, point_fields
 from analysis.results.source import Source
 from analysis.results.study import Study
 from jobs import store
@@ -135,7 +135,9 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
     for run in spent(study):
         hours.setdefault(_key(run.fields), []).append(run)
     if not hours:
-        raise UserError(f"{study.path} holds no run with a manifest: its cost is not available")
+        of_traces = f"only traces, which do not say what a job cost: {OWN_RUNS}"
+        none = "no run with a manifest: its cost is not available"
+        raise UserError(f"{study.path} holds {of_traces if study.only_traces else none}")
     runs: dict[tuple, list[Kept]] = {}
     for source in study.of_kind("run"):
         if source.manifest is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns
 from analysis.display.numbers import probability
 from analysis.measures.batches.series import all_series
-from analysis.measures.scaling.point import NO_SAMPLES, point_fields
+from analysis.measures.scaling.point import NO_SAMPLES, OWN_RUNS, point_fields
 from analysis.measures.scaling.unbalanced import unbalanced
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau.published_formulas import EPOCH_IMAGES
@@ -107,7 +107,8 @@ def responses(study: Study) -> tuple[str, list[Cell]]:
             cell = cells.setdefault(tuple(map(str, fields.items())), (fields, []))
             cell[1].append(series[source.id].images_per_s / (source.world_size or 1))
     if not cells:
-        raise UserError(f"{study.path} holds no unprofiled run and no TAU table: there is nothing to compare")
+        neither = "no unprofiled run and no TAU table: there is nothing to compare"
+        raise UserError(f"{study.path} holds {f'only traces: {OWN_RUNS}' if study.only_traces else neither}")
     if np.isnan([rate for _, rates in cells.values() for rate in rates]).any():
         raise UserError(f"{study.path}: {NO_SAMPLES}")
     return "images/s per rank", [Cell(fields, np.array(values)) for fields, values in cells.values()]

@@ -27,6 +27,8 @@ NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
 # Of a program that was watched, what it lacks for a rate, and what gives it.
 NO_SAMPLES = "samples per step are unknown; run the program with profiling.watch --samples N (per rank)"
+# Of an answer that traces cannot give.
+OWN_RUNS = "it needs runs that scaleprof started or watched"
 NO_BOUND = Bound("", None, None)
 POINT_FIELDS = fields_of("workload", "size", "length")
 
