@@ -2,7 +2,7 @@
 
 The simulation replays a traced step, so it knows what a rate does not say: how much of the exchange the
 backward pass hid on the measured ranks, and which ranks are late. It is believed unless its step, or what it
-said of measured points, is further off than the curve's.
+said of measured points, is further off than the curve's. Where that is by little, neither is preferred.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,16 +17,19 @@ from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE
 from analysis.prediction.simulate_rows import SIMULATION
 from jobs.run_fields import own_names
+from profiling.wording import how_many
 
 # A simulated step that is further off the measured one explains it less well than none, percent.
 MOST_FIT_ERROR_PCT = 10.0
+# A largest error of back-tests that is by less above the other method's than this is alike, percent.
+ALIKE_PCT = 1.0
 # Less of the exchange than this share of a batch explains no difference of the two.
 WORTH_SAYING = 0.01
 _AND = " and for "
 
 
 def judged(rows: Rows) -> Rows:
-    """The rows with ``believed``: that no other method of the configuration's is the better founded one."""
+    """The rows with ``believed``: that no other method of the configuration is the better founded one."""
     return [row | {"believed": _method(alike) in ("", row["method"])} for row, alike in _with_alike(rows)]
 
 
@@ -44,7 +47,8 @@ def sentences(rows: Rows) -> list[str]:
         if name not in of:
             of.append(name)
     return [
-        f"Prefer the {method}{f' for {_AND.join(of)}' if len(of) < len(called) else ''}: {why}."
+        f"{f'Prefer the {method}' if method else 'No method is preferred'}"
+        f"{f' for {_AND.join(of)}' if len(of) < len(called) else ''}: {why}."
         for (method, why), of in reasons.items()
     ]
 
@@ -73,23 +77,31 @@ def _ahead(alike: Rows) -> set[str]:
 
 
 def _method(alike: Rows) -> str:
-    """The better founded method of those that predict the configuration; empty: none predicts more ranks."""
+    """The better founded method of those that predict the configuration; empty: none predicts more ranks, or
+    back-tests are for the curve by too little.
+    """
     ahead = _ahead(alike)
     if ahead != {CURVE, SIMULATION}:
         return next(iter(ahead), "")
     if _fit_error_pct(alike) > MOST_FIT_ERROR_PCT:
         return CURVE
     worst = {method: _worst_pct(alike, method) for method in (CURVE, SIMULATION)}
-    return CURVE if worst[SIMULATION] > worst[CURVE] + MOST_FIT_ERROR_PCT else SIMULATION
+    if worst[SIMULATION] > worst[CURVE] + MOST_FIT_ERROR_PCT:
+        return CURVE
+    return "" if worst[SIMULATION] > worst[CURVE] + ALIKE_PCT else SIMULATION
 
 
 def _worst_pct(alike: Rows, method: str) -> float:
     """The largest error of a back-test of points that both methods predicted; 0 if there is none."""
+    both = _tested_by_both(alike)
+    return max((abs(row["error_pct"]) for row in both if row["method"] == method), default=0.0)
+
+
+def _tested_by_both(alike: Rows) -> Rows:
+    """The back-tests of points that both methods predicted."""
     tested = [row for row in alike if row["backtest"]]
-    both = {row["ranks"] for row in tested if row["method"] == CURVE}
-    both &= {row["ranks"] for row in tested if row["method"] == SIMULATION}
-    of = [abs(row["error_pct"]) for row in tested if row["method"] == method and row["ranks"] in both]
-    return max(of, default=0.0)
+    ranks = [{row["ranks"] for row in tested if row["method"] == method} for method in (CURVE, SIMULATION)]
+    return [row for row in tested if row["ranks"] in set.intersection(*ranks)]
 
 
 def _simulated(alike: Rows) -> Rows:
@@ -106,14 +118,14 @@ def _fit_error_pct(alike: Rows) -> float:
 
 def _why(alike: Rows) -> str:
     simulated = _simulated(alike)
-    if _method(alike) == CURVE:
-        off = _fit_error_pct(alike)
-        if off > MOST_FIT_ERROR_PCT:
-            return f"the simulated step differs from the measured one by {off:.0f} %"
+    method, off = _method(alike), _fit_error_pct(alike)
+    if method == CURVE and off > MOST_FIT_ERROR_PCT:
+        return f"the simulated step differs from the measured one by {off:.0f} %"
+    if method != SIMULATION:
+        count = len(_tested_by_both(alike)) // 2
         return (
-            "on measured configurations that both methods predicted from smaller ones, "
-            f"the simulation was off by up to {_worst_pct(alike, SIMULATION):.0f} % and the curve by up to "
-            f"{_worst_pct(alike, CURVE):.0f} %"
+            f"in {how_many(count, 'backtest')} of both, the simulation was off by up to "
+            f"{_worst_pct(alike, SIMULATION):.0f} % and the curve by up to {_worst_pct(alike, CURVE):.0f} %"
         )
     hidden = max(float(np.nan_to_num(row["measured_overlapped_ms"] or 0.0)) for row in simulated)
     if hidden > WORTH_SAYING * min(row["step_ms"] for row in simulated):

@@ -229,6 +229,25 @@ def test_a_simulation_that_is_far_off_is_not_believed():
     assert said == "Prefer the curve: the simulated step differs from the measured one by 20 %."
 
 
+@pytest.mark.parametrize(
+    ("curve_pct", "simulation_pct", "preferred"),
+    [(5.4, 5.9, SIMULATION), (5.4, 10.2, ""), (5.4, -10.2, ""), (-5.4, 20.0, CURVE)],
+)
+def test_which_method_is_preferred_depends_on_the_backtests(curve_pct, simulation_pct, preferred):
+    made, tested, _ = predicted(hidden(), (1, 2, 4), [8])
+    errors = {CURVE: curve_pct, SIMULATION: simulation_pct}
+    of_both = {
+        row["method"]: row | {"error_pct": errors[row["method"]]} for row in tested if row["ranks"] == 4
+    }
+    assert set(of_both) == set(errors)
+    rows = believed.judged([*made.values(), *of_both.values()])
+    assert {row["method"] for row in rows if row["believed"]} == ({preferred} if preferred else set(errors))
+    (said,) = believed.sentences(rows)
+    assert said.startswith(f"Prefer the {preferred}: " if preferred else "No method is preferred: ")
+    off = f"in 1 backtest of both, the simulation was off by up to {abs(simulation_pct):.0f} % and the curve"
+    assert (f"{off} by up to 5 %." in said) == (preferred != SIMULATION)
+
+
 def test_what_is_said_of_one_of_several_configurations_names_it():
     made, tested, _ = predicted(hidden(), (1, 2, 4), [8])
     rows = [row | {"grad": "fp32"} for row in made.values()]
