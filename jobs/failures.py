@@ -40,11 +40,16 @@ _DISK_FULL = re.compile(r"^.*(?:No space left on device|Disk quota exceeded).*$"
 # Keys of the site file -> what a launcher says where they are wrong: no other try changes that.
 _WRONG_SITE = {
     "`gpus_per_node`": r"^srun: error: .*Invalid generic resource.*$",
-    "`mpi.srun`": r"^srun: error: Invalid MPI type .*$",
     "`srun`": r"^srun: (?:unrecognized|invalid) option.*$",
     "`mpi.flags`": r"^An unrecognized option was included on the mpirun command line:\s+Option: \S+",
     "`container` or `modules`": r"^\S*: error: execve\(\): (?:apptainer|singularity): .*$",
 }
+_NO_MPI = re.compile(r"^srun: error: (Invalid MPI type .*)$", re.MULTILINE)
+# Before that line, of a type that Slurm lists: what cannot be loaded, behind the place in Slurm's source.
+_WHY_NO_MPI = re.compile(
+    r"^srun: error: (?:.*\.c:\d+: |\s*)(\S*pmix?\S*: .*\b(?:can ?not|could ?n[o']t|unable to) .*)$",
+    re.MULTILINE | re.IGNORECASE,
+)
 _LAUNCHER = re.compile(
     r"^(?P<line>srun: error: (?:Unable to create step|Only allocated|Invalid|Unable to|.*[Pp]lugin).*"
     r"|\S*: error: execve\(\): .*"
@@ -155,6 +160,8 @@ def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> 
         return Failure("out of memory", _line(match[0]), code, nodes)
     if match := _DISK_FULL.search(log):
         return Failure("disk full", _line(match[0]), code, nodes)
+    if why := why_no_mpi(log):
+        return Failure("wrong use", f"{why}: correct `mpi.srun` in the site file", code)
     for keys, pattern in _WRONG_SITE.items():
         if match := re.search(pattern, log, re.MULTILINE):
             said = " ".join(match[0].split())
@@ -173,6 +180,15 @@ def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> 
         return Failure("wrong use", usage[0].strip()[:500], code, nodes)
     raised = [line for line in log.splitlines() if _RAISED.match(line)]
     return Failure("rank crash", raised[0].strip()[:500] if raised else text, code, nodes)
+
+
+def why_no_mpi(said: str) -> str:
+    """Why srun does not take its ``--mpi``: of the lines that it prints, the one that says it; else ""."""
+    refused = _NO_MPI.search(said)
+    if not refused:
+        return ""
+    why = _WHY_NO_MPI.search(said)
+    return f"{why[1].strip()} ({refused[1].partition(',')[0]})" if why else refused[1]
 
 
 def lost_node(log: str) -> Failure | None:

@@ -188,7 +188,7 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
         files = ", ".join(str(site.file) for site in fitting)
         raise UserError(
             f"several site files are for the cluster {cluster!r} ({files}); "
-            f"choose one: export {CHOOSE}={fitting[0].name}"
+            f"choose one: export {CHOOSE}={' (or: '.join(site.name for site in fitting[:2])})"
         )
     return fitting[0] if fitting else Site()
 

@@ -3,13 +3,16 @@
 On a compute node all of it must be. A login node may lack interfaces, cards, modules, data and scratch.
 """
 
+import shlex
 import shutil
 import socket
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from jobs.cluster import NoAnswer, mpi_types, on_compute_node, partition, why_refused
+from jobs.failures import why_no_mpi
 from jobs.launchers.base import ROOT, network_environment
 from jobs.run import Run
 from jobs.site import Network, Site, find_site, sbatch_words, why_no_modules, why_no_site
@@ -17,6 +20,7 @@ from profiling.errors import Mistakes, UserError
 from profiling.presence import Presence
 from profiling.wording import how_many
 
+_ASKS_S = 60  # modules are loaded first
 CARDS = Path("/sys/class/infiniband")
 # A key of a network -> the variables by which ranks are told it.
 _TELLS = {
@@ -98,24 +102,58 @@ def check_networks_here(site: Site, runs: Iterable[Run], environment: Mapping[st
 def _cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
     """What Slurm says alike on every node."""
     if shutil.which("sinfo", path=environment.get("PATH")):
-        yield replace(_partition(site, environment), required=True)
+        yield from (replace(one, required=True) for one in _partition(site, environment))
     options = sbatch_words(site)
     if why := why_refused([*options, "--wrap=true"], environment):
         detail = f"Slurm refuses {' '.join(options) or 'jobs without options'}: {why}"
         remedy = f"correct `partition`, `account`, `qos`, `reservation` or `sbatch` in {site.where}"
         yield Presence("jobs", False, detail, remedy, required=True)
     types = mpi_types(environment) if site.mpi.srun else []
-    if types:
-        remedy = f"correct `mpi.srun` in {site.where}; one of: {', '.join(types)}"
-        yield Presence(
-            "mpi.srun", site.mpi.srun in types, f"srun --mpi={site.mpi.srun}", remedy, required=True
+    if site.mpi.srun and types:
+        why = why_not_met(site, site.mpi.srun, environment)
+        present = site.mpi.srun in types and not why
+        able = types if present else [one for one in types if not why_not_met(site, one, environment)]
+        remedy = f"correct `mpi.srun` in {site.where}; one of: {', '.join(able)}"
+        detail = f"srun --mpi={site.mpi.srun}{why and f': {why}'}"
+        yield Presence("mpi.srun", present, detail, remedy, required=True)
+
+
+def check_mpi(site: Site, environment: Mapping[str, str]) -> None:
+    """Refuse a way to meet MPI that srun does not have: every run would fail.
+
+    Raises:
+        UserError: why, with the site file's key.
+    """
+    if site.mpi.srun and (why := why_not_met(site, site.mpi.srun, environment)):
+        raise UserError(
+            f"srun --mpi={site.mpi.srun}: {why}; correct `mpi.srun` in the site file {site.where}"
         )
+
+
+def why_not_met(site: Site, mpi: str, environment: Mapping[str, str]) -> str:
+    """Why srun cannot meet MPI so in jobs of this site, with their modules; "" if it can, or does not say.
+
+    srun also lists what lacks its libraries here; it loads them before it asks for nodes.
+    """
+    load = f"{shlex.join(['module', 'load', *site.modules])} >/dev/null 2>&1; " if site.modules else ""
+    script = f"{load}srun --mpi={shlex.quote(mpi)} --test-only true"
+    try:
+        answer = subprocess.run(
+            ["bash", "-c", script], env={**site.environment, **environment}, capture_output=True, text=True,
+            timeout=_ASKS_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return why_no_mpi(answer.stderr) if answer.returncode else ""
 
 
 def _node(site: Site, environment: Mapping[str, str], flag: str) -> Iterator[Presence]:
     """What compute nodes have, and other nodes may lack; ``flag`` of the doctor names the site."""
     here = on_compute_node(environment)
-    elsewhere = f", or check on a compute node: srun --nodes=1 python -m jobs.doctor{flag}"
+    # The whole node: a task of srun has one core otherwise, and no GPU.
+    options = dict.fromkeys([*sbatch_words(site), "--nodes=1", "--exclusive"])
+    command = f"{shlex.join(['srun', *options])} python -m jobs.doctor{flag}"
+    elsewhere = f", or check on a compute node: {command}"
     for presence in _parts_of_node(site, environment):
         remedy = presence.remedy and presence.remedy + ("" if here else elsewhere)
         yield replace(presence, remedy=remedy, required=here)
@@ -138,19 +176,22 @@ def _parts_of_node(site: Site, environment: Mapping[str, str]) -> Iterator[Prese
         yield _path("container", Path(site.container.image), f"correct `container.image` in {site.where}")
 
 
-def _partition(site: Site, environment: Mapping[str, str]) -> Presence:
+def _partition(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
     try:
         of = partition(site.partition, environment)
     except NoAnswer as error:
-        return Presence("partition", False, str(error), "run this on a node of the cluster")
+        yield Presence("partition", False, str(error), "run this on a node of the cluster")
+        return
     except UserError as error:
-        return Presence("partition", False, str(error), f"correct `partition` in {site.where}")
+        yield Presence("partition", False, str(error), f"correct `partition` in {site.where}")
+        return
     of_each = f"{how_many(of.cpus, 'CPU')} and {how_many(of.gpus, 'GPU')}"
-    detail = f"{of.name}: {how_many(of.nodes, 'node')} with {of_each} each"
-    if (site.gpus_per_node or 0) <= of.gpus:
-        return Presence("partition", True, detail)
-    do = f"correct `gpus_per_node` ({site.gpus_per_node}) in {site.where}"
-    return Presence("partition", False, detail, do)
+    yield Presence("partition", True, f"{of.name}: {how_many(of.nodes, 'node')} with {of_each} each")
+    if site.gpus_per_node is not None:
+        enough = site.gpus_per_node <= of.gpus
+        has = "" if enough else f", but a node of the partition {of.name} has {of.gpus}"
+        do = f"correct `gpus_per_node` in {site.where}"
+        yield Presence("gpus_per_node", enough, f"{site.gpus_per_node}{has}", do)
 
 
 def _network(key: str, network: Network, site: Site) -> Iterator[Presence]:

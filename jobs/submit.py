@@ -27,6 +27,7 @@ from jobs.execution import ROOT, Execution
 from jobs.launchers.slurm import Slurm
 from jobs.queued import SWEEP_SCRIPT, check_not_queued, comment_of
 from jobs.site import CHOOSE, find_site, sbatch_words
+from jobs.site_check import check_mpi
 from jobs.sweep_record import record_sweep
 from jobs.sweep_runs import Excluded, SweepRun
 from profiling.errors import EXIT_DONE, UserError, run_command
@@ -65,6 +66,7 @@ def main() -> int:
     checked = os.environ.get("CHECK") != "no"
     if checked:
         sweep.check_modules(site)
+        check_mpi(site, os.environ)
     sweep.announce(request, site)
     options = [*sbatch_words(site), *words.of_sbatch]
     wanted = asked_of_sbatch("partition", options)

@@ -6,7 +6,8 @@
 #
 # Options before the script are sbatch's and override the lines below. sbatch itself does not read the site file: for
 # its partition, account, QOS and reservation, submit with
-#   sbatch $(python -m jobs.site --sbatch) slurm/sweep.sh ...        (slurm/submit.sh does so by itself)
+#   options=$(python -m jobs.site --sbatch) && sbatch $options slurm/sweep.sh ...
+# (slurm/submit.sh does so by itself).
 # Arguments after the script are those of jobs.sweep, the sweep file first. Environment: SCALEPROF_SITE (jobs/sites),
 # LAUNCHER=mpirun, PYTHON, REPORT=no.
 # When the time limit is close or nodes were lost, the job requeues itself and resumes later. A job that is submitted

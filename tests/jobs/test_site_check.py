@@ -1,6 +1,7 @@
 """The doctor says which site file is used, and what of it is not true of this node."""
 
 import os
+import re
 import socket
 from dataclasses import asdict
 from pathlib import Path
@@ -8,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from jobs import doctor, site_check
+from jobs.failures import explain
 from jobs.run import Run
-from jobs.site import SITES, find_site
-from jobs.site_check import check_networks_here, check_site
-from profiling.errors import Mistakes
+from jobs.site import SITES, Mpi, find_site
+from jobs.site_check import check_mpi, check_networks_here, check_site
+from profiling.errors import Mistakes, UserError
 from profiling.presence import Presence
-from tests.analysis.commands import run
+from tests.analysis.commands import ROOT, run
 
+FAILURES = ROOT / "tests/cluster/failures"  # what real launchers printed
 INTERFACE = socket.if_nameindex()[0][1]
 SITE = """
 partition: gpu
@@ -114,9 +117,32 @@ def test_srun_is_asked_how_it_meets_mpi(environment, tmp_path, said):
     assert checks(environment)["mpi.srun"].present
 
 
+def test_a_way_to_meet_mpi_that_srun_lists_and_cannot_load_is_refused(environment, tmp_path):
+    (tmp_path / "mine.yaml").write_text("mpi: {srun: pmix}")
+    listed = (
+        'case "$1" in --mpi=list) printf "MPI plugin types are...\\n\\tpmix\\n\\tpmi2\\n" >&2;; --mpi=pmix)'
+    )
+    (tmp_path / "srun").write_text(
+        f"#!/bin/sh\n{listed} cat {FAILURES}/srun_no_pmix.txt >&2; exit 1;; esac\n"
+    )
+    (tmp_path / "srun").chmod(0o755)
+    found = checks(environment)["mpi.srun"]
+    why = "pmi/pmix: can not load PMIx library (Invalid MPI type 'pmix')"
+    assert not found.present and found.required and found.detail == f"srun --mpi=pmix: {why}"
+    assert found.remedy == f"correct `mpi.srun` in {tmp_path}/mine.yaml; one of: pmi2"
+    site = find_site(None, environment)
+    with pytest.raises(UserError, match=re.escape(f"srun --mpi=pmix: {why}; correct `mpi.srun` in the site")):
+        check_mpi(site, environment)
+    check_mpi(site.model_copy(update={"mpi": Mpi(srun="pmi2")}), environment)
+    failure = explain(1, "srun ended with exit code 1", (FAILURES / "srun_no_pmix.txt").read_text())
+    assert failure.reason == f"{why}: correct `mpi.srun` in the site file"
+
+
 def test_more_gpus_than_the_partition_has_are_named(environment, tmp_path):
     (tmp_path / "mine.yaml").write_text(SITE.format(gpus=4, interface=INTERFACE, here=tmp_path))
-    assert checks(environment)["partition"].remedy == f"correct `gpus_per_node` (4) in {tmp_path}/mine.yaml"
+    gpus = checks(environment)["gpus_per_node"]
+    assert gpus.required and gpus.detail == "4, but a node of the partition gpu has 2"
+    assert gpus.remedy == f"correct `gpus_per_node` in {tmp_path}/mine.yaml"
     (tmp_path / "mine.yaml").write_text("partition: gpux")
     assert "no partition 'gpux'; did you mean 'gpu'?" in checks(environment)["partition"].detail
 
@@ -155,7 +181,10 @@ def test_what_is_wrong_on_a_compute_node_is_an_error_and_what_a_login_node_lacks
     assert not any("srun" in check.remedy for check in wrong)
     lacking = [check for check in check_site(environment) if not check.present]
     assert len(lacking) == len(wrong) and not any(check.required for check in lacking)
-    assert all("check on a compute node: srun --nodes=1" in check.remedy for check in lacking)
+    assert all(
+        "check on a compute node: srun --partition=gpu --nodes=1 --exclusive " in check.remedy
+        for check in lacking
+    )
 
 
 def test_off_the_cluster_the_partition_is_not_called_wrong(environment, tmp_path):
