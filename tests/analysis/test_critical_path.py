@@ -300,6 +300,27 @@ def test_a_copy_that_blocks_its_call_is_waited_for_though_it_ends_a_little_later
     assert (of["copies"]["saved_ms"] if "copies" in of else 0) == pytest.approx(saved, abs=0.03)
 
 
+@pytest.mark.parametrize(("queued", "saved", "launches"), [(600, 4.302, 0.02), (300, 0.0, 4.613)])
+def test_a_long_launch_behind_a_full_queue_waits_for_the_device(tmp_path, queued, saved, launches):
+    """Of as long a launch behind fewer kernels nobody knows why it took long: it stays as long as it was."""
+    trace = Trace()
+    for step in range(2):
+        at = 10_000.0 * step
+        trace.range(f"ProfilerStep#{step}", at, at + 6000)
+        trace.kernel("gemm_kernel", at + 10, at + 20, at + 5000)
+        for number in range(queued):
+            trace.kernel("relu_kernel", at + 50 + number, at + 5000 + number, at + 5001 + number)
+        trace.kernel("relu_kernel", at + 700, at + 5002 + queued, at + 5003 + queued)
+        trace.events[-2]["dur"] = 4302
+        trace.kernel("relu_kernel", at + 5900, at + 5910, at + 5990)
+    (tmp_path / "mine").mkdir()
+    trace.write(tmp_path / "mine" / "rank0.json")
+    of = {row["part"]: row for row in rows(load(converted(tmp_path)))}
+    assert (of["gemm"]["saved_ms"] if "gemm" in of else 0) == pytest.approx(saved, abs=0.02)
+    assert of["launches"]["path_ms"] == pytest.approx(launches, abs=0.01)
+    assert "synchronization" not in of
+
+
 def test_a_call_that_waits_where_no_kernel_ran_is_time_of_the_host(tmp_path):
     trace = Trace()
     for step in range(3):

@@ -26,6 +26,9 @@ from profiling.schemas import CLASSES
 HOST, LOADING, LAUNCHES, SYNCHRONIZATION, GAPS = range(len(CLASSES), len(CLASSES) + 5)
 # From a call to the start of its kernel on an idle GPU; if it takes longer, something else was waited for.
 LATENCY_NS = 20_000
+# A stream takes 1024 launches, fewer if events are among them; the next call then waits until one has begun.
+_FULL_QUEUE = 500  # kernels that began between a call and its own, from which a long call waited for room
+_LONG_CALL = 10  # times the median
 _TRIES = 32  # kernels among which that is looked for which a call waited for
 
 
@@ -179,25 +182,28 @@ def _ends(activities: Activities) -> list[Edges]:
         activities.kernel_class,
     )  # fmt: skip
     waiting, kernel = _waits(activities)
+    # Returning from a wait for room in the queue is part of the launch.
+    returning = np.where(_is_launch(activities, waiting, kernel), LAUNCHES, SYNCHRONIZATION)
     # What a call takes that need not wait: what was left of it when the kernel was done.
     returns = np.minimum(activities.end_ns[waiting] - activities.end_ns[kernel], lasts[waiting])
     lasts[waiting] = returns
     return [
         _edges(2 * every, 2 * every + 1, lasts, part, every),
-        _edges(2 * kernel + 1, 2 * waiting + 1, returns, SYNCHRONIZATION, waiting),
+        _edges(2 * kernel + 1, 2 * waiting + 1, returns, returning, waiting),
     ]
 
 
 def _waits(activities: Activities) -> tuple[np.ndarray, np.ndarray]:
     """Calls that waited for a device, and each one's kernel: of those launched before, the last that ended.
 
-    A copy's call that returned after the copy was done waited for it, too.
+    A copy's call that returned after the copy was done waited for it, too, and a launch for room in a full
+    queue: what it waited for has begun or ended just before it returned.
     """
     kernels = np.flatnonzero(activities.kind == KERNEL)
     kernels = kernels[np.argsort(activities.end_ns[kernels], kind="stable")]
     end, launch = activities.end_ns[kernels], activities.launch[kernels]
     # Of a recording without kernels nothing says what was waited for.
-    waits = np.flatnonzero(activities.kind == WAIT) if len(kernels) else kernels
+    waits = np.flatnonzero((activities.kind == WAIT) | _blocked(activities)) if len(kernels) else kernels
     place = np.searchsorted(end, activities.end_ns[waits], side="right") - 1
     for _ in range(_TRIES):
         later = (place >= 0) & (at(activities.start_ns, launch[place]) >= activities.start_ns[waits])
@@ -212,3 +218,26 @@ def _waits(activities: Activities) -> tuple[np.ndarray, np.ndarray]:
         np.concatenate([waits[found], call[done]]),
         np.concatenate([kernels[place[found]], copies[done]]),
     )
+
+
+def _is_launch(activities: Activities, waiting: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """Which of these waits are launches that waited for another kernel than their own."""
+    return (activities.kind[waiting] == CALL) & (activities.launch[kernel] != waiting)
+
+
+def _blocked(activities: Activities) -> np.ndarray:
+    """Which activities are launches that waited for room in the queue of their stream."""
+    rows = np.flatnonzero((activities.kind == KERNEL) & (activities.launch >= 0))
+    call = activities.launch[rows]
+    ahead = np.zeros(len(rows), np.int64)
+    for chain in np.unique(activities.chain[rows]).tolist():
+        # Activities are in order of their start, and a stream runs them in the order of their launches.
+        begins = activities.start_ns[(activities.chain == chain) & (activities.kind == KERNEL)]
+        mine = activities.chain[rows] == chain
+        own, called = activities.start_ns[rows[mine]], activities.start_ns[call[mine]]
+        ahead[mine] = np.searchsorted(begins, own) - np.searchsorted(begins, called, side="right")
+    lasts = activities.end_ns - activities.start_ns
+    median = np.median(lasts[activities.kind == CALL]) if len(rows) else 0
+    found = np.zeros(len(activities), bool)
+    found[call[(ahead >= _FULL_QUEUE) & (lasts[call] > _LONG_CALL * median)]] = True
+    return found
