@@ -18,7 +18,7 @@ from jobs.queue import Queue
 from jobs.sweep_record import record_sweep
 from jobs.sweep_runs import Excluded, Result, SweepRun, ordered
 from jobs.time_limit import too_short
-from profiling.errors import UserError
+from profiling.errors import Mistakes
 
 # How often a job that has lost nodes is started again to get others.
 RESTARTS = 5
@@ -43,12 +43,14 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
     possible, impossible = split_possible(execution, sweep_runs)
     todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]
     seed = record_sweep(execution, sweep_runs, [*excluded, *impossible])
-    refused = [] if execution.sweep.unavailable == "skip" else impossible
+    skipped = execution.sweep.unavailable == "skip"
+    refused = [] if skipped else impossible
     if not todo and not refused:
         text = f"nothing to do: every run of {execution.directory} is done ({len(possible)})"
         console.print(Text(text), soft_wrap=True)
         return Outcome()
-    progress.print_excluded(console, [*excluded, *impossible])
+    progress.print_excluded(console, excluded)
+    progress.print_impossible(console, impossible, skipped, execution.launcher.place)
     result = Result()
     me = this_owner(os.environ)
     if todo:
@@ -102,7 +104,9 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
         else:
             todo.append(sweep_run)
     progress.print_outlook(console, execution.directory, len(todo), done_s)
-    progress.print_excluded(console, [*excluded, *impossible])
+    skipped = execution.sweep.unavailable == "skip"
+    progress.print_excluded(console, excluded)
+    progress.print_impossible(console, impossible, skipped, execution.launcher.place)
     commands = []
     for sweep_run in todo:
         directory = execution.running(sweep_run)
@@ -110,7 +114,7 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
         processes = execution.launcher.processes(sweep_run.configuration, command, directory)
         commands.append((sweep_run, processes))
     progress.print_commands(commands)
-    refused = 0 if execution.sweep.unavailable == "skip" else len(impossible)
+    refused = 0 if skipped else len(impossible)
     progress.print_refused(console, refused, execution.launcher.place)
     return refused
 
@@ -121,7 +125,7 @@ def split_possible(
     """The runs that the launcher can run here, and the others with the reason.
 
     Raises:
-        UserError: it can run none of them.
+        Mistakes: it can run none of them; a line a reason.
     """
     possible, impossible = [], []
     for sweep_run in sweep_runs:
@@ -131,6 +135,6 @@ def split_possible(
         else:
             impossible.append(Excluded(sweep_run, reason))
     if not possible:
-        reasons = "; ".join(progress.count_reasons(impossible))
-        raise UserError(f"no run can start {execution.launcher.place}: {reasons}")
+        first, *others = progress.count_reasons(impossible)
+        raise Mistakes([f"no run can start {execution.launcher.place}: {first}", *others])
     return possible, impossible

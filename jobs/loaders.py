@@ -47,16 +47,24 @@ class LoaderKind:
     def needs_gpu(self) -> bool:
         return bool(self.on_cpu)
 
-    def why_not(self, name: str, gpu: bool, libraries: frozenset[str], data: str | None) -> str:
+    def why_not(
+        self,
+        name: str,
+        gpu: bool,
+        libraries: frozenset[str],
+        data: str | None,
+        node: str = "this machine",
+    ) -> str:
         """Why a run of this loader, called ``name``, cannot be on a machine; "" if it can.
 
         Args:
             gpu: whether the run would have one.
             libraries: the modules of :class:`Library` that the machine has.
             data: the run's.
+            node: what the machine is to the user.
         """
         if self.needs_gpu and not gpu:
-            return f"loader {name} needs a GPU, and this machine has none; on a CPU use {self.on_cpu}"
+            return f"loader {name} needs a GPU, and {node} has none; on a CPU use {self.on_cpu}"
         if self.library and self.library.module not in libraries:
             return f"loader {name} needs {self.library.name}, which is not installed: {self.library.install}"
         if self.reads_data and data is None:

@@ -87,7 +87,8 @@ class Bar:
         )
         self._task: TaskID = self._bar.add_task("", total=total, completed=done)
         self._total, self._done = total, done
-        self._done_before, self._since = done, time.monotonic()
+        self._done_before = done
+        self._since = self._last_end = time.monotonic()
         self._shown, self._last = "", 0.0
         self._named: SweepRun | None = None  # by the last line of a log
 
@@ -135,7 +136,13 @@ class Bar:
         each = (time.monotonic() - self._since) / done
         return f"; {in_words(each * (self._total - self._done))} left"
 
-    def advance(self) -> None:
+    def advance(self, failed: bool = False) -> None:
+        """A run has ended; what one took that failed says nothing of how long the others take."""
+        now = time.monotonic()
+        if failed:
+            self._done_before += 1
+            self._since += now - self._last_end
+        self._last_end = now
         self._done += 1
         if self._bar.console.is_terminal:
             self._bar.advance(self._task)
@@ -177,10 +184,15 @@ def count_reasons(excluded: Sequence[Excluded]) -> list[str]:
     return [f"{how_many(count, 'run')}: {reason}" for reason, count in counts.items()]
 
 
-def print_excluded(console: Console, excluded: Sequence[Excluded]) -> None:
-    """The runs left out, counted by reason."""
+def print_excluded(console: Console, excluded: Sequence[Excluded], what: str = LEFT_OUT) -> None:
+    """The runs left out, or those that ``what`` says, counted by reason."""
     for line in count_reasons(excluded):
-        console.print(Text(f"{LEFT_OUT}: {line}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"{what}: {line}", style="yellow"), soft_wrap=True)
+
+
+def print_impossible(console: Console, impossible: Sequence[Excluded], skipped: bool, place: str) -> None:
+    """The runs that cannot start, by reason: left out only where the sweep leaves such runs out."""
+    print_excluded(console, impossible, LEFT_OUT if skipped else f"cannot start {place}")
 
 
 def print_outlook(console: Console, directory: Path, todo: int, done_s: Sequence[float]) -> None:

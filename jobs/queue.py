@@ -201,7 +201,7 @@ class Queue:
         why = "for the same reason as before" if said else manifest.reason
         self.result.failed.append(Failed(sweep_run, manifest.failure, manifest.reason, ended / store.LOG))
         self._bar.say(f"failed: {sweep_run.id}: {why}", "red")
-        self._bar.advance()
+        self._bar.advance(failed=True)
 
     def _try_again(self, sweep_run: SweepRun, kind: Kind, nodes: Sequence[str] = ()) -> bool:
         self._attempts.failed(sweep_run.id, kind, nodes)

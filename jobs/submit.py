@@ -87,6 +87,9 @@ def main() -> int:
         # Of a job that dies at its start nothing else would say which runs it was to start.
         record_sweep(execution, request.sweep_runs, [*request.excluded, *impossible])
     variables = {CHOOSE: arguments.site} if arguments.site else {}
+    if words.dry_run:  # what is printed may be typed in another shell
+        of_jobs = (CHOOSE, "LAUNCHER", "PYTHON")
+        variables = {name: os.environ[name] for name in of_jobs if os.environ.get(name)} | variables
     if not words.dry_run:  # jobs that a user submits by its lines are resumed by these
         variables[sweep.AS_SUBMITTED] = as_submitted(words, os.environ)
     start = printed() if words.dry_run else submitted
@@ -162,8 +165,9 @@ def possible_runs(execution: Execution, request: sweep.Request) -> tuple[list[Sw
         UserError: none can; or some cannot, and the sweep does not leave them out.
     """
     possible, impossible = split_possible(execution, request.sweep_runs)
-    progress.print_excluded(Console(stderr=True), impossible)
-    if impossible and request.sweep.unavailable == "fail":
+    skipped = request.sweep.unavailable == "skip"
+    progress.print_impossible(Console(stderr=True), impossible, skipped, execution.launcher.place)
+    if impossible and not skipped:
         raise UserError(
             f"nothing was submitted: {len(impossible)} of {how_many(len(request.sweep_runs), 'run')} cannot "
             "start, see above (to leave them out: -- --unavailable skip)"

@@ -141,7 +141,7 @@ def why_node_cannot(
         return f"graph true needs a GPU, and {node} has none; use graph false"
     if run.program and sees_data and (why := why_it_cannot_start(run, Path.cwd())):
         return why
-    if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data):
+    if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data, node):
         return why
     looked_for = LOADERS[run.loader].reads_data and run.data and sees_data
     if looked_for and (why := why_no_data(ROOT / str(run.data), run.data_format)):

@@ -43,9 +43,13 @@ def test_a_line_a_run_says_how_long_the_rest_takes_once_one_is_done(monkeypatch)
         now[0] += 300  # one run, of which three more are to come
         bar.advance()
         bar.show(run)
-    first, second = (line for line in shown.file.getvalue().splitlines() if line.startswith("["))
+        now[0] += 7000
+        bar.advance(failed=True)
+        bar.show(run)
+    first, second, third = (line for line in shown.file.getvalue().splitlines() if line.startswith("["))
     assert first == f"[2/5] {describe(run.configuration)} ({run.id})"
     assert second == f"[3/5] {describe(run.configuration)}; about 15 min left ({run.id})"
+    assert third == f"[4/5] {describe(run.configuration)}; about 10 min left ({run.id})"
 
 
 def test_the_result_of_a_run_is_below_its_line_or_names_it():

@@ -93,12 +93,14 @@ def test_each_number_of_nodes_is_a_job_with_what_the_site_file_says(submit, log,
     assert answer.err == "site file: jobs/sites/virtual.yaml\n"
 
 
-def test_a_dry_run_prints_the_jobs_and_their_commands_and_submits_nothing(submit, log):
+def test_a_dry_run_prints_the_jobs_and_their_commands_and_submits_nothing(submit, log, monkeypatch):
+    monkeypatch.setenv("SCALEPROF_SITE", "virtual")  # another shell may not have it
     for words in (["--dry-run"], ["--", "--dry-run"]):
         answer = submit("nodes: [1, 2]", *words)
         assert answer.code == 0 and "dry run: nothing was submitted" in answer.err
         lines = answer.out.splitlines()
         assert sum("sbatch --parsable '--comment=scaleprof " in line for line in lines) == 3
+        assert sum(line.startswith("env SCALEPROF_SITE=virtual ") for line in lines) == 3
         assert not any("--dry-run" in line for line in lines)
         assert sum(" srun --nodes=" in line and "--nodelist" not in line for line in lines) == 2
     assert not asked(log)

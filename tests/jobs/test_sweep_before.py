@@ -10,7 +10,7 @@ from jobs.site import Container, Site
 from jobs.store import Manifest
 from jobs.sweep import parser, read_request
 from jobs.sweep_runs import expand
-from profiling.errors import UserError
+from profiling.errors import Mistakes, UserError
 from tests.ended_runs import ended_runs
 from tests.jobs.scripted import HERE, execution, run_all
 from tests.jobs.scripted import batches_of_ranks as batches_of_ranks  # a fixture
@@ -22,9 +22,14 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     run = {"loader": ["synthetic", "dali-gpu"], "gpus_per_node": [1, 3], "batches": 2}
     assert run_all(execution(tmp_path, run=run)) == 3
     said = " ".join(capsys.readouterr().err.split())
-    assert "2 runs: loader dali-gpu needs a GPU" in said
+    assert "cannot start here: 2 runs: loader dali-gpu needs a GPU" in said
+    assert "left out of the sweep" not in said
     assert "1 run: 3 ranks per node requested, but this machine has 2 CPU cores and no GPU: without" in said
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
+    work = execution(tmp_path, run=run, unavailable="skip")
+    assert execute.print_plan(work, *expand(work.sweep)) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "left out of the sweep: 2 runs: loader dali-gpu" in said and "cannot start" not in said
     record = store.read_record(tmp_path / "s" / "sweep.json", sweep_record.SweepRecord)
     assert len(record.excluded) == 3 and len(record.order) == 4
 
@@ -101,3 +106,7 @@ def test_where_nothing_can_run_one_line_says_why(tmp_path):
     with pytest.raises(UserError, match="no run can start here: 1 run: 8 nodes"):
         run_all(execution(tmp_path, run={"nodes": 8}))
     assert not (tmp_path / "s").exists()
+    with pytest.raises(Mistakes) as several:
+        run_all(execution(tmp_path, run={"nodes": [8, 9], "batches": 2}))
+    first, second = several.value.lines  # a line a reason
+    assert first.startswith("no run can start here: 1 run: 8 nodes") and second.startswith("1 run: 9 nodes")
