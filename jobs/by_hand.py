@@ -51,6 +51,21 @@ def check_unused(out: Path, overwrite: bool) -> None:
         )
 
 
+def check_no_other_files(out: Path) -> None:
+    """Refuse ``--out`` where the user keeps other things, which would be taken for a part of the run.
+
+    A run of ours may have some beside it, and a profiler around a rank may have made the rank's folder.
+
+    Raises:
+        UserError: it holds files or folders of others.
+    """
+    there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    others = [name for name in there if not name.startswith("rank_")]
+    if others and not (out / store.MANIFEST).exists():
+        examples = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        raise UserError(f"--out {out} holds other files ({examples}); choose a new or an empty folder")
+
+
 def prepare(out: Path) -> Path:
     """``out`` without an earlier run's files; what else is in it stays, and a profiler's folders do."""
     for path in _of_a_run(out):

@@ -9,10 +9,13 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
 import orjson
+import psutil
 
 from profiling.arguments import Help, Parser
 from profiling.clocks import set_clock
@@ -69,6 +72,37 @@ def wrapped(
     words += ["--mode", mode] if mode != "auto" else []
     words += ["--kernels", kernels] if kernels else []
     return [*words, *(["--keep-raw"] if keep_raw else []), "--", *command[1:]]
+
+
+# What profilers around a process set in it, as whole names or as beginnings of names.
+WATCHERS = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+_THEIRS = (*WATCHERS, "NSYS_", "NV_COMPUTE_", "TAU_", "VTUNE_")
+
+
+def why_not_watched(name: str, environment: Mapping[str, str], above: Iterable[Sequence[str]]) -> str:
+    """Why a profiler that is to be around this process seems not to be, and what to do; "" if it is.
+
+    Args:
+        above: the command lines of the processes that started this one.
+    """
+    if not wraps(name) or any(variable.startswith(_THEIRS) for variable in environment):
+        return ""
+    programs = {tool(name).program, "aps", "profiling.wrap"}
+    if any(Path(word).name in programs for words in above for word in words):
+        return ""
+    return (
+        f"profile {name} records nothing here: {name} must be started around the run, as jobs.sweep does: "
+        f"python -m profiling.wrap --tool {name} --out DIR -- -m train --profile={name} --out=DIR ..."
+    )
+
+
+def commands_above() -> list[list[str]]:
+    """The command lines of the processes that started this one, as far as they may be read."""
+    lines = []
+    for process in psutil.Process().parents():
+        with suppress(psutil.Error):
+            lines.append(process.cmdline())
+    return lines
 
 
 def check_can_start(name: str, options: Options) -> None:

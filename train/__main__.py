@@ -29,6 +29,7 @@ from profiling.identity import read_identity
 from profiling.stacks import write_stacks_at_signal
 from profiling.tables import rank_directory
 from profiling.wording import command, how_many, three_digits
+from profiling.wrap import WATCHERS, commands_above, why_not_watched
 from train.ending import leave_at_once, run_and_leave
 from train.world import World, read_world
 
@@ -56,6 +57,9 @@ def main() -> int:
     if mine and arguments.out is not None:
         with said_by_rank_0(rank):
             by_hand.check_unused(arguments.out, arguments.overwrite)
+            by_hand.check_no_other_files(arguments.out)
+    if mine and rank == 0 and (why := why_not_watched(run.profile, os.environ, commands_above())):
+        print(f"scaleprof: {why}", file=sys.stderr)
     write_stacks_at_signal(None if mine else rank_directory(arguments.out, world.rank) / STACKS)
     code = train(run, world, place_of(run, arguments.out, mine), arguments.keep_raw)
     if code == EXIT_DONE and may_leave_at_once(run, os.environ, sys.modules):
@@ -137,14 +141,10 @@ def _next_command(out: Path) -> str:
     return command("analysis.batches", out)
 
 
-# What profilers around this process set; they write when it ends in order. TAU takes its LD_PRELOAD away,
-# but its module is found, and imported by the markers, only where it watches.
-_WATCHERS = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
-
-
 def may_leave_at_once(run: Run, environment: Mapping[str, str], modules: Container[str]) -> bool:
     """Whether nobody waits for this process to end in order: no profiler, and no MPI."""
-    watched = run.profile != "none" or any(environment.get(name) for name in _WATCHERS)
+    watched = run.profile != "none" or any(environment.get(name) for name in WATCHERS)
+    # TAU takes its LD_PRELOAD away, but its module is imported by the markers only where it watches.
     return not watched and not any(name in modules for name in ("pytau", "mpi4py.MPI", "horovod"))
 
 

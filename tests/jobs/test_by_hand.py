@@ -3,7 +3,7 @@
 import pytest
 
 from jobs import store
-from jobs.by_hand import check_unused, is_by_hand, new_directory, prepare
+from jobs.by_hand import check_no_other_files, check_unused, is_by_hand, new_directory, prepare
 from jobs.claims import claim
 from jobs.owner import this_owner
 from jobs.run import make_run
@@ -41,6 +41,18 @@ def test_an_out_that_holds_results_is_refused(tmp_path):
     (tmp_path / "run_0_config_x").mkdir()
     with pytest.raises(UserError, match="holds a sweep"):
         check_unused(tmp_path, overwrite=True)
+
+
+def test_an_out_that_holds_other_files_is_refused(tmp_path):
+    check_no_other_files(tmp_path / "new")
+    (tmp_path / "rank_0000" / "raw").mkdir(parents=True)
+    check_no_other_files(tmp_path)
+    for name in "abcd":
+        (tmp_path / f"{name}.txt").touch()
+    with pytest.raises(UserError, match=r"holds other files \(a.txt, b.txt, c.txt, ...\); choose a new"):
+        check_no_other_files(tmp_path)
+    (tmp_path / "manifest.json").touch()  # a run of ours, beside which the user has put files
+    check_no_other_files(tmp_path)
 
 
 def test_what_is_replaced_is_the_run_and_nothing_else(tmp_path):

@@ -20,7 +20,9 @@ from jobs.run import make_run
 from jobs.store import Manifest
 from profiling import tables
 from profiling.errors import UserError
+from profiling.wrap import WATCHERS
 from tests.train.many_runs import LEFT, LOG, RUNS, by_one_pair
+from train import __main__ as command
 from train import rank as ranks
 from train.__main__ import in_world, make_parser, may_leave_at_once
 from train.world import World
@@ -335,6 +337,7 @@ def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path):
     code, printed, _ = train_tiny(*SMALL, "--batches", "3", "--out", str(out), "--overwrite")
     assert code == 0 and f"next: python -m analysis.batches {out}" in printed
     assert len(batches_of(out, 0)) == 3 and (out / "notes.txt").exists()
+    assert "holds other files (mine)" in one_line(train_tiny(*SMALL, "--out", str(tmp_path), "--overwrite"))
     assert load(out).sources[0].fields["batches"] == 3
 
 
@@ -394,6 +397,26 @@ def test_a_loss_that_is_not_finite_is_exit_code_1(train_tiny, tmp_path):
     assert code == 1 and "loss that is not finite; lower learning_rate" in said
     assert json.loads((tmp_path / "manifest.json").read_text())["exit_code"] == 1
     assert len(said.splitlines()) == 1 and "done:" not in printed
+
+
+def test_a_profiler_that_is_not_around_a_run_by_hand_is_told_at_its_start(train_tiny, monkeypatch):
+    def begins(*_):
+        raise UserError("begins")
+
+    monkeypatch.setattr(command, "commands_above", lambda: [["/bin/bash"], ["make", "test"]])
+    monkeypatch.setattr(command, "train", begins)
+    for name in WATCHERS:
+        monkeypatch.delenv(name, raising=False)
+    first, last = train_tiny(*SMALL, "--profile", "nsys")[2].splitlines()
+    assert first.startswith("scaleprof: profile nsys records nothing here: ") and "begins" in last
+    assert "python -m profiling.wrap --tool nsys --out DIR -- -m train --profile=nsys --out=DIR" in first
+    for above in (["/usr/bin/nsys", "profile"], ["python", "-m", "profiling.wrap", "--tool", "nsys"]):
+        monkeypatch.setattr(command, "commands_above", lambda above=above: [["bash"], above])
+        assert len(train_tiny(*SMALL, "--profile", "nsys")[2].splitlines()) == 1
+    monkeypatch.setattr(command, "commands_above", list)
+    assert len(train_tiny(*SMALL, "--profile", "torch")[2].splitlines()) == 1
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "libToolsInjection64.so")
+    assert len(train_tiny(*SMALL, "--profile", "nsys")[2].splitlines()) == 1
 
 
 @pytest.mark.parametrize(
