@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
+from analysis.measures.anatomy.traces import trace_of
 from analysis.measures.critical_path.paths import COLLECTIVES, COPIES, MODEL_KERNELS, WAITING, RunPaths
 from analysis.report import small
 from analysis.report.base import Context
@@ -27,7 +28,8 @@ AGAINST = {
               "batches of equal cost"),
     COPIES: ("copies", ""),
     "data loading": ("data loading", "more workers, or a faster loader"),
-    "host": ("the host's own code", f"a dedicated core for the launching thread; {_FEWER_LAUNCHES}"),
+    "host": ("the host's own code", "time steps without the profiler first; a dedicated core for the "
+             f"launching thread; {_FEWER_LAUNCHES}"),
     "launches": ("launches", _FEWER_LAUNCHES),
     "synchronization": ("calls that wait for the device", "fewer of them (.item(), .cpu(), printed tensors)"),
     "gaps": ("gaps between kernels", "see in the timeline what each waits for (python -m analysis.timeline)"),
@@ -59,15 +61,32 @@ def to_try(context: Context) -> list[Sentence]:
         return [Sentence(of_job(context, job, text), "critical-path", answers=TRY)]
     if best["part"] in BY_EVIDENCE:
         change = BY_EVIDENCE[best["part"]](context.study, found.paths)
-    doubt = untold(context.study, found.paths.source) if best["part"] == COLLECTIVES else ""
-    if doubt:
+    doubt = _doubt(context.study, found.paths, best["part"])
+    if best["part"] == COLLECTIVES and doubt:
         change = f"record all ranks, to tell these apart; {change}"
     text = (
         f"{what} would be at most {best['saved_pct']:.0f} % shorter if {name} took no time (critical "
         f"path: {digits(best['saved_ms'], 3)} of {digits(best['step_ms'], 3)} ms"
-        f"{doubt and f'; {doubt}'}). To try: {change}."
+        f"{_whose_steps(context.study, found.paths)}{doubt and f'; {doubt}'}). To try: {change}."
     )
     return [Sentence(of_job(context, job, text), "critical-path", answers=TRY)]
+
+
+def _doubt(study: Study, paths: RunPaths, part: str) -> str:
+    """Why a part may not be what its name says: a clause."""
+    if part == COLLECTIVES:
+        return untold(study, paths.source)
+    return "recorded under the profiler, which slows the host" if part in ("host", "launches") else ""
+
+
+def _whose_steps(study: Study, paths: RunPaths) -> str:
+    """How many steps the path is the mean of, and from when to when they last on several ranks."""
+    if paths.source.without_steps:
+        return ""
+    count = len({step.batch_index for step in paths.steps})
+    steps = f", mean of {count} steps" if count > 1 else ", 1 step"
+    together = len(paths.steps) == count and len(trace_of(study, paths.source).ranks) > 1
+    return f"{steps} from the last rank's start to the last rank's end" if together else steps
 
 
 def savings(context: Context) -> small.Drawing | None:

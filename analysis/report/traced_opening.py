@@ -7,9 +7,12 @@ what takes most milliseconds of all would be another job's in each sentence. So 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.traces import traces_of
+from analysis.measures.batches.series import Series, series_of
 from analysis.measures.kernels.of_run import kernels_of_each
 from analysis.measures.scaling import traced
 from analysis.report import small
@@ -167,9 +170,28 @@ def _step(context: Context, source: Source) -> str:
     called = _NEXT | {"exposed_communication": "exposed communication (transfer or wait)"}
     parts = [f"{pct:.0f} % {called[name]}" for name, pct in shares.items() if pct >= _LEAST_PCT]
     what = "The recording" if source.without_steps else "A step"
+    return f"{what} takes {row['wall_ms']:.4g} ms{_which_mean(context, source)}: {', '.join(parts)}."
+
+
+def _which_mean(context: Context, source: Source) -> str:
+    """Of what the step is the mean, and how long analysis.batches says that it takes."""
     there = len(source.job.ranks) if source.job else 1
-    over = f", mean over {there} ranks" if there > 1 else ""
-    return f"{what} takes {row['wall_ms']:.4g} ms{over}: {', '.join(parts)}."
+    over = f", mean over {there} ranks" if there > 1 else ", mean"
+    series = context.once(_series).get(source.id)
+    if series is None:
+        return over if there > 1 else ""
+    steps = series.steady_ns
+    if there == 1 and len(steps) == 1:
+        return ""
+    median = f"{'median ' if len(steps) > 1 else ''}{np.median(steps) / 1e6:.4g} ms"
+    return f"{over} ({median}{' on the slowest rank' if there > 1 else ''})"
+
+
+def _series(context: Context) -> dict[str, Series]:
+    """The steps of jobs that are described; none of one without."""
+    stepped = [one for one in _described(context) if not (one.without_steps or one.without_times)]
+    found = context.study.each(stepped, lambda one: series_of(context.study, one))
+    return {source.id: series for source, series in found}
 
 
 def _late(context: Context) -> list[Sentence]:

@@ -17,6 +17,7 @@ from profiling.convert import main as convert
 from profiling.traced_job import read_job
 from tests.analysis.traced import job
 from tests.profiling.traced_jobs import Planted, trace_of
+from tests.profiling.traces import Trace
 
 
 def test_a_part_that_grew_by_next_to_nothing_is_not_what_grew_most(tmp_path):
@@ -154,7 +155,9 @@ def test_what_to_try_is_against_what_a_step_could_be_without(tmp_path):
     saved = re.match(r"A step would be at most (\d+) % shorter if collectives took no time \(", text)
     assert saved and 20 < int(saved[1]) < 90, text
     assert "To try: overlap them with computation, send less (gradients in 16 bits), or larger" in text
-    assert "cannot be told" not in text
+    assert ", mean of 6 steps from the last rank's start to the last rank's end). To try" in text
+    step = r"A step takes \S+ ms, mean over 2 ranks \(median \S+ ms on the slowest rank\): "
+    assert re.match(step, page.opening[0].sentences[0].text), page.opening[0].sentences[0].text
     said = next(one.text for one in page.opening[0].sentences if one.text.startswith("Collective with"))
     assert "3 ms per step (0 % of its duration is waiting for later ranks; transfer at " in said, said
     assert "collectives" in drawing.svg and " %</text>" in drawing.svg
@@ -176,6 +179,27 @@ def test_of_one_rank_of_two_that_sums_in_16_bits_other_things_are_advised(tmp_pa
     assert f"{untold}. To try: record all ranks" in said[-1]
     advised = {2: "(their sums are in 16 bits already)", 4: "in 16 bits)", 0: "16 bits, if they are not yet)"}
     assert advised[element] in said[-1] and ("send less" in said[-1]) == (element != 2), said[-1]
+
+
+def _stepped(folder: Path) -> Path:
+    """A job of one rank and 3 steps of 1, 1 and 1.5 ms: a kernel, and much later on the host another."""
+    trace = Trace()
+    for step, at in enumerate((0.0, 1000.0, 2000.0)):
+        late = 500.0 if step == 2 else 0.0
+        trace.range(f"ProfilerStep#{step}", at, at + 1000 + late)
+        trace.kernel("gemm_kernel", at + 10, at + 20, at + 30)
+        trace.kernel("gemm_kernel", at + 900 + late, at + 910 + late, at + 990 + late)
+    trace.write(folder / "trace.json")
+    assert convert([str(folder / "trace.json"), "--out", str(folder / "out"), "--jobs", "1"]) == 0
+    return folder / "out"
+
+
+def test_that_the_profiler_slows_the_host_is_said_where_the_host_is_named(tmp_path):
+    said = [one.text for one in opening(load(_stepped(tmp_path)))]
+    assert said[0].startswith("A step takes 1.167 ms, mean (median 1 ms): "), said[0]
+    assert "if the host's own code took no time (" in said[-1], said[-1]
+    doubt = "of 1.17 ms, mean of 3 steps; recorded under the profiler, which slows the host). "
+    assert f"{doubt}To try: time steps without the profiler first; " in said[-1], said[-1]
 
 
 def test_where_kernels_are_all_of_a_step_only_these_can_be_faster(tmp_path):
