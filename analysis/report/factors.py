@@ -8,7 +8,7 @@ from analysis.display import canvas
 from analysis.display.colours import BLUE, BROWN
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Part
-from analysis.measures.scaling import factors
+from analysis.measures.scaling import factors, unbalanced
 from analysis.report.base import Content, Context, SectionKind, effects, responses
 from analysis.report.render import Chart
 from analysis.report.sentences import first_sentence
@@ -44,7 +44,7 @@ def _factors(context: Context) -> Content:
     label = "Share of the variance that each factor explains, largest first"
     runs = sum(len(cell.responses) for cell in cells)
     part = Part("", rows, factors.shown(), factors.caption(cells, rows))
-    text = _text(finite, what, together)
+    text = explained(finite, what, together, cells)
     return Content(
         text,
         [Chart("factors", effect_bars(finite, what), label, runs=how_many(runs, "run"))],
@@ -87,26 +87,35 @@ def _bars(rows: Rows, kind: str, colour: str) -> dict[str, Any]:
     return trace
 
 
-def _text(rows: Rows, what: str, together: Sequence[str]) -> str:
+def explained(rows: Rows, what: str, together: Sequence[str], cells: Sequence[factors.Cell]) -> str:
     """What explains most, if anything does.
 
     Args:
         rows: whose share is known.
         together: factors whose share is not, as they changed only together.
+        cells: what the rows are of.
     """
     main = [row for row in rows if " x " not in row["factor"]]
     text = f"{_not_told(together)} " if together else ""
     significant = [row for row in main if row["p_value"] <= factors.SIGNIFICANCE]
     if not significant:
-        return f"{text}No factor has a significant effect on {what}. {_of_interactions(rows)}"
+        return f"{text}No factor has a significant effect on {what}. {_of_interactions(rows, cells)}"
     first = max(significant, key=lambda row: row["omega_squared"])
-    text += f"{first['factor']} explains most of the variance of {what}"
+    low, high = first["omega_squared_low"], first["omega_squared_high"]
+    share, interval = f"{100 * first['omega_squared']:.0f} %", ""
+    if low is not None:
+        interval = f" [{100 * low:.0f}, {100 * high:.0f}]"
+    # Most is what is more than half, for certain where there is an interval.
+    most = (first["omega_squared"] if low is None else low) > 0.5
+    text += f"{first['factor']} explains {'most' if most else 'more'} of the variance of {what}"
     text += " that can be separated" if together else ""
-    text += f": {100 * first['omega_squared']:.0f} % (best: {first['best_level']}). "
+    text += "" if most else " than any other factor"
+    overlap = unbalanced.overlap([row["omega_squared"] for row in rows])
+    text += f": {share}{interval} (best: {first['best_level']}{overlap and f'; {overlap}'}). "
     by_signal = min(main, key=lambda row: row["rank_by_signal"])["factor"]
     text += "Taguchi's signal-to-noise ratio, the reference's measure, ranks "
     text += "it first, too. " if by_signal == first["factor"] else f"{by_signal} first. "
-    return text + _of_interactions(rows)
+    return text + _of_interactions(rows, cells)
 
 
 def _not_told(together: Sequence[str]) -> str:
@@ -116,13 +125,10 @@ def _not_told(together: Sequence[str]) -> str:
     )
 
 
-def _of_interactions(rows: Sequence[Mapping[str, Any]]) -> str:
+def _of_interactions(rows: Sequence[Mapping[str, Any]], cells: Sequence[factors.Cell]) -> str:
     pairs = [row for row in rows if " x " in row["factor"]]
     if not pairs:
-        return (
-            "Interactions between factors are not available: configurations ran only once, or factors "
-            "were not crossed."
-        )
+        return f"Interactions between factors are not available: {factors.without_interactions(cells)}."
     significant = [row["factor"] for row in pairs if row["p_value"] <= factors.SIGNIFICANCE]
     if not significant:
         return "No significant interaction between two factors was found."

@@ -7,6 +7,7 @@ import pytest
 import scipy
 
 from analysis.measures.scaling.factors import Cell, _effect, caption, responses, rows, signal_to_noise_db
+from analysis.report.factors import explained
 from analysis.results.load import load
 from analysis.statistics.variance import analysis_of_variance, holm, range_quantile
 from profiling.errors import UserError
@@ -284,3 +285,40 @@ def test_the_interval_of_an_effect_is_of_99_pct_of_student_t_for_two_levels():
     error = np.sqrt((low.var(ddof=1) + high.var(ddof=1)) / 2 * (1 / 4 + 1 / 4))
     half = scipy.stats.t.ppf(0.995, 6) * error * 100 / np.mean([low.mean(), high.mean()])
     assert row["effect_pct_high"] - row["effect_pct"] == pytest.approx(half, rel=1e-6)
+
+
+def of_nodes_and_grad(noise: float = 1.0) -> list[Cell]:
+    """Two precisions on 2 and 4 nodes, one of them on 1 node, as of a rank that sends nothing."""
+    generator = np.random.default_rng(1)
+    means = {(1, "fp32"): 63, (2, "fp32"): 24, (4, "fp32"): 16, (2, "fp16"): 35, (4, "fp16"): 26}
+    return [
+        Cell({"nodes": nodes, "grad": grad}, mean + generator.normal(0, noise, 3))
+        for (nodes, grad), mean in means.items()
+    ]
+
+
+def test_shares_that_overlap_in_an_unbalanced_design_are_said_to():
+    some = of_nodes_and_grad()
+    made = rows(some)
+    assert sum(row["omega_squared"] for row in made) > 1.05
+    said = explained(made, "images/s per rank", (), some)
+    overlapping = "shares overlap in an unbalanced design, and add up to 10"
+    assert said.startswith("nodes explains most of the variance of images/s per rank: 9")
+    assert f"] (best: 1; {overlapping}" in said and f"Omega squared: {overlapping}" in caption(some, made)
+    assert "Interactions between factors are not available: nodes 1 with grad fp16 was not measured." in said
+    whole = cells(loader=10)
+    for text in (explained(rows(whole), "it", (), whole), caption(whole, rows(whole))):
+        assert "overlap" not in text
+
+
+def test_most_is_more_than_half_and_has_its_interval():
+    weak = cells(loader=1.5, repetitions=3)
+    (loader, *_) = made = rows(weak)
+    assert loader["omega_squared_low"] < 0.5
+    low, high = (f"{100 * loader[f'omega_squared_{end}']:.0f}" for end in ("low", "high"))
+    said = explained(made, "images/s", (), weak)
+    share = f"{100 * loader['omega_squared']:.0f} % [{low}, {high}] (best: synthetic)."
+    assert said.startswith(f"loader explains more of the variance of images/s than any other factor: {share}")
+    once = cells(loader=10, repetitions=1)
+    said = explained(rows(once), "images/s", (), once)
+    assert "Interactions between factors are not available: configurations ran only once." in said

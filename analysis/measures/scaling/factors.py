@@ -12,7 +12,7 @@ from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns
 from analysis.display.numbers import probability
 from analysis.measures.batches.series import all_series
 from analysis.measures.scaling.point import NO_SAMPLES, OWN_RUNS, point_fields
-from analysis.measures.scaling.unbalanced import unbalanced
+from analysis.measures.scaling.unbalanced import not_measured, overlap, unbalanced
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau.published_formulas import EPOCH_IMAGES
 from analysis.results.study import Study
@@ -196,6 +196,14 @@ def _crossed(cells: Sequence[Cell], pair: tuple[str, ...]) -> bool:
     return len(both) == len({a for a, _ in both}) * len({b for _, b in both})
 
 
+def without_interactions(cells: Sequence[Cell]) -> str:
+    """Why there is no interaction of two factors, in words."""
+    once = sum(len(cell.responses) == 1 for cell in cells)
+    if once:
+        return f"{'configurations' if once == len(cells) else 'some configurations'} ran only once"
+    return not_measured([cell.fields for cell in cells], varying_of(cells))
+
+
 def _columns(cells: Sequence[Cell], varying: Sequence[str]) -> dict[str, list[str]]:
     """Factor -> its level in each repetition of each configuration."""
     return {name: [str(cell.fields.get(name)) for cell in cells for _ in cell.responses] for name in varying}
@@ -290,6 +298,8 @@ def caption(cells: Sequence[Cell], rows: Rows) -> str:
     unknown = not_told(rows)
     if uneven := unbalanced([cell.fields for cell in cells], varying_of(cells), unknown):
         text += f"\n{uneven}"
+    if more := overlap([row["omega_squared"] for row in rows]):
+        text += f"\nOmega squared: {more}."
     if unknown:
         text += (
             f"\nEffect not available: {', '.join(unknown)}: its levels changed only together with those of "

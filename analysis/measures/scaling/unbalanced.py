@@ -1,5 +1,6 @@
 """Which factors changed alone only at some levels of the others, because combinations were not measured?"""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,6 +36,32 @@ def unbalanced(
     ])  # fmt: skip
 
 
+def not_measured(configurations: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> str:
+    """The combinations of two factors' levels that no configuration has, in words."""
+    missing = []
+    for pair in itertools.combinations(varying, 2):
+        measured = {tuple(str(one.get(name)) for name in pair) for one in configurations}
+        one, other = (name.removeprefix(FACTOR) for name in pair)
+        levels = (sorted(set(level), key=_by_length) for level in zip(*measured, strict=True))
+        lacking = [both for both in itertools.product(*levels) if both not in measured]
+        missing += [f"{one} {a} with {other} {b}" for a, b in lacking]
+    more = len(missing) - _MOST_NAMED
+    named = missing[:_MOST_NAMED] + ([f"{how_many(more, 'more combination')}"] if more > 0 else [])
+    return f"{in_a_row(named)} {verb(len(missing), 'were')} not measured"
+
+
+def overlap(shares: Sequence[float]) -> str:
+    """That shares add up to more than all of the variance, in words; empty: they do not."""
+    total = sum(share for share in shares if math.isfinite(share))
+    if total <= 1:
+        return ""
+    return f"shares overlap in an unbalanced design, and add up to {100 * total:.0f} % here"
+
+
+def _by_length(level: str) -> tuple[int, str]:
+    return len(level), level  # 2 before 16
+
+
 def _compared_at(measured: set[tuple[str, ...]], varying: Sequence[str], place: int) -> str:
     """At which levels of the others a factor changed while all others stayed; empty: at all of them."""
     levels_at: dict[tuple[str, ...], set[str]] = {}
@@ -63,7 +90,7 @@ def _compared_at(measured: set[tuple[str, ...]], varying: Sequence[str], place: 
 
 
 def _levels(levels: set[str]) -> str:
-    named = sorted(levels, key=lambda level: (len(level), level))  # 2 before 16
+    named = sorted(levels, key=_by_length)
     more = len(named) - _MOST_NAMED
     shown = named[:_MOST_NAMED] + ([f"{more} more {noun(more, 'level')}"] if more > 0 else [])
     return in_a_row(shown)
