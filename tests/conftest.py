@@ -2,15 +2,20 @@
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # What may be absent even in CI: no machine of ours has them.
 MAY_BE_ABSENT = ("GPU", "TAU")
+# Where files are in memory on Linux, how the tests' folder there is called, and how many bytes must be free.
+MEMORY, IN_MEMORY, MUCH_MEMORY = Path("/dev/shm"), "scaleprof-tests-", 6e9
 # Its tests share a cluster, and wait most of their time: other files fill it.
 CLUSTER = "tests/cluster/"
 # Files whose tests share what takes long to make, the cluster or a process that has imported PyTorch.
@@ -24,13 +29,14 @@ SHARED = {
 APART = ("tests/gpu/fake/test_campaign_on_stand_ins.py",)
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
     """Tables are as wide here as wherever no terminal says otherwise: pytest's workers say 80 columns.
 
     What Hypothesis keeps of its examples lies beside what pytest keeps.
     """
     os.environ.pop("COLUMNS", None)
-    # What tests write need not outlive the machine: waiting for the disk took a tenth of their time.
+    # What tests write need not outlive the machine, where it is written to a disk at all.
     os.fsync = lambda _file: None
     # In the background of a script Ctrl-C is ignored, also by all that is started there; tests send it.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -46,6 +52,26 @@ def pytest_configure() -> None:
     # What one process has compiled, the hundreds that tests start need not compile again.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if not config.option.basetemp and _room_in_memory():
+        config.option.basetemp = tempfile.mkdtemp(prefix=IN_MEMORY, dir=MEMORY)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Of tests that passed no file stays in memory."""
+    folder = str(session.config.option.basetemp)
+    if not hasattr(session.config, "workerinput") and folder.startswith(f"{MEMORY}/{IN_MEMORY}"):
+        if session.testsfailed:
+            print(f"\nfiles of the tests: {folder} (in memory: remove it when you have seen them)")
+        else:
+            shutil.rmtree(folder)
+
+
+def _room_in_memory() -> bool:
+    """Whether tests may write to memory: together they write 0.5 GB, which takes the kernel half as long."""
+    if not MEMORY.is_dir() or os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:  # some of what they write is executed
+        return False
+    free = psutil.virtual_memory().available, shutil.disk_usage(MEMORY).free
+    return min(free) > MUCH_MEMORY
 
 
 @pytest.hookimpl(wrapper=True)

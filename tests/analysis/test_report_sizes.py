@@ -16,7 +16,9 @@ from tests.analysis.synthetic import Truth, run_of, write_sweep
 pytestmark = pytest.mark.long
 
 WIDTHS = (360, 768, 1400)
-SIZES = (1, 2, 18, 320)  # runs
+SIZES = (1, 2, 18)  # runs
+# To make the results of 320 runs takes as long as many a file of tests: `make test-wide` does.
+LARGE = pytest.param(320, marks=pytest.mark.wide)
 MOST_BYTES = 4_000_000
 
 
@@ -57,7 +59,7 @@ def _truth(levels) -> Truth:
     return Truth(step_ms={ranks: 100 * factor * (1 + 0.05 * (ranks - 1)) for ranks in (1, 2, 4)})
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(scope="module", params=[*SIZES, LARGE])
 def report(request, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / str(request.param)
     plant(folder, request.param)
@@ -85,10 +87,10 @@ MISFITS = """[...document.querySelectorAll('.chart')].filter((chart) => drawnIn.
 DRAWN = "[...document.querySelectorAll('.chart')].filter((chart) => drawnIn.get(chart) === view).length"
 
 # Each number of runs at one width, and each width; the other pairs are left to `make test-wide`.
-OFTEN = {(1, 360), (2, 768), (18, 360), (320, 360), (320, 1400)}
+OFTEN = {(1, 360), (2, 768), (18, 360), (18, 1400)}
 FITS = [
     pytest.param(*pair, marks=() if pair in OFTEN else pytest.mark.wide)
-    for pair in itertools.product(SIZES, WIDTHS)
+    for pair in itertools.product((*SIZES, 320), WIDTHS)
 ]
 
 
@@ -147,7 +149,7 @@ def test_a_section_folds_and_opens(opened):
     assert opened.page.locator("#scaling .plot-container").count() > 0
 
 
-@pytest.mark.parametrize("report", [1, 320], indirect=True, scope="module")
+@pytest.mark.parametrize("report", [1, LARGE], indirect=True, scope="module")
 def test_paper_gets_all_of_every_chart(opened):
     """A sheet of A4 is narrower than a screen."""
     opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -161,7 +163,7 @@ def test_paper_gets_all_of_every_chart(opened):
     assert opened.page.evaluate(f"{DRAWN} > 0") and opened.page.evaluate(MISFITS) == []
 
 
-@pytest.mark.parametrize("report", [320], indirect=True, scope="module")
+@pytest.mark.parametrize("report", [LARGE], indirect=True, scope="module")
 def test_a_filter_forms_the_means_again(opened):
     opened.as_opened()
     opened.go("scaling")
@@ -186,7 +188,7 @@ def test_a_filter_forms_the_means_again(opened):
     assert titles == ["Throughput", "Scaling efficiency"]  # neither says that it is not filtered
 
 
-@pytest.mark.parametrize("report", [320], indirect=True, scope="module")
+@pytest.mark.parametrize("report", [LARGE], indirect=True, scope="module")
 def test_a_choice_that_leaves_nothing_says_so(opened):
     opened.as_opened()
     opened.choose("gpus_per_node", "1")
@@ -198,7 +200,7 @@ def test_a_choice_that_leaves_nothing_says_so(opened):
     assert opened.page.locator(FIRST_SCREEN).count() > 0
 
 
-@pytest.mark.parametrize("report", [320], indirect=True, scope="module")
+@pytest.mark.parametrize("report", [LARGE], indirect=True, scope="module")
 def test_of_more_filters_than_are_listed_the_sentences_are_of_all_and_say_so(opened):
     opened.as_opened()
     whole = opened.page.locator("#answers").inner_text()

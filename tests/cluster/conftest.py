@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return said.args[0] if said else 3 if "cluster" in getattr(item, "fixturenames", ()) else 0
 
     items.sort(key=turn)
+
+
+class OnDisk:
+    """Folders that all nodes see: of /dev/shm, where other tests write, each node has its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def mktemp(self, name: str) -> Path:
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.root))
+
+
+@pytest.fixture(scope="session")
+def tmp_path_factory(request) -> Iterator[OnDisk]:
+    root = Path(tempfile.mkdtemp(prefix="scaleprof-cluster-tests-"))
+    yield OnDisk(root)
+    if not request.session.testsfailed:
+        shutil.rmtree(root)
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("test")
 
 
 @pytest.fixture(scope="session")
