@@ -250,7 +250,10 @@ def _not_loaded(site: Site) -> str:
 
 
 def _no_module_command(site: Site) -> str:
-    return f"the site file {site.where} has `modules`, but this shell has no command `module`"
+    return (
+        f"the site file {site.where} has `modules`, but this shell has no command `module`: source "
+        "the script of your site that defines it (often /etc/profile.d/modules.sh), or remove `modules`"
+    )
 
 
 def _quoted(value: str) -> str:

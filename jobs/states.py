@@ -42,7 +42,7 @@ def of_begun(directory: Path) -> tuple[State, str]:
     if owner is None:
         # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.
         if (directory.parent / store.SWEEP).exists():
-            return "interrupted", "its sweep was stopped"
+            return "interrupted", "the sweep was stopped"
         return (
             "interrupted",
             "it has no manifest (started by hand: it may still be running; if it is not, remove its folder)",
@@ -50,10 +50,10 @@ def of_begun(directory: Path) -> tuple[State, str]:
     if owner.host == socket.gethostname():
         if lives(owner):
             return "running", _where(owner)
-        return "interrupted", f"its sweep {_where(owner)} was killed"
+        return "interrupted", f"the sweep {_where(owner)} was killed"
     if silence_s(directory) <= STALE_S:
         return "running", _where(owner)
-    return "interrupted", f"no sign of life from its sweep {_where(owner)} for more than {STALE_S:.0f} s"
+    return "interrupted", f"no sign of life from the sweep {_where(owner)} for more than {STALE_S:.0f} s"
 
 
 def where_calibrating(sweep: Path) -> str:

@@ -68,7 +68,7 @@ def noting_why_not_started(directory: Path, sweep_runs: Sequence[SweepRun], me: 
         _note(
             directory / store.SWEEP,
             sweep_runs,
-            f"{f'job {me.job}' if me.job else 'its sweep'} ended: {error}",
+            f"{f'job {me.job}' if me.job else 'the sweep'} ended: {error}",
         )
         raise
 

@@ -312,7 +312,7 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert (ran.code, len(ran.csv)) == (1, 1)
     resume = "start the sweep again to resume"
-    assert f"interrupted: {killed.name}: its sweep was stopped; {resume}" in ran.err
+    assert f"interrupted: {killed.name}: the sweep was stopped; {resume}" in ran.err
     assert "not started: run_0_config_1_4_eth_none_2_resnet50_synthetic_32_fp32_fp32: unless " in ran.err
     more = "run_0_config_1_8_eth_none_2_resnet50_synthetic_32_fp32_fp32"
     (tmp_path / store.SWEEP).write_text(json.dumps({**record, "order": [*record["order"], more]}))
@@ -391,10 +391,10 @@ def test_a_point_that_failed_and_is_running_again_is_one_run_that_runs(tmp_path:
     assert f"{failed.name} failed once (no space left) and is running again" in ran.err
     release(again)
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
-    assert f"interrupted: {again.name}: its sweep was stopped; start the sweep again" in ran.err
+    assert f"interrupted: {again.name}: the sweep was stopped; start the sweep again" in ran.err
     (again / store.LOG).touch()
     said = one_line_error(run("analysis.scaled", again))
-    assert "its sweep was stopped; unless the sweep is running, start the sweep again" in said
+    assert "the sweep was stopped; unless the sweep is running, start the sweep again" in said
     assert "failed once (no space left) and was interrupted in a later attempt" in ran.err
 
 
@@ -406,7 +406,7 @@ def test_while_a_sweep_runs_nobody_is_told_to_start_it_again(tmp_path: Path) -> 
     record = json.loads((tmp_path / store.SWEEP).read_text())
     (tmp_path / store.SWEEP).write_text(json.dumps(record | {"order": ids}))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
-    assert f"interrupted: {ids[0]}: its sweep was stopped; the sweep is running again\n" in ran.err
+    assert f"interrupted: {ids[0]}: the sweep was stopped; the sweep is running again\n" in ran.err
     assert f"not started: {ids[2]}: the sweep is running\n" in ran.err
     assert "start the sweep again" not in ran.err
 

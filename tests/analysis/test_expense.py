@@ -91,6 +91,7 @@ def test_without_a_failed_run_the_node_hours_are_of_the_used_ones(tmp_path):
     write_sweep_record(tmp_path)
     out = run("analysis.expense", tmp_path).out
     assert "Node-hours: 0.5 for 1 used run." in out
+    assert "Node-hours are of the runs only" in out
     assert "failed run" not in out and "interrupted" not in out
 
 

@@ -67,7 +67,7 @@ def test_what_the_site_file_says_is_compared_with_the_node(environment, tmp_path
     assert of["network.ib.interface"].detail.startswith(f"no ib9 here; there are: {INTERFACE}")
     assert f"correct `network.ib.interface` in {tmp_path}/mine.yaml" in of["network.ib.interface"].remedy
     assert of["data data/other"].detail == "/no/such does not exist"
-    assert "no command `module`" in of["modules"].detail
+    assert "no command `module`: source the script of your site" in of["modules"].detail
     assert all(check.remedy for check in of.values() if not check.present)
 
 

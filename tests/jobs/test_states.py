@@ -43,7 +43,7 @@ def test_a_run_whose_process_was_killed_or_is_another_one_by_now_was_interrupted
     owned_by(begun, pid=child.pid)
     state, why = of_begun(begun)
     assert state == state_of(begun.parent, Run(), 0) == "interrupted"
-    assert why == f"its sweep on {os.uname().nodename} was killed"
+    assert why == f"the sweep on {os.uname().nodename} was killed"
     owned_by(begun, started=1.0)
     assert of_begun(begun) == (state, why)
 
@@ -68,7 +68,7 @@ def test_on_another_host_a_run_is_running_as_long_as_it_gives_a_sign_of_life(beg
     os.utime(file, (long_ago, long_ago))
     state, why = of_begun(begun)
     assert state == "interrupted" and why.startswith(
-        "no sign of life from its sweep on n3 (job 812) for more"
+        "no sign of life from the sweep on n3 (job 812) for more"
     )
 
 
@@ -84,7 +84,7 @@ def test_who_only_reads_leaves_nothing_behind(begun):
 def test_a_run_that_was_stopped_in_order_was_interrupted_and_one_by_hand_may_be_running(begun, tmp_path):
     release(begun)
     state, why = of_begun(begun)
-    assert (state, why) == ("interrupted", "its sweep was stopped")
+    assert (state, why) == ("interrupted", "the sweep was stopped")
     (tmp_path / store.SWEEP).unlink()
     state, why = of_begun(begun)
     assert state == "interrupted" and "by hand" in why and "may still be running" in why

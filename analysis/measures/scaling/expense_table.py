@@ -29,6 +29,10 @@ def caption(rows: Rows, runs: Sequence[Spent], interrupted: int = 0) -> str:
         ]
     else:
         lines = [f"{hours} for {how_many(used, 'used run')}."]
+    lines.append(
+        "Node-hours are of the runs only, each by its own nodes. A job takes more: it holds all its nodes "
+        "also while it starts, calibrates, and runs on fewer of them."
+    )
     if interrupted:
         lines.append(f"Not counted: {how_many(interrupted, 'interrupted run')}, whose time was not recorded.")
     for why in dict.fromkeys(row.get("energy_note") for row in rows):
