@@ -86,7 +86,11 @@ def _foremost(rows: Rows, context: Context) -> tuple[dict[str, Any], Rows, str]:
     """The prediction that matters most, the points of its configuration, and what that is called."""
     simulated = [row for row in rows if row["method"] == SIMULATION]
     # The chart backs the summary's sentence, where there is one.
-    shown = to_try(rows, context.own) or _widest(simulated or rows)
+    return _of_row(to_try(rows, context.own) or _widest(simulated or rows), context)
+
+
+def _of_row(shown: dict[str, Any], context: Context) -> tuple[dict[str, Any], Rows, str]:
+    """A prediction, the points of its configuration, and what that is called."""
     names = [factor for factor in context.lines if factor in (*CONFIGURATION, *own_names(shown))]
     measured = [row for row in context.own if same_configuration(row, shown)]
     return shown, sorted(measured, key=lambda row: row["nodes"]), name_of(shown, names)
@@ -99,11 +103,14 @@ def name_of(row: Mapping[str, Any], fields: Sequence[str]) -> str:
 
 
 def _headline(context: Context) -> str:
-    """The prediction in a sentence, where the opening has none."""
+    """The throughput of more ranks in a sentence; what a change would give, the opening says."""
     rows = context.rows_of(predicted)
-    if not rows or to_try(rows, context.own):
-        return ""
-    return headline(*_foremost(rows, context))
+    ahead = [row for row in rows if not row["what_if"] and not row["backtest"] and row["believed"]]
+    if not ahead:
+        return headline(*_foremost(rows, context)) if rows and not to_try(rows, context.own) else ""
+    return headline(
+        *_of_row(_widest([row for row in ahead if row["method"] == SIMULATION] or ahead), context)
+    )
 
 
 def _said_of(figure: canvas.Figure, measured: Rows) -> str:

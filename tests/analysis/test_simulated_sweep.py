@@ -250,6 +250,8 @@ def test_the_report_shows_what_was_measured_predicted_and_changed(tmp_path):
     text = " ".join(sentence.text for sentence in page.summary)
     gain = 100 * (step_ms(4) / step_ms(4, ((30.0, 24 * MIB), (50.0, 4 * MIB))) - 1)
     assert ": fp16 gradients, " in text and f" is possible; +{gain:.0f} %)" in text
+    # The section answers its own question, not what to try.
+    assert section.finding.startswith("Predicted on 8 ranks: ")
 
 
 def test_the_chart_is_of_the_configuration_that_the_sentence_is_of_and_says_which(tmp_path):
