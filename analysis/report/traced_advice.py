@@ -15,7 +15,13 @@ from analysis.report.base import Context
 from analysis.report.critical_path import Longest, longest
 from analysis.report.forecast import WORTH_TRYING_PCT
 from analysis.report.sentences import TRY, Sentence
-from analysis.report.traced_evidence import about_collectives, about_copies, untold
+from analysis.report.traced_evidence import (
+    about_collectives,
+    about_copies,
+    about_loading,
+    ranks_are_missing,
+    untold,
+)
 from analysis.report.traced_opening import of_job
 from analysis.results.study import RECORDING, Study
 
@@ -27,7 +33,7 @@ AGAINST = {
     WAITING: ("waiting for other ranks", "see which ranks are late (section on stragglers); give all ranks "
               "batches of equal cost"),
     COPIES: ("copies", ""),
-    "data loading": ("data loading", "more workers, or a faster loader"),
+    "data loading": ("data loading", ""),
     "host": ("the host's own code", "time steps without the profiler first; a dedicated core for the "
              f"launching thread; {_FEWER_LAUNCHES}"),
     "launches": ("launches", _FEWER_LAUNCHES),
@@ -38,6 +44,7 @@ AGAINST = {
 BY_EVIDENCE: dict[str, Callable[[Study, RunPaths], str]] = {
     COPIES: about_copies,
     COLLECTIVES: about_collectives,
+    "data loading": about_loading,
 }
 
 
@@ -62,7 +69,7 @@ def to_try(context: Context) -> list[Sentence]:
     if best["part"] in BY_EVIDENCE:
         change = BY_EVIDENCE[best["part"]](context.study, found.paths)
     doubt = _doubt(context.study, found.paths, best["part"])
-    if best["part"] == COLLECTIVES and doubt:
+    if best["part"] == COLLECTIVES and doubt and ranks_are_missing(found.paths.source):
         change = f"record all ranks, to tell these apart; {change}"
     text = (
         f"{what} would be at most {best['saved_pct']:.0f} % shorter if {name} took no time (critical "

@@ -96,9 +96,13 @@ def untold(study: Study, source: Source) -> str:
     trace = trace_of(study, source)
     if source.ranks < 2 or not trace.has_collectives or transfers_of(trace.calls, trace.matched) is not None:
         return ""
-    there = len(trace.ranks)
-    only = f"with {there} of {source.ranks} ranks recorded, " if there < source.ranks else ""
+    only = f"with {len(trace.ranks)} of {source.ranks} ranks recorded, " if ranks_are_missing(source) else ""
     return f"{only}transfer cannot be told from waiting for other ranks"
+
+
+def ranks_are_missing(source: Source) -> bool:
+    """Whether a job had more ranks than left kernels."""
+    return len(source.tables("kernels")) < source.ranks
 
 
 def _element_of_sums(source: Source) -> int:
@@ -121,3 +125,21 @@ def _element(name: str, dtype: str) -> int:
     """Bytes of an element of a collective, by what the tool says, or the kernel's name; 0: neither does."""
     by_name = (size for size, pattern in _IN_NAMES.items() if pattern.search(name))
     return element_bytes(dtype) or next(by_name, 0)
+
+
+# --- data loading -------------------------------------------------------------------------------------
+
+# PyTorch's range around a DataLoader's next batch names the class of its iterator.
+_IN_PROCESS = """
+    select count(*) from read_parquet($markers) where "name"::varchar like '%_SingleProcessDataLoaderIter%'
+"""
+
+
+def about_loading(study: Study, paths: RunPaths) -> str:
+    """What to try against data loading: workers, where the DataLoader has none."""
+    source = paths.source
+    markers = source.tables("markers")
+    ((in_process,),) = query(study, source, _IN_PROCESS, markers=markers) if markers else [(0,)]
+    if in_process:
+        return "num_workers of the DataLoader: it is 0 here, so the training process itself loads each batch"
+    return "more workers, or a faster loader"

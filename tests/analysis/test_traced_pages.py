@@ -194,6 +194,23 @@ def _stepped(folder: Path) -> Path:
     return folder / "out"
 
 
+@pytest.mark.parametrize("loads", ["_SingleProcess", "_MultiProcessing"])
+def test_workers_are_advised_where_the_data_loader_has_none(tmp_path, loads):
+    trace = trace_of(Planted(ranks=1, batches=6, idle=5000.0), 0)
+    for event in [one for one in trace.events if one["name"].startswith("ProfilerStep")]:
+        event["ts"] -= 4500
+        trace.range(f"enumerate(DataLoader)#{loads}DataLoaderIter.__next__", event["ts"], event["ts"] + 4400)
+    trace.write(tmp_path / "trace.json")
+    assert convert([str(tmp_path / "trace.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    text = to_try(Context(load(tmp_path / "out")))[0].text
+    assert "if data loading took no time" in text, text
+    tried = {
+        "_SingleProcess": "num_workers of the DataLoader: it is 0 here",
+        "_MultiProcessing": "more workers",
+    }
+    assert f"To try: {tried[loads]}, " in text, text
+
+
 def test_that_the_profiler_slows_the_host_is_said_where_the_host_is_named(tmp_path):
     said = [one.text for one in opening(load(_stepped(tmp_path)))]
     assert said[0].startswith("A step takes 1.167 ms, mean (median 1 ms): "), said[0]
