@@ -147,7 +147,7 @@ def test_jobs_named_as_one_program_that_are_not_have_no_efficiency(unlike, tmp_p
     assert convert([str(tmp_path / "eight"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     named = [f"2={two}", f"8={tmp_path / 'out' / 'eight'}"]
     found = traced.answer(load_named(named))
-    assert [math.isnan(row["scaling_efficiency_pct"]) for row in found.rows] == [False, True]
+    assert [math.isnan(row["scaling_efficiency_pct"]) for row in found.rows] == [True, True]
     assert math.isnan(found.rows[1]["speedup"]) and found.rows[1]["step_ms"] > 0 and found.scales == []
     assert traced.grown(found) is None
     (line,) = found.assumed.splitlines()
@@ -204,6 +204,10 @@ def test_the_parts_of_a_step_beside_its_median_are_all_shown_and_sum_to_its_mean
     assert "where steps or ranks differ" in traced.part(found).caption
     alone = traced.answer(load_named([f"1={paths[1]}"]))
     assert "where steps differ" in traced.part(alone).caption
+    (one,) = alone.rows
+    of_others = ("speedup", "scaling_efficiency_pct")
+    compared = [value for name, value in one.items() if name in of_others or "grew" in name]
+    assert len(compared) > 2 and all(math.isnan(value) for value in compared)
 
 
 def test_a_comparison_of_different_jobs_says_so_and_tests_nothing_of_a_few_steps(unlike):

@@ -78,6 +78,9 @@ def test_batches_of_traces_have_durations_and_no_images(late):
     assert row["images_per_s"] != row["images_per_s"]  # NaN: traces do not say how many samples
     assert row["steps"] == 12
     assert math.isnan(row["p95_ms"]) and math.isnan(row["p99_ms"])  # of 12 steps there is none
+    shown = batches.part([row])
+    assert "update median" in {column.header.replace("\n", " ") for column in shown.columns}
+    assert "of a stage, the median over steps, mean over ranks" in shown.caption
 
 
 def test_no_precision_is_missed_on_a_device_without_a_known_peak(tmp_path):

@@ -55,6 +55,8 @@ def test_profiles_of_tau_are_a_job_whose_mpi_is_answered(shared_data, tmp_path, 
     job = tmp_path / folder.name
     (row,) = run("analysis.communication", job, "--format", "json").json
     assert row["world_size"] == 2 and row["messages"] > 0 and row["mpi_s"] > 0
+    assert (row["mpi_s_low"], row["mpi_s_high"]) == (None, None)  # of one run
+    assert "[" not in run("analysis.communication", job).out
     assert {row["rank"] for row in run("analysis.tau_batches", job, "--format", "json").json} == {0, 1}
     done = run("analysis.report.__main__", job)
     assert (done.code, done.err) == (0, "")

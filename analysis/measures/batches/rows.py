@@ -48,7 +48,9 @@ METRICS = (
     Metric("max_ms", "longest step", "max"),
     Metric("images_per_s", "images of all ranks divided by the job's time, without warmup"),
     *(
-        Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", stage, significant=3)
+        Metric(
+            f"{stage}_ms", f"median of the {stage} stage, mean over ranks", f"{stage}\nmedian", significant=3
+        )
         for stage in STAGES
     ),
     Metric("attributed_ms", "median of the steps that the profiler recorded, without warmup"),
@@ -74,7 +76,11 @@ _UNRECORDED = (
     "Profiled runs: the steps that were not recorded; analysis.anatomy shows the recorded ones, mean over "
     "ranks."
 )
-_OF_TRACES = "Traces: recorded steps, each of its slowest rank; analysis.anatomy shows their mean over ranks."
+_OF_TRACES = (
+    "Traces: recorded steps. Of the step, each of its slowest rank; of a stage, the median over steps, mean "
+    "over ranks, which does not show what few steps wait for. analysis.anatomy shows means, which sum to the "
+    "step."
+)
 
 
 def rows(study: Study) -> Rows:

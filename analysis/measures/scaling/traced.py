@@ -132,8 +132,8 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
             refused += others.values()
         kind = scaling or _suggested(group)
         for row in group:
-            alone = len(groups) > 1 and not _several_sizes(group)
-            row |= _uncompared(row["world_size"]) if alone else _compared(row, group[0], kind)
+            compared = _several_sizes(group)
+            row |= _compared(row, group[0], kind) if compared else _uncompared(row["world_size"])
         if _several_sizes(group):
             assumed.append((group, _assumed(group, kind, scaling is not None, per)))
     lines = refused + [_of_group(group, groups) + text for group, text in assumed]
@@ -265,7 +265,7 @@ def _compared(row: dict[str, Any], base: dict[str, Any], kind: Scaling) -> dict[
 
 
 def _uncompared(ranks: int) -> dict[str, Any]:
-    """Of a job that has no baseline: of another program, or a second one on as many ranks as the first."""
+    """Of a job that is compared with none: no other of its program, or none on fewer ranks."""
     names = ("speedup", "scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high")
     figures = (*names, *(f"grew_{name}_ms" for name in GREW))
     return {"base_world_size": ranks, **dict.fromkeys(figures, math.nan)}

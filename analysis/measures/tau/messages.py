@@ -5,6 +5,7 @@ profiles of TAU: a row a configuration. Those of our own may differ in more than
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -167,6 +168,8 @@ def _summary(values: dict[str, list[float]]) -> dict[str, Any]:
     row: dict[str, Any] = {"repetitions": max(len(of_figure) for of_figure in values.values())}
     for name, of_figure in values.items():
         low, centre, high = np.percentile(of_figure, [2.5, 50, 97.5])
+        if len(of_figure) < 2:  # of one run nobody knows how much runs differ
+            low = high = np.nan
         row |= {name: float(centre), f"{name}_low": float(low), f"{name}_high": float(high)}
     return row
 
@@ -175,8 +178,11 @@ def answer(study: Study) -> Answer:
     """The answer of ``analysis.communication`` for TAU tables."""
     of_configurations = rows(study)
     named = [*ID_FIELDS, *(name for name in _MORE_FIELDS if name in of_configurations[0])]
-    shown = columns([*fields(telling(of_configurations, named)), *METRICS[1:]])
-    part = Part("MPI in TAU's tables (median and central 95 % of repetitions)", of_configurations, shown)
+    repeated = any(row["repetitions"] > 1 for row in of_configurations)
+    figures = METRICS[1:] if repeated else [replace(metric, interval="") for metric in METRICS[1:]]
+    shown = columns([*fields(telling(of_configurations, named)), *figures])
+    title = "MPI in TAU's tables" + (" (median and central 95 % of repetitions)" if repeated else "")
+    part = Part(title, of_configurations, shown)
     return Answer(of_configurations, [*fields((*named, "world_size")), *METRICS], parts=[part])
 
 
