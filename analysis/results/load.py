@@ -94,10 +94,9 @@ def no_result(study: Study) -> str:
     """Why a study has nothing to analyse, in one line."""
     bad = missing(study.failed)
     if bad:
-        return (
-            f"{study.path} has no usable result: {in_counts(bad)}; the first is {bad[0].point}: "
-            f"{bad[0].reason}"
-        )
+        # Runs that never started are in the order of the sweep file, not of jobs.
+        which = "the first is" if bad[0].kind != "not started" else "for example" if bad[1:] else "it is"
+        return f"{study.path} has no usable result: {in_counts(bad)}; {which} {bad[0].point}: {bad[0].reason}"
     if is_unfinished(study.path):
         return f"{study.path} is not complete: the conversion was ended; run the same command again to resume"
     return (

@@ -359,7 +359,7 @@ def test_what_a_job_that_ends_at_its_start_was_to_run_is_known_and_why_it_was_no
     assert submit("nodes: [1, 2], batch: [2, 4]", "--", *words).code == 0
     results = tmp_path / "out" / "s"
     said = one_line_error(run("analysis.scaled", results))
-    assert "no usable result: 4 runs not started; the first is run_0_" in said
+    assert "no usable result: 4 runs not started; for example run_" in said
     assert "unless the sweep is running, start the sweep again" in said
     # The job of two nodes ends before it asks for a run; that of one node has not started.
     for name, value in {"JOB_ID": "32", "JOB_NODELIST": "n[1-2]", "JOB_NUM_NODES": "2"}.items():
@@ -403,7 +403,7 @@ def test_a_sweep_of_which_no_run_can_start_where_that_was_not_checked(submit, lo
     job = ["--launcher=slurm", "--only", "nodes=1", "--unavailable", "skip", "--out", f"{tmp_path}/out"]
     assert run("jobs.sweep", tmp_path / "s.yaml", *job).code == 2
     said = one_line_error(run("analysis.scaled", tmp_path / "out" / "s"))
-    assert "1 run not started; the first is run_0_" in said
+    assert "1 run not started; it is run_0_" in said
     assert "job 41 ended: no run can start here: 1 run: there is no data folder /nowhere/at/all" in said
 
 
