@@ -26,6 +26,7 @@ from analysis.report.views import as_view, facts
 from analysis.results.source import Source
 from analysis.results.study import RECORDING, Study
 from profiling.errors import UserError
+from profiling.wording import how_many
 
 SLOWEST = "the slowest profiled run on the most ranks"
 _COLOURS = {"saved": BLUE, "not_saved": PALE_GREY}
@@ -105,10 +106,11 @@ def _critical_path(context: Context) -> Content:
         runs="1 run",
     )
     which = "the job whose step one part would shorten most, in percent" if found.of_several else SLOWEST
-    mean = "" if of == RECORDING else f"; mean of {len(paths.steps)} steps"
+    mean = "" if of == RECORDING else f"; mean of {how_many(len(paths.steps), 'step')}"
     text = (
         f"The longest chain of {of} of {source.id} ({which}{mean}) through the host's code, launches, "
-        "kernels, copies and the collectives of its ranks. Shortening what is not on it changes nothing. "
+        "kernels, copies and the collectives of its ranks. Only what is on it delays the step. "
+        "Without collectives no rank waits for another, which may save more than their own time on the path. "
         "python -m analysis.critical_path has the other runs, and the path by operator, kernel, layer "
         "and rank."
     )

@@ -138,6 +138,7 @@ def test_the_report_and_the_timeline_of_traces(late, tmp_path):
     page = (tmp_path / "r.html").read_text()
     assert "Traces of mine" in page and "Are there stragglers?" in page
     assert "rank 2" in page and "ResNet50" not in page and "Tesla K40" not in page
+    assert "Without collectives no rank waits for another" in page and "mean of 12 steps" in page
     assert (tmp_path / "t.gz").stat().st_size > 500
 
 
