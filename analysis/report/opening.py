@@ -77,7 +77,8 @@ def _lost(context: Context) -> small.Drawing | None:
     label = (
         f"Percentage points of scaling efficiency lost on {judged['world_size']} ranks ({of}), largest parts"
     )
-    return small.bars(shown, "points", label) if shown else None
+    unsure = {name.replace("_", " ") for name, _ in largest if number(judged, f"loss_{name}_pct_low") <= 0}
+    return small.bars(shown, "points", label, unsure) if shown else None
 
 
 def _gains(context: Context) -> small.Drawing | None:

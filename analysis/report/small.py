@@ -1,13 +1,14 @@
 """How does an answer of the opening look? As a small drawing, which needs no chart library."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from markupsafe import Markup
 
 from analysis.display.canvas import PALETTE
+from analysis.display.colours import GREY
 
 MOST_BARS = 4  # that the first screen has room for
 _WIDTH, _HEIGHT = 320, 132
@@ -104,8 +105,8 @@ def _axis(ticks: Sequence[float], unit: str, height: int) -> Markup:
     ])  # fmt: skip
 
 
-def bars(values: Sequence[tuple[str, float]], unit: str, label: str) -> Drawing:
-    """A bar for each name, in the order given; values are 0 or more."""
+def bars(values: Sequence[tuple[str, float]], unit: str, label: str, unsure: Collection[str] = ()) -> Drawing:
+    """A bar for each name, in the order given; values are 0 or more, of ``unsure`` names perhaps 0: grey."""
     widest = max(value for _, value in values) or 1.0
     room = _WIDTH - _NAME - 84
     parts = []
@@ -117,9 +118,11 @@ def bars(values: Sequence[tuple[str, float]], unit: str, label: str) -> Drawing:
                      '<text x="{8:.1f}" y="{1}">{9:.3g} {10}</text>')  # fmt: skip
         short = _shortened(name, _LONGEST)
         parts.append(bar.format(
-            _NAME - 6, y + 16, short, _NAME, y + 4, width, _ROW - 8, PALETTE[0], end, value, unit
+            _NAME - 6, y + 16, short, _NAME, y + 4, width, _ROW - 8,
+            GREY if name in unsure else PALETTE[0], end, value, unit,
         ))  # fmt: skip
-    return _drawing(parts, _ROW * len(values) + 4, label)
+    grey = "; grey: the interval holds 0" if any(name in unsure for name, _ in values) else ""
+    return _drawing(parts, _ROW * len(values) + 4, label + grey)
 
 
 def differences(values: Sequence[tuple[str, float]], unit: str, label: str) -> Drawing:

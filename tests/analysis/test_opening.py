@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from analysis.display.colours import GREY
 from analysis.measures.scaling import expense
 from analysis.measures.scaling.without_result import no_result
 from analysis.report import small
@@ -171,6 +172,9 @@ def test_the_label_of_the_longest_bar_fits_the_drawing():
 
 
 def test_a_drawing_escapes_names_and_cuts_long_ones():
+    sure, unsure = (small.bars([("a", 2.0)], "ms", "x", names) for names in ((), ("a",)))
+    assert GREY in str(unsure.svg) and GREY not in str(sure.svg)
+    assert unsure.caption == "x; grey: the interval holds 0" and sure.caption == "x"
     drawn = str(small.bars([("<b>&" + "x" * 40, 2.0), ("none", 0.0)], "ms", 'a "label"').svg)
     assert "&lt;b&gt;&amp;" in drawn and "<b>" not in drawn and "x" * 30 not in drawn
     assert 'aria-label="a &#34;label&#34;"' in drawn and 'width="0.0"' in drawn
