@@ -40,18 +40,19 @@ from profiling.traces.jobs import Placed, place_jobs
 from profiling.traces.one_unit import convert_with
 from profiling.traces.records import Outcome, Unit, kept
 from profiling.traces.summary import (
+    PYPROF,
     Counts,
     complaints,
     counts_of,
-    first_of,
     named,
     next_command,
+    of_pyprof,
     what_is_unchanged,
 )
 from profiling.traces.together import said_once, together
 from profiling.traces.unchanged import forget, leave_record, records_left, taken_back
 from profiling.traces.units import displaced, units_of
-from profiling.wording import how_many, verb
+from profiling.wording import first_of, how_many, verb
 from profiling.workers import open_workers
 
 _STDERR = 2  # the file descriptor
@@ -134,7 +135,9 @@ def _findings(
         *(one.said for one in placed if one.said),
         *said_once((one.directory.name, line) for one in placed for line in one.job.findings),
     ]
-    if out is not None and (count := sum(not outcome.error for outcome in of_tables)):
+    tables = [one for one in zip(units, outcomes, strict=True) if not one[1].error and not one[1].ranks]
+    lines += of_pyprof([unit for unit, outcome in tables if outcome.tool == PYPROF])
+    if out is not None and (count := sum(outcome.tool != PYPROF for _, outcome in tables)):
         files = f"{how_many(count, 'file')} {verb(count, 'hold')}"
         lines.append(f"{files} totals of whole runs: converted to tables, which analysis does not read")
     return lines

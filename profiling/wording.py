@@ -6,6 +6,7 @@ from typing import Any
 
 from profiling.number_ranges import listed
 
+_MOST_NAMED = 6  # files, or jobs
 _OF_ONE = {"are": "is", "were": "was", "have": "has", "do": "does"}
 
 
@@ -38,6 +39,11 @@ def in_a_row(values: Sequence[Any], separator: str = ", ") -> str:
     """``1``, ``1 and 2``, ``1, 2 and 4``."""
     *others, last = map(str, values)
     return f"{separator.join(others)} and {last}" if others else last
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first of some names, in a line."""
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
 
 
 def which_ranks(ranks: Collection[int], most: int = 8) -> str:

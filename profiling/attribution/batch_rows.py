@@ -172,10 +172,8 @@ class BatchRows:
                 f"forward and backward passes alternate in {turns} of {how_many(len(known), 'step')} "
                 "(gradient accumulation, or a pipeline): no stage times there"
             )
-        if self.batches.source == WHOLE:
-            # Not where it was followed, nor of an empty recording.
-            useful = not self.marker_given and any(one.rows for one in known)
-            advice = "; --batch-marker REGEX selects ranges that are steps" if useful else ""
+        if self.batches.source == WHOLE and any(one.rows for one in known):  # of an empty one, that is said
+            advice = "" if self.marker_given else "; --batch-marker REGEX selects ranges that are steps"
             self.findings.append(
                 "no markers separate its steps (no ProfilerStep, End of Batch or Optimizer.step, and no "
                 "clear period of the kernels): the whole recording counts as one step" + advice

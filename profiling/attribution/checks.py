@@ -153,7 +153,6 @@ class Tally:
                 "boundary"
             )
         if not trace.inputs and self._rows:
-            texts.append(
-                "no input shapes: FLOPs and bytes of operators are unknown; profile with record_shapes"
-            )
+            advice = "; profile with record_shapes" if trace.may_have_shapes else ""
+            texts.append(f"no input shapes: FLOPs and bytes of operators are unknown{advice}")
         return texts

@@ -164,6 +164,7 @@ class Trace:
         shift_ns: to be added to all times.
         group: the process group of collectives that do not say it.
         unread: whether a device's work was recorded in a form that is not read.
+        may_have_shapes: whether the profiler records shapes where it is asked to.
     """
 
     names: list[str]
@@ -179,6 +180,7 @@ class Trace:
     findings: list[str] = field(default_factory=list)
     group: Message = NOT_RECORDED
     unread: bool = False
+    may_have_shapes: bool = False
 
     @property
     def on_device(self) -> bool:

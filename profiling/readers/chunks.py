@@ -19,6 +19,7 @@ from profiling.errors import UserError
 
 CHUNK_BYTES = 8 << 20
 _HEAD_BYTES = 64 << 20  # where the events must have begun
+_PIECE_BYTES = 1 << 10  # to which the place is known where the data themselves are damaged
 _GUESSES = 8
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"  # which some editors put before UTF-8
@@ -50,6 +51,26 @@ def read_head(path: Path, size: int = 1 << 20) -> bytes:
         except BROKEN:
             return bytes(head)
     return bytes(head)
+
+
+def readable_bytes(path: Path) -> int:
+    """How many bytes of a truncated or damaged file's text can be read: of those that a large read loses."""
+    count = 0
+    with open_text(path) as stream:
+        try:
+            while piece := cast(gzip.GzipFile, stream).read1(_PIECE_BYTES):
+                count += len(piece)
+        except BROKEN:
+            return count
+    return count
+
+
+def broken(path: Path, error: Exception) -> UserError:
+    """The error of a compressed file that ends too early, or whose data or sum of check are wrong."""
+    return UserError(
+        f"{path} is truncated or damaged ({error}): readable up to byte {readable_bytes(path)} of its text; "
+        "write or fetch it again"
+    )
 
 
 def why_unreadable(path: Path) -> str:
@@ -115,7 +136,7 @@ class _Reader:
                 pieces.append(piece)
                 held += len(piece)
         except BROKEN as error:
-            raise self.fail(f"is truncated or damaged ({error})", self.before + held) from None
+            raise broken(self.path, error) from None
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror or error}") from None
         self.buffer = b"".join(pieces)

@@ -56,6 +56,7 @@ def read_trace(path: Path) -> Trace:
     rank, world_size = _distributed(distributed)
     processes = {str(process) for process, _ in builder.threads.index}
     trace = builder.finish(rank, world_size, _integer(facts.get("baseTimeNanoseconds"), 0))
+    trace.may_have_shapes = True
     trace.group = of_process(distributed)
     unread.note(trace, processes)
     if trace.is_empty:

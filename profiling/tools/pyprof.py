@@ -7,5 +7,5 @@ class PyProf(Profiler):
     """PyProf's kernel tables."""
 
     started = "discontinued; its tables can be read"
-    reads = "PyProf kernel tables"
+    reads = "PyProf kernel tables (Parquet)"
     reader = "profiling.readers.pyprof"

@@ -9,11 +9,11 @@ from profiling.tables import table_path
 from profiling.tools.recognition import supported
 from profiling.traces.jobs import Placed
 from profiling.traces.records import Outcome, Unit
-from profiling.wording import command, how_many, verb
+from profiling.wording import command, first_of, how_many, verb
 
-_MOST_NAMED = 6  # files
 _NUMBER = re.compile(r"\d+")
-_ACTIVITIES = ("kernels", "intervals")  # tables that analysis.activities reads, of other tools than
+_ACTIVITIES = ("kernels", "intervals")  # tables that analysis.activities reads, of other tools than these
+PYPROF = "pyprof"  # whose own tables analysis reads
 _TAU = "tau"  # whose timers are sums of what ran on the host
 
 
@@ -101,13 +101,19 @@ def _unrecognised(paths: Sequence[Path]) -> str:
 
 
 def named(paths: Sequence[Path]) -> str:
-    """The first of some files by name, in a line."""
-    return first_of([path.name for path in paths])
+    """The first of some files by name, in a line; those of one name in several folders once."""
+    return first_of(list(dict.fromkeys(path.name for path in paths)))
 
 
-def first_of(names: Sequence[str]) -> str:
-    """The first of some names, in a line."""
-    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+def of_pyprof(units: Sequence[Unit]) -> list[str]:
+    """That PyProf's tables, which were converted, are for analysis what they are; none if there are none."""
+    if not units:
+        return []
+    files = f"{how_many(len(units), 'PyProf kernel table')}"
+    name = units[0].root if units[0].found else units[0].path
+    them = "them" if len(units) > 1 else "it"
+    as_they_are = "as they are" if len(units) > 1 else "as it is"
+    return [f"{files}: analysis reads {them} {as_they_are}: {command('analysis.kernels', name)}"]
 
 
 def next_command(placed: Sequence[Placed], tables: Sequence[Outcome], out: Path | None) -> str:
@@ -120,7 +126,9 @@ def next_command(placed: Sequence[Placed], tables: Sequence[Outcome], out: Path 
     # A timeline of Horovod has collectives, and no steps.
     if any(all(table_path(folder, name).exists() for name in ("kernels", "batches")) for folder in ranks):
         return command("analysis.report", placed[0].directory if len(placed) == 1 or out is None else out)
-    recorded = [one.target for one in tables if one.tool != _TAU and _holds(one.target, _ACTIVITIES)]
+    recorded = [
+        one.target for one in tables if one.tool not in (_TAU, PYPROF) and _holds(one.target, _ACTIVITIES)
+    ]
     recorded += [one.directory for one in placed if any(one.directory.glob("rank_*/kernels.parquet"))]
     more = "" if out else "; with --out DIR traces become results that every command takes"
     if recorded:

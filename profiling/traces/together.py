@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from profiling.wording import how_many, which_ranks
+from profiling.wording import first_of, how_many, which_ranks
 
 _MOST_JOBS = 2  # named in a line
 _NUMBER = re.compile(r"(?<![^\s(])\d+(?:[.,]\d+)*(?=$|[\s,;:)])")  # not one in a name: step_10, Step#3
@@ -40,10 +40,23 @@ def together(findings: Iterable[tuple[str, int | None]]) -> list[str]:
 
 def said_once(findings: Iterable[tuple[str, str]]) -> list[str]:
     """Findings of jobs, ``(job, finding)`` each; those of several jobs once, with some of their names."""
-    jobs: dict[str, list[str]] = {}
-    for job, text in findings:
-        jobs.setdefault(text, []).append(job)
-    return [f"{_of_jobs(of)}: {text}" for text, of in jobs.items()]
+    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for job, finding in findings:
+        text = _without_own_file(job, finding)
+        alike.setdefault(_template(text), []).append((job, text))
+    return [_line_of_jobs(group) for group in alike.values()]
+
+
+def _without_own_file(job: str, finding: str) -> str:
+    """What is said of the one file that a job has its name of names the job alone."""
+    file, _, text = finding.partition(": ")
+    return text if text and file.partition(".")[0] == job else finding
+
+
+def _line_of_jobs(group: Sequence[tuple[str, str]]) -> str:
+    jobs, texts = (list(dict.fromkeys(column)) for column in zip(*group, strict=True))
+    each = "each of " if len(texts) > 1 else ""
+    return f"{each}{_of_jobs(jobs)}: {_joined(texts)}"
 
 
 def _of_jobs(names: Sequence[str]) -> str:
@@ -80,7 +93,10 @@ def _line(group: Sequence[_Said]) -> str:
     if len(ranks) == len(group):
         beside = f"{files.pop()}: " if len(files) == 1 else ""
         return f"{beside}{each}{which_ranks(ranks)}: {text}"
-    return text if files == {""} else f"{each}{how_many(len(group), 'trace')}: {text}"
+    if files == {""}:
+        return text
+    named = first_of(list(dict.fromkeys(one.file for one in group)))
+    return f"{each}{how_many(len(group), 'trace')} ({named}): {text}"
 
 
 def _joined(texts: Sequence[str]) -> str:

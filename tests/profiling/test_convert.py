@@ -1,22 +1,25 @@
 """python -m profiling.convert: recognises by content, converts what it can, says what it cannot."""
 
 import errno
+import gzip
 import os
 import re
 import shlex
 import subprocess
 import sys
+import zlib
 
 import pytest
 
 from profiling.convert import main
 from profiling.errors import UserError
+from profiling.readers.chunks import read_chunks
 from profiling.tables import read
 from profiling.tools import TOOLS
 from profiling.tools.recognition import read as read_any
 from profiling.tools.recognition import recognise
 from profiling.traced_job import read_job
-from profiling.traces.together import together
+from profiling.traces.together import said_once, together
 from profiling.traces.units import units_of
 from profiling.wording import how_many
 from tests.profiling.traced_jobs import Planted, trace_of
@@ -249,10 +252,31 @@ def test_tables_of_folders_keep_the_folders_names(tmp_path, capsys):
     for job in ("a", "b"):
         (tmp_path / "jobs" / job).mkdir(parents=True)
         pyprof(tmp_path / "jobs" / job / "rank0.parquet")
+        (tmp_path / "jobs" / job / "notes.txt").write_text("hello")
     assert main([str(tmp_path / "jobs"), "--out", str(tmp_path / "out")]) == 0
-    assert sorted(capsys.readouterr().out.split()) == [
-        str(tmp_path / "out" / "jobs" / job / "rank0") for job in ("a", "b")
+    said = capsys.readouterr()
+    assert sorted(said.out.split()) == [str(tmp_path / "out" / "jobs" / job / "rank0") for job in ("a", "b")]
+    kernels = f"python -m analysis.kernels {tmp_path / 'jobs'}"
+    assert f"2 PyProf kernel tables: analysis reads them as they are: {kernels}\n" in said.err
+    assert "does not read" not in said.err and "next: " not in said.err
+    assert "2 files are in an unrecognised format: notes.txt; supported" in said.err
+
+
+def test_what_is_said_of_the_file_of_a_job_names_the_job_once():
+    found = [
+        (name, f"{name}.xml.gz: {count} timers are odd") for name, count in (("a", 2), ("b", 4), ("c", 2))
     ]
+    assert said_once(found) == ["each of 3 jobs (a, b, ...): 2 to 4 timers are odd"]
+    assert said_once([("a", "b.xml: 2 timers are odd")]) == ["a: b.xml: 2 timers are odd"]
+
+
+def test_how_far_a_damaged_gzip_file_can_be_read_is_said(tmp_path):
+    whole = trace(tmp_path / "whole.json").read_bytes() + b" " * 100_000 + os.urandom(200_000).hex().encode()
+    packed = gzip.compress(whole)
+    (tmp_path / "cut.json.gz").write_bytes(packed[:-50_000])
+    readable = len(zlib.decompressobj(31).decompress(packed[:-50_000]))
+    with pytest.raises(UserError, match=f"readable up to byte {readable} of its text"):
+        list(read_chunks(tmp_path / "cut.json.gz", {}))
 
 
 def test_files_of_one_name_do_not_share_a_folder(tmp_path):
@@ -268,7 +292,8 @@ def test_what_is_found_in_several_files_is_said_once(tmp_path, capsys):
         pyprof(tmp_path / f"rank{rank}.parquet", {}, {"Idx": None})
     assert main([str(tmp_path)]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert len(said) == 1 and said[0].startswith("scaleprof: each of 3 traces: ")
+    assert len(said) == 1
+    assert said[0].startswith("scaleprof: each of 3 traces (rank0.parquet, rank1.parquet, rank2.parquet): ")
 
 
 def test_counts_that_differ_by_rank_are_one_line_with_their_range():

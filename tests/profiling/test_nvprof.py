@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from profiling.convert import main as convert
 from profiling.tools import tool
 from profiling.tools.recognition import recognise
 from tests.profiling.gpu_databases import change
@@ -58,7 +59,9 @@ def test_times_are_of_the_epoch_and_copies_are_named_as_pytorch_names_them(lstm)
     assert (kernels["launch_end_ns"] > kernels["launch_ns"]).all() and kernels["launch_thread"].notna().all()
 
 
-def test_an_empty_capture_is_an_empty_result_with_a_finding(lstm):
+def test_an_empty_capture_is_an_empty_result_with_a_finding(lstm, tmp_path, capsys):
+    assert convert([str(lstm / "empty_capture.sql"), "--out", str(tmp_path)]) == 0
+    assert "counts as one step" not in capsys.readouterr().err
     converted = read(lstm / "empty_capture.sql")
     assert [table.num_rows for table in converted.tables.values()] == [0, 0]
     (finding,) = converted.findings

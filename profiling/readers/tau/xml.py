@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from profiling.errors import UserError
-from profiling.readers.chunks import BROKEN, open_text
+from profiling.readers.chunks import BROKEN, broken, open_text
 
 _CHUNK_BYTES = 4 << 20
 _TAG = re.compile(
@@ -233,18 +233,16 @@ def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
                     yield b"end", b"", b"", before + len(buffer)
                 return
             buffer, before = buffer[position:], before + position
-            piece = _more(path, stream, before + len(buffer), max(_CHUNK_BYTES, len(buffer)))
+            piece = _more(path, stream, max(_CHUNK_BYTES, len(buffer)))
             ended = not piece
             buffer += piece
             closed = closed or _END in buffer
 
 
-def _more(path: Path, stream: BinaryIO, at: int, size: int) -> bytes:
+def _more(path: Path, stream: BinaryIO, size: int) -> bytes:
     try:
         return stream.read(size)
     except BROKEN as error:
-        raise UserError(
-            f"{path} is truncated or damaged ({error}) at byte {at} of its text; fetch it again"
-        ) from None
+        raise broken(path, error) from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
