@@ -172,6 +172,8 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     with pytest.raises(UserError, match=only):
         stragglers.rows(study)
     assert len([note for note in study.notes() if "traces of 3 of 4 ranks (missing: 1)" in note]) == 1
+    for command in ("scaled", "batches"):  # who is the slowest of all is not known
+        assert "slowest recorded rank" in run(command, tmp_path / "out").out.replace("\n", " ")
     assert run("report", tmp_path / "out").code == 0
 
 

@@ -77,9 +77,9 @@ _UNRECORDED = (
     "ranks."
 )
 _OF_TRACES = (
-    "Traces: recorded steps. Of the step, each of its slowest rank; of a stage, the median over steps, mean "
-    "over ranks, which does not show what few steps wait for. analysis.anatomy shows means, which sum to the "
-    "step."
+    "Traces: recorded steps. Of the step, each of its slowest recorded rank; of a stage, the median over "
+    "steps, mean over ranks, which does not show what few steps wait for. analysis.anatomy shows means, "
+    "which sum to the step."
 )
 
 

@@ -300,8 +300,8 @@ def part(found: Answer) -> Part:
     differ = "steps or ranks differ" if any(row["world_size"] > 1 for row in found.rows) else "steps differ"
     caption = (
         "Steps as recorded, including the profiler's overhead, without warmup. Median: over the steps of the "
-        "slowest rank. Mean: over steps and ranks, as the parts, which sum to it; it is not the median where "
-        f"{differ}."
+        "slowest recorded rank. Mean: over steps and ranks, as the parts, which sum to it; it is not the "
+        f"median where {differ}."
     )
     dropped = any(row["warmup_dropped"] for row in found.rows)
     of_sizes = (
