@@ -61,7 +61,7 @@ class Execution:
                 if old != new:
                     raise UserError(
                         f"{self.directory} holds runs with {name} {old}, and the sweep now says {new}: "
-                        "give the sweep another name, or another --out"
+                        "copy the file under another name (the name is the sweep's), or give another --out"
                     )
         return state
 

@@ -137,9 +137,9 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
     problems += _unread_data(fields)
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
         when = rule.get("when") if isinstance(rule, dict) else None
-        known = dict.fromkeys((*Run.model_fields, *fields))
+        known = dict.fromkeys((*Run.model_fields, "world_size", *fields))
         for name in when if isinstance(when, dict) else {}:
-            if name not in (*known, "world_size"):
+            if name not in known:
                 text = f"exclude: unknown field {name!r}{did_you_mean(name, known)}"
                 problems.append(Problem(("exclude", index, "when", name), text))
     repetitions = values.get("repetitions")

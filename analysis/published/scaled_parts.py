@@ -100,7 +100,7 @@ def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
 
 def _time_title(own: Rows) -> str:
     if not any(map(_is_compared, own)):
-        return "Steps and throughput: no configuration has a baseline of fewer ranks"
+        return "Steps and throughput: no configuration has a baseline of fewer ranks (run one for speedups)"
     kind = own[0]["scaling"]
     per = "per-rank" if all(row["device_name"] == "cpu" for row in own) else "per-GPU"
     return f"{kind.capitalize()} scaling (fixed {per if kind == 'weak' else 'global'} batch size)"
@@ -210,7 +210,7 @@ def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
     who, others = columns(_who(own, group_by)), columns([exposed, perturbation.alone])
     shares = [_marked(_peaks_beside(name, both), name) for name in _SHARES]
     if not filled(shares, own):
-        without = "No efficiencies: no peaks are known."
+        without = "No efficiencies: no peaks are known (a sweep measures them, GPUs have datasheets)."
         return Part("Communication, and the cost of profiling", own, [*who, *others], without)
     shown = [*who, *shares, *others]
     of_what = "% of the datasheet's peak | of the measured peak" if both else "% of the measured peak"

@@ -37,7 +37,7 @@ def _steadiness(context: Context) -> str:
     ]  # fmt: skip
     if not longer:
         fewest = estimates.fewest_beyond(95)
-        return f"Not available: no run has {fewest} steps after warmup for a 95th percentile."
+        return f"Not available: no single run has {fewest} steps after warmup for a 95th percentile."
     ends = least_and_most(longer, ".0f", " %")
     return f"The 95th percentile of a run's steps is {ends} above their median."
 

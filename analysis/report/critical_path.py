@@ -105,11 +105,13 @@ def _critical_path(context: Context) -> Content:
         f"Milliseconds {per} of each part of the critical path, by what would be saved without it",
         runs="1 run",
     )
-    which = "the job whose step one part would shorten most, in percent" if found.of_several else SLOWEST
-    mean = "" if of == RECORDING else f"; mean of {how_many(len(paths.steps), 'step')}"
+    chosen = "the job whose step one part would shorten most, in percent" if found.of_several else SLOWEST
+    mean = "" if of == RECORDING else f"mean of {how_many(len(paths.steps), 'step')}"
+    # The only job of traces was not chosen.
+    which = "; ".join(text for text in (chosen if found.of_several or not source.job else "", mean) if text)
     text = (
-        f"The longest chain of {of} of {source.id} ({which}{mean}) through the host's code, launches, "
-        "kernels, copies and the collectives of its ranks. Only what is on it delays the step. "
+        f"The longest chain of {of} of {source.id}{which and f' ({which})'} through the host's code, "
+        "launches, kernels, copies and the collectives of its ranks. Only what is on it delays the step. "
         "Without collectives no rank waits for another, which may save more than their own time on the path. "
         "python -m analysis.critical_path has the other runs, and the path by operator, kernel, layer "
         "and rank."

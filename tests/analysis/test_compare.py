@@ -71,7 +71,7 @@ def test_too_few_runs_are_said_to_be_too_few(tmp_path):
     # Found by simulation in 4 of 5 cases: with 4 a side, the fewest with which the test can find anything.
     assert {row["runs_enough"] for row in ran.csv if row["quantity"] == "step_ms"} == {"4"}
     shown = " ".join(run("analysis.compare", tmp_path / "a", tmp_path / "b").out.split())
-    assert "too few runs: 4 per side for such an effect" in shown
+    assert "too few runs: 4 per side for such an effect and scatter" in shown
 
 
 def test_one_run_has_an_effect_but_no_interval(tmp_path):

@@ -97,7 +97,7 @@ def test_what_the_tool_did_not_record_is_said_and_makes_no_table(tmp_path: Path,
     (known, _), unknown = run_paths(planted), tmp_path / "own"
     ran = run("analysis.kernels", unknown, unknown, "--by", "layer")
     assert "the difference" in ran.out and "Largest differences" not in ran.out
-    assert "(unknown)" in run("analysis.kernels", known, unknown, "--by", "layer").out
+    assert "(no layer)" in run("analysis.kernels", known, unknown, "--by", "layer").out
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_a_folded_section_says_that_nothing_is_lost(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("batches", "said"), [(12, "Not available: no run has 20 steps"), (40, "The 95th percentile")]
+    ("batches", "said"), [(12, "Not available: no single run has 20 steps"), (40, "The 95th percentile")]
 )
 def test_a_95th_percentile_is_of_20_steps_or_more(tmp_path, batches, said):
     write_sweep(tmp_path, [run_of(batches=batches)])

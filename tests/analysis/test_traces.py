@@ -168,7 +168,7 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     why = "transfer and wait cannot be separated: only ranks 0, 2-3 of 4 were recorded"
     said = run("communication", tmp_path / "out").out.replace("\n", " ")
     assert f"No busbw (-): {why}." in said and f"note: mine: {why}" in said
-    only = "it needs the traces of all ranks, and only ranks 0, 2-3 of 4 were recorded"
+    only = "lateness needs the traces of all ranks, and only ranks 0, 2-3 of 4 were recorded"
     with pytest.raises(UserError, match=only):
         stragglers.rows(study)
     assert len([note for note in study.notes() if "traces of 3 of 4 ranks (missing: 1)" in note]) == 1
@@ -186,11 +186,11 @@ def test_of_one_rank_of_several_it_is_said_that_the_others_are_missing(tmp_path,
     (page,) = (one for one in build(load(tmp_path / "out")).sections if one.id == "communication")
     assert f"transfer and wait cannot be separated: {only}" in page.tables[0].note
     refused = run("stragglers", tmp_path / "out")
-    assert refused.code == 2 and f"it needs the traces of all ranks, and {only}" in refused.err
+    assert refused.code == 2 and f"lateness needs the traces of all ranks, and {only}" in refused.err
     page = build(load(tmp_path / "out"))
     assert page.subtitle.startswith("traces of 1 of 2 ranks of 1 job; ")
     (section,) = (one for one in page.sections if one.id == "stragglers")
-    assert f"it needs the traces of all ranks, and {only}" in f"{section.text} {section.notes}"
+    assert f"lateness needs the traces of all ranks, and {only}" in f"{section.text} {section.notes}"
     scaled = run("scaled", tmp_path / "out").out
     assert "2 further notes on the results: list them with --notes" in scaled
     assert (

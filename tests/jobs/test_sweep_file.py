@@ -120,6 +120,7 @@ def test_data_that_no_loader_reads_are_refused(sweep_file, loader):
         ("run: {profile: [none, torch]}\nrepetitions: {none: 1}", "none given for profile 'torch'"),
         ("run: {loader: dali_gpu}", "did you mean 'dali-gpu'"),
         ("run: {nodes: 1}\nexclude: [{when: {gruds: fp32}, because: x}]", "unknown field 'gruds'"),
+        ("run: {nodes: 1}\nexclude: [{when: {ranks: 1}, because: x}]", "did you mean 'world_size'?"),
         ("run: {nodes: 1}\nname: ../../etc", "name"),
         ("run: [1, 2", "conf.yaml, line 1: not YAML"),
         ("run:\n  batch: 32\n  nodes: 1\n  batch: 64", "conf.yaml, line 4: 'batch' is there twice"),

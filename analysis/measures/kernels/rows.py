@@ -106,7 +106,8 @@ def naming(by: Sequence[str], kernels: Rows) -> list[Column]:
     """The table's columns of what kernels are grouped by; none of what no profiler recorded of these."""
 
     def printed(name: str) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: shortened(row[name] or "(unknown)")
+        # What belongs to no layer, as the optimizer and collectives, was not missed.
+        return lambda row: shortened(row[name] or ("(no layer)" if name == "layer" else "(unknown)"))
 
     known = [name for name in by if any(row[name] is not None for row in kernels)]
     return [BY[name].column(printed=printed(name)) for name in known]

@@ -39,7 +39,7 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
         study.note(no_steps(source, in_note=True), source)
         return None
     if missing := _lacks_ranks(source):
-        study.note(f"lateness is not available: {missing}", source)
+        study.note(missing, source)
         return None
     if source.without_steps:
         study.note("no markers separate its steps: lateness is not available", source)
@@ -79,7 +79,7 @@ def _lacks_ranks(source: Source) -> str:
     if source.job is None or len(there) >= source.ranks:
         return ""
     only = recorded_only([rank_of(directory) for directory in there], source.ranks)
-    return f"it needs the traces of all ranks, and {only}"
+    return f"lateness needs the traces of all ranks, and {only}"
 
 
 def why_none(study: Study) -> str:
@@ -91,7 +91,7 @@ def why_none(study: Study) -> str:
     ]
     lacking = [missing for source in runs if (missing := _lacks_ranks(source))]
     if lacking and len(lacking) == len(runs):
-        return f"lateness is not available: {lacking[0]}"
+        return lacking[0]
     return "no run of several ranks has steps that show lateness"
 
 

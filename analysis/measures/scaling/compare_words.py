@@ -153,5 +153,5 @@ def verdict_of(row: Mapping[str, Any], tests: int) -> str:
     if verdict != "too few runs":
         return SHOWN.get(verdict, verdict)
     if row["runs_enough"]:
-        return f"too few runs: {row['runs_enough']} per side for such an effect"
+        return f"too few runs: {row['runs_enough']} per side for such an effect and scatter"
     return f"too few runs: {runs_needed(tests)} per side or more"
