@@ -37,6 +37,10 @@ def is_by_hand(out: Path | None) -> bool:
     return out is None or not (out / OWNER).exists()
 
 
+# How files end to which output is sent.
+_LOGS = (".txt", ".log", ".out", ".err")
+
+
 def check_unused(out: Path, overwrite: bool) -> None:
     """Refuse ``--out`` where results are.
 
@@ -54,13 +58,14 @@ def check_unused(out: Path, overwrite: bool) -> None:
 def check_no_other_files(out: Path) -> None:
     """Refuse ``--out`` where the user keeps other things, which would be taken for a part of the run.
 
-    A run of ours may have some beside it, and a profiler around a rank may have made the rank's folder.
+    A run of ours may have some beside it, a profiler around a rank may have made the rank's folder, and what
+    the ranks print may go to a file there.
 
     Raises:
         UserError: it holds files or folders of others.
     """
     there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    others = [name for name in there if not name.startswith("rank_")]
+    others = [name for name in there if not name.startswith("rank_") and Path(name).suffix not in _LOGS]
     if others and not (out / store.MANIFEST).exists():
         examples = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         raise UserError(f"--out {out} holds other files ({examples}); choose a new or an empty folder")

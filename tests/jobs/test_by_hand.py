@@ -46,10 +46,12 @@ def test_an_out_that_holds_results_is_refused(tmp_path):
 def test_an_out_that_holds_other_files_is_refused(tmp_path):
     check_no_other_files(tmp_path / "new")
     (tmp_path / "rank_0000" / "raw").mkdir(parents=True)
+    for name in ("log.txt", "slurm-7.out", "job.err"):  # to which a job's output is sent
+        (tmp_path / name).touch()
     check_no_other_files(tmp_path)
     for name in "abcd":
-        (tmp_path / f"{name}.txt").touch()
-    with pytest.raises(UserError, match=r"holds other files \(a.txt, b.txt, c.txt, ...\); choose a new"):
+        (tmp_path / f"{name}.py").touch()
+    with pytest.raises(UserError, match=r"holds other files \(a.py, b.py, c.py, ...\); choose a new"):
         check_no_other_files(tmp_path)
     (tmp_path / "manifest.json").touch()  # a run of ours, beside which the user has put files
     check_no_other_files(tmp_path)
