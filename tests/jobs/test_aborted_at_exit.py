@@ -41,7 +41,8 @@ FINDING = (
     "rank 1 was killed by signal 6 (SIGABRT) as Python exited. The program had ended on all ranks and the "
     "results were written: the run counts"
 )
-pytestmark = pytest.mark.long
+# A rare end, which takes two ranks with PyTorch and a sweep around them.
+pytestmark = [pytest.mark.long, pytest.mark.wide]
 
 
 @dataclass(frozen=True)

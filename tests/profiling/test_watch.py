@@ -31,6 +31,7 @@ from tests.profiling.watching import ON_TWO_RANKS, PROGRAMS, batches_of, gaps, m
 pytestmark = pytest.mark.long
 
 
+@pytest.mark.wide  # in `make test` Lightning runs on two ranks
 def test_ddp_on_two_ranks_leaves_what_our_own_ranks_leave(tmp_path):
     out = tmp_path / "run"
     printed = watch(
