@@ -7,8 +7,8 @@ and nvprof become results that most analysis commands take: the traces of all ra
 folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json. What
 a trace does not hold (images, cost, counters, durations without the profiler) is not answered.
 Launches of ncu, profiles of TAU and timelines of Horovod become results without step times. Other files
-(VTune, printed tables) become tables in OUT/<name>. Without --out, the tables of each file go into a folder
-next to it.
+(VTune, printed tables) become tables in OUT/<name>. PyProf's kernel tables are not converted: analysis reads
+them as they are. Without --out, the tables of each file go into a folder next to it.
 
 Steps are found by ProfilerStep, "End of Batch", the optimizer's steps, the ranges of --batch-marker, or the
 period of the kernels, if it is certain. Several processes share the files: under mpirun or srun, its ranks.
@@ -17,8 +17,8 @@ The same command again resumes a conversion that was interrupted, and converts w
 replaces what it wrote before, and no other file. A job of other files keeps its folder: the new one becomes
 OUT/<job>-2. With --overwrite all files are converted again, and that job is replaced.
 
-Exit code 0: all profiles were converted; 1: some, or other files that were named, could not be read; 2: none
-could. Other files in the folders that are searched (images, notes) are counted.
+Exit code 0: all profiles were converted, or need not be; 1: some, or other files that were named, could not
+be read; 2: none could. Other files in the folders that are searched (images, notes) are counted.
 """
 
 import os
@@ -40,13 +40,12 @@ from profiling.traces.jobs import Placed, place_jobs
 from profiling.traces.one_unit import convert_with
 from profiling.traces.records import Outcome, Unit, kept
 from profiling.traces.summary import (
-    PYPROF,
     Counts,
     complaints,
     counts_of,
     named,
     next_command,
-    of_pyprof,
+    of_tables,
     what_is_unchanged,
 )
 from profiling.traces.together import said_once, together
@@ -96,7 +95,7 @@ def convert(
     with _naming_what_is_left(units, launch) if suggest else nullcontext():
         outcomes = _convert_with_others(me, units, launch) if me.size > 1 else _convert_here(units, jobs)
     placed = _place(units, outcomes, out, overwrite)
-    tables = [outcome for outcome in outcomes if not outcome.error and not outcome.ranks]
+    tables = [outcome for outcome in outcomes if outcome.has_tables and not outcome.ranks]
     for line in (*what_is_unchanged(outcomes, suggest), *_findings(units, outcomes, placed, out)):
         print(f"scaleprof: {line}", file=sys.stderr)
     for directory in (*(outcome.target for outcome in tables), *(one.directory for one in placed)):
@@ -125,22 +124,17 @@ def _findings(
     units: Sequence[Unit], outcomes: Sequence[Outcome], placed: Sequence[Placed], out: Path | None
 ) -> list[str]:
     """What is to be said of files and jobs, a line each."""
-    of_tables = [outcome for outcome in outcomes if not outcome.ranks]
+    tables = [outcome for outcome in outcomes if not outcome.ranks]
     pairs = zip(units, outcomes, strict=True)
-    lines = [
+    return [
         *complaints(units, outcomes),
-        *displaced(unit for unit, outcome in pairs if not (outcome.ranks or outcome.error)),
-        *together((line, None) for outcome in of_tables for line in outcome.findings),
+        *displaced(unit for unit, outcome in pairs if outcome.has_tables and not outcome.ranks),
+        *together((line, None) for outcome in tables for line in outcome.findings),
         *_of_folders(placed),
         *(one.said for one in placed if one.said),
         *said_once((one.directory.name, line) for one in placed for line in one.job.findings),
+        *of_tables(units, outcomes, out),
     ]
-    tables = [one for one in zip(units, outcomes, strict=True) if not one[1].error and not one[1].ranks]
-    lines += of_pyprof([unit for unit, outcome in tables if outcome.tool == PYPROF])
-    if out is not None and (count := sum(outcome.tool != PYPROF for _, outcome in tables)):
-        files = f"{how_many(count, 'file')} {verb(count, 'hold')}"
-        lines.append(f"{files} totals of whole runs: converted to tables, which analysis does not read")
-    return lines
 
 
 def _convert_with_others(me: Identity, units: Sequence[Unit], launch: str) -> list[Outcome]:
@@ -284,7 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     if converted is None:  # a rank that has done its share
         return EXIT_DONE
-    if not converted.converted:
+    if not (converted.converted or converted.as_they_are):
         unread = converted.failed + converted.foreign
         raise UserError(
             f"nothing was converted: {how_many(unread, 'file')} cannot be read"

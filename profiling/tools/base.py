@@ -118,8 +118,10 @@ class Profiler:
         newest_gpu: the highest compute capability of GPUs that it records; None: it records any.
         wraps: it watches a rank from outside its process, which :meth:`wrap` starts.
         reads: the files that :meth:`stream` reads, for the docs; "" where there are none.
+        forms: which of its files, in two words, for the error message, where others are mistaken for them.
         reader: the module that reads them, with ``recognise`` and ``stream``; it is loaded when a file is
             read, and not to start the tool.
+        analysed_as_it_is: analysis reads these files themselves, so they are not converted.
         may_not_start: its program sometimes ends before it has started anything.
         only_rank_0_writes: what it records of all ranks, rank 0 writes.
         one_rank_modes: modes that run each kernel again and again, so that a collective would wait forever.
@@ -134,7 +136,9 @@ class Profiler:
     newest_gpu: ClassVar[tuple[int, int] | None] = None
     wraps: ClassVar[bool] = False
     reads: ClassVar[str] = ""
+    forms: ClassVar[str] = ""
     reader: ClassVar[str] = ""
+    analysed_as_it_is: ClassVar[bool] = False
     may_not_start: ClassVar[bool] = False
     only_rank_0_writes: ClassVar[bool] = False
     one_rank_modes: ClassVar[frozenset[str]] = frozenset()

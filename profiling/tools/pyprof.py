@@ -8,4 +8,6 @@ class PyProf(Profiler):
 
     started = "discontinued; its tables can be read"
     reads = "PyProf kernel tables (Parquet)"
+    forms = "Parquet"
     reader = "profiling.readers.pyprof"
+    analysed_as_it_is = True

@@ -52,7 +52,8 @@ class Unrecognised(UserError):
 
 def supported() -> str:
     """The tools whose files are read, for an error message."""
-    return f"supported: {', '.join(_readers())} (--tool NAME says which it is)"
+    names = (f"{name} ({forms})" if (forms := tool(name).forms) else name for name in _readers())
+    return f"supported: {', '.join(names)}; --tool NAME says which it is"
 
 
 def _readers() -> list[str]:

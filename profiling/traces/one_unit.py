@@ -20,7 +20,7 @@ def convert_unit(unit: Unit, launch: str = "", left: Sequence[Path] = ()) -> Out
     """Write the tables of one file, a piece at a time where its tool can; unless an earlier call has.
 
     Args:
-        launch: that all ranks that share the work are of; what they cannot convert is recorded, too.
+        launch: that all ranks that share the work are of; what they make no tables of is recorded, too.
         left: its records of :func:`profiling.traces.unchanged.records_left`.
     """
     if (before := kept(unit, launch)) is not None:
@@ -28,9 +28,9 @@ def convert_unit(unit: Unit, launch: str = "", left: Sequence[Path] = ()) -> Out
     shutil.rmtree(unit.scratch, ignore_errors=True)  # that call was ended in the middle of it
     state = state_of(unit)
     outcome = unchanged(unit, left) or tables_of(unit)
-    if outcome.error:
+    if not outcome.has_tables:
         shutil.rmtree(unit.scratch, ignore_errors=True)
-    if launch or not outcome.error:
+    if launch or outcome.has_tables:
         keep(unit, outcome, launch, state)
     return outcome
 
@@ -47,6 +47,10 @@ def tables_of(unit: Unit) -> Outcome:
     try:
         name = unit.name or recognise(unit.path)
         reader = reader_of(unit.path, name)
+        if reader.analysed_as_it_is:
+            if unit.name:  # not recognised by what is in it: whether it is one is to be seen
+                reader.read(unit.path)
+            return Outcome(unit.target, as_it_is=True, tool=name or "")
         ranks = _ranks(unit, reader, name or "", findings)
         if ranks:
             return Outcome(unit.target, tuple(findings), ranks=ranks, tool=name or "")

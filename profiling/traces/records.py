@@ -81,6 +81,7 @@ class Outcome:
         ranks: that a trace of a job holds, whose tables are not yet where they belong.
         unrecognised: no tool known here has written the file, or it is empty.
         unchanged: an earlier call has converted the file, which has not changed since.
+        as_it_is: analysis reads the file itself.
         tool: that has written it; "": none known here.
     """
 
@@ -90,7 +91,12 @@ class Outcome:
     ranks: tuple[Recorded, ...] = ()
     unrecognised: bool = False
     unchanged: bool = False
+    as_it_is: bool = False
     tool: str = ""
+
+    @property
+    def has_tables(self) -> bool:
+        return not (self.error or self.as_it_is)
 
     @property
     def folders(self) -> list[Path]:
@@ -121,7 +127,7 @@ class Record:
     @property
     def is_whole(self) -> bool:
         """Whether its tables are there, as this code would make them."""
-        there = not self.outcome.error and all(folder.is_dir() for folder in self.outcome.folders)
+        there = self.outcome.has_tables and all(folder.is_dir() for folder in self.outcome.folders)
         return there and self.made_by == _code() and self.tables == state_of_tables(self.outcome)
 
 
@@ -174,13 +180,14 @@ def keep_moved(unit: Unit, outcome: Outcome) -> None:
 def kept(unit: Unit, launch: str = "") -> Outcome | None:
     """What was made of a unit that has not changed since; None if nothing.
 
-    By this launch, or an earlier call of the same kind: what that one could not convert is not in it.
+    By this launch, or an earlier call of the same kind: what that one made no tables of is not in it.
     """
     record = kept_record(unit)
     if record is None:
         return None
     this_launch = bool(launch) and record.launch == launch
-    return record.outcome if record.is_whole or (record.outcome.error and this_launch) else None
+    without = this_launch and not record.outcome.has_tables
+    return record.outcome if record.is_whole or without else None
 
 
 def kept_record(unit: Unit) -> Record | None:

@@ -1,5 +1,6 @@
 """What is said of the files that were converted, and of those that were not?"""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from profiling.wording import command, first_of, how_many, verb
 
 _NUMBER = re.compile(r"\d+")
 _ACTIVITIES = ("kernels", "intervals")  # tables that analysis.activities reads, of other tools than these
-PYPROF = "pyprof"  # whose own tables analysis reads
 _TAU = "tau"  # whose timers are sums of what ran on the host
 
 
@@ -24,6 +24,7 @@ class Counts:
     Attributes:
         failed: named by the user or profiles, and not readable.
         foreign: in a folder that was searched, and no profiles: no failure.
+        as_they_are: that analysis reads itself.
         unused: readable, but another trace of the same rank is used.
         unchanged: of the converted those that an earlier call had converted, and this one did not again.
     """
@@ -31,11 +32,15 @@ class Counts:
     converted: int
     failed: int = 0
     foreign: int = 0
+    as_they_are: int = 0
     unused: int = 0
     unchanged: int = 0
 
     def __str__(self) -> str:
         others = (
+            f", {self.as_they_are} read as {'it is' if self.as_they_are == 1 else 'they are'}"
+            if self.as_they_are
+            else "",
             f", {self.unused} not used" if self.unused else "",
             f", {self.foreign} in an unrecognised format" if self.foreign else "",
         )
@@ -48,7 +53,9 @@ def counts_of(units: Sequence[Unit], outcomes: Sequence[Outcome], unused: Sequen
     errors, others = sum(bool(outcome.error) for outcome in outcomes), len(_foreign(units, outcomes))
     pairs = zip(units, outcomes, strict=True)
     unchanged = sum(outcome.unchanged and unit.path not in unused for unit, outcome in pairs)
-    return Counts(len(outcomes) - errors - len(unused), errors - others, others, len(unused), unchanged)
+    as_they_are = sum(outcome.as_it_is for outcome in outcomes)
+    converted = len(outcomes) - errors - as_they_are - len(unused)
+    return Counts(converted, errors - others, others, as_they_are, len(unused), unchanged)
 
 
 def what_is_unchanged(outcomes: Sequence[Outcome], advise: bool) -> list[str]:
@@ -105,15 +112,23 @@ def named(paths: Sequence[Path]) -> str:
     return first_of(list(dict.fromkeys(path.name for path in paths)))
 
 
-def of_pyprof(units: Sequence[Unit]) -> list[str]:
-    """That PyProf's tables, which were converted, are for analysis what they are; none if there are none."""
-    if not units:
+def of_tables(units: Sequence[Unit], outcomes: Sequence[Outcome], out: Path | None) -> list[str]:
+    """What analysis makes of files that are no traces, a line each: of PyProf's tables, and of totals."""
+    pairs = list(zip(units, outcomes, strict=True))
+    lines = _as_they_are([unit.path for unit, outcome in pairs if outcome.as_it_is])
+    if out is not None and (count := sum(one.has_tables and not one.ranks for one in outcomes)):
+        files = f"{how_many(count, 'file')} {verb(count, 'hold')}"
+        lines.append(f"{files} totals of whole runs: converted to tables, which analysis does not read")
+    return lines
+
+
+def _as_they_are(paths: Sequence[Path]) -> list[str]:
+    if not paths:
         return []
-    files = f"{how_many(len(units), 'PyProf kernel table')}"
-    name = units[0].root if units[0].found else units[0].path
-    them = "them" if len(units) > 1 else "it"
-    as_they_are = "as they are" if len(units) > 1 else "as it is"
-    return [f"{files}: analysis reads {them} {as_they_are}: {command('analysis.kernels', name)}"]
+    them, as_they_are = ("them", "as they are") if len(paths) > 1 else ("it", "as it is")
+    files = how_many(len(paths), "PyProf kernel table")
+    how = command("analysis.kernels", os.path.commonpath(paths))
+    return [f"{files}: analysis reads {them} {as_they_are}, nothing to convert: {how}"]
 
 
 def next_command(placed: Sequence[Placed], tables: Sequence[Outcome], out: Path | None) -> str:
@@ -126,9 +141,7 @@ def next_command(placed: Sequence[Placed], tables: Sequence[Outcome], out: Path 
     # A timeline of Horovod has collectives, and no steps.
     if any(all(table_path(folder, name).exists() for name in ("kernels", "batches")) for folder in ranks):
         return command("analysis.report", placed[0].directory if len(placed) == 1 or out is None else out)
-    recorded = [
-        one.target for one in tables if one.tool not in (_TAU, PYPROF) and _holds(one.target, _ACTIVITIES)
-    ]
+    recorded = [one.target for one in tables if one.tool != _TAU and _holds(one.target, _ACTIVITIES)]
     recorded += [one.directory for one in placed if any(one.directory.glob("rank_*/kernels.parquet"))]
     more = "" if out else "; with --out DIR traces become results that every command takes"
     if recorded:

@@ -95,7 +95,7 @@ def leave_record(unit: Unit, moved: Mapping[Path, Path]) -> None:
         moved: from where to where the tables of ranks were; those of a trace that is not used were not.
     """
     record = kept_record(unit)
-    if record is None or record.outcome.error:
+    if record is None or not record.outcome.has_tables:
         return
     if any(one.directory not in moved for one in record.outcome.ranks):
         return

@@ -22,8 +22,11 @@ from profiling.traced_job import read_job
 from profiling.traces.together import said_once, together
 from profiling.traces.units import units_of
 from profiling.wording import how_many
+from tests.profiling.samples import NSYS_STATS, NVPROF_SUMMARY
 from tests.profiling.traced_jobs import Planted, trace_of
 from tests.profiling.traces import Trace, training_step
+
+KERNELS = "python -m analysis.kernels"
 
 
 def trace(path):
@@ -144,14 +147,14 @@ def test_files_and_folders_become_tables(tmp_path, capsys):
     (tmp_path / "raw" / "deep").mkdir(parents=True)
     trace(tmp_path / "raw" / "rank0.json.gz")
     trace(tmp_path / "raw" / "deep" / "rank0.json.gz")
-    pyprof(tmp_path / "table.gzip")
+    (tmp_path / "table.csv").write_text(NSYS_STATS)
     out = tmp_path / "out"
-    assert main([str(tmp_path / "raw"), str(tmp_path / "table.gzip"), "--out", str(out)]) == 0
+    assert main([str(tmp_path / "raw"), str(tmp_path / "table.csv"), "--out", str(out)]) == 0
     # Of a trace its job's folder, with a folder a rank; of a table, which is no trace, one of its own.
     assert sorted(found.name for found in out.iterdir()) == ["deep", "raw", "table"]
     assert read(out / "raw" / "rank_0002", "kernels").num_rows == 8
     assert read(out / "raw" / "rank_0002", "markers").num_rows == 5
-    assert (out / "table" / "kernels.parquet").is_file()
+    assert (out / "table" / "intervals.parquet").is_file()
     assert sorted(capsys.readouterr().out.split()) == [str(out / name) for name in ("deep", "raw", "table")]
 
 
@@ -251,15 +254,43 @@ def test_a_timeline_of_collectives_without_steps_leads_to_what_answers_it(
 def test_tables_of_folders_keep_the_folders_names(tmp_path, capsys):
     for job in ("a", "b"):
         (tmp_path / "jobs" / job).mkdir(parents=True)
-        pyprof(tmp_path / "jobs" / job / "rank0.parquet")
+        (tmp_path / "jobs" / job / "rank0.csv").write_text(NSYS_STATS)
         (tmp_path / "jobs" / job / "notes.txt").write_text("hello")
     assert main([str(tmp_path / "jobs"), "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
     assert sorted(said.out.split()) == [str(tmp_path / "out" / "jobs" / job / "rank0") for job in ("a", "b")]
-    kernels = f"python -m analysis.kernels {tmp_path / 'jobs'}"
-    assert f"2 PyProf kernel tables: analysis reads them as they are: {kernels}\n" in said.err
-    assert "does not read" not in said.err and "next: " not in said.err
+    assert "2 files hold totals of whole runs" in said.err
     assert "2 files are in an unrecognised format: notes.txt; supported" in said.err
+
+
+def test_pyprofs_tables_are_not_converted_and_the_command_that_reads_them_is_said(tmp_path, capsys):
+    jobs, out = tmp_path / "jobs", tmp_path / "out"
+    for job in ("a", "b"):
+        (jobs / job).mkdir(parents=True)
+        pyprof(jobs / job / "rank0.parquet")
+    said = f"2 PyProf kernel tables: analysis reads them as they are, nothing to convert: {KERNELS} {jobs}\n"
+    for _ in range(2):
+        assert main([str(jobs), "--out", str(out)]) == 0
+        printed = capsys.readouterr()
+        assert printed.out == "" and not out.exists()
+        assert printed.err == f"scaleprof: {said}scaleprof: 0 converted, 0 not, 2 read as they are\n"
+    trace(jobs / "trace.json")
+    assert main([str(jobs / "a"), str(jobs / "trace.json"), "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert (
+        printed.out == f"{out / 'trace'}\n" and f"{KERNELS} {jobs / 'a' / 'rank0.parquet'}\n" in printed.err
+    )
+    assert printed.err.endswith("\nscaleprof: 1 converted, 0 not, 1 read as it is\n")
+
+
+def test_pyprofs_table_as_csv_is_none_and_the_format_that_is_read_is_said(tmp_path):
+    (tmp_path / "lm.csv").write_text(
+        '"Kernel","Module","Op","Direction","Sil(ns)"\n"a","b","c","fprop","5"\n'
+    )
+    with pytest.raises(UserError, match=r"supported: torch, pyprof \(Parquet\), nvprof \("):
+        main([str(tmp_path / "lm.csv")])
+    with pytest.raises(UserError, match="not a readable PyProf kernel table"):
+        main([str(tmp_path / "lm.csv"), "--tool", "pyprof"])
 
 
 def test_what_is_said_of_the_file_of_a_job_names_the_job_once():
@@ -289,11 +320,12 @@ def test_files_of_one_name_do_not_share_a_folder(tmp_path):
 
 def test_what_is_found_in_several_files_is_said_once(tmp_path, capsys):
     for rank in range(3):
-        pyprof(tmp_path / f"rank{rank}.parquet", {}, {"Idx": None})
+        warned = "==1== Warning: 2 records were left out"
+        (tmp_path / f"rank{rank}.txt").write_text(NVPROF_SUMMARY.replace("\n", f"\n{warned}\n", 1))
     assert main([str(tmp_path)]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
     assert len(said) == 1
-    assert said[0].startswith("scaleprof: each of 3 traces (rank0.parquet, rank1.parquet, rank2.parquet): ")
+    assert said[0].startswith("scaleprof: each of 3 traces (rank0.txt, rank1.txt, rank2.txt): ")
 
 
 def test_counts_that_differ_by_rank_are_one_line_with_their_range():

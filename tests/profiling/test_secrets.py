@@ -26,14 +26,6 @@ def into_torch(path):
     path.write_text(json.dumps(trace))
 
 
-def into_pyprof(path):
-    table = pq.read_table(path)
-    table = table.set_column(
-        table.column_names.index("Params"), "Params", [[f"--token {SECRET}"] * len(table)]
-    )
-    pq.write_table(table.replace_schema_metadata({"pandas": SECRET}), path)
-
-
 def into_nvprof(path):
     change(path, [
         "create table CUPTI_ACTIVITY_KIND_ENVIRONMENT (name text, value text)",
@@ -65,7 +57,6 @@ def exchange(old, new):
 ATTRIBUTE = f"<attribute><name>TOKEN</name><value>{SECRET}</value></attribute>"
 PLANTED = {
     "torch": into_torch,
-    "pyprof": into_pyprof,
     "nvprof database": into_nvprof,
     "nvprof summary": exchange("python main.py", f"python main.py --token {SECRET}"),
     "nvprof metrics": exchange("python main.py", f"python main.py --token {SECRET}"),
@@ -84,7 +75,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"pyprof"}))  # that is not converted
 def test_no_word_of_it_is_converted_or_said(name, tmp_path, capfd):
     _, write, file = SAMPLES[name]
     (tmp_path / "raw").mkdir()
