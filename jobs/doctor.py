@@ -170,17 +170,22 @@ def of_profiler(
     Args:
         capability: compute capability of the GPU.
     """
-    newest = tool(name).newest_gpu
+    oldest, newest = tool(name).oldest_gpu, tool(name).newest_gpu
     if presence.present and not gpu and tool(name).gpu_only:
         remedy = f"records GPUs only, and there is none here; {ON_A_CPU}"
+    elif presence.present and oldest and capability and capability < oldest:
+        remedy = _other_gpus("from {} on", oldest, capability, "nvprof")
     elif presence.present and newest and capability and capability > newest:
-        its, here = ("{}.{}".format(*one) for one in (newest, capability))
-        remedy = (
-            f"records GPUs up to compute capability {its}, and that of this one is {here}; use nsys or cupti"
-        )
+        remedy = _other_gpus("up to {}", newest, capability, "nsys or cupti")
     else:
         return presence
     return replace(presence, present=False, remedy=remedy)
+
+
+def _other_gpus(which: str, last: tuple[int, int], capability: tuple[int, int], instead: str) -> str:
+    its, here = ("{}.{}".format(*one) for one in (last, capability))
+    of_it = which.format(f"compute capability {its}")
+    return f"records GPUs {of_it}, and that of this one is {here}; use {instead}"
 
 
 def _of(group: str, presence: Presence) -> Finding:

@@ -48,9 +48,9 @@ TIMED_BATCHES, COUNTED_BATCHES = 10, 3  # of which the profiler records the late
 # What each tool is asked for. Counters of a CPU's functions are VTune's, whatever their names.
 _MODES = {"ncu": "counters", "nvprof": "metrics", "vtune": "auto"}
 _LONGEST = Run.model_fields["profile_kernels"].metadata[0].max_length
-# Compute capabilities. Nsight Compute begins with Volta. nvprof traces GPUs up to 7.5, but of these no more
-# reads metrics ("profiling is not supported on devices with compute capability 7.5 and higher").
-_NCU_FROM, _NVPROF_TO = (7, 0), (7, 2)
+# Compute capability. nvprof traces GPUs up to 7.5, but of these no more reads metrics ("profiling is not
+# supported on devices with compute capability 7.5 and higher").
+_NVPROF_TO = (7, 2)
 # What the two runs have of us; all else is the configuration's.
 _ALONE = {"nodes": 1, "gpus_per_node": 1, "backend": "auto", "grad": "fp32"}
 _SHORT = {"profile": "torch", "batches": TIMED_BATCHES, "attribute_from": None}
@@ -194,7 +194,8 @@ def tools_for(
     """The tools that are here and can read the device's counters, the best first; of others why not."""
     wanted = ["vtune"]
     if on_gpu:
-        ncu = ["ncu"] if capability is None or capability >= _NCU_FROM else []
+        oldest = tool("ncu").oldest_gpu
+        ncu = ["ncu"] if oldest is None or capability is None or capability >= oldest else []
         wanted = [*ncu, *(["nvprof"] if capability is None or capability <= _NVPROF_TO else [])]
     present = [name for name in wanted if which(tool(name).program)]
     for name in wanted:

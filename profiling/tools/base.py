@@ -115,6 +115,7 @@ class Profiler:
         started: how a rank comes to be recorded by it, for the docs.
         modes: what it can be asked for, and in words what that records.
         gpu_only: it records what GPUs do, and nothing of a rank that computes on the CPU.
+        oldest_gpu: the lowest compute capability of GPUs that it records; None: it records any.
         newest_gpu: the highest compute capability of GPUs that it records; None: it records any.
         wraps: it watches a rank from outside its process, which :meth:`wrap` starts.
         reads: the files that :meth:`stream` reads, for the docs; "" where there are none.
@@ -133,6 +134,7 @@ class Profiler:
     started: ClassVar[str] = ""
     modes: ClassVar[Mapping[str, str]] = {"auto": ""}
     gpu_only: ClassVar[bool] = False
+    oldest_gpu: ClassVar[tuple[int, int] | None] = None
     newest_gpu: ClassVar[tuple[int, int] | None] = None
     wraps: ClassVar[bool] = False
     reads: ClassVar[str] = ""

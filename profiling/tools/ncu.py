@@ -34,6 +34,7 @@ class Ncu(SwitchedOn):
     program = "ncu"
     install = "the site's CUDA module, or NVIDIA Nsight Compute"
     gpu_only = True
+    oldest_gpu = (7, 0)  # Volta
     wraps = True
     started = "Nsight Compute"
     reader = "profiling.readers.ncu"

@@ -87,8 +87,13 @@ def test_a_profiler_that_has_something_to_record_here_is_ready():
     assert doctor.of_profiler("nsys", nsys, gpu=True, capability=(9, 0)) is nsys
 
 
-def test_nvprof_is_not_ready_on_gpus_that_it_does_not_support():
-    nvprof = Presence("nvprof", True, "11.8")
+def test_a_profiler_is_not_ready_on_gpus_that_it_does_not_support():
+    nvprof, ncu = Presence("nvprof", True, "11.8"), Presence("ncu", True, "2025.3")
+    assert doctor.of_profiler("ncu", ncu, gpu=True, capability=(7, 0)) is ncu
+    found = doctor.of_profiler("ncu", ncu, gpu=True, capability=(6, 1))
+    assert not found.present and found.remedy == (
+        "records GPUs from compute capability 7.0 on, and that of this one is 6.1; use nvprof"
+    )
     found = doctor.of_profiler("nvprof", nvprof, gpu=True, capability=(10, 0))
     assert not found.present and found.remedy == (
         "records GPUs up to compute capability 7.5, and that of this one is 10.0; use nsys or cupti"
