@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from analysis.measures.batches import rows as batches
 from analysis.measures.lateness.in_words import sentences
 from analysis.measures.lateness.straggler_table import caption
 from analysis.measures.lateness.stragglers import rows
@@ -156,6 +157,17 @@ def test_a_gpu_that_is_slow_at_times_is_compared_at_these_times(tmp_path):
     write(tmp_path, Job(planted={3: Planted(forward=15.0, every=3)}))
     plain = [row for row in rows(load(tmp_path)) if row["profile"] == "none"]
     assert named(plain) == {3: "GPU"} and "in the profiled run" in plain[3]["evidence"]
+
+
+@pytest.mark.parametrize(("profile", "same"), [("none", "step_ms"), ("torch", "attributed_ms")])
+def test_the_step_is_the_one_of_the_steps_of_each_run(tmp_path, profile, same):
+    """Also where warmup drops no step, so that the first counts, which has no lateness."""
+    write(tmp_path, Job(ranks=2, noise=0.1), profile=profile)
+    study = load(tmp_path)
+    (of_run,) = batches.rows(study)
+    steps = {row["steady_steps"] for row in rows(study)}
+    assert of_run["warmup_dropped"] == 0 and steps == {BATCHES - 1 if profile == "none" else 25}
+    assert {row["step_ms"] for row in rows(study)} == {of_run[same]}
 
 
 def test_of_equal_ranks_none_is_last(tmp_path):

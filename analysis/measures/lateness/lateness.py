@@ -42,7 +42,7 @@ class Lateness:
             clocks have it.
         alone_ns: of the last rank of each batch, how long it alone held up all others; 0 elsewhere.
         parts_ns: of :data:`PARTS`, what the rank's took longer than the others'.
-        batch_ns: median duration of a batch of the job.
+        batch_ns: median duration of a batch of the job; by stages of all steady ones, as in analysis.batches.
         residual_ns: of each rank, to within what nine of ten of its ends of collectives agree with the
             others' when clocks are aligned; 0 by stages, which need no clocks.
     """
@@ -112,7 +112,7 @@ def of_stages(series: Series) -> Lateness | None:
     behind = over_others(chosen)
     late = np.minimum(behind, -over_others(whole - chosen))
     parts = {name: over_others(values) for name, values in own.items()}
-    batch_ns = float(np.median(series.step_ns[used]))
+    batch_ns = float(np.median(series.steady_ns))  # also of a first batch, which has no lateness
     exact = np.zeros(len(late))
     return Lateness(BY_STAGES, used, late, behind, _alone(chosen, late), parts, batch_ns, exact)
 

@@ -27,8 +27,19 @@ METRICS = (
         text=True,
         priority=0,
     ),
-    Metric("steady_steps", "steps used, without warmup", "steps", priority=0),
-    Metric("step_ms", "median step duration of the job", priority=0),
+    Metric(
+        "steady_steps",
+        "steps whose lateness is known: without warmup, and measured from stages also without the very first "
+        "step, before which ranks did not wait for each other",
+        "steps",
+        priority=0,
+    ),
+    Metric(
+        "step_ms",
+        "median step duration of the job without warmup, in analysis.batches: step_ms; where lateness is "
+        "measured from the collectives of a profiled run, of the recorded steps (there: attributed_ms)",
+        priority=0,
+    ),
     Metric(
         "lateness_ms",
         "how long the other ranks waited for this one: median over steps, with an interval within the "
