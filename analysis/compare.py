@@ -25,7 +25,7 @@ from analysis.display import output
 from analysis.display.terminal import Answer, Part
 from analysis.measures.scaling import compare_rows, traced_difference
 from analysis.measures.scaling.compare_rows import columns_of, regressed, same_runs
-from analysis.measures.scaling.compare_words import sentence, shown
+from analysis.measures.scaling.compare_words import least_runs, sentence, shown
 from analysis.measures.scaling.compared import compared
 from analysis.measures.scaling.watched_runs import in_the_same_words
 from analysis.results.load import load
@@ -51,7 +51,7 @@ def main(words: list[str] | None = None) -> int:
     found = compared(studies[0], studies[1], across)
     a, b, figures = found.a, found.b, found.rows
     worse = regressed(figures, arguments.threshold)
-    notes = [sentence(a, b, figures, arguments.threshold)]
+    notes = [text for text in (sentence(a, b, figures, arguments.threshold), least_runs(figures)) if text]
     alike = ("no difference", "too few runs")
     changed = [row for row in figures if row["kind"] != "kernels" or row["verdict"] not in alike]
     title = f"{arguments.b.name} (B) compared with {arguments.a.name} (A)"

@@ -28,6 +28,7 @@ from analysis.report.sides import (
     by_key,
     fields_of,
     key_of,
+    least_runs_of,
     most_changed,
     of_test,
     with_names,
@@ -156,7 +157,7 @@ def changes(sides: Sides) -> Content:
         "configurations; a change without a verdict may be chance."
     )
     differ = [_OTHER_BASELINES] if any(row["other_baselines"] for row in rows) else []
-    note = "\n".join([*open_intervals(rows), *differ])
+    note = "\n".join(filter(None, [*open_intervals(rows), *differ, least_runs_of("step", sides)]))
     view = as_view(Part("", rows, columns(METRICS), note), "change-table", sides.factors)
     return Content(text, [change_chart(rows)], [view])
 

@@ -26,6 +26,7 @@ from analysis.report.sides import (
     by_key,
     fields_of,
     key_of,
+    least_runs_of,
     most_changed,
     rows_of_kind,
     with_names,
@@ -138,7 +139,11 @@ def stages(sides: Sides) -> Content:
     rows = with_names_of_points(sides.rows_of(_stage_changes), sides)
     if not rows:
         raise UserError("neither side has unprofiled runs")
-    view = as_view(Part("", rows, columns(_STAGES)), "changed-stages-table", sides.factors)
+    view = as_view(
+        Part("", rows, columns(_STAGES), least_runs_of("stages", sides)),
+        "changed-stages-table",
+        sides.factors,
+    )
     text = "Stages of a step in unprofiled runs, with the verdicts of analysis.compare."
     return Content(text, tables=[view])
 
@@ -198,6 +203,7 @@ def kernels(sides: Sides) -> Content:
     figure = plots.growth(pd.DataFrame(of_most), f"Kernels that changed most: {most['configuration']}")
     chart = Chart("changed-kernels", figure, "Growth of kernels from A to B, in milliseconds per step")
     note = f"The {TOP_KERNELS} of each configuration that changed most."
+    note = f"{note} {least_runs_of('kernels', sides)}".strip()
     view = as_view(Part("", rows, columns(_KERNELS), note), "changed-kernels-table", sides.factors, True)
     text = (
         "Time per step and rank of profiled runs. The verdicts of analysis.compare need several profiled "

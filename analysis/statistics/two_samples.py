@@ -154,7 +154,7 @@ def detectable_pct(strata: Sequence[Stratum], tests: int = 1) -> float:
 
 
 def runs_enough(stratum: Stratum, effect_pct: float, tests: int) -> int | None:
-    """How many runs a side would find such a slowdown of a configuration in 4 of 5 cases.
+    """How many runs a side would find such an effect on a configuration in 4 of 5 cases.
 
     None: more than :data:`MOST_RUNS`, or how much runs scatter is not known.
     """
@@ -162,7 +162,7 @@ def runs_enough(stratum: Stratum, effect_pct: float, tests: int) -> int | None:
     for runs in range(runs_needed(tests), MOST_RUNS + 1):
         shapes = ((runs, runs),)
         shift = _detectable_shift(shapes, rejected_counts(shapes, SIGNIFICANCE / tests))
-        if scatter * shift <= math.log1p(effect_pct / 100):
+        if scatter * shift <= abs(math.log1p(effect_pct / 100)):
             return runs
     return None
 

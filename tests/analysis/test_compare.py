@@ -70,8 +70,19 @@ def test_too_few_runs_are_said_to_be_too_few(tmp_path):
     assert "Repeat them" in ran.err
     # Found by simulation in 4 of 5 cases: with 4 a side, the fewest with which the test can find anything.
     assert {row["runs_enough"] for row in ran.csv if row["quantity"] == "step_ms"} == {"4"}
+    # Such a step takes no more than the least, which is said once, below the table.
     shown = " ".join(run("analysis.compare", tmp_path / "a", tmp_path / "b").out.split())
-    assert "too few runs: 4 per side for such an effect and scatter" in shown
+    assert re.search(r"step_ms \S+ \S+ \S+ 0\.333 2, 2 too few runs load_ms ", shown), shown
+    assert "too few runs:" not in shown and "Where a row names more" not in shown
+    assert shown.count("at least this many runs per side: 4 for steps, 5 for stages.") == 1
+    # What hardly differs takes more than that, because of how runs scatter.
+    write(tmp_path / "c", 100.1, repetitions=2, noise_ms=1.5)
+    near = " ".join(run("analysis.compare", tmp_path / "a", tmp_path / "c").out.split())
+    assert re.search(r"step_ms [^a-z]* too few runs: more than 20 per side at this scatter", near), near
+    assert "Where a row names more, its runs scatter so much" in near
+    # As large an effect takes as many runs, whether the step became longer or shorter.
+    back = run("analysis.compare", tmp_path / "b", tmp_path / "a", "--format", "csv")
+    assert [row["runs_enough"] for row in back.csv] == [row["runs_enough"] for row in ran.csv]
 
 
 def test_one_run_has_an_effect_but_no_interval(tmp_path):
@@ -89,10 +100,9 @@ def test_one_run_a_side_is_said_to_be_too_few_and_no_slowdown_is_promised(tmp_pa
     assert "nan" not in ran.out.lower() and "more than 20 runs" not in ran.out
     said = " ".join(ran.out.split())
     # How runs scatter is not known, nor how many would find an effect of this size.
-    assert (
-        "too few runs to show any difference one by one: that takes 5 per side or more. Repeat them." in said
-    )
-    assert "too few runs: 5 per side or more" in said and "for such an effect" not in said
+    assert "too few runs to show any difference one by one. Repeat them." in said
+    assert "per side: 5 for steps, 7 for stages." in said
+    assert "too few runs:" not in said and "Where a row names more" not in said
 
 
 def test_kernels_of_profiled_runs_are_compared(tmp_path):
@@ -185,8 +195,14 @@ def test_configurations_of_unlike_effects_have_no_effect_of_all(tmp_path):
     ran = run("analysis.compare", a, b)
     said = " ".join(ran.out.split())
     assert ran.code == 0 and "no difference" not in said.lower() and "-67" not in said
-    assert re.search(r"step_ms of all - - -8\d\.\d to \+\d\.\d \S+ 6, 6 configurations differ", said), said
-    assert re.search(r"effects of configurations differ from each other: -8\d\.\d to \+\d\.\d %\.", said)
+    assert re.search(r"step_ms of all - - -8\d\.\d to \+\d\.\d \S+ 6, 6 effects too unlike", said), said
+    ends = r"-8\d\.\d to \+\d\.\d %"
+    assert re.search(rf"effects of configurations range from {ends}: too unlike to be judged together", said)
+    # With so many runs that the effects of single ones are shown, it is said that they differ.
+    (tmp_path / "more").mkdir()
+    sides = _two_configurations(tmp_path / "more", (0.11, 1.07), 6)
+    more = " ".join(run("analysis.compare", *sides).out.split())
+    assert " configurations differ" in more and "effects of configurations differ from each other" in more
     # What programs read has the verdict of the test, and both ends.
     (row,) = [
         row for row in run("analysis.compare", a, b, "--format", "csv").csv if row["kind"] == "combined"

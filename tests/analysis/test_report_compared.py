@@ -228,6 +228,8 @@ def test_worse_mixed_no_difference_and_too_few_runs_are_said(tmp_path, factors, 
     assert not averaged or factors[0] == factors[1]
     few = "Too few runs to tell whether a stage changed." in section(page, "changed-stages").finding
     assert few == (repetitions < 6)
+    (table,) = section(page, "changed-stages").tables
+    assert few == ("at least this many runs per side: 6 for stages." in table.note)
     # Neither side was profiled, which its sections say.
     assert section(page, "changed-parts").text.startswith("Not available")
 

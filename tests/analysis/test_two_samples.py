@@ -111,6 +111,9 @@ def test_the_fewest_runs_and_those_that_are_enough():
     generator = np.random.default_rng(1)
     stratum = tuple(np.exp(generator.normal(0, 0.01, (2, 200))))
     assert runs_enough(stratum, 50.0, 1) == 4 and runs_enough(stratum, 0.1, 1) is None
+    # An effect is as large the other way round: half the time is as far as twice the time.
+    wide = tuple(one**60 for one in stratum)
+    assert runs_enough(wide, 100.0, 2) == runs_enough(wide, -50.0, 2) > runs_needed(2)
     enough = runs_enough(stratum, 1.5, 1)
     found = [
         difference([(a, 1.015 * b)]).p_value <= 0.05

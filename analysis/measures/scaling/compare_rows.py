@@ -148,7 +148,7 @@ def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
         "detectable_pct": effect.detectable_pct,
         "runs_a": sum(len(of_a) for of_a, _ in strata),
         "runs_b": sum(len(of_b) for _, of_b in strata),
-        "runs_enough": runs_enough(strata[0], abs(effect.effect_pct), tests) if alone else None,
+        "runs_enough": runs_enough(strata[0], effect.effect_pct, tests) if alone else None,
         "least_effect_pct": least,
         "most_effect_pct": most,
         "least_p": tests * least_p_value([(len(of_a), len(of_b)) for of_a, of_b in strata]),

@@ -19,6 +19,8 @@ NO_STEPS = (
     "Step durations are not compared: neither side has unprofiled runs. Kernels do not decide the result."
 )
 SHOWN = {"no difference": "no difference shown"}  # a verdict as a text has it
+_KIND = {"step": "steps", "stages": "stages", "kernels": "kernels"}
+FOUND = ("slower", "faster")  # verdicts on a step that is shown to differ
 # Measured with planted slowdowns: 80 to 83 % where runs are normal, 74 to 86 % with heavy tails.
 _FOUND = "3 of 4 cases or more"
 
@@ -42,7 +44,7 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
         said = _of_few(few, len(steps))
     else:
         said = f"{_none_slower(steps, threshold_pct)} {_detectable(steps)}"
-    return " ".join([said, *(_together(row) for row in rows if row["kind"] == "combined")])
+    return " ".join([said, *(_together(row, steps) for row in rows if row["kind"] == "combined")])
 
 
 def unlike(row: Mapping[str, Any]) -> str:
@@ -85,13 +87,9 @@ def _of_few(few: Rows, configurations: int) -> str:
     """How many runs would be enough."""
     alone = " one by one" if configurations > 1 else ""
     of_all = f"{len(few)} of {how_many(configurations, 'configuration')}"
-    text = (
-        f"{of_all} {verb(len(few), 'have')} too few runs to show any difference{alone}: that takes "
-        f"{runs_needed(configurations)} per side or more. "
-    )
+    text = f"{of_all} {verb(len(few), 'have')} too few runs to show any difference{alone}. "
     largest = max(few, key=lambda row: row["effect_pct"])
-    scatter_known = largest["runs_enough"] or max(largest["runs_a"], largest["runs_b"]) > 1
-    if largest["effect_pct"] <= 0 or not scatter_known:
+    if largest["effect_pct"] <= 0 or not _scatter_known(largest):
         return f"{text}Repeat them."
     runs = f"{largest['runs_enough']}" if largest["runs_enough"] else f"more than {MOST_RUNS}"
     return (
@@ -110,12 +108,16 @@ def _detectable(steps: Rows) -> str:
     return f"A slowdown of {slowdown} would have been found in {_FOUND}."
 
 
-def _together(row: Mapping[str, Any]) -> str:
+def _together(row: Mapping[str, Any], steps: Rows) -> str:
     """What the steps of all configurations say together."""
-    found = row["verdict"] in ("slower", "faster")
+    found = row["verdict"] in FOUND
     if effects := unlike(row):
         differ = f"The effects of configurations differ from each other: {effects}."
-        return f"{differ} Together they are {row['verdict']}." if found else differ
+        if found:
+            return f"{differ} Together they are {row['verdict']}."
+        if _one_found(steps):
+            return differ
+        return f"Measured effects of configurations range from {effects}: too unlike to be judged together."
     if row["verdict"] == "too few runs":
         return "All configurations combined have too few runs as well."
     if found:
@@ -137,21 +139,60 @@ def shown(rows: Rows) -> list[Column]:
     effect, p_value = by_name["effect_pct"], by_name["p_value"]
     changed = effect.column(printed=lambda row: unlike(row).removesuffix(" %") or effect.printed(row))
     tests = Counter(row["kind"] for row in rows)
-    verdict = by_name["verdict"].column(printed=lambda row: verdict_of(row, tests[row["kind"]]))
+    found = _one_found([row for row in rows if row["kind"] == "step"])
+    verdict = by_name["verdict"].column(printed=lambda row: verdict_of(row, tests[row["kind"]], found))
     return [*columns(fields_of(rows)), *figures, changed, p_value.column(), runs, verdict]
 
 
-def verdict_of(row: Mapping[str, Any], tests: int) -> str:
-    """The verdict of a row of a kind of ``tests``, in words; where runs are too few, how many it takes.
+def _one_found(steps: Rows) -> bool:
+    """Whether any configuration alone is shown to differ."""
+    return any(row["verdict"] in FOUND for row in steps)
 
-    That is for an effect as large as the row's or, where that is not known, for any.
+
+def verdict_of(row: Mapping[str, Any], tests: int, one_found: bool = True) -> str:
+    """The verdict of a row of a kind of ``tests``, in words.
+
+    Where runs are too few, how many it takes for an effect as large as the row's, if that is more than it
+    takes for any (:func:`least_runs`).
+
+    Args:
+        one_found: whether any configuration alone is shown to differ; if none is, nothing shows of which
+            ones the effects differ.
     """
     verdict = str(row["verdict"])
     if unlike(row):
         differ = "configurations differ"
-        return f"{verdict}, {differ}" if verdict in ("slower", "faster") else differ
-    if verdict != "too few runs":
-        return SHOWN.get(verdict, verdict)
-    if row["runs_enough"]:
-        return f"too few runs: {row['runs_enough']} per side for such an effect and scatter"
-    return f"too few runs: {runs_needed(tests)} per side or more"
+        if verdict in FOUND:
+            return f"{verdict}, {differ}"
+        return differ if one_found else "effects too unlike"
+    more = _more_runs(row, tests) if verdict == "too few runs" else ""
+    return f"{verdict}: {more} per side at this scatter" if more else SHOWN.get(verdict, verdict)
+
+
+def _more_runs(row: Mapping[str, Any], tests: int) -> str:
+    """How many runs an effect as large as the row's takes, where that is more than any effect does."""
+    if not _scatter_known(row) or (row["runs_enough"] or MOST_RUNS + 1) <= runs_needed(tests):
+        return ""
+    return str(row["runs_enough"] or f"more than {MOST_RUNS}")
+
+
+def _scatter_known(row: Mapping[str, Any]) -> bool:
+    """Whether the runs of a configuration tell how much runs of it differ."""
+    return row["kind"] != "combined" and max(row["runs_a"], row["runs_b"]) > 1
+
+
+def least_runs(rows: Rows) -> str:
+    """How many runs a verdict takes at least, of each kind that has too few; empty: none has."""
+    tests = Counter(row["kind"] for row in rows)
+    few = [row for row in rows if row["verdict"] == "too few runs" and row["kind"] != "combined"]
+    needed = {row["kind"]: runs_needed(tests[row["kind"]]) for row in few}
+    if not needed:
+        return ""
+    each = ", ".join(f"{runs} for {_KIND[kind]}" for kind, runs in needed.items())
+    text = f"Verdicts on one configuration take at least this many runs per side: {each}."
+    if any(_more_runs(row, tests[row["kind"]]) for row in few):
+        text += (
+            " Where a row names more, its runs scatter so much that fewer would seldom show an effect of "
+            "this size."
+        )
+    return text
