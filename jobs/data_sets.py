@@ -12,12 +12,15 @@ from profiling.errors import UserError
 
 _DEMO = Path("data", "demo")
 MAKE_DATA = f"make a small set with: python -m train.data make {_DEMO}"
-_CORRECT = "correct --data (in a sweep file: `data`), or its path in the site file"
+_OF_A_RANK = "--data (in a sweep file: `data`), or its path in the site file"  # a rank cannot know which
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
 
 
-def data_folder(data: str | Path, data_format: str) -> Path:
+def data_folder(data: str | Path, data_format: str, said: str = _OF_A_RANK) -> Path:
     """Where a run's data are: ``data``, or its part for the format as ``train.data make`` lays it out.
+
+    Args:
+        said: where the user says which, as it follows "correct".
 
     Raises:
         UserError: it is no folder.
@@ -26,7 +29,7 @@ def data_folder(data: str | Path, data_format: str) -> Path:
     if not folder.is_dir():
         if folder.exists():
             raise UserError(f"data {folder.absolute()} is a file; give the folder that holds the data set")
-        do = MAKE_DATA if folder.parts[-2:] == _DEMO.parts else _CORRECT
+        do = MAKE_DATA if folder.parts[-2:] == _DEMO.parts else f"correct {said}"
         raise UserError(f"there is no data folder {folder.absolute()}; {do}")
     part = folder / ("images" if data_format == "images" else "tfrecord")
     return part if part.is_dir() else folder
@@ -59,10 +62,10 @@ def record_files(folder: Path) -> list[Path]:
 
 
 @cache
-def why_no_data(data: str | Path, data_format: str) -> str:
+def why_no_data(data: str | Path, data_format: str, said: str = _OF_A_RANK) -> str:
     """Why there are no data of a format, as a rank would say it; "" if there are. One image is enough."""
     try:
-        folder = data_folder(data, data_format)
+        folder = data_folder(data, data_format, said)
         if data_format == "images":
             found = any(any(images_below(path)) for path in folder.iterdir() if path.is_dir())
         else:

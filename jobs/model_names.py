@@ -1,11 +1,11 @@
 """Which models can a sweep name? Torchvision's, without importing it: that takes seconds."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from profiling.errors import UserError, did_you_mean
+from profiling.errors import Mistakes, did_you_mean
 
 _REGISTERED = re.compile(r"^@register_model\(.*\)\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
 
@@ -22,17 +22,19 @@ def model_names() -> list[str]:
     return sorted(name for path in sources for name in _REGISTERED.findall(path.read_text(encoding="utf-8")))
 
 
-def check_models(names: Iterable[str], where: str) -> None:
+def check_models(names: Iterable[str], where: Callable[[str], str]) -> None:
     """Refuse models that torchvision does not have; where it is not installed, a run finds out.
 
+    Args:
+        where: a model is named; asked only of those that are refused.
+
     Raises:
-        UserError: ``where`` names such a model; the nearest is suggested.
+        Mistakes: a line for each such model; the nearest is suggested.
     """
     known = model_names()
     wrong = sorted(set(names) - set(known)) if known else []
     if wrong:
-        said = "; ".join(f"invalid model {name!r}{_near(name, known)}" for name in wrong)
-        raise UserError(f"{where}: {said}")
+        raise Mistakes([f"{where(name)}: invalid model {name!r}{_near(name, known)}" for name in wrong])
 
 
 def _near(name: str, known: list[str]) -> str:

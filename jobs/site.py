@@ -125,6 +125,13 @@ class Site(_Part):
         """The file as a user would write it here; of a site without one, its name."""
         return self.name if self._file is None else _as_written_here(self._file)
 
+    def says_data(self, here: str) -> str:
+        """Where the user of a sweep at this site says that its data are ``here``, as it follows "correct"."""
+        mapped = next((data for data, path in self.data.items() if path == here), None)
+        if mapped is not None:
+            return f"the path of {mapped} below `data` in {self.where}"
+        return "`data` in the sweep file" + (f", or add it to `data` in {self.where}" if self.file else "")
+
 
 def _as_written_here(path: Path) -> str:
     """Relative to the working directory, where the path is below it."""

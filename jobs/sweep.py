@@ -40,7 +40,7 @@ from jobs.site import (
     why_no_site,
 )
 from jobs.site_check import check_network, check_networks_here, check_scratch
-from jobs.sweep_file import Order, Sweep, read_sweep
+from jobs.sweep_file import Order, Sweep, read_sweep, where_in
 from jobs.sweep_record import noting_why_not_started
 from jobs.sweep_runs import Excluded, SweepRun, choose
 from profiling.arguments import Parser
@@ -116,7 +116,8 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
     sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
     sweep_runs, excluded = choose(sweep, arguments.only, str(arguments.config))
     if not site.container:  # what that holds is not seen from outside
-        check_models({sweep_run.configuration.model for sweep_run in sweep_runs}, str(arguments.config))
+        models = {sweep_run.configuration.model for sweep_run in sweep_runs}
+        check_models(models, lambda model: where_in(arguments.config, "model", model))
     check_network(site, dict.fromkeys(sweep_run.configuration.network for sweep_run in sweep_runs))
     return Request(sweep, sweep_runs, excluded, arguments.out / sweep.name, note)
 

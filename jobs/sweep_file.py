@@ -3,11 +3,13 @@
 Its ``run:`` holds Run's fields; a list is a factor. Which runs that makes: :mod:`jobs.sweep_runs`.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobs import program
@@ -20,6 +22,7 @@ from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, did_you_mean_file
 from profiling.wording import command
 
+_FEW = 8  # values, which a message lists all of
 Order = Literal["random", "given", "largest", "smallest"]
 Repetitions = Annotated[int, Field(ge=1, le=1000)]
 
@@ -103,6 +106,14 @@ def read_sweep(path: Path) -> Sweep:
     return Sweep.model_validate(values)
 
 
+def where_in(path: Path, name: str, value: Any) -> str:
+    """Where a sweep file says that a field of `run:` has a value: ``conf.yaml, line 3``."""
+    document = yaml_text.read(path, "sweep file")
+    values = document.content["run"].get(name)
+    index = [values.index(value)] if isinstance(values, list) and value in values else []
+    return document.where(("run", name, *index))
+
+
 def _near(path: Path) -> str:
     """The sweep file that was meant by one that is not there: beside it, or one of ours of that name."""
     ours = sorted(Path("configs").glob("*.yaml"))
@@ -123,7 +134,7 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
         Sweep.model_validate(values)
     except ValidationError as error:
         problems = problems_of(error, Sweep, "key")
-    problems = [_below_run(problem) for problem in problems]
+    problems = [_in_words_of_sweeps(problem) for problem in problems]
     run, rules = values.get("run"), values.get("exclude")
     fields: dict[Any, Any] = run if isinstance(run, dict) else {}
     for name, value in fields.items():
@@ -163,8 +174,11 @@ def _unread_data(fields: Mapping[Any, Any]) -> list[Problem]:
     ]
 
 
-def _below_run(problem: Problem) -> Problem:
+def _in_words_of_sweeps(problem: Problem) -> Problem:
     """A problem of a sweep's keys; of an unknown one that is a run's field, where it belongs."""
+    if problem.place[:1] == ("exclude",) and problem.place[2:] == ("because",) and "missing" in problem.text:
+        text = "exclude: each rule needs `because: TEXT`, which is printed with its runs"
+        return replace(problem, text=text)
     name = str(problem.place[0]) if problem.place else ""
     if len(problem.place) == 1 and name in Run.model_fields and problem.text.startswith("unknown"):
         return replace(problem, text=f"{name} is a field of a run: it goes below `run:`")
@@ -199,8 +213,28 @@ def _problems_of_values(name: str, values: Any, wrong: Callable[[Any], list[str]
     for index, value in enumerate(_as_list(values)):
         if value in _as_list(values)[:index]:
             problems.append(Problem(("run", name, index), f"{name} has the same value twice: {value}"))
-        problems += [Problem(("run", name, index), text) for text in wrong(value)]
+        said = wrong(value)
+        several = _list_that_was_meant(value, wrong) if said else ""
+        for text in said:
+            joined = f"{text}{' O' if text.endswith('?') else '; o'}r a list: {several}" if several else text
+            problems.append(Problem(("run", name, index), joined))
     return problems
+
+
+def _list_that_was_meant(value: Any, wrong: Callable[[Any], list[str]]) -> str:
+    """``[4, 8]`` for ``4,8``, ``[1, 2, 3]`` for ``1-3``, where each of these alone is right; else ""."""
+    if not isinstance(value, str):
+        return ""
+    parts = re.split(r"[\s,]+", value.strip(" ()[],"))
+    if span := re.fullmatch(r"(\d+)-(\d+)", value.strip()):
+        first, last = map(int, span.groups())
+        parts = [str(one) for one in (range(first, last + 1) if last - first < _FEW else (first, last))]
+    try:
+        meant = [yaml_text.parse(part) for part in parts]
+    except yaml.YAMLError:
+        return ""
+    right = len(meant) > 1 and not any(wrong(one) for one in meant)
+    return f"[{', '.join(parts)}]" if right else ""
 
 
 def _as_list(values: Any) -> list[Any]:

@@ -68,10 +68,15 @@ _SYNONYMS = {
 def did_you_mean(word: str, options: Iterable[str], see: str = "") -> str:
     """``"; did you mean 'nodes'?"`` for the nearest option, or a list of the right ones.
 
+    What several options begin with may mean each of them: the nearest to ``dali`` needs a GPU.
+
     Args:
         see: where they are explained: said instead of a long list.
     """
     names = [str(option) for option in options]
+    alike = [name for name in names if name.startswith((f"{word}-", f"{word}_"))]
+    if 1 < len(alike) <= _SEVERAL and word not in _SYNONYMS:
+        return f"; did you mean {', '.join(map(repr, alike[:-1]))} or {alike[-1]!r}?"
     if near := nearest(str(word), names):
         return f"; did you mean {near!r}?"
     return f"; see {see}" if see and len(names) > _LONG_LIST else f"; one of: {', '.join(names)}"
@@ -114,6 +119,7 @@ def typo_of(word: str, options: Iterable[str]) -> str | None:
     return near[0] if near and near[0] != word else None
 
 
+_SEVERAL = 3
 _LONG_LIST = 10  # a reader does not look through more names for the right one
 # How alike words are (difflib): one is the other with a typing error; one may be meant by the other.
 _TYPO, _ALIKE = 0.85, 0.6

@@ -122,6 +122,7 @@ def in_allocation(machine: Machine, allocation: Allocation | None) -> Machine:
 def why_node_cannot(
     run: Run,
     machine: Machine,
+    site: Site,
     node: str = "this machine",
     *,
     sees_data: bool = True,
@@ -143,8 +144,8 @@ def why_node_cannot(
         return why
     if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data, node):
         return why
-    looked_for = LOADERS[run.loader].reads_data and run.data and sees_data
-    if looked_for and (why := why_no_data(ROOT / str(run.data), run.data_format)):
+    data = run.data if LOADERS[run.loader].reads_data and sees_data else None
+    if data and (why := why_no_data(ROOT / data, run.data_format, site.says_data(data))):
         return why
     if gpus == 0 and (why := why_not_on_a_cpu(run.profile)):
         return why

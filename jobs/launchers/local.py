@@ -22,15 +22,16 @@ class Local(Launcher):
     where: ClassVar = "a laptop, one node"
 
     machine: Machine = field(default_factory=this_machine)
+    site: Site = field(default_factory=Site)
 
     @classmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
-        return cls()
+        return cls(site=site)
 
     def cannot(self, run: Run) -> str | None:
         if run.nodes > 1:
             return f"{run.nodes} nodes requested, but launcher local has only this one (use slurm or mpirun)"
-        return why_node_cannot(run, self.machine)
+        return why_node_cannot(run, self.machine, self.site)
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         ranks = run.ranks_per_node

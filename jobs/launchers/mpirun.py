@@ -169,7 +169,7 @@ class Mpirun(OnNodes):
             return f"{run.nodes} nodes requested, but {what}"
         outside = self.site.container is None
         machine = in_allocation(self.machine, None if self.hosts else self.allocation)
-        return why_node_cannot(run, machine, sees_data=outside, sees_programs=outside)
+        return why_node_cannot(run, machine, self.site, sees_data=outside, sees_programs=outside)
 
     def _nodes(self) -> tuple[tuple[str, ...], str]:
         """The nodes there are, and the words for how many these are."""

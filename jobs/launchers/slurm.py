@@ -98,6 +98,7 @@ class Slurm(OnNodes):
         return why_node_cannot(
             run,
             in_allocation(self.machine, self.allocation),
+            self.site,
             f"a node of the partition {self.partition.name}" if self.partition else "this machine",
             sees_data=outside,
             sees_programs=outside and not (self.partition and self.site.modules),

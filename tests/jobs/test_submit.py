@@ -122,7 +122,7 @@ def test_a_sweep_outside_a_job_can_be_planned_but_not_run(submit, tmp_path):
         ("gpus_per_node: [1, 4]", [], "say so in the site file (gpus_per_node is 0 in"),
         ("network: ib", [], "network: ib is not in the site file"),
         ("gpus_per_node: 4", [], "error: no run can start in the partition main: 1 run: 4 ranks per node"),
-        ("loader: pytorch, data: /no/imagenet", [], "there is no data folder /no/imagenet"),
+        ("loader: pytorch, data: /no/imagenet", [], "correct `data` in the sweep file, or add it"),
         ("nodes: 1", ["--partition=gpu"], "Slurm has no partition 'gpu'; one of: main"),
         ("nodes: 1", ["-p", "gpu"], "Slurm has no partition 'gpu'; one of: main"),
         ("nodes: 1", ["-N", "4"], "-N: each job has the nodes of its runs; to choose: -- --only nodes=1,2"),
@@ -168,6 +168,9 @@ def test_modules_and_two_files_for_a_cluster_are_found_before_one_is_queued(
     assert "choose one: export SCALEPROF_SITE=one" in one_line_error(submit("nodes: 1"))
     assert submit("nodes: 1", "--", "--site", "two").code == 0
     assert asked(log)[2].startswith("no two: --parsable --comment=")
+    (sites / "two.yaml").write_text("data: {ours: /no/here}")
+    said = submit("data: ours, loader: pytorch", "--", "--site", "two").err.splitlines()[-1]
+    assert said.endswith(f"folder /no/here; correct the path of ours below `data` in {sites}/two.yaml")
 
 
 def test_within_a_job_its_own_nodes_do_not_count(submit, log, monkeypatch):

@@ -66,8 +66,8 @@ def test_a_dry_run_begins_with_what_there_is_to_do_and_how_long_it_may_take(tmp_
 def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     run = make_run({"profile": "tau", "profile_mode": "python"})
-    assert "needs tau_python on the PATH" in (why_node_cannot(run, HERE) or "")
-    assert why_node_cannot(run, HERE, sees_programs=False) is None
+    assert "needs tau_python on the PATH" in (why_node_cannot(run, HERE, Site()) or "")
+    assert why_node_cannot(run, HERE, Site(), sees_programs=False) is None
 
 
 def test_models_that_a_container_holds_are_not_looked_for_outside(tmp_path):
@@ -86,7 +86,8 @@ def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tm
     work = execution(tmp_path, run=run)
     assert execute.print_plan(work, *expand(work.sweep)) == 4
     said = " ".join(capsys.readouterr().err.split())
-    assert said.count(f"2 runs: there is no data folder {tmp_path / 'none'}") == 1
+    wrong = f"2 runs: there is no data folder {tmp_path / 'none'}; correct `data` in the sweep file"
+    assert said.count(wrong) == 1
     assert said.count(f"2 runs: no images in {tmp_path / 'empty'}") == 1
     only = {"batches": 3, "data": str(tmp_path / "none"), "loader": "pytorch", "batch": [2, 4]}
     work = execution(tmp_path, run=only)

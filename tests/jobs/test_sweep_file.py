@@ -116,10 +116,19 @@ def test_data_that_no_loader_reads_are_refused(sweep_file, loader):
         ("run:\n\tmodel: alexnet", "conf.yaml, line 2: not YAML: indented with a tab"),
         ("run: {nodes: 0}", "conf.yaml, line 1: invalid nodes 0: should be at least 1"),
         ("run: {nodes: []}", "nodes has no value"),
+        ("run: {batch: '4,8'}", "invalid batch '4,8': should be a whole number; or a list: [4, 8]"),
+        ("run: {nodes: 1-4}", "invalid nodes '1-4': should be a whole number; or a list: [1, 2, 3, 4]"),
+        ("run: {nodes: many}", "invalid nodes 'many': should be a whole number\n"),
+        ("run: {grad: fp32 fp16}", "invalid grad 'fp32 fp16'; did you mean 'fp32'? Or a list: [fp32, fp16]"),
         ("run: {nodes: [1, 1]}\nrepetitions: 1", "same value twice"),
         ("run: {profile: [none, torch]}\nrepetitions: {none: 1}", "none given for profile 'torch'"),
         ("run: {loader: dali_gpu}", "did you mean 'dali-gpu'"),
+        ("run: {loader: dali}", "did you mean 'dali-gpu', 'dali-cpu-to-gpu' or 'dali-cpu'?"),
         ("run: {nodes: 1}\nexclude: [{when: {gruds: fp32}, because: x}]", "unknown field 'gruds'"),
+        (
+            "run: {nodes: 1}\nexclude: [{when: {nodes: 1}}]",
+            "line 2: exclude: each rule needs `because: TEXT`, which",
+        ),
         ("run: {nodes: 1}\nexclude: [{when: {ranks: 1}, because: x}]", "did you mean 'world_size'?"),
         ("run: {nodes: 1}\nname: ../../etc", "name"),
         ("run: [1, 2", "conf.yaml, line 1: not YAML"),
@@ -134,7 +143,7 @@ def test_data_that_no_loader_reads_are_refused(sweep_file, loader):
 def test_a_wrong_sweep_file_is_answered_in_one_line_that_names_it(sweep_file, text, says):
     with pytest.raises(UserError) as error:
         expand(read_sweep(sweep_file(text)), "conf.yaml")
-    assert says in str(error.value)
+    assert says in f"{error.value}\n"
     assert "conf.yaml" in str(error.value)
     assert "unicode" not in str(error.value) and "Input should" not in str(error.value)
 

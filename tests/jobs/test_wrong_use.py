@@ -17,7 +17,7 @@ MISTAKES = {
     "jobs.sweep configs/nonexist.yaml": "no sweep file configs/nonexist.yaml; one of: configs/alexnet.yaml, ",
     "jobs.sweep quick": "no sweep file quick; did you mean 'configs/quick.yaml'?",
     "jobs.sweep {here}/tabs.yaml": "tabs.yaml, line 2: not YAML: indented with a tab",
-    "jobs.sweep {here}/model.yaml --dry-run": "invalid model 'resnet19'; did you mean 'resnet18'?",
+    "jobs.sweep {here}/model.yaml --dry-run": "model.yaml, line 2: invalid model 'resnet19'; did you",
     "jobs.sweep {here}": "is a folder; expected a sweep file",
     "jobs.sweep": "missing argument: config",
     "jobs.sweep configs/quick.yaml --only loder=x": "unknown field 'loder'; did you mean 'loader'?",
@@ -74,7 +74,7 @@ def here(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("here")
     (folder / "file").write_text("hello")
     (folder / "empty").mkdir()
-    (folder / "model.yaml").write_text("run: {model: [resnet18, resnet19]}")
+    (folder / "model.yaml").write_text("run: {model: [resnet18,\n  resnet19]}")
     (folder / "tabs.yaml").write_text("run:\n\tbatch: 3\n")
     write_sweep(folder / "a", [run_of(), run_of(profile="torch")], Truth(step_ms={1: 100.0}))
     return folder

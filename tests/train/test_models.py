@@ -93,7 +93,7 @@ def test_only_classification_models_may_be_named():
 def test_a_sweep_knows_them_without_importing_torchvision(monkeypatch):
     assert of_sweeps.model_names() == sorted(model_names())
     monkeypatch.setattr(of_sweeps, "find_spec", lambda name: None)
-    of_sweeps.check_models(["resnet19"], "s.yaml")  # where there is none, runs find out
+    of_sweeps.check_models(["resnet19"], str)  # where there is none, runs find out
 
 
 def test_images_that_a_model_cannot_take_are_explained():
