@@ -59,7 +59,7 @@ def of_medians(series: int) -> Rows:
 
 
 def of_means(series: int) -> Rows:
-    """Of the mean of a run's batches: a kernel's time (analysis.hotspots), a part of the loss."""
+    """Of the mean of a run's batches: a kernel's time (analysis.hotspots)."""
     kinds = ("normal", "heavy tails", "skewed", "skewed a little")
     return [
         _row(kind, correlation, count, series, inside_run.of_mean, VALUES[kind][2])

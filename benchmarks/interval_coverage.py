@@ -29,6 +29,7 @@ from analysis.statistics.two_samples import SIGNIFICANCE, difference
 from benchmarks.child import RESULTS, facts, machine, write
 from benchmarks.coverage_inside_run import of_differences, of_means, of_medians
 from benchmarks.coverage_of_factors import of_factors, of_levels
+from benchmarks.coverage_of_loss import of_loss
 from jobs.run import Run
 from profiling.errors import EXIT_DONE, UserError, run_command
 
@@ -298,7 +299,8 @@ PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
     "levels": ("analysis.factors: interval of a setting's effect", of_levels, 200),
     "perturbation": ("analysis.scaled: a profiled batch over an unprofiled one", of_perturbation, 400),
     "batches": ("analysis.batches: interval of a median batch inside a run", of_medians, 1000),
-    "means": ("analysis.hotspots, parts of the loss: interval of a mean inside a run", of_means, 1000),
+    "means": ("analysis.hotspots: interval of a mean inside a run", of_means, 1000),
+    "loss": ("analysis.scaled: parts of the loss inside a run, and their sum", of_loss, 1000),
     "differences": ("analysis.tau_batches: a batch by what 50 take longer than one", of_differences, 2000),
 }
 

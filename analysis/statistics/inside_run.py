@@ -41,24 +41,44 @@ def of_median(values: np.ndarray) -> Estimate:
 
 def of_mean(values: np.ndarray) -> Estimate:
     """The mean of a run's batches, with Student's interval for as many as are independent."""
-    error = error_of_mean(values)
     value = float(np.mean(values)) if len(values) else float("nan")
-    if error is None:
+    many = independent_of_mean(values)
+    if not many:
         return Estimate(value, float("nan"), float("nan"), _few(values))
     from scipy import special
 
-    half = float(special.stdtrit(error[1], (1 + LEVEL) / 2)) * error[0]
+    half = float(special.stdtrit(many - 1, (1 + LEVEL) / 2) * values.std(ddof=1) / np.sqrt(many))
     return Estimate(value, value - half, value + half)
 
 
-def error_of_mean(values: np.ndarray) -> tuple[float, float] | None:
-    """Standard error of the mean, and its degrees of freedom, 1 at least; None: the batches are too few."""
+def independent_of_mean(values: np.ndarray) -> float:
+    """How many independent values would tell as much of the mean as these, 2 at least; 0: too few to tell."""
     if len(values) < _FEWEST_OF_MEAN:
-        return None
+        return 0.0
     correlation = _highest_correlation(values)
     longest = max((1 + correlation) / (1 - correlation), correlation_time(values))
-    many = max(len(values) / longest, 2.0)
-    return float(values.std(ddof=1) / np.sqrt(many)), many - 1
+    return max(len(values) / longest, 2.0)
+
+
+def errors_of_means(series: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray | None:
+    """By how much the means of series of the same batches may be off, drawn together (series, resamples).
+
+    Of each and of their sum a multivariate Student's t, so that no interval of the sum goes further than
+    those of the series do together; for as many batches as are independent in that of them which has fewest.
+
+    Args:
+        series: (series, batches).
+
+    Returns:
+        None: the batches are too few to tell.
+    """
+    many = min(independent_of_mean(one) for one in (*series, series.sum(axis=0)))
+    if not many:
+        return None
+    covariance = np.atleast_2d(np.cov(series)) / many
+    sizes, axes = np.linalg.eigh(covariance)  # rounded, one that is 0 may be below
+    normal = (axes * np.sqrt(np.maximum(sizes, 0))) @ generator.standard_normal((len(series), resamples))
+    return np.asarray(normal / np.sqrt(generator.chisquare(many - 1, resamples) / (many - 1)))
 
 
 def independent_of_median(values: np.ndarray) -> float:

@@ -9,7 +9,8 @@ Exposed communication is made of transfer, since the last rank had come to a col
 that rank, where the collectives of all ranks are known.
 
 Intervals of parts are of the batches inside the profiled runs, as those of a mean (Student's t, for as many
-as are independent). How much such runs differ from each other is not in them: a sweep has too few to tell.
+as are independent), those of a whole and of what it is made of from the same draws. How much such runs differ
+from each other is not in them: a sweep has too few to tell.
 """
 
 import zlib
@@ -29,8 +30,8 @@ from analysis.statistics import estimates, inside_run
 
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
 _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
-# What scaled shows beside the loss.
-_READ = (*_KEPT, "overlapped_communication")
+# What scaled shows beside the loss is known of a run with them.
+_WHOLES = (*PARTS, "overlapped_communication")
 _ENDS = ("low", "high")
 _HEADS = {
     "compute": (
@@ -108,7 +109,7 @@ def _mean_anatomy(point: Point, of_runs: Mapping[str, Anatomy]) -> dict[str, np.
     each = [_of_run(run.id, of_runs[run.id]) for run, _ in point.profiled if run.id in of_runs]
     anatomies = [parts for parts in each if parts]
     # What one run does not know is not known of the point.
-    names = [name for name in _READ if anatomies and all(name in parts for parts in anatomies)]
+    names = [name for name in anatomies[0] if all(name in parts for parts in anatomies)] if anatomies else []
     return {name: np.mean([parts[name] for parts in anatomies], axis=0) for name in names}
 
 
@@ -122,24 +123,30 @@ def _of_run(run_id: str, ranks: Anatomy) -> dict[str, np.ndarray]:
     if not windows or any("exposed_communication_ns" not in rank for rank in ranks):
         return {}
     # A seed of its own: the runs that are compared are resampled apart from each other.
-    seed = zlib.crc32(run_id.encode())
-    parts = {}
-    longest = _by_batch(ranks, "wall_ns").max()
-    for name in _READ:
-        if all(f"{name}_ns" in rank for rank in ranks):
-            mean = sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows
-            again = mean + _drawn_errors(_by_batch(ranks, f"{name}_ns"), seed)
-            # Few batches draw errors of any size: no part takes less than nothing, or more than a batch.
-            parts[name] = np.append(mean, np.clip(again, 0, longest))
+    generator = np.random.default_rng(zlib.crc32(run_id.encode()))
+    longest = float(_by_batch(ranks, "wall_ns").max())
+    parts: dict[str, np.ndarray] = {}
+    for whole in _WHOLES:
+        within = WITHIN[whole] if whole in SPLIT else ()
+        known = within and all(f"{name}_ns" in rank for name in within for rank in ranks)
+        names = within if known else (whole,)
+        means = np.array([sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows for name in names])
+        drawn = _drawn(means, np.array([_by_batch(ranks, f"{name}_ns") for name in names]), generator)
+        # Few batches draw errors of any size: nothing takes less than no time, or more than a batch.
+        parts |= dict(zip(names, np.clip(drawn, 0, longest), strict=True))
+        parts[whole] = np.clip(drawn.sum(axis=0), 0, longest)
     return parts
 
 
-def _drawn_errors(took: np.ndarray, seed: int) -> np.ndarray:
-    """By how much the mean of batches may be off, drawn; NaN where they are too few to tell."""
-    error = inside_run.error_of_mean(took)
-    if error is None:
-        return np.full(_RESAMPLES, np.nan)
-    return error[0] * np.random.default_rng(seed).standard_t(error[1], _RESAMPLES)
+def _drawn(means: np.ndarray, took: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """What a whole is made of, (parts, 1 + resamples): the means, then as they may be, drawn together.
+
+    NaN where the batches are too few to tell.
+    """
+    errors = inside_run.errors_of_means(took, _RESAMPLES, generator)
+    if errors is None:
+        errors = np.full((len(means), _RESAMPLES), np.nan)
+    return means[:, None] + np.column_stack([np.zeros(len(means)), errors])
 
 
 def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:
@@ -173,8 +180,28 @@ def loss_of(
         row[f"loss_{name}_pct"] = float(grown[0])
         for end, bound in zip(_ENDS, estimates.interval(grown[1:]), strict=True):
             row[f"loss_{name}_pct_{end}"] = bound if np.isfinite(bound) else None
+    for whole in SPLIT:
+        row |= _within_each_other(row, f"loss_{whole}_pct", [f"loss_{name}_pct" for name in WITHIN[whole]])
     row["loss_unattributed_pct"] = lost - sum(float(row[f"loss_{name}_pct"] or 0) for name in PARTS)
     return row
+
+
+def _within_each_other(row: Mapping[str, Any], whole: str, parts: Sequence[str]) -> dict[str, float]:
+    """The ends of the intervals of a whole, and of the parts it is made of, as far as they allow each other.
+
+    Drawn together the whole goes no further than its parts do. But that none takes less than no time tells
+    more: of the whole by its parts, and of a part by the whole. Empty: one of them has no interval.
+    """
+    ends = {name: [row[f"{name}_{end}"] for end in _ENDS] for name in (whole, *parts)}
+    if any(end is None for both in ends.values() for end in both):
+        return {}
+    cut = {}
+    for name, (low, high) in ends.items():
+        least, most = np.sum([ends[one] for one in parts if one != name], axis=0)
+        if name != whole:
+            least, most = ends[whole][0] - most, ends[whole][1] - least
+        cut[f"{name}_low"], cut[f"{name}_high"] = float(max(low, least)), float(min(high, most))
+    return cut
 
 
 def without_meaningless_parts(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,101 @@
+"""Simulated recordings of known parts: how often do the intervals of a loss's parts hold the truth?
+
+A part of :mod:`benchmarks.interval_coverage`. One recorded run on 1 rank, without communication, and one on
+4, whose exposed communication is transfer and the wait for late ranks. Wait is skewed, and transfer either
+knows nothing of it or is long where wait is short, so that their sum is steadier than either.
+"""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.measures.anatomy.divide import PARTS, STAGES, WITHIN
+from analysis.measures.anatomy.traces import Anatomy
+from analysis.measures.batches import series
+from analysis.measures.scaling.loss import anatomies_of, loss_of
+from analysis.measures.scaling.point import Point
+from analysis.results.source import Source
+from benchmarks.coverage_inside_run import correlated
+from jobs.run import Run
+
+Rows = list[dict[str, Any]]
+COMPUTE_MS, TRANSFER_MS, WAIT_MS, RANKS = 60.0, 20.0, 6.0, 4
+STEP_MS = COMPUTE_MS + TRANSFER_MS + WAIT_MS
+# What was planted; the last is the sum of the others.
+PLANTED_MS = {
+    "exposed_transfer": TRANSFER_MS,
+    "exposed_wait": WAIT_MS,
+    "exposed_communication": TRANSFER_MS + WAIT_MS,
+}
+ALONE, OPPOSED = "apart from wait", "long where wait is short"
+
+
+def of_loss(cases: int, steps: tuple[int, ...] = (5, 8, 20, 50)) -> Rows:
+    """Coverage of transfer, wait and their sum, and whether the sum may be what they cannot be together."""
+    made = []
+    for way, correlation, count in itertools.product((ALONE, OPPOSED), (0.0, 0.3, 0.8), steps):
+        generator = np.random.default_rng(count)
+        found = [_loss(generator, way, correlation, count, number) for number in range(cases)]
+        row: dict[str, Any] = {
+            "transfer": way,
+            "correlation of neighbours": correlation,
+            "recorded steps": count,
+        }
+        for name, took_ms in PLANTED_MS.items():
+            truth = 100 * took_ms / STEP_MS
+            held = [one[f"loss_{name}_pct_low"] <= truth <= one[f"loss_{name}_pct_high"] for one in found]
+            row[f"{name.removeprefix('exposed_')}, held %"] = 100 * float(np.mean(held))
+        made.append(row | {"sum beyond its parts, %": 100 * float(np.mean([beyond(one) for one in found]))})
+    return made
+
+
+def beyond(row: Mapping[str, Any]) -> bool:
+    """Whether communication may be less, or more, than transfer and wait may be together."""
+    low, high = ([row[f"loss_{name}_pct_{end}"] for name in PLANTED_MS] for end in ("low", "high"))
+    return bool(low[2] < low[0] + low[1] - 1e-9 or high[2] > high[0] + high[1] + 1e-9)
+
+
+def _loss(
+    generator: np.random.Generator, way: str, correlation: float, count: int, number: int
+) -> dict[str, Any]:
+    """The loss on 4 ranks against 1, of so many recorded steps."""
+    alone, compute, moved, waited = correlated(generator, correlation, (4, count))
+    wait = WAIT_MS * np.exp(waited / 2 - 1 / 8)
+    transfer = TRANSFER_MS + (moved if way == ALONE else WAIT_MS - wait + moved / 4)
+    base = _point(f"{number} on 1", 1, COMPUTE_MS)
+    point = _point(f"{number} on {RANKS}", RANKS, STEP_MS, base)
+    of_runs = {
+        f"{number} on 1": _anatomy(COMPUTE_MS + alone, np.zeros(count), np.zeros(count)),
+        f"{number} on {RANKS}": _anatomy(COMPUTE_MS + compute, transfer, wait),
+    }
+    return loss_of([point], 100 * COMPUTE_MS / STEP_MS, anatomies_of([point], of_runs))
+
+
+def _anatomy(compute_ms: np.ndarray, transfer_ms: np.ndarray, wait_ms: np.ndarray) -> Anatomy:
+    """Of one rank; all of a step's time is in the first of its stages."""
+    steps = len(compute_ms)
+    parts_ms = {name: np.zeros(steps) for name in (*PARTS, "overlapped_communication")} | {
+        "compute": compute_ms,
+        "exposed_communication": transfer_ms + wait_ms,
+        "wall": compute_ms + transfer_ms + wait_ms,
+        **dict(zip(WITHIN["exposed_communication"], (transfer_ms, wait_ms), strict=True)),
+    }
+    rank: dict[str, Any] = {"rank": 0, "step": np.repeat(np.arange(steps), len(STAGES))}
+    for name, took_ms in parts_ms.items():
+        by_stage = np.zeros((steps, len(STAGES)))
+        by_stage[:, 0] = 1e6 * took_ms
+        rank[f"{name}_ns"] = by_stage.ravel()
+    return [rank]
+
+
+def _point(run: str, ranks: int, step_ms: float, baseline: Point | None = None) -> Point:
+    """A point of one run, timed and recorded at once, of which every step takes as long."""
+    fields = Run.model_validate({"gpus_per_node": ranks, "batches": 4}).model_dump()
+    took = np.full((1, 4), round(1e6 * step_ms), np.int64)
+    stages = dict.fromkeys(series.STAGES, np.zeros_like(took))
+    timed = series.Series(took, np.full(4, 32 * ranks), stages, np.zeros(4, bool), 0)
+    runs = ((Source(run, "run", fields, 0, 0, Path()), timed),)
+    return Point(fields, runs, runs, baseline=baseline)
