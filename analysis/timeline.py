@@ -23,12 +23,13 @@ from analysis.measures.critical_path import track
 from analysis.results.load import load
 from jobs.flags import OUTPUT, make_parser
 from profiling.errors import run_command
+from profiling.whole_file import file_to_write
 
 
 def main() -> int:
     parser = make_parser("python -m analysis.timeline", __doc__)
     parser.add_argument("path", type=Path, metavar="DIR", help="a run, or a sweep's results")
-    parser.add_argument(*OUTPUT, type=Path, metavar="FILE", help=f"[DIR/{FILE}]")
+    parser.add_argument(*OUTPUT, type=file_to_write, metavar="FILE", help=f"[DIR/{FILE}]")
     add_flags(parser)
     arguments = parser.parse_args()
     target = arguments.output or arguments.path / FILE

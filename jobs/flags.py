@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import get_args
 
 from pydantic.fields import FieldInfo
@@ -14,6 +13,7 @@ from jobs.validation import literal_options
 from profiling.arguments import Help, Parser
 from profiling.completion import with_values
 from profiling.errors import Mistakes, UserError
+from profiling.whole_file import file_to_write
 
 
 def make_parser(prog: str, description: str | None) -> Parser:
@@ -36,7 +36,10 @@ def add_format_flags(parser: argparse.ArgumentParser, names: Sequence[str] = OUT
     """
     parser.add_argument("--format", choices=FORMATS, default="table", help="output format [table]")
     parser.add_argument(
-        *names, type=Path, metavar="FILE", help="write the answer to FILE instead of standard output"
+        *names,
+        type=file_to_write,
+        metavar="FILE",
+        help="write the answer to FILE instead of standard output",
     )
 
 

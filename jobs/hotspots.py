@@ -33,7 +33,6 @@ from jobs.progress import describe
 from jobs.run import Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS
 from jobs.run_values import parse_value
-from jobs.studies import check_output
 from jobs.sweep_file import Sweep, read_sweep
 from jobs.sweep_runs import SweepRun, choose
 from profiling import schemas, tables
@@ -60,7 +59,6 @@ _USUAL = {"profile_mode": "auto", "profile_kernels": "", "profile_schedule": ""}
 def main() -> int:
     """The command; see the module's docstring."""
     arguments = _parser().parse_args()
-    check_output(arguments.output)
     if arguments.top < 1:
         raise UserError(f"invalid --top {arguments.top}: should be at least 1")
     sweep = read_sweep(arguments.config)

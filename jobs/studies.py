@@ -21,7 +21,6 @@ from jobs.processes import Ended, Limits, become, run_processes
 from jobs.store import StudyManifest
 from profiling import schemas, tables
 from profiling.errors import UserError
-from profiling.whole_file import nearest_above
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -121,16 +120,6 @@ def make_directory(study: str, device: str, wanted: Path | None) -> Path:
         raise UserError(f"{directory} already contains a result; choose another with --out")
     directory.mkdir(parents=True, exist_ok=True)
     return directory
-
-
-def check_output(output: Path | None) -> None:
-    """Before something is measured: can its answer be written?
-
-    Raises:
-        UserError: ``output`` is a folder, or in none.
-    """
-    if output is not None and (output.is_dir() or not nearest_above(output).is_dir()):
-        raise UserError(f"--output {output}: name a file in a folder")
 
 
 def answer(directory: Path, form: str, output: Path | None) -> None:

@@ -2,31 +2,29 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from profiling.errors import UserError
 
 # What lies here is already open: /dev/stdout may be a file that a shell writes to. /dev/shm is a folder.
 _OPEN_FILES = ("/dev", "/dev/fd", "/proc/self/fd")
 
 
-def nearest_above(path: Path) -> Path:
-    """What is there of the folders above a file: the others are made when it is written."""
-    return next(folder for folder in path.absolute().parents if folder.exists())
+def file_to_write(text: str) -> Path:
+    """The file that a flag names, known before anything is computed. A missing folder is likely mistyped.
 
-
-@contextmanager
-def folder_of(path: Path) -> Iterator[None]:
-    """The folder of a file that is written here is made if need be, and goes again if something failed."""
-    new = [folder for folder in path.absolute().parents if not folder.exists()]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException:
-        with suppress(OSError):  # others may have put something there
-            for folder in new:
-                folder.rmdir()
-        raise
+    Raises:
+        UserError: it is a folder, or in none.
+    """
+    path = Path(text)
+    if path.is_dir() or text.endswith("/"):
+        raise UserError(f"cannot write {text}: it is a folder; name a file in it")
+    if not path.parent.is_dir():
+        why = f"{path.parent} is no folder" if path.parent.exists() else f"there is no folder {path.parent}"
+        raise UserError(f"cannot write {path}: {why}")
+    return path
 
 
 @contextmanager

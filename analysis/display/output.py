@@ -27,7 +27,7 @@ from jobs.flags import add_format_flags, make_parser
 from jobs.run_fields import FACTOR
 from profiling.arguments import Explain, Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
-from profiling.whole_file import folder_of, whole_file
+from profiling.whole_file import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -233,21 +233,18 @@ def _write_text(text: str, output: Path | None) -> None:
 
 
 def write_bytes(content: bytes, output: Path | None) -> None:
-    """Write to a file, whole or not at all, its folder made if need be; or to standard output.
+    """Write to a file, whole or not at all, or to standard output.
 
     Raises:
-        UserError: the file cannot be written, or binary data would go to a terminal.
+        UserError: binary data would go to a terminal.
     """
     if output is None:
         if sys.stdout.isatty():
             raise UserError("Parquet is binary: give --output FILE, or redirect standard output")
         sys.stdout.buffer.write(content)
         return
-    try:
-        with folder_of(output), whole_file(output) as file:
-            file.write(content)
-    except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise UserError(f"cannot write {output}: {error.strerror}; name a file in a folder") from None
+    with whole_file(output) as file:
+        file.write(content)
 
 
 def to_frame(rows: Rows, columns: Iterable[Metric]) -> "pd.DataFrame":

@@ -28,7 +28,7 @@ from analysis.results.study import Study
 from jobs.flags import OUTPUT, make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from profiling.whole_file import folder_of
+from profiling.whole_file import file_to_write
 from profiling.wording import how_many
 
 if TYPE_CHECKING:
@@ -80,14 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         *OUTPUT,
-        type=Path,
+        type=file_to_write,
         metavar="FILE",
         help="the file [DIR/report.html; of A B: B/compared-with-A.html]",
     )
     parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
     parser.add_argument(
         "--trace",
-        type=Path,
+        type=file_to_write,
         nargs="?",
         const=_BESIDE,
         metavar="FILE",
@@ -137,8 +137,7 @@ def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
 
     target: Path = arguments.output or file
     try:
-        with folder_of(target):
-            write_text(target, render(page))
+        write_text(target, render(page))
     except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
         raise UserError(f"cannot write {target}: {error.strerror}; name a file with --output") from None
     print(target)

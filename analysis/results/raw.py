@@ -13,7 +13,6 @@ from profiling.convert import convert
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 from profiling.traces import units
 from profiling.traces.folders import files_of, others_in
-from profiling.whole_file import nearest_above
 from profiling.wording import command
 
 BESIDE = "-converted"
@@ -93,7 +92,7 @@ def _of_traces(paths: Sequence[Path], output: Path | None, own_peaks: Path | Non
 def _converted(paths: Sequence[Path], output: Path | None) -> tuple[Path, int]:
     """The folder of what the traces became; and how many could not be read, which was said."""
     out = target_of(paths, output)
-    place = out if out.exists() else nearest_above(out)
+    place = out if out.exists() else out.parent
     if not (place.is_dir() and os.access(place, os.W_OK)):
         why = "cannot be written" if place.is_dir() else "is not a folder"
         raise UserError(

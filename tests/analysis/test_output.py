@@ -127,14 +127,20 @@ def test_an_output_that_cannot_be_written_is_one_line(results: Path, tmp_path: P
     for target in (tmp_path / "file" / "x.csv", tmp_path / "file" / "below" / "x.csv", tmp_path):
         for form in ("table", "csv", "json", "parquet"):
             line = one_line_error(run("analysis.scaled", results, "--format", form, "--output", target))
-            assert "cannot write" in line
+            assert f"cannot write {target}: " in line
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_the_folder_of_an_output_is_made(results: Path, tmp_path: Path) -> None:
-    target = tmp_path / "of" / "mine" / "x.csv"
-    run("analysis.scaled", results, "--format", "csv", "--output", target)
-    assert [path.name for path in target.parent.iterdir()] == ["x.csv"] and "step_ms" in target.read_text()
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [("scaled", "--output"), ("timeline", "--output"), ("report.__main__", "--out"),
+     ("report.__main__", "--trace")],
+)  # fmt: skip
+def test_no_mistyped_folder_is_made(results: Path, tmp_path: Path, command: str, flag: str) -> None:
+    target = tmp_path / "mistyped" / "x"
+    line = one_line_error(run(f"analysis.{command}", results, flag, target))
+    assert line.endswith(f"cannot write {target}: there is no folder {target.parent}")
+    assert not target.parent.exists()
 
 
 @pytest.mark.parametrize(

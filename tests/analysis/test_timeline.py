@@ -213,7 +213,7 @@ def test_what_is_no_range_of_batches_is_answered(batches, sweep):
 
 
 def test_batches_that_the_run_does_not_have_are_answered(sweep, tmp_path):
-    place = tmp_path / "new" / "folder" / "t.gz"
+    place = tmp_path / "t.gz"
     error = one_line_error(run("analysis.timeline", sweep, "--batches", "90", "--output", place))
     assert "has steps 0 to 39" in error and not list(tmp_path.iterdir())
 

@@ -91,7 +91,7 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_runs(tmp_path,
     config.write_text("run: {model: alexnet}\n")
     monkeypatch.setattr(hotspots, "measure", lambda *_: pytest.fail("it ran"))
     monkeypatch.setattr(sys, "argv", ["hotspots", str(config), "--output", f"{config}/x.csv"])
-    with pytest.raises(UserError, match=r"--output .*/small\.yaml/x\.csv: name a file in a folder$"):
+    with pytest.raises(UserError, match=r"cannot write .*/small\.yaml/x\.csv: .*/small\.yaml is no folder$"):
         hotspots.main()
 
 

@@ -79,7 +79,6 @@ def start(study: str, arguments: argparse.Namespace, gpu: bool) -> Recorder:
     Args:
         gpu: it measures on a GPU, perhaps among others.
     """
-    studies.check_output(arguments.output)
     directory = studies.make_directory(study, "gpu" if gpu else "cpu", arguments.out)
     return Recorder(study, vars(arguments), directory)
 

@@ -16,7 +16,7 @@ from analysis.results.matching import Ahead, Matched, match
 from analysis.results.source import Source
 from profiling import tables
 from profiling.errors import UserError
-from profiling.whole_file import folder_of, whole_file
+from profiling.whole_file import whole_file
 from profiling.wording import how_many, which_ranks
 
 _COMPRESSION = 1  # most of what gzip can save, at a third of the time
@@ -72,7 +72,6 @@ def write(source: Source, path: Path, span: Span | None = None, more: Added = NO
     try:
         # The name inside and the time are left out: the same run gives the same bytes.
         with (
-            folder_of(path),
             whole_file(path) as raw,
             gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file,
         ):
