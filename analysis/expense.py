@@ -4,7 +4,7 @@
     python -m analysis.expense DIR --by rank        one row per configuration and rank
 
 Memory, energy and startup come from the unprofiled runs (from profiled runs if there are no others; column
-metered_on says which). Node-hours include all runs that ended, also failed ones (of those that failed
+kind_of_runs says which). Node-hours include all runs that ended, also failed ones (of those that failed
 repeatedly in the same way, the last). What interrupted runs took is not known; how many they are is said
 below the table.
 

@@ -104,7 +104,7 @@ def _with_batch_of_a_rank(row: dict[str, Any]) -> dict[str, Any]:
     """A prediction with the batch of its own ranks: of strong scaling it has that of the largest point."""
     if row["scaling"] != "strong":
         return row
-    batch = row["global_batch"] / row["ranks"]
+    batch = row["global_batch"] / row["world_size"]
     return row | {"batch": int(batch) if batch == int(batch) else batch}
 
 

@@ -64,9 +64,9 @@ exclude:
     because: what 4 nodes give is predicted from 1 and 2
 """
 KEPT = (
-    "ranks", "method", "what_if", "images_per_s", "images_per_s_low", "images_per_s_high", "step_ms",
-    "measured_images_per_s", "error_pct", "measured_on", "fit_error_pct", "buckets", "exposed_ms", "alpha_us",
-    "beta_gb_per_s",
+    "world_size", "predicted_by", "what_if", "images_per_s", "images_per_s_low", "images_per_s_high",
+    "step_ms", "measured_images_per_s", "error_pct", "measured_on", "fit_error_pct", "buckets", "exposed_ms",
+    "alpha_us", "beta_gb_per_s",
 )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def compared(directory: Path) -> list[dict[str, Any]]:
     study = load(directory)
     found = configurations(study)
     made = extrapolate.rows(extrapolate.series_of(found), [])[0] + simulate_rows.rows(study, found, [])[0]
-    kept = [row for row in made if row["backtest"] and row["ranks"] == max(NODES)]
+    kept = [row for row in made if row["backtest"] and row["world_size"] == max(NODES)]
     by_grad = {one.fields["grad"]: one for one in found}
     fp32, fp16 = by_grad["fp32"], by_grad["fp16"]
     fewer = Configuration(fp32.fields, fp32.points[:-1])
@@ -152,7 +152,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
     for row in report["rows"]:
-        by = f"{row['method']}, what if {row['what_if']}" if row["what_if"] else row["method"]
+        by = f"{row['predicted_by']}, what if {row['what_if']}" if row["what_if"] else row["predicted_by"]
         rate = f"{row['images_per_s']:.1f} ({_range(row)})"
         fit = "" if row["fit_error_pct"] is None else f"{row['fit_error_pct']:+.1f}"
         beta = "" if row["beta_gb_per_s"] is None else f"{1e3 * row['beta_gb_per_s']:.1f}"
@@ -178,7 +178,7 @@ def _range(row: Mapping[str, Any]) -> str:
 
 def worst_pct(rows: Sequence[Mapping[str, Any]]) -> float:
     """The largest error of a simulation, in percent."""
-    return max(abs(row["error_pct"]) for row in rows if row["method"] == simulate_rows.SIMULATION)
+    return max(abs(row["error_pct"]) for row in rows if row["predicted_by"] == simulate_rows.SIMULATION)
 
 
 def main() -> int:

@@ -116,7 +116,9 @@ def one_case(kind: str, strong: bool, seed: int) -> Iterable[dict[str, Any]]:
     study = Study(Path("planted"))
     curves, _ = extrapolate.rows(extrapolate.series_of([found]), wanted)
     simulated, _ = rows_of(study, found, steps, wanted, [], Network())
-    said = {(row["method"], row["ranks"]): row for row in (*curves, *simulated) if not row["backtest"]}
+    said = {
+        (row["predicted_by"], row["world_size"]): row for row in (*curves, *simulated) if not row["backtest"]
+    }
     for ranks in wanted:
         true = truth_ms(cluster, ranks)
         for method in (extrapolate.CURVE, SIMULATION):

@@ -152,6 +152,40 @@ def test_columns_say_the_glossarys_words() -> None:
     assert not wrong, "\n".join(dict.fromkeys(wrong))
 
 
+# Other names of what a column of another answer is called already.
+_SECOND_NAMES = {
+    "repetitions": "runs", "repetitions_kept": "runs_kept",
+    "ranks": "world_size", "gpus": "world_size", "n_gpus": "world_size", "base_ranks": "base_world_size",
+    "timed_by": "kind_of_runs", "metered_on": "kind_of_runs",
+    "kernel_ms": "kernel_ms_per_step", "peak_bytes": "peak_memory_bytes", "avg_us": "mean_us",
+    "volume_mb": "volume_mbyte", "gain": "speedup",
+}  # fmt: skip
+
+
+def columns_by_command() -> dict[str, set[str]]:
+    return {
+        name: {one for metrics in command.COLUMNS.values() for metric in metrics for one in metric.names}
+        for name, command in commands().items()
+    }
+
+
+def test_a_column_has_one_name_in_all_answers() -> None:
+    by_command = columns_by_command()
+    wrong = [
+        f"{command}: {name} is called {_SECOND_NAMES[name]}"
+        for command, names in by_command.items()
+        for name in sorted(names & _SECOND_NAMES.keys())
+    ]
+    assert not wrong, "\n".join(wrong)
+    # Nor are two things called alike: a definition, and a way to predict; steps of a run, averaged ones, or
+    # those of a recurrent network.
+    having = {name: {command for command, names in by_command.items() if name in names} for name in _ALIKE}
+    assert having == _ALIKE
+
+
+_ALIKE = {"method": {"scaled"}, "steps": {"batches", "tau_batches"}}
+
+
 def test_names_of_columns_say_step() -> None:
     names = {
         metric.name

@@ -37,7 +37,8 @@ _KINDS = {
 # How a name ends, and the unit that this is.
 UNITS = {
     "_pct": "%", "_ms": "ms", "_us": "us", "_ns": "ns", "_gb_per_s": "GB/s", "tflops_per_s": "TFLOP/s",
-    "flops_per_s": "FLOP/s", "_per_s": "/s", "_s": "s", "_db": "dB", "_gb": "GB", "_w": "W",
+    "flops_per_s": "FLOP/s", "_per_s": "/s", "_s": "s", "_db": "dB", "_gb": "GB", "_mbyte": "MB",
+    "_w": "W",
 }  # fmt: skip
 _UNIT_WORDS = frozenset(re.findall("[a-z]+", " ".join(UNITS.values()).lower()))
 _WIDEST = 110  # of the list of --columns

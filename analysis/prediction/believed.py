@@ -30,7 +30,9 @@ _AND = " and for "
 
 def judged(rows: Rows) -> Rows:
     """The rows with ``believed``: that no other method of the configuration is the better founded one."""
-    return [row | {"believed": _method(alike) in ("", row["method"])} for row, alike in _with_alike(rows)]
+    return [
+        row | {"believed": _method(alike) in ("", row["predicted_by"])} for row, alike in _with_alike(rows)
+    ]
 
 
 def sentences(rows: Rows) -> list[str]:
@@ -73,7 +75,7 @@ def _names(rows: Rows) -> Sequence[str]:
 
 def _ahead(alike: Rows) -> set[str]:
     """The methods that predict more ranks: neither back-tests nor changes on the measured ranks count."""
-    return {row["method"] for row in alike if not row["backtest"] and not row["what_if"]}
+    return {row["predicted_by"] for row in alike if not row["backtest"] and not row["what_if"]}
 
 
 def _method(alike: Rows) -> str:
@@ -94,20 +96,25 @@ def _method(alike: Rows) -> str:
 def _worst_pct(alike: Rows, method: str) -> float:
     """The largest error of a back-test of points that both methods predicted; 0 if there is none."""
     both = _tested_by_both(alike)
-    return max((abs(row["error_pct"]) for row in both if row["method"] == method), default=0.0)
+    return max((abs(row["error_pct"]) for row in both if row["predicted_by"] == method), default=0.0)
 
 
 def _tested_by_both(alike: Rows) -> Rows:
     """The back-tests of points that both methods predicted."""
     tested = [row for row in alike if row["backtest"]]
-    ranks = [{row["ranks"] for row in tested if row["method"] == method} for method in (CURVE, SIMULATION)]
-    return [row for row in tested if row["ranks"] in set.intersection(*ranks)]
+    ranks = [
+        {row["world_size"] for row in tested if row["predicted_by"] == method}
+        for method in (CURVE, SIMULATION)
+    ]
+    return [row for row in tested if row["world_size"] in set.intersection(*ranks)]
 
 
 def _simulated(alike: Rows) -> Rows:
     """The simulation of more ranks; back-tests replay the traces of fewer."""
     return [
-        row for row in alike if row["method"] == SIMULATION and not row["what_if"] and not row["backtest"]
+        row
+        for row in alike
+        if row["predicted_by"] == SIMULATION and not row["what_if"] and not row["backtest"]
     ]
 
 

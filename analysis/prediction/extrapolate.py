@@ -170,8 +170,8 @@ def row_of(
     """
     return {
         **one.fields,
-        "ranks": ranks,
-        "method": method,
+        "world_size": ranks,
+        "predicted_by": method,
         "what_if": "",
         "backtest": False,
         "scaling": "strong" if one.strong else "weak",

@@ -31,10 +31,10 @@ from analysis.results.study import Study
 from profiling.errors import UserError
 
 METRICS = (
-    Metric("ranks", "number of ranks", key=True),
+    Metric("world_size", "number of ranks", "ranks", key=True),
     Metric(
-        "method",
-        "curve: function of the number of ranks fitted to measured throughputs "
+        "predicted_by",
+        "method of prediction. curve: function of the number of ranks fitted to measured throughputs "
         "(analysis/prediction/curve.py); simulation: replay of the recorded step, with gradients exchanged "
         "in buckets (analysis/prediction/simulate.py)",
         text=True,
@@ -244,7 +244,7 @@ def caption(rows: Rows, in_words: bool = True) -> str:
     """
     lines = believed.sentences(rows) if in_words else []
     for method, ranges in _RANGES.items():
-        of = [row for row in rows if row["method"] == method]
+        of = [row for row in rows if row["predicted_by"] == method]
         errors = [abs(row["error_pct"]) for row in of if row["backtest"]]
         if of and errors:
             lines.append(
@@ -270,7 +270,8 @@ def shown(rows: Rows) -> list[Column]:
     varying = [name for name in telling(rows, fields_of(rows)) if name != "batch" or not strong]
     sizes = ["global_batch"] if strong and telling(rows, ["global_batch"]) else []
     figures = picked(
-        METRICS, *sizes, "method", "ranks", "what_if", "images_per_s", "gain_pct", "scaling_efficiency_pct",
-        "exposed_ms", "exchange", "fit_error_pct", "measured_images_per_s", "error_pct", "measured_on",
+        METRICS, *sizes, "predicted_by", "world_size", "what_if", "images_per_s", "gain_pct",
+        "scaling_efficiency_pct", "exposed_ms", "exchange", "fit_error_pct", "measured_images_per_s",
+        "error_pct", "measured_on",
     )  # fmt: skip
     return filled(columns([*fields(varying), *figures]), rows)

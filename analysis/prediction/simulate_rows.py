@@ -1,4 +1,4 @@
-"""What do simulated steps say of more ranks? The rows of analysis.predict whose method is ``simulation``.
+"""What do simulated steps say of more ranks? The rows of analysis.predict by ``simulation``.
 
 The step is that of the largest traced point; the cost of an allreduce is fitted to all traces of several
 ranks. What the step misses of the largest measured batch stays as it is. A point is predicted back from those

@@ -54,7 +54,7 @@ class Reason:
 
 def too_wide(of: str, row: Mapping[str, Any], made_from: str, remedy: str) -> Reason | None:
     """The reason that a row is not shown; None: its range tells something."""
-    possible = Possible(row["ranks"], row["images_per_s_low"], row["images_per_s_high"])
+    possible = Possible(row["world_size"], row["images_per_s_low"], row["images_per_s_high"])
     return None if possible.factor <= WIDEST else Reason(of, made_from, possible, remedy)
 
 

@@ -121,7 +121,7 @@ def _estimators(study: Study, rows: Rows) -> str:
         if one.attributed.sum() > 1:
             estimates.append(published_formulas.pyprof_step_duration_s(ends, int(np.argmax(one.attributed))))
         twin = _row_of(rows, source.fields)
-        if twin is not None and twin["timed_by"] == UNPROFILED:
+        if twin is not None and twin["kind_of_runs"] == UNPROFILED:
             least.append(100 * (1e3 * published_formulas.step_duration_s(estimates) / twin["step_ms"] - 1))
     if not least:
         return line(

@@ -173,8 +173,8 @@ def of_tau(study: Study) -> Lines:
     rows = tau.tau_rows(study)
     if not rows:
         return [_not_50(study), line("7", "startup", "not shown: no table of timed runs")]
-    cut = sum(row["repetitions"] - row["repetitions_kept"] for row in rows)
-    every = sum(row["repetitions"] for row in rows)
+    cut = sum(row["runs"] - row["runs_kept"] for row in rows)
+    every = sum(row["runs"] for row in rows)
     bases = sorted({row["base_nodes"] * row["gpus_per_node"] for row in rows})
     return [
         _not_50(study),

@@ -42,7 +42,7 @@ METRICS = (
         "bprop\ncover. %",
         places=1,
     ),
-    Metric("kernel_ms", "kernel time of the model per recorded step", "kernels\nms"),
+    Metric("kernel_ms_per_step", "kernel time of the model per recorded step", "kernels\nms"),
     Metric(
         "flops_efficiency_of_kernels_pct",
         "FLOPs divided by kernel time and the datasheet's peak",
@@ -137,7 +137,7 @@ def _kernel_figures(study: Study, counted: Sequence[tuple[Source, Costs]]) -> di
     bounds = [costs.bound_of(study, source) for source, _ in counted]
     seconds = [cost.kernel_ns / 1e9 for _, cost in counted]
     return {
-        "kernel_ms": 1e3 * sum(seconds) / len(seconds),
+        "kernel_ms_per_step": 1e3 * sum(seconds) / len(seconds),
         "flops_efficiency_of_kernels_pct": _over(
             sum(cost.flops for _, cost in counted), seconds, [bound.flops_per_s for bound in bounds]
         ),

@@ -90,7 +90,7 @@ def _peaks_beside(name: str, both: bool) -> Column:
 
 def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
     rate, speedup = picked(figures.METRICS, "images_per_s", "speedup")
-    efficiency, *runs = picked(figures.METRICS, "scaling_efficiency_pct", "repetitions", "warmup_dropped")
+    efficiency, *runs = picked(figures.METRICS, "scaling_efficiency_pct", "runs", "warmup_dropped")
     # Where none is compared with another, 100 % would look like a result.
     scaling = [speedup.alone, efficiency] if any(map(_is_compared, own)) else []
     timed = picked(figures.METRICS, "step_ms", "p95_ms")
@@ -134,7 +134,7 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     notes = dict.fromkeys(row["interval_note"] for row in own if row.get("interval_note"))
     lines += [f"No interval: {note}." for note in notes]
     lines += open_intervals(own)
-    if any(row["timed_by"] != UNPROFILED for row in own):
+    if any(row["kind_of_runs"] != UNPROFILED for row in own):
         lines.append("Configurations without unprofiled runs are timed by their profiled runs.")
     return "\n".join(lines)
 
@@ -272,12 +272,12 @@ def _counted_part(counted: Rows, group_by: Sequence[str]) -> Part:
 
 def _published_part(published: Rows, group_by: Sequence[str]) -> Part:
     kept, application, *others = picked(
-        tau.METRICS, "repetitions_kept", "application_s", "epoch_duration_s", "scaling_efficiency_pct",
+        tau.METRICS, "runs_kept", "application_s", "epoch_duration_s", "scaling_efficiency_pct",
         "batch_independent_pct",
     )  # fmt: skip
     shown = [
         *columns(_who(published, group_by)),
-        kept.column(printed=lambda row: f"{row['repetitions_kept']} of {row['repetitions']}"),
+        kept.column(printed=lambda row: f"{row['runs_kept']} of {row['runs']}"),
         *columns([application, *others]),
     ]
     caption = (

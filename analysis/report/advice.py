@@ -101,7 +101,7 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
             advice = advice.replace(words, "")
         return [Sentence(_sentence(advice), "table", answers=TRY)]
     name = f" ({tried[0]['name']})" if tried[0].get("name") else ""
-    on = f"on {ranks_in_words(tried[0]['ranks'])}{name}"
+    on = f"on {ranks_in_words(tried[0]['world_size'])}{name}"
     tried.sort(key=lambda row: -row["gain_pct"])
     useful = [row for row in tried if row["gain_pct"] >= LEAST_GAIN_PCT]
     gains = ", ".join(f"{in_words(row['what_if'])} ({_gain(row)})" for row in useful or tried)

@@ -188,8 +188,8 @@ def gains(row: Mapping[str, Any], predicted: Rows, fields: Sequence[str]) -> dic
         if one.get("what_if") and one.get("gain_pct") is not None and one.get("believed", True)
         and all(str(one.get(name)) == str(row.get(name)) for name in fields)
     ]  # fmt: skip
-    fewest = min((one["ranks"] for one in own), default=0)
-    return {one["what_if"]: one for one in own if one["ranks"] == fewest}
+    fewest = min((one["world_size"] for one in own), default=0)
+    return {one["what_if"]: one for one in own if one["world_size"] == fewest}
 
 
 def limit_of_transfer(cost_pct: float, gained: Mapping[str, Mapping[str, Any]]) -> str:

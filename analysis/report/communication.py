@@ -26,7 +26,7 @@ WAITED = {"transfer": BLUE, "wait": BROWN}
 _MPI_CHARTS = (
     Axes("nodes", "nodes", "mpi_s", "s", "Time in MPI, all ranks"),
     Axes("nodes", "nodes", "messages", "messages", "Messages, all ranks"),
-    Axes("nodes", "nodes", "volume_mb", "MB", "Bytes sent, all ranks"),
+    Axes("nodes", "nodes", "volume_mbyte", "MB", "Bytes sent, all ranks"),
 )
 
 
@@ -222,7 +222,7 @@ def of_shares(rows: Rows, factors: Sequence[str] = (), unit: str = "GPU") -> Con
 
 
 def _label(row: dict) -> str:
-    gpus = "GPUs unknown" if row["gpus"] is None else how_many(row["gpus"], "GPU")
+    gpus = "GPUs unknown" if row["world_size"] is None else how_many(row["world_size"], "GPU")
     return f"{gpus}, {row['backend']}" if row["backend"] else gpus
 
 

@@ -39,13 +39,13 @@ def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
         for row in predicted
         if row.get("what_if")
         and (row.get("gain_pct") or 0) >= WORTH_TRYING_PCT
-        and row["ranks"] > _most_measured(row)
+        and row["world_size"] > _most_measured(row)
         and row.get("believed", True)
         and not was_measured(row, points)
     ]
     measured = max((point["world_size"] for point in points), default=0)
-    ahead = [row for row in tried if row["ranks"] > measured] or tried
-    nearest = [row for row in ahead if row["ranks"] == min(one["ranks"] for one in ahead)]
+    ahead = [row for row in tried if row["world_size"] > measured] or tried
+    nearest = [row for row in ahead if row["world_size"] == min(one["world_size"] for one in ahead)]
     agreed = [row for row in nearest if not disagreement(row, predicted)]
     return max(agreed or nearest, key=lambda row: row["gain_pct"], default=None)
 
@@ -78,8 +78,8 @@ def forecast(predicted: Rows, points: Rows) -> list[Sentence]:
     if apart := disagreement(best, predicted):
         return [Sentence(f"No forecast{which}: {apart}.", "prediction")]
     text = (
-        f"Largest simulated gain on {ranks_in_words(best['ranks'])}{which}: {in_words(best['what_if'])}, "
-        f"{digits(best['images_per_s'], 3)} images/s ({_range(best)}{best['gain_pct']:+.0f} %)."
+        f"Largest simulated gain on {ranks_in_words(best['world_size'])}{which}: {in_words(best['what_if'])}"
+        f", {digits(best['images_per_s'], 3)} images/s ({_range(best)}{best['gain_pct']:+.0f} %)."
     )
     if unknown := _not_simulated(best, predicted, points):
         names = ", ".join(in_words(name) for name in unknown)
@@ -97,7 +97,7 @@ def _range(row: dict[str, Any]) -> str:
 
 def _not_simulated(best: dict[str, Any], predicted: Rows, points: Rows) -> list[str]:
     """The changes whose gain is unknown on the ranks of a row: neither simulated nor measured."""
-    names = (*CONFIGURATION, *own_names(best), "ranks")
+    names = (*CONFIGURATION, *own_names(best), "world_size")
     known = {
         row.get("what_if")
         for row in predicted
@@ -122,17 +122,17 @@ def disagreement(row: dict[str, Any], predicted: Rows) -> str:
     for one in predicted:
         alike = all(
             str(one.get(name)) == str(row.get(name))
-            for name in (*CONFIGURATION, *own_names(one, row), "ranks")
+            for name in (*CONFIGURATION, *own_names(one, row), "world_size")
         )
         low, high = number(one, "images_per_s_low"), number(one, "images_per_s_high")
         if alike and not one.get("what_if") and not one.get("backtest") and np.isfinite([low, high]).all():
-            ranges.append((low, high, one.get("method", "")))
+            ranges.append((low, high, one.get("predicted_by", "")))
     for low, high, method in ranges:
         for other_low, other_high, other in ranges:
             if high < other_low:
                 ranges_in_words = f"{digits(low, 3)} to {digits(high, 3)} images/s, the {other}"
                 return (
-                    f"for {ranks_in_words(row['ranks'])} the {method} predicts {ranges_in_words} "
+                    f"for {ranks_in_words(row['world_size'])} the {method} predicts {ranges_in_words} "
                     f"{digits(other_low, 3)} to {digits(other_high, 3)}"
                 )
     return ""

@@ -41,7 +41,7 @@ def of_other_baselines(scaled: Rows, best: dict[str, Any]) -> list[Sentence]:
     largest = [
         row
         for row in scaled
-        if row["world_size"] == best["world_size"] and row.get("timed_by") == best.get("timed_by")
+        if row["world_size"] == best["world_size"] and row.get("kind_of_runs") == best.get("kind_of_runs")
     ]
     by_base: dict[int, Rows] = {}
     for row in sorted(of_one_baseline(largest)[1], key=lambda row: -row["scaling_efficiency_pct"]):

@@ -34,7 +34,7 @@ def _scaling(context: Context) -> small.Drawing | None:
     curves: dict[str, dict[float, float]] = {}
     ends: dict[str, dict[float, tuple[float, float]]] = {}
     # Of one name and size, what unprofiled runs say is drawn: the last.
-    ordered = sorted(rows, key=lambda row: row.get("timed_by") == UNPROFILED)
+    ordered = sorted(rows, key=lambda row: row.get("kind_of_runs") == UNPROFILED)
     for row in map(without_unusable_intervals, ordered):
         if row.get("world_size") and not math.isnan(number(row, "scaling_efficiency_pct")):
             curve = curves.setdefault(called(row, fields), {})
@@ -90,11 +90,11 @@ def _gains(context: Context) -> small.Drawing | None:
     alike = [
         row
         for row in rows
-        if row["ranks"] == best["ranks"]
+        if row["world_size"] == best["world_size"]
         and row.get("what_if")
         and (row.get("gain_pct") or 0) >= _LEAST
         and prediction.same_configuration(row, best)
     ]
     alike.sort(key=lambda row: -row["gain_pct"])
     shown = [(in_words(row["what_if"]), row["gain_pct"]) for row in alike[: small.MOST_BARS]]
-    return small.bars(shown, "%", f"Simulated gain in images/s on {best['ranks']} ranks, by change")
+    return small.bars(shown, "%", f"Simulated gain in images/s on {best['world_size']} ranks, by change")

@@ -67,7 +67,7 @@ def known(context: Context) -> Rows:
 def _prediction(context: Context) -> Content:
     """Measured and predicted throughput, and what changes would give."""
     rows, factors = context.once(predicted), context.factors
-    simulated = [row for row in rows if row["method"] == SIMULATION]
+    simulated = [row for row in rows if row["predicted_by"] == SIMULATION]
     which = " ".join(believed.sentences(rows))
     sentences = [which, _CURVE, _SIMULATION if simulated else _NOT_SIMULATED, _BOTH]
     shown, measured, name = _foremost(rows, context)
@@ -84,7 +84,7 @@ def _prediction(context: Context) -> Content:
 
 def _foremost(rows: Rows, context: Context) -> tuple[dict[str, Any], Rows, str]:
     """The prediction that matters most, the points of its configuration, and what that is called."""
-    simulated = [row for row in rows if row["method"] == SIMULATION]
+    simulated = [row for row in rows if row["predicted_by"] == SIMULATION]
     # The chart backs the summary's sentence, where there is one.
     return _of_row(to_try(rows, context.own) or _widest(simulated or rows), context)
 
@@ -109,7 +109,7 @@ def _headline(context: Context) -> str:
     if not ahead:
         return headline(*_foremost(rows, context)) if rows and not to_try(rows, context.own) else ""
     return headline(
-        *_of_row(_widest([row for row in ahead if row["method"] == SIMULATION] or ahead), context)
+        *_of_row(_widest([row for row in ahead if row["predicted_by"] == SIMULATION] or ahead), context)
     )
 
 
@@ -134,8 +134,8 @@ def headline(shown: Mapping[str, Any], measured: Rows, name: str) -> str:
     if not high <= _WIDEST * low:  # nor where there is no upper limit
         return ""
     rate = f"{digits(shown['images_per_s'], 3)} [{digits(low, 3)}, {digits(high, 3)}] images/s"
-    ranks = ranks_in_words(shown["ranks"])
-    here = next((row["images_per_s"] for row in measured if row["world_size"] == shown["ranks"]), None)
+    ranks = ranks_in_words(shown["world_size"])
+    here = next((row["images_per_s"] for row in measured if row["world_size"] == shown["world_size"]), None)
     beside = f"measured: {digits(here)}; {name}" if here is not None else name
     if shown["what_if"]:
         return f"What if: {in_words(shown['what_if'])} would give {rate} on {ranks} ({beside})."
@@ -153,7 +153,7 @@ PREDICTION = SectionKind(
 
 def _widest(rows: Rows) -> dict[str, Any]:
     """A row of the configuration that was predicted fastest on most ranks."""
-    return max(rows, key=lambda row: (row["ranks"], not row["what_if"], row["images_per_s"]))
+    return max(rows, key=lambda row: (row["world_size"], not row["what_if"], row["images_per_s"]))
 
 
 def _points(rows: Rows, measured: Rows, shown: Mapping[str, Any], factors: Sequence[str]) -> pd.DataFrame:
@@ -174,8 +174,8 @@ def _points(rows: Rows, measured: Rows, shown: Mapping[str, Any], factors: Seque
         points.append({**row, "label": label})
     for row in rows:
         if same_configuration(row, shown):
-            name = f"simulated with {row['what_if']}" if row["what_if"] else _NAMES[row["method"]]
-            points.append({**row, "world_size": row["ranks"], "label": name})
+            name = f"simulated with {row['what_if']}" if row["what_if"] else _NAMES[row["predicted_by"]]
+            points.append({**row, "label": name})
     alike = facts(shown, [name for name in factors if name in (*CONFIGURATION, *own_names(shown))])
     columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high", "label"]
     table = pd.DataFrame([{name: point.get(name) for name in columns} | {"facts": alike} for point in points])

@@ -87,7 +87,7 @@ def least_and_most(values: Iterable[tuple[float, str]], form: str, unit: str) ->
 
 def runs_in_words(rows: Iterable[Mapping[Any, Any]]) -> str:
     """``3 runs per configuration``, of rows of configurations; empty where they do not say."""
-    counts = {int(count) for row in rows if pd.notna(count := row.get("runs", row.get("repetitions")))}
+    counts = {int(count) for row in rows if pd.notna(count := row.get("runs"))}
     if not counts:
         return ""
     least, most = min(counts), max(counts)

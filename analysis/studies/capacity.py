@@ -47,13 +47,15 @@ METRICS = (
     timed("own", "computation of this device, part of step_ms", header="its own\nms"),
     Metric("limit_bytes", "memory limit", "limit\nMiB", show=in_units(_MIB)),
     Metric("base_bytes", "memory in use before the network is built", "base\nMiB", show=in_units(_MIB)),
-    Metric("peak_bytes", "peak memory during a step", "peak\nMiB", show=in_units(_MIB)),
+    Metric("peak_memory_bytes", "peak memory during a step", "peak\nMiB", show=in_units(_MIB)),
     Metric("held_bytes", "memory held in fragments by PyTorch's allocator", "held\nMiB", show=in_units(_MIB)),
     Metric("free_bytes", "limit minus peak and held memory", "free\nMiB", show=in_units(_MIB)),
     Metric("reason", "reason why it does not fit", "why not", show=lambda reason: reason[:60], text=True),
     Metric("why_free", "reason why the chosen split leaves so much memory free", "why it is free", text=True),
 )
-_BYTES = ("limit_bytes", "base_bytes", "peak_bytes", "held_bytes")
+# Columns, by what the result calls them.
+_BYTES = {"limit_bytes": "limit_bytes", "base_bytes": "base_bytes", "peak_bytes": "peak_memory_bytes",
+          "held_bytes": "held_bytes"}  # fmt: skip
 
 
 def answer(result: Result, _own_peaks: Path | None = None) -> Answer:
@@ -88,7 +90,8 @@ def rows_of(result: Result) -> Rows:
 def _row(result: Result, key: Key) -> dict[str, Any]:
     case, device = key
     split = _SPLIT.fullmatch(case)
-    limit, peak, held = (result.quantity(key, name) for name in ("limit_bytes", "peak_bytes", "held_bytes"))
+    sizes = {column: result.quantity(key, name) for name, column in _BYTES.items()}
+    limit, peak, held = (sizes[name] for name in ("limit_bytes", "peak_memory_bytes", "held_bytes"))
     fits = result.quantity(key, "fits") == 1
     step = interval_columns("step", result.estimate(key, SPLIT_STEP))
     return {
@@ -104,7 +107,7 @@ def _row(result: Result, key: Key) -> dict[str, Any]:
         **step,
         "step_on_devices": (2 if split else 1) if step["step_ms"] is not None else None,
         **interval_columns("own", result.estimate(key, PASSES)),
-        **{name: result.quantity(key, name) for name in _BYTES},
+        **sizes,
         "free_bytes": limit - peak - (held or 0) if fits and limit and peak else None,
         "reason": result.note(key, "fits"),
         "why_free": "",
@@ -120,7 +123,7 @@ def layer_bytes(fit: Rows) -> float | None:
     if len(fit) < 2:
         return None
     layers = [row["convolutions"] + row["linears"] for row in (fit[0], fit[-1])]
-    return (fit[-1]["peak_bytes"] - fit[0]["peak_bytes"]) / (layers[1] - layers[0])
+    return (fit[-1]["peak_memory_bytes"] - fit[0]["peak_memory_bytes"]) / (layers[1] - layers[0])
 
 
 def why_free(
@@ -133,7 +136,7 @@ def why_free(
     """
     if not not_none([row["free_bytes"], other["free_bytes"]]):
         return ""
-    own, others = (side["peak_bytes"] - side["base_bytes"] for side in (row, other))
+    own, others = (side["peak_memory_bytes"] - side["base_bytes"] for side in (row, other))
     layers = row["convolutions"] + row["linears"]
     less = (others - own) / _MIB
     one_layer = (more_bytes or own / layers) / _MIB
@@ -153,7 +156,7 @@ def why_free(
 def _parts(result: Result, rows: Rows) -> list[Part]:
     one = [row for row in rows if row["devices"] == 1]
     two = [row for row in rows if row["chosen"]]
-    sizes = ("base_bytes", "peak_bytes", "free_bytes")
+    sizes = ("base_bytes", "peak_memory_bytes", "free_bytes")
     tried = columns(METRICS, "layers", "fits", "boundary", "step_ms", "step_on_devices", *sizes, "reason")
     laid = columns(METRICS, "layers", "device", "convolutions", "linears", "own_ms", *sizes, "why_free")
     limit = next(iter(not_none(row["limit_bytes"] for row in one)), None)
@@ -189,7 +192,7 @@ def verdicts(result: Result, rows: Rows) -> list[str]:
         if result.manifest.settings.get("balance") == "time":
             values, unit = [row["own_ms"] for row in chosen], "ms"
         else:
-            values, unit = [(row["peak_bytes"] - row["base_bytes"]) / _MIB for row in chosen], "MiB"
+            values, unit = [(row["peak_memory_bytes"] - row["base_bytes"]) / _MIB for row in chosen], "MiB"
         both = " and ".join(map(digits, values))
         lines.append(
             f"{outside['layers']} on two devices: {first['convolutions']}+{first['linears']} and "

@@ -19,18 +19,23 @@ METRICS = (
     Metric("hidden", "size of the hidden layer", key=True, show=as_count),
     Metric("batch", "batch size, images", show=as_count),
     Metric("gates", "products per step, if separate", show=as_count),
-    Metric("steps", "number of time steps", show=as_count),
-    Metric("products", "matrix products per repetition: gates x steps, or steps", "calls", show=as_count),
+    Metric("time_steps", "number of time steps", show=as_count),
+    Metric(
+        "products",
+        "matrix products per repetition: gates x time_steps, or time_steps",
+        "calls",
+        show=as_count,
+    ),
     timed("time", "duration of all steps, median over repetitions"),
     Metric(
         "flops_per_s",
-        "2 x batch x inputs x hidden x gates x steps divided by time_ms",
+        "2 x batch x inputs x hidden x gates x time_steps divided by time_ms",
         "GFLOP/s",
         show=in_units(1e9),
     ),
     Metric(
-        "gain",
-        "speedup of the merged product: time of the separate products divided by its time, median over "
+        "speedup",
+        "of the merged product: time of the separate products divided by its time, median over "
         "repetitions; significant only if the interval excludes 1",
         interval=IN_RUN,
         places=2,
@@ -45,39 +50,40 @@ METRICS = (
     ),
     Metric("largest_difference", "largest difference of the outputs"),
 )
-_FIGURES = ("inputs", "hidden", "batch", "gates", "steps", "products")
+_FIGURES = ("inputs", "hidden", "batch", "gates", "products")
 
 
 def answer(result: Result, _own_peaks: Path | None = None) -> Answer:
-    """A row a device, size and way; ``gain`` is the separate products' time over the merged one's."""
+    """A row a device, size and way; ``speedup`` is the separate products' time over the merged one's."""
     rows = rows_of(result)
     devices = ", ".join(dict.fromkeys(row["device"] for row in rows))
     shown = columns(
-        METRICS, "device", "inputs", "hidden", "way", "batch", "products", "time_ms", "flops_per_s", "gain",
-        "same_output",
+        METRICS, "device", "inputs", "hidden", "way", "batch", "products", "time_ms", "flops_per_s",
+        "speedup", "same_output",
     )  # fmt: skip
     part = Part(f"Products of a recurrent layer's gates, on {devices}", rows, shown, timing(result.manifest))
     return Answer(rows, METRICS, [part], notes=verdicts(rows))
 
 
 def rows_of(result: Result) -> Rows:
-    """The data; the gain stands beside the merged product."""
+    """The data; the speedup stands beside the merged product."""
     rows = []
     for key in result.keys:
         case, device = key
         way = case.rpartition(" ")[2]
         row: dict[str, Any] = {"device": device, "way": way}
         row |= {name: result.quantity(key, name) for name in _FIGURES}
+        row["time_steps"] = result.quantity(key, "steps")
         row["inputs"] = row["inputs"] or row["hidden"]  # what older results do not say
         time = result.estimate(key, [STAGE])
         flops = result.quantity(key, "flops")
         row |= interval_columns("time", time)
         row["flops_per_s"] = flops / time.value * 1e3 if time and flops else None
-        gained = gain(result, device, case) if way == _MERGED else None
+        faster = speedup(result, device, case) if way == _MERGED else None
         row |= {
-            "gain": gained and gained.value,
-            "gain_low": gained and gained.low,
-            "gain_high": gained and gained.high,
+            "speedup": faster and faster.value,
+            "speedup_low": faster and faster.low,
+            "speedup_high": faster and faster.high,
         }
         row["same_output"] = bool(result.quantity(key, "same_output"))
         row["largest_difference"] = result.quantity(key, "largest_difference")
@@ -85,7 +91,7 @@ def rows_of(result: Result) -> Rows:
     return rows
 
 
-def gain(result: Result, device: str, merged: str) -> Estimate:
+def speedup(result: Result, device: str, merged: str) -> Estimate:
     """The separate products' time over the merged one's, repetition by repetition, taken in turns."""
     separate = result.durations[merged.replace(_MERGED, _SEPARATE), device][STAGE]
     return inside_run.of_median(separate / result.durations[merged, device][STAGE])
@@ -97,13 +103,13 @@ def verdicts(rows: Rows) -> list[str]:
 
 
 def _verdict(row: dict[str, Any]) -> str:
-    spread = with_interval(row["gain"], row["gain_low"], row["gain_high"], 2)
+    spread = with_interval(row["speedup"], row["speedup_low"], row["speedup_high"], 2)
     what = f"On {row['device']}, hidden {row['hidden']:.0f}: {row['gates']:.0f} products merged into one"
-    if row["gain_low"] > 1:
+    if row["speedup_low"] > 1:
         finding = f"are {spread} times as fast"
-    elif row["gain_high"] < 1:
+    elif row["speedup_high"] < 1:
         finding = f"are slower: {spread} times as fast"
-    elif row["gain_low"] <= 1 <= row["gain_high"]:
+    elif row["speedup_low"] <= 1 <= row["speedup_high"]:
         finding = f"show no significant difference in time ({spread})"
     else:
         finding = f"are {spread} times as fast, but with too few repetitions to be sure"

@@ -74,12 +74,12 @@ def late_8(**more: Any) -> list[dict[str, Any]]:
 
 def plain(method: str, low: float, high: float) -> dict[str, Any]:
     """A row of analysis.predict of the job as it is."""
-    return what_if("", 0.0, method=method, images_per_s_low=low, images_per_s_high=high)
+    return what_if("", 0.0, predicted_by=method, images_per_s_low=low, images_per_s_high=high)
 
 
 def what_if(name: str, gain_pct: float, **more: Any) -> dict[str, Any]:
     """A row of analysis.predict for 8 ranks."""
-    row = {"what_if": name, "ranks": 8, "gain_pct": gain_pct, "images_per_s": 2000.0, "name": ""}
+    row = {"what_if": name, "world_size": 8, "gain_pct": gain_pct, "images_per_s": 2000.0, "name": ""}
     return FIELDS | row | more
 
 

@@ -38,7 +38,7 @@ def test_what_nvprof_would_print_of_a_table():
         ("void gemm<float>(float*)", 2, 80), ("[CUDA memcpy HtoD]", 2, 16), ("[CUDA memset]", 1, 4),
     ]  # fmt: skip
     assert {row["type"] for row in rows} == {"GPU activities"}
-    copies = [rows[1][name] for name in ("time_s", "avg_us", "min_us", "max_us")]
+    copies = [rows[1][name] for name in ("time_s", "mean_us", "min_us", "max_us")]
     assert copies == pytest.approx([8e-6, 4, 3, 5])
 
 
@@ -55,7 +55,7 @@ def test_a_printed_summary_comes_back_as_it_was_printed(shared_data):
     on_gpu = [row for row in rows if row["type"] == "GPU activities"]
     # Time(%), Time, Calls, Avg, Min, Max as nvprof printed them.
     printed = (76.95, 50.0125, 186615, 268.00, 101.15, 564.06)
-    names = ("time_pct", "time_s", "calls", "avg_us", "min_us", "max_us")
+    names = ("time_pct", "time_s", "calls", "mean_us", "min_us", "max_us")
     assert [float(on_gpu[0][name]) for name in names] == pytest.approx(printed, rel=1e-4)
     assert [float(row["time_pct"]) for row in on_gpu[1:4]] == pytest.approx([7.11, 3.72, 2.04], abs=0.01)
     calls = [row for row in rows if row["type"] == "API calls"]
@@ -64,7 +64,7 @@ def test_a_printed_summary_comes_back_as_it_was_printed(shared_data):
 
 def test_shares_over_gpus_and_batch_size_as_the_printed_tables_have_them(shared_data):
     answer = run(MODULE, shared_data / "nvprof/alexnet_gpu_activities.csv", "--shares", "--format", "csv")
-    rows = {(int(row["gpus"]), int(row["batch"])): row for row in answer.csv}
+    rows = {(int(row["world_size"]), int(row["batch"])): row for row in answer.csv}
     assert sorted(rows) == [(1, 8), (1, 16), (1, 32), (1, 128), (2, 128), (4, 16), (4, 128)]
     # On 4 GPUs NCCL's broadcast and reduce take 37 % of GPU time at batch 16 and 20 % at 128.
     assert float(rows[4, 16]["communication_pct"]) == pytest.approx(30.6 + 6.48)
@@ -88,7 +88,13 @@ def as_printed(sweep, path):
     lines = ["gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel"]
     for source in load(sweep).sources:
         for row in run(MODULE, source.path, "--format", "json").json:
-            figures = (row["time_pct"], row["time_s"], row["calls"], row["avg_us"] / 1e6, row["min_us"] / 1e6)
+            figures = (
+                row["time_pct"],
+                row["time_s"],
+                row["calls"],
+                row["mean_us"] / 1e6,
+                row["min_us"] / 1e6,
+            )
             said = ",".join(map(repr, (*figures, row["max_us"] / 1e6)))
             name = "[CUDA memcpy HtoD]" if row["class"] == "memcpy" else row["name"]
             lines.append(f'{source.world_size},{source.fields["batch"]},{said},"{name}"')
@@ -101,11 +107,13 @@ def test_shares_of_our_runs_and_of_printed_summaries_mean_the_same(tmp_path):
     printed = as_printed(sweep, tmp_path / "printed.csv")
     ours, theirs = (run(MODULE, path, "--shares", "--format", "csv").csv for path in (sweep, printed))
     assert list(ours[0]) == list(theirs[0])
-    assert [(row["gpus"], row["batch"]) for row in ours] == [(row["gpus"], row["batch"]) for row in theirs]
+    assert [(row["world_size"], row["batch"]) for row in ours] == [
+        (row["world_size"], row["batch"]) for row in theirs
+    ]
     for mine, other in zip(ours, theirs, strict=True):
         for name in ("time_s", "communication_pct", "copies_pct", "compute_pct"):
             assert float(mine[name]) == pytest.approx(float(other[name]), rel=1e-6, abs=1e-6), (name, mine)
-        nccl = {1: 0, 2: 20, 4: 40}[int(mine["gpus"])]
+        nccl = {1: 0, 2: 20, 4: 40}[int(mine["world_size"])]
         assert float(mine["communication_pct"]) == pytest.approx(100 * nccl / (62 + nccl), rel=1e-6)
 
 
@@ -127,7 +135,7 @@ def test_our_shares_have_the_columns_and_units_of_the_published_tables(shared_da
     for row in (*ours, *theirs):
         parts = [float(row[f"{part}_pct"]) for part in ("communication", "copies", "compute")]
         assert sum(parts) == pytest.approx(100) and float(row["time_s"]) > 0
-    assert all((float(row["communication_pct"]) > 0) == (int(row["gpus"]) > 1) for row in ours)
+    assert all((float(row["communication_pct"]) > 0) == (int(row["world_size"]) > 1) for row in ours)
 
 
 def test_the_shares_are_drawn_a_line_a_gpu_count(shared_data, tmp_path):
@@ -187,7 +195,7 @@ def test_the_summary_of_any_tools_file(form, tmp_path):
     (row,) = ran.json
     assert row["type"] == "GPU activities" and row["time_pct"] == 100 and row["class"] == "pointwise"
     assert row["name"] == (SHORT if tool == "pyprof" else DEMANGLED) and row["calls"] == 3
-    assert [row[name] for name in ("time_s", "avg_us", "min_us", "max_us")] == pytest.approx([6e-6, 2, 1, 3])
+    assert [row[name] for name in ("time_s", "mean_us", "min_us", "max_us")] == pytest.approx([6e-6, 2, 1, 3])
 
 
 def test_shares_of_runs_over_gpus_and_batch_size_sum_times_before_they_divide():
@@ -200,7 +208,11 @@ def test_shares_of_runs_over_gpus_and_batch_size_sum_times_before_they_divide():
         profile(4, 16, gemm, reduce, copy), profile(1, 16, gemm, copy), profile(4, 128, long, reduce, copy),
         profile(4, 16, long),  # a second run of the point
     ])  # fmt: skip
-    assert [(row["gpus"], row["batch"], row["runs"]) for row in rows] == [(1, 16, 1), (4, 16, 2), (4, 128, 1)]
+    assert [(row["world_size"], row["batch"], row["runs"]) for row in rows] == [
+        (1, 16, 1),
+        (4, 16, 2),
+        (4, 128, 1),
+    ]
     found = [[row[f"{part}_pct"] for part in ("communication", "copies", "compute")] for row in rows]
     assert found[0] == pytest.approx([0, 1000 / 70, 6000 / 70])
     assert found[1] == pytest.approx([7.5, 2.5, 90])

@@ -98,8 +98,8 @@ def test_a_damaged_run_is_named_and_costs_no_other(tmp_path: Path, what: str) ->
     rows = {row["world_size"]: row for row in scaled.csv}
     # The twins still time the point; what needs the profiled run is not known.
     assert float(rows["2"]["step_ms"]) == pytest.approx(110, rel=0.01)
-    assert (rows["2"]["perturbation"], rows["2"]["kernel_ms"]) == ("", "")
-    assert float(rows["1"]["kernel_ms"]) == pytest.approx(60)
+    assert (rows["2"]["perturbation"], rows["2"]["kernel_ms_per_step"]) == ("", "")
+    assert float(rows["1"]["kernel_ms_per_step"]) == pytest.approx(60)
     assert says in one_line_error(run("analysis.scaled", broken))
 
 
@@ -118,7 +118,7 @@ def test_a_truncated_table_of_kernels_is_named_and_costs_no_other(tmp_path: Path
         assert says in line
     rows = {row["world_size"]: row for row in answers["scaled"].csv}
     assert float(rows["2"]["step_ms"]) == pytest.approx(110, rel=0.01)
-    assert rows["2"]["kernel_ms"] == ""
+    assert rows["2"]["kernel_ms_per_step"] == ""
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_kernels_without_their_figures_do_not_spoil_the_sums(
         assert ran.code == 0, ran.err
         assert "nan" not in ran.out.lower()
     rows = {row["world_size"]: row for row in answers["scaled"].csv}
-    assert float(rows["2"]["kernel_ms"]) == pytest.approx(60, rel=0.02)
+    assert float(rows["2"]["kernel_ms_per_step"]) == pytest.approx(60, rel=0.02)
     assert float(rows["2"]["exposed_communication_ms"]) == pytest.approx(5, rel=0.2)
 
 
@@ -453,7 +453,7 @@ def test_directories_whose_names_are_no_run_ids(tmp_path: Path, name: str) -> No
     shutil.copytree(made, good / name)
     ran = run("analysis.scaled", good, "--format", "csv")
     assert (ran.code, len(ran.csv)) == (1, 1)
-    assert ran.csv[0]["repetitions"] == "2"
+    assert ran.csv[0]["runs"] == "2"
     assert f"unusable: {name}: " in ran.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "sweep"]
 
@@ -490,7 +490,7 @@ def test_one_run_alone(tmp_path: Path) -> None:
     broken = sweep(tmp_path)
     (row,) = run("analysis.scaled", broken, "--format", "csv").csv
     assert (row["world_size"], row["base_world_size"]) == ("2", "2")
-    assert row["timed_by"] == "profiled runs"
+    assert row["kind_of_runs"] == "profiled runs"
 
 
 def multiply(run_directory: Path, column: str, factor: float) -> None:

@@ -180,7 +180,7 @@ def _is_figure(text: str) -> bool:
 
 def _keys(view: TableView, row) -> tuple:
     """What tells rows apart: numbers that are no figures."""
-    keys = ("nodes", "GPUs/node", "gpus per node", "batch", "rank", "rep", "gpus", "calls per batch")
+    keys = ("nodes", "GPUs/node", "gpus per node", "batch", "rank", "rep", "world size", "calls per batch")
     return tuple(
         cell.text
         for one, cell in zip(view.columns, row.cells, strict=True)

@@ -223,7 +223,7 @@ def test_tau_tables(tmp_path):
     (row,) = run("analysis.communication", path, "--format", "csv").csv
     # mpi_allreduce takes half of each rank's time: 3 x 30.75 + 31 s in the median repetition.
     assert float(row["mpi_s"]) == pytest.approx(3 * 30.75 + 31)
-    assert row["repetitions"] == "3"
+    assert row["runs"] == "3"
 
 
 def test_the_references_tables(shared_data):
@@ -331,7 +331,7 @@ def test_configurations_under_tau_that_differ_in_another_field_are_not_one(tmp_p
     write_under_tau(tmp_path, bucket_mb=25)
     write_under_tau(tmp_path, 50.0, bucket_mb=5)
     made = run("analysis.communication", tmp_path, "--format", "csv").csv
-    figures = [[float(row[name]) for name in ("bucket_mb", "repetitions", "messages")] for row in made]
+    figures = [[float(row[name]) for name in ("bucket_mb", "runs", "messages")] for row in made]
     assert sorted(figures) == [[5, 1, 100], [25, 1, 20]]
 
 
@@ -340,5 +340,5 @@ def test_runs_of_our_own_under_tau_by_nodes(tmp_path):
     for nodes in (1, 2):
         write_under_tau(tmp_path, nodes=nodes)
     made = run("analysis.communication", tmp_path, "--format", "csv").csv
-    figures = [[float(row[name]) for name in ("nodes", "mpi_s", "messages", "volume_mb")] for row in made]
+    figures = [[float(row[name]) for name in ("nodes", "mpi_s", "messages", "volume_mbyte")] for row in made]
     assert figures == [[1, 4, 20, 20], [2, 8, 40, 40]]

@@ -56,7 +56,7 @@ def sweep(tmp_path) -> Path:
 def test_planted_costs_are_found(sweep):
     failed, row = expense.rows(load(sweep))  # in the order of nodes
     images, runs = 40 * 32 * 4, 2
-    assert (row["runs"], row["metered_on"]) == (3, "unprofiled runs")
+    assert (row["runs"], row["kind_of_runs"]) == (3, "unprofiled runs")
     assert (row["memory_gb"], row["memory_rank"], row["least_memory_gb"]) == (3.0, 3, 1.0)
     assert (row["device_memory_gb"], row["device_reserved_gb"], row["device_used_gb"]) == (6.0, 8.0, 11.0)
     assert row["device_j_per_image"] == pytest.approx(4 * 2560 / images)

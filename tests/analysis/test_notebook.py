@@ -56,8 +56,8 @@ def test_settings_are_the_commands_flags(sweep):
     assert list(results.efficiency(group_by="nodes").nodes) == [1]
     said, explained = (results.scaled(explain=wanted).attrs["notes"] for wanted in (False, True))
     assert set(said) < set(explained) and any("swapped columns" in line for line in explained)
-    assert list(results.predict(ranks=[4, 8]).ranks.unique()) == list(
-        results.predict(ranks="4,8").ranks.unique()
+    assert list(results.predict(ranks=[4, 8]).world_size.unique()) == list(
+        results.predict(ranks="4,8").world_size.unique()
     )
     other = results.compare(sweep)
     assert not other.empty

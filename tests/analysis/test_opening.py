@@ -54,7 +54,7 @@ def test_a_section_says_which_question_its_sentences_answer(sentence, question):
 
 
 def test_advice_does_not_repeat_the_question_that_stands_above_it():
-    gained = {"network=2x": {"ranks": 4, "what_if": "network=2x", "gain_pct": 9.0}}
+    gained = {"network=2x": {"world_size": 4, "what_if": "network=2x", "gain_pct": 9.0}}
     late = Late((3,), "node1", 20.0, 12.0, True, 3, 3, "GPU")
     sentences = [*against("loader", {}), *against("transfer", gained), *held_up(late)]
     advice = [one for one in sentences if one.question == TRY]

@@ -411,7 +411,7 @@ def test_a_table_whose_launches_have_no_time_has_no_cost(tmp_path: Path) -> None
     assert not found
     assert any("no launch of its recorded steps has a time" in line for line in findings)
     (row,) = run("analysis.scaled", path, "--format", "csv").csv
-    assert not row.get("kernel_ms")
+    assert not row.get("kernel_ms_per_step")
 
 
 @pytest.mark.parametrize("order", [1, -1])

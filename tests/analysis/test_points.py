@@ -88,7 +88,7 @@ def test_a_run_that_is_watched_otherwise_is_of_the_same_point(tmp_path: Path) ->
     """Its durations come from the unprofiled run, whatever its profiler was asked for."""
     write_sweep(tmp_path, [run_of(), run_of(profile="torch", profile_mode="memory")])
     (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
-    assert row["timed_by"] == "unprofiled runs" and row["perturbation"] is not None
+    assert row["kind_of_runs"] == "unprofiled runs" and row["perturbation"] is not None
     assert row["profile"] == "none+torch"  # torch alone would say that its steps were profiled
 
 
@@ -163,9 +163,10 @@ def test_a_group_of_several_world_sizes_has_no_durations_and_says_so_first(
     write_sweep(tmp_path, runs, repetitions={"none": 3, "torch": 1})
     ran = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json")
     (row,) = ran.json
-    assert row["repetitions"] == 3 * len(sizes) and row["scaling_efficiency_pct"]
+    assert row["runs"] == 3 * len(sizes) and row["scaling_efficiency_pct"]
     of_one_size = ("step_ms", "step_ms_low", "images_per_s", "images_per_s_high", "speedup", "forward_ms",
-                   "startup_s", "kernel_ms", "exposed_communication_ms", "base_images_per_s")  # fmt: skip
+                   "startup_s", "kernel_ms_per_step", "exposed_communication_ms",
+                   "base_images_per_s")  # fmt: skip
     assert {name: row[name] for name in of_one_size} == dict.fromkeys(of_one_size)
     said = "1 of 1 row holds runs on several numbers of ranks (grad fp32): no step duration"
     assert said in ran.err and "--group-by grad,world_size" in ran.err
@@ -376,7 +377,7 @@ def test_a_run_whose_kernels_turn_out_to_be_damaged_is_in_no_point(tmp_path: Pat
     kernels = broken / "rank_0001" / "kernels.parquet"
     pq.write_table(pq.read_table(kernels).drop_columns("device"), kernels)
     ran = run("analysis.scaled", tmp_path, "--format", "json")
-    assert [(row["world_size"], row["repetitions"]) for row in ran.json] == [(1, 2), (2, 1)]
+    assert [(row["world_size"], row["runs"]) for row in ran.json] == [(1, 2), (2, 1)]
     assert f"unusable: {broken.name}" in ran.err
 
 

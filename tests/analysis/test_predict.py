@@ -51,7 +51,7 @@ def test_one_point_is_not_enough():
 def test_backtests_use_smaller_points_only():
     series = Series({}, (1, 2, 4, 8), (100.0, 190.0, 360.0, 9000.0), 1.0)
     made, _ = rows([series], [])
-    assert [(row["ranks"], row["measured_on"]) for row in made] == [(4, "1 2"), (8, "1 2 4")]
+    assert [(row["world_size"], row["measured_on"]) for row in made] == [(4, "1 2"), (8, "1 2 4")]
     # The absurd point is badly predicted, and says so.
     assert made[1]["error_pct"] < -90
 
@@ -62,9 +62,9 @@ def test_horovods_published_points(tmp_path):
     table.write_text("n_gpus,img_per_s\n1,872\n8,6679\n16,12828\n32,23870\n64,47195\n128,89783\n")
     ran = run("analysis.predict", table, "--format", "csv")
     tested = [row for row in ran.csv if row["backtest"] == "True"]
-    assert [int(row["ranks"]) for row in tested] == [16, 32, 64, 128]
+    assert [int(row["world_size"]) for row in tested] == [16, 32, 64, 128]
     assert np.median([abs(float(row["error_pct"])) for row in tested]) < 5
-    assert [int(row["ranks"]) for row in ran.csv if row["backtest"] == "False"] == [256, 512]
+    assert [int(row["world_size"]) for row in ran.csv if row["backtest"] == "False"] == [256, 512]
 
 
 def test_published_tables(shared_data):
@@ -98,7 +98,7 @@ def test_strong_scaling_is_served_where_only_that_was_measured(tmp_path):
     tested, row = ran.csv
     assert row["scaling"] == tested["scaling"] == "strong"
     # Of 64 images in all each of 8 ranks has 8, though the largest run had 16.
-    assert [(one["ranks"], one["batch"], one["global_batch"]) for one in (tested, row)] == [
+    assert [(one["world_size"], one["batch"], one["global_batch"]) for one in (tested, row)] == [
         ("4", "16", "64"), ("8", "8", "64"),
     ]  # fmt: skip
     assert float(row["step_ms_low"]) <= 56.25 <= float(row["step_ms_high"])
@@ -182,7 +182,7 @@ def test_a_step_is_never_below_zero_and_a_rate_without_an_upper_limit_has_none()
     ],
 )  # fmt: skip
 def test_the_headline_says_what_is_a_what_if_and_is_none_where_the_range_is_wide(what_if, high, says):
-    row = {"ranks": 2, "what_if": what_if, "images_per_s": 231.0, "images_per_s_low": 148.0}
+    row = {"world_size": 2, "what_if": what_if, "images_per_s": 231.0, "images_per_s_low": 148.0}
     measured = [{"world_size": 1, "images_per_s": 75.0}, {"world_size": 2, "images_per_s": 140.6}]
     assert headline(row | {"images_per_s_high": high}, measured, "dali") == says
 
@@ -260,7 +260,7 @@ def test_one_world_size_is_said(tmp_path):
 
 
 def test_the_benchmark_shows_a_prediction_without_an_upper_limit():
-    row = {"rate": "50mbit", "grad": "fp32", "what_if": "", "method": "curve", "images_per_s": 8.0,
+    row = {"rate": "50mbit", "grad": "fp32", "what_if": "", "predicted_by": "curve", "images_per_s": 8.0,
            "images_per_s_low": 3.0, "images_per_s_high": None, "fit_error_pct": None, "beta_gb_per_s": None,
            "measured_runs": [7.9], "measured_images_per_s": 7.9, "error_pct": 1.3}  # fmt: skip
     report = {"machine": {}, "batches": 16, "repetitions": 1, "command": "", "of_network": []}
@@ -298,7 +298,7 @@ def test_configurations_that_cannot_be_predicted_are_named_in_one_line_and_the_o
     sweep_of_loaders(tmp_path, sizes | {"dali-gpu": ((1,), EVEN)})
     ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
     assert ran.code == 0
-    assert {(row["loader"], row["ranks"]) for row in ran.csv if row["backtest"] == "False"} == {
+    assert {(row["loader"], row["world_size"]) for row in ran.csv if row["backtest"] == "False"} == {
         ("pytorch", "8")
     }
     wide, alone = sorted(reasons(ran))
@@ -323,7 +323,7 @@ def test_a_configuration_of_fewer_ranks_is_predicted_although_another_has_more(t
     """16 ranks would need nodes that nobody measured; 4 of the loader that was measured on 2 would not."""
     sweep_of_loaders(tmp_path, {"pytorch": ((1, 2, 4, 8), EVEN), "synthetic": ((1, 2), EVEN)})
     ran = run("analysis.predict", tmp_path, "--format", "csv")
-    assert ("synthetic", "4") in {(row["loader"], row["ranks"]) for row in ran.csv}
+    assert ("synthetic", "4") in {(row["loader"], row["world_size"]) for row in ran.csv}
     assert any(line.startswith("16 ranks or more need several nodes of 8") for line in reasons(ran))
 
 
@@ -331,7 +331,7 @@ def test_of_several_numbers_of_ranks_those_are_predicted_that_can_be(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("n_gpus,img_per_s\n1,872\n8,6679\n16,12828\n32,23870\n")
     ran = run("analysis.predict", table, "--ranks", "4096,128,64,64", "--format", "csv")
-    assert [int(row["ranks"]) for row in ran.csv if row["backtest"] == "False"] == [64, 128]
+    assert [int(row["world_size"]) for row in ran.csv if row["backtest"] == "False"] == [64, 128]
     assert "no prediction: 4096 ranks are more than 16 times the measured 32" in " ".join(ran.err.split())
 
 
@@ -341,7 +341,7 @@ def test_how_far_a_prediction_reaches_is_a_matter_of_the_ranks_of_its_own_config
     small = "b,1,100\nb,2,150\nb,4,180\nb,8,200\n"  # so well known that its range stays narrow
     table.write_text(f"loader,gpus,images_per_s\n{large}{small}")
     ran = run("analysis.predict", table, "--ranks", "128,1024", "--format", "csv")
-    ahead = {(row["loader"], row["ranks"]) for row in ran.csv if row["backtest"] == "False"}
+    ahead = {(row["loader"], row["world_size"]) for row in ran.csv if row["backtest"] == "False"}
     assert ahead == {("a", "128"), ("b", "128"), ("a", "1024")}
     (said,) = reasons(ran)
     assert said.startswith("b: 1024 ranks are more than 16 times the measured 8: measure more ranks first")

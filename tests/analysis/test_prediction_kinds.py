@@ -27,7 +27,9 @@ def predicted(cluster: Cluster, sizes, wanted, what_ifs=(), steps_of=lambda step
     refused: list[Reason] = []
     simulated, reasons = rows_of(study, found, steps_of(steps), wanted, what_ifs, Network(), "", refused)
     rows = believed.judged([*curves, *simulated])
-    ahead = {(row["method"], row["ranks"], row["what_if"]): row for row in rows if not row["backtest"]}
+    ahead = {
+        (row["predicted_by"], row["world_size"], row["what_if"]): row for row in rows if not row["backtest"]
+    }
     return (
         ahead,
         [row for row in rows if row["backtest"]],
@@ -36,11 +38,11 @@ def predicted(cluster: Cluster, sizes, wanted, what_ifs=(), steps_of=lambda step
 
 
 def holds(row, cluster: Cluster) -> bool:
-    return row["step_ms_low"] <= truth_ms(cluster, row["ranks"], 40) <= row["step_ms_high"]
+    return row["step_ms_low"] <= truth_ms(cluster, row["world_size"], 40) <= row["step_ms_high"]
 
 
 def off_pct(row, cluster: Cluster) -> float:
-    return abs(100 * (row["step_ms"] / truth_ms(cluster, row["ranks"], 40) - 1))
+    return abs(100 * (row["step_ms"] / truth_ms(cluster, row["world_size"], 40) - 1))
 
 
 # --- the network --------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ def test_a_rank_that_is_always_late_is_one_of_however_many():
         assert row["step_ms_high"] < 1.1 * row["step_ms_low"]
     assert any("1 straggler among" in one for one in said)
     # The point where it was new was missed, and the table says so.
-    missed = next(row for row in tested if (row["method"], row["ranks"]) == (SIMULATION, 4))
+    missed = next(row for row in tested if (row["predicted_by"], row["world_size"]) == (SIMULATION, 4))
     assert missed["error_pct"] > 10
 
 
@@ -224,7 +226,9 @@ def test_where_nothing_is_hidden_the_recorded_allreduces_are_the_reason():
 
 def test_a_simulation_that_is_far_off_is_not_believed():
     made, _, _ = predicted(hidden(), (1, 2, 4), [8])
-    rows = [row | ({"fit_error_pct": 20.0} if row["method"] == SIMULATION else {}) for row in made.values()]
+    rows = [
+        row | ({"fit_error_pct": 20.0} if row["predicted_by"] == SIMULATION else {}) for row in made.values()
+    ]
     (said,) = believed.sentences(believed.judged(rows))
     assert said == "Prefer the curve: the simulated step differs from the measured one by 20 %."
 
@@ -237,11 +241,15 @@ def test_which_method_is_preferred_depends_on_the_backtests(curve_pct, simulatio
     made, tested, _ = predicted(hidden(), (1, 2, 4), [8])
     errors = {CURVE: curve_pct, SIMULATION: simulation_pct}
     of_both = {
-        row["method"]: row | {"error_pct": errors[row["method"]]} for row in tested if row["ranks"] == 4
+        row["predicted_by"]: row | {"error_pct": errors[row["predicted_by"]]}
+        for row in tested
+        if row["world_size"] == 4
     }
     assert set(of_both) == set(errors)
     rows = believed.judged([*made.values(), *of_both.values()])
-    assert {row["method"] for row in rows if row["believed"]} == ({preferred} if preferred else set(errors))
+    assert {row["predicted_by"] for row in rows if row["believed"]} == (
+        {preferred} if preferred else set(errors)
+    )
     (said,) = believed.sentences(rows)
     assert said.startswith(f"Prefer the {preferred}: " if preferred else "No method is preferred: ")
     off = f"in 1 backtest of both, the simulation was off by up to {abs(simulation_pct):.0f} % and the curve"
@@ -256,7 +264,7 @@ def test_what_is_said_of_one_of_several_configurations_names_it():
     rows += [
         row
         | {"grad": "fp16"}
-        | ({"fit_error_pct": off[row["backtest"]]} if row["method"] == SIMULATION else {})
+        | ({"fit_error_pct": off[row["backtest"]]} if row["predicted_by"] == SIMULATION else {})
         for row in (*made.values(), *tested)
     ]
     first, second = believed.sentences(believed.judged(rows))
@@ -264,7 +272,7 @@ def test_what_is_said_of_one_of_several_configurations_names_it():
     assert second == (
         "Prefer the curve for fp16 gradients: the simulated step differs from the measured one by 12 %."
     )
-    assert {row["backtest"] for row in tested if row["method"] == SIMULATION} == {True}
+    assert {row["backtest"] for row in tested if row["predicted_by"] == SIMULATION} == {True}
     # Of all of them: none has to be named.
     alike = [row | {"grad": grad} for row in made.values() for grad in ("fp32", "fp16")]
     (said,) = believed.sentences(alike)
@@ -291,7 +299,7 @@ def test_strong_scaling_is_predicted_by_both():
         assert row["scaling"] == "strong" and holds(row, cluster)
         assert row["images_per_s"] == pytest.approx(64 / row["step_ms"] * 1e3, rel=0.02)
     assert off_pct(made[SIMULATION, 16, ""], cluster) < 5
-    assert {row["method"] for row in tested} == {CURVE, SIMULATION}
+    assert {row["predicted_by"] for row in tested} == {CURVE, SIMULATION}
 
 
 def test_what_a_traced_step_misses_is_the_ranks_own_where_batches_shrink():
@@ -308,7 +316,7 @@ def test_what_a_traced_step_misses_is_the_ranks_own_where_batches_shrink():
 
     made, tested, _ = predicted(cluster, (1, 2, 4, 8), [16], steps_of=shorter)
     assert off_pct(made[SIMULATION, 16, ""], cluster) < 3 and holds(made[SIMULATION, 16, ""], cluster)
-    assert all(abs(row["error_pct"]) < 3 for row in tested if row["method"] == SIMULATION)
+    assert all(abs(row["error_pct"]) < 3 for row in tested if row["predicted_by"] == SIMULATION)
 
 
 def test_one_batch_of_a_rank_does_not_tell_how_long_a_smaller_one_takes():

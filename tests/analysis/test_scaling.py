@@ -72,7 +72,7 @@ def test_batch_and_its_interval(table: pd.DataFrame, planted: tuple[Path, Truth]
     assert row["step_ms_high"] - row["step_ms_low"] < 2
     assert row["step_ms"] < row["p95_ms"] < row["p99_ms"] <= row["max_ms"] < truth.step_ms[size] + 6
     assert row["warmup_dropped"] == 3 * truth.warmup
-    assert (row["repetitions"], row["timed_by"]) == (3, "unprofiled runs")
+    assert (row["runs"], row["kind_of_runs"]) == (3, "unprofiled runs")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -123,7 +123,7 @@ def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> 
         # As sure as the batch is.
         assert row[f"{name}_low"] == pytest.approx(row[name] * row["step_ms"] / row["step_ms_high"], rel=1e-3)
         assert row[f"{name}_high"] == pytest.approx(row[name] * row["step_ms"] / row["step_ms_low"], rel=1e-3)
-    assert row["kernel_ms"] == pytest.approx(truth.kernel_ms)
+    assert row["kernel_ms_per_step"] == pytest.approx(truth.kernel_ms)
     assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
     assert pd.isna(row["perturbation_low"])  # one profiled run does not tell how much such runs differ
     assert row["exposed_communication_ms"] == pytest.approx(truth.communication_ms - truth.hidden_ms)
@@ -382,7 +382,7 @@ def test_without_a_twin_the_profiled_run_times_itself_by_unrecorded_batches(tmp_
     study = load(tmp_path)
     row = by_method.table(study).iloc[0]
     assert row["step_ms"] == pytest.approx(100, rel=0.01)
-    assert row["timed_by"] == "profiled runs"
+    assert row["kind_of_runs"] == "profiled runs"
     assert pd.isna(row["perturbation"])
     assert any("no unprofiled run" in finding for finding in study.notes())
 

@@ -97,7 +97,7 @@ def sweep(directory, ranks=(1, 2), traced=(1, 2), **more):
 def simulated(directory, *words) -> list[dict]:
     ran = run("analysis.predict", directory, *words, "--format", "json")
     assert ran.code == 0, ran.err
-    return [row for row in ran.json if row["method"] == "simulation"]
+    return [row for row in ran.json if row["predicted_by"] == "simulation"]
 
 
 def test_the_planted_network_is_found_and_more_ranks_are_as_by_hand(tmp_path):
@@ -114,7 +114,7 @@ def test_the_planted_network_is_found_and_more_ranks_are_as_by_hand(tmp_path):
 def test_a_measured_point_is_predicted_back_from_smaller_ones(tmp_path):
     made = simulated(sweep(tmp_path, ranks=(1, 2, 4)), "--ranks", "16", "--gpus-per-node", "16")
     # From one rank nothing is known of the network.
-    assert [(row["ranks"], row["backtest"], row["measured_on"]) for row in made] == [
+    assert [(row["world_size"], row["backtest"], row["measured_on"]) for row in made] == [
         (4, True, "1 2"), (16, False, "1 2 4"),
     ]  # fmt: skip
     assert made[0]["error_pct"] == pytest.approx(0, abs=0.1) and made[0]["measured_images_per_s"] > 0
@@ -126,7 +126,7 @@ def test_a_profiled_run_of_fewer_batches_is_of_the_same_point(tmp_path):
         plant(tmp_path, ranks, "torch", batches=8)
     write_sweep_record(tmp_path)
     ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "json")
-    (row,) = [row for row in ran.json if row["method"] == "simulation"]
+    (row,) = [row for row in ran.json if row["predicted_by"] == "simulation"]
     assert row["step_ms"] == pytest.approx(step_ms(8), rel=1e-4) and row["measured_on"] == "1 2"
     assert "differ only in their number of steps" in ran.err and "node counts" not in ran.err
 
@@ -138,7 +138,7 @@ def test_strong_scaling_is_replayed_with_smaller_batches(tmp_path):
             plant(tmp_path, ranks, profile, batch=64 // ranks)
     write_sweep_record(tmp_path)
     made = simulated(tmp_path, "--ranks", "8")
-    assert [(row["ranks"], row["scaling"], row["backtest"]) for row in made] == [
+    assert [(row["world_size"], row["scaling"], row["backtest"]) for row in made] == [
         (4, "strong", True), (8, "strong", False),
     ]  # fmt: skip
     assert made[0]["error_pct"] == pytest.approx(0, abs=0.5)
@@ -152,15 +152,15 @@ def test_links_between_nodes_that_were_never_seen_are_refused(tmp_path):
     assert "16 ranks or more need several nodes of 8" in said and "--gpus-per-node" in said
     known = ("--alpha-us", str(ALPHA_US), "--beta-gb-per-s", str(BETA_GB_PER_S))
     row = simulated(tmp_path, "--ranks", "16", *known)[-1]
-    assert row["ranks"] == 16 and row["step_ms"] == pytest.approx(step_ms(16), rel=1e-4)
+    assert row["world_size"] == 16 and row["step_ms"] == pytest.approx(step_ms(16), rel=1e-4)
 
 
 def test_what_ifs_stand_beside_the_plain_prediction(tmp_path):
     what_ifs = "fp16-gradients,network=2x,bucket-mb=1,no-stragglers,no-loader"
     made = simulated(sweep(tmp_path), "--ranks", "8", "--what-if", what_ifs)
-    here = [row for row in made if row["ranks"] == 2]  # measured: what a change gives there is surest
+    here = [row for row in made if row["world_size"] == 2]  # measured: what a change gives there is surest
     assert [row["what_if"] for row in here] == what_ifs.split(",")
-    plain, *changed = [row for row in made if row["ranks"] == 8]
+    plain, *changed = [row for row in made if row["world_size"] == 8]
     ms = {row["what_if"]: row["step_ms"] for row in changed}
     assert not plain["what_if"] and list(ms) == what_ifs.split(",")
     half = step_ms(8, ((30.0, 24 * MIB), (50.0, 4 * MIB)))
@@ -181,7 +181,7 @@ def test_what_the_exchange_would_gain_is_unknown_where_more_of_it_is_exposed_tha
     ran = run(
         "analysis.predict", tmp_path, "--ranks", "8", "--what-if", "network=2x,no-loader", "--format", "json"
     )
-    assert {row["what_if"] for row in ran.json if row["method"] == "simulation"} == {"", "no-loader"}
+    assert {row["what_if"] for row in ran.json if row["predicted_by"] == "simulation"} == {"", "no-loader"}
     assert (
         "what-if network=2x: its gain is unknown, since the simulation does not explain the exposed"
         in ran.err
@@ -203,7 +203,7 @@ def test_one_rank_alone_is_said_in_one_line(tmp_path):
 def test_without_layers_the_buckets_that_were_sent_stand_in(tmp_path):
     sweep(tmp_path, layers=False)
     ran = run("analysis.predict", tmp_path, "--ranks", "8", "--what-if", "bucket-mb=1", "--format", "json")
-    (row,) = [row for row in ran.json if row["method"] == "simulation"]
+    (row,) = [row for row in ran.json if row["predicted_by"] == "simulation"]
     # The second bucket was seen to begin when the wire was free, not when it was ready: 5 ms later.
     assert row["step_ms"] == pytest.approx(step_ms(8), rel=0.05)
     assert "what-if bucket-mb=1: the time at which each gradient is ready is unknown" in ran.err
@@ -215,7 +215,7 @@ def test_what_cannot_be_simulated_is_said(tmp_path):
     sweep(tmp_path / "b", backend="horovod")
     ran = run("analysis.predict", tmp_path / "b", "--format", "csv")
     assert "backend horovod does not exchange gradients in DDP's buckets" in ran.err
-    assert {row["method"] for row in ran.csv} == {"curve"}
+    assert {row["predicted_by"] for row in ran.csv} == {"curve"}
 
 
 def test_a_table_has_no_trace(tmp_path):
@@ -299,7 +299,7 @@ def test_a_damaged_trace_costs_only_its_run(tmp_path):
     sweep(tmp_path)
     next(tmp_path.glob("*_2_eth_torch*/rank_0000/kernels.parquet")).write_bytes(b"PAR1 no")
     rows = predictions.of_study(load(tmp_path), "4").rows
-    assert [row["method"] for row in rows] == ["curve"]
+    assert [row["predicted_by"] for row in rows] == ["curve"]
 
 
 def test_links_that_were_never_seen_are_neither_predicted_nor_changed(tmp_path):

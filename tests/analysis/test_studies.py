@@ -156,7 +156,7 @@ def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
     gemm(tmp_path / "gemm")
     made = answers.answer(read(tmp_path / "gemm"))
     separate, merged = made.rows
-    assert (separate["gain"], merged["gain"], merged["gain_low"]) == (None, 1.5, 1.5)
+    assert (separate["speedup"], merged["speedup"], merged["speedup_low"]) == (None, 1.5, 1.5)
     assert (separate["time_ms"], merged["flops_per_s"]) == (3, 2e12)
     assert made.notes[0].startswith("On cpu, hidden 512: 4 products merged into one are 1.50")
 

@@ -49,20 +49,20 @@ def test_the_base_is_the_fewest_nodes_that_there_are(tmp_path: Path, smallest: i
 def test_one_repetition_and_one_batch_size(tmp_path: Path) -> None:
     ran = published(write_tau(tmp_path / "i.gzip", {(1, 4, 32): [60.0]}), "--explain")
     (row,) = ran.csv
-    assert (row["repetitions"], row["repetitions_kept"], row["batch_independent_pct"]) == ("1", "1", "")
+    assert (row["runs"], row["runs_kept"], row["batch_independent_pct"]) == ("1", "1", "")
     assert "it needs two batch sizes" in ran.err
 
 
 def test_a_repetition_two_deviations_off_is_cut(tmp_path: Path) -> None:
     (row,) = published(write_tau(tmp_path / "i.gzip", {(1, 4, 32): [60.0, 60.2, 59.8] * 3 + [95.0]})).csv
-    assert (row["repetitions"], row["repetitions_kept"], float(row["application_s"])) == ("10", "9", 60.0)
+    assert (row["runs"], row["runs_kept"], float(row["application_s"])) == ("10", "9", 60.0)
 
 
 def test_repetitions_in_two_files_are_of_one_configuration(tmp_path: Path) -> None:
     write_tau(tmp_path / "monday.gzip", {(1, 4, 32): [60.0, 60.0]})
     write_tau(tmp_path / "tuesday.gzip", {(1, 4, 32): [62.0]})
     (row,) = published(tmp_path).csv
-    assert (row["repetitions"], float(row["application_s"])) == ("3", 60.0)
+    assert (row["runs"], float(row["application_s"])) == ("3", 60.0)
 
 
 def change(path: Path, column: str, values: list | None) -> None:
@@ -179,7 +179,7 @@ def test_groups_are_plain_means(tmp_path: Path) -> None:
     assert [row["nodes"] for row in rows] == ["1", "2"]
     means = [sum(100 * SECONDS[1, 4, batch][0] / SECONDS[2, 4, batch][0] for batch in (32, 64)) / 2]
     assert float(rows[1]["scaling_efficiency_pct"]) == pytest.approx(means[0])
-    assert rows[1]["repetitions"] == "6"
+    assert rows[1]["runs"] == "6"
 
 
 def test_pyprof_tables_that_tau_timed_have_the_published_scaled_efficiency(tmp_path: Path) -> None:

@@ -153,8 +153,8 @@ def test_efficiencies_of_baselines_of_other_numbers_of_ranks_are_not_ranked_with
 
 
 def test_a_profiled_run_is_not_judged_where_an_unprofiled_one_has_as_many_ranks():
-    plain = point(4, 200.0) | {"timed_by": "unprofiled runs"}
-    profiled = point(4, 140.0) | {"timed_by": "profiled runs", "batches": 30}
+    plain = point(4, 200.0) | {"kind_of_runs": "unprofiled runs"}
+    profiled = point(4, 140.0) | {"kind_of_runs": "profiled runs", "batches": 30}
     assert leading([profiled, plain]) == (plain, plain, plain)
     assert leading([profiled]) == (profiled, profiled, profiled)
     assert "50 %" in text(BASE, plain, profiled) and "71 %" not in text(BASE, plain, profiled)

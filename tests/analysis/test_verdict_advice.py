@@ -88,7 +88,7 @@ def test_buckets_that_were_measured_are_not_advised():
 
 
 def test_what_is_to_be_tried_is_of_the_fewest_ranks():
-    near, far = what_if("network=2x", 10.0), what_if("network=2x", 30.0, ranks=16)
+    near, far = what_if("network=2x", 10.0), what_if("network=2x", 30.0, world_size=16)
     assert to_try([far, near], [BASE]) == near
     # Another configuration was measured on as many.
     assert to_try([far, near], [BASE, point(8, 160.0)]) == far

@@ -144,7 +144,7 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
     side = difference.side_of(study, study.sources[0], None)
     assert side.wall_ms == pytest.approx(whole["wall_ms"])
     assert side.wall_ms - side.busy_ms == pytest.approx(whole["idle_ms"] + whole["loader_wait_ms"])
-    assert {row["steps"] for row in critical_path.rows(study)} == {18}
+    assert {row["steady_steps"] for row in critical_path.rows(study)} == {18}
     assert {row["steady_steps"] for row in stragglers.rows(study)} == {18}
     times = kernel_times(study, study.recorded[0])
     assert times is not None and times.batch_index.tolist() == list(range(2, 20))

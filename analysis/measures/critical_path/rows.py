@@ -48,7 +48,7 @@ _MEANINGS = (
 )
 METRICS = (
     Metric("part", _MEANINGS, text=True, key=True),
-    Metric("steps", "number of steps averaged"),
+    Metric("steady_steps", "steps averaged: recorded, without warmup", "steps"),
     Metric(
         "step_ms",
         "mean step duration of the job, each step from the last rank's start to the last rank's end: shorter "
@@ -141,7 +141,7 @@ def _row(paths: RunPaths, part: str, pieces: "pd.DataFrame") -> dict[str, Any]:
         **source.fields,
         "repetition": source.repetition,
         "part": part,
-        "steps": count,
+        "steady_steps": count,
         "step_ms": step_ms,
         "path_ms": path_ms,
         "path_pct": 100 * path_ms / step_ms,

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from analysis.display.metrics import RANK, RUN, STEP, Metric, Rows, names_of
+from analysis.display.metrics import FIELDS, RANK, RUN, STEP, Metric, Rows, names_of
 from analysis.results.attributed import has_kernels, kernels
 from analysis.results.source import NOT_OF_POINT, Source, reading
 from analysis.results.study import Study
@@ -36,7 +36,7 @@ METRICS = (
     Metric("time_pct", "share of the time of its type"),
     Metric("time_s", "total"),
     Metric("calls", "number of calls"),
-    Metric("avg_us", "mean duration of a call"),
+    Metric("mean_us", "mean duration of a call"),
     Metric("min_us", "shortest call", priority=0),
     Metric("max_us", "longest call", priority=0),
     Metric("class", "gemm, convolution, communication, memcpy, ... (profiling/cost/classify.py)", text=True),
@@ -49,7 +49,7 @@ METRICS = (
     ),
 )
 SHARES = (
-    Metric("gpus", "number of GPUs; one row per number of GPUs, batch size and backend", key=True),
+    FIELDS["world_size"],
     Metric("batch", "per-GPU batch size (without GPUs: per-rank)", key=True),
     Metric("backend", "backend that exchanged gradients", text=True, key=True),
     Metric("runs", "number of runs summed"),
@@ -71,7 +71,7 @@ COLUMNS = {
         *LEVELS.values(),
         *METRICS,
     ),
-    "Columns of the shares:": SHARES,
+    "Columns of the shares, one row per number of GPUs, batch size and backend:": SHARES,
 }
 _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
 _COPIES = ("memcpy", "memset")
@@ -83,7 +83,7 @@ class Profile:
 
     name: str
     rows: Rows
-    gpus: int | None = None
+    world_size: int | None = None
     batch: int | None = None
     backend: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -138,7 +138,7 @@ def _of_kernel(row: dict[str, Any]) -> dict[str, Any]:
         **row,
         "name": f"[CUDA {short_name(row['name']).replace('Mem', 'mem', 1)}]" if copy else row["name"],
         "time_s": took["total"] / 1e9,
-        "avg_us": took["mean"] / 1e3,
+        "mean_us": took["mean"] / 1e3,
         "min_us": took["least"] / 1e3,
         "max_us": took["most"] / 1e3,
     }
@@ -159,7 +159,7 @@ def of_summary(intervals: "pa.Table", atomics: "pa.Table | None") -> Rows:
                 "type": GPU if on_device else CALLS if _CALL.match(row["function"]) else RANGES,
                 "time_s": (row["inclusive_ns"] or 0) / 1e9,
                 "calls": int(calls),
-                "avg_us": (row["inclusive_ns"] or 0) / calls / 1e3 if calls else None,
+                "mean_us": (row["inclusive_ns"] or 0) / calls / 1e3 if calls else None,
                 "min_us": _microseconds(spread.get("min")),
                 "max_us": _microseconds(spread.get("max")),
                 "class": classify(row["function"]) if on_device else None,
@@ -199,7 +199,7 @@ def _together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     both = [(one[name], other[name]) for name in ("min_us", "max_us")]
     least, most = (None if None in pair else pick(pair) for pair, pick in zip(both, (min, max), strict=True))
     average = time_s / calls * 1e6 if calls else None
-    return {**one, "calls": calls, "time_s": time_s, "avg_us": average, "min_us": least, "max_us": most}
+    return {**one, "calls": calls, "time_s": time_s, "mean_us": average, "min_us": least, "max_us": most}
 
 
 # --- shares -------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def shares(profiles: Iterable[Profile]) -> Rows:
     """
     groups: dict[tuple, list[Profile]] = defaultdict(list)
     for profile in profiles:
-        groups[profile.gpus, profile.batch, profile.backend].append(profile)
+        groups[profile.world_size, profile.batch, profile.backend].append(profile)
     rows = []
     for point, members in sorted(groups.items(), key=_in_order):
         activities = [row for member in members for row in member.rows if row["type"] in (GPU, CPU)]

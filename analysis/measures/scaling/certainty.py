@@ -54,7 +54,7 @@ def open_intervals(shown: Rows) -> list[str]:
     rows = [row for row in shown if has_open_interval(row)]
     if not rows:
         return []
-    counts = sorted({int(row["repetitions"]) for row in rows if row.get("repetitions")})
+    counts = sorted({int(row["runs"]) for row in rows if row.get("runs")})
     runs = f" ({' or '.join(map(str, counts))} {noun(counts[-1], 'run')})" if counts else ""
     return [
         f"[?]: no usable interval{runs}. Runs differ so much that the true value may be "
@@ -93,7 +93,7 @@ def leading(scaled: Rows) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any
         scaled: one or more rows of configurations that are compared with one of fewer ranks.
     """
     largest = max(row["world_size"] for row in scaled)
-    unprofiled = [row for row in scaled if row.get("timed_by") == UNPROFILED]
+    unprofiled = [row for row in scaled if row.get("kind_of_runs") == UNPROFILED]
     if any(row["world_size"] == largest for row in unprofiled):
         scaled = unprofiled
     widest = sorted((row for row in scaled if row["world_size"] == largest), key=lost_pct)

@@ -23,8 +23,9 @@ from profiling.errors import UserError
 _METERED = (
     Metric("runs", "number of runs"),
     Metric(
-        "metered_on",
-        "runs that give memory, energy and startup: unprofiled, or profiled if there are no others",
+        "kind_of_runs",
+        "kind of the runs that give memory, energy and startup: unprofiled, or profiled if there are no "
+        "others",
         text=True,
     ),
 )
@@ -152,7 +153,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
         answer.append({
             **fields,
             "runs": sum(run.counts for run in all_runs),
-            "metered_on": on,
+            "kind_of_runs": on,
             **_memory(metered),
             **_energy(metered),
             **_start(study, metered),
@@ -289,7 +290,7 @@ def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
             "rank": rank,
             "node": ", ".join(dict.fromkeys(report.hostname for report in reports)),
             "runs": len(reports),
-            "metered_on": on,
+            "kind_of_runs": on,
             "memory_gb": max(report.peak_memory_bytes for report in reports) / 1e9 or None,
             **_device_memory(reports),
             "startup_s": median(report.startup_ns for report in reports) / 1e9,

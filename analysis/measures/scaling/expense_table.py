@@ -9,7 +9,7 @@ from analysis.measures.scaling.point import POINT_FIELDS
 from jobs.run import Run
 from profiling.wording import how_many
 
-_NOT_SHOWN = ("metered_on", "node", "memory_rank", "least_memory_gb", "energy_note")
+_NOT_SHOWN = ("kind_of_runs", "node", "memory_rank", "least_memory_gb", "energy_note")
 
 
 def caption(rows: Rows, runs: Sequence[Spent], interrupted: int = 0) -> str:

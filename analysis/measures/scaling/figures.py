@@ -18,8 +18,8 @@ from analysis.statistics import estimates
 
 _SCALING = (
     Metric("scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True),
-    Metric("repetitions", "runs that give the durations (of a group: of all its configurations)", "runs"),
-    Metric("timed_by", "kind of these runs (unprofiled, if there are any)", text=True),
+    Metric("runs", "runs that give the durations (of a group: of all its configurations)"),
+    Metric("kind_of_runs", "kind of these runs (unprofiled, if there are any)", text=True),
     Metric(
         "step_ms",
         "median step duration of the job (that of its slowest rank)",
@@ -96,8 +96,8 @@ def _durations(points: Sequence[Point]) -> dict[str, Any]:
     rate = _rate([point.rate_resamples for point in points], points)
     notes = dict.fromkeys(point.batch.note for point in points if point.batch.note)
     row: dict[str, Any] = {
-        "repetitions": sum(len(point.timed) for point in points),
-        "timed_by": ", ".join(dict.fromkeys(point.timed_by for point in points)),
+        "runs": sum(len(point.timed) for point in points),
+        "kind_of_runs": ", ".join(dict.fromkeys(point.timed_by for point in points)),
         "step_ms": float(np.mean([point.batch.value for point in points])) / 1e6,
         "p95_ms": estimates.percentile(pooled, 95),
         "p99_ms": estimates.percentile(pooled, 99),

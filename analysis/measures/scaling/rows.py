@@ -20,7 +20,8 @@ from profiling.wording import how_many, verb
 _OF_ONE_SIZE = {
     name
     for metric in (*figures.METRICS, *use.METRICS)
-    if metric.name.endswith(("_ms", "images_per_s")) or metric.name in ("speedup", "startup_s")
+    if metric.name.endswith(("_ms", "_ms_per_step", "images_per_s"))
+    or metric.name in ("speedup", "startup_s")
     for name in metric.names
 }
 

@@ -43,7 +43,7 @@ METRICS = (
     ),
     Metric("tflop_per_step", "FLOPs of a step per rank, from its kernels, 1e12"),
     Metric("flop_coverage_pct", "tflop_per_step divided by the analytic count"),
-    Metric("kernel_ms", "kernel time of the model per step and rank"),
+    Metric("kernel_ms_per_step", "kernel time of the model per step and rank"),
     *_beside_peaks(
         "flops_efficiency_of_kernels",
         "FLOPs divided by kernel time and the datasheet's peak",
@@ -112,7 +112,7 @@ def use_of_device(points: Sequence[Point], anatomies: Anatomies) -> dict[str, An
         row |= _costs(points)
         # One profiled run that took longer may have met a busy machine.
         slowed = (row["perturbation_low"] or 0.0) > 1
-        row["use_note"] = _below_step(points, row["kernel_ms"], slowed)
+        row["use_note"] = _below_step(points, row["kernel_ms_per_step"], slowed)
     return row | _communication([anatomies.get(point, {}) for point in points])
 
 
@@ -198,7 +198,7 @@ def _costs(points: Sequence[Point]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "tflop_per_step": None,
         "flop_coverage_pct": None,
-        "kernel_ms": sum(cost.kernel_ns for _, cost in known) / len(known) / 1e6,
+        "kernel_ms_per_step": sum(cost.kernel_ns for _, cost in known) / len(known) / 1e6,
         **{
             name: None
             for name in names_of(METRICS)

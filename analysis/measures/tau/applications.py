@@ -24,8 +24,8 @@ from profiling.errors import no_command
 from profiling.wording import left_out
 
 METRICS = (
-    Metric("repetitions", "number of runs of the configuration"),
-    Metric("repetitions_kept", "number of runs within the 2-sigma cut", "repetitions\nkept"),
+    Metric("runs", "number of runs of the configuration"),
+    Metric("runs_kept", "number of runs within the 2-sigma cut", "runs\nkept"),
     Metric(
         "application_s",
         "duration of the application, startup included, median over these runs",
@@ -209,8 +209,8 @@ def _row(fields: dict[str, Any], seconds: np.ndarray, batches: int) -> dict[str,
     return {
         **fields,
         "world_size": ranks,
-        "repetitions": len(seconds),
-        "repetitions_kept": len(kept),
+        "runs": len(seconds),
+        "runs_kept": len(kept),
         "application_s": float(np.median(kept)),
         "epoch_duration_s": published_formulas.epoch_duration_s(seconds, fields["batch"], ranks, batches),
     }
@@ -267,7 +267,7 @@ def _mean_row(members: Rows) -> dict[str, Any]:
             row[name] = None
         elif name in ("world_size", "base_nodes"):
             row[name] = values[0] if len(set(values)) == 1 else None
-        elif name in ("repetitions", "repetitions_kept"):
+        elif name in ("runs", "runs_kept"):
             row[name] = sum(values)
         else:
             row[name] = sum(values) / len(values)

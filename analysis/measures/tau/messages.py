@@ -38,7 +38,7 @@ _EVENTS = {
 FUNCTIONS, EVENTS = tuple(_EVENTS), tuple(_EVENTS.values())
 _OVER_RUNS = "95 % of runs"  # how much runs differ; no confidence interval
 METRICS = (
-    Metric("repetitions", "number of runs", "runs"),
+    Metric("runs", "number of runs"),
     Metric(
         "mpi_s",
         "inclusive time of mpi_allreduce, _bcast, _gather and _allgather, summed over ranks",
@@ -51,7 +51,7 @@ METRICS = (
         "messages",
         _OVER_RUNS,
     ),
-    Metric("volume_mb", "bytes of these messages, 1e6", "MB", _OVER_RUNS),
+    Metric("volume_mbyte", "bytes of these messages, 1e6", interval=_OVER_RUNS),
 )
 _MORE_FIELDS = (
     "job",
@@ -79,7 +79,7 @@ where replace(lower(trim(function::varchar)), '()', '') in {FUNCTIONS!r}
 """,
     "atomics": f"""
 select coalesce(sum(count), 'nan'::double) as messages,
-    coalesce(sum(count * mean), 'nan'::double) / 1e6 as volume_mb
+    coalesce(sum(count * mean), 'nan'::double) / 1e6 as volume_mbyte
 from read_parquet($paths)
 where trim(event::varchar) in {EVENTS!r}
 """,
@@ -165,7 +165,7 @@ def rows(study: Study) -> Rows:
 
 
 def _summary(values: dict[str, list[float]]) -> dict[str, Any]:
-    row: dict[str, Any] = {"repetitions": max(len(of_figure) for of_figure in values.values())}
+    row: dict[str, Any] = {"runs": max(len(of_figure) for of_figure in values.values())}
     for name, of_figure in values.items():
         low, centre, high = np.percentile(of_figure, [2.5, 50, 97.5])
         if len(of_figure) < 2:  # of one run nobody knows how much runs differ
@@ -178,7 +178,7 @@ def answer(study: Study) -> Answer:
     """The answer of ``analysis.communication`` for TAU tables."""
     of_configurations = rows(study)
     named = [*ID_FIELDS, *(name for name in _MORE_FIELDS if name in of_configurations[0])]
-    repeated = any(row["repetitions"] > 1 for row in of_configurations)
+    repeated = any(row["runs"] > 1 for row in of_configurations)
     figures = METRICS[1:] if repeated else [replace(metric, interval="") for metric in METRICS[1:]]
     shown = columns([*fields(telling(of_configurations, named)), *figures])
     title = "MPI in TAU's tables" + (" (median and central 95 % of repetitions)" if repeated else "")

@@ -201,7 +201,7 @@ def test_capacity_from_the_command_line(answer_of):
     inside, outside = sides["largest that fits"], sides["smallest that does not"]
     assert int(outside["linears"]) == int(inside["linears"]) + 1
     assert "memory" in outside["reason"] and float(inside["step_ms"]) > 0
-    assert base << 20 < float(inside["peak_bytes"]) <= float(inside["limit_bytes"])
+    assert base << 20 < float(inside["peak_memory_bytes"]) <= float(inside["limit_bytes"])
     halves = [row for row in told.csv if row["chosen"] == "True"]
     assert [row["device"] for row in halves] == ["cpu, device 0", "cpu, device 1"]
     assert sum(int(row["linears"]) for row in halves) == int(outside["linears"])
