@@ -19,7 +19,7 @@ from analysis.display.terminal import MOST_NOTES, Answer
 from analysis.measures.scaling import rows as scaling
 from analysis.measures.scaling import traced
 from analysis.measures.scaling.baselines import Scaling
-from analysis.measures.scaling.certainty import too_few_runs
+from analysis.measures.scaling.certainty import differ_too_much
 from analysis.measures.scaling.points import points_of
 from analysis.measures.scaling.unequal_threads import unequal_threads
 from analysis.measures.scaling.without_result import no_result
@@ -54,7 +54,7 @@ def main(words: list[str] | None = None) -> int:
     unequal = unequal_threads(points_of(study, arguments.scaling)) if study.of_kind("run") else ""
     mixed = scaling.mixed_sizes(configurations, group_by)
     without = [one.with_log for one in no_result(study)]
-    lead = [*without, mixed, unequal, too_few_runs(configurations)]
+    lead = [*without, mixed, unequal, differ_too_much(configurations)]
     answer = Answer(
         configurations,
         columns_of(group_by),

@@ -127,9 +127,9 @@ def test_an_unknown_cause_stays_unknown():
 def test_runs_that_differ_too_much_explain_nothing():
     wild = point(4, 160.0, **lost(LOST_PCT, compute=30.0), scaling_efficiency_pct_high=140.0)
     said = text(BASE, wild)
-    assert said.startswith("Not enough runs: identical runs differ so much") and "What to try" not in said
+    assert said.startswith("Runs differ too much: the 95 % conf") and "What to try" not in said
     # Before the efficiency of which it is said that it means little.
-    assert said.index("differ so much") < said.index("Scaling efficiency on")
+    assert said.index("differ too much") < said.index("Scaling efficiency on")
 
 
 def test_a_part_whose_interval_holds_zero_is_no_cause():

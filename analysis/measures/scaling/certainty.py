@@ -1,4 +1,4 @@
-"""How sure are the figures of analysis.scaled? Which intervals are usable, and are there enough runs?"""
+"""How sure are the figures of analysis.scaled? Which intervals are usable, and do runs differ too much?"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from analysis.display.open_ends import OPEN, WIDEST_FACTOR, has_open_interval, i
 from analysis.measures.scaling import figures, use
 from analysis.measures.scaling.point import UNPROFILED
 from jobs.run_fields import APART
-from profiling.wording import noun, verb
+from profiling.wording import noun
 
 # A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
@@ -62,7 +62,7 @@ def open_intervals(shown: Rows) -> list[str]:
     ]
 
 
-# --- whether there are enough runs ------------------------------------------------------------------------
+# --- whether runs differ too much ------------------------------------------------------------------------
 
 
 def lost_pct(row: Mapping[str, Any]) -> float:
@@ -120,8 +120,8 @@ def is_unsure(row: Mapping[str, Any]) -> bool:
     return 2 * half_width_pct(row) > WIDEST_INTERVAL_PCT
 
 
-def too_few_runs(rows: Rows) -> str:
-    """That there are too few runs for the figures which matter most; empty: there are enough.
+def differ_too_much(rows: Rows) -> str:
+    """That runs differ too much for the figures which matter most; empty: they do not.
 
     Report and terminal begin with it.
 
@@ -135,9 +135,8 @@ def too_few_runs(rows: Rows) -> str:
     called = dict(zip(map(id, scaled), names_apart(scaled, APART), strict=True))
     widest = max(unsure, key=lambda row: (not is_usable(row, _EFFICIENCY), half_width_pct(row)))
     return (
-        f"Not enough runs: identical runs differ so much that {_how_wide(widest)}"
-        f"{_in_brackets(called[id(widest)])}{_others(scaled, widest, called)}. Was the machine busy? "
-        "Repeat them (repetitions) with more steps (batches) on an otherwise idle machine."
+        f"Runs differ too much: {_how_wide(widest, called[id(widest)])}.{_how_many_as_wide(scaled)} Was the "
+        "machine busy? Repeat the runs (repetitions), with more steps (batches), on an idle machine."
     )
 
 
@@ -145,22 +144,18 @@ def _is_scaled(row: Mapping[str, Any]) -> bool:
     return row["world_size"] is not None and row["world_size"] != row["base_world_size"]
 
 
-def _how_wide(row: Mapping[str, Any]) -> str:
+def _how_wide(row: Mapping[str, Any], name: str) -> str:
+    of = f" ({name})" if name else ""
     if not is_usable(row, _EFFICIENCY):
-        return "there is no usable 95 % confidence interval"
-    return f"a 95 % confidence interval spans {2 * half_width_pct(row):.0f} percentage points"
+        return f"the scaling efficiency{of} has no usable 95 % confidence interval"
+    points = f"{2 * half_width_pct(row):.0f} percentage points"
+    return f"the 95 % confidence interval of the scaling efficiency{of} is {points} wide"
 
 
-def _in_brackets(name: str) -> str:
-    return f" ({name})" if name else ""
-
-
-def _others(scaled: Rows, widest: Mapping[str, Any], called: Mapping[int, str]) -> str:
+def _how_many_as_wide(scaled: Rows) -> str:
     """That other efficiencies mean as little, which sentences and charts show as well."""
-    others = [row for row in scaled if row is not widest]
-    unsure = sum(map(is_unsure, others))
-    if not unsure:
+    unsure = sum(map(is_unsure, scaled))
+    if unsure < 2:
         return ""
-    alone = f"the other interval{_in_brackets(called[id(others[0])])}"
-    which = alone if len(others) == 1 else f"{unsure} of the other {len(others)} intervals"
-    return f"; {which} {verb(unsure, 'are')} wider than {WIDEST_INTERVAL_PCT:g} percentage points"
+    of_all = "Both intervals" if len(scaled) == 2 else f"{unsure} of {len(scaled)} intervals"
+    return f" {of_all} are wider than {WIDEST_INTERVAL_PCT:g} percentage points."
