@@ -27,6 +27,7 @@ from analysis.measures.scaling.certainty import open_intervals, without_unusable
 from analysis.measures.scaling.point import UNPROFILED
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
+from analysis.statistics.estimates import fewest_beyond
 from jobs.run_fields import APART
 
 _PER_NODE = FIELDS["gpus_per_node"].header
@@ -38,6 +39,7 @@ _SHARES = (
     "bandwidth_efficiency_of_step",
     "mfu",
 )
+_RATE = "images/s: from the mean step, not the median. "
 _MOST_BASES = 8  # named below the table; the rest is counted
 
 
@@ -115,7 +117,8 @@ def _is_compared(row: Mapping[str, Any]) -> bool:
 def _bases(own: Rows, group_by: Sequence[str]) -> str:
     """The baselines with their absolute images/s, and why intervals are missing."""
     size = ("nodes", "gpus_per_node", "world_size")
-    told = [field.name for field in _who(own, group_by) if field.name not in size]
+    # A baseline's own name has the precision of its gradients.
+    told = [field.name for field in _who(own, group_by) if field.name not in (*size, "grad")]
     bases: dict[str, None] = {}
     for row in own if any(map(_is_compared, own)) else ():
         # "": it has none; a row that mixes world sizes is none.
@@ -127,10 +130,13 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     lines += [f"  {base}" for base in list(bases)[:_MOST_BASES]]
     if len(bases) > _MOST_BASES:
         lines.append(f"  and {len(bases) - _MOST_BASES} more (columns base, base_images_per_s of the CSV)")
+    rate = _RATE if any(np.isfinite(row["images_per_s"]) for row in own) else ""
     lines.append(
-        "[>=95 %]: confidence interval that contains the true value in at least 95 % of cases. warmup: "
-        "steps dropped at the start, summed over the runs."
+        "[>=95 %]: confidence interval that contains the true value in at least 95 % of cases. "
+        f"{rate}warmup: steps dropped at the start, summed over the runs."
     )
+    if any(np.isnan(row["p95_ms"]) for row in own):
+        lines.append(f"No p95 (-): it takes {fewest_beyond(95)} steps without warmup, of one configuration.")
     notes = dict.fromkeys(row["interval_note"] for row in own if row.get("interval_note"))
     lines += [f"No interval: {note}." for note in notes]
     lines += open_intervals(own)

@@ -171,6 +171,7 @@ def test_a_group_of_several_world_sizes_has_no_durations_and_says_so_first(
     said = "1 of 1 row holds runs on several numbers of ranks (grad fp32): no step duration"
     assert said in ran.err and "--group-by grad,world_size" in ran.err
     table = " ".join(run("analysis.scaled", tmp_path, "--group-by", "grad").out.split())
+    assert "No p95 (-): it takes 20 steps without warmup, of one configuration." in table
     assert table.index("1 of 1 row holds") < table.index("Weak scaling")
     apart = run("analysis.scaled", tmp_path, "--group-by", "grad,world_size", "--format", "json")
     assert "several numbers" not in apart.err and all(row["step_ms"] for row in apart.json)
@@ -223,7 +224,8 @@ def test_efficiencies_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> Non
 
 def test_two_repetitions_are_said_to_make_intervals_wide(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(gpus_per_node=2)])
-    assert "2 of 2 configurations ran only twice" in run("analysis.scaled", tmp_path).out
+    said = " ".join(run("analysis.scaled", tmp_path).out.split())
+    assert "2 of 2 configurations ran only twice: a confidence interval of two runs is typically 2.5" in said
     for size in (1, 2):
         write_run(tmp_path, run_of(gpus_per_node=size), Truth(), 2)
     assert "ran only twice" not in run("analysis.scaled", tmp_path).out

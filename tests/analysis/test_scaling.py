@@ -418,7 +418,10 @@ def test_explain_measures_on_these_runs(planted: tuple[Path, Truth]) -> None:
 
 def test_the_terminal_names_base_points_and_stays_within_120_columns(planted: tuple[Path, Truth]) -> None:
     ran = run("analysis.scaled", planted[0])
-    assert "images/s on 1 node x 1 GPU" in ran.out
+    (base,) = [line for line in ran.out.splitlines() if "images/s on 1 node x 1 GPU" in line]
+    assert base.count("fp32 gradients") == 1
+    assert "images/s: from the mean step, not the median." in " ".join(ran.out.split())
+    assert "No p95" not in ran.out
     assert max(len(line) for line in ran.out.splitlines()) <= 120
     assert ran.err == ""
 

@@ -85,8 +85,8 @@ def _note_scatter(study: Study, points: Sequence[Point]) -> None:
     twice = [point for point in points if len(point.timed) == 2]
     if twice:
         study.note(
-            f"{len(twice)} of {how_many(len(points), 'configuration')} ran only twice: confidence intervals "
-            f"are about {TWO_RUNS_WIDER:g} times as wide there as with three runs"
+            f"{len(twice)} of {how_many(len(points), 'configuration')} ran only twice: a confidence "
+            f"interval of two runs is typically {TWO_RUNS_WIDER:g} times as wide as one of three"
         )
     apart = [point for point in points if point.scatter.sigma > WIDE_SCATTER]
     if apart:
