@@ -1,6 +1,6 @@
-"""Simulated series of batches: how often do intervals inside one run hold the truth?
+"""Simulated series of steps: how often do intervals inside one run hold the truth?
 
-Parts of :mod:`benchmarks.interval_coverage`. Each batch is correlated with the one before; the values are
+Parts of :mod:`benchmarks.interval_coverage`. Each step is correlated with the one before; the values are
 normal, heavy-tailed (Student's t, 3), skewed (lognormal: sigma 1, or 0.5) or half of independent noise.
 """
 
@@ -50,7 +50,7 @@ VALUES: dict[str, tuple[Change, float, float]] = {
 
 
 def of_medians(series: int) -> Rows:
-    """Of the median of a run's batches (analysis.batches), and of a rank's lateness."""
+    """Of the median of a run's steps (analysis.batches), and of a rank's lateness."""
     kinds = ("normal", "heavy tails", "skewed", "half of it noise")
     return [
         _row(kind, correlation, count, series, inside_run.of_median, VALUES[kind][1])
@@ -59,7 +59,7 @@ def of_medians(series: int) -> Rows:
 
 
 def of_means(series: int) -> Rows:
-    """Of the mean of a run's batches: a kernel's time (analysis.hotspots)."""
+    """Of the mean of a run's steps: a kernel's time (analysis.hotspots)."""
     kinds = ("normal", "heavy tails", "skewed", "skewed a little")
     return [
         _row(kind, correlation, count, series, inside_run.of_mean, VALUES[kind][2])
@@ -76,7 +76,7 @@ def _run(took_ns: float) -> Any:
 
 
 def of_differences(cases: int) -> Rows:
-    """Of a batch by what a run of 50 takes longer than runs of one (analysis.tau_batches)."""
+    """Of a step by what a run of 50 takes longer than runs of one (analysis.tau_batches)."""
     made = []
     for kind, starts in itertools.product(("normal", "heavy tails", "skewed"), (3, 5, 10)):
         generator = np.random.default_rng(starts)

@@ -1,8 +1,8 @@
 """python -m benchmarks.interval_coverage: how often do intervals hold the truth?
 
-Simulated runs of known truth go through the analyses' own code: the batch and the scaling efficiency of
+Simulated runs of known truth go through the analyses' own code: the step and the scaling efficiency of
 analysis.scaled, the effect, the power and the false alarms of analysis.compare, omega squared of
-analysis.factors, the median batch of analysis.batches. Each of a kind that clusters produce: points that
+analysis.factors, the median step of analysis.batches. Each of a kind that clusters produce: points that
 scatter alike or not, normal or heavy-tailed runs, a drift of the machine.
 
     python -m benchmarks.interval_coverage                      (12 minutes of a core)
@@ -171,7 +171,7 @@ def of_effects(comparisons: int) -> Rows:
         for _ in range(comparisons):
             a, b = (_medians(generator, noise, each, runs) for each in sides)
             found = difference([(a, b * (1 + EFFECT_PCT / 100))])
-            # The width in points of effect is that in percent of the batch.
+            # The width in points of effect is that in percent of the step.
             ends.append((100 + found.low, 100 + found.high, 100 + EFFECT_PCT))
         name = f"{kind}, {'normal' if noise is normal else 'heavy tails'}"
         shared = _share("effect", ends)
@@ -249,7 +249,7 @@ PERTURBATION = 1.25
 
 
 def of_perturbation(sweeps: int, noises: Sequence[Noise] = (normal, heavy)) -> Rows:
-    """Coverage of a profiled batch over an unprofiled one, by how many runs there are of either."""
+    """Coverage of a profiled step over an unprofiled one, by how many runs there are of either."""
     made = []
     profiled_scatter = {"both scatter by 1 %": 1.0, "unprofiled by 1 %, profiled by 3 %": 3.0}
     for kind, noise, runs, profiled in itertools.product(profiled_scatter, noises, (2, 3, 5), (1, 2, 3)):
@@ -290,18 +290,18 @@ def _run(
 # --- the result ---------------------------------------------------------------------------------------
 
 PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
-    "scaled": ("analysis.scaled: a batch on 8 ranks, and the efficiency from 1 to 8", of_scaled, 400),
+    "scaled": ("analysis.scaled: a step on 8 ranks, and the efficiency from 1 to 8", of_scaled, 400),
     "pooling": ("analysis.scaled: why a point's own scatter", of_pooling, 400),
     "effects": ("analysis.compare: interval of a slowdown of 3 %", of_effects, 4000),
     "power": ("analysis.compare: what is said to be found in 3 of 4 cases or more", of_power, 1500),
     "alarms": ("analysis.compare: six configurations, of which none differs", of_alarms, 600),
     "factors": ("analysis.factors: interval of omega squared", of_factors, 300),
     "levels": ("analysis.factors: interval of a setting's effect", of_levels, 200),
-    "perturbation": ("analysis.scaled: a profiled batch over an unprofiled one", of_perturbation, 400),
-    "batches": ("analysis.batches: interval of a median batch inside a run", of_medians, 1000),
+    "perturbation": ("analysis.scaled: a profiled step over an unprofiled one", of_perturbation, 400),
+    "batches": ("analysis.batches: interval of a median step inside a run", of_medians, 1000),
     "means": ("analysis.hotspots: interval of a mean inside a run", of_means, 1000),
     "loss": ("analysis.scaled: parts of the loss inside a run, and their sum", of_loss, 1000),
-    "differences": ("analysis.tau_batches: a batch by what 50 take longer than one", of_differences, 2000),
+    "differences": ("analysis.tau_batches: a step by what 50 take longer than one", of_differences, 2000),
 }
 
 

@@ -1,10 +1,10 @@
-"""python -m benchmarks.perturbation: how much slower is a batch while each profiler records it?
+"""python -m benchmarks.perturbation: how much slower is a step while each profiler records it?
 
 A real training on this machine, as a sweep would start it: for each tool a run under it and the same run
-without a profiler (its twin), by turns, so many times over. A run's step time is the median over the batches
+without a profiler (its twin), by turns, so many times over. A run's step time is the median over the steps
 that are recorded (the later half) of its slowest rank; a pair's ratio is the profiled run's over its twin's,
 and the figure is the median over pairs with its 95 % bootstrap interval (of six pairs or more). Beside it the
-same of each run's fastest tenth of batches, on which the neighbours of a shared machine tell least. Horovod's
+same of each run's fastest tenth of steps, on which the neighbours of a shared machine tell least. Horovod's
 timeline is of two ranks under Horovod, its twin too. Tools that are not here are listed with what
 python -m jobs.doctor says of them.
 
@@ -85,7 +85,7 @@ def fields_of(name: str, profiled: bool) -> dict[str, Any]:
 
 
 def steps_ms(run: Run, out: Path, limit_s: float = LIMIT_S) -> dict[str, float]:
-    """Train, for ``limit_s`` at most, and give :data:`MEASURES` of the recorded batches' steps in ms.
+    """Train, for ``limit_s`` at most, and give :data:`MEASURES` of the recorded steps in ms.
 
     Raises:
         OutOfTime: it took longer.
@@ -108,7 +108,7 @@ def steps_ms(run: Run, out: Path, limit_s: float = LIMIT_S) -> dict[str, float]:
 
 
 def steps_of(out: Path, ranks: int, first: int) -> np.ndarray:
-    """The slowest rank's duration of each batch from ``first`` on, in ms, shape (batches,)."""
+    """The slowest rank's duration of each step from ``first`` on, in ms, shape (batches,)."""
     columns = ["batch_index", "start_ns", "end_ns"]
     durations = []
     for rank in range(ranks):
@@ -144,7 +144,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
     point = ", ".join(f"{name} {value}" for name, value in report["point"].items())
     pairs = len(next(iter(report["tools"].values()))["pairs"])
     lines = [
-        "# How much slower a batch is while a profiler records it", "",
+        "# How much slower a step is while a profiler records it", "",
         f"{facts(report['machine'])}. {point}; {pairs} pairs of a run and its twin without a profiler, by "
         "turns.", "",
         f"    {report['command']}", "",

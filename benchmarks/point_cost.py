@@ -2,12 +2,12 @@
 
 On a virtual cluster of 4 nodes, in a job of the batch system:
 
-1. Between points. A sweep of points on all nodes; from the end of a point's last batch (on the last rank) to
+1. Between points. A sweep of points on all nodes; from the end of a point's last step (on the last rank) to
    the start of the next one's first process. In it fall the ranks' tables and reports, their processes' end,
    the manifest, the next point's claim and srun's start.
 2. Beside srun. The same point of a minute by the suite and by its bare command (as --dry-run prints it), by
-   turns: from the command to the first rank's start, from the last batch to the command's end, and the
-   processor time of what is no rank while the batches run (all of it less that of a dry run). How long ranks
+   turns: from the command to the first rank's start, from the last step to the command's end, and the
+   processor time of what is no rank while the steps run (all of it less that of a dry run). How long ranks
    take to start is PyTorch's, and varies by more.
 
     python -m benchmarks.point_cost          (10 minutes; as root, with Slurm)
@@ -101,7 +101,7 @@ def sweep_file(folder: Path, name: str, model: str, batches: int, repetitions: i
 
 
 def pairs(cluster: Cluster, folder: Path, calibration: Path, batches: int) -> list[dict[str, float]]:
-    """The bare command and the suite by turns: seconds beside the batches, and processor seconds."""
+    """The bare command and the suite by turns: seconds beside the steps, and processor seconds."""
     script = folder / "pair.sh"
     script.write_text(PAIR)
     found = []
@@ -161,7 +161,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         "# What the suite costs beside the training", "",
         f"{facts(report['machine'])}. A virtual cluster of {NODES} nodes, a rank each, "
         "that share this machine's cores.", "", f"    {report['command']}", "",
-        f"From a point's last batch to the next point's first process, medians of {POINTS - 1} (bar: "
+        f"From a point's last step to the next point's first process, medians of {POINTS - 1} (bar: "
         f"{BAR_BETWEEN_S:g} s):", "",
         "| model | ranks end, s | next starts, s | together, s | highest, s |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -173,7 +173,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         lines.append(f"| {model} | {' | '.join(f'{cell:.2f}' for cell in cells)} |")
     lines += [
         "", "The same point by the suite and by its bare srun, in seconds:", "",
-        "| | batches | to the first rank's start | from the last batch | processor, meanwhile |",
+        "| | steps | to the first rank's start | from the last step | processor, meanwhile |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
     for row in report["pairs"]:
@@ -183,7 +183,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
     share = 100 * report["launcher_share"]
     lines += [
         "", f"The suite adds {share:.1f} % to a point of {LONG_S:g} s (bar: {100 * BAR_LAUNCHER:g} %): the "
-        "next one's start and what comes after the last batch, by the clock, and the processor's time "
+        "next one's start and what comes after the last step, by the clock, and the processor's time "
         "meanwhile. Its own start, once a sweep, stands in the second column.",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

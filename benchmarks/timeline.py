@@ -1,7 +1,7 @@
 """python -m benchmarks.timeline: how long does a timeline of 64 ranks take?
 
-The set is that of ``benchmarks.synthetic_sweep``: 64 ranks under Nsight Systems, batches of 4,062 kernels
-(260,000 a batch over the ranks), made tables by ``profiling.convert``. Timed is the command that a user
+The set is that of ``benchmarks.synthetic_sweep``: 64 ranks under Nsight Systems, steps of 4,062 kernels
+(260,000 a step over the ranks), made tables by ``profiling.convert``. Timed is the command that a user
 types, ``analysis.timeline --batches 1``, from start to exit; memory is its process's peak (Linux).
 
     python -m benchmarks.timeline                # needs 0.3 GB in the folder of temporary files
@@ -35,9 +35,9 @@ def main() -> int:
         "command": f"python -m benchmarks.timeline --ranks {given.ranks}",
         "machine": where, "kernels": given.ranks * KERNELS, "trace_mb": size_mb, **took,
     }  # fmt: skip
-    page = f"""# A batch of many ranks as a timeline
+    page = f"""# A step of many ranks as a timeline
 
-{facts(where)}; one batch of {given.ranks} ranks, {report["kernels"]:,} kernels, by
+{facts(where)}; one step of {given.ranks} ranks, {report["kernels"]:,} kernels, by
 `python -m analysis.timeline --batches 1`. Bar: {BAR_S:g} s of CPU time.
 
     {report["command"]}

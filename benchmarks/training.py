@@ -2,12 +2,12 @@
 
 The peer is the loop that PyTorch's users write: no markers, no clock, nothing recorded; with DALI, its data
 come from a pipeline as in DALI's own example. Model, weights, data, precision and optimizer are the same.
-Both train in one process by turns, a batch each: ours, bare, bare, ours, so that whatever else the machine
-does falls on both. The ratio of a cell is of medians over batches, its interval a bootstrap over their pairs;
+Both train in one process by turns, a step each: ours, bare, bare, ours, so that whatever else the machine
+does falls on both. The ratio of a cell is of medians over steps, its interval a bootstrap over their pairs;
 the bar is for the median of all cells' pairs. On a shared machine even that is noisy: what does not change
 with the neighbours, benchmarks.training_instructions counts.
 
-Beside that: the loops around next to no arithmetic, whose noise hides nothing, and the markers of one batch
+Beside that: the loops around next to no arithmetic, whose noise hides nothing, and the markers of one step
 (Forward Pass, Backward Pass, Model Update, End of Batch).
 
     OMP_NUM_THREADS=1 python -m benchmarks.training        (6 minutes; on a quiet machine also without)
@@ -48,8 +48,8 @@ from train.world import World
 BAR_RATIO, BAR_MARKERS_US = 1.01, 20.0
 # Whose releases are said, where they are installed.
 RELEASES = ("python", "torch", "torchvision", "nvidia-dali-cuda130")
-BLOCK, WARM_UP_BLOCKS = 1, 5  # batches a block: neighbours of a tenth of a second meet the same noise
-# Half precision is for devices that have it: on a CPU that has not, a batch takes 10 s.
+BLOCK, WARM_UP_BLOCKS = 1, 5  # steps a block: neighbours of a tenth of a second meet the same noise
+# Half precision is for devices that have it: on a CPU that has not, a step takes 10 s.
 ON_GPUS = [{"model": "resnet50", "loader": "synthetic", "compute": "bf16"}]
 CELLS = [
     {"model": "resnet18", "loader": "synthetic", "compute": "fp32"},
@@ -58,7 +58,7 @@ CELLS = [
     {"model": "resnet50", "loader": "dali-cpu", "compute": "fp32"},
 ]
 
-Loop = Callable[[int], None]  # trains for so many batches
+Loop = Callable[[int], None]  # trains for so many steps
 
 
 class ObservedClock:
@@ -165,7 +165,7 @@ def bare_batches(run: Run, device: torch.device) -> Iterator[loop.Batch]:
 
 @dataclass
 class Pairs:
-    """Seconds a batch, ours and bare, of blocks done next to each other."""
+    """Seconds a step, ours and bare, of blocks done next to each other."""
 
     ours: np.ndarray
     bare: np.ndarray
@@ -202,7 +202,7 @@ def _interval(resampled: np.ndarray) -> list[float]:
 
 
 def by_turns(ours: Loop, bare: Loop, pairs: int, batches: int, device: torch.device) -> Pairs:
-    """Blocks of ``batches`` batches, ours and bare, bare and ours, ...; the first ones are not counted."""
+    """Blocks of ``batches`` steps, ours and bare, bare and ours, ...; the first ones are not counted."""
     seconds: dict[str, list[float]] = {"ours": [], "bare": []}
     loops = [("ours", ours), ("bare", bare)]
     for pair in range(-WARM_UP_BLOCKS, pairs):
@@ -243,7 +243,7 @@ def measure_cell(cell: dict[str, str], pairs: int, folder: Path, batch: int, ima
 
 
 def measure_tiny(pairs: int) -> dict[str, Any]:
-    """The loops around a layer of 12 inputs, on the CPU: what ours adds to a batch, in microseconds."""
+    """The loops around a layer of 12 inputs, on the CPU: what ours adds to a step, in microseconds."""
     run = make_run({"device": "cpu", "loader": "synthetic"})
     cpu = torch.device("cpu")
     batch = (torch.randn(1, 3, 2, 2), torch.zeros(1, dtype=torch.long))
@@ -260,7 +260,7 @@ def measure_tiny(pairs: int) -> dict[str, Any]:
 
 
 def markers_us(markers: Markers, sets: int = 500, blocks: int = 21) -> float:
-    """Microseconds of one batch's markers, the median over blocks."""
+    """Microseconds of one step's markers, the median over blocks."""
     found = []
     for _ in range(blocks):
         start = time.perf_counter()
@@ -277,7 +277,7 @@ def markers_us(markers: Markers, sets: int = 500, blocks: int = 21) -> float:
 
 
 def measure_markers() -> dict[str, float]:
-    """A batch's markers: without a collector, with the torch profiler on, through NVTX where it is found."""
+    """A step's markers: without a collector, with the torch profiler on, through NVTX where it is found."""
     from torch.profiler import ProfilerActivity, profile
 
     found = {"no collector": markers_us(open_markers({}))}
@@ -308,7 +308,7 @@ def as_markdown(report: dict[str, Any]) -> str:
         "# Our training loop against a bare PyTorch loop", "",
         f"{child.facts(report['machine'])}; {report['threads']} intra-op threads. Batches of "
         f"{report['batch']} images of {report['image_size']} px, {BLOCK} a block. Bar: at most {BAR_RATIO:g} "
-        "of the bare loop's batch time.", "", f"    {report['command']}", "",
+        "of the bare loop's step time.", "", f"    {report['command']}", "",
         "| model | loader | compute | ours, ms | bare, ms | ratio of medians (95 %) | of pairs (95 %) |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
@@ -329,10 +329,10 @@ def as_markdown(report: dict[str, Any]) -> str:
     lines += [
         "", f"Over all {every['pairs']} pairs: {every['ratio']:.3f} ({low:.3f} to {high:.3f}).",
         "",
-        f"Around next to no arithmetic ({tiny['bare_us']:g} us a batch), our loop adds "
-        f"{tiny['added_us']:g} us a batch: its clock, markers, losses and reports of progress.",
-        "", f"One batch's markers (bar: at most {BAR_MARKERS_US:g} us):", "",
-        "| collector | us a batch |", "| --- | ---: |",
+        f"Around next to no arithmetic ({tiny['bare_us']:g} us a step), our loop adds "
+        f"{tiny['added_us']:g} us a step: its clock, markers, losses and reports of progress.",
+        "", f"One step's markers (bar: at most {BAR_MARKERS_US:g} us):", "",
+        "| collector | us a step |", "| --- | ---: |",
         *(f"| {name} | {value:.2f} |" for name, value in report["markers_us"].items()),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
@@ -341,7 +341,7 @@ def as_markdown(report: dict[str, Any]) -> str:
 def main() -> int:
     """The command; exit code 1 if a bar is missed."""
     parser = make_parser("python -m benchmarks.training", __doc__)
-    parser.add_argument("--pairs", type=int, default=200, help="of batches, ours and bare [200]")
+    parser.add_argument("--pairs", type=int, default=200, help="of steps, ours and bare [200]")
     parser.add_argument("--batch", type=int, default=2, help="[2]")
     parser.add_argument("--image-size", type=int, default=64, help="[64]")
     parser.add_argument("--out", type=Path, default=child.RESULTS)
