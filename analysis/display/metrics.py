@@ -250,10 +250,16 @@ def _own(name: str) -> Metric:
 
 
 def data_columns(metrics: Iterable[Metric], rows: Rows) -> list[str]:
-    """The columns of the data; where they hold all fields of a run, also factors of a program's own."""
+    """The columns of the data; where they hold all fields of a run, also factors of a program's own.
+
+    Traces know next to no field of a run: of traces alone, those that none knows are left out.
+    """
     names = names_of(metrics)
     if "program" not in names:
         return names
+    if rows and all(row.get("job") for row in rows):
+        unknown = {name for name in FIELDS_OF_RUNS if all(row.get(name) is None for row in rows)}
+        return [name for name in names if name not in unknown]
     after = names.index("program") + 1
     return list(dict.fromkeys([*names[:after], *own_names(*rows), *names[after:]]))
 

@@ -103,7 +103,9 @@ def savings(context: Context) -> small.Drawing | None:
         return None
     shown = [(row["part"], row["saved_pct"]) for row in _avoidable(found.rows) if row["saved_pct"] >= 0.05]
     of = context.study.a_step([found.paths.source.id])
-    label = f"Percent by which {of} would be shorter without this part, at most"
+    label = (
+        f"Percent by which {of} would be shorter without this part, at most (not shown: the model's kernels)"
+    )
     return small.bars(shown[: small.MOST_BARS], "%", label) if shown else None
 
 

@@ -21,9 +21,10 @@ from analysis.report.sentences import SCALES, Sentence
 from analysis.report.stragglers import late_runs, said_of
 from analysis.report.traced_evidence import untold
 from analysis.report.traces import NOT_KNOWN, parts_of, scaling_of
+from analysis.results.query import untimed_launches
 from analysis.results.source import Source
 from profiling.errors import UserError
-from profiling.wording import how_many, verb
+from profiling.wording import first_of, how_many, verb
 
 _MOST_JOBS = 3  # that are described
 _LEAST_PCT = 0.5  # of a step: less reads as 0 %
@@ -77,12 +78,12 @@ def _described(context: Context) -> list[Source]:
 
 
 def _others(context: Context, jobs: Sequence[Source]) -> list[Sentence]:
-    """How many jobs more the sections show, where none stands for them."""
-    more = len(context.traces) - len(jobs)
+    """Which jobs more the sections show, where none stands for them."""
+    more = [source.id for source in context.traces if source not in jobs]
     if len(jobs) < _MOST_JOBS or not more or not any(_of_job(context, source) for source in jobs):
         return []
-    text = f"{how_many(more, 'further job')} {verb(more, 'are')} in the sections below."
-    return [Sentence(text, "anatomy")]
+    text = f"{how_many(len(more), 'further job')} {verb(len(more), 'are')} in the sections below"
+    return [Sentence(f"{text}: {first_of(more)}.", "anatomy")]
 
 
 def _of_sums(context: Context) -> list[Sentence]:
@@ -238,10 +239,21 @@ def _classes(context: Context) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def _untimed(context: Context) -> dict[str, int]:
+    """Of jobs that are described and have no times of kernels, the launches without a duration."""
+    jobs = [source for source in _described(context) if not context.once(_classes).get(source.id)]
+    return {
+        source.id: count
+        for source, count in context.study.each(jobs, lambda one: untimed_launches(context.study, one))
+    }
+
+
 def _kernel(context: Context, source: Source) -> str:
     rows = context.once(_classes).get(source.id)
     if not rows:
-        return ""
+        untimed = context.once(_untimed).get(source.id, 0)
+        lack = f"{how_many(untimed, 'launch')} {verb(untimed, 'have')} none"
+        return f"Durations of its kernels are not known: {lack}." if untimed else ""
     top = max(rows, key=lambda row: row["ms_per_step"])
     per = "in the recording" if source.without_steps else "per step"
     bound = {"compute": ", compute-bound", "bandwidth": ", memory-bound"}.get(str(top.get("bound")), "")

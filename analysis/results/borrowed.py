@@ -112,11 +112,12 @@ def _relation(study: Study, source: Source) -> str:
         return PLAIN
     lender = lender_of(study, source)
     if lender is None:
-        study.note(
-            "its profiler records no shapes, so FLOPs and bytes are unknown; they can be taken from a run "
-            "of the same configuration under PyTorch's profiler (profile: torch)",
-            source,
-        )
+        if source.kind == "run":  # what a trace says itself is among its findings
+            study.note(
+                "its profiler records no shapes, so FLOPs and bytes are unknown; they can be taken from a "
+                "run of the same configuration under PyTorch's profiler (profile: torch)",
+                source,
+            )
         return PLAIN
     number = len(study.kept("relations of launches"))
     names = {"lent": f"lent_{number}", "credit": f"credit_{number}"}

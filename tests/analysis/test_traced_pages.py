@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.measures.batches import rows as batches
 from analysis.measures.critical_path.paths import PARTS as PATH
 from analysis.measures.critical_path.paths import TOGETHER
 from analysis.report.base import Context
@@ -16,6 +17,7 @@ from analysis.results.load import load
 from profiling.convert import main as convert
 from profiling.traced_job import read_job
 from tests.analysis.traced import job
+from tests.profiling.samples import NCU_RAW
 from tests.profiling.traced_jobs import Planted, trace_of
 from tests.profiling.traces import Trace
 
@@ -136,7 +138,7 @@ def test_that_no_rank_is_late_is_said_of_the_job_that_it_is_of(tmp_path):
     job(tmp_path, Planted(ranks=1, batches=30, forward=90_000.0, backward=9000.0), "first")
     said = [one.text for one in opening(load(two.parent))]
     assert "four: no stragglers: no rank repeatedly delayed the others." in said
-    assert "1 further job is in the sections below." in said
+    assert "1 further job is in the sections below: one." in said
 
 
 def test_a_folded_section_of_unlike_jobs_says_whose_its_figures_are(tmp_path):
@@ -149,7 +151,8 @@ def test_a_folded_section_of_unlike_jobs_says_whose_its_figures_are(tmp_path):
 
 
 def test_what_to_try_is_against_what_a_step_could_be_without(tmp_path):
-    page = build(load(job(tmp_path, Planted(ranks=2, batches=6, transfer=3000.0))))
+    study = load(job(tmp_path, Planted(ranks=2, batches=6, transfer=3000.0)))
+    page = build(study)
     (answer,) = (one for one in page.opening if one.question == TRY)
     text, drawing = answer.sentences[0].text, answer.drawing
     saved = re.match(r"A step would be at most (\d+) % shorter if collectives took no time \(", text)
@@ -161,6 +164,18 @@ def test_what_to_try_is_against_what_a_step_could_be_without(tmp_path):
     said = next(one.text for one in page.opening[0].sentences if one.text.startswith("Collective with"))
     assert "3 ms per step (0 % of its duration is waiting for later ranks; transfer at " in said, said
     assert "collectives" in drawing.svg and " %</text>" in drawing.svg
+    assert drawing.caption.endswith(", at most (not shown: the model's kernels)")
+    (table,) = next(section.tables for section in page.sections if section.id == "batches")
+    assert table.note.startswith("No interval: 6 steps are too few; record 50 to 100.\nAll values")
+    # Of traces, no columns of options that no trace knows.
+    assert [*batches.table(study).columns][:4] == ["run", "profile", "repetition", "steps"]
+
+
+def test_that_launches_have_no_durations_is_said_first(tmp_path):
+    (tmp_path / "raw.csv").write_text(NCU_RAW.replace('"gpu__time_duration.sum"', '"another.sum"'))
+    convert([str(tmp_path / "raw.csv"), "--out", str(tmp_path / "out")])
+    first, *_ = opening(load(tmp_path / "out"))
+    assert first.text == "Durations of its kernels are not known: 2 launches have none."
 
 
 @pytest.mark.parametrize("dtype, element", [("BFloat16", 2), ("", 2), ("Float", 4), ("", 0)])

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 METRICS = (
     Metric("steps", "number of steps of the run, with warmup"),
     Metric("warmup_dropped", "warmup steps at the start, left out of the columns after it", "warmup"),
+    Metric("steady_steps", "steps of which step_ms is the median"),
     Metric(
         "step_ms",
         "median step duration of the job (its slowest rank) without warmup; of a profiled run, of the steps "
@@ -71,6 +72,7 @@ SHOWN = (
     *(f"{stage}_ms" for stage in STAGES),
 )
 
+_MOSTLY_ENOUGH = 50  # steps, unless successive ones are much alike (docs/methods.md: inside a run)
 _WARMUP = "All values leave out warmup."
 _UNRECORDED = (
     "Profiled runs: the steps that were not recorded; analysis.anatomy shows the recorded ones, mean over "
@@ -135,13 +137,15 @@ def part(rows: Rows) -> Part:
 def _too_short(rows: Rows) -> list[str]:
     """Why runs have no interval, in a line; none: all have one."""
     timed = [row for row in rows if row.get("step_ms") is not None]
-    without = sum(not np.isfinite(row["step_ms_low"]) for row in timed)
-    if not without:
+    counts = [row["steady_steps"] for row in timed if not np.isfinite(row["step_ms_low"])]
+    if not counts:
         return []
-    return [
-        f"{without} of {how_many(len(timed), 'run')} {verb(without, 'have')} no interval: too few steps "
-        "after warmup. Record 50 to 100 (50 suffice up to an autocorrelation of 0.5, 100 up to 0.8)."
-    ]
+    low, high = min(counts), max(counts)
+    what = "job" if all(row.get("job") for row in rows) else "run"
+    of = f"{len(counts)} of {how_many(len(timed), what)} {verb(len(counts), 'have')} no interval"
+    few = f"{f'{low} to ' if low < high else ''}{how_many(high, 'step')} {verb(high, 'are')} too few"
+    more = "record 50 to 100" if high < _MOSTLY_ENOUGH else "record more, for successive steps are alike"
+    return [f"{of if len(timed) > 1 else 'No interval'}: {few}; {more}."]
 
 
 def _recorded(rows: Rows) -> list[str]:
@@ -161,6 +165,7 @@ def _row(source: Source, series: Series) -> dict[str, Any]:
         **source.fields,
         "repetition": source.repetition,
         "steps": len(series.step_ns),
+        "steady_steps": len(steady),
         "warmup_dropped": series.warmup,
         "step_ms": estimate.value,
         "step_ms_low": estimate.low,
