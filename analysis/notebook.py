@@ -114,6 +114,8 @@ class Question:
                 command.main(words)
             except UnknownFlags as wrong:
                 raise UserError(_no_parameter(self._module, wrong)) from None
+            except UserError as wrong:
+                raise UserError(_in_python(str(wrong), settings)) from None
         ((answer, said_of_results),) = answers
         frame = output.to_frame(answer.rows, answer.columns)
         of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
@@ -137,14 +139,25 @@ def _no_parameter(command: str, wrong: UnknownFlags) -> str:
     )
 
 
+def _in_python(said: str, names: Iterable[str]) -> str:
+    """What a command says of its flags, of those that were given as parameters: ``group_by: ...``."""
+    for name in names:
+        said = said.replace(_flag_of(name), name)
+    return said
+
+
 def _parameter(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
+
+
+def _flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _flag(name: str, value: Setting | None) -> list[str]:
     if name in _OF_A_TERMINAL:
         raise UserError(f"{name}: no setting in a notebook, where the answer is a DataFrame")
-    flag = "--" + name.replace("_", "-")
+    flag = _flag_of(name)
     if value is None or value is False:
         return []
     if value is True:
