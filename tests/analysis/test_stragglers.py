@@ -192,7 +192,9 @@ def test_the_command_by_rank_and_by_batch(tmp_path):
 
 def test_nobody_is_named_in_words(tmp_path):
     write(tmp_path, Job())
-    assert "No stragglers: no rank repeatedly delayed the others." in run("analysis.stragglers", tmp_path).out
+    said = run("analysis.stragglers", tmp_path).out
+    assert "No stragglers: no rank repeatedly delayed the others." in said
+    assert " p " not in said and "cause" not in said and "p: prob" not in said  # nobody has one
 
 
 def test_three_steps_do_not_tell_that_there_is_no_straggler(tmp_path, monkeypatch):

@@ -31,6 +31,11 @@ def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
         "No stragglers: no rank repeatedly delayed the others. 1 of 2 runs: too few steps to tell."
     ]
     assert sentences([few]) == ["Too few steps (3) to tell whether a rank is a straggler."]
+    late = few | {"rank": 1, "node": "b", "mean_lateness_ms": 9.0}
+    assert sentences([enough, few, late]) == [
+        "No stragglers in 1 of 2 runs; too few steps to tell in the other 1. Largest lateness in run_1: rank "
+        "1 (b), 9.00 ms per step (mean of 3), in too few steps."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -110,20 +115,36 @@ def test_the_rank_to_show_is_the_one_that_the_sentences_are_about():
 
 
 def rank_row(rank: int, mean_ms: float, verdict: str = NO, run_id: str = "run_0") -> dict:
-    return {"run": run_id, "rank": rank, "mean_lateness_ms": mean_ms, "verdict": verdict}
+    row = {"run": run_id, "rank": rank, "mean_lateness_ms": mean_ms, "verdict": verdict}
+    return row | {"step_ms": 1000.0}  # late from 20 ms on
 
 
 def test_of_many_ranks_a_table_shows_the_late_and_the_extremes_and_says_what_the_others_are():
     of_run = [rank_row(rank, rank / 100) for rank in range(1000)]
     of_run[5] |= {"verdict": STRAGGLER}
-    of_run[6] |= {"verdict": CHANCE}
-    small = [rank_row(rank, 0.0, run_id="run_1") for rank in range(8)]
-    kept, others = notable_ranks([*of_run, *small])
-    assert [row["rank"] for row in kept if row["run"] == "run_0"] == [0, 1, 2, 5, 6, *range(992, 1000)]
-    assert [row for row in kept if row["run"] == "run_1"] == small
-    assert others.startswith("987 of 1,008 rows not shown (--wide or --format csv shows all)")
-    assert "mean lateness 0.0300 to 9.91 ms; verdict: no (987)" in others
-    assert notable_ranks(small) == (small, "")
+    of_run[6] |= {"verdict": CHANCE, "mean_lateness_ms": 25.0}
+    kept, others = notable_ranks(of_run)
+    assert [row["rank"] for row in kept] == [0, 1, 2, 5, 6, *range(993, 1000)]
+    assert others.startswith("988 of 1,000 rows not shown (--wide or --format csv shows all)")
+    assert "mean lateness 0.0300 to 9.92 ms; verdict: no (988)" in others
+
+
+def test_of_many_runs_a_table_shows_late_ranks_and_the_latest_of_each_configuration():
+    rows = [
+        rank_row(rank, float(rank), run_id=f"run_{run}") | {"nodes": 1 + run // 2, "repetition": run % 2}
+        for run in range(8)
+        for rank in range(4)
+    ]
+    assert notable_ranks(rows[:24]) == (rows[:24], "")
+    rows[0] |= {"verdict": STRAGGLER, "mean_lateness_ms": 30.0}
+    rows[5] |= {"verdict": CHANCE, "mean_lateness_ms": 21.0}
+    rows[9] |= {"verdict": TOO_FEW}  # not late: of its run there are too few steps to tell
+    kept, others = notable_ranks(rows)
+    assert [(row["nodes"], row["rank"]) for row in kept] == [(1, 0), (1, 1), (2, 3), (3, 3), (4, 3)]
+    assert others == (
+        "Shown: late ranks, and the latest rank of each configuration. 27 of 32 rows not shown (--wide or "
+        "--format csv shows all): mean lateness 0 to 3.00 ms; verdict: no (26), too few steps (1)."
+    )
 
 
 @pytest.mark.parametrize("ranks", [65, 512, 1024, 3000])

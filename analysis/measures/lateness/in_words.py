@@ -53,15 +53,7 @@ def sentences(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("ru
     named = [row for row in rows if row["verdict"] == STRAGGLER]
     if not named:
         most = foremost(rows)
-        if most is None:
-            return [_nobody_late(rows)]
-        late = (
-            f"Largest lateness in {name(most)}: {_rank_in_words(most)}, "
-            f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['steady_steps']})"
-        )
-        if most["verdict"] == TOO_FEW:
-            return [f"Too few steps to tell whether a rank is a straggler. {late}."]
-        return [f"No stragglers. {late}, which may be chance."]
+        return [_nobody_late(rows) if most is None else _nobody_named(rows, most, name(most))]
     return [
         f"{name(row)}: {_rank_in_words(row)} is a straggler{_in_how_many(row, rows)}: on average "
         f"{'at least ' if row['told_by'] == BY_STAGES else ''}{digits(row['mean_lateness_ms'], 3)} ms late "
@@ -83,14 +75,37 @@ def _in_how_many(row: Mapping[str, Any], rows: Rows) -> str:
     return f" (in {named} of {how_many(len(its), 'repetition')})" if named < len(its) else ""
 
 
+def _nobody_named(rows: Rows, most: Mapping[str, Any], run: str) -> str:
+    """What is said where ranks are late, this one most, and none is a straggler."""
+    late = (
+        f"Largest lateness in {run}: {_rank_in_words(most)}, "
+        f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['steady_steps']})"
+    )
+    why = ", which may be chance" if most["verdict"] == CHANCE else ""
+    few, runs = _with_too_few(rows)
+    if len(few) == runs:
+        return f"Too few steps to tell whether a rank is a straggler. {late}{why}."
+    if not few:
+        return f"No stragglers. {late}{why}."
+    return (
+        f"No stragglers in {runs - len(few)} of {runs} runs; too few steps to tell in the other {len(few)}. "
+        f"{late}{why or ', in too few steps'}."
+    )
+
+
 def _nobody_late(rows: Rows) -> str:
     """What is said where no rank is late: nothing can repeat in a few steps."""
-    steps = {row["run"]: row["steady_steps"] for row in rows if row["verdict"] == TOO_FEW}
-    runs = len({row["run"] for row in rows})
+    steps, runs = _with_too_few(rows)
     if len(steps) == runs:
         return f"Too few steps ({max(steps.values())}) to tell whether a rank is a straggler."
     few = f" {len(steps)} of {how_many(runs, 'run')}: too few steps to tell." if steps else ""
     return f"No stragglers: no rank repeatedly delayed the others.{few}"
+
+
+def _with_too_few(rows: Rows) -> tuple[dict[str, int], int]:
+    """The runs in which a rank has too few steps, with these; and how many runs there are."""
+    few = {row["run"]: row["steady_steps"] for row in rows if row["verdict"] == TOO_FEW}
+    return few, len({row["run"] for row in rows})
 
 
 def _rank_in_words(row: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """How does the answer about late ranks look? Its columns, and what stands below its table."""
 
+import numpy as np
+
 from analysis.display.metrics import (
     IN_RUN,
     NODE,
@@ -11,6 +13,7 @@ from analysis.display.metrics import (
     Rows,
     columns,
     fields,
+    filled,
     telling,
 )
 from analysis.measures.lateness.lateness import BY_STAGES, LATE_SHARE, PARTS
@@ -64,7 +67,8 @@ METRICS = (
     ),
     Metric(
         "p_value",
-        "probability that some rank of equally fast ranks is late as often (empty: the verdict needs none)",
+        "probability that some rank of equally fast ranks is late as often (empty: it is not "
+        "late on average, its clock is in doubt, or steps are too few)",
         "p",
         significant=2,
     ),
@@ -73,7 +77,7 @@ METRICS = (
         "straggler; may be chance: equally fast ranks are late as often; too few steps: to tell whether it "
         "repeats; short wait: it was behind by 2 % of a step or more, but the others waited for less than "
         "that on average; clock: its clock says that it is late, but the others did not wait for most of "
-        "that, or clocks agree too badly; no: it was not behind",
+        "that, or clocks agree too badly; no: on average it was behind by less than 2 % of a step",
         text=True,
         priority=2,
     ),
@@ -113,13 +117,24 @@ COLUMNS = {
     "With --by step:": STEP_METRICS,
 }
 
+_SHARE = f"{100 * LATE_SHARE:g} %"
 _CAPTION = (
     "Lateness: how long the others (their median) waited for this rank; negative: it waited. Late: by "
-    f"{100 * LATE_SHARE:g} % of a step or more. Last: it came last. All wait: how long all others waited for "
-    "this rank only. p: probability that equally fast ranks are late as often by chance. Based on "
-    "collectives where a profiler recorded them, otherwise on the stages of the steps (which do not show a "
-    "slow backward pass)."
+    f"{_SHARE} of a step or more."
 )
+_OF_RANKS = (
+    "Last: it came last. All wait: how long all others waited for this rank only. Verdict: from means over "
+    f"steps, not from how many were late; no: behind by less than {_SHARE} of a step."
+)
+_TOLD_BY = (
+    "Based on collectives where a profiler recorded them, otherwise on the stages of the steps (which do not "
+    "show a slow backward pass)."
+)
+_P = (
+    "p: probability that equally fast ranks are late as often by chance; none where the rank is not late on "
+    "average, its clock is in doubt, or steps are too few."
+)
+_NO_INTERVAL = "Medians without an interval: few steps, or strongly correlated ones."
 _BY_STAGES = (
     "By stages it is a lower bound: below 0 it does not tell who waited, and may be so for all ranks, also "
     "for one that was behind."
@@ -127,8 +142,8 @@ _BY_STAGES = (
 _EXPLAINED = {
     CLOCK: "Verdict clock: by its clock the rank is late, but the others did not wait for most of that, or "
     "the clocks are not aligned well enough to tell.",
-    SHORT_WAIT: f"Verdict short wait: the rank was behind by {100 * LATE_SHARE:g} % of a step or more, but "
-    "the others waited for less than that on average.",
+    SHORT_WAIT: f"Verdict short wait: the rank was behind by {_SHARE} of a step or more, but the others "
+    "waited for less than that on average.",
     TOO_FEW: "Verdict too few steps: so few cannot tell whether a rank's lateness repeats. A rank of the "
     "same run that was not behind has the verdict no, which needs no test.",
 }
@@ -136,10 +151,17 @@ _EXPLAINED = {
 
 def caption(rows: Rows) -> str:
     """What the words of a table of :func:`analysis.measures.lateness.stragglers.rows` mean."""
-    verdicts = {row.get("verdict") for row in rows}
-    by_stages = [_BY_STAGES] if any(row.get("told_by") == BY_STAGES for row in rows) else []
+    verdicts = {row["verdict"] for row in rows if "verdict" in row}  # rows by step have none
     explained = [text for verdict, text in _EXPLAINED.items() if verdict in verdicts]
-    return " ".join([_CAPTION, *by_stages, *explained])
+    said = {
+        _CAPTION: True,
+        _OF_RANKS: bool(verdicts),
+        _P: any(row.get("p_value") is not None for row in rows),
+        _NO_INTERVAL: any(not np.isfinite(row.get("lateness_ms_low", 0.0)) for row in rows),
+        _TOLD_BY: True,
+        _BY_STAGES: any(row.get("told_by") == BY_STAGES for row in rows),
+    }
+    return " ".join([*(text for text, applies in said.items() if applies), *explained])
 
 
 def columns_of(by_step: bool = False) -> list[Metric]:
@@ -148,11 +170,11 @@ def columns_of(by_step: bool = False) -> list[Metric]:
 
 
 def shown(rows: Rows, by_step: bool = False) -> list[Column]:
-    """The tables' columns."""
+    """The tables' columns: nobody has a cause or a p where no rank is late."""
     names = telling(rows)
     if by_step:
         # Whether it was late stands last.
         wanted = sorted(STEP_METRICS, key=lambda metric: metric.name == "late")
     else:
         wanted = [metric for metric in METRICS if metric.name != "evidence"]
-    return columns([*fields(names), *wanted])
+    return filled(columns([*fields(names), *wanted]), rows)
