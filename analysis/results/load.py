@@ -7,6 +7,7 @@ was left out or cannot be read is listed with its reason, never dropped silently
 """
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from profiling.wording import which_ranks
 
 _RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder
 _MOST_NAMED = 8
+_TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")  # of Python's tempfile: in /tmp these may be anybody's
 # What became of a run that had failed, by its state.
 _LATER: dict[FailureKind, str] = {
     "done": "succeeded in a later attempt", "running": "is running again",
@@ -80,7 +82,7 @@ def _near(path: Path) -> str:
     """What was meant by a folder that does not exist: one like it, beside it or in ``results``; else all."""
     places = dict.fromkeys(place for place in (path.parent, _RESULTS) if place.is_dir())
     beside = dict.fromkeys(folder for place in places for folder in _visible(place))
-    folders = [folder for folder in beside if folder not in places]
+    folders = [one for one in beside if one not in places and not _TEMPORARY.fullmatch(one.name)]
     if near := nearest_file(path, folders):
         return f"; did you mean {str(near)!r}?"
     results = [str(folder) for folder in folders if _is_sweep(folder) or any(folder.glob(f"*/{JOB}"))]

@@ -356,7 +356,8 @@ def test_results_that_are_not_there_name_those_that_are(tmp_path: Path, monkeypa
     for name in ("quick", "loaders"):
         (tmp_path / "results" / name).mkdir(parents=True)
         (tmp_path / "results" / name / store.SWEEP).write_text("{}")
-    for record in ("by-hand/run_0/manifest.json", "traces/job/job.json", "notes/todo.txt"):
+    others = ("traces/job/job.json", "notes/todo.txt", "tmpb6s9f4ni/job/job.json", "tmpresnet_1/job/job.json")
+    for record in ("by-hand/run_0/manifest.json", *others):
         (tmp_path / "results" / record).parent.mkdir(parents=True)
         (tmp_path / "results" / record).write_text("{}")
     for module in ("analysis.scaled", "analysis.report.__main__"):
