@@ -13,6 +13,7 @@ from profiling.errors import UserError
 from profiling.schemas import SCHEMAS
 from profiling.tables import table_path
 from profiling.traced_job import JOB, TracedJob, read_job
+from profiling.traces.records import SCRATCH
 
 CONVERTED = ".converted"  # the folder beside tables with the records of what they were made of
 
@@ -91,6 +92,20 @@ def clear(directory: Path) -> None:
             table_path(rank, name).unlink(missing_ok=True)
         with suppress(OSError):  # the user has files in it
             rank.rmdir()
+
+
+def place_of_unused(directory: Path, scratch: Path) -> Path:
+    """Where a job's folder keeps the tables of a trace that is not used, as it may be the next time.
+
+    Args:
+        scratch: where they are, in the folder of a unit (:attr:`profiling.traces.records.Unit.scratch`).
+    """
+    return directory / CONVERTED / scratch.parent.name.removeprefix(SCRATCH) / scratch.name
+
+
+def folder_of(tables: Path) -> Path:
+    """The folder of the job that keeps the tables of a rank, be its trace used or not."""
+    return tables.parents[2] if tables.parents[1].name == CONVERTED else tables.parent
 
 
 def move(tables: Path, directory: Path) -> None:

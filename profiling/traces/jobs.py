@@ -6,7 +6,7 @@ from pathlib import Path
 
 from profiling.tables import rank_directory
 from profiling.traced_job import TracedJob, write_job
-from profiling.traces.folders import clear, folders_of, move
+from profiling.traces.folders import clear, folders_of, move, place_of_unused
 from profiling.traces.grouping import jobs_of, names_of, record_of
 from profiling.traces.recorded import Recorded
 from profiling.traces.together import together
@@ -19,7 +19,7 @@ class Placed:
     Attributes:
         directory: where its tables are.
         came_from: where its traces lie.
-        moved: from where, and to where, the tables of its ranks were.
+        moved: from where, and to where, the tables of its traces were.
         unused: traces of ranks of which another is used.
         said: why it is not in the folder of its name; or "".
     """
@@ -53,6 +53,7 @@ def place_jobs(
         )
         clear(directory)
         moved = {one.directory: rank_directory(directory, one.rank) for one in job.ranks}
+        moved |= {one.directory: place_of_unused(directory, one.directory) for one in job.unused}
         for tables, place in moved.items():
             move(tables, place)
         write_job(directory, record)

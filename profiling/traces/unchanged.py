@@ -11,7 +11,7 @@ from pathlib import Path
 
 from profiling.schemas import SCHEMAS
 from profiling.tables import rank_directory, table_path
-from profiling.traces.folders import CONVERTED
+from profiling.traces.folders import CONVERTED, folder_of
 from profiling.traces.records import (
     Outcome,
     Unit,
@@ -92,16 +92,14 @@ def leave_record(unit: Unit, moved: Mapping[Path, Path]) -> None:
     """Leave the record of a unit beside its tables.
 
     Args:
-        moved: from where to where the tables of ranks were; those of a trace that is not used were not.
+        moved: from where to where the tables of ranks were.
     """
     record = kept_record(unit)
     if record is None or not record.outcome.has_tables:
         return
-    if any(one.directory not in moved for one in record.outcome.ranks):
-        return
     ranks = tuple(replace(one, directory=moved[one.directory]) for one in record.outcome.ranks)
     outcome = replace(record.outcome, ranks=ranks, unchanged=False)
-    place = ranks[0].directory.parent if ranks else unit.target
+    place = folder_of(ranks[0].directory) if ranks else unit.target
     write_record(
         place / _record_named(unit.code),
         replace(record, outcome=outcome, tables=state_of_tables(outcome), launch=""),

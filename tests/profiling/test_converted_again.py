@@ -94,6 +94,23 @@ def test_what_is_unchanged_is_not_converted_again(tmp_path, read, capsys):
     assert converted(out, raw, options=["--overwrite"]) == 0 and read == ["rank0.json", "rank1.json"]
 
 
+def test_a_trace_that_is_not_used_is_not_converted_again_and_is_used_where_the_other_is_gone(
+    tmp_path, read, capsys
+):
+    raw, out = write_job(tmp_path / "raw", Planted(ranks=3)), tmp_path / "out"
+    (raw / "again_rank1.json").write_bytes((raw / "rank1.json").read_bytes())
+    converted(out, raw)
+    whole = tables_below(out)
+    read.clear()
+    assert converted(out, raw) == 0 and not read
+    assert "0 converted, 3 unchanged, 0 not, 1 not used\n" in capsys.readouterr().err
+    assert tables_below(out) == whole and sizes_in(out) == {"raw": 3}
+    (raw / "rank1.json").unlink()
+    assert converted(out, raw) == 0 and not read
+    assert read_job(out / "raw").ranks[1].source == "again_rank1.json" and sizes_in(out) == {"raw": 3}
+    assert not list((out / "raw" / ".converted").glob("*/"))  # it is in no two places
+
+
 def test_tables_that_are_not_those_any_more_that_were_written_are_written_again(two, tmp_path, read):
     first, second = two
     out = tmp_path / "out"
