@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.metrics import CONFIGURATION, NOMINAL, Metric, Rows, columns
-from analysis.display.numbers import signed
+from analysis.display.numbers import change, signed
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, PARTS, finest
@@ -121,9 +121,9 @@ def largest_part(sides: Sides) -> str:
     most = most_changed(rows, "difference_ms")
     parts = {name: most[f"{name}_ms"] for name in plots.PART_COLOURS if f"{name}_ms" in most}
     ordered = sorted(parts.items(), key=lambda part: -abs(part[1]))
-    largest = [f"{name.replace('_', ' ')} {ms:+.2f} ms" for name, ms in ordered[:2]]
+    largest = [f"{name.replace('_', ' ')} {change(ms)} ms" for name, ms in ordered[:2]]
     return (
-        f"A recorded step changes by {most['difference_ms']:+.2f} ms, of which {' and '.join(largest)} "
+        f"A recorded step changes by {change(most['difference_ms'])} ms, of which {' and '.join(largest)} "
         f"({most['configuration']})."
     )
 
@@ -158,7 +158,7 @@ def largest_stage(sides: Sides) -> str:
         most = max(sure, key=lambda row: abs(row["b"] - row["a"]))
         return (
             f"Largest change beyond chance: {most['quantity'].removesuffix('_ms')} "
-            f"{most['b'] - most['a']:+.3g} ms ({most['configuration']})."
+            f"{change(most['b'] - most['a'])} ms ({most['configuration']})."
         )
     if all(row["judged"] == "too few runs" for row in rows):
         return "Too few runs to tell whether a stage changed."
@@ -218,5 +218,5 @@ def largest_kernel(sides: Sides) -> str:
     if not rows:
         return ""
     most = most_changed(rows, "difference_ms")
-    changed = f"{most['quantity']} {most['difference_ms']:+.3g} ms per step"
+    changed = f"{most['quantity']} {change(most['difference_ms'])} ms per step"
     return f"Largest change: {changed} ({most['configuration']})."

@@ -14,6 +14,7 @@ import pandas as pd
 from analysis.display import plots
 from analysis.display.colours import BLUE, PALE_GREY
 from analysis.display.metrics import Rows
+from analysis.display.naming import in_words
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.timeline import choose
@@ -131,8 +132,14 @@ def _saved(context: Context) -> str:
     if found.of_several:
         saved = f"{most['saved_pct']:.0f} % ({saved}, {source.id})"
     elif len(study.recorded) > 1:
-        saved += f" ({source.id if source.job else SLOWEST})"
+        saved += f" ({source.id if source.job else _slowest(context, source)})"
     return f"Largest saving if one part took no time: {most['part']}, {saved}."
+
+
+def _slowest(context: Context, source: Source) -> str:
+    """Which run was chosen, and of which configuration it is where there are several."""
+    name = in_words(source.fields, context.series)
+    return f"{SLOWEST}: {name}" if name else SLOWEST
 
 
 def _per(of: str) -> str:

@@ -6,7 +6,8 @@ import pandas as pd
 
 from analysis.display import canvas, plots
 from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, picked
-from analysis.display.numbers import digits, span
+from analysis.display.naming import in_words
+from analysis.display.numbers import change, digits, span
 from analysis.display.terminal import Part
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels import hotspots
@@ -27,7 +28,7 @@ TOP_KERNELS = 15  # of a chart
 TABLE_KERNELS = 40  # of a run, in the table
 TOP_CHANGES = 15
 TOP_HOTSPOTS = 5
-_PRINTED_MS = 0.005  # less is printed as 0.00
+_LEAST_MS = 0.005  # of a change that is named
 # In these the two runs whose kernels are compared may differ: two make the number of ranks.
 _ANY = ("nodes", "gpus_per_node", "attribute_from", "seed", "job")
 
@@ -155,29 +156,35 @@ def _change(context: Context) -> Content:
     pair = context.once(_pair)
     assert pair is not None  # else the section does not apply
     a, b = context.once(_sides)
-    rows = kernel_difference.rows(a, b)
-    totals = kernel_difference.summary(rows, a, b)
+    rows, totals = kernel_difference.rows(a, b), context.once(_totals)
     fields = [*(name for name in context.factors if name not in ("nodes", "gpus_per_node")), "world_size"]
     names = [called({**source.fields, "world_size": source.world_size}, fields) for source in pair]
     title = ("Kernels on more ranks", f"A: {names[0]}; B: {names[1]}")
     named = kernels.naming(kernels.DEFAULT_BY, rows)
     parts = kernel_difference.parts(rows[:TOP_CHANGES], totals, title, named)
     views = [as_view(part, f"kernel-change-{number}", ()) for number, part in enumerate(parts)]
-    return Content(_change_text(totals, pair), tables=views)
+    return Content(_change_text(totals, pair, _of_which(context, pair)), tables=views)
 
 
 def _changed(context: Context) -> str:
     """The difference of the two runs that are shown; nothing where filters leave one of them out."""
     pair = context.whole.once(_pair)
     assert pair is not None  # else the section does not apply
-    return context.whole.once(_difference) if all(context.has(source) for source in pair) else ""
+    if not all(context.has(source) for source in pair):
+        return ""
+    totals = context.whole.once(_totals)
+    return first_sentence(_change_text(totals, pair, _of_which(context, pair)))
 
 
-def _difference(context: Context) -> str:
-    pair = context.once(_pair)
-    assert pair is not None
+def _totals(context: Context) -> Rows:
     a, b = context.once(_sides)
-    return first_sentence(_change_text(kernel_difference.summary(kernel_difference.rows(a, b), a, b), pair))
+    return kernel_difference.summary(kernel_difference.rows(a, b), a, b)
+
+
+def _of_which(context: Context, pair: tuple[Source, Source]) -> str:
+    """`` (synthetic, fp32 gradients)``: of which configuration two runs are; empty: there is only one."""
+    name = in_words(pair[1].fields, context.series)
+    return f" ({name})" if name else ""
 
 
 def smallest_and_largest(sources: Sequence[Source]) -> tuple[Source, Source] | None:
@@ -206,10 +213,11 @@ def _other_gradients(pair: tuple[Source, Source]) -> bool:
     return pair[0].fields.get("grad") != pair[1].fields.get("grad")
 
 
-def _change_text(totals: Sequence[dict], pair: tuple[Source, Source]) -> str:
-    of = {row["change"]: row["difference_ms"] for row in totals}
-    changes = {row["change"]: row["difference_ms"] for row in totals if kernel_difference.is_kind(row)}
-    kinds = ", ".join(f"{kind} {ms:+.2f} ms" for kind, ms in changes.items() if abs(ms) >= _PRINTED_MS)
+def _change_text(totals: Sequence[dict], pair: tuple[Source, Source], whose: str) -> str:
+    of = {row["change"]: f"{change(row['difference_ms'])} ms" for row in totals}
+    named = [row["change"] for row in totals
+             if kernel_difference.is_kind(row) and abs(row["difference_ms"]) >= _LEAST_MS]  # fmt: skip
+    kinds = ", ".join(f"{kind} {of[kind]}" for kind in named)
     of_grad = ""
     if _other_gradients(pair):
         of_grad = (
@@ -217,15 +225,15 @@ def _change_text(totals: Sequence[dict], pair: tuple[Source, Source]) -> str:
             f"ranks, {pair[0].fields['grad']} on one rank, which sends no gradients."
         )
     text = (
-        f"From {pair[0].world_size} to {pair[1].world_size} ranks, kernel time per step and rank changes "
-        f"by {of[kernel_difference.ALL]:+.2f} ms ({kinds or 'none changed'})"
+        f"From {pair[0].world_size} to {pair[1].world_size} ranks{whose}, kernel time per step and rank "
+        f"changes by {of[kernel_difference.ALL]} ({kinds or 'none changed'})"
     )
     if kernel_difference.BATCH not in of:
         return f"{text}. The step duration of these runs is not available.{of_grad}"
     return (
-        f"{text}, concurrent kernels by {of[kernel_difference.AT_ONCE]:+.2f} ms, and time without a kernel "
-        f"by {of[kernel_difference.NO_KERNEL]:+.2f} ms. The recorded step changes by "
-        f"{of[kernel_difference.BATCH]:+.2f} ms.{of_grad}"
+        f"{text}, concurrent kernels by {of[kernel_difference.AT_ONCE]}, and time without a kernel by "
+        f"{of[kernel_difference.NO_KERNEL]}. The recorded step changes by {of[kernel_difference.BATCH]}."
+        f"{of_grad}"
     )
 
 

@@ -1,7 +1,7 @@
 """How does it scale, what is lost, and where does a batch's time go?"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from analysis.display import plots
@@ -18,9 +18,10 @@ from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.by_rank import chart_by_rank
 from analysis.report.encoded import bar_chart, line_chart
+from analysis.report.longest import longest
 from analysis.report.per_point import knowing, labels_of, merged, named
 from analysis.report.render import Chart
-from analysis.report.sentences import number, ranks_in_words
+from analysis.report.sentences import ranks_in_words
 from analysis.report.verdict import fastest, has_scaled, unscaled
 from analysis.report.views import as_view, called, facts
 from analysis.results.study import RECORDING, Study
@@ -187,7 +188,7 @@ def _stages(context: Context) -> Content:
 
 
 def _longest_stage(context: Context) -> str:
-    return _longest(context.own, {name: f"{name}_ms" for name in plots.STAGE_COLOURS}, "stage")
+    return longest(context.own, {name: f"{name}_ms" for name in plots.STAGE_COLOURS}, "stage")
 
 
 def anatomy_of_points(study: Study) -> Rows:
@@ -226,7 +227,7 @@ def _longest_part(context: Context) -> str:
     every, without = context.rows_of(_parts_of_steps), context.study.without_steps()
     rows = [row for row in every if row.get("job") not in without] or every
     names = {name.replace("_", " "): f"{name}_ms" for name in plots.PART_COLOURS}
-    return _longest(rows, names, "part", _step_of(context, rows)[1], len(every) > 1)
+    return longest(rows, names, "part", _step_of(context, rows)[1], len(every) > 1)
 
 
 def _anatomies(context: Context) -> Rows:
@@ -241,31 +242,6 @@ def _step_of(context: Context, rows: Rows) -> tuple[str, str]:
     """(what the anatomy is of, what its durations are per)."""
     of = context.study.a_step(row.get("job") or "" for row in rows)
     return of, "in the recording" if of == RECORDING else "per step"
-
-
-def _longest(
-    rows: Rows, names: Mapping[str, str], what: str, per: str = "per step", several: bool = False
-) -> str:
-    """The longest part of a step: of all jobs of traces, or of the runs on the most ranks; "": none is known.
-
-    Args:
-        names: what each part is called -> its column.
-        several: there are several jobs, of traces, so that it is said which one's it is.
-    """
-    found: list[tuple[int, float, str]] = []
-    jobs = {row["job"] for row in rows if row.get("job")}
-    for row in rows:
-        # Jobs are unlike each other: more ranks make none of them matter more.
-        ranks = 1 if jobs else (row.get("nodes") or 1) * (row.get("gpus_per_node") or 1)
-        known = {name: number(row, column) for name, column in names.items() if number(row, column) > 0}
-        if known:
-            longest = max(known, key=known.__getitem__)
-            share = 100 * known[longest] / sum(known.values())
-            whose = f", {row['job']}" if several and jobs else ""
-            text = f"{longest}, {digits(known[longest], 3)} ms {per} ({share:.0f} %{whose})."
-            found.append((ranks, known[longest], text))
-    where = "" if jobs else " on the most ranks"
-    return f"Longest {what}{where}: {max(found)[2]}" if found else ""
 
 
 def _bars(rows: Rows) -> Rows:

@@ -424,6 +424,7 @@ def test_of_the_largest_profiled_runs_the_report_has_the_slowest(tmp_path):
     assert f" of {slowest[0]['run']} (the slowest profiled run on the most ranks; " in section.text
     most = max((row for row in slowest if row["part"] in PARTS), key=lambda row: row["saved_ms"])
     assert f"{most['part']}, {digits(most['saved_ms'], 3)} ms per step (the slowest" in section.finding
+    assert section.finding.endswith(" on the most ranks: batch 64).")
 
 
 # --- many ranks ---------------------------------------------------------------------------------------

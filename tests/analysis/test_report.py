@@ -91,6 +91,17 @@ def test_all_sections_of_a_sweep(page):
         "left-out",
     ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
+    # Two configurations have the most ranks: an answer on one of them says which.
+    for id in ("stages", "anatomy"):
+        assert re.match(
+            r"Longest (stage|part) on the most ranks: .*; fp(32|16) gradients\)\.", found[id].finding
+        )
+    assert re.search(r"on the most ranks: fp(32|16) gradients\)\.", found["critical-path"].finding)
+    change = found["kernel-change"].finding
+    assert change.startswith("From 1 to 4 ranks (fp32 gradients), kernel time per step and rank changes by ")
+    # Figures of differences, too, have three digits.
+    figures = re.findall(r"[+-]([\d.]+) ms", change)
+    assert figures and all(len(figure.replace(".", "").lstrip("0")) == 3 for figure in figures), change
 
 
 def test_the_batches_of_each_run_are_a_row(sweep):
