@@ -10,6 +10,7 @@ Exit code 0: scaleprof can train here; 1: something that it needs is missing, or
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -198,7 +199,7 @@ def show(findings: list[Finding]) -> None:
         Row((one.name, one.detail, "" if one.present else one.remedy), one.group, _sign(one))
         for one in findings
     ]
-    show_rows("This machine", ("what", "here", "to get it"), rows)
+    show_rows(f"This machine: {socket.gethostname()}", ("what", "here", "to get it"), rows)
 
 
 def _sign(finding: Finding) -> Text:

@@ -22,7 +22,7 @@ from analysis.results.study import Contents, Study
 from analysis.results.unconverted import how_to_convert
 from jobs import store
 from jobs.run_id import attempted, in_order, parse_id
-from jobs.states import RESUME, of_begun, where_calibrating
+from jobs.states import QUEUED, RESUME, of_begun, where_calibrating
 from jobs.store import Calibration, Manifest
 from profiling.clocks import AGREES
 from profiling.errors import UserError, nearest_file
@@ -228,9 +228,11 @@ def _read_sweep(contents: Contents, path: Path) -> None:
     known |= {attempted(failure.point) for failure in contents.log.failed}
     calibrating = where_calibrating(path)
     running = calibrating or any(failure.kind == "running" for failure in contents.log.failed)
-    _say_what_to_do(contents, "the sweep is running again" if running else RESUME)
+    queued = f"unless {QUEUED}, {RESUME}" if content.get("launcher") == "slurm" else ""
+    _say_what_to_do(contents, "the sweep is running again" if running else queued or RESUME)
     at_what = f": it measures this machine's peak rates {calibrating}" if calibrating else ""
-    usual = f"the sweep is running{at_what}" if running else f"unless the sweep is running, {RESUME}"
+    idle = queued or f"unless the sweep is running, {RESUME}"
+    usual = f"the sweep is running{at_what}" if running else idle
     contents.log.failed += [
         Failure(point, whys.get(point, usual), "not started") for point in order if point not in known
     ]

@@ -318,6 +318,12 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     (tmp_path / store.SWEEP).write_text(json.dumps({**record, "order": [*record["order"], more]}))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert f"not started: 2 runs: unless the sweep is running, {resume}" in ran.err
+    (tmp_path / store.SWEEP).write_text(json.dumps({**record, "launcher": "slurm"}))
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    queued = f"unless its jobs are queued or running (squeue --me), {resume}"
+    assert f"interrupted: {killed.name}: the sweep was stopped; {queued}" in ran.err
+    assert f"fp32_fp32: {queued}" in ran.err
+    (tmp_path / store.SWEEP).write_text(json.dumps({**record, "order": [*record["order"], more]}))
     store.write_record(killed / OWNER, this_owner({}))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert f"running: {killed.name}: on {socket.gethostname()}\n" in ran.err
