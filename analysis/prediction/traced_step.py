@@ -23,6 +23,7 @@ from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.simulate import Step
 from analysis.prediction.traced_exchange import ALLREDUCE_NAMES, Allreduces, Late, allreduces, exchanges
+from analysis.results.counted_steps import counted_steps, in_steps
 from analysis.results.query import query_arrays
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
@@ -45,7 +46,7 @@ class Recording:
     """All that is read of a traced run; arrays by column.
 
     Attributes:
-        batches: ``schemas.TIMES_OF_BATCHES`` of rank 0's attributed batches, in order.
+        batches: ``schemas.TIMES_OF_BATCHES`` of rank 0's attributed batches that count, in order.
         ready: of rank 0's backward passes ``batch_index, layer, ready_ns``: the end of the layer's kernels.
         trace: of all ranks.
         allreduce_names: of the kernels that made allreduces.
@@ -100,8 +101,9 @@ def read(study: Study, source: Source) -> Recording:
         Unusable: a table is missing, damaged or wrong.
     """
     kernels = [tables.table_path(_rank_0(source), "kernels")]
+    counted = counted_steps(study, source)
     with reading(source):
-        batches = _batches(source)
+        batches = _batches(source, counted.steps if counted else None)
     ready = query_arrays(study, source, _READY, kernels=kernels)
     names = query_arrays(study, source, ALLREDUCE_NAMES, kernels=source.tables("kernels"))
     return Recording(source, batches, ready, trace_of(study, source), list(map(str, names["name"])))
@@ -227,11 +229,16 @@ def _backward_begin(stages: Mapping[str, np.ndarray]) -> np.ndarray:
 # --- stages -------------------------------------------------------------------------------------------
 
 
-def _batches(source: Source) -> dict[str, np.ndarray]:
-    """Rank 0's attributed batches, in order."""
+def _batches(source: Source, steps: range | None) -> dict[str, np.ndarray]:
+    """Rank 0's attributed batches, in order.
+
+    Args:
+        steps: those that count; None: all.
+    """
     every = tables.read(_rank_0(source), "batches", schemas.TIMES_OF_BATCHES)
     order = np.argsort(every["batch_index"].to_numpy(), kind="stable")
     order = order[every["attributed"].to_numpy(zero_copy_only=False)[order]]
+    order = order[in_steps(every["batch_index"].to_numpy()[order], steps)]
     return {name: every[name].to_numpy(zero_copy_only=False)[order] for name in schemas.TIMES_OF_BATCHES}
 
 

@@ -1,7 +1,7 @@
 """Which of the recorded steps are means of what was recorded made of?
 
 Not those of the warm-up: of traces the first that are off the level, or were recorded in part, and of a run
-whose recording began before anything could tell that it had warmed up, the first of the recording that are.
+whose steps before the recording do not tell that it had warmed up, the first of the recording that are.
 All answers leave out the same steps, so that what they say of a step adds up.
 """
 
@@ -19,8 +19,10 @@ from profiling.schemas import ATTRIBUTED
 from profiling.wording import how_many
 
 _READ = ["batch_index", "start_ns", "end_ns", "attributed"]
+# By so much the steps before a recording may take longer than those in it: recording makes no step shorter.
+_AS_STEADY = 1.2
 _RECORDED_EARLY = (
-    "recorded from the start: warmup steps are left out of the means of recorded steps (column "
+    "recorded during warmup: warmup steps are left out of the means of recorded steps (column "
     "warmup_dropped of analysis.anatomy; its --by step shows them)"
 )
 
@@ -54,13 +56,13 @@ def counted_steps(study: Study, source: Source, read: Read | None = None) -> Cou
     if source.id not in kept:
         kept[source.id] = _counted_steps(source, read)
     counted = kept[source.id]
-    if counted is not None and source.kind == "run":
+    if counted is not None and counted.dropped and source.kind == "run":
         study.note(_RECORDED_EARLY, source)
     return counted
 
 
 def _counted_steps(source: Source, read: Read | None) -> Counted | None:
-    if source.kind not in ("run", "trace") or source.without_steps or _begun_late(source):
+    if source.kind not in ("run", "trace") or source.without_steps:
         return None
     rank_ns, attributed = read or _read(source)
     if not rank_ns.size or not (rank_ns > 0).all():
@@ -77,24 +79,24 @@ def _read(source: Source) -> Read:
     return columns["end_ns"] - columns["start_ns"], np.asarray(columns["attributed"], bool)
 
 
-def _begun_late(source: Source) -> bool:
-    """Whether a run says that its recording began after the steps that tell whether it had warmed up.
-
-    What a program recorded only its tables say.
-    """
-    run = source.manifest.run if source.manifest else None
-    return run is not None and not run.program and run.first_attributed >= estimates.SHORTEST_SERIES
-
-
 def _of_run(step_ns: np.ndarray, attributed: np.ndarray) -> Counted | None:
-    first = int(np.argmax(attributed))
-    # So many steps before the recording tell whether the run had warmed up.
-    if not attributed.any() or first >= estimates.SHORTEST_SERIES:
-        return None
     # Of a schedule all recordings together: one may be shorter than the warm-up.
     recorded = np.flatnonzero(attributed)
+    if not len(recorded) or _warmed_up(step_ns[: recorded[0]], step_ns[recorded]):
+        return None
     warmup = estimates.warmup(step_ns[recorded])
-    return Counted(range(int(recorded[warmup]), len(step_ns)), warmup) if warmup else None
+    return Counted(range(int(recorded[warmup]), len(step_ns)), warmup) if recorded[warmup] else None
+
+
+def _warmed_up(before_ns: np.ndarray, recorded_ns: np.ndarray) -> bool:
+    """Whether the steps before a run's recording tell that it had warmed up.
+
+    Not if they are too few, nor if all that is steady among them took longer than what was recorded.
+    """
+    if len(before_ns) < estimates.SHORTEST_SERIES:
+        return False
+    steady = before_ns[estimates.warmup(before_ns) :]
+    return bool(np.median(steady) <= _AS_STEADY * np.median(recorded_ns[len(recorded_ns) // 2 :]))
 
 
 def attributed_that_count(study: Study, source: Source) -> str:

@@ -9,6 +9,7 @@ import pytest
 from analysis.display.metrics import names_of
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS
+from analysis.measures.scaling import utilization
 from analysis.measures.scaling.loss import other_steps, without_meaningless_parts
 from analysis.published import by_method
 from analysis.published.scaled_parts import parts
@@ -147,7 +148,11 @@ def test_the_warmup_of_runs_recorded_from_their_start_is_in_no_mean(tmp_path: Pa
         ranks = parts_of["gpus_per_node"]
         assert parts_of["wall_ms"] == pytest.approx(BATCH_MS[ranks])
         assert (parts_of["warmup_dropped"], parts_of["attributed_steps"]) == (3 - first, 37 * ranks)
-    said = "2 runs: recorded from the start: warmup steps are left out of the means of recorded steps"
+    for used in utilization.rows(study):
+        busy = 60 + EXPOSED_MS[used["gpus_per_node"]]
+        assert used["gpu_utilization_pct"] == pytest.approx(100 * busy / BATCH_MS[used["gpus_per_node"]])
+        assert used["attributed_steps"] == 37
+    said = "2 runs: recorded during warmup: warmup steps are left out of the means of recorded steps"
     assert any(said in line for line in study.notes())
     assert said in run("analysis.scaled", tmp_path, "--notes").out
 

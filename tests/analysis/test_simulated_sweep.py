@@ -40,28 +40,39 @@ def step_ms(ranks: int, *buckets) -> float:
 
 
 def plant(
-    directory, ranks: int, profile: str, gradients=GRADIENTS, layers=True, computes_ms=BACKWARD, **fields
+    directory,
+    ranks: int,
+    profile: str,
+    gradients=GRADIENTS,
+    layers=True,
+    computes_ms=BACKWARD,
+    warmup=0,
+    **fields,
 ) -> None:
     """A run whose ranks all do the same; its trace shows what the twin does.
 
     Args:
         computes_ms: how long the kernels of each layer last, at most.
+        warmup: how many first steps have a forward pass of six times the time.
     """
     run = run_of(profile=profile, **{"gpus_per_node": ranks, "batches": 12, **fields})
     ended = write_run(directory, run, Truth(step_ms={ranks: step_ms(ranks)}), gradient_elements=gradients)
     for rank in range(ranks):
-        _write_tables(tables.rank_directory(ended, rank), rank, run, layers, computes_ms)
+        _write_tables(tables.rank_directory(ended, rank), rank, run, layers, computes_ms, warmup)
 
 
-def _write_tables(directory, rank: int, run: Run, layers: bool, computes_ms: float) -> None:
+def _write_tables(directory, rank: int, run: Run, layers: bool, computes_ms: float, warmup: int) -> None:
     step, count = round(step_ms(run.world_size) * MS), run.batches
-    starts = [START_NS + number * step for number in range(count)]
+    forward = [FORWARD * MS * (6 if number < warmup else 1) for number in range(count)]
+    lasted = [step - FORWARD * MS + ns for ns in forward]
+    starts = [START_NS + sum(lasted[:number]) for number in range(count)]
     attributed = [run.profile != "none" and number >= run.first_attributed for number in range(count)]
     batches = {
         "rank": [rank] * count, "batch_index": list(range(count)), "start_ns": starts,
-        "load_ns": [LOAD * MS] * count, "forward_ns": [FORWARD * MS] * count,
+        "load_ns": [LOAD * MS] * count, "forward_ns": forward,
         "backward_ns": [step - (LOAD + FORWARD + UPDATE) * MS] * count, "update_ns": [UPDATE * MS] * count,
-        "end_ns": [start + step for start in starts], "images": [run.batch] * count, "loss": [1.0] * count,
+        "end_ns": [start + ns for start, ns in zip(starts, lasted, strict=True)],
+        "images": [run.batch] * count, "loss": [1.0] * count,
         "attributed": attributed,
     }  # fmt: skip
     tables.write(tables.as_table("batches", batches), directory, "batches")
@@ -75,7 +86,12 @@ def _write_tables(directory, rank: int, run: Run, layers: bool, computes_ms: flo
     for begin, end, size in exchange(run.world_size):
         events.append((begin, end, "ncclAllReduce", "communication", None, float(size)))
     rows = [
-        (number, starts[number] + round((LOAD + FORWARD + begin) * MS), round((end - begin) * MS), *rest)
+        (
+            number,
+            starts[number] + forward[number] + round((LOAD + begin) * MS),
+            round((end - begin) * MS),
+            *rest,
+        )
         for number in range(run.first_attributed, count)
         for begin, end, *rest in events
     ]
@@ -120,14 +136,15 @@ def test_a_measured_point_is_predicted_back_from_smaller_ones(tmp_path):
     assert made[0]["error_pct"] == pytest.approx(0, abs=0.1) and made[0]["measured_images_per_s"] > 0
 
 
-def test_a_profiled_run_of_fewer_batches_is_of_the_same_point(tmp_path):
+def test_a_profiled_run_of_fewer_batches_is_of_the_same_point_and_its_warmup_of_none(tmp_path):
     for ranks in (1, 2):
         plant(tmp_path, ranks, "none")
-        plant(tmp_path, ranks, "torch", batches=8)
+        plant(tmp_path, ranks, "torch", batches=8, attribute_from=0, warmup=4)
     write_sweep_record(tmp_path)
     ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "json")
     (row,) = [row for row in ran.json if row["predicted_by"] == "simulation"]
     assert row["step_ms"] == pytest.approx(step_ms(8), rel=1e-4) and row["measured_on"] == "1 2"
+    assert row["fit_error_pct"] == pytest.approx(0, abs=0.01)
     assert "differ only in their number of steps" in ran.err and "node counts" not in ran.err
 
 

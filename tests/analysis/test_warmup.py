@@ -9,6 +9,7 @@ import pytest
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.batches import rows as batches
+from analysis.measures.batches.series import series_of
 from analysis.measures.critical_path import rows as critical_path
 from analysis.measures.kernels import difference
 from analysis.measures.kernels import rows as kernels
@@ -24,7 +25,7 @@ from benchmarks.warmup import steps
 from profiling import tables
 from profiling.convert import main as convert
 from tests.analysis.commands import run
-from tests.analysis.synthetic import Truth, run_of, write_run
+from tests.analysis.synthetic import MS, Truth, run_of, write_run
 from tests.profiling.traced_jobs import Planted, trace_of, write_job
 
 SHORT = (3, 4, 5, 8, 10, 12, FEWEST_FOR_WIDTH - 1)
@@ -156,7 +157,8 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("warm", "dropped"), [(3, Counted(range(5, 20), 3)), (5, Counted(range(7, 20), 5)), (0, None)]
+    ("warm", "dropped"),
+    [(3, Counted(range(5, 20), 3)), (5, Counted(range(7, 20), 5)), (0, Counted(range(1, 20), 0))],
 )
 def test_the_warmup_of_a_schedule_may_fill_its_first_recording(tmp_path, warm, dropped):
     """Three of four steps are recorded, from step 1 on, in five recordings."""
@@ -165,6 +167,21 @@ def test_the_warmup_of_a_schedule_may_fill_its_first_recording(tmp_path, warm, d
     recorded = np.arange(20) % 4 != 0
     step_ns = np.where(np.cumsum(recorded) <= warm, 400.0, 100.0) * np.where(recorded, 1.25, 1)
     assert counted_steps(study, study.sources[0], (step_ns[None, :], recorded[None, :])) == dropped
+
+
+@pytest.mark.parametrize(
+    ("first", "warm", "begin"),
+    [(1, 1, 1), (3, 3, 3), (4, 3, 4), (4, 6, 6), (9, 20, 20), (4, 1, 0), (20, 3, 0)],
+)
+def test_steps_before_a_recording_that_are_all_warmup_do_not_count(tmp_path, first, warm, begin):
+    """Nor do recorded ones that still are; of a run that had warmed up before it all recorded steps do."""
+    planted = run_of(profile="torch", attribute_from=first)
+    study = load(write_run(tmp_path, planted, Truth(warmup=warm, noise_ms=0)))
+    (source,) = study.sources
+    counted = counted_steps(study, source)
+    assert counted == (Counted(range(begin, 40), max(warm - first, 0)) if begin else None)
+    assert series_of(study, source).steady_ns.max() == 100 * MS * (1.25 if begin else 1)
+    assert any("recorded during warmup" in said for said in study.notes()) == (warm > first)
 
 
 def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):

@@ -214,7 +214,7 @@ def _batches(source: Source, counted: Counted | None = None) -> str:
     first = counted.steps.start if counted else 0
     ranges = [range(max(one.start, first), one.stop) for one in run.recordings if one.stop > first]
     spans = [f"{one.start} to {one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in ranges]
-    before = f"; {counted.dropped} recorded before left out as warmup" if counted else ""
+    before = f"; {counted.dropped} recorded before left out as warmup" if counted and counted.dropped else ""
     return f"steps {', '.join(spans)} of {run.batches}{before}"
 
 

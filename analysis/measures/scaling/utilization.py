@@ -26,6 +26,7 @@ from analysis.measures.scaling import figures
 from analysis.measures.scaling.busy import READ, by_device, of_device
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
 from analysis.measures.scaling.points import points_of
+from analysis.results.counted_steps import counted_steps, in_steps
 from analysis.results.query import note_left_out, untimed_launches
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
@@ -95,7 +96,7 @@ class _Rank:
 
     Attributes:
         devices: a row for each of its devices.
-        busy: which of its recorded batches have kernels, of which the figures are.
+        busy: which of its recorded batches that count have kernels, of which the figures are.
         nowhere: how many of its kernels name no device.
     """
 
@@ -105,9 +106,15 @@ class _Rank:
     nowhere: int
 
 
-def _of_rank(directory: Path) -> _Rank:
-    batches = tables.read(directory, "batches", ["start_ns", "end_ns", "attributed"])
+def _of_rank(directory: Path, steps: range | None) -> _Rank:
+    """A rank by its tables.
+
+    Args:
+        steps: the batches that count; None: all.
+    """
+    batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
     recorded = batches.filter(batches["attributed"])
+    recorded = recorded.filter(in_steps(recorded["batch_index"].to_numpy(), steps))
     table = tables.read(directory, "kernels", list(READ))
     kernels_by_device = by_device(table)
     rank, nowhere = tables.rank_of(directory), table["device"].null_count
@@ -149,9 +156,11 @@ def rows(study: Study) -> Rows:
 
 
 def _of_run(study: Study, source: Source) -> Rows:
+    counted = counted_steps(study, source)
+
     def of_rank(path: Path) -> _Rank:
         with reading(source):
-            return _of_rank(path.parent)
+            return _of_rank(path.parent, counted.steps if counted else None)
 
     ranks = list(in_threads(of_rank, source.tables("kernels")))
     for one in ranks:
