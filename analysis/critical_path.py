@@ -15,7 +15,16 @@ from collections.abc import Sequence
 from analysis.display import output
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer, Part
-from analysis.measures.critical_path.rows import COLUMNS, LEVELS, caption, columns_of, rows, shown, title
+from analysis.measures.critical_path.rows import (
+    COLUMNS,
+    LEVELS,
+    caption,
+    columns_of,
+    has_waits,
+    rows,
+    shown,
+    title,
+)
 from analysis.results.counted_steps import left_out
 from analysis.results.load import load
 from profiling.completion import with_answers
@@ -45,7 +54,7 @@ def main(words: list[str] | None = None) -> int:
     every = rows(study, by)
     kept = output.first_of_each(every, arguments.top or most_shown(every, by, arguments.format), "run")
     of = study.a_step(row["run"] for row in every)
-    below = [caption(by, len(every) - len(kept), of), left_out(study, study.recorded)]
+    below = [caption(by, len(every) - len(kept), of, has_waits(kept)), left_out(study, study.recorded)]
     table = Part(title(of), kept, shown(kept, by, of), "\n".join(filter(None, below)))
     return output.emit(Answer(kept, columns_of(by), [table]), study, arguments)
 

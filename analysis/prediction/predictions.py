@@ -25,6 +25,7 @@ from analysis.prediction import believed, configurations, extrapolate, simulate_
 from analysis.prediction.basis import Network
 from analysis.prediction.configurations import Configuration
 from analysis.prediction.extrapolate import Series
+from analysis.prediction.simulate import NO_STRAGGLERS
 from analysis.prediction.untold import Reason
 from analysis.prediction.wanted import wanted_ranks
 from analysis.results.study import Study
@@ -236,6 +237,12 @@ _NOT_95 = (
 )
 
 
+_NO_STRAGGLERS = (
+    f"{NO_STRAGGLERS}: the latest rank comes with the median one. How long ranks wait: "
+    "analysis.communication; the step if none waited, each at its own pace: analysis.critical_path."
+)
+
+
 def caption(rows: Rows, in_words: bool = True) -> str:
     """What stands below the table: what the ranges are, and how good predictions were.
 
@@ -255,6 +262,8 @@ def caption(rows: Rows, in_words: bool = True) -> str:
             lines.append(f"{ranges}\nToo few configurations for a backtest: the accuracy is unknown.")
     if any(row["images_per_s_high"] is None for row in rows):
         lines.append("No upper limit of images/s (-): the measurements do not determine it.")
+    if any(NO_STRAGGLERS in row["what_if"] for row in rows):
+        lines.append(_NO_STRAGGLERS)
     return "\n".join([*lines, _NOT_95])
 
 

@@ -32,11 +32,12 @@ MIB = 1 << 20
 # DDP counts a bucket's size in the parameters' own precision, whatever is sent.
 _HELD_BYTES = 4
 
+NO_STRAGGLERS = "no-stragglers"
 _DEFAULTS = {
     "fp16-gradients": "",
     "network": "2x",
     "bucket-mb": "50",
-    "no-stragglers": "",
+    NO_STRAGGLERS: "",
     "no-loader": "",
 }
 _OF_EXCHANGE = ("fp16-gradients", "network", "bucket-mb")
@@ -45,7 +46,7 @@ _WORDS = {
     "fp16-gradients": "fp16 gradients",
     "network": "{} link bandwidth",
     "bucket-mb": "{} MiB buckets",
-    "no-stragglers": "no late ranks",
+    NO_STRAGGLERS: "no late ranks",
     "no-loader": "no waiting for data",
 }
 DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in _DEFAULTS.items())
@@ -227,7 +228,7 @@ def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
     if name == "bucket-mb":
         _need_other_buckets(model, value)
         return replace(model, bucket_mb=value)
-    return replace(model, stragglers=False) if name == "no-stragglers" else replace(model, loader=False)
+    return replace(model, stragglers=False) if name == NO_STRAGGLERS else replace(model, loader=False)
 
 
 def _need_other_buckets(model: Model, bucket_mb: float) -> None:

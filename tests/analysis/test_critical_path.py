@@ -14,7 +14,7 @@ from analysis.measures.critical_path import paths, track
 from analysis.measures.critical_path.before import last_ended, previous
 from analysis.measures.critical_path.graph import NEVER, Graph, critical, moments
 from analysis.measures.critical_path.joined import Collectives
-from analysis.measures.critical_path.paths import PARTS, WHAT_IF, paths_of
+from analysis.measures.critical_path.paths import PARTS, WAITING, WHAT_IF, paths_of
 from analysis.measures.critical_path.recorded import Recorded, Texts, read_rank, steps_of
 from analysis.measures.critical_path.rows import rows
 from analysis.measures.critical_path.steps import Group
@@ -358,6 +358,9 @@ def test_the_command_prints_the_parts_and_has_each_column(tmp_path):
     path = converted(tmp_path)
     text = run_module("analysis.critical_path", path).out
     assert "Critical path of a step" in text and "collectives" in text
+    own_pace, waiting = "Without waiting for other ranks each keeps its own pace", {"part": WAITING}
+    assert own_pace not in text  # nobody waits there
+    assert own_pace in command.caption(waits=command.has_waits([waiting]))
     three = run_module("analysis.critical_path", path, "--top", "3")
     assert "shorter parts not shown: use --top N." in three.out
     kernels = run_module(

@@ -175,6 +175,7 @@ def test_links_between_nodes_that_were_never_seen_are_refused(tmp_path):
 def test_what_ifs_stand_beside_the_plain_prediction(tmp_path):
     what_ifs = "fp16-gradients,network=2x,bucket-mb=1,no-stragglers,no-loader"
     made = simulated(sweep(tmp_path), "--ranks", "8", "--what-if", what_ifs)
+    assert "no-stragglers: the latest rank comes with the median one." in predictions.caption(made)
     here = [row for row in made if row["world_size"] == 2]  # measured: what a change gives there is surest
     assert [row["what_if"] for row in here] == what_ifs.split(",")
     plain, *changed = [row for row in made if row["world_size"] == 8]

@@ -8,7 +8,7 @@ import numpy as np
 from analysis.display.metrics import OF_A_RUN, RANK, Column, Metric, Rows, columns, fields, telling
 from analysis.display.numbers import digits
 from analysis.measures.anatomy.process_groups import described, families, groups_of, recorded_size
-from analysis.measures.anatomy.rows import STEPS_OF_RANKS
+from analysis.measures.anatomy.rows import STEPS_OF_RANKS, WAITS_ARE_MEANS
 from analysis.measures.anatomy.traces import RunTrace, trace_of
 from analysis.measures.batches.overlap import length, union
 from analysis.measures.tau import messages
@@ -280,8 +280,8 @@ def no_bandwidth(rows: Rows, why_no_transfer: str) -> list[str]:
 
 CAPTION = (
     "Wait: until the last rank enters the collective; transfer: after that. Exposed: while no kernel of "
-    "the model runs.\nalgbw: algorithm bandwidth, bytes divided by transfer time; busbw: bus bandwidth, as "
-    "in nccl-tests (% of measured: of the one measured before the sweep's runs)."
+    f"the model runs.\n{WAITS_ARE_MEANS}\nalgbw: algorithm bandwidth, bytes divided by transfer time; busbw: "
+    "bus bandwidth, as in nccl-tests (% of measured: of the one measured before the sweep's runs)."
 )
 
 

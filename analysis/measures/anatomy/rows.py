@@ -195,6 +195,12 @@ def _shares(names: Iterable[str]) -> list[Column]:
     return [of(metric) for metric in picked(METRICS, *(f"{name}_ms" for name in names))]
 
 
+WAITS_ARE_MEANS = (
+    "The wait is a mean over ranks, not what a step would gain without late ranks (analysis.critical_path; "
+    "analysis.predict: no-stragglers)."
+)
+
+
 def _title(of: str) -> str:
     title = f"Anatomy of {of}, ms"
     return title if of == RECORDING else f"{title} (mean of recorded steps)"
@@ -219,7 +225,8 @@ def _of_steps(rows: Rows) -> str:
 
 def _caption(rows: Rows) -> str:
     text = (
-        "Wait: until the last rank enters the collective; transfer: after that.\nHost-bound: all launched "
+        f"Wait: until the last rank enters the collective; transfer: after that.\n{WAITS_ARE_MEANS}\n"
+        "Host-bound: all launched "
         "work had started, so the device waited for the next launch. Other: launched work had not started."
     )
     if any(math.isnan(row["idle_host_bound_ms"] or math.nan) for row in rows):

@@ -16,7 +16,7 @@ from analysis.display.metrics import (
     fields,
     telling,
 )
-from analysis.measures.critical_path.paths import PARTS, TOGETHER, RunPaths, paths_of
+from analysis.measures.critical_path.paths import PARTS, TOGETHER, WAITING, RunPaths, paths_of
 from analysis.measures.kernels.of_run import not_recorded
 from analysis.results.study import A_STEP, RECORDING, Study
 from profiling.wording import how_many
@@ -190,8 +190,18 @@ def shown(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Column]:
     return [*keys, *runs, *measured]
 
 
-def caption(by: Iterable[str] = (), left_out: int = 0, of: str = A_STEP) -> str:
-    """What is said below the table, from which so many rows are left out; ``of`` as in :func:`title`."""
+_WAITING = (
+    f"Without {WAITING} each keeps its own pace, so that the slowest still sets the step. How long they "
+    "wait: analysis.communication; if the latest came with the median one: analysis.predict (no-stragglers)."
+)
+
+
+def caption(by: Iterable[str] = (), left_out: int = 0, of: str = A_STEP, waits: bool = False) -> str:
+    """What is said below the table, from which so many rows are left out; ``of`` as in :func:`title`.
+
+    Args:
+        waits: whether the table has a row of waiting for other ranks.
+    """
     text = "The pieces of the path sum to the step while the profiler records it."
     if of == RECORDING:
         text = "Nothing separates steps: the pieces of the path sum to the whole recording."
@@ -202,4 +212,9 @@ def caption(by: Iterable[str] = (), left_out: int = 0, of: str = A_STEP) -> str:
             f"\nSaved: how much shorter {'it' if of == RECORDING else 'the step'} would be if this part took "
             "no time and all else stayed as it is; savings do not add up."
         )
-    return text
+    return f"{text}\n{_WAITING}" if waits else text
+
+
+def has_waits(rows: Rows) -> bool:
+    """Whether rows show what would be saved if no rank waited for another."""
+    return any(row["part"] == WAITING for row in rows)
