@@ -6,6 +6,7 @@ twice, is said.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from profiling.number_ranges import listed
 from profiling.traced_job import ProcessGroup, TracedJob, TracedRank, TraceFacts
-from profiling.traces.recorded import Recorded, without_ending
+from profiling.traces.recorded import Recorded, with_rank_folders, without_ending
 from profiling.traces.twice import used_of
 
 # Traces that begin further apart are of different jobs; the clocks of a cluster's hosts are not.
@@ -34,7 +35,7 @@ class Job:
 def jobs_of(recorded: Sequence[Recorded]) -> list[Job]:
     """The jobs, in the order of their first recordings."""
     groups: dict[tuple, list[Recorded]] = {}
-    for one in recorded:
+    for one in with_rank_folders(recorded):
         groups.setdefault(_said(one), []).append(one)
     whole = _joined(groups)
     return [job for members in whole for job in _by_time(members)]
@@ -205,10 +206,13 @@ def _duration(ns: int) -> str:
 def names_of(jobs: Sequence[Job]) -> list[str]:
     """What each job's folder is called: as its file, if it is one that names itself; else as its folder.
 
+    A folder that holds several jobs gives its name to none that is of one file.
+
     Where two would be called alike, the folders above that differ are named too; of one folder, what the
     names of a job's files share.
     """
-    names = [_name(job) for job in jobs]
+    folders = Counter(_folder(job) for job in jobs)
+    names = [_name(job, folders[_folder(job)] == 1) for job in jobs]
     for name in {name for name in names if names.count(name) > 1}:
         alike = [place for place, one in enumerate(names) if one == name]
         longer = _told_apart([_path(jobs[place], name) for place in alike])
@@ -240,14 +244,20 @@ def _stem(job: Job) -> list[str]:
     return list(filter(None, stems)) if len(stems) == 1 else []
 
 
-def _name(job: Job) -> str:
+def _name(job: Job, alone: bool) -> str:
+    """A job's own name, of the only one in its folder or of one of several."""
     first = job.ranks[0]
     one_file = len({one.source for one in job.ranks}) == 1
-    if one_file and first.stem:
+    if one_file and (first.stem or not alone):
         return without_ending(first.source.name)
+    root, folder = _folder(job)
+    return folder.name or root.resolve().name or "job"
+
+
+def _folder(job: Job) -> tuple[Path, Path]:
+    """Where all its traces are: the folder that was searched, and the one below it."""
     folders = {one.folder for one in job.ranks}
-    common = first.folder if len(folders) == 1 else Path(os.path.commonpath(folders))
-    return common.name or first.root.resolve().name or "job"
+    return job.ranks[0].root, Path(os.path.commonpath(folders)) if len(folders) > 1 else folders.pop()
 
 
 def _path(job: Job, name: str) -> list[str]:

@@ -10,6 +10,7 @@ from profiling.convert import main
 from profiling.errors import UserError
 from profiling.tables import read
 from profiling.traced_job import read_job
+from tests.profiling.samples import nsys_database
 from tests.profiling.traced_jobs import DEVICE, START_US, Planted, trace_of, write_job
 
 US = 1000
@@ -403,6 +404,37 @@ def test_jobs_of_one_name_are_told_apart_by_as_few_folders_as_that_takes(tmp_pat
     (tmp_path / "exp/n8/again/run").rename(tmp_path / "exp/n8/again/other/once")
     _, out = converted(tmp_path / "second", tmp_path / "exp")
     assert {path.name for path in out.iterdir()} == {"n4_run", "n8_run", "once", "other_a", "other_b"}
+
+
+def test_folders_named_by_numbers_are_of_ranks_only_where_each_holds_another_rank(tmp_path):
+    for number in (1, 2, 4):  # of ranks
+        write_job(tmp_path / "jobs" / str(number), Planted(ranks=number, batches=1))
+    for repetition in (0, 1):
+        write_job(tmp_path / "again" / str(repetition), Planted(ranks=2, batches=1))
+    ranks = write_job(tmp_path / "ranks", Planted(ranks=4, batches=1))
+    for rank in (0, 2, 3):
+        (ranks / str(rank)).mkdir()
+        (ranks / f"rank{rank}.json").rename(ranks / str(rank) / "trace.json")
+    (ranks / "rank1.json").unlink()
+    found = {}
+    for folder in ("jobs", "again", "ranks"):
+        _, out = converted(tmp_path / folder, tmp_path / folder)
+        found |= {(folder, path.name): len(read_job(path).ranks) for path in out.iterdir()}
+    assert found == {
+        ("jobs", "1"): 1, ("jobs", "2"): 2, ("jobs", "4"): 4, ("again", "0"): 2, ("again", "1"): 2,
+        ("ranks", "ranks"): 3,
+    }  # fmt: skip
+
+
+def test_the_name_of_a_folder_of_several_jobs_is_not_that_of_one_file(tmp_path):
+    (tmp_path / "mixed").mkdir()
+    trace_of(Planted(ranks=1), 0).write(tmp_path / "mixed" / "rank0.json")
+    nsys_database(tmp_path / "mixed" / "another.sqlite")
+    _, out = converted(tmp_path, tmp_path / "mixed")
+    assert sorted(path.name for path in out.iterdir()) == ["another", "rank0"]
+    (tmp_path / "mixed" / "another.sqlite").unlink()
+    _, out = converted(tmp_path / "second", tmp_path / "mixed")
+    assert [path.name for path in out.iterdir()] == ["mixed"]
 
 
 def test_a_trace_of_the_users_may_be_called_as_our_record_is(tmp_path):
