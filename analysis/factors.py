@@ -10,6 +10,7 @@ An interaction means that the effect of one factor depends on another; main effe
 """
 
 from analysis.display import output
+from analysis.display.naming import of_node
 from analysis.display.terminal import Answer, Part
 from analysis.measures.scaling.factors import COLUMNS, METRICS, caption, responses, rows, shown
 from analysis.results.load import load
@@ -26,7 +27,8 @@ def main(words: list[str] | None = None) -> int:
     factors = output.parse_fields(arguments.factors, flag="--factors", own=study.own_factors)
     what, cells = responses(study)
     effects = rows(cells, factors)
-    part = Part(f"Effect of each factor on {what}", effects, shown(), caption(cells, effects))
+    below = of_node(caption(cells, effects), study.on_cpus)
+    part = Part(f"Effect of each factor on {what}", effects, shown(study.on_cpus), below)
     return output.emit(Answer(effects, METRICS, parts=[part]), study, arguments)
 
 

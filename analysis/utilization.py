@@ -51,8 +51,12 @@ def main(words: list[str] | None = None) -> int:
     else:
         study = load(arguments.path, arguments.peaks)
         answer, notes = rows(study), []
+    on_cpus = study.on_cpus if study else all(row["gpu"] < 0 for row in answer)
+    unit = "rank" if on_cpus else "GPU"
     some, others = (answer, "") if arguments.wide else notable_gpus(answer, "--wide or --format csv")
-    shown = part(some, answer, "Utilization of each GPU", [*([others] if others else []), caption(answer)])
+    shown = part(
+        some, answer, f"Utilization of each {unit}", [*([others] if others else []), caption(answer, unit)]
+    )
     return output.emit(
         Answer(answer, columns_of(), parts=[shown], notes=[*notes_of(answer), *notes]), study, arguments
     )

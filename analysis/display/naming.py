@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.display.metrics import telling
+from analysis.display.metrics import RANKS_PER_NODE, telling
 from jobs.run_fields import FACTOR, ROLES
 from jobs.run_values import as_text
 from profiling.wording import how_many, in_a_row
@@ -40,6 +40,11 @@ def names_apart(rows: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> lis
     called = [" on ".join(part for part in pair if part) for pair in pairs]
     exact = [in_words(row, differing) for row in rows]
     return called if len(set(called)) == len(set(exact)) else exact
+
+
+def of_node(text: str, on_cpus: bool) -> str:
+    """A text in which a factor is named: without GPUs a node has ranks, as in the tables' headings."""
+    return text.replace("gpus_per_node", RANKS_PER_NODE.replace("\n", "")) if on_cpus else text
 
 
 _MOST_NAMED = 4  # of several configurations

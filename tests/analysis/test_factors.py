@@ -7,6 +7,7 @@ import pytest
 import scipy
 
 from analysis.measures.scaling.factors import Cell, _effect, caption, responses, rows, signal_to_noise_db
+from analysis.report.build import build
 from analysis.report.factors import explained
 from analysis.results.load import load
 from analysis.statistics.variance import analysis_of_variance, holm, range_quantile
@@ -221,7 +222,7 @@ def test_a_p_value_that_is_not_known_is_a_dash(tmp_path):
 
 
 def test_our_own_runs(tmp_path):
-    truth = Truth(step_ms={1: 100.0, 2: 150.0}, run_noise_ms=1.0)
+    truth = Truth(step_ms={1: 100.0, 2: 150.0}, run_noise_ms=1.0, device="cpu")
     runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
     write_sweep(tmp_path, runs, truth, repetitions={"none": 4})
     what, some = responses(load(tmp_path))
@@ -229,6 +230,15 @@ def test_our_own_runs(tmp_path):
     found = by_factor(some)
     assert found["gpus_per_node"]["effect_pct"] == pytest.approx(100 * (320 - 213.3) / 266.7, abs=2)
     assert found["workers"]["p_value"] > 0.05
+    # Data have the field's name. Tables and texts of runs without GPUs say what a node has of it.
+    assert "gpus_per_node" in {
+        row["factor"] for row in run("analysis.factors", tmp_path, "--format", "csv").csv
+    }
+    shown = run("analysis.factors", tmp_path).out
+    assert " ranks/node " in shown and "gpus_per_node" not in shown
+    (section,) = [one for one in build(load(tmp_path)).sections if one.id == "factors"]
+    assert section.finding.startswith("ranks/node explains most of the variance of images/s per rank: ")
+    assert "gpus_per_node" not in str(section)
 
 
 def test_the_references_ranking(shared_data):

@@ -19,7 +19,7 @@ from tests.profiling.traces import Trace, tensors
 
 @pytest.mark.parametrize(("speedup", "said"), [(1.9, True), (float("nan"), False), (None, False)])
 def test_a_column_is_explained_below_the_table_that_has_it(speedup, said):
-    assert ("Speedup" in utilization.caption([{"speedup": speedup}])) is said
+    assert ("Speedup" in utilization.caption([{"speedup": speedup}], "GPU")) is said
 
 
 MODULE = "analysis.utilization"
@@ -146,7 +146,16 @@ def test_a_cpu_and_a_profiler_that_does_not_record_blocks_say_why_they_are_not_k
 def test_without_a_run_on_one_gpu_there_is_no_speedup_and_a_line_says_so(tmp_path):
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")])
     ran = run(MODULE, tmp_path, "--format", "json")
-    assert all(row["speedup"] is None for row in ran.json) and "so no speedup" in ran.err
+    assert all(row["speedup"] is None for row in ran.json) and "on one GPU, so no speedup" in ran.err
+
+
+def test_without_gpus_each_rank_is_compared_with_one_rank(tmp_path):
+    runs = [run_of(gpus_per_node=ranks, grad=grad, profile="torch")
+            for ranks, grad in ((1, "fp32"), (2, "fp32"), (2, "fp16"), (4, "bf16"))]  # fmt: skip
+    write_sweep(tmp_path, runs, Truth(device="cpu"))
+    out = " ".join(run(MODULE, tmp_path, "--notes").out.split())
+    assert "Utilization of each rank" in out and "images/s relative to one rank," in out
+    assert "GPU," not in out and "on one GPU" not in out and "each GPU" not in out
 
 
 def test_the_speedup_of_a_strong_sweep_is_over_one_gpu_with_the_same_global_batch(tmp_path):

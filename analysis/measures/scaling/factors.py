@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns
+from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns, picked
+from analysis.display.naming import of_node
 from analysis.display.numbers import probability
 from analysis.measures.batches.series import all_series
 from analysis.measures.scaling.point import NO_SAMPLES, OWN_RUNS, point_fields
@@ -308,8 +309,9 @@ def caption(cells: Sequence[Cell], rows: Rows) -> str:
     return text
 
 
-def shown() -> list[Column]:
+def shown(on_cpus: bool) -> list[Column]:
     """The tables' columns."""
-    return columns(
+    factor, *others = picked(
         METRICS, "factor", "best_level", "effect_pct", "signal_to_noise_db", "omega_squared", "p_value"
     )
+    return [factor.column(printed=lambda row: of_node(row["factor"], on_cpus)), *columns(others)]

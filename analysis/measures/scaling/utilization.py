@@ -77,7 +77,7 @@ METRICS = (
     ),
     Metric(
         "speedup",
-        "images/s relative to one GPU of the same configuration (strong scaling: of the same global batch "
+        "images/s relative to one rank of the same configuration (strong scaling: of the same global batch "
         "size)",
         "speedup",
         CONFIDENCE,
@@ -187,7 +187,7 @@ def _speedups(study: Study) -> dict[str, dict[str, Any]]:
         if all_of["base_world_size"] == 1:
             row |= {name: all_of[name] for name in _OF_RUN if name in all_of}
         else:
-            study.note(f"{point.label}: no run of this configuration on one GPU, so no speedup")
+            study.note(f"{point.label}: no run of this configuration on one {study.unit}, so no speedup")
         for source, _ in (*point.timed, *point.profiled):
             by_run[source.id] = row
     return by_run
@@ -196,15 +196,18 @@ def _speedups(study: Study) -> dict[str, dict[str, Any]]:
 # What is said of a column below the table, where a row has it.
 _EXPLAINED = {
     "sm_efficiency_pct": "SM efficiency and occupancy are estimated from the size of each launch.",
-    "speedup": "Speedup: images/s relative to one GPU, from the slowest rank's time.",
+    "speedup": "Speedup: images/s relative to one {unit}, from the slowest rank's time.",
 }
 
 
-def caption(rows: Rows) -> str:
-    """What stands below the table: of the columns that it has."""
-    explained = (
-        text for name, text in _EXPLAINED.items() if any(plain(row.get(name)) is not None for row in rows)
-    )
+def caption(rows: Rows, unit: str) -> str:
+    """What stands below the table: of the columns that it has.
+
+    Args:
+        unit: what a rank computes on, of ``study.unit``.
+    """
+    known = [name for name in _EXPLAINED if any(plain(row.get(name)) is not None for row in rows)]
+    explained = (_EXPLAINED[name].format(unit=unit) for name in known)
     return " ".join(["Values cover the time of recorded steps.", *explained])
 
 
