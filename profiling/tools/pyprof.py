@@ -7,7 +7,7 @@ class PyProf(Profiler):
     """PyProf's kernel tables."""
 
     started = "discontinued; its tables can be read"
-    reads = "PyProf kernel tables (Parquet)"
+    reads = "not converted: `analysis` reads its kernel tables (Parquet) as they are"
     forms = "Parquet"
     reader = "profiling.readers.pyprof"
     analysed_as_it_is = True
