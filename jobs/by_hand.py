@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from jobs import store
+from jobs.failures import Kind
 from jobs.outcome import make_manifest
 from jobs.owner import OWNER
 from jobs.processes import Ended
@@ -23,7 +24,7 @@ from jobs.run_fields import OUTSIDE_FIELDS
 from jobs.run_id import format_id, parse_id
 from jobs.store import Manifest
 from profiling import tables
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
+from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USE, UserError
 
 PARENT = Path("results") / "by-hand"
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,11 +72,24 @@ def check_no_other_files(out: Path) -> None:
         raise UserError(f"--out {out} holds other files ({examples}); choose a new or an empty folder")
 
 
+_EXIT: dict[Kind | None, int] = {"interrupted": EXIT_INTERRUPTED, "wrong use": EXIT_WRONG_USE}
+
+
 def prepare(out: Path) -> Path:
-    """``out`` without an earlier run's files; what else is in it stays, and a profiler's folders do."""
+    """The folder ``out``, without an earlier run's files."""
+    clear(out)
+    return made(out)
+
+
+def clear(out: Path) -> None:
+    """Remove an earlier run's files from ``out``; what else is in it stays, and a profiler's folders do."""
     for path in _of_a_run(out):
         for file in [one for one in path.iterdir() if one.is_file()] if path.is_dir() else [path]:
             file.unlink()
+
+
+def made(out: Path) -> Path:
+    """The folder ``out``, which is made where it is not there."""
     out.mkdir(parents=True, exist_ok=True)
     return out
 
@@ -84,33 +98,47 @@ def prepare(out: Path) -> Path:
 class Folder:
     """The folder of a run by hand, which rank 0 makes when all ranks have met.
 
-    Args:
-        make: makes it, or clears the one that is there.
+    An earlier run in it stays until the first step of this one is done: until then a rank writes no file that
+    the earlier one has, and what the user has asked for may turn out to be impossible.
     """
 
     make: Callable[[], Path]
     there: bool = False  # before the run: it is the user's
     path: Path | None = None  # once it is made
+    begun: bool = False
 
     def __call__(self) -> Path:
         self.path = self.make()
         return self.path
 
-    def remove(self) -> None:
-        """The run was refused, before any rank has measured anything: it leaves no folder of its own."""
-        if self.path is None:
-            return
-        if not self.there:
-            shutil.rmtree(self.path)
-            _remove_parents(self.path)
-        for directory in self.path.glob("rank_*"):
-            with suppress(OSError):  # a profiler's files are in it, which was started around the rank
-                directory.rmdir()
-
-    def fail(self, run: Run, why: str, started: datetime) -> None:
-        """The run failed: its manifest says why."""
+    def begin(self) -> None:
+        """The first step is done: the run takes the place of the one before."""
+        self.begun = True
         if self.path is not None:
-            _write_manifest(run, self.path, Ended(EXIT_FAILED, why), started)
+            clear(self.path)
+
+    def end_early(self, run: Run, why: str, kind: Kind | None, started: datetime) -> str:
+        """The run has not come to its end; what is to be said of its folder.
+
+        Its manifest says why. A refused run leaves no folder of its own, and one that ends before its first
+        step is done leaves an earlier one where it is.
+        """
+        if self.path is None:
+            return ""
+        keeps = not self.begun and bool(_of_a_run(self.path))
+        if keeps or (kind == "wrong use" and not self.begun):
+            self._leave_as_it_was(self.path)
+            return f"{self.path} keeps the run that it held" if keeps else ""
+        _write_manifest(run, self.path, Ended(_EXIT.get(kind, EXIT_FAILED), why, kind), started)
+        return ""
+
+    def _leave_as_it_was(self, path: Path) -> None:
+        if not self.there:
+            shutil.rmtree(path)
+            _remove_parents(path)
+        for directory in path.glob("rank_*"):
+            with suppress(OSError):  # an earlier run's files are in it, or a profiler's around the rank
+                directory.rmdir()
 
 
 def remove_empty(directory: Path, out: Path) -> None:

@@ -13,7 +13,7 @@ from profiling.errors import EXIT_WRONG_USE
 
 Kind = Literal[
     "out of memory", "time limit", "node failure", "disk full", "rank crash", "hang", "launcher error",
-    "profiler error", "library error", "wrong use", "wrong result",
+    "profiler error", "library error", "wrong use", "wrong result", "interrupted",
 ]  # fmt: skip
 
 # kind -> how often a run is tried again. What would only end in the same way is not.
@@ -95,6 +95,7 @@ _SIGNALS = {signal.strsignal(number): number for number in signal.Signals}
 # argparse's, of a program of the user's: its arguments are not as it wants them.
 _USAGE = re.compile(r"^(?!srun|slurmstepd|mpirun|prterun)\S+: error: .*$", re.MULTILINE)
 _OWN = "scaleprof: error: "
+_SAID: tuple[Kind, ...] = ("wrong use", "wrong result", "interrupted")  # the reason says it itself
 _RAISED = re.compile(r"(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b.*:")
 
 
@@ -130,7 +131,7 @@ class Failure:
     @property
     def reason(self) -> str:
         """The line with its kind, where the line does not say it."""
-        return self.text if self.kind in ("wrong use", "wrong result") else f"{self.kind}: {self.text}"
+        return self.text if self.kind in _SAID else f"{self.kind}: {self.text}"
 
 
 def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> Failure:

@@ -1,6 +1,7 @@
 """What has become of a run: is it done, failed, running, interrupted, not started or unusable?"""
 
 import glob
+import shlex
 import socket
 from pathlib import Path
 from typing import Literal
@@ -47,7 +48,8 @@ def of_begun(directory: Path) -> tuple[State, str]:
             return "interrupted", "the sweep was stopped"
         return (
             "interrupted",
-            "it has no manifest (started by hand: it may still be running; if it is not, remove its folder)",
+            "it has no manifest (started by hand: it may still be running; if it is not, "
+            f"{by_hand_again(directory)})",
         )
     if owner.host == socket.gethostname():
         if lives(owner):
@@ -56,6 +58,16 @@ def of_begun(directory: Path) -> tuple[State, str]:
     if silence_s(directory) <= STALE_S:
         return "running", _where(owner)
     return "interrupted", f"no sign of life from the sweep {_where(owner)} for more than {STALE_S:.0f} s"
+
+
+def of_failed(manifest: Manifest) -> State:
+    """The state of a run that has ended, and not well, by its manifest."""
+    return "interrupted" if manifest.failure == "interrupted" else "failed"
+
+
+def by_hand_again(directory: Path) -> str:
+    """What to do about a run that was started by hand and interrupted."""
+    return f"remove its folder, or run it again with --out {shlex.quote(str(directory))} --overwrite"
 
 
 def where_calibrating(sweep: Path) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from jobs import by_hand
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
+from jobs.by_hand import Kind
 from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.run import Run, make_run
 from jobs.store import STACKS
@@ -30,7 +31,7 @@ from profiling.stacks import write_stacks_at_signal
 from profiling.tables import rank_directory
 from profiling.wording import command, how_many, three_digits
 from profiling.wrap import WATCHERS, commands_above, why_not_watched
-from train.ending import leave_at_once, run_and_leave
+from train.ending import Stop, interruptible, leave_at_once, run_and_leave
 from train.world import World, read_world
 
 
@@ -71,7 +72,7 @@ def place_of(run: Run, out: Path | None, mine: bool) -> Path | by_hand.Folder:
     """The run's directory; of a run by hand, what makes it."""
     if out is None:
         return by_hand.Folder(lambda: by_hand.new_directory(run))
-    return by_hand.Folder(lambda: by_hand.prepare(out), there=out.exists()) if mine else out
+    return by_hand.Folder(lambda: by_hand.made(out), there=out.exists()) if mine else out
 
 
 def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) -> int:
@@ -95,43 +96,58 @@ def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) ->
         if world.rank == 0:
             print(text, flush=True)
 
+    folder = out if isinstance(out, by_hand.Folder) else None
+    mine = folder if world.rank == 0 else None
+    reason = ""
     try:
-        with recorded(run, out, started):
-            finished = run_rank(run, world, out, keep_raw, say)
+        with recorded(run, mine, started):
+            finished = run_rank(run, world, out, keep_raw, say, mine.begin if mine else lambda: None)
+            if mine:
+                reason = by_hand.write_manifest(run, finished.out, started).reason
     except PeersLost as lost:
         # Not as an error of ours: the line that counts is that of the rank that has gone.
         print(lost, file=sys.stderr)
         return EXIT_FAILED
-    wrong = finished.wrong
-    mine = isinstance(out, by_hand.Folder)
-    if mine and world.rank == 0:
-        wrong = by_hand.write_manifest(run, finished.out, started).reason or wrong
-    if wrong:
+    if wrong := reason or finished.wrong:
         raise NotRight(wrong)
     steps = how_many(run.batches, "step")
     say(f"done: {three_digits(finished.images_per_s)} images/s ({steps}, warmup included)")
-    if mine:
+    if folder:
         say(f"results: {finished.out}")
         say(f"next: {_next_command(finished.out)}")
     return EXIT_DONE
 
 
 @contextmanager
-def recorded(run: Run, out: Path | by_hand.Folder, started: datetime) -> Iterator[None]:
-    """What becomes of the folder of a run by hand that ends early; only rank 0 has made one."""
-    from train.rank import PeersLost
+def recorded(run: Run, folder: by_hand.Folder | None, started: datetime) -> Iterator[None]:
+    """What becomes of the folder of a run by hand that ends early.
 
-    try:
+    Args:
+        folder: None of ranks that write no manifest.
+    """
+    if folder is None:
         yield
-    except UserError:
-        if isinstance(out, by_hand.Folder):
-            out.remove()
-        raise
-    except Exception as error:
-        if isinstance(out, by_hand.Folder):
-            said = f"{error}" if isinstance(error, PeersLost) else f"{type(error).__name__}: {error}"
-            out.fail(run, said.splitlines()[0], started)
-        raise
+        return
+    with interruptible() as stop:
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            stop.hear_no_more()
+            if kept := folder.end_early(run, *why_ended(error, stop, run.ranks), started):
+                print(kept, file=sys.stderr)
+            raise
+
+
+def why_ended(error: BaseException, stop: Stop, ranks: int) -> tuple[str, Kind | None]:
+    """Why a run has ended early, in one line, and the kind of that (None: the line tells)."""
+    from train.rank import OutOfMemory, PeersLost
+
+    if isinstance(error, UserError):
+        return str(error), "out of memory" if isinstance(error, OutOfMemory) else "wrong use"
+    if isinstance(error, KeyboardInterrupt) or stop.asked:
+        return stop.why(ranks), "interrupted"
+    said = f"{error}" if isinstance(error, PeersLost) else f"{type(error).__name__}: {error}"
+    return said.splitlines()[0], None
 
 
 def _next_command(out: Path) -> str:

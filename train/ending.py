@@ -2,9 +2,13 @@
 
 import atexit
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
 from typing import NoReturn
 
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
@@ -39,3 +43,53 @@ def run_and_leave(main: Callable[[], int | None]) -> None:
             raise
         traceback.print_exc()
         leave_at_once(EXIT_FAILED)
+
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass
+class Stop:
+    """The signal by which someone has asked this process to end; None: nobody has."""
+
+    asked: signal.Signals | None = None
+
+    def hear_no_more(self) -> None:
+        """What is now written of the end is not to be interrupted: launchers ask more than once."""
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_IGN)
+
+    def why(self, ranks: int) -> str:
+        """Who may have ended the run, in one line."""
+        if self.asked != signal.SIGTERM:
+            return "stopped by Ctrl-C"
+        by = "kill, the batch system"
+        return (
+            f"stopped by SIGTERM ({by}, or a launcher of which another rank has failed)"
+            if ranks > 1
+            else (f"stopped by SIGTERM ({by})")
+        )
+
+
+@contextmanager
+def interruptible() -> Iterator[Stop]:
+    """SIGTERM ends this process as Ctrl-C does, by a KeyboardInterrupt; which of both it was is known."""
+    stop, me = Stop(), os.getpid()
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        # A forked process that loads data ends as ever.
+        if os.getpid() != me and number == signal.SIGTERM:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        stop.asked = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in _STOPPING}
+    try:
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:  # SIGINT, of a shell's background jobs
+                signal.signal(number, interrupt)
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

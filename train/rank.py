@@ -12,7 +12,7 @@ from jobs.run import Run
 from jobs.store import RANK_REPORT, RankReport, write_record
 from profiling import tables
 from profiling.clocks import set_clock
-from profiling.errors import UserError
+from profiling.errors import EXIT_FAILED, UserError
 from profiling.markers import open_markers
 from profiling.process_facts import process_age_ns
 from profiling.step_clock import open_clock
@@ -44,12 +44,23 @@ class Finished:
     out: Path  # the run's directory
 
 
+class OutOfMemory(UserError):
+    """The run needs more memory than there is: it may have been asked for in order to find that out."""
+
+    exit_code = EXIT_FAILED
+
+
 class PeersLost(Exception):
     """Another rank has ended before its time; why, that one knows."""
 
 
 def run_rank(
-    run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool, say: Callable[[str], None]
+    run: Run,
+    world: World,
+    out: Path | Callable[[], Path],
+    keep_raw: bool,
+    say: Callable[[str], None],
+    begun: Callable[[], None] = lambda: None,
 ) -> Finished:
     """Train as one rank of ``run`` and write ``batches.parquet``, ``rank.json`` and the profiler's tables.
 
@@ -57,14 +68,16 @@ def run_rank(
         out: the run's directory; this rank writes below ``rank_0000``. Or what makes the directory: rank 0
             calls it when all ranks have met, and tells the others.
         say: prints a line (of rank 0).
+        begun: is called when this rank has done its first step.
 
     Raises:
+        OutOfMemory: it needs more memory than there is.
         UserError: the run cannot be done on this machine or with these data.
         PeersLost: another rank has ended.
     """
     opened = Opened()
     try:
-        finished = _run_rank(run, world, out, keep_raw, say, opened)
+        finished = _run_rank(run, world, out, keep_raw, say, begun, opened)
     except (RuntimeError, ValueError, AssertionError) as error:
         opened.abandon()
         # First of all: NCCL's lack of memory comes as an error of the exchange.
@@ -73,7 +86,7 @@ def run_rank(
         reason = users_fault(error, run)
         if not reason:
             raise
-        raise UserError(reason) from None
+        raise (OutOfMemory if is_out_of_memory(error) else UserError)(reason) from None
     except BaseException:
         opened.abandon()
         raise
@@ -113,6 +126,7 @@ def _run_rank(
     out: Path | Callable[[], Path],
     keep_raw: bool,
     say: Callable[[str], None],
+    begun: Callable[[], None],
     opened: Opened,
 ) -> Finished:
     device, place = _set_up(run, world)
@@ -130,7 +144,7 @@ def _run_rank(
     threads = run.gpus_per_rank > 1
     capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode, threads)
     clock, markers = open_clock(device.type), open_markers()
-    speak, meters = speaker(run, device, say), open_meters(driven(run, device), world.local_rank)
+    speak, meters = speaker(run, device, say, begun), open_meters(driven(run, device), world.local_rank)
     with stream_of(run, device):
         model = backend.wrap(compiled(bare, run))
         optimizer = backend.wrap_optimizer(make_optimizer(model, run, device), model)
@@ -213,13 +227,19 @@ def make_optimizer(model: torch.nn.Module, run: Run, device: torch.device) -> to
 
 
 def speaker(
-    run: Run, device: torch.device, say: Callable[[str], None]
+    run: Run, device: torch.device, say: Callable[[str], None], begun: Callable[[], None] = lambda: None
 ) -> Callable[[int, torch.Tensor], None]:
-    """Says which batch is under way, a few times a second; the loss where reading it waits for nothing."""
+    """Says which batch is under way, a few times a second; the loss where reading it waits for nothing.
+
+    Args:
+        begun: is called when the first batch is done.
+    """
     last = 0.0
 
     def speak(index: int, loss: torch.Tensor) -> None:
         nonlocal last
+        if index == 0:
+            begun()
         now = time.monotonic()
         if now - last >= _SAY_EVERY_S or index + 1 == run.batches:
             last = now

@@ -22,7 +22,7 @@ from analysis.results.study import Contents, Study
 from analysis.results.unconverted import how_to_convert
 from jobs import store
 from jobs.run_id import attempted, in_order, parse_id
-from jobs.states import QUEUED, RESUME, of_begun, where_calibrating
+from jobs.states import QUEUED, RESUME, by_hand_again, of_begun, of_failed, where_calibrating
 from jobs.store import Calibration, Manifest
 from profiling.clocks import AGREES
 from profiling.errors import UserError, nearest_file
@@ -55,7 +55,7 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         raise UserError(f"{path} does not exist{_near(path)}")
     elif (path / JOB).is_file():
         _add_trace(contents, path)
-    elif store.is_run(path) or (path.name.startswith("run_") and (path / store.LOG).exists()):
+    elif _is_known(path):
         _add_run(contents, path)
         if (path.parent / store.SWEEP).is_file():
             _say_what_to_do(contents, f"unless the sweep is running, {RESUME}")
@@ -101,6 +101,8 @@ def no_result(study: Study) -> str:
         return f"{study.path} has no usable result: {in_counts(bad)}; {which} {bad[0].point}: {bad[0].reason}"
     if is_unfinished(study.path):
         return f"{study.path} is not complete: the conversion was ended; run the same command again to resume"
+    if any(study.path.glob("rank_*")):
+        return f"{study.path} has no usable result: {of_begun(study.path)[1]}"
     return (
         f"{study.path} holds no results; expected runs (run_..._ret_0/manifest.json), converted traces "
         "(profiling.convert TRACES --out DIR), PyProf kernel tables or TAU tables (Parquet)"
@@ -112,7 +114,17 @@ def no_result(study: Study) -> str:
 
 def _is_sweep(path: Path) -> bool:
     """Whether a folder holds runs: those of a sweep, or some that were started by hand."""
-    return (path / store.SWEEP).is_file() or any(store.is_run(directory) for directory in _visible(path))
+    return (path / store.SWEEP).is_file() or any(map(_is_known, _visible(path)))
+
+
+def _is_known(directory: Path) -> bool:
+    return store.is_run(directory) or _is_begun(directory)
+
+
+def _is_begun(directory: Path) -> bool:
+    """Whether it is a run that has begun: of one by hand that was killed there may be only a rank folder."""
+    has_begun = (directory / store.LOG).exists() or any(directory.glob("rank_*"))
+    return directory.name.startswith("run_") and has_begun
 
 
 def _visible(path: Path) -> list[Path]:
@@ -150,7 +162,9 @@ def _add_run(contents: Contents, directory: Path) -> None:
     wrong = manifest.reason or f"exit code {manifest.exit_code}" if manifest.exit_code else ""
     wrong = wrong or store.why_not_right(manifest.run, manifest.ranks)
     if wrong:
-        contents.fail(name, wrong, "failed")
+        state = of_failed(manifest)
+        again = f"; {by_hand_again(directory)}" if state == "interrupted" else ""
+        contents.fail(name, wrong + again, state)
         return
     fields = manifest.fields
     source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)

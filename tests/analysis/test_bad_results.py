@@ -324,6 +324,13 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     assert f"interrupted: {killed.name}: the sweep was stopped; {queued}" in ran.err
     assert f"fp32_fp32: {queued}" in ran.err
     (tmp_path / store.SWEEP).write_text(json.dumps({**record, "order": [*record["order"], more]}))
+    for by_hand in (tmp_path / "a" / "run_0_config_x", tmp_path / "a" / "mine"):  # killed in their first step
+        (by_hand / "rank_0000").mkdir(parents=True)
+        for given in (by_hand, by_hand.parent)[: 2 if by_hand.name != "mine" else 1]:
+            said = one_line_error(run("analysis.scaled", given))
+            assert (
+                f"if it is not, remove its folder, or run it again with --out {by_hand} --overwrite" in said
+            )
     store.write_record(killed / OWNER, this_owner({}))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert f"running: {killed.name}: on {socket.gethostname()}\n" in ran.err

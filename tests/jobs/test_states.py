@@ -88,3 +88,4 @@ def test_a_run_that_was_stopped_in_order_was_interrupted_and_one_by_hand_may_be_
     (tmp_path / store.SWEEP).unlink()
     state, why = of_begun(begun)
     assert state == "interrupted" and "by hand" in why and "may still be running" in why
+    assert why.endswith(f"remove its folder, or run it again with --out {begun} --overwrite)")

@@ -1,13 +1,18 @@
 """``python -m train`` as users and sweeps start it: its ranks, files, exit codes, its one line of error."""
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from analysis.measures.anatomy import timeline_file
 from analysis.results.load import load
@@ -303,29 +308,52 @@ def test_a_run_by_hand_that_is_refused_leaves_no_folder(train_tiny, tmp_path, mo
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "rank_0000", "raw"]
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("broken\nat length"), ranks.PeersLost("another rank has failed")]
+NO_MEMORY = (
+    "out of memory: not enough memory for batch 2 of 64 x 64 images through squeezenet1_1; lower --batch or "
+    "--image-size"
 )
-def test_a_run_by_hand_that_fails_later_says_why_in_its_manifest(train_tiny, tmp_path, monkeypatch, error):
+ENDS = {
+    "error": (ValueError("broken\nat length"), 1, "rank crash: ValueError: broken"),
+    "peers lost": (ranks.PeersLost("another rank has failed"), 1, "rank crash: another rank has failed"),
+    "no memory": (torch.OutOfMemoryError("CUDA out of memory."), 1, NO_MEMORY),
+    "Ctrl-C": (signal.SIGINT, 130, "stopped by Ctrl-C"),
+    "SIGTERM": (signal.SIGTERM, 130, "stopped by SIGTERM (kill, the batch system)"),
+}
+
+
+@pytest.mark.parametrize(("how", "exit_code", "reason"), ENDS.values(), ids=ENDS)
+def test_a_run_by_hand_that_ends_early_says_why_in_its_manifest(
+    train_tiny, tmp_path, monkeypatch, how, exit_code, reason
+):
     def fails(*_):
-        raise error
+        if isinstance(how, Exception):
+            raise how
+        os.kill(os.getpid(), how)
+        time.sleep(60)
 
     monkeypatch.setattr(ranks.loop, "train", fails)
     monkeypatch.chdir(tmp_path)
-    if isinstance(error, ValueError):
+    if isinstance(how, ValueError):
         with pytest.raises(ValueError, match="broken"):
             train_tiny(*SMALL)
     else:
-        assert train_tiny(*SMALL)[0] == 1
+        assert train_tiny(*SMALL)[0] == exit_code
     (manifest,) = (tmp_path / "results" / "by-hand").glob("run_*/manifest.json")
     read = store.read_record(manifest, Manifest)
-    why = "ValueError: broken" if isinstance(error, ValueError) else "another rank has failed"
-    assert not read.done and read.reason == f"rank crash: {why}"
-    with pytest.raises(UserError, match=f"1 run failed; .*{why}"):
+    assert (read.exit_code, read.reason) == (exit_code, reason)
+    state = "1 run failed" if exit_code == 1 else "1 run interrupted"
+    with pytest.raises(UserError, match=f"{state}.*{re.escape(reason)}") as told:
         load(Path("results/by-hand"))
+    again = (
+        f"remove its folder, or run it again with --out {manifest.parent.relative_to(tmp_path)} --overwrite"
+    )
+    assert (again in str(told.value)) == (exit_code == 130)
+    assert {signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} == {
+        signal.default_int_handler, signal.SIG_DFL
+    }  # fmt: skip
 
 
-def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path):
+def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path, monkeypatch):
     out = tmp_path / "mine"
     assert train_tiny(*SMALL, "--out", str(out))[0] == 0
     (out / "notes.txt").write_text("the user's")
@@ -334,6 +362,14 @@ def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path):
     assert code == 2 and len(said.splitlines()) == 1
     assert f"--out {out} already holds a run" in said and "--overwrite" in said
     assert (out / "manifest.json").read_text() == before
+    # One that ends before its first step is done takes nothing away, whether it was refused or has failed.
+    too_small = ("--model", "resnet18", "--batch", "1", "--image-size", "32")
+    code, _, said = train_tiny(*SMALL, *too_small, "--out", str(out), "--overwrite")
+    assert code == 2 and f"{out} keeps the run that it held" in said
+    with monkeypatch.context() as short:
+        short.setattr(ranks.loop, "train", lambda *_: torch.empty(1 << 60))
+        assert train_tiny(*SMALL, "--out", str(out), "--overwrite")[0] == 1
+    assert (out / "manifest.json").read_text() == before and len(load(out).sources) == 1
     code, printed, _ = train_tiny(*SMALL, "--batches", "3", "--out", str(out), "--overwrite")
     assert code == 0 and f"next: python -m analysis.batches {out}" in printed
     assert len(batches_of(out, 0)) == 3 and (out / "notes.txt").exists()

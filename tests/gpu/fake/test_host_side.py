@@ -185,8 +185,8 @@ def test_a_rank_that_runs_out_of_memory_says_so_while_the_other_waits_for_it(tmp
     finally:
         other.kill()
         other.wait(LIMIT_S)
-    assert code == 2 and "not enough memory for batch 256 of 224 x 224 images" in said
-    assert explain(2, "", said).kind == "out of memory"
+    assert code == 1 and "not enough memory for batch 256 of 224 x 224 images" in said
+    assert explain(1, "", said).kind == "out of memory"
 
 
 def test_two_ranks_that_see_one_gpu_are_told_so_and_not_that_the_address_is_wrong(tmp_path, machine):
