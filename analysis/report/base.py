@@ -7,13 +7,15 @@ the page.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from analysis.display.metrics import Rows
 from analysis.measures.scaling import factors
 from analysis.measures.scaling.rows import without_baseline
 from analysis.published import by_method
 from analysis.report.choices import Coverage, Key
+from analysis.report.portable import portable
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.sentences import first_sentence
 from analysis.report.views import FACTORS, facts, varied, with_ranks
@@ -23,8 +25,17 @@ from jobs.run_fields import FACTOR
 from profiling.errors import UserError
 
 _SIZE = ("nodes", "gpus_per_node", "world_size")
+
+
+class OfFolders(Protocol):
+    """What is made of results in some folders."""
+
+    @property
+    def folders(self) -> Sequence[Path]: ...
+
+
 T = TypeVar("T")
-S = TypeVar("S")
+S = TypeVar("S", bound=OfFolders)
 
 
 class Context:
@@ -102,6 +113,11 @@ class Context:
     def rows_of(self, measure: Callable[["Context"], Rows]) -> Rows:
         """The rows of a measure of the whole, of the configurations that this context is of."""
         return self.once(measure)
+
+    @property
+    def folders(self) -> Sequence[Path]:
+        """Where its results are, which the page does not say: it is sent to others."""
+        return [self.study.path]
 
     def only(self, left: frozenset[Key]) -> "Context":
         """The same of some configurations, as :attr:`coverage` knows them."""
@@ -253,7 +269,7 @@ class SectionKind:
         try:
             return self.finding(context)
         except UserError as error:
-            return first_sentence(f"Not available: {error}.")
+            return first_sentence(_why(error, context))
 
     def _content(self, context: Context) -> Content | None:
         return self.build(context) if self.applies(context) else None
@@ -264,5 +280,9 @@ def content_or_why(build: Callable[[S], T], of: S) -> T | Content:
     try:
         return build(of)
     except UserError as error:
-        text = f"Not available: {error}."
+        text = _why(error, of)
         return Content(text, finding=first_sentence(text))
+
+
+def _why(error: UserError, of: OfFolders) -> str:
+    return f"Not available: {portable(str(error), of.folders)}."

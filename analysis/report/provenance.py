@@ -8,6 +8,7 @@ from analysis.display.metrics import Rows
 from analysis.display.terminal import Part
 from analysis.measures.scaling import expense, expense_table
 from analysis.report.base import Content, Context, SectionKind
+from analysis.report.portable import portable
 from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view
 from analysis.results.study import Study
@@ -60,6 +61,7 @@ def _left_out(context: Context) -> Content:
     wrong = missing(study.failed)
     failed = not_done(wrong)
     notes = [*failed, *not_in_sweep(study.failed), *(f"note: {note}" for note in study.notes())]
+    notes = [portable(note, context.folders) for note in notes]
     swept = bool(study.of_kind("run")) or bool(study.failed)  # traces are of no sweep
     left_out = ", combinations that the sweep leaves out and why," if swept else ""
     text = f"Failed runs{left_out} and notes on the data."

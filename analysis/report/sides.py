@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from analysis.display.metrics import Rows
@@ -32,6 +33,11 @@ class Sides:
     whole: "Sides | None" = None
     left: frozenset[choices.Key] = frozenset()
     _rows: dict[Callable[..., Rows], Rows] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where the results of both are."""
+        return [*self.a.folders, *self.b.folders]
 
     @property
     def factors(self) -> list[str]:

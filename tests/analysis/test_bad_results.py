@@ -194,6 +194,11 @@ def test_a_report_of_runs_without_an_attributed_batch_says_so_of_the_kernels_alo
     texts = {section.id: section.text for section in page.sections}
     assert texts["kernels"].startswith("Not available: ")
     assert "no kernels in recorded steps" in texts["kernels"]
+    # A report is sent to others, to whom this machine's folders mean nothing.
+    assert texts["kernels"].startswith(f"Not available: {tmp_path.name} has ")
+    assert not any(
+        str(tmp_path) in said for one in page.sections for said in (one.text, one.finding, *one.notes)
+    )
     assert {"scaling", "table", "stages"} <= set(texts)
 
 
