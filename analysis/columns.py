@@ -26,7 +26,7 @@ Names end in their unit ({units}).
 
 - `{confidence}`: 95 % confidence interval; it contains the true value in 95 % of cases or more
 - `{nominal}`: 95 % confidence interval; it contains the true value in 93 to 98 % of cases
-- `{in_run}`: interval over the steps of one run, without differences between runs
+- `{in_run}`: interval over the steps of one run; it does not cover differences between runs
 - `{range}`: lowest and highest of the variants tried, or of the measurements
 """
 _FIELDS = "These columns identify a run or configuration:"

@@ -47,7 +47,7 @@ run:
   grad: [fp32, fp16]
 exclude:
   - when: {{world_size: 1, grad: fp16}}
-    because: one rank sends no gradients
+    because: 1 rank sends no gradients
 """
 
 

@@ -59,7 +59,7 @@ run:
   profile: [none, torch]
 exclude:
   - when: {{world_size: 1, grad: fp16}}
-    because: one rank sends no gradients
+    because: 1 rank sends no gradients
   - when: {{world_size: 4, profile: torch}}
     because: what 4 nodes give is predicted from 1 and 2
 """

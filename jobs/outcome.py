@@ -159,7 +159,7 @@ def speed_of(directory: Path, run: Run) -> str:
     speed = f"about {three_digits(step_ns / 1e6)} ms per step"
     if not run.program:  # how many samples a step of a program has is in its table, where it is known
         speed += f", {three_digits(run.batch * run.world_size * 1e9 / step_ns)} images/s"
-    apart = "unrecorded " if 0 < len(unrecorded) < len(rows) else ""
+    apart = "unprofiled " if 0 < len(unrecorded) < len(rows) else ""
     which = f"median of the last {len(later)} {apart}steps" if len(later) > 1 else f"the last {apart}step"
     return f"{speed} ({which})"
 

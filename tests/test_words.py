@@ -37,7 +37,7 @@ NOT_SAID = {
     r"start-up": "startup",
     r"back-test": "backtest",
     r"utilis\w*": "utilization",
-    r"(?:attributed|profiled) steps?": "recorded step",
+    r"(?:attributed|unrecorded) steps?": "profiled, unprofiled step",
     r"bandwidth-bound": "memory-bound",
     r"which (?:option|setting)s? matters?": "which factor matters",
 }  # fmt: skip

@@ -29,8 +29,8 @@ RANGE = "range"  # of what was tried; how often it holds the truth is not known
 _KINDS = {
     CONFIDENCE: "95 % confidence interval; it contains the true value in 95 % of cases or more",
     NOMINAL: "95 % confidence interval; it contains the true value in 93 to 98 % of cases",
-    IN_RUN: "interval over the steps of one run, without differences between runs (docs/methods.md: "
-    "coverage)",
+    IN_RUN: "interval over the steps of one run; it does not cover differences between runs "
+    "(docs/methods.md: coverage)",
     RANGE: "lowest and highest of the variants tried, or of the measurements",
 }
 

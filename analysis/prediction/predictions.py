@@ -228,12 +228,12 @@ def first_of(reasons: Sequence[str]) -> str:
 
 _RANGES = {
     extrapolate.CURVE: "Ranges of curves: over all functions that fit the measured throughputs.",
-    simulate_rows.SIMULATION: "Ranges of simulations: over all allreduce algorithms that fit the recorded "
-    "ones; steps, calls and runs are resampled.",
+    simulate_rows.SIMULATION: "Ranges of simulations: over all allreduce algorithms that fit the profiled "
+    "allreduces; steps, calls and runs are resampled.",
 }
 _NOT_95 = (
-    "Ranges are not 95 % confidence intervals: they do not include links that only more ranks share "
-    "(docs/methods.md: how often they contain the true value)."
+    "Ranges are not 95 % confidence intervals, and leave out network contention that begins only on more "
+    "ranks (docs/methods.md: how often they contain the true value)."
 )
 
 

@@ -166,11 +166,13 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
         *(one.alone.column(printed=one.printed if intervals else None) for one in parts_of_it),
     ]
     lines = [
-        "Growth of each part of a recorded step relative to the baseline; negative: it shrank.",
+        "Growth of each part of a profiled step relative to the baseline; negative: it shrank.",
         *([_TRANSFER] if split else []),
-        "Unattributed: growth of unprofiled steps that recorded ones do not show (negative: the reverse).",
-        "Intervals of the parts: within the profiled runs"
-        + ("." if intervals else " (columns loss_..._low and loss_..._high of the CSV, and the report)."),
+        "Unattributed: growth of unprofiled steps that profiled ones do not show (negative: profiled steps "
+        "grew more).",
+        "Intervals of the parts "
+        + ("" if intervals else "(CSV columns loss_..._low and loss_..._high; report) ")
+        + "are over the steps of the profiled runs: they do not cover differences between runs.",
     ]
     if any(row["loss_idle_host_bound_pct"] is not None for row in scaled):
         (host_bound,) = picked(loss.METRICS, "loss_idle_host_bound_pct")

@@ -100,7 +100,7 @@ def test_one_rank_stands_in_for_every_precision_of_gradients(
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
     study = load(planted[0])
     by_method.table(study)
-    assert any("one rank sends no gradients" in finding for finding in study.notes())
+    assert any("1 rank sends no gradients" in finding for finding in study.notes())
 
 
 def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> None:
@@ -220,7 +220,7 @@ def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path)
         # Kernels of 60 ms of an unprofiled batch take 260 of 320 ms of a recorded one.
         (Truth(step_ms={1: 80.0}, noise_ms=0, perturbation=4.0, kernel_ms=260.0), "4.00 times as long"),
         # 90 ms of kernels in 80 ms recorded just as fast: two streams.
-        (Truth(step_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "Several kernels run at the same time"),
+        (Truth(step_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "several kernels run at the same time"),
     ],
 )
 def test_an_efficiency_of_kernels_below_that_of_the_step_is_marked_and_says_why(

@@ -71,8 +71,8 @@ def test_the_result_of_a_run_is_below_its_line_or_names_it():
     [
         # One step of the four was slow: its mean, 250 ms, says nothing of the others.
         (0, "about 100 ms per step, 160 images/s (median of the last 4 steps)"),
-        (3, "about 100 ms per step, 160 images/s (median of the last 3 unrecorded steps)"),
-        (7, "about 900 ms per step, 17.8 images/s (the last unrecorded step)"),
+        (3, "about 100 ms per step, 160 images/s (median of the last 3 unprofiled steps)"),
+        (7, "about 900 ms per step, 17.8 images/s (the last unprofiled step)"),
         (8, "about 100 ms per step, 160 images/s (median of the last 4 steps)"),
     ],
 )

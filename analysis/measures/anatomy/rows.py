@@ -81,9 +81,9 @@ METRICS = (
     Metric("warmup_dropped", LEFT_OUT, "warmup"),
     Metric(
         "wall_ms",
-        "duration of a recorded step, mean over steps and ranks: sum of the parts (step_ms of "
-        "analysis.batches and analysis.scaled: median over steps of the slowest rank; of runs, of steps "
-        "that were not recorded)",
+        "duration of a profiled step, mean over steps and ranks: sum of the parts (step_ms of "
+        "analysis.batches and analysis.scaled: median over steps of the slowest rank; of runs, of "
+        "unprofiled steps)",
         "wall",
     ),
     *(
@@ -203,7 +203,7 @@ WAITS_ARE_MEANS = (
 
 def _title(of: str) -> str:
     title = f"Anatomy of {of}, ms"
-    return title if of == RECORDING else f"{title} (mean of recorded steps)"
+    return title if of == RECORDING else f"{title} (mean of profiled steps)"
 
 
 _RECORDED_CAPTION = (
@@ -211,9 +211,9 @@ _RECORDED_CAPTION = (
     "times are not among them."
 )
 _CAPTION = (
-    "The parts sum to the wall time of a recorded step, mean over steps and ranks; overlapped times are not "
-    "among them. analysis.batches and analysis.scaled show the median step of the slowest rank instead, of "
-    "steps that were not recorded where there are some."
+    "The parts sum to the wall time of a profiled step, mean over steps and ranks; overlapped times are not "
+    "among them. analysis.batches and analysis.scaled show the slowest rank's median step instead, of "
+    "unprofiled steps where there are any."
 )
 
 

@@ -37,8 +37,8 @@ METRICS = (
     Metric("steady_steps", "steps of which step_ms is the median"),
     Metric(
         "step_ms",
-        "median step duration of the job (its slowest rank) without warmup; of a profiled run, of the steps "
-        "that were not recorded, if there are any (those that were: attributed_ms, analysis.anatomy). The "
+        "median step duration of the job (its slowest rank) without warmup; of a profiled run, of its "
+        "unprofiled steps, if there are any (the profiled ones: attributed_ms, analysis.anatomy). The "
         "interval is within the run and does not cover differences between runs (empty: too few steps, or "
         "too strongly correlated)",
         "step\nmedian",
@@ -75,8 +75,7 @@ SHOWN = (
 _MOSTLY_ENOUGH = 50  # steps, unless successive ones are much alike (docs/methods.md: inside a run)
 _WARMUP = "All values leave out warmup."
 _UNRECORDED = (
-    "Profiled runs: the steps that were not recorded; analysis.anatomy shows the recorded ones, mean over "
-    "ranks."
+    "Profiled runs: their unprofiled steps; analysis.anatomy shows the profiled ones, mean over ranks."
 )
 _OF_TRACES = (
     "Traces: recorded steps. Of the step, each of its slowest recorded rank; of a stage, the median over "

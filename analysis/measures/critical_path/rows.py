@@ -202,7 +202,7 @@ def caption(by: Iterable[str] = (), left_out: int = 0, of: str = A_STEP, waits: 
     Args:
         waits: whether the table has a row of waiting for other ranks.
     """
-    text = "The pieces of the path sum to the step while the profiler records it."
+    text = "The pieces of the path sum to the duration of the profiled step."
     if of == RECORDING:
         text = "Nothing separates steps: the pieces of the path sum to the whole recording."
     if left_out:

@@ -76,8 +76,8 @@ METRICS = (
         "verdict",
         "straggler; may be chance: equally fast ranks are late as often; too few steps: to tell whether it "
         "repeats; short wait: it was behind by 2 % of a step or more, but the others waited for less than "
-        "that on average; clock: its clock says that it is late, but the others did not wait for most of "
-        "that, or clocks agree too badly; no: on average it was behind by less than 2 % of a step",
+        "that on average; clock: its clock says that it is late, but the others waited for less than half "
+        "of that, or clocks agree too badly; no: on average it was behind by less than 2 % of a step",
         text=True,
         priority=2,
     ),
@@ -119,12 +119,13 @@ COLUMNS = {
 
 _SHARE = f"{100 * LATE_SHARE:g} %"
 _CAPTION = (
-    "Lateness: how long the others (their median) waited for this rank; negative: it waited. Late: by "
-    f"{_SHARE} of a step or more."
+    "Lateness: how long the others (their median) waited for this rank; negative: it waited. Late: the "
+    f"others waited for {_SHARE} of a step or more."
 )
 _OF_RANKS = (
-    "Last: it came last. All wait: how long all others waited for this rank only. Verdict: from means over "
-    f"steps, not from how many were late; no: behind by less than {_SHARE} of a step."
+    "Late % and last %: share of steps in which it was late, and in which it came last. All wait: time per "
+    "step in which all other ranks waited for this one. Verdict: from means over steps, not from how many "
+    f"were late; no: behind by less than {_SHARE} of a step."
 )
 _TOLD_BY = (
     "Based on collectives where a profiler recorded them, otherwise on the stages of the steps (which do not "
@@ -136,16 +137,16 @@ _P = (
 )
 _NO_INTERVAL = "Medians without an interval: few steps, or strongly correlated ones."
 _BY_STAGES = (
-    "By stages it is a lower bound: below 0 it does not tell who waited, and may be so for all ranks, also "
-    "for one that was behind."
+    "Measured from stages, lateness is a lower bound: it can be negative on all ranks, even on one that was "
+    "behind, so a negative value does not show that the rank waited."
 )
 _EXPLAINED = {
-    CLOCK: "Verdict clock: by its clock the rank is late, but the others did not wait for most of that, or "
-    "the clocks are not aligned well enough to tell.",
+    CLOCK: "Verdict clock: by its clock the rank is late, but the others waited for less than half of that, "
+    "or the clocks are not aligned well enough to tell.",
     SHORT_WAIT: f"Verdict short wait: the rank was behind by {_SHARE} of a step or more, but the others "
     "waited for less than that on average.",
-    TOO_FEW: "Verdict too few steps: so few cannot tell whether a rank's lateness repeats. A rank of the "
-    "same run that was not behind has the verdict no, which needs no test.",
+    TOO_FEW: "Verdict too few steps: they cannot tell whether lateness repeats. Verdict no needs no such "
+    "test: a rank that was not behind is no straggler.",
 }
 
 

@@ -279,10 +279,10 @@ def caption(cells: Sequence[Cell], rows: Rows) -> str:
     span = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     text = f"{how_many(len(cells), 'configuration')}, repetitions of each: {span}. "
     text += (
-        "Effect: best level minus the worst, in % of the mean of all. Omega squared: share of the variance "
-        "that the factor explains. Signal to noise: by how many decibels its levels differ in Taguchi's "
-        "ratio, which the reference used (larger: the factor matters more). p: probability of such a "
-        "difference by chance, corrected for the number of tests (Holm)."
+        "Effect: best level minus the worst, in % of the mean of all configurations. Omega squared: share of "
+        "the variance that the factor explains. Signal to noise: difference between its levels in Taguchi's "
+        "signal-to-noise ratio, dB (larger: the factor matters more). p: probability of such a difference "
+        "by chance, corrected for the number of tests (Holm)."
     )
     if any(row["effect_pct_low"] is not None for row in rows):
         text += (

@@ -20,8 +20,8 @@ def note_points(study: Study, points: Sequence[Point]) -> None:
     for point in points:
         if point.base.fields["grad"] != point.fields["grad"]:
             study.note(
-                f"one rank sends no gradients: configurations with {point.fields['grad']} gradients are "
-                f"compared with the one-rank run labelled {point.base.fields['grad']}"
+                f"the 1-rank configuration with {point.base.fields['grad']} gradients is the baseline for "
+                f"{point.fields['grad']}, too: 1 rank sends no gradients, so both would be equal"
             )
     for text in (*other_devices(points), *other_lengths(points)):
         study.note(text)

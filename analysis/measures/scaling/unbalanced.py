@@ -84,8 +84,8 @@ def _compared_at(measured: set[tuple[str, ...]], varying: Sequence[str], place: 
     if not where:
         return ""
     return (
-        f"{name} changed alone only at {in_a_row(where)}, so its effect is that there, in % of the mean of "
-        f"all ({'; '.join(also)})."
+        f"The effect of {name} is known only at {in_a_row(where)} ({'; '.join(also)}), in % of the mean of "
+        "all configurations."
     )
 
 

@@ -141,17 +141,18 @@ def _below_step(points: Sequence[Point], kernel_ms: float, slowed: bool) -> str:
     if kernel_ms <= step_ms:
         return ""
     recorded_ms = float(np.mean([recorded_ns(point) for point in points])) / 1e6
-    below = (
-        "efficiencies of the kernels are below those of the step, since kernel times sum to "
-        f"{digits(kernel_ms)} ms and a step takes {digits(step_ms)} ms"
-    )
     if kernel_ms <= recorded_ms:
         cause = "the profiler" if slowed else "the profiler, or a busy machine"
         return (
-            f"{below}. Recorded steps take {digits(recorded_ms)} ms, {recorded_ms / step_ms:.2f} times as "
-            f"long ({cause}), so efficiencies of their kernels are too low"
+            f"unprofiled steps take {digits(step_ms)} ms, profiled ones {digits(recorded_ms)} ms, "
+            f"{recorded_ms / step_ms:.2f} times as long ({cause}), so efficiencies of the kernels are too "
+            f"low, even below those of the step (kernel times sum to {digits(kernel_ms)} ms)"
         )
-    return f"{below}. Several kernels run at the same time (recorded steps take {digits(recorded_ms)} ms)"
+    return (
+        f"several kernels run at the same time: their times sum to {digits(kernel_ms)} ms, a step takes "
+        f"{digits(step_ms)} ms (profiled: {digits(recorded_ms)} ms). So efficiencies of the kernels are "
+        "below those of the step"
+    )
 
 
 def _over(total: float, could: Sequence[tuple[float, float | None]]) -> float | None:
