@@ -130,16 +130,19 @@ def _element(name: str, dtype: str) -> int:
 # --- data loading -------------------------------------------------------------------------------------
 
 # PyTorch's range around a DataLoader's next batch names the class of its iterator.
-_IN_PROCESS = """
-    select count(*) from read_parquet($markers) where "name"::varchar like '%_SingleProcessDataLoaderIter%'
+_ITERATORS = """
+    select count(*) filter ("name"::varchar like '%_SingleProcessDataLoaderIter%'),
+        count(*) filter ("name"::varchar like '%_MultiProcessingDataLoaderIter%')
+    from read_parquet($markers)
 """
 
 
 def about_loading(study: Study, paths: RunPaths) -> str:
-    """What to try against data loading: workers, where the DataLoader has none."""
+    """What to try against data loading: workers, or more than the DataLoader is seen to have."""
     source = paths.source
     markers = source.tables("markers")
-    ((in_process,),) = query(study, source, _IN_PROCESS, markers=markers) if markers else [(0,)]
-    if in_process:
+    ((alone, shared),) = query(study, source, _ITERATORS, markers=markers) if markers else [(0, 0)]
+    if alone:
         return "num_workers of the DataLoader: it is 0 here, so the training process itself loads each batch"
-    return "more workers, or a faster loader"
+    more = "more workers than the DataLoader has" if shared else "more workers"
+    return f"{more}, or a faster loader"

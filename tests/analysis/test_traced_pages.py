@@ -221,7 +221,7 @@ def test_workers_are_advised_where_the_data_loader_has_none(tmp_path, loads):
     assert "if data loading took no time" in text, text
     tried = {
         "_SingleProcess": "num_workers of the DataLoader: it is 0 here",
-        "_MultiProcessing": "more workers",
+        "_MultiProcessing": "more workers than the DataLoader has",
     }
     assert f"To try: {tried[loads]}, " in text, text
 
