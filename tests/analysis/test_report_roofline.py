@@ -130,9 +130,9 @@ def test_the_kernels_that_more_ranks_add_are_named_and_add_up(tmp_path: Path) ->
     write_sweep(tmp_path, [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2, 4)])
     section = kernels.CHANGE.section(Context(load(tmp_path)))
     assert section is not None and "From 1 to 4 ranks" in section.text
-    assert "by +20.00 ms (new +20.00 ms)" in section.text
+    assert "by +20.0 ms (new +20.0 ms)" in section.text
     # Of 20 ms 15 are beside kernels, 2 beside the copy; recording makes 125 and 156 ms of 100 and 125.
-    assert "concurrent kernels by -17.00 ms" in section.text and "ncclAllReduce" in str(section.tables[1])
+    assert "concurrent kernels by -17.0 ms" in section.text and "ncclAllReduce" in str(section.tables[1])
     summands = section.tables[0]
     (place,) = [place for place, column in enumerate(summands.columns) if column.header == "B - A ms"]
     totals = {row.cells[0].text: row.cells[place].value for row in summands.rows}
@@ -162,7 +162,7 @@ def test_the_kinds_that_are_named_add_up_to_all_kernels(tmp_path: Path) -> None:
     assert said is not None
     kinds = {name: float(ms) for name, ms in re.findall(r"([a-z ]+?) ([+-][\d.]+) ms", said[2])}
     assert set(map(str.strip, kinds)) == {"new", "gone", "same"}
-    assert sum(kinds.values()) == pytest.approx(float(said[1]), abs=0.005 * (len(kinds) + 1))
+    assert sum(kinds.values()) == pytest.approx(float(said[1]), abs=0.05 * (len(kinds) + 1))
     caption = " ".join(section.tables[0].note.split())
     assert "All kernels = new + gone + same." in caption
 

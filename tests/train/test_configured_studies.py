@@ -53,8 +53,9 @@ def test_one_or_two_says_a_row_a_rank_and_what_the_second_gained(tmp_path, train
     ran = run("analysis.utilization", directory, "--format", "csv")
     assert ran.code == 0, ran.err
     assert [(row["gpus_per_node"], row["rank"]) for row in ran.csv] == [("1", "0"), ("2", "0"), ("2", "1")]
-    # Ten batches are recorded of 32 on one, and of 16 on each of two: the schedule says which.
-    assert {row["attributed_steps"] for row in ran.csv} == {"10"}
+    # Ten batches are recorded of 32 on one, and of 16 on each of two: the schedule says which. Its first are
+    # not counted where they turn out to be warmup.
+    assert all(5 <= int(row["attributed_steps"]) <= 10 for row in ran.csv)
     alone, *both = ran.csv
     assert float(alone["communication_pct"]) == 0 and all(float(row["communication_pct"]) > 0 for row in both)
     assert float(alone["speedup"]) == 1
@@ -70,7 +71,7 @@ def test_ways_to_exchange_gradients_are_told_apart_by_their_shares(tmp_path, tra
     chart = tmp_path / "shares.html"
     ran = run("analysis.activities", directory, "--shares", "--chart", chart, "--format", "csv")
     assert ran.code == 0, ran.err
-    shares = {(row["gpus"], row["backend"]): float(row["communication_pct"]) for row in ran.csv}
+    shares = {(row["world_size"], row["backend"]): float(row["communication_pct"]) for row in ran.csv}
     assert set(shares) == {("1", "ddp"), ("1", "dp"), ("2", "ddp"), ("2", "dp")}
     # One rank exchanges nothing, but it waits for the thread that would, on a busy machine for some percent:
     # of what two ranks wait, most is for each other.
