@@ -14,6 +14,7 @@ from profiling.errors import UserError
 from profiling.whole_file import whole_file
 
 JOB = "job.json"
+RECORDED_ONLY = "results cover the recorded ranks only"  # ends a finding on ranks without a trace
 
 
 class _Record(BaseModel):

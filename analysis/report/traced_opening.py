@@ -177,7 +177,8 @@ def _step(context: Context, source: Source) -> str:
 def _which_mean(context: Context, source: Source) -> str:
     """Of what the step is the mean, and how long analysis.batches says that it takes."""
     there = len(source.job.ranks) if source.job else 1
-    over = f", mean over {there} ranks" if there > 1 else ", mean"
+    missing = there < source.ranks
+    over = f", mean over {there} {f'of {source.ranks} ' if missing else ''}ranks" if there > 1 else ", mean"
     series = context.once(_series).get(source.id)
     if series is None:
         return over if there > 1 else ""
@@ -185,7 +186,8 @@ def _which_mean(context: Context, source: Source) -> str:
     if there == 1 and len(steps) == 1:
         return ""
     median = f"{'median ' if len(steps) > 1 else ''}{np.median(steps) / 1e6:.4g} ms"
-    return f"{over} ({median}{' on the slowest rank' if there > 1 else ''})"
+    slowest = f" on the slowest {'recorded ' if missing else ''}rank" if there > 1 else ""
+    return f"{over} ({median}{slowest})"
 
 
 def _series(context: Context) -> dict[str, Series]:

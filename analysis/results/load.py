@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from analysis.display.left_out import in_counts, missing
 from analysis.results import load_reference
-from analysis.results.log import Failure, FailureKind
+from analysis.results.log import OTHERS_ONLY, Failure, FailureKind
 from analysis.results.source import Source
 from analysis.results.study import Contents, Study
 from analysis.results.unconverted import how_to_convert
@@ -64,7 +64,7 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         _add_sweep(contents, path)
     else:
         _add_folder(contents, path)
-    contents.log.of_loading = set(contents.log.notes)
+    contents.log.loaded()
     study = Study(path, tuple(contents.sources), contents.log, contents.calibration, own_peaks)
     if not study.loaded:
         raise UserError((None if study.failed else how_to_convert(path)) or no_result(study))
@@ -201,8 +201,7 @@ def _note_missing_ranks(contents: Contents, source: Source) -> None:
     missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
     if there and missing:
         contents.note(
-            f"no kernels of {which_ranks(missing)} (of {source.ranks}): kernel results cover the other ranks "
-            "only",
+            f"no kernels of {which_ranks(missing)} (of {source.ranks}): {OTHERS_ONLY}",
             source,
         )
 

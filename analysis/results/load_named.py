@@ -34,7 +34,7 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
     for match in sized:
         assert match is not None
         _add_sized(contents, int(match[1]), Path(match[2]))
-    contents.log.of_loading = set(contents.log.notes)
+    contents.log.loaded()
     return Study(contents.path, tuple(contents.sources), contents.log, None, own_peaks, named=True)
 
 

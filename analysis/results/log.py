@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Literal
 
 from jobs.states import State
+from profiling.traced_job import RECORDED_ONLY
+
+OTHERS_ONLY = "kernel results cover the other ranks only"  # ends the same of a run of our own
 
 FailureKind = State | Literal["excluded"]
 
@@ -48,7 +51,9 @@ class Note:
 class Log:
     """What is said beside an answer: the runs that do not count, and notes on the others, each once.
 
-    Those ``of_loading`` are true of the results, whatever is asked of them; others came with an answer.
+    Those ``of_loading`` are true of the results, whatever is asked of them, and are only counted where there
+    is no room. Others came with an answer, or say that ranks are missing: figures of a part are not taken for
+    those of the whole.
     """
 
     failed: list[Failure] = field(default_factory=list)
@@ -61,6 +66,11 @@ class Log:
         note = Note(run, text, side)
         if note not in self.notes:
             self.notes.append(note)
+
+    def loaded(self) -> None:
+        """From now on notes are of an answer."""
+        of_a_part = (RECORDED_ONLY, OTHERS_ONLY)
+        self.of_loading = {note for note in self.notes if not note.text.endswith(of_a_part)}
 
     def leave_out(self, run: str, path: Path, reason: str) -> None:
         """From now on the run, or the table, of this path does not count."""

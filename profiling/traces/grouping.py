@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from profiling.number_ranges import listed
-from profiling.traced_job import ProcessGroup, TracedJob, TracedRank, TraceFacts
+from profiling.traced_job import RECORDED_ONLY, ProcessGroup, TracedJob, TracedRank, TraceFacts
 from profiling.traces.recorded import Recorded, with_rank_folders, without_ending
 from profiling.traces.twice import used_of
 
@@ -168,12 +168,9 @@ def _findings(job: Job, size: int | None) -> Iterable[str]:
     present = {one.rank for one in job.ranks}
     if size and size > 1 and len(present) < size:
         absent = [rank for rank in range(size) if rank not in present]
-        yield (
-            f"traces of {len(present)} of {size} ranks (missing: {listed(absent)}): results cover the "
-            "recorded ranks only"
-        )
+        yield (f"traces of {len(present)} of {size} ranks (missing: {listed(absent)}): {RECORDED_ONLY}")
     elif size is None:
-        yield "number of ranks unknown: results cover the recorded ranks only"
+        yield f"number of ranks unknown: {RECORDED_ONLY}"
     counts = {one.batches for one in job.ranks}
     if len(counts) > 1:
         yield f"{min(counts)} to {max(counts)} steps were recorded, depending on the rank"

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from analysis.results.load import load
+from analysis.results.log import OTHERS_ONLY
 from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import MS, Truth, run_of, write_sweep
@@ -63,6 +65,8 @@ def test_figures_are_of_what_was_recorded(tmp_path: Path, damage, says: str, in_
     damage(sorted(next(tmp_path.glob("run_*torch*")).glob("rank_*")))
     names = ("scaled", "efficiency", "kernels", "anatomy", "utilization", "communication")
     ran = {name: run(f"analysis.{name}", tmp_path, "--format", "json") for name in names}
+    of_a_part = [note for note in load(tmp_path).notes(of_loading=False) if note.endswith(OTHERS_ONLY)]
+    assert len(of_a_part) == ("of rank 1" in says)  # shown, not only counted
     (row,) = ran["scaled"].json
     assert row["kernel_ms_per_step"] == pytest.approx(60)
     assert row["tflop_per_step"] == pytest.approx(0.74)

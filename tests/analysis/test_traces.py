@@ -174,7 +174,13 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     assert len([note for note in study.notes() if "traces of 3 of 4 ranks (missing: 1)" in note]) == 1
     for command in ("scaled", "batches"):  # who is the slowest of all is not known
         assert "slowest recorded rank" in run(command, tmp_path / "out").out.replace("\n", " ")
+    path = " ".join(run("critical_path", tmp_path / "out").out.split())
+    assert "note: mine: traces of 3 of 4 ranks (missing: 1): results cover the recorded ranks only" in path
+    alone = "the critical path is of these alone, and not comparable with that of all ranks"
+    assert f"note: mine: only ranks 0, 2-3 of 4 were recorded: {alone}" in path
     assert run("report", tmp_path / "out").code == 0
+    step = r"A step takes \S+ ms, mean over 3 of 4 ranks \(median \S+ ms on the slowest recorded rank\): "
+    assert re.match(step, build(study).summary[0].text)
 
 
 def test_of_one_rank_of_several_it_is_said_that_the_others_are_missing(tmp_path, shared_data):
@@ -192,7 +198,11 @@ def test_of_one_rank_of_several_it_is_said_that_the_others_are_missing(tmp_path,
     (section,) = (one for one in page.sections if one.id == "stragglers")
     assert f"lateness needs the traces of all ranks, and {only}" in f"{section.text} {section.notes}"
     scaled = run("scaled", tmp_path / "out").out
-    assert "2 further notes on the results: list them with --notes" in scaled
+    assert (
+        "note: nccl_data: traces of 1 of 2 ranks (missing: 1): results cover the recorded ranks only"
+        in scaled
+    )
+    assert "1 further note on the results: list them with --notes" in scaled
     assert (
         "no input shapes" not in scaled
         and "no input shapes" in run("scaled", tmp_path / "out", "--notes").out

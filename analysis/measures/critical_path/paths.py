@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.parquet as pq
 
+from analysis.measures.anatomy.collectives import recorded_only
 from analysis.measures.anatomy.traces import RankTrace, RunTrace, trace_of
 from analysis.measures.critical_path.activities import COMMUNICATION, MEMCPY, MEMSET, WAIT, Activities
 from analysis.measures.critical_path.edges import (
@@ -262,6 +263,9 @@ def _unknown(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[str]:
             "it is not recorded when calls returned and which waited for the device (convert the traces "
             "again): such waits count as host"
         )
+    if len(trace.ranks) < trace.source.ranks:
+        only = recorded_only([one.rank for one in trace.calls], trace.source.world_size)
+        yield f"{only}: the critical path is of these alone, and not comparable with that of all ranks"
     if len(ranks) > 1 and trace.matched is None:
         yield "the ranks' clocks are not aligned: each rank has a path of its own, with its waits for others"
     elif trace.matched is not None and len(np.unique(trace.matched.clock)) > 1:
