@@ -79,7 +79,9 @@ def test_batches_of_traces_have_durations_and_no_images(late):
     assert row["steps"] == 12
     assert math.isnan(row["p95_ms"]) and math.isnan(row["p99_ms"])  # of 12 steps there is none
     shown = batches.part([row])
-    assert "update median" in {column.header.replace("\n", " ") for column in shown.columns}
+    headings = {column.header.replace("\n", " ") for column in shown.columns}
+    assert "update median" in headings and "rep" not in headings
+    assert "rep" in {column.header for column in batches.part([row | {"job": None}]).columns}
     assert "of a stage, the median over steps, mean over ranks" in shown.caption
 
 

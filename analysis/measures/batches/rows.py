@@ -122,8 +122,10 @@ def columns_of(rows: Rows) -> list[Metric]:
 
 
 def part(rows: Rows) -> Part:
-    """The terminal's table."""
-    shown = [*fields(telling(rows, TELLING)), *picked(columns_of(rows), *SHOWN)]
+    """The terminal's table; recordings of jobs are no repetitions."""
+    traced = all(row.get("job") for row in rows)
+    names = [name for name in SHOWN if name != "repetition" or not traced]
+    shown = [*fields(telling(rows, TELLING)), *picked(columns_of(rows), *names)]
     shown += TAU_METRICS
     return Part(
         "Steps of each run (ms; a step of the job ends with its slowest rank)",
