@@ -12,7 +12,8 @@ An interaction means that the effect of one factor depends on another; main effe
 from analysis.display import output
 from analysis.display.naming import of_node
 from analysis.display.terminal import Answer, Part
-from analysis.measures.scaling.factors import COLUMNS, METRICS, caption, responses, rows, shown
+from analysis.measures.scaling.factor_cells import responses
+from analysis.measures.scaling.factors import COLUMNS, METRICS, caption, rows, shown
 from analysis.results.load import load
 from analysis.results.offered import offer_fields
 from profiling.errors import run_command

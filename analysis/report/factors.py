@@ -10,6 +10,7 @@ from analysis.display.metrics import Rows
 from analysis.display.naming import of_node
 from analysis.display.terminal import Part
 from analysis.measures.scaling import factors, unbalanced
+from analysis.measures.scaling.factor_cells import Cell, varying_of
 from analysis.report.base import Content, Context, SectionKind, effects, responses
 from analysis.report.render import Chart
 from analysis.report.sentences import first_sentence
@@ -30,7 +31,7 @@ def _varying(context: Context) -> bool:
     if len(runs) < LEAST and not context.study.tau_intervals:
         return False
     _, cells = context.once(responses)
-    return len(factors.varying_of(cells)) >= LEAST
+    return len(varying_of(cells)) >= LEAST
 
 
 def _factors(context: Context) -> Content:
@@ -89,7 +90,7 @@ def _bars(rows: Rows, kind: str, colour: str) -> dict[str, Any]:
     return trace
 
 
-def explained(rows: Rows, what: str, together: Sequence[str], cells: Sequence[factors.Cell]) -> str:
+def explained(rows: Rows, what: str, together: Sequence[str], cells: Sequence[Cell]) -> str:
     """What explains most, if anything does.
 
     Args:
@@ -127,7 +128,7 @@ def _not_told(together: Sequence[str]) -> str:
     )
 
 
-def _of_interactions(rows: Sequence[Mapping[str, Any]], cells: Sequence[factors.Cell]) -> str:
+def _of_interactions(rows: Sequence[Mapping[str, Any]], cells: Sequence[Cell]) -> str:
     pairs = [row for row in rows if " x " in row["factor"]]
     if not pairs:
         return f"Interactions between factors are not available: {factors.without_interactions(cells)}."

@@ -14,7 +14,7 @@ from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import Series, series_of
 from analysis.measures.kernels.of_run import kernels_of_each
-from analysis.measures.scaling import traced
+from analysis.measures.scaling import traced, traced_batch
 from analysis.report import small
 from analysis.report.base import Context
 from analysis.report.sentences import SCALES, Sentence
@@ -127,7 +127,7 @@ def _scales(context: Context) -> list[Sentence]:
         name = max(grown, key=lambda one: grown[one])
         text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per step)"
     assumed, *kernels = found.scales_assumed.splitlines()
-    doubts = [line for line in kernels if line.endswith(traced.MISFIT)]
+    doubts = [line for line in kernels if line.endswith(traced_batch.MISFIT)]
     return [Sentence(" ".join([f"{text}. {assumed}", *doubts]), "traced-scaling", of_all=True)]
 
 

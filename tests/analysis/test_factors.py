@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy
 
-from analysis.measures.scaling.factors import Cell, _effect, caption, responses, rows, signal_to_noise_db
+from analysis.measures.scaling.factor_cells import Cell, responses
+from analysis.measures.scaling.factors import _effect, caption, rows, signal_to_noise_db
 from analysis.report.build import build
 from analysis.report.factors import explained
 from analysis.results.load import load

@@ -1,12 +1,11 @@
 """How does a job scale, from traces of several numbers of ranks?
 
-Traces do not say how many samples a batch has, so that one thing has to be assumed: that the batch of a GPU
-was the same (weak scaling), or that of the job (strong). What the model's kernels take a batch speaks for one
-or the other, and is said.
+What has to be assumed of the batch, and which jobs are no runs of one program:
+:mod:`analysis.measures.scaling.traced_batch`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,15 +16,14 @@ from analysis.measures.anatomy.divide import PARTS, SPLIT, WITHIN
 from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import Series, series_of_traces
 from analysis.measures.scaling.baselines import Scaling
-from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of, programs
+from analysis.measures.scaling.same_program import programs
+from analysis.measures.scaling.traced_batch import assumption, other_programs, suggested
 from analysis.results.source import Source
 from analysis.results.study import Study
 from analysis.statistics import inside_run
 
 # What a batch is made of, each time once.
 GREW = tuple(name for part in PARTS for name in (WITHIN[part] if part in SPLIT else (part,)))
-_SAME = math.log(1.2)  # computing by so much more or less than the assumption says is worth a line
-MISFIT = "This does not fit the assumption: is it the same job?"
 
 METRICS = (
     JOB,
@@ -125,17 +123,17 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
     refused: list[str] = []
     for group in groups:
         if study.named and scaling is None:
-            others = _other_programs(study, group, {source.id: source for source in sized})
+            others = other_programs(study, group, {source.id: source for source in sized})
             for row in group:
                 row |= _uncompared(row["world_size"]) if row["run"] in others else {}
             group = [row for row in group if row["run"] not in others]
             refused += others.values()
-        kind = scaling or _suggested(group)
+        kind = scaling or suggested(group)
         for row in group:
             compared = _several_sizes(group)
             row |= _compared(row, group[0], kind) if compared else _uncompared(row["world_size"])
         if _several_sizes(group):
-            assumed.append((group, _assumed(group, kind, scaling is not None, per)))
+            assumed.append((group, assumption(group, kind, scaling is not None, per)))
     lines = refused + [_of_group(group, groups) + text for group, text in assumed]
     scales, text = max(assumed, key=lambda one: len(one[0]), default=([], ""))
     return Answer(rows, "\n".join(lines) or _why_not(rows), scales, text)
@@ -197,50 +195,6 @@ def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _suggested(rows: Rows) -> Scaling:
-    """Strong, if the model's kernels take less a batch on more ranks, by half of that or more."""
-    base, most = rows[0], rows[-1]
-    if most["world_size"] == base["world_size"] or not most["compute_ms"] or not base["compute_ms"]:
-        return "weak"
-    shrank = math.log(base["compute_ms"] / most["compute_ms"])
-    return "strong" if shrank > math.log(most["world_size"] / base["world_size"]) / 2 else "weak"
-
-
-def _ratio(base: dict[str, Any], row: dict[str, Any]) -> float:
-    """What the model's kernels take a batch, relative to the baseline's; NaN: unknown."""
-    return float(row["compute_ms"] / base["compute_ms"]) if base["compute_ms"] else math.nan
-
-
-def _away(base: dict[str, Any], row: dict[str, Any], kind: Scaling) -> float:
-    """How far that is from what a kind of scaling expects (logarithm of the ratio); NaN: unknown."""
-    ratio = _ratio(base, row) * (1.0 if kind == "weak" else row["world_size"] / base["world_size"])
-    return abs(math.log(ratio)) if ratio > 0 else math.nan if math.isnan(ratio) else math.inf
-
-
-def _other_programs(study: Study, group: Rows, sources: Mapping[str, Source]) -> dict[str, str]:
-    """Jobs named as the program of the first that are another: other kernels, which take other times.
-
-    Either alone may be one program's: a library's kernels change with the batch, their time with the clocks.
-
-    Returns:
-        Job -> why it has no efficiency, a line.
-    """
-    base, *others = group
-    lines = {}
-    for row in others:
-        if row["world_size"] == base["world_size"] or not _away(base, row, _suggested([base, row])) >= _SAME:
-            continue
-        common = in_common(*(launches_of(study, sources[one["run"]]) for one in (base, row)))
-        if common < ALIKE:
-            lines[row["run"]] = (
-                f"No scaling efficiency: {base['run']} and {row['run']} look like different jobs "
-                f"({100 * common:.0f} % of their launches are the same, and the kernels of a step take "
-                f"{_ratio(base, row):.2f} times as long on {row['world_size']} ranks as on "
-                f"{base['world_size']}). For one program, add --scaling weak or --scaling strong."
-            )
-    return lines
-
-
 def _compared(row: dict[str, Any], base: dict[str, Any], kind: Scaling) -> dict[str, Any]:
     more = row["world_size"] / base["world_size"]
     if row is not base and more == 1:
@@ -269,30 +223,6 @@ def _uncompared(ranks: int) -> dict[str, Any]:
     names = ("speedup", "scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high")
     figures = (*names, *(f"grew_{name}_ms" for name in GREW))
     return {"base_world_size": ranks, **dict.fromkeys(figures, math.nan)}
-
-
-def _assumed(rows: Rows, kind: Scaling, asked: bool, per: str) -> str:
-    """What is assumed of the batch, and what speaks for it or against it.
-
-    Args:
-        per: whose batch size weak scaling fixes: ``per-GPU``, or ``per-rank`` without GPUs.
-    """
-    base, most = rows[0], rows[-1]
-    other = "strong" if kind == "weak" else "weak"
-    constant = {"weak": f"{per} batch size", "strong": "global batch size"}[kind]
-    text = (
-        f"Traces hold no batch size. Assumed: fixed {constant} ({kind} scaling; --scaling {other} assumes "
-        "the other)."
-    )
-    ratio, away = _ratio(base, most), _away(base, most, kind)
-    if math.isnan(ratio):
-        return text
-    fits = "This fits the assumption." if away < _SAME else MISFIT
-    took = (
-        f"On {most['world_size']} ranks the model's kernels take {ratio:.2f} times as long per step as on "
-        f"{base['world_size']}"
-    )
-    return f"{text}\n{took}. {fits}" if not asked or away >= _SAME else text
 
 
 def part(found: Answer) -> Part:
