@@ -5,19 +5,19 @@ backward pass hid on the measured ranks, and which ranks are late. It is believe
 said of measured points, is further off than the curve's. Where that is by little, neither is preferred.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 from analysis.display.metrics import Rows, telling
 from analysis.display.naming import in_words
-from analysis.display.numbers import digits
+from analysis.display.numbers import digits, span
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE
 from analysis.prediction.simulate_rows import SIMULATION
 from jobs.run_fields import own_names
-from profiling.wording import how_many
+from profiling.wording import noun
 
 # A simulated step that is further off the measured one explains it less well than none, percent.
 MOST_FIT_ERROR_PCT = 10.0
@@ -26,6 +26,8 @@ ALIKE_PCT = 1.0
 # Less of the exchange than this share of a batch explains no difference of the two.
 WORTH_SAYING = 0.01
 _AND = " and for "
+
+Kind = Literal["step", "backtests", "overlap", "replay"]  # of a reason
 
 
 def judged(rows: Rows) -> Rows:
@@ -36,22 +38,20 @@ def judged(rows: Rows) -> Rows:
 
 
 def sentences(rows: Rows) -> list[str]:
-    """A line for each reason why one of two methods is to be believed, and of which configurations, where
-    there are several; none where there is one method only.
+    """A line for each kind of reason why one of two methods is to be believed, and of which configurations,
+    where there are several; none where there is one method only.
     """
-    reasons: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, Kind], dict[str, Rows]] = {}
     names = telling(rows, _names(rows)) if rows else []
     called = {in_words(row, names) for row in rows}
     for row, alike in _with_alike(rows):
         if row["what_if"] or row["backtest"] or _ahead(alike) != {CURVE, SIMULATION}:
             continue
-        of, name = reasons.setdefault((_method(alike), _why(alike)), []), in_words(row, names)
-        if name not in of:
-            of.append(name)
+        reasons.setdefault((_method(alike), _kind(alike)), {})[in_words(row, names)] = alike
     return [
         f"{f'Prefer the {method}' if method else 'No method is preferred'}"
-        f"{f' for {_AND.join(of)}' if len(of) < len(called) else ''}: {why}."
-        for (method, why), of in reasons.items()
+        f"{f' for {_AND.join(of)}' if len(of) < len(called) else ''}: {_WHY[kind](list(of.values()))}."
+        for (method, kind), of in reasons.items()
     ]
 
 
@@ -123,21 +123,56 @@ def _fit_error_pct(alike: Rows) -> float:
     return max(abs(row["fit_error_pct"]) for row in _simulated(alike))
 
 
-def _why(alike: Rows) -> str:
-    simulated = _simulated(alike)
-    method, off = _method(alike), _fit_error_pct(alike)
-    if method == CURVE and off > MOST_FIT_ERROR_PCT:
-        return f"the simulated step differs from the measured one by {off:.0f} %"
+def _hidden_ms(alike: Rows) -> float:
+    """How much of the exchange the backward pass hides on the measured ranks."""
+    return max(float(np.nan_to_num(row["measured_overlapped_ms"] or 0.0)) for row in _simulated(alike))
+
+
+# --- the reason, of a configuration or of several ---------------------------------------------------------
+
+
+def _kind(alike: Rows) -> Kind:
+    method = _method(alike)
+    if method == CURVE and _fit_error_pct(alike) > MOST_FIT_ERROR_PCT:
+        return "step"
     if method != SIMULATION:
-        count = len(_tested_by_both(alike)) // 2
-        return (
-            f"in {how_many(count, 'backtest')} of both, the simulation was off by up to "
-            f"{_worst_pct(alike, SIMULATION):.0f} % and the curve by up to {_worst_pct(alike, CURVE):.0f} %"
-        )
-    hidden = max(float(np.nan_to_num(row["measured_overlapped_ms"] or 0.0)) for row in simulated)
-    if hidden > WORTH_SAYING * min(row["step_ms"] for row in simulated):
-        return (
-            f"on the measured ranks the backward pass overlaps {digits(hidden, 3)} "
-            "ms of the gradient exchange, which a curve through throughputs cannot represent"
-        )
+        return "backtests"
+    least = WORTH_SAYING * min(row["step_ms"] for row in _simulated(alike))
+    return "overlap" if _hidden_ms(alike) > least else "replay"
+
+
+def _by_step(several: Sequence[Rows]) -> str:
+    off = _ends([_fit_error_pct(alike) for alike in several], "{:.0f}".format)
+    return f"the simulated step differs from the measured one by {off} %"
+
+
+def _by_backtests(several: Sequence[Rows]) -> str:
+    counts = [len(_tested_by_both(alike)) // 2 for alike in several]
+    simulation, curve = (
+        max(_worst_pct(alike, method) for alike in several) for method in (SIMULATION, CURVE)
+    )
+    return (
+        f"in {_ends(counts, str)} {noun(max(counts), 'backtest')} of both, the simulation was off by up to "
+        f"{simulation:.0f} % and the curve by up to {curve:.0f} %"
+    )
+
+
+def _by_overlap(several: Sequence[Rows]) -> str:
+    hidden = _ends([_hidden_ms(alike) for alike in several], lambda ms: digits(ms, 3))
+    return (
+        f"on the measured ranks the backward pass overlaps {hidden} ms of the gradient exchange, which a "
+        "curve through throughputs cannot represent"
+    )
+
+
+def _by_replay(several: Sequence[Rows]) -> str:
     return "it replays recorded allreduces; the curve only fits throughputs"
+
+
+def _ends(values: Sequence[Any], printed: Callable[[Any], str]) -> str:
+    return span(printed(min(values)), printed(max(values)))
+
+
+_WHY: Mapping[Kind, Callable[[Sequence[Rows]], str]] = {
+    "step": _by_step, "backtests": _by_backtests, "overlap": _by_overlap, "replay": _by_replay,
+}  # fmt: skip

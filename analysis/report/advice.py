@@ -28,7 +28,8 @@ CAUSES = {
     "idle": ("idle", "idle time"),
 }  # fmt: skip
 HALVED, FASTER = "fp16 gradients (grad), ", ", a faster network"
-_SEND_LESS = f"larger buckets (bucket_mb), {HALVED}a larger batch size (batch){FASTER}"
+LARGER, SMALLER = "larger buckets (bucket_mb), ", "smaller buckets"
+_SEND_LESS = f"{LARGER}{HALVED}a larger batch size (batch){FASTER}"
 ADVICE = {
     "transfer": _SEND_LESS,
     "communication": f"profile all ranks (profile: torch) to separate transfer from waiting; {_SEND_LESS}",
@@ -85,8 +86,9 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
     Args:
         key: the cause's, as in :class:`Sentence`.
         gained: of :func:`analysis.report.causes.gains`.
-        without: of the advice, what does not fit here: :data:`HALVED` where gradients of 16 bits were
-            measured, :data:`FASTER` where no network lies between the ranks.
+        without: of the advice, what does not fit here: :data:`HALVED`, :data:`LARGER` and :data:`SMALLER`
+            where such gradients or buckets were measured, :data:`FASTER` where no network lies between the
+            ranks.
     """
     part = "transfer" if key in LIMITED_BY else key
     tried = [
@@ -127,8 +129,9 @@ def _not_simulated(key: str, gained: Mapping[str, Any], without: Sequence[str]) 
     done = {name.partition("=")[0] for name in gained}
     one_bucket = any(row.get("buckets") == 1 for name, row in gained.items() if "bucket" not in name)
     changes = {
-        "smaller buckets (bucket_mb; all gradients are in one, so nothing overlaps it)": one_bucket,
-        "larger buckets (bucket_mb)": not one_bucket and "bucket-mb" not in done,
+        f"{SMALLER} (bucket_mb; all gradients are in one, so nothing overlaps it)": one_bucket
+        and SMALLER not in without,
+        "larger buckets (bucket_mb)": LARGER not in without and not one_bucket and "bucket-mb" not in done,
         "fp16 gradients (grad)": HALVED not in without and "fp16-gradients" not in done,
         "a faster network": FASTER not in without and "network" not in done,
         "a network of lower latency": key == "latency",

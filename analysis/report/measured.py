@@ -25,7 +25,7 @@ def measured_gain(row: dict[str, Any], points: Rows) -> list[Sentence]:
     faster = [
         (number(other, "images_per_s") / row["images_per_s"] - 1, other, option)
         for other in points
-        if (option := _only_difference(row, other)) and number(other, "images_per_s_low") > high
+        if (option := only_difference(row, other)) and number(other, "images_per_s_low") > high
     ]
     if not faster:
         return []
@@ -41,7 +41,7 @@ def measured_gain(row: dict[str, Any], points: Rows) -> list[Sentence]:
     return [Sentence(text, "scaling", answers=TRY)]
 
 
-def _only_difference(row: dict[str, Any], other: dict[str, Any]) -> str:
+def only_difference(row: dict[str, Any], other: dict[str, Any]) -> str:
     """The one option in which two rows differ; empty: in none, in more, or in what is no option."""
     differing = [name for name in point_names(row, other) if row.get(name) != other.get(name)]
     # Without a loader nothing is learnt: that is a bound of the others.

@@ -21,10 +21,22 @@ from analysis.measures.scaling.certainty import (
 from analysis.measures.scaling.figures import above_ideal
 from analysis.measures.scaling.loss import UNATTRIBUTED_SHARE, other_steps
 from analysis.measures.scaling.point import point_names
-from analysis.report.advice import CAUSES, FASTER, HALVED, LIMITED_BY, against, held_up, key_of, name_of
+from analysis.report.advice import (
+    CAUSES,
+    FASTER,
+    HALVED,
+    LARGER,
+    LIMITED_BY,
+    SMALLER,
+    against,
+    held_up,
+    key_of,
+    name_of,
+)
 from analysis.report.causes import LATE_RANKS, Cause, Late, limit_of_transfer, lowest_of, of_loss
 from analysis.report.forecast import was_measured
 from analysis.report.ideal import is_strong
+from analysis.report.measured import only_difference
 from analysis.report.sentences import Sentence, number, ranks_in_words, which_of, with_ends
 
 _TOO_FEW_STEPS = (
@@ -77,7 +89,11 @@ def why(
     # What was measured in the same sweep needs no simulation: the figures say what it gives.
     new = {name: one for name, one in gained.items() if not was_measured(one, called)}
     halved = any(point.get("grad", "fp32") != "fp32" and point["world_size"] > 1 for point in called)
-    without = [*([HALVED] if halved else []), *([FASTER] if row.get("nodes") == 1 else [])]
+    buckets = [one["bucket_mb"] for one in called if only_difference(row, one) == "bucket_mb"]
+    own = number(row, "bucket_mb")
+    unfit = ((HALVED, halved), (FASTER, row.get("nodes") == 1), (LARGER, any(one > own for one in buckets)),
+             (SMALLER, any(one < own for one in buckets)))  # fmt: skip
+    without = [words for words, is_unfit in unfit if is_unfit]
     return _from_parts(Loss(row, base, where, late, new, without))
 
 

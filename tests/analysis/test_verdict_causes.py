@@ -200,6 +200,13 @@ def test_what_to_try_names_what_was_simulated_with_its_gain_and_what_was_not():
     several = [late | {"buckets": 4}, what_if("bucket-mb=50", 0.2, buckets=2)]
     (said,) = [one.text for one in verdict([BASE, row], ["a", "b"], several) if one.question == TRY]
     assert "no late ranks (+3.5 %). Not simulated: fp16" in said and "buckets" not in said
+    # What was measured in the sweep is not named as missing, whether it was simulated or not.
+    for measured, own_buckets in ((1, 1), (50, 4)):
+        other = point(8, 150.0, bucket_mb=measured)
+        points = [BASE | {"bucket_mb": 25}, row | {"bucket_mb": 25}, other]
+        tried = verdict(points, ["a", "b", "c"], [late | {"buckets": own_buckets, "bucket_mb": 25}])
+        (said,) = [one.text for one in tried if one.text.startswith("Gain in images/s, simulated")]
+        assert "Not simulated: fp16" in said and "buckets" not in said
 
 
 @pytest.mark.parametrize(
