@@ -28,17 +28,22 @@ def _rows(context: Context) -> Rows:
 
 
 def _steadiness(context: Context) -> str:
-    """How much longer the slow steps are than the median, in the least and in the most steady run."""
-    rows = context.rows_of(_rows)
-    jobs = len(context.traces) > 1  # which are unlike each other
-    longer = [
-        (100 * (row["p95_ms"] / row["step_ms"] - 1), row["run"] if jobs else "") for row in rows
+    """How much longer the slow steps are than the median: in the least and in the most steady run, and of
+    jobs, which are unlike each other, in the least steady one."""
+    known = [
+        (100 * (row["p95_ms"] / row["step_ms"] - 1), row)
+        for row in context.rows_of(_rows)
         if math.isfinite(row.get("p95_ms") or math.nan)
-    ]  # fmt: skip
-    if not longer:
+    ]
+    if not known:
         fewest = estimates.fewest_beyond(95)
         return f"Not available: no single run has {fewest} steps after warmup for a 95th percentile."
-    ends = least_and_most(longer, ".0f", " %")
+    if len(context.traces) > 1:
+        pct, row = max(known, key=lambda one: one[0])
+        which = f"{row['run']}{', the least steady job' if len(known) > 1 else ''}"
+        steps = f"its {row['steady_steps']} steps"
+        return f"{which}: the 95th percentile of {steps} is {pct:.0f} % above their median."
+    ends = least_and_most([(pct, "") for pct, _ in known], ".0f", " %")
     return f"The 95th percentile of a run's steps is {ends} above their median."
 
 

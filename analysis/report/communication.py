@@ -109,14 +109,18 @@ def _sums(context: Context) -> Rows:
 
 
 def _exposed(context: Context) -> list[str]:
-    points = context.rows_of(_sums)
-    names = labels_of(points, context.factors) if len(context.traces) > 1 else [""] * len(points)
+    return exposed_in_words(context.rows_of(_sums), context.factors)
+
+
+def exposed_in_words(points: Rows, factors: Sequence[str]) -> list[str]:
+    """The least and the most exposed communication of several points, and whose each is."""
+    names = labels_of(points, factors) if len(points) > 1 else [""] * len(points)
     known = [
         (row["exposed_ms"], name)
         for row, name in zip(points, names, strict=True)
         if row["exposed_ms"] is not None
     ]
-    return [f"Exposed: {least_and_most(known, '.3g', ' ms per step')}."] if known else []
+    return [f"Exposed communication: {least_and_most(known, '.3g', ' ms per step')}."] if known else []
 
 
 # What tells the collectives of a run apart; all else of them is a figure, of which runs have different ones.

@@ -25,7 +25,7 @@ from analysis.report.traced_evidence import (
 from analysis.report.traced_opening import of_job
 from analysis.results.study import RECORDING, Study
 
-_FEWER_LAUNCHES = "larger batches, torch.compile or CUDA graphs, which launch less"
+_FEWER_LAUNCHES = "torch.compile or CUDA graphs (fewer launches); larger batches (fewer per sample)"
 # What a program could do without -> its name in a sentence, and what to try (empty: the trace tells, see
 # BY_EVIDENCE). Kernels that compute are not among it: no program can do without.
 AGAINST = {
@@ -34,8 +34,8 @@ AGAINST = {
               "batches of equal cost"),
     COPIES: ("copies", ""),
     "data loading": ("data loading", ""),
-    "host": ("the host's own code", "time steps without the profiler first; a dedicated core for the "
-             f"launching thread; {_FEWER_LAUNCHES}"),
+    "host": ("the host's code between launches", "time steps without the profiler first; a dedicated core "
+             f"for the launching thread; {_FEWER_LAUNCHES}"),
     "launches": ("launches", _FEWER_LAUNCHES),
     "synchronization": ("calls that wait for the device", "fewer of them (.item(), .cpu(), printed tensors)"),
     "gaps": ("gaps between kernels", "see in the timeline what each waits for (python -m analysis.timeline)"),
@@ -55,7 +55,6 @@ def to_try(context: Context) -> list[Sentence]:
         return []
     of = context.study.a_step([found.paths.source.id])
     what = "The recording" if of == RECORDING else "A step"
-    job = found.paths.source.id
     best = _avoidable(found.rows)[0]
     name, change = AGAINST[best["part"]]
     if best["saved_pct"] < WORTH_TRYING_PCT:
@@ -65,7 +64,7 @@ def to_try(context: Context) -> list[Sentence]:
             f"{best['saved_pct']:.1f} % shorter if {name} took no time, so only fewer or faster kernels help "
             "(precision, memory layout, torch.compile)."
         )
-        return [Sentence(of_job(context, job, text), "critical-path", answers=TRY)]
+        return [Sentence(_of_which(context, found, text), "critical-path", answers=TRY)]
     if best["part"] in BY_EVIDENCE:
         change = BY_EVIDENCE[best["part"]](context.study, found.paths)
     doubt = _doubt(context.study, found.paths, best["part"])
@@ -76,7 +75,13 @@ def to_try(context: Context) -> list[Sentence]:
         f"path: {digits(best['saved_ms'], 3)} of {digits(best['step_ms'], 3)} ms"
         f"{_whose_steps(context.study, found.paths)}{doubt and f'; {doubt}'}). To try: {change}."
     )
-    return [Sentence(of_job(context, job, text), "critical-path", answers=TRY)]
+    return [Sentence(_of_which(context, found, text), "critical-path", answers=TRY)]
+
+
+def _of_which(context: Context, found: Longest, text: str) -> str:
+    """A sentence, with the job that it is of, and why of that one, where there are several."""
+    job = found.paths.source.id
+    return of_job(context, f"Most to gain per step in {job}" if found.of_several else job, text)
 
 
 def _doubt(study: Study, paths: RunPaths, part: str) -> str:
@@ -103,8 +108,10 @@ def savings(context: Context) -> small.Drawing | None:
         return None
     shown = [(row["part"], row["saved_pct"]) for row in _avoidable(found.rows) if row["saved_pct"] >= 0.05]
     of = context.study.a_step([found.paths.source.id])
+    whose = f" of {found.paths.source.id}" if len(context.traces) > 1 else ""
     label = (
-        f"Percent by which {of} would be shorter without this part, at most (not shown: the model's kernels)"
+        f"Percent by which {of}{whose} would be shorter without this part, at most (not shown: the model's "
+        "kernels)"
     )
     return small.bars(shown[: small.MOST_BARS], "%", label) if shown else None
 

@@ -28,6 +28,7 @@ from profiling.wording import first_of, how_many, verb
 
 _MOST_JOBS = 3  # that are described
 _LEAST_PCT = 0.5  # of a step: less reads as 0 %
+_MOST_WAIT_PCT = 90.0  # of a collective: of what waits more, no bandwidth is said
 _NO_MODEL = ("communication", "memcpy", "memset", "loader")  # classes of kernels that compute nothing
 # What costs a batch its time, and what to look at: a sentence each.
 _NEXT = {
@@ -170,24 +171,29 @@ def _step(context: Context, source: Source) -> str:
     shares = {name: 100 * fine[name] / row["wall_ms"] for name in order[:3]}
     called = _NEXT | {"exposed_communication": "exposed communication (transfer or wait)"}
     parts = [f"{pct:.0f} % {called[name]}" for name, pct in shares.items() if pct >= _LEAST_PCT]
-    what = "The recording" if source.without_steps else "A step"
-    return f"{what} takes {row['wall_ms']:.4g} ms{_which_mean(context, source)}: {', '.join(parts)}."
+    other = 100 - sum(round(pct) for pct in shares.values() if pct >= _LEAST_PCT)
+    parts += [f"{other} % other parts"] if other > 0 else []
+    what, which = "The recording" if source.without_steps else "A step", _which_mean(context, source)
+    # The percentages are not of the other duration in the brackets.
+    made_of = ". Of the mean: " if ", mean" in which else ": "
+    return f"{what} takes {row['wall_ms']:.4g} ms{which}{made_of}{', '.join(parts)}."
 
 
 def _which_mean(context: Context, source: Source) -> str:
     """Of what the step is the mean, and how long analysis.batches says that it takes."""
     there = len(source.job.ranks) if source.job else 1
     missing = there < source.ranks
-    over = f", mean over {there} {f'of {source.ranks} ' if missing else ''}ranks" if there > 1 else ", mean"
+    over = f", mean of {there} {f'of {source.ranks} ' if missing else ''}ranks" if there > 1 else ", mean"
     series = context.once(_series).get(source.id)
     if series is None:
         return over if there > 1 else ""
     steps = series.steady_ns
+    count = how_many(len(steps), "step")
     if there == 1 and len(steps) == 1:
-        return ""
+        return f" ({count})"
     median = f"{'median ' if len(steps) > 1 else ''}{np.median(steps) / 1e6:.4g} ms"
-    slowest = f" on the slowest {'recorded ' if missing else ''}rank" if there > 1 else ""
-    return f"{over} ({median}{slowest})"
+    slowest = f"slowest {'recorded ' if missing else ''}rank: " if there > 1 else ""
+    return f"{over} ({slowest}{median}; {count})"
 
 
 def _series(context: Context) -> dict[str, Series]:
@@ -227,8 +233,10 @@ def _made_of(context: Context, source: Source, row: Mapping[str, Any]) -> str:
     if row.get("wait_ms") is None:
         doubt = untold(context.study, source)
         return doubt and f" ({doubt})"
-    waits = f"{100 * row['wait_ms'] / row['ms_per_step']:.0f} % of its duration is waiting for later ranks"
-    speed = row.get("busbw_gb_per_s")
+    share_pct = 100 * row["wait_ms"] / row["ms_per_step"]
+    waits = f"{share_pct:.0f} % of its duration is waiting for the last rank"
+    # The rate of what little is left would read as the reason for the rest.
+    speed = row.get("busbw_gb_per_s") if share_pct <= _MOST_WAIT_PCT else None
     return f" ({waits}{f'; transfer at {speed:.3g} GB/s bus bandwidth' if speed else ''})"
 
 

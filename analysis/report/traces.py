@@ -40,8 +40,8 @@ METRICS = (
 )
 # What traces cannot say, in one line.
 NOT_KNOWN = (
-    "Not in traces: the batch size (so no images/s, and scaling efficiency needs an assumption), "
-    "unprofiled durations, the cost of the job, and measured peaks."
+    "Traces do not tell the batch size (so no images/s; scaling efficiency assumes that it is fixed, per GPU "
+    "or globally), step times without the profiler, the cost of the job or measured peaks."
 )
 
 

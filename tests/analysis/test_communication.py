@@ -18,7 +18,7 @@ from analysis.measures.anatomy.communication import (
 from analysis.measures.anatomy.divide import activities_of
 from analysis.report.base import Context
 from analysis.report.build import build
-from analysis.report.communication import COMMUNICATION, bars_of, of_points
+from analysis.report.communication import COMMUNICATION, bars_of, exposed_in_words, of_points
 from analysis.results.load import load
 from analysis.results.matching import match
 from analysis.results.traces import arrays_of, column_of
@@ -272,6 +272,14 @@ def test_waits_that_are_not_known_of_one_collective_make_no_sum():
     row |= {"transfer_ms": None, "wait_ms": None, "runs": 1}
     (point,) = bars_of([{**row, "transfer_ms": 3.0, "wait_ms": 1.0}, row], []).to_dict("records")
     assert (point["exposed_ms"], point["overlapped_ms"]) == (2, 4) and np.isnan(point["wait_ms"])
+
+
+def test_the_least_and_the_most_exposed_communication_name_their_configurations():
+    points = [{"nodes": nodes, "grad": "fp32", "exposed_ms": float(ms)} for nodes, ms in ((4, 373), (2, 113))]
+    assert exposed_in_words(points, ["grad", "nodes"]) == [
+        "Exposed communication: 113 (fp32 gradients, nodes: 2) to 373 ms per step (fp32 gradients, nodes: 4)."
+    ]
+    assert exposed_in_words(points[:1], ["grad"]) == ["Exposed communication: 373 ms per step."]
 
 
 def test_rates_of_a_point_are_formed_of_the_means_of_its_runs():

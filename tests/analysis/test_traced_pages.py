@@ -90,7 +90,9 @@ def test_a_recording_without_steps_makes_no_headline_beside_jobs_with_steps(tmp_
     assert convert([str(tmp_path / "whole.json"), "--out", str(stepped.parent), "--jobs", "1"]) == 0
     page = build(load(stepped.parent))
     (answer,) = (one for one in page.opening if one.question == TRY)
-    assert answer.sentences[0].text.startswith("stepped: a step would be"), answer.sentences[0].text
+    assert answer.sentences[0].text.startswith("Most to gain per step in stepped: a"), answer.sentences[
+        0
+    ].text
     findings = {section.id: section.finding for section in page.sections}
     for id in ("anatomy", "critical-path", "kernels"):
         assert "stepped)." in findings[id] and "ms per step" in findings[id], findings[id]
@@ -101,17 +103,19 @@ def test_a_recording_without_steps_makes_no_headline_beside_jobs_with_steps(tmp_
 def test_the_opening_of_unlike_jobs_describes_one_after_the_other_and_names_each(tmp_path):
     slow = Planted(ranks=2, batches=6, forward=3000.0, backward=5000.0, transfer=900.0)
     two = job(tmp_path, slow, "two", deviceProperties=[{"name": "another GPU"}])
-    job(tmp_path, Planted(ranks=4, batches=6, late=((1, 90.0),)), "four")
+    job(tmp_path, Planted(ranks=4, batches=6, late=((1, 5000.0),)), "four")
     page = build(load(two.parent))
     said = [one.text for one in opening(load(two.parent))]
-    assert said[0].startswith("No scaling: these jobs differ in device or kernels.")
+    assert said[0].startswith("Scaling is not computed: these jobs differ in device or kernels.")
     for text, name in zip(said[1:3], ("four", "two"), strict=True):
         start = (
             rf"{name}: a step takes .* Collective with the most exposed time: .* Largest class of the model"
         )
         assert re.match(start, text)
+    # What is left of it is no measure of the network.
+    assert "% of its duration is waiting for the last rank). Largest" in said[1], said[1]
     assert ", 0.9 ms per step" in said[2] and "gemm, 7.998 ms per step" in said[2]
-    others = [text for text in said[3:] if not text.startswith("Not in traces: ")]
+    others = [text for text in said[3:] if not text.startswith("Traces do not tell ")]
     assert len(others) == 2 and all("four" in text or "two" in text for text in others), others
     findings = {section.id: section.finding for section in page.sections}
     assert "four" in findings["stragglers"]
@@ -126,7 +130,8 @@ def test_the_path_of_unlike_jobs_is_that_of_the_largest_share_and_not_of_the_lon
     assert "of idle (the job whose step one part would shorten most, in percent; " in section.text
     assert section.finding.endswith("gaps, 84 % (0.799 ms per step, idle).")
     (answer,) = (one for one in page.opening if one.question == TRY)
-    assert answer.sentences[0].text.startswith("idle: a step would be")
+    assert answer.sentences[0].text.startswith("Most to gain per step in idle: a step")
+    assert answer.drawing.caption.startswith("Percent by which a step of idle would be")
 
 
 def test_that_no_rank_is_late_is_said_of_the_job_that_it_is_of(tmp_path):
@@ -145,9 +150,12 @@ def test_a_folded_section_of_unlike_jobs_says_whose_its_figures_are(tmp_path):
     two = job(tmp_path, Planted(ranks=2, batches=30, transfer=900.0), "two")
     job(tmp_path, Planted(ranks=4, batches=30), "four")
     findings = {section.id: section.finding for section in build(load(two.parent)).sections}
-    assert re.fullmatch(r"Exposed: \S+ \(four\) to \S+ ms per step \(two\)\.", findings["communication"])
+    assert re.fullmatch(
+        r"Exposed communication: \S+ \(four\) to \S+ ms per step \(two\)\.", findings["communication"]
+    )
     said = findings["batches"]
-    assert said.endswith(" is 0 % above their median."), said  # of both
+    whose = r"(two|four), the least steady job: the 95th percentile of its 30 steps"
+    assert re.fullmatch(whose + r" is 0 % above their median\.", said), said
 
 
 def test_what_to_try_is_against_what_a_step_could_be_without(tmp_path):
@@ -159,12 +167,14 @@ def test_what_to_try_is_against_what_a_step_could_be_without(tmp_path):
     assert saved and 20 < int(saved[1]) < 90, text
     assert "To try: overlap them with computation, send less (gradients in 16 bits), or larger" in text
     assert ", mean of 6 steps from the last rank's start to the last rank's end). To try" in text
-    step = r"A step takes \S+ ms, mean over 2 ranks \(median \S+ ms on the slowest rank\): "
+    step = r"A step takes \S+ ms, mean of 2 ranks \(slowest rank: median \S+ ms; 6 steps\)\. Of the mean: \d"
     assert re.match(step, page.opening[0].sentences[0].text), page.opening[0].sentences[0].text
     said = next(one.text for one in page.opening[0].sentences if one.text.startswith("Collective with"))
-    assert "3 ms per step (0 % of its duration is waiting for later ranks; transfer at " in said, said
+    assert "3 ms per step (0 % of its duration is waiting for the last rank; transfer at " in said, said
     assert "collectives" in drawing.svg and " %</text>" in drawing.svg
-    assert drawing.caption.endswith(", at most (not shown: the model's kernels)")
+    assert drawing.caption.endswith(
+        " a step would be shorter without this part, at most (not shown: the model's kernels)"
+    )
     (table,) = next(section.tables for section in page.sections if section.id == "batches")
     assert table.note.startswith("No interval: 6 steps are too few; record 50 to 100.\nAll values")
     # Of traces, no columns of options that no trace knows.
@@ -228,8 +238,8 @@ def test_workers_are_advised_where_the_data_loader_has_none(tmp_path, loads):
 
 def test_that_the_profiler_slows_the_host_is_said_where_the_host_is_named(tmp_path):
     said = [one.text for one in opening(load(_stepped(tmp_path)))]
-    assert said[0].startswith("A step takes 1.167 ms, mean (median 1 ms): "), said[0]
-    assert "if the host's own code took no time (" in said[-1], said[-1]
+    assert said[0].startswith("A step takes 1.167 ms, mean (median 1 ms; 3 steps). Of the mean: "), said[0]
+    assert "if the host's code between launches took no time (" in said[-1], said[-1]
     doubt = "of 1.17 ms, mean of 3 steps; recorded under the profiler, which slows the host). "
     assert f"{doubt}To try: time steps without the profiler first; " in said[-1], said[-1]
 

@@ -130,7 +130,7 @@ def test_jobs_of_other_kernels_are_compared_only_when_asked(unlike):
     found = traced.answer(load(two.parent))
     assert [row["world_size"] for row in found.rows] == [2, 4] and found.scales == []
     assert all(row["scaling_efficiency_pct"] != row["scaling_efficiency_pct"] for row in found.rows)  # NaN
-    assert found.assumed.startswith("No scaling") and "1=DIR 8=DIR" in found.assumed
+    assert found.assumed.startswith("Scaling is not computed") and "1=DIR 8=DIR" in found.assumed
     page = render(build(load(two.parent)))
     assert "Scaling efficiency on" not in page and "in the kernels on more ranks" not in page
     assert "1=DIR 8=DIR" in page

@@ -181,7 +181,7 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     alone = "the critical path is of these alone, and not comparable with that of all ranks"
     assert f"note: mine: only ranks 0, 2-3 of 4 were recorded: {alone}" in path
     assert run("report", tmp_path / "out").code == 0
-    step = r"A step takes \S+ ms, mean over 3 of 4 ranks \(median \S+ ms on the slowest recorded rank\): "
+    step = r"A step takes \S+ ms, mean of 3 of 4 ranks \(slowest recorded rank: median \S+ ms; 6 steps\)\. "
     assert re.match(step, build(study).summary[0].text)
 
 

@@ -170,8 +170,8 @@ def _of_group(group: Rows, groups: Sequence[Rows]) -> str:
 def _why_not(rows: Rows) -> str:
     if _several_sizes(rows):
         return (
-            "No scaling: these jobs differ in device or kernels. To compare them as one program on several "
-            "numbers of ranks: python -m analysis.scaled 1=DIR 8=DIR."
+            "Scaling is not computed: these jobs differ in device or kernels. For one program that was "
+            "traced on several numbers of ranks: python -m analysis.scaled 1=DIR 8=DIR."
         )
     return (
         "Traces of one number of ranks only: scaling needs several (python -m analysis.scaled 1=DIR 2=DIR "
