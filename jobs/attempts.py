@@ -6,6 +6,7 @@ ended it: what is known is kept in the sweep's directory, in a file of the job's
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -13,13 +14,23 @@ from jobs import store
 from jobs.failures import BLAMES_NODE, NODE_FAILURES, RETRIES, Kind
 from jobs.owner import Owner
 
+After = Literal["resume", "others first", "end"]
+
 
 class Attempts(BaseModel):
-    """Failures so far, by run and kind, and by node; and where the job's time ended."""
+    """Failures so far, by run and kind, and by node; and where the job's time ended.
+
+    Attributes:
+        cut: what the job was at when the time of its last start was up.
+        last: configurations that were cut twice in the same place: the others come first.
+        done_since: how many runs have been finished since the latest of these.
+    """
 
     runs: dict[str, dict[str, int]] = {}
     nodes: dict[str, int] = {}
-    cut: str = ""  # what the job was at when the time of its last start was up
+    cut: str = ""
+    last: list[str] = []
+    done_since: int = 0
 
     def failed(self, run: str, kind: Kind, nodes: Sequence[str] = ()) -> None:
         """Note a failure of a run."""
@@ -43,6 +54,27 @@ class Attempts(BaseModel):
         as_before = bool(what) and what == self.cut and not done
         self.cut = what
         return as_before
+
+    def after_cut(self, run: str, configuration: str, others: bool, done: int) -> After:
+        """What a job does whose time is up while it is at a run.
+
+        A run that does not fit into the whole of a start must not keep shorter ones from being done. But a
+        job into which two do not fit, with none finished in between, is too short altogether.
+
+        Args:
+            others: whether runs of configurations wait that are not :attr:`last`.
+            done: how many runs this start has finished.
+        """
+        again = self.cut_at(run, done)
+        self.done_since += done
+        in_vain = bool(self.last) and not self.done_since
+        if not (again or in_vain or (configuration in self.last and not done)):
+            return "resume"
+        if in_vain or not others or configuration in self.last:
+            return "end"
+        self.last.append(configuration)
+        self.cut, self.done_since = "", 0
+        return "others first"
 
     def left_out(self) -> frozenset[str]:
         """The nodes that have failed too often."""

@@ -61,12 +61,16 @@ class Queue:
     ) -> None:
         self._execution, self._bar, self._me, self._attempts = execution, bar, me, attempts
         self._launcher: Launcher = execution.launcher.without(attempts.left_out())
-        self._waiting: deque[SweepRun] = deque(todo)
+        # The sort is stable: the order is that of the sweep but for those.
+        self._waiting: deque[SweepRun] = deque(sorted(todo, key=self._comes_last))
         self._active: list[Active] = []
         # Run by other sweeps: their last beat, when we saw it.
         self._others: dict[SweepRun, float | None] = {}
         self._told: list[Owner] = []  # whose sweeps the user knows of
         self.result = Result()
+
+    def _comes_last(self, sweep_run: SweepRun) -> bool:
+        return sweep_run.of_all_repetitions in self._attempts.last
 
     def run(self) -> Result:
         """Start all runs; a stop from outside ends the running ones and leaves them to be done."""
@@ -231,11 +235,21 @@ class Queue:
     def _end_too_long(self) -> None:
         """Time is up: a run that was also cut in the start before, with none finished since, needs more.
 
+        Runs of other configurations come first from then on, as long as some are finished.
+
         Raises:
             TooShort: it says how long the job would have to be.
         """
         active = self._active[0] if self._active else None
-        if not self._attempts.cut_at(active.sweep_run.id if active else "", self.result.done) or not active:
+        if active is None:
+            self._attempts.cut_at("", self.result.done)
+            return
+        its = active.sweep_run.of_all_repetitions
+        others = any(one.of_all_repetitions != its and not self._comes_last(one) for one in self._waiting)
+        after = self._attempts.after_cut(active.sweep_run.id, its, others, self.result.done)
+        if after == "others first":
+            self._bar.say(f"cut twice, the other runs come first: {active.sweep_run.id}", "yellow")
+        if after != "end":
             return
         had_s = (datetime.now(UTC) - active.started).total_seconds()
         at = progress.last_batch(active.directory / store.LOG)

@@ -33,6 +33,11 @@ class SweepRun:
     def id(self) -> str:
         return format_id(self.configuration, self.repetition, outside=self.outside)
 
+    @property
+    def of_all_repetitions(self) -> str:
+        """A name of what all repetitions of it share."""
+        return format_id(self.configuration, outside=self.outside)
+
 
 @dataclass(frozen=True)
 class Failed:

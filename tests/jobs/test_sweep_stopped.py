@@ -185,6 +185,53 @@ def test_a_job_that_is_cut_twice_in_the_same_place_says_what_time_it_needs(
     assert len(record.why_not_started) == 2
 
 
+class CutLong(Scripted):
+    """Its job's time is up whenever a run of three batches starts."""
+
+    @classmethod
+    def open(cls, site, environment):
+        return cls()
+
+    def processes(self, run, command, directory):
+        if run.batches == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return super().processes(run, command, directory)
+
+
+def test_a_run_that_is_too_long_for_its_job_keeps_no_shorter_one_from_being_done(tmp_path, monkeypatch):
+    monkeypatch.setitem(LAUNCHERS, "local", CutLong)
+    (tmp_path / "s.yaml").write_text(
+        "run: {batches: [3, 2], batch: 2, loader: pytorch, data: .}\nrepetitions: 1\norder: given"
+    )
+    (tmp_path / "s").mkdir()
+    leave_out_calibration(tmp_path / "s")
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    said = []
+    for start in range(4):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(start))
+        said.append(run("jobs.sweep", tmp_path / "s.yaml", "--out", tmp_path))
+    assert [one.code for one in said] == [75, 75, 75, 1]
+    assert ["the other runs come first" in one.err for one in said] == [False, True, False, False]
+    assert "the time limit of job 42 is too short for run_0_" in said[3].err
+    ended = manifests(Execution(make_sweep(), tmp_path / "s", Scripted()))
+    assert {one.run.batches: one.done for one in ended.values()} == {2: True, 3: False}
+
+
+def test_a_job_into_which_two_runs_do_not_fit_one_after_the_other_is_too_short():
+    attempts = Attempts()
+    assert [attempts.after_cut("a0", "a", others=True, done=0) for _ in range(2)] == [
+        "resume",
+        "others first",
+    ]
+    assert attempts.after_cut("b0", "b", others=True, done=0) == "end"
+    attempts = Attempts(last=["a"])
+    assert attempts.after_cut("b0", "b", others=True, done=1) == "resume"
+    assert attempts.after_cut("b0", "b", others=True, done=0) == "others first"
+    assert attempts.last == ["a", "b"]
+    assert attempts.after_cut("a0", "a", others=False, done=2) == "resume"
+    assert attempts.after_cut("a0", "a", others=False, done=0) == "end"
+
+
 @pytest.mark.parametrize(
     ("had_s", "at", "minutes"),
     [(60, "6/24", 9), (60, "23/24", 7), (60, "", 65), (60, "1/2400", 65), (4000, "", 6)],
