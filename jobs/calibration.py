@@ -39,7 +39,7 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
         scratch = execution.directory / f"{CALIBRATING}{_name(run, peaks)}"
         if not _is_ours(scratch, me, partial(_is_missing, run, runs, path), say):
             continue
-        say(f"measuring {_what(run, peaks)}: a few seconds, longer over a slow network ...", "dim")
+        say(f"measuring {_what(run, peaks)}: some seconds, longer over a slow network ...", "dim")
         start = time.monotonic()
         try:
             failure = _measure(execution, run, peaks, scratch)
@@ -55,8 +55,10 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
         if failure:
             say(_failed(failure, scratch / store.LOG, peaks), "yellow")
             return
-        say(f"  it took {progress.in_words(time.monotonic() - start)}", "dim")
         measured = store.read_calibration(path)
+        took = progress.in_words(time.monotonic() - start)
+        of_it = f", of which {measured.seconds:.1f} s to measure" if measured and peaks else ""
+        say(f"  it took {took}{of_it}", "dim")
         for finding in measured.findings if measured and peaks else ():
             say(
                 f"{finding}. To measure them again, stop the sweep, remove {path} and start it again",

@@ -1,4 +1,4 @@
-"""What can this machine do at best? Measured at the start of a sweep, in at most 3 seconds.
+"""What can this machine do at best? A sweep measures it at its start.
 
     python -m train.calibrate --out results/quick/calibration.json     (started as ranks by jobs.sweep)
 
@@ -28,7 +28,7 @@ from train.precision import Precision
 from train.waiting import findings_of, share_of, waited_s
 from train.world import World, read_world
 
-TOTAL_S = 1.5  # of measuring; the rest of the 3 s is for allocation, first calls and barriers
+TOTAL_S = 1.5  # of measuring; allocation, first calls, barriers and the ranks' start come on top
 GEMM_SIZE = {"cpu": 1024, "cuda": 8192}
 COPY_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 # ResNet50's gradients in fp32: the message whose bandwidth matters here.

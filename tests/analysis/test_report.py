@@ -273,6 +273,7 @@ def test_failed_points_are_named_and_make_the_exit_code(sweep, tmp_path):
 def test_provenance_says_machine_versions_and_times(page):
     named = dict(page.provenance)
     assert named["results"] == "planted" and named["started"].startswith("2026-01-01")
+    assert named["peaks measured"].endswith(" s without the ranks' start, fp32")
 
 
 def test_pyprof_tables(tmp_path):

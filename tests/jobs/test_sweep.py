@@ -163,7 +163,7 @@ def test_a_calibration_that_fails_is_repeated_at_once_and_says_how_long_it_took(
     said = capsys.readouterr().err
     assert said.count("measuring this machine's peak rates") == 1
     assert "calibration failed, will be repeated: " in said and "calibration failed: " not in said
-    assert re.search(r"\n  it took about \d+ s\n", said)
+    assert re.search(r"\n  it took about \d+ s, of which 1\.0 s to measure\n", said)
     # While it is under way its folder has an owner; then nothing is left of it.
     assert f'"pid": {os.getpid()},' in (work.directory / "tries").read_text()
     assert (work.directory / "calibration.json").exists()
