@@ -1,9 +1,9 @@
 """Where does the time of a step go?
 
-    python -m analysis.anatomy DIR                       one row per run: mean of its recorded steps, ms
+    python -m analysis.anatomy DIR                       one row per run: mean of its profiled steps, ms
     python -m analysis.anatomy DIR --by rank,stage       one row per rank and stage; also step
 
-The wall time of each recorded step of each rank is split into parts that sum to it exactly.
+The wall time of each profiled step of each rank is split into parts that sum to it exactly.
 
 Some components can be empty. Those of idle time: on a CPU, which has no launches, and if a profiler does not
 record times of kernels. Those of communication: if not all ranks of a group were recorded, or they recorded

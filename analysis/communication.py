@@ -3,7 +3,7 @@
     python -m analysis.communication DIR                 profiled runs, or TAU's tables
     python -m analysis.communication DIR --by rank
 
-One row per run and kind of collective: mean per step and rank, over the recorded steps of all ranks.
+One row per run and kind of collective: mean per step and rank, over the profiled steps of all ranks.
 Steps without any recorded kernel are left out; a note counts them. If a job has several process groups,
 groups of the same shape share a row.
 

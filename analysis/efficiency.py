@@ -3,7 +3,7 @@
     python -m analysis.efficiency DIR --group-by batch,nodes
     python -m analysis.efficiency DIR --method published      as the reference computed it
 
-The corrected method (default) uses the model's kernels in recorded steps, launch by launch. It sums costs
+The corrected method (default) uses the model's kernels in profiled steps, launch by launch. It sums costs
 over a group before it forms ratios. Rates use the runs whose FLOPs or bytes are known; they are empty if
 there are none. The published method is for PyProf tables: it uses all launches, groups them by kernel name
 and takes plain means of ratios.
@@ -98,7 +98,7 @@ def _caption(study: Study, method: str) -> str:
     if method == "published":
         return f"All launches, by kernel name; means of ratios. {of_devices}"
     return (
-        "The model's kernels in recorded steps, by launch, without the loader's kernels, collectives "
+        "The model's kernels in profiled steps, by launch, without the loader's kernels, collectives "
         f"and copies. {of_devices}\nKernel times are those under the profiler: "
         "where it slows kernels, these efficiencies are too low (profiled/unprofiled of analysis.scaled)."
     )

@@ -7,7 +7,7 @@
     python -m analysis.kernels A B --direction fprop --method published
     python -m analysis.kernels A --metric flops-efficiency --method published
 
-The corrected method (default) gives times per step and rank, in recorded steps only. For two runs, each
+The corrected method (default) gives times per step and rank, in profiled steps only. For two runs, each
 kernel is slower, faster, called more or less often, new, gone or the same. The differences of these kinds sum
 to that of all kernels; with the time that kernels share and the time without a kernel, they sum to that of
 the step. The published method reads PyProf tables, by kernel name, largest first.

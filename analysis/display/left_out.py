@@ -60,6 +60,12 @@ def not_done(failed: Sequence[LeftOut]) -> list[str]:
     return lines + [f"{kind}: {how_many(count, 'run')}: {why}" for (kind, why), count in more.items()]
 
 
+def how_many_not_in_sweep(failed: Sequence[LeftOut]) -> str:
+    """How many combinations the sweep leaves out, in words; empty: none."""
+    count = len(failed) - len(missing(failed))
+    return f"{how_many(count, 'run')} {LEFT_OUT}" if count else ""
+
+
 def not_in_sweep(failed: Sequence[LeftOut]) -> list[str]:
     """The combinations that the sweep leaves out, a line for each reason."""
     reasons = Counter(failure.reason for failure in failed if failure.kind == "excluded")

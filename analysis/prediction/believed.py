@@ -166,7 +166,7 @@ def _by_overlap(several: Sequence[Rows]) -> str:
 
 
 def _by_replay(several: Sequence[Rows]) -> str:
-    return "it replays recorded allreduces; the curve only fits throughputs"
+    return "it replays profiled allreduces; the curve only fits throughputs"
 
 
 def _ends(values: Sequence[Any], printed: Callable[[Any], str]) -> str:

@@ -36,7 +36,7 @@ METRICS = (
     Metric(
         "predicted_by",
         "method of prediction. curve: function of the number of ranks fitted to measured throughputs "
-        "(analysis/prediction/curve.py); simulation: replay of the recorded step, with gradients exchanged "
+        "(analysis/prediction/curve.py); simulation: replay of the profiled step, with gradients exchanged "
         "in buckets (analysis/prediction/simulate.py)",
         text=True,
     ),
@@ -85,7 +85,7 @@ METRICS = (
         text=True,
     ),
     Metric("exchanges_tried", "algorithms that fit about as well", text=True),
-    Metric("allreduce_error_pct", "difference of the recorded allreduces from the best fit"),
+    Metric("allreduce_error_pct", "difference of the profiled allreduces from the best fit"),
     Metric("late_ranks", "stragglers among the profiled ranks"),
     Metric("buckets", "gradient buckets per step"),
     Metric("exposed_ms", "exposed part of the gradient exchange"),

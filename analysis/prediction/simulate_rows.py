@@ -124,7 +124,7 @@ def _find(study: Study, basis: Basis, of: str) -> None:
     model, row = basis.models[0], _row(basis, layout_of(basis.anchor))
     if not model.cost.latency_known:
         study.note(
-            "simulation: all recorded allreduces have the same size, so latency and bandwidth cannot be "
+            "simulation: all profiled allreduces have the same size, so latency and bandwidth cannot be "
             "separated; latency is assumed to be 0, and ranges cover up to 100 us (--alpha-us sets it)"
         )
     if len(basis.anchor.timed) < 2:
@@ -137,7 +137,7 @@ def _find(study: Study, basis: Basis, of: str) -> None:
     error = row["allreduce_error_pct"]
     if error is not None and error > WORTH_SAYING_PCT:
         study.note(
-            f"simulation{of}: the recorded allreduces differ by {error:.0f} % from the best-fitting "
+            f"simulation{of}: the profiled allreduces differ by {error:.0f} % from the best-fitting "
             f"algorithm ({row['exchange']}); ranges cover this"
         )
     if abs(row["fit_error_pct"]) > WORTH_SAYING_PCT:

@@ -127,9 +127,9 @@ def _denominators(tables: Sequence[_Table], peak: float) -> Lines:
     attributed = [100 * table.cost.counted_ns / table.cost.kernel_ns for table in tables]
     return [
         line("3", "denominators", f"FLOPS efficiency of kernels {moves(before, after, '{:.2f}', ' %')}: "
-             "only recorded steps, without the loader's kernels"),
+             "only profiled steps, without the loader's kernels"),
         line("4", BY_LAUNCH, f"{moves(by_name, by_launch, '{:.1f}', ' %')}; "
-             f"in recorded steps {np.median(attributed):.1f} %"),
+             f"in profiled steps {np.median(attributed):.1f} %"),
     ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ METRICS = (
         "bprop\ncover. %",
         places=1,
     ),
-    Metric("kernel_ms_per_step", "kernel time of the model per recorded step", "kernels\nms"),
+    Metric("kernel_ms_per_step", "kernel time of the model per profiled step", "kernels\nms"),
     Metric(
         "flops_efficiency_of_kernels_pct",
         "FLOPs divided by kernel time and the datasheet's peak",

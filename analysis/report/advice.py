@@ -176,7 +176,7 @@ def perhaps(ranks: Sequence[int], ms: float) -> list[Sentence]:
         return []
     text = (
         f"In the profiled runs the other ranks waited up to {digits(ms, 3)} ms per step for "
-        f"{_numbered(ranks)}. With so few recorded steps this may be chance: record more (batches, "
+        f"{_numbered(ranks)}. With so few profiled steps this may be chance: record more (batches, "
         "attribute_from)."
     )
     return [Sentence(text, "stragglers")]

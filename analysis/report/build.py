@@ -155,7 +155,9 @@ def _subtitle(study: Study) -> str:
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
         return f"{kinds}; unusable: {bad}"
     used = len(study.sources)
-    counted = f"{how_many(used, 'run')} used" + (f", {in_counts(failed)}" if failed else "")
+    profiled = sum(source.fields.get("profile", "none") != "none" for source in study.sources)
+    kinds = f" ({used - profiled} unprofiled, {profiled} profiled)" if 0 < profiled < used else ""
+    counted = f"{how_many(used, 'run')} used{kinds}" + (f", {in_counts(failed)}" if failed else "")
     started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
     devices = sorted({_device(manifest) for manifest in manifests})
     return f"{counted}; {', '.join(devices)}; started {started} UTC"

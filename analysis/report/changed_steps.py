@@ -39,7 +39,7 @@ _NEVER_PROFILED = "no configuration has profiled runs on both sides"
 TOP_KERNELS = 15  # of a configuration, that changed most
 _PARTS = (
     CONFIGURATION,
-    Metric("a_wall_ms", "recorded step in A, mean over steps, ranks and runs", "step A\nms"),
+    Metric("a_wall_ms", "profiled step in A, mean over steps, ranks and runs", "step A\nms"),
     Metric("b_wall_ms", "the same in B", "step B\nms"),
     Metric("difference_ms", "B minus A", "B - A\nms", show=signed(2)),
 )
@@ -107,7 +107,7 @@ def parts(sides: Sides) -> Content:
     view = as_view(Part("", rows, columns((*_PARTS, *grown))), "changed-parts-table", sides.factors)
     text = (
         "B minus A, ms per step, of profiled runs: mean over steps, ranks and runs. Parts that grew are "
-        "positive, parts that shrank negative; they sum to the difference of the recorded step. Profiled "
+        "positive, parts that shrank negative; they sum to the difference of the profiled step. Profiled "
         "runs are few: these differences say where to look and have no verdict; the stages below have one."
     )
     return Content(text, [chart], [view])
@@ -123,7 +123,7 @@ def largest_part(sides: Sides) -> str:
     ordered = sorted(parts.items(), key=lambda part: -abs(part[1]))
     largest = [f"{name.replace('_', ' ')} {change(ms)} ms" for name, ms in ordered[:2]]
     return (
-        f"A recorded step changes by {change(most['difference_ms'])} ms, of which {' and '.join(largest)} "
+        f"A profiled step changes by {change(most['difference_ms'])} ms, of which {' and '.join(largest)} "
         f"({most['configuration']})."
     )
 

@@ -63,7 +63,7 @@ def longest(context: Context) -> Longest | str:
         if (rows := of_run(paths))
     ]
     if not known:
-        return f"{candidates[0].id} has no recorded step with timed kernels"
+        return f"{candidates[0].id} has no profiled step with timed kernels"
     stepped = [one for one in known if not one[0].source.without_steps] or known
     paths, rows = max(stepped, key=lambda one: largest_saving(one[1])["saved_pct"])
     return Longest(paths, rows, len(known) > 1)

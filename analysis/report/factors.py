@@ -116,7 +116,7 @@ def explained(rows: Rows, what: str, together: Sequence[str], cells: Sequence[Ce
     overlap = unbalanced.overlap([row["omega_squared"] for row in rows])
     text += f": {share}{interval} (best: {first['best_level']}{overlap and f'; {overlap}'}). "
     by_signal = min(main, key=lambda row: row["rank_by_signal"])["factor"]
-    text += "Taguchi's signal-to-noise ratio, the reference's measure, ranks "
+    text += "Taguchi's signal-to-noise ratio, the SURFBoard study's measure, ranks "
     text += "it first, too. " if by_signal == first["factor"] else f"{by_signal} first. "
     return text + _of_interactions(rows, cells)
 

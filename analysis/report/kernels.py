@@ -55,7 +55,7 @@ def _top(context: Context) -> Content:
     ]
     part = Part("", of_table, _top_columns(len(of_run) > 1), _top_note(of_run))
     text = (
-        "Time per step and rank, in recorded steps only. On a CPU a kernel is an operator that calls "
+        "Time per step and rank, in profiled steps only. On a CPU a kernel is an operator that calls "
         "no other operator."
     )
     if any(row.get("flops_efficiency_pct") or row.get("bandwidth_efficiency_pct") for row in of_table):
@@ -232,7 +232,7 @@ def _change_text(totals: Sequence[dict], pair: tuple[Source, Source], whose: str
         return f"{text}. The step duration of these runs is not available.{of_grad}"
     return (
         f"{text}, concurrent kernels by {of[kernel_difference.AT_ONCE]}, and time without a kernel by "
-        f"{of[kernel_difference.NO_KERNEL]}. The recorded step changes by {of[kernel_difference.BATCH]}."
+        f"{of[kernel_difference.NO_KERNEL]}. The profiled step changes by {of[kernel_difference.BATCH]}."
         f"{of_grad}"
     )
 
@@ -253,7 +253,7 @@ def _utilization(context: Context) -> Content:
     """How busy each GPU was, and what more of them gained: a row a rank and GPU."""
     rows = context.once(_used)
     text = (
-        "In recorded steps: the share of time in which a kernel runs and, estimated from launch sizes, "
+        "In profiled steps: the share of time in which a kernel runs and, estimated from launch sizes, "
         "the share of multiprocessors with a block and the achieved occupancy (definitions of PyTorch's "
         "TensorBoard plugin). Speedup is relative to one "
         f"{context.study.unit} of the same configuration."

@@ -26,8 +26,8 @@ from profiling.errors import UserError
 
 _CURVE = "The curve extrapolates the measured throughput; its range covers the other curves that fit."
 _SIMULATION = (
-    "The simulation replays the recorded step with its gradients exchanged in buckets, unchanged and with "
-    "one change at a time; its range covers the allreduce algorithms that fit the recorded ones."
+    "The simulation replays the profiled step with its gradients exchanged in buckets, unchanged and with "
+    "one change at a time; its range covers the allreduce algorithms that fit the profiled allreduces."
 )
 _NOT_SIMULATED = "No step could be simulated; the notes below say why."
 _BOTH = (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.display.left_out import in_counts, missing, not_done, not_in_sweep
+from analysis.display.left_out import how_many_not_in_sweep, in_counts, missing, not_done, not_in_sweep
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Part
 from analysis.measures.scaling import expense, expense_table
@@ -13,6 +13,7 @@ from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view
 from analysis.results.study import Study
 from jobs.store import LOG, Facts, Manifest
+from profiling.wording import how_many
 
 RANKS = 256  # rows of the table by rank
 _COSTS = (
@@ -71,8 +72,15 @@ def _left_out(context: Context) -> Content:
     elif any(failure.kind == "failed" for failure in wrong):
         text += f" The log of a run is {LOG} in its folder."
     said = in_counts(wrong) if wrong else "no run failed"
-    finding = f"{said[0].upper()}{said[1:]}; other notes: {len(notes) - len(failed)}." if notes else text
-    return Content(text, notes=notes, finding=finding)
+    return Content(text, notes=notes, finding=_finding(study, said) if notes else text)
+
+
+def _finding(study: Study, said: str) -> str:
+    """How many runs the sweep leaves out, apart from those that are missing, and how many notes there are."""
+    counts = [how_many_not_in_sweep(study.failed)]
+    if noted := len(study.notes()):
+        counts.append(f"{how_many(noted, 'note')} on the data")
+    return "; ".join(filter(None, [f"{said[0].upper()}{said[1:]}", *counts])) + "."
 
 
 # Reference files say nothing of what their runs cost.

@@ -88,7 +88,7 @@ def _bounds(context: Context) -> str:
 
 def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:
     if not rows:
-        return "no profiled run has a kernel in a recorded step"
+        return "no profiled run has a kernel in a profiled step"
     if not placed:
         return "the profiler recorded no FLOPs or bytes for any kernel"
     if not named_roofs:

@@ -114,10 +114,10 @@ def _loss(context: Context) -> Content:
     assert part is not None  # else the section does not apply
     attributable = [row for row in part.rows if row["loss_unattributed_pct"] is not None]
     text = (
-        "Growth of each part of a recorded step relative to the baseline, in percentage points of scaling "
+        "Growth of each part of a profiled step relative to the baseline, in percentage points of scaling "
         "efficiency; negative parts shrank. Exposed transfer: gradients in transit that computation does "
         "not overlap. Exposed wait: waiting for other ranks in a collective. Unattributed: growth of "
-        "unprofiled steps that recorded ones do not show. Segments (negative ones subtracted) sum to 100 "
+        "unprofiled steps that profiled ones do not show. Segments (negative ones subtracted) sum to 100 "
         "% minus the scaling efficiency."
     )
     views = [as_view(part, "loss-table", context.factors)]
@@ -210,8 +210,8 @@ def _anatomy(context: Context) -> Content:
     label = f"Milliseconds {per} of computation, communication, data loading and idle time"
     chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, f"Anatomy of {of}", label, of=f"ms {per}")
     text = (
-        "Mean over the recorded steps of all ranks and runs of a configuration, while the profiler "
-        "records. The parts sum to the wall time. Time in which two of them overlap counts for the first "
+        "Mean over the profiled steps of all ranks and runs of a configuration. "
+        "The parts sum to the wall time. Time in which two of them overlap counts for the first "
         "in the legend. Exposed communication is not overlapped with computation: wait until the last rank "
         "enters the collective, transfer after that. Host-bound idle time: waiting for the next kernel "
         "launch."

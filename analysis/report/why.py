@@ -40,7 +40,7 @@ from analysis.report.measured import only_difference
 from analysis.report.sentences import Sentence, number, ranks_in_words, which_of, with_ends
 
 _TOO_FEW_STEPS = (
-    " What it costs has no confidence interval, because too few steps were recorded (batches, "
+    " What it costs has no confidence interval, because too few steps were profiled (batches, "
     "attribute_from)."
 )
 

@@ -112,7 +112,7 @@ def _sums_of_table(study: Study, source: Source, sums: TableSums | None) -> Cost
         study.note("no step in it has an attributed backward pass, so no cost is counted", source)
         return None
     if not sums.kernel_ns:
-        study.note("no launch of its recorded steps has a time, so no cost is counted", source)
+        study.note("no launch of its profiled steps has a time, so no cost is counted", source)
         return None
     return Costs(
         sums.batches.backward,
@@ -136,7 +136,7 @@ def _sums_of_run(study: Study, source: Source) -> Costs | None:
     # Only batches that have kernels count: a profiler may watch some ranks alone, or its recording be cut.
     if not recorded or sums[0] is None:
         note_left_out(study, source, 0, attributed, untimed)
-        study.note("its kernels belong to no recorded step, so no cost is counted", source)
+        study.note("its kernels belong to no profiled step, so no cost is counted", source)
         return None
     note_left_out(study, source, attributed - recorded, attributed, untimed)
     # One rank of DataParallel has the kernels of all its GPUs.

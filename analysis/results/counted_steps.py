@@ -1,4 +1,4 @@
-"""Which of the recorded steps are means of what was recorded made of?
+"""Which of the profiled steps are means of what was recorded made of?
 
 Not those of the warm-up: of traces the first that are off the level, or were recorded in part, and of a run
 whose steps before the recording do not tell that it had warmed up, the first of the recording that are.
@@ -22,7 +22,7 @@ _READ = ["batch_index", "start_ns", "end_ns", "attributed"]
 # By so much the steps before a recording may take longer than those in it: recording makes no step shorter.
 _AS_STEADY = 1.2
 _RECORDED_EARLY = (
-    "recorded during warmup: warmup steps are left out of the means of recorded steps (column "
+    "recorded during warmup: warmup steps are left out of the means of profiled steps (column "
     "warmup_dropped of analysis.anatomy; its --by step shows them)"
 )
 
@@ -44,7 +44,7 @@ Read = tuple[np.ndarray, np.ndarray]  # how long steps took, ns, and which were 
 
 
 def counted_steps(study: Study, source: Source, read: Read | None = None) -> Counted | None:
-    """The recorded steps of a run or of traces that count; None: all. A study asks once.
+    """The profiled steps of a run or of traces that count; None: all. A study asks once.
 
     Args:
         read: of all its steps, if whoever asks has read them.

@@ -78,7 +78,7 @@ def left_out(without: int, batches: int, untimed: int = 0) -> list[str]:
     said = []
     if without:
         said.append(
-            f"{without} of {how_many(batches, 'recorded step')} {verb(without, 'hold')} no kernel: left out "
+            f"{without} of {how_many(batches, 'profiled step')} {verb(without, 'hold')} no kernel: left out "
             "(recording cut short, or different clocks?)"
         )
     if untimed:

@@ -193,7 +193,7 @@ def test_a_report_of_runs_without_an_attributed_batch_says_so_of_the_kernels_alo
     page = build(load(tmp_path))
     texts = {section.id: section.text for section in page.sections}
     assert texts["kernels"].startswith("Not available: ")
-    assert "no kernels in recorded steps" in texts["kernels"]
+    assert "no kernels in profiled steps" in texts["kernels"]
     # A report is sent to others, to whom this machine's folders mean nothing.
     assert texts["kernels"].startswith(f"Not available: {tmp_path.name} has ")
     assert not any(
@@ -247,7 +247,7 @@ def test_a_batch_without_a_time_is_left_out_of_the_anatomy_and_counted(tmp_path:
     change(batches(broken, 0), "forward_ns", lambda took: [*took[:-2], None, None])
     ran = run("analysis.anatomy", tmp_path, "--format", "csv")
     assert (ran.code, ran.csv[-1]["attributed_steps"]) == (0, "38")
-    assert f"{broken.name}: recorded steps of rank_0000 without times are left out: 2" in ran.err
+    assert f"{broken.name}: profiled steps of rank_0000 without times are left out: 2" in ran.err
     assert float(ran.csv[-1]["compute_ms"]) == pytest.approx(60)
 
 

@@ -152,7 +152,7 @@ def test_the_warmup_of_runs_recorded_from_their_start_is_in_no_mean(tmp_path: Pa
         busy = 60 + EXPOSED_MS[used["gpus_per_node"]]
         assert used["gpu_utilization_pct"] == pytest.approx(100 * busy / BATCH_MS[used["gpus_per_node"]])
         assert used["attributed_steps"] == 37
-    said = "2 runs: recorded during warmup: warmup steps are left out of the means of recorded steps"
+    said = "2 runs: recorded during warmup: warmup steps are left out of the means of profiled steps"
     assert any(said in line for line in study.notes())
     assert said in run("analysis.scaled", tmp_path, "--notes").out
 
@@ -275,16 +275,16 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     two, four = ([column.text(one) for column in part.columns][2:] for one in part.rows)
     assert set(four) == {"-"} and "-" not in two
     assert (
-        part.caption.count("Parts not available") == 1 and "available for 4 ranks: recorded" in part.caption
+        part.caption.count("Parts not available") == 1 and "available for 4 ranks: profiled" in part.caption
     )
-    assert "recorded steps took 5.00 times as long as unprofiled ones" in part.caption
+    assert "profiled steps took 5.00 times as long as unprofiled ones" in part.caption
     assert other_steps(row | {"perturbation": 1.4}) == "" != other_steps(row | {"perturbation": 0.7})
     little = row | {"perturbation": 1.2, "loss_pct": 1.0, "loss_unattributed_pct": 4.9}
     assert without_meaningless_parts(little) == little  # identical runs differ by as much
     disagreeing = without_meaningless_parts(row | {"perturbation": 1.2})
     assert disagreeing["loss_note"].startswith("profiled and unprofiled runs disagree by more than half")
     summary = " ".join(one.text for one in build(load(tmp_path)).summary)
-    assert "Do not use their parts: recorded steps took 5.00 times as long as unprofiled ones." in summary
+    assert "Do not use their parts: profiled steps took 5.00 times as long as unprofiled ones." in summary
     found = LOSS.section(Context(load(tmp_path)))
     assert found is not None
     labels = found.charts[0].figure["data"][0]["y"]

@@ -209,7 +209,7 @@ def test_the_report_of_a_sweep_that_still_runs_says_so_first_and_calls_no_run_fa
     assert first.text.startswith("The sweep is not complete (of 6 runs: 1 running, 1 not started), so all")
     assert page.opening[0].sentences[0] == first
     (left_out,) = (section for section in page.sections if section.id == "left-out")
-    assert left_out.finding.startswith("1 run running, 1 not started; other notes: ")
+    assert left_out.finding.startswith("1 run running, 1 not started; ")
 
 
 def test_where_all_runs_on_the_most_ranks_failed_report_and_table_say_so_first_with_the_reason(tmp_path):

@@ -409,7 +409,7 @@ def test_a_table_whose_launches_have_no_time_has_no_cost(tmp_path: Path) -> None
     rows = pq.ParquetFile(path).read().num_rows
     found, findings = cost(rewritten(path, {"Sil(ns)": [float("nan")] * rows}))
     assert not found
-    assert any("no launch of its recorded steps has a time" in line for line in findings)
+    assert any("no launch of its profiled steps has a time" in line for line in findings)
     (row,) = run("analysis.scaled", path, "--format", "csv").csv
     assert not row.get("kernel_ms_per_step")
 

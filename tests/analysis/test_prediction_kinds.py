@@ -136,7 +136,7 @@ def test_faster_links_and_fewer_bytes_are_not_known_where_bytes_cost_nothing():
     assert (SIMULATION, 8, "") in made and not any(what_if for _, _, what_if in made)
     for name, change in (("network=2x", "faster links"), ("fp16-gradients", "fewer bytes")):
         assert any(
-            one.startswith(f"what-if {name}: all recorded allreduces of this configuration ")
+            one.startswith(f"what-if {name}: all profiled allreduces of this configuration ")
             and one.endswith(f"so the effect of {change} is unknown")
             for one in said
         )
@@ -221,7 +221,7 @@ def test_the_simulation_is_believed_for_what_the_curve_cannot_see():
 def test_where_nothing_is_hidden_the_recorded_allreduces_are_the_reason():
     made, _, _ = predicted(Cluster(links("ring", (5.0,), (500.0,)), **QUIET), (1, 2, 4), [8])
     (said,) = believed.sentences(list(made.values()))
-    assert said.startswith("Prefer the simulation: it replays recorded allreduces")
+    assert said.startswith("Prefer the simulation: it replays profiled allreduces")
 
 
 def test_a_simulation_that_is_far_off_is_not_believed():

@@ -15,7 +15,7 @@ from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import MS, Truth, run_of, write_sweep
 
-LEFT_OUT = "recorded steps hold no kernel: left out"
+LEFT_OUT = "profiled steps hold no kernel: left out"
 
 
 def change(directory: Path, name: str, **columns) -> None:

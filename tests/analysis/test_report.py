@@ -91,6 +91,13 @@ def test_all_sections_of_a_sweep(page):
         "left-out",
     ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
+    assert re.fullmatch(
+        r"No run failed; 1 run left out of the sweep; \d+ notes on the data\.", found["left-out"].finding
+    )
+    used, unprofiled, profiled = map(
+        int, re.match(r"(\d+) runs used \((\d+) unprofiled, (\d+) profiled\); ", page.subtitle).groups()
+    )
+    assert used == unprofiled + profiled
     # Two configurations have the most ranks: an answer on one of them says which.
     for id in ("stages", "anatomy"):
         assert re.match(

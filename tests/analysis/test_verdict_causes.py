@@ -86,7 +86,7 @@ def test_parts_that_miss_the_loss_tell_no_cause(parts):
 def test_parts_of_other_steps_tell_no_cause_though_they_sum_to_the_loss(ratio, told):
     said = text(BASE, point(4, 160.0, **lost(LOST_PCT, compute=LOST_PCT), perturbation=ratio))
     assert ("Largest cause" in said) is told
-    assert ("Do not use their parts: recorded steps took" in said) is not told
+    assert ("Do not use their parts: profiled steps took" in said) is not told
 
 
 def test_without_profiled_runs_the_wait_for_data_is_known():
@@ -170,7 +170,7 @@ def test_a_cause_is_the_largest_or_the_second_only_of_those_that_are_certain_whe
 
 def test_a_cause_of_too_few_recorded_steps_for_an_interval_says_so():
     parts = lost(LOST_PCT, compute=30.0)
-    few = "What it costs has no confidence interval, because too few steps were recorded"
+    few = "What it costs has no confidence interval, because too few steps were profiled"
     assert few in text(BASE, point(4, 160.0, **parts, loss_compute_pct_low=None))
     assert few not in text(BASE, point(4, 160.0, **parts, loss_compute_pct_low=25.0))
 

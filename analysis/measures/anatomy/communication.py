@@ -35,7 +35,7 @@ METRICS = (
     Metric("wait_ms", "part of the duration until the last rank entered the collective"),
     Metric(
         "exposed_ms",
-        "part of the duration in which no kernel of the model runs on that rank, in the recorded steps; "
+        "part of the duration in which no kernel of the model runs on that rank, in the profiled steps; "
         "time shared by several collectives counts once, so the rows of a run sum to the value of "
         "analysis.anatomy",
     ),

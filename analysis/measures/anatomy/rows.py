@@ -25,7 +25,7 @@ from analysis.results.counted_steps import in_words
 from analysis.results.study import A_STEP, RECORDING, Study
 
 STEPS_OF_RANKS = "steps averaged, each counted once for every rank that recorded it"
-LEFT_OUT = "first recorded steps that are left out: warmup, or, of traces, recorded in part"
+LEFT_OUT = "first profiled steps that are left out: warmup, or, of traces, recorded in part"
 LEVELS = {
     "rank": RANK,
     "step": STEP,
@@ -115,7 +115,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     answer = [row for trace in traces for row in means(trace, by)]
     if not answer:
         raise study.nothing(
-            f"{study.path} holds no recorded step with timed kernels: this needs a run with profile: "
+            f"{study.path} holds no profiled step with timed kernels: this needs a run with profile: "
             "torch, or a trace with kernels"
         )
     return answer

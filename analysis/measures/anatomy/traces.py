@@ -137,7 +137,7 @@ def _left_out(trace: RunTrace) -> list[str]:
     without = attributed - sum(one.calls.batches for one in trace.ranks)
     return [
         *(
-            f"recorded steps of rank_{one.calls.rank:04d} without times are left out: {one.untimed_batches}"
+            f"profiled steps of rank_{one.calls.rank:04d} without times are left out: {one.untimed_batches}"
             for one in trace.ranks
             if one.untimed_batches
         ),
@@ -255,7 +255,7 @@ def unknown(trace: RunTrace) -> list[str]:
     if not trace.has_collectives and trace.ranks and trace.source.ranks > 1:
         said.insert(0, f"its trace of {trace.source.world_size} ranks holds no collective")
     if not ranks:
-        said.append("no recorded step with kernels")
+        said.append("no profiled step with kernels")
     attributed = sum(one.attributed for one in trace.ranks)
     said += left_out(attributed - sum(len(one.batch_index) for one in ranks), attributed)
     silent = [one for one in ranks if one.activities and one.unknown_launches == one.activities]

@@ -54,7 +54,7 @@ METRICS = (
         )
         for stage in STAGES
     ),
-    Metric("attributed_ms", "median of the steps that the profiler recorded, without warmup"),
+    Metric("attributed_ms", "median of the profiled steps, without warmup"),
     Metric("startup_s", "start of the process to first step, slowest rank"),
 )
 TAU_METRICS = (Metric("tau_step_ms", "published estimate of the step duration", "TAU\nestimate"),)

@@ -77,7 +77,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     """The answer's rows; with :data:`METRICS`. What would be saved is of whole parts only.
 
     Raises:
-        UserError: no run has recorded steps with kernels that have a place in time.
+        UserError: no run has profiled steps with kernels that have a place in time.
     """
     answer = []
     for _, paths in study.each(study.recorded, lambda source: paths_of(study, source)):
@@ -90,7 +90,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
         answer += found
     if not answer:
         raise study.nothing(
-            f"{study.path} holds no recorded step with timed kernels: this needs a run with profile: "
+            f"{study.path} holds no profiled step with timed kernels: this needs a run with profile: "
             "torch, or a trace with steps and launches"
         )
     return answer

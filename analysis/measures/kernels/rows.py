@@ -98,7 +98,7 @@ def rows(
 def nothing(study: Study, direction: str | None) -> str:
     if not with_kernels(study):
         return no_result(study)
-    which = f"no kernels of direction {direction}" if direction else "no kernels in recorded steps"
+    which = f"no kernels of direction {direction}" if direction else "no kernels in profiled steps"
     return " ".join([f"{study.path} has {which}", *(f"({note})" for note in study.log.notes[:1])])
 
 

@@ -40,7 +40,7 @@ METRICS = (
     Metric(
         "step_ms",
         "median step duration of the job without warmup, in analysis.batches: step_ms; where lateness is "
-        "measured from the collectives of a profiled run, of the recorded steps (there: attributed_ms)",
+        "measured from the collectives of a profiled run, of its profiled steps (there: attributed_ms)",
         priority=0,
     ),
     Metric(

@@ -100,7 +100,7 @@ def _kernels_of(study: Study, source: Source) -> Rows:
         return kernels.rows(study, source.id)[0]
     except UserError:
         reasons = [failure.reason for failure in study.failed if failure.point == source.id]
-        why = reasons[0] if reasons else "it has none in recorded steps"
+        why = reasons[0] if reasons else "it has none in profiled steps"
         study.note(f"its kernels are not compared: {why}", source)
         return []
 

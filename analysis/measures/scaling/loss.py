@@ -36,7 +36,7 @@ _ENDS = ("low", "high")
 _HEADS = {
     "compute": (
         "compute",
-        "computation (in a recorded step; negative: it shrank; see analysis.anatomy)",
+        "computation (in a profiled step; negative: it shrank; see analysis.anatomy)",
     ),
     "exposed_communication": ("exposed\ncomm.", "exposed communication"),
     "exposed_loader": ("exposed\nloader", "exposed data loading"),
@@ -57,7 +57,7 @@ _PARTS = tuple(
 )
 _REST = Metric(
     "loss_unattributed_pct",
-    "growth of unprofiled steps that recorded ones do not show (negative: the reverse); with "
+    "growth of unprofiled steps that profiled ones do not show (negative: these grew more); with "
     "computation, exposed communication, data loading, copies and idle time it sums to loss_pct",
     "unattri-\nbuted",
     places=1,
@@ -207,7 +207,7 @@ def _within_each_other(row: Mapping[str, Any], whole: str, parts: Sequence[str])
 def without_meaningless_parts(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with :data:`METRICS`; its parts are None, and the note says why, where they explain no loss.
 
-    So it is where recorded steps are not those of unprofiled runs (:func:`other_steps`), or where both differ
+    So it is where profiled steps are not those of unprofiled runs (:func:`other_steps`), or where both differ
     by more than half of what is lost, so that most of the growth of the parts is that of a machine which was
     busy meanwhile.
     """
@@ -225,7 +225,7 @@ def without_meaningless_parts(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def other_steps(row: Mapping[str, Any]) -> str:
-    """How much longer or shorter recorded steps were, where their parts cannot be those of unprofiled ones.
+    """How much longer or shorter profiled steps were, where their parts cannot be those of unprofiled ones.
 
     Args:
         row: of ``analysis.scaled``, with ``perturbation`` where both kinds of runs were recorded.
@@ -233,7 +233,7 @@ def other_steps(row: Mapping[str, Any]) -> str:
     ratio = row.get("perturbation")
     if ratio is None or _COMPARABLE[0] <= ratio <= _COMPARABLE[1]:
         return ""
-    return f"recorded steps took {digits(ratio, 3)} times as long as unprofiled ones"
+    return f"profiled steps took {digits(ratio, 3)} times as long as unprofiled ones"
 
 
 def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:

@@ -35,7 +35,7 @@ METRICS = (
     Metric("profiled_runs", "number of profiled runs"),
     Metric(
         "perturbation",
-        "duration of a recorded step divided by that of an unprofiled run (with several profilers: of "
+        "duration of a profiled step divided by that of an unprofiled run (with several profilers: of "
         "those that recorded kernels)",
         "profiled/\nunprofiled",
         CONFIDENCE,

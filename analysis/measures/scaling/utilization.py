@@ -46,7 +46,7 @@ METRICS = (
     Metric("device_name", "name of the device", text=True),
     Metric(
         "attributed_steps",
-        "recorded steps with kernels; the next five columns cover only their time",
+        "profiled steps with kernels; the next five columns cover only their time",
     ),
     Metric("profiled_ms", "duration of these steps"),
     Metric(
@@ -149,7 +149,7 @@ def rows(study: Study) -> Rows:
         answer += [{"run": source.id, **source.fields, **row, **of_run.get(source.id, {})} for row in ranks]
     if not answer:
         raise UserError(
-            f"{study.path} holds no timed kernel of a recorded step: this needs a profiled run (profile: "
+            f"{study.path} holds no timed kernel of a profiled step: this needs a profiled run (profile: "
             "torch)"
         )
     return answer
@@ -173,7 +173,7 @@ def _of_run(study: Study, source: Source) -> Rows:
     note_left_out(study, source, without, recorded, untimed_launches(study, source))
     if not devices:
         study.note(
-            "no kernel in a recorded step has a time and a device: utilization is not available", source
+            "no kernel in a profiled step has a time and a device: utilization is not available", source
         )
     return [{**row, "device_name": source.device_by_rank.get(row["rank"])} for row in devices]
 
@@ -208,7 +208,7 @@ def caption(rows: Rows, unit: str) -> str:
     """
     known = [name for name in _EXPLAINED if any(plain(row.get(name)) is not None for row in rows)]
     explained = (_EXPLAINED[name].format(unit=unit) for name in known)
-    return " ".join(["Values cover the time of recorded steps.", *explained])
+    return " ".join(["Values cover the time of profiled steps.", *explained])
 
 
 def columns_of() -> list[Metric]:
