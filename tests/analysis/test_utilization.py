@@ -139,6 +139,8 @@ def test_a_cpu_and_a_profiler_that_does_not_record_blocks_say_why_they_are_not_k
     assert not [head for head in heads if "util." in head or "occup." in head] and "speedup" in " ".join(
         heads
     )
+    # A rank of no GPU has no index of one.
+    assert "GPU" not in heads and "-1" not in ran.out
     assert "util. %" not in ran.out and "Speedup: " in ran.out and "are estimated" not in ran.out
     assert "gpu_utilization_pct" in run(MODULE, sweep, "--format", "csv").csv[0]
 

@@ -223,7 +223,9 @@ def part(some: Rows, every: Rows, title: str, lines: Sequence[str]) -> Part:
         some: the rows of ``every`` that are shown.
         lines: below it.
     """
-    left_out = ("device_name", "attributed_steps", "profiled_ms", "unknown")
+    left_out = {"device_name", "attributed_steps", "profiled_ms", "unknown"}
+    if all(row["gpu"] < 0 for row in every):
+        left_out.add("gpu")  # every rank's is the CPU
     wanted = [metric for metric in METRICS if metric.name not in left_out]
     shown = [without_unusable_intervals(row) for row in some]
     columns_shown = filled(columns([*fields(telling(every, TELLING)), *wanted]), shown)
