@@ -363,7 +363,7 @@ def test_what_a_job_that_ends_at_its_start_was_to_run_is_known_and_why_it_was_no
     results = tmp_path / "out" / "s"
     said = one_line_error(run("analysis.scaled", results))
     assert "no usable result: 4 runs not started; for example run_" in said
-    assert "unless the sweep is running, start the sweep again" in said
+    assert "unless its jobs are queued or running (squeue --me), start the sweep again" in said
     # The job of two nodes ends before it asks for a run; that of one node has not started.
     for name, value in {"JOB_ID": "32", "JOB_NODELIST": "n[1-2]", "JOB_NUM_NODES": "2"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
