@@ -49,6 +49,8 @@ _WORDS = {
     NO_STRAGGLERS: "no late ranks",
     "no-loader": "no waiting for data",
 }
+# What no change does as such: an upper limit of what a change against it may gain.
+UPPER_LIMITS = ("no-stragglers", "no-loader")
 DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in _DEFAULTS.items())
 
 

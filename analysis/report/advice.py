@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.display.numbers import digits
-from analysis.prediction.simulate import in_words
+from analysis.prediction.simulate import UPPER_LIMITS, in_words
 from analysis.report.causes import Late
-from analysis.report.sentences import TRY, Sentence, ranks_in_words
+from analysis.report.sentences import TRY, Sentence, gain_in_words, ranks_in_words
 from profiling.wording import how_many, noun
 
 # A change that would give less than this, by simulation, is not advised.
@@ -104,9 +104,10 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
         return [Sentence(_sentence(advice), "table", answers=TRY)]
     name = f" ({tried[0]['name']})" if tried[0].get("name") else ""
     on = f"on {ranks_in_words(tried[0]['world_size'])}{name}"
-    tried.sort(key=lambda row: -row["gain_pct"])
+    # What can be done comes before what no change does as such.
+    tried.sort(key=lambda row: (row["what_if"] in UPPER_LIMITS, -row["gain_pct"]))
     useful = [row for row in tried if row["gain_pct"] >= LEAST_GAIN_PCT]
-    gains = ", ".join(f"{in_words(row['what_if'])} ({_gain(row)})" for row in useful or tried)
+    gains = ", ".join(_simulated(row) for row in useful or tried)
     text = f"Gain in images/s, simulated {on}: {gains}."
     if not useful:
         text = f"No simulated change gains {LEAST_GAIN_PCT:g} % or more {on}: {gains}."
@@ -114,14 +115,15 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
         text += f" Not simulated: {', '.join(_not_simulated(key, gained, without))}."
     elif useful:
         text = (
-            f"{_sentence(ADVICE[part])} Without {_WITHOUT.get(part, 'that cost')}: {_gain(useful[0])} "
-            f"images/s, simulated {on}."
+            f"{_sentence(ADVICE[part])} Without {_WITHOUT.get(part, 'that cost')}: "
+            f"{gain_in_words(useful[0])} images/s, simulated {on}."
         )
     return [Sentence(text, "prediction")]
 
 
-def _gain(row: Mapping[str, Any]) -> str:
-    return f"{row['gain_pct']:+.{0 if abs(row['gain_pct']) >= 9.95 else 1}f} %"
+def _simulated(row: Mapping[str, Any]) -> str:
+    limit = ", upper limit" if row["what_if"] in UPPER_LIMITS else ""
+    return f"{in_words(row['what_if'])} ({gain_in_words(row)}{limit})"
 
 
 def _not_simulated(key: str, gained: Mapping[str, Any], without: Sequence[str]) -> list[str]:

@@ -7,9 +7,9 @@ import numpy as np
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.prediction.configurations import CONFIGURATION
-from analysis.prediction.simulate import DEFAULT_WHAT_IFS, in_words
+from analysis.prediction.simulate import DEFAULT_WHAT_IFS, UPPER_LIMITS, in_words
 from analysis.prediction.traced_step import WIRE_BYTES
-from analysis.report.sentences import Sentence, number, ranks_in_words
+from analysis.report.sentences import Sentence, gain_in_words, number, range_in_words, ranks_in_words
 from jobs.run_fields import own_names
 
 # A change that would give less than this, by simulation, is not worth a sentence of its own.
@@ -77,32 +77,44 @@ def forecast(predicted: Rows, points: Rows) -> list[Sentence]:
     which = f" ({best['name']})" if best.get("name") else ""
     if apart := disagreement(best, predicted):
         return [Sentence(f"No forecast{which}: {apart}.", "prediction")]
+    limit = " (upper limit)" if best["what_if"] in UPPER_LIMITS else ""
     text = (
         f"Largest simulated gain on {ranks_in_words(best['world_size'])}{which}: {in_words(best['what_if'])}"
-        f", {digits(best['images_per_s'], 3)} images/s ({_range(best)}{best['gain_pct']:+.0f} %)."
+        f"{limit}, {gain_in_words(best)}: {_rate(best, ' images/s')}{_unchanged(best, predicted)}."
     )
     if unknown := _not_simulated(best, predicted, points):
         names = ", ".join(in_words(name) for name in unknown)
-        text += f" Other changes could not be simulated, so their gain is unknown: {names}."
+        text += f" Not simulated, so their gain is unknown: {names}."
     return [Sentence(text, "prediction")]
 
 
-def _range(row: dict[str, Any]) -> str:
-    """``148 to 360 is possible; ``: a gain of few percent of what is hardly known is no promise of a rate."""
-    low, high = number(row, "images_per_s_low"), number(row, "images_per_s_high")
-    if np.isnan(low):
-        return ""
-    return f"{digits(low, 3)} {f'to {digits(high, 3)}' if np.isfinite(high) else 'or more'} is possible; "
+def _rate(row: dict[str, Any], unit: str = "") -> str:
+    """``180 images/s (range 110 to 219)``: a gain of what is hardly known is no promise of a rate."""
+    ends = range_in_words(row)
+    return f"{digits(row['images_per_s'], 3)}{unit}{ends and f' ({ends})'}"
+
+
+def _unchanged(best: dict[str, Any], predicted: Rows) -> str:
+    """`` instead of 171 (range 106 to 205)``: what the same method predicts without the change."""
+    without = [
+        row
+        for row in _of_its_ranks(best, predicted)
+        if not row.get("what_if")
+        and not row.get("backtest")
+        and row.get("predicted_by") == best.get("predicted_by")
+    ]
+    return f" instead of {_rate(without[0])}" if without else ""
+
+
+def _of_its_ranks(row: dict[str, Any], predicted: Rows) -> Rows:
+    """What is predicted of the same configuration on as many ranks."""
+    names = (*CONFIGURATION, *own_names(row), "world_size")
+    return [one for one in predicted if all(str(one.get(name)) == str(row.get(name)) for name in names)]
 
 
 def _not_simulated(best: dict[str, Any], predicted: Rows, points: Rows) -> list[str]:
     """The changes whose gain is unknown on the ranks of a row: neither simulated nor measured."""
-    names = (*CONFIGURATION, *own_names(best), "world_size")
-    known = {
-        row.get("what_if")
-        for row in predicted
-        if all(str(row.get(one)) == str(best.get(one)) for one in names)
-    }
+    known = {row.get("what_if") for row in _of_its_ranks(best, predicted)}
     without = {"fp16-gradients"} if WIRE_BYTES.get(best["grad"]) == 2 else set()
     if best.get("buckets") == 1:  # then larger ones change nothing
         without |= {name for name in DEFAULT_WHAT_IFS if name.startswith("bucket-mb")}

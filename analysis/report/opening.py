@@ -2,6 +2,7 @@
 
 import math
 
+from analysis.display.numbers import digits
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling.certainty import leading, without_unusable_intervals
 from analysis.measures.scaling.loss import without_meaningless_parts
@@ -77,6 +78,10 @@ def _lost(context: Context) -> small.Drawing | None:
     label = (
         f"Percentage points of scaling efficiency lost on {judged['world_size']} ranks ({of}), largest parts"
     )
+    # Else the parts that are drawn seem to add up to more than is lost.
+    shrank = {name.replace("_", " "): value for name, value in parts.items() if value <= -_LEAST}
+    below = [f"{name} {digits(value, 3)}" for name, value in shrank.items()]
+    label += f"; below 0 and not shown: {', '.join(below)}" if below else ""
     unsure = {name.replace("_", " ") for name, _ in largest if number(judged, f"loss_{name}_pct_low") <= 0}
     return small.bars(shown, "points", label, unsure) if shown else None
 

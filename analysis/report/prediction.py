@@ -19,7 +19,7 @@ from analysis.prediction.simulate_rows import SIMULATION
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.forecast import to_try
 from analysis.report.render import Chart
-from analysis.report.sentences import number, ranks_in_words, runs_in_words
+from analysis.report.sentences import number, range_in_words, ranks_in_words, runs_in_words
 from analysis.report.views import as_view, called, facts
 from jobs.run_fields import own_names
 from profiling.errors import UserError
@@ -37,6 +37,8 @@ _BOTH = (
 )
 # A range whose ends are further apart than this factor is no headline.
 _WIDEST = 10.0
+_NO_INTERVAL = "Ranges are not confidence intervals."
+_BY = {CURVE: "by the curve", SIMULATION: "by simulation"}
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
@@ -108,9 +110,15 @@ def _headline(context: Context) -> str:
     ahead = [row for row in rows if not row["what_if"] and not row["backtest"] and row["believed"]]
     if not ahead:
         return headline(*_foremost(rows, context)) if rows and not to_try(rows, context.own) else ""
-    return headline(
-        *_of_row(_widest([row for row in ahead if row["predicted_by"] == SIMULATION] or ahead), context)
-    )
+    shown = _widest([row for row in ahead if row["predicted_by"] == SIMULATION] or ahead)
+    others = [
+        row
+        for row in ahead
+        if row["predicted_by"] != shown["predicted_by"]
+        and row["world_size"] == shown["world_size"]
+        and same_configuration(row, shown)
+    ]
+    return headline(*_of_row(shown, context), others)
 
 
 def _said_of(figure: canvas.Figure, measured: Rows) -> str:
@@ -122,24 +130,37 @@ def _said_of(figure: canvas.Figure, measured: Rows) -> str:
     return " ".join(said)
 
 
-def headline(shown: Mapping[str, Any], measured: Rows, name: str) -> str:
+def headline(
+    shown: Mapping[str, Any], measured: Rows, name: str, others: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """The prediction in a sentence; empty where its range says next to nothing.
 
     Args:
         shown: a row of analysis.predict.
         measured: the points of its configuration, those on the fewest nodes first.
         name: what the configuration is called.
+        others: rows of it on as many ranks, of other methods that are founded as well.
     """
-    low, high = number(shown, "images_per_s_low"), number(shown, "images_per_s_high")
-    if not high <= _WIDEST * low:  # nor where there is no upper limit
+    if not _says_enough(shown):
         return ""
-    rate = f"{digits(shown['images_per_s'], 3)} [{digits(low, 3)}, {digits(high, 3)}] images/s"
     ranks = ranks_in_words(shown["world_size"])
     here = next((row["images_per_s"] for row in measured if row["world_size"] == shown["world_size"]), None)
-    beside = f"measured: {digits(here)}; {name}" if here is not None else name
+    of = f"{name}; measured: {digits(here)}" if here is not None else name
+    rates = ", ".join([_rate(shown, " images/s"), *(_rate(row) for row in others if _says_enough(row))])
     if shown["what_if"]:
-        return f"What if: {in_words(shown['what_if'])} would give {rate} on {ranks} ({beside})."
-    return f"Predicted on {ranks}: {rate} ({beside})."
+        return f"What if: {in_words(shown['what_if'])} would give {rates} on {ranks} ({of}). {_NO_INTERVAL}"
+    return f"Predicted on {ranks} ({of}): {rates}. {_NO_INTERVAL}"
+
+
+def _says_enough(row: Mapping[str, Any]) -> bool:
+    low, high = number(row, "images_per_s_low"), number(row, "images_per_s_high")
+    return bool(high <= _WIDEST * low)  # nor where there is no upper limit
+
+
+def _rate(row: Mapping[str, Any], unit: str = "") -> str:
+    """``171 images/s by simulation (range 106 to 205)``."""
+    by = _BY[row["predicted_by"]]
+    return f"{digits(row['images_per_s'], 3)}{unit} {by} ({range_in_words(row)})"
 
 
 PREDICTION = SectionKind(

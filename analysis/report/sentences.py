@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.numbers import span
+from analysis.display.numbers import digits, span
 from profiling.wording import how_many, noun
 
 # What the opening answers, in this order; a sentence of no question comes last.
@@ -66,6 +66,19 @@ def with_ends(row: Mapping[str, Any], name: str, decimals: int = 0, unit: str = 
     low, high = number(row, f"{name}_low"), number(row, f"{name}_high")
     text = f"{row[name]:.{decimals}f}{unit}"
     return f"{text} [{low:.{decimals}f}, {high:.{decimals}f}]" if np.isfinite([low, high]).all() else text
+
+
+def gain_in_words(row: Mapping[str, Any]) -> str:
+    """``+12 %``, ``+5.7 %``, with the sign: of a what-if's row."""
+    return f"{row['gain_pct']:+.{0 if abs(row['gain_pct']) >= 9.95 else 1}f} %"
+
+
+def range_in_words(row: Mapping[str, Any], name: str = "images_per_s") -> str:
+    """``range 148 to 360`` of what is possible, which is no confidence interval; empty: it is not known."""
+    low, high = number(row, f"{name}_low"), number(row, f"{name}_high")
+    if np.isnan(low):
+        return ""
+    return f"range {digits(low, 3)} {f'to {digits(high, 3)}' if np.isfinite(high) else 'or more'}"
 
 
 def least_and_most(values: Iterable[tuple[float, str]], form: str, unit: str) -> str:

@@ -23,7 +23,7 @@ from analysis.report.causes import gains, late_ranks, suspected
 from analysis.report.forecast import forecast
 from analysis.report.ideal import efficiency_of, of_other_baselines, share_of_ideal, superlinear, unrepeated
 from analysis.report.measured import measured_gain
-from analysis.report.sentences import Sentence, number, ranks_in_words
+from analysis.report.sentences import TRY, Sentence, number, ranks_in_words
 from analysis.report.why import why
 from jobs.run_fields import own_names
 
@@ -72,11 +72,16 @@ def verdict(
         *unrepeated(best, worst),
         *superlinear(scaled),
         *(_on_fewer(judged) if judged["world_size"] < worst["world_size"] else []),
-        *causes,
+        *_measured_first(causes, measured_gain(judged, called)),
         *others,
-        *measured_gain(judged, called),
         *forecast(predicted or [], called),
     ]
+
+
+def _measured_first(causes: Sequence[Sentence], measured: Sequence[Sentence]) -> list[Sentence]:
+    """What runs show to be faster comes before what was only simulated, or only might help."""
+    first = next((place for place, one in enumerate(causes) if one.question == TRY), len(causes))
+    return [*causes[:first], *measured, *causes[first:]]
 
 
 def _of_point(late: Rows, row: dict[str, Any]) -> Rows:

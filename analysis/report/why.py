@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.display.metrics import IN_RUN, Rows
+from analysis.display.metrics import Rows
 from analysis.measures.scaling.baselines import base_of
 from analysis.measures.scaling.certainty import (
     LEAST_PCT,
@@ -43,6 +43,7 @@ _TOO_FEW_STEPS = (
     " What it costs has no confidence interval, because too few steps were profiled (batches, "
     "attribute_from)."
 )
+_WITHIN = "within the profiled runs"
 
 Answer = tuple[list[Sentence], list[Sentence]]
 """What comes first of all, before how it scales: the late ranks, if they are the cause; then all else."""
@@ -156,7 +157,7 @@ class Loss:
         """
         if self.late or cause.kind == LATE_RANKS:
             return f"{cause.cost_pct:.1f}"
-        return with_ends(self.row, f"loss_{cause.kind}_pct", decimals=1).replace("[", f"[{IN_RUN}: ")
+        return with_ends(self.row, f"loss_{cause.kind}_pct", decimals=1).replace("]", f" {_WITHIN}]")
 
 
 def _from_parts(loss: Loss) -> Answer:

@@ -4,16 +4,22 @@ import pytest
 
 from analysis.prediction.simulate import DEFAULT_WHAT_IFS
 from analysis.report.forecast import forecast, to_try
+from analysis.report.sentences import TRY
 from analysis.report.verdict import verdict
 from tests.analysis.scaled_rows import BASE, lost, plain, point, text, what_if, with_rate
 
 
 def test_a_simulated_gain_is_said_with_the_range_of_what_is_possible():
     row = what_if("network=2x", 8.0, images_per_s_low=1064.0, images_per_s_high=2257.0)
-    assert "2000 images/s (1064 to 2257 is possible; +8 %)." in forecast([row], [BASE])[0].text
-    assert "2000 images/s (1064 or more is possible; +8 %)." in (
-        forecast([row | {"images_per_s_high": None}], [BASE])[0].text
-    )
+    (said,) = forecast([row], [BASE])
+    assert "2x link bandwidth, +8.0 %: 2000 images/s (range 1064 to 2257)." in said.text
+    untold = forecast([row | {"images_per_s_high": None}], [BASE])[0].text
+    assert "2000 images/s (range 1064 or more)." in untold
+    # What it is compared with is known no better.
+    now = row | {"what_if": "", "gain_pct": None, "images_per_s": 1852.0}
+    curve = now | {"predicted_by": "curve", "images_per_s": 1700.0}
+    (said,) = forecast([curve, row, now], [BASE])
+    assert "(range 1064 to 2257) instead of 1852 (range 1064 to 2257)." in said.text
 
 
 def test_of_what_was_simulated_only_what_gains_is_advised():
@@ -75,7 +81,7 @@ def test_changes_that_could_not_be_simulated_are_named_beside_the_largest_gain(g
     late = what_if("no-stragglers", 6.0, grad=grad)
     (said,) = forecast([late, what_if("no-loader", 0.0, grad=grad)], [BASE])
     unknown = f"unknown: {also}2x link bandwidth, 50 MiB buckets."
-    assert "no late ranks" in said.text and said.text.endswith(unknown)
+    assert "no late ranks (upper limit), +6.0 %: " in said.text and said.text.endswith(unknown)
     every = [what_if(name, 0.0, grad=grad) for name in DEFAULT_WHAT_IFS if name != "no-stragglers"]
     (known,) = forecast([late, *every], [BASE])
     assert "unknown" not in known.text
@@ -117,6 +123,17 @@ def test_an_option_that_the_sweep_measured_to_be_faster_is_said_with_its_gain():
         in text(BASE, slow, fast)
     )
     names = ["all", "dali-cpu, fp32 gradients", "dali-cpu, fp16 gradients"]
+    # What was measured comes before what only might help.
+    tried = [
+        one.text
+        for one in verdict(
+            [BASE, slow | lost(37.5, exposed_transfer=30.0), fast],
+            ["all", "a", "b"],
+            [what_if("network=2x", 12.0, world_size=4)],
+        )
+        if one.question == TRY
+    ]
+    assert tried[0].startswith("Measured on 4 ranks: ") and tried[1].startswith("Gain in images/s, "), tried
     (gain,) = [one.text for one in verdict([BASE, slow, fast], names) if one.text.startswith("Measured")]
     assert gain.endswith("gives 800 images/s (+25 %, dali-cpu).")
     # Intervals that overlap tell nothing, nor does a run that differs in two options, or in what is learnt.

@@ -140,11 +140,12 @@ def test_a_part_whose_interval_holds_zero_is_no_cause():
     said = " ".join(one.text for one in both)
     # Computation may cost more: loading is the largest only of those that certainly cost something.
     assert (
-        "Largest certain cause: data loading, 15.0 [in run: 12.0, 18.0] of 37.5" in said
+        "Largest certain cause: data loading, 15.0 [12.0, 18.0 within the profiled runs] of 37.5" in said
         and "Second" not in said
     )
     assert (
-        "Not distinguishable from zero (percentage points): computation, 20.0 [in run: -4.0, 44.0]." in said
+        "Not distinguishable from zero (percentage points): computation, 20.0 [-4.0, 44.0 within the "
+        "profiled runs]." in said
     )
     assert [one.cause for one in both if one.cause] == ["loader"]
     none = verdict([BASE, point(4, 160.0, **lost(LOST_PCT, compute=30.0), **unsure)], ["a", "b"])
@@ -193,13 +194,17 @@ def test_what_to_try_names_what_was_simulated_with_its_gain_and_what_was_not():
     late = what_if("no-stragglers", 3.5, buckets=1)
     (said,) = [one.text for one in verdict([BASE, row], ["a", "b"], [late]) if one.question == TRY]
     assert said == (
-        "Gain in images/s, simulated on 8 ranks: no late ranks (+3.5 %). Not simulated: smaller buckets "
-        "(bucket_mb; all gradients are in one, so nothing overlaps it), fp16 gradients (grad), a larger "
-        "batch size (batch)."
+        "Gain in images/s, simulated on 8 ranks: no late ranks (+3.5 %, upper limit). Not simulated: "
+        "smaller buckets (bucket_mb; all gradients are in one, so nothing overlaps it), fp16 gradients "
+        "(grad), a larger batch size (batch)."
     )
     several = [late | {"buckets": 4}, what_if("bucket-mb=50", 0.2, buckets=2)]
     (said,) = [one.text for one in verdict([BASE, row], ["a", "b"], several) if one.question == TRY]
-    assert "no late ranks (+3.5 %). Not simulated: fp16" in said and "buckets" not in said
+    assert "no late ranks (+3.5 %, upper limit). Not simulated: fp16" in said and "buckets" not in said
+    # What can be done comes before what no change does as such.
+    less = [late, what_if("network=2x", 1.5)]
+    (said,) = [one.text for one in verdict([BASE, row], ["a", "b"], less) if one.question == TRY]
+    assert "8 ranks: 2x link bandwidth (+1.5 %), no late ranks (+3.5 %, upper limit)." in said, said
     # What was measured in the sweep is not named as missing, whether it was simulated or not.
     for measured, own_buckets in ((1, 1), (50, 4)):
         other = point(8, 150.0, bucket_mb=measured)
