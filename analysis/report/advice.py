@@ -27,6 +27,7 @@ CAUSES = {
     "idle_other": ("device", "device idle time other than late launches"),
     "idle": ("idle", "idle time"),
 }  # fmt: skip
+_ONE_BUCKET = "bucket_mb: one bucket holds all gradients, so no computation overlaps its allreduce"
 HALVED, FASTER = "fp16 gradients (grad), ", ", a faster network"
 LARGER, SMALLER = "larger buckets (bucket_mb), ", "smaller buckets"
 _SEND_LESS = f"{LARGER}{HALVED}a larger batch size (batch){FASTER}"
@@ -131,8 +132,7 @@ def _not_simulated(key: str, gained: Mapping[str, Any], without: Sequence[str]) 
     done = {name.partition("=")[0] for name in gained}
     one_bucket = any(row.get("buckets") == 1 for name, row in gained.items() if "bucket" not in name)
     changes = {
-        f"{SMALLER} (bucket_mb; all gradients are in one, so nothing overlaps it)": one_bucket
-        and SMALLER not in without,
+        f"{SMALLER} ({_ONE_BUCKET})": one_bucket and SMALLER not in without,
         "larger buckets (bucket_mb)": LARGER not in without and not one_bucket and "bucket-mb" not in done,
         "fp16 gradients (grad)": HALVED not in without and "fp16-gradients" not in done,
         "a faster network": FASTER not in without and "network" not in done,

@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.metrics import Rows
+from analysis.display.numbers import change
 from analysis.measures.scaling import traced_difference
 from analysis.report import beside, changed_steps
 from analysis.report.base import Context
@@ -145,6 +146,6 @@ def _grown(rows: Rows) -> list[Sentence]:
     if not kernels:
         return []
     most = max(kernels, key=lambda row: abs(row["difference_ms"]))
-    changed = f"{_with_jobs(rows)(most)} {most['difference_ms']:+.3g} ms per step"
+    changed = f"{_with_jobs(rows)(most)} {change(most['difference_ms'])} ms per step"
     text = f"Largest change of a class of kernels: {changed}."
     return [Sentence(text, "change", answers=GREW)]

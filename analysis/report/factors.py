@@ -105,16 +105,17 @@ def explained(rows: Rows, what: str, together: Sequence[str], cells: Sequence[Ce
         return f"{text}No factor has a significant effect on {what}. {_of_interactions(rows, cells)}"
     first = max(significant, key=lambda row: row["omega_squared"])
     low, high = first["omega_squared_low"], first["omega_squared_high"]
-    share, interval = f"{100 * first['omega_squared']:.0f} %", ""
+    share = f"{100 * first['omega_squared']:.0f} %"
     if low is not None:
-        interval = f" [{100 * low:.0f}, {100 * high:.0f}]"
+        share += f" [{100 * low:.0f}, {100 * high:.0f}]"
     # Most is what is more than half, for certain where there is an interval.
     most = (first["omega_squared"] if low is None else low) > 0.5
-    text += f"{first['factor']} explains {'most' if most else 'more'} of the variance of {what}"
+    text += f"The factor {first['factor']} explains {'most' if most else 'more'} of the variance of {what}"
     text += " that can be separated" if together else ""
     text += "" if most else " than any other factor"
     overlap = unbalanced.overlap([row["omega_squared"] for row in rows])
-    text += f": {share}{interval} (best: {first['best_level']}{overlap and f'; {overlap}'}). "
+    text += f": omega squared {share}{overlap and f' ({overlap})'}. "
+    text += f"The highest mean is that of {first['factor']} {first['best_level']}. "
     by_signal = min(main, key=lambda row: row["rank_by_signal"])["factor"]
     text += "Taguchi's signal-to-noise ratio, the SURFBoard study's measure, ranks "
     text += "it first, too. " if by_signal == first["factor"] else f"{by_signal} first. "

@@ -155,15 +155,14 @@ def _change(context: Context) -> Content:
     """The difference of two profiled runs of a configuration."""
     pair = context.once(_pair)
     assert pair is not None  # else the section does not apply
-    a, b = context.once(_sides)
-    rows, totals = kernel_difference.rows(a, b), context.once(_totals)
+    rows, totals = context.once(_differences), context.once(_totals)
     fields = [*(name for name in context.factors if name not in ("nodes", "gpus_per_node")), "world_size"]
     names = [called({**source.fields, "world_size": source.world_size}, fields) for source in pair]
     title = ("Kernels on more ranks", f"A: {names[0]}; B: {names[1]}")
     named = kernels.naming(kernels.DEFAULT_BY, rows)
     parts = kernel_difference.parts(rows[:TOP_CHANGES], totals, title, named)
     views = [as_view(part, f"kernel-change-{number}", ()) for number, part in enumerate(parts)]
-    return Content(_change_text(totals, pair, _of_which(context, pair)), tables=views)
+    return Content(_change_text(rows, totals, pair, _of_which(context, pair)), tables=views)
 
 
 def _changed(context: Context) -> str:
@@ -172,13 +171,19 @@ def _changed(context: Context) -> str:
     assert pair is not None  # else the section does not apply
     if not all(context.has(source) for source in pair):
         return ""
-    totals = context.whole.once(_totals)
-    return first_sentence(_change_text(totals, pair, _of_which(context, pair)))
+    rows, totals = context.whole.once(_differences), context.whole.once(_totals)
+    return first_sentence(_change_text(rows, totals, pair, _of_which(context, pair)))
+
+
+def _differences(context: Context) -> Rows:
+    """A row for each kernel of the two runs, that which differs most first."""
+    a, b = context.once(_sides)
+    return kernel_difference.rows(a, b)
 
 
 def _totals(context: Context) -> Rows:
     a, b = context.once(_sides)
-    return kernel_difference.summary(kernel_difference.rows(a, b), a, b)
+    return kernel_difference.summary(context.once(_differences), a, b)
 
 
 def _of_which(context: Context, pair: tuple[Source, Source]) -> str:
@@ -213,7 +218,7 @@ def _other_gradients(pair: tuple[Source, Source]) -> bool:
     return pair[0].fields.get("grad") != pair[1].fields.get("grad")
 
 
-def _change_text(totals: Sequence[dict], pair: tuple[Source, Source], whose: str) -> str:
+def _change_text(rows: Rows, totals: Rows, pair: tuple[Source, Source], whose: str) -> str:
     of = {row["change"]: f"{change(row['difference_ms'])} ms" for row in totals}
     named = [row["change"] for row in totals
              if kernel_difference.is_kind(row) and abs(row["difference_ms"]) >= _LEAST_MS]  # fmt: skip
@@ -224,16 +229,19 @@ def _change_text(totals: Sequence[dict], pair: tuple[Source, Source], whose: str
             f" They also differ in gradient precision: {pair[1].fields['grad']} on {pair[1].world_size} "
             f"ranks, {pair[0].fields['grad']} on one rank, which sends no gradients."
         )
+    most = rows[0]
+    largest = f"{most['kernel']} ({change(most['difference_ms'])} ms, {most['change']})"
     text = (
         f"From {pair[0].world_size} to {pair[1].world_size} ranks{whose}, kernel time per step and rank "
-        f"changes by {of[kernel_difference.ALL]} ({kinds or 'none changed'})"
+        f"changes by {of[kernel_difference.ALL]}{f'; largest change: {largest}' if named else ''}. "
+        f"By kind: {kinds or 'none changed'}."
     )
     if kernel_difference.BATCH not in of:
-        return f"{text}. The step duration of these runs is not available.{of_grad}"
+        return f"{text} The step duration of these runs is not available.{of_grad}"
     return (
-        f"{text}, concurrent kernels by {of[kernel_difference.AT_ONCE]}, and time without a kernel by "
-        f"{of[kernel_difference.NO_KERNEL]}. The profiled step changes by {of[kernel_difference.BATCH]}."
-        f"{of_grad}"
+        f"{text} The profiled step changes by {of[kernel_difference.BATCH]}: to the kernel time it adds the "
+        f"time without a kernel ({of[kernel_difference.NO_KERNEL]}), and what kernels share that run at the "
+        f"same time counts once ({of[kernel_difference.AT_ONCE]}).{of_grad}"
     )
 
 

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from analysis.display.canvas import PALETTE
 from analysis.display.colours import GREY
+from analysis.display.numbers import change, digits
 
 MOST_BARS = 4  # that the first screen has room for
 _WIDTH, _HEIGHT = 320, 132
@@ -115,11 +116,11 @@ def bars(values: Sequence[tuple[str, float]], unit: str, label: str, unsure: Col
         end = _NAME + width + 5
         bar = Markup('<text x="{0}" y="{1}" text-anchor="end">{2}</text>'
                      '<rect x="{3}" y="{4}" width="{5:.1f}" height="{6}" fill="{7}"/>'
-                     '<text x="{8:.1f}" y="{1}">{9:.3g} {10}</text>')  # fmt: skip
+                     '<text x="{8:.1f}" y="{1}">{9} {10}</text>')  # fmt: skip
         short = _shortened(name, _LONGEST)
         parts.append(bar.format(
             _NAME - 6, y + 16, short, _NAME, y + 4, width, _ROW - 8,
-            GREY if name in unsure else PALETTE[0], end, value, unit,
+            GREY if name in unsure else PALETTE[0], end, digits(value, 3), unit,
         ))  # fmt: skip
     grey = "; grey: the interval holds 0" if any(name in unsure for name, _ in values) else ""
     return _drawing(parts, _ROW * len(values) + 4, label + grey)
@@ -130,7 +131,7 @@ def differences(values: Sequence[tuple[str, float]], unit: str, label: str) -> D
     widest = max(abs(value) for _, value in values) or 1.0
     sides = [any(value < 0 for _, value in values), any(value >= 0 for _, value in values)]
     each = (_WIDTH - _NAME) / sum(sides)
-    room = each - 5 - _CHARACTER * max(len(f"{value:+.3g} {unit}") for _, value in values)
+    room = each - 5 - _CHARACTER * max(len(f"{change(value)} {unit}") for _, value in values)
     zero = _NAME + each * sides[0]
     height = _ROW * len(values)
     parts = [Markup('<line class="axis" x1="{0}" x2="{0}" y1="0" y2="{1}"/>').format(zero, height)]
@@ -139,10 +140,10 @@ def differences(values: Sequence[tuple[str, float]], unit: str, label: str) -> D
         start, end = (zero, zero + width + 5) if value >= 0 else (zero - width, zero - width - 5)
         bar = Markup('<text x="{0}" y="{1}" text-anchor="end">{2}</text>'
                      '<rect x="{3:.1f}" y="{4}" width="{5:.1f}" height="{6}" fill="{7}"/>'
-                     '<text x="{8:.1f}" y="{1}" text-anchor="{9}">{10:+.3g} {11}</text>')  # fmt: skip
+                     '<text x="{8:.1f}" y="{1}" text-anchor="{9}">{10} {11}</text>')  # fmt: skip
         parts.append(bar.format(
             _NAME - 6, y + 16, _shortened(name, _LONGEST), start, y + 4, width, _ROW - 8,
-            PALETTE[5 if value > 0 else 2], end, "start" if value >= 0 else "end", value, unit,
+            PALETTE[5 if value > 0 else 2], end, "start" if value >= 0 else "end", change(value), unit,
         ))  # fmt: skip
     return _drawing(parts, height + 4, label)
 

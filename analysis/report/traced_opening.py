@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.display.numbers import change, digits
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.traces import traces_of
@@ -126,7 +127,7 @@ def _scales(context: Context) -> list[Sentence]:
     )
     if grown:
         name = max(grown, key=lambda one: grown[one])
-        text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per step)"
+        text += f". Largest growth: {_NEXT[name]} ({change(grown[name])} ms per step)"
     assumed, *kernels = found.scales_assumed.splitlines()
     doubts = [line for line in kernels if line.endswith(traced_batch.MISFIT)]
     return [Sentence(" ".join([f"{text}. {assumed}", *doubts]), "traced-scaling", of_all=True)]
@@ -176,7 +177,7 @@ def _step(context: Context, source: Source) -> str:
     what, which = "The recording" if source.without_steps else "A step", _which_mean(context, source)
     # The percentages are not of the other duration in the brackets.
     made_of = ". Of the mean: " if ", mean" in which else ": "
-    return f"{what} takes {row['wall_ms']:.4g} ms{which}{made_of}{', '.join(parts)}."
+    return f"{what} takes {digits(row['wall_ms'])} ms{which}{made_of}{', '.join(parts)}."
 
 
 def _which_mean(context: Context, source: Source) -> str:
@@ -191,7 +192,7 @@ def _which_mean(context: Context, source: Source) -> str:
     count = how_many(len(steps), "step")
     if there == 1 and len(steps) == 1:
         return f" ({count})"
-    median = f"{'median ' if len(steps) > 1 else ''}{np.median(steps) / 1e6:.4g} ms"
+    median = f"{'median ' if len(steps) > 1 else ''}{digits(float(np.median(steps)) / 1e6)} ms"
     slowest = f"slowest {'recorded ' if missing else ''}rank: " if there > 1 else ""
     return f"{over} ({slowest}{median}; {count})"
 
@@ -223,8 +224,8 @@ def _collective(context: Context, source: Source) -> str:
     most = max(known, key=lambda row: row["exposed_ms"])
     of = f" of {most['group_size']} ranks" if most["group_size"] else ""
     return (
-        f"Collective with the most exposed time: {most['collective']}{of}, {most['exposed_ms']:.3g} ms per "
-        f"step{_made_of(context, source, most)}."
+        f"Collective with the most exposed time: {most['collective']}{of}, "
+        f"{digits(most['exposed_ms'], 3)} ms per step{_made_of(context, source, most)}."
     )
 
 
@@ -237,7 +238,7 @@ def _made_of(context: Context, source: Source, row: Mapping[str, Any]) -> str:
     waits = f"{share_pct:.0f} % of its duration is waiting for the last rank"
     # The rate of what little is left would read as the reason for the rest.
     speed = row.get("busbw_gb_per_s") if share_pct <= _MOST_WAIT_PCT else None
-    return f" ({waits}{f'; transfer at {speed:.3g} GB/s bus bandwidth' if speed else ''})"
+    return f" ({waits}{f'; transfer at {digits(speed, 3)} GB/s bus bandwidth' if speed else ''})"
 
 
 def _classes(context: Context) -> dict[str, list[dict[str, Any]]]:
@@ -268,6 +269,6 @@ def _kernel(context: Context, source: Source) -> str:
     per = "in the recording" if source.without_steps else "per step"
     bound = {"compute": ", compute-bound", "bandwidth": ", memory-bound"}.get(str(top.get("bound")), "")
     return (
-        f"Largest class of the model's kernels: {top['class']}, {top['ms_per_step']:.4g} ms {per} "
+        f"Largest class of the model's kernels: {top['class']}, {digits(top['ms_per_step'])} ms {per} "
         f"({top['share_pct']:.0f} % of the time of all kernels{bound})."
     )

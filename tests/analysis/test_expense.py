@@ -80,7 +80,7 @@ def test_a_rank_has_a_row(sweep):
 
 def test_the_table_says_node_hours_by_state(sweep):
     ran = run("analysis.expense", sweep)
-    assert "Node-hours: 4.25, of which 4 for 3 used runs and 0.25 for 1 failed run" in ran.out
+    assert "Node-hours: 4.25, of which 4.00 for 3 used runs and 0.250 for 1 failed run" in ran.out
     assert ran.code == 1  # a point failed
     assert json.loads(run("analysis.expense", sweep, "--format", "json").out)[1]["memory_rank"] == 3
     assert len(run("analysis.expense", sweep, "--by", "rank", "--format", "csv").csv) == 4
@@ -90,7 +90,7 @@ def test_without_a_failed_run_the_node_hours_are_of_the_used_ones(tmp_path):
     plant(write_run(tmp_path, run_of(), Truth()), 1800.0)
     write_sweep_record(tmp_path)
     out = run("analysis.expense", tmp_path).out
-    assert "Node-hours: 0.5 for 1 used run." in out
+    assert "Node-hours: 0.500 for 1 used run." in out
     assert "Node-hours are of the runs only" in out
     assert "failed run" not in out and "interrupted" not in out
 

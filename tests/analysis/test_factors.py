@@ -240,7 +240,9 @@ def test_our_own_runs(tmp_path):
     shown = run("analysis.factors", tmp_path).out
     assert " ranks/node " in shown and "gpus_per_node" not in shown
     (section,) = [one for one in build(load(tmp_path)).sections if one.id == "factors"]
-    assert section.finding.startswith("ranks/node explains most of the variance of images/s per rank: ")
+    assert section.finding.startswith(
+        "The factor ranks/node explains most of the variance of images/s per rank: "
+    )
     assert "gpus_per_node" not in str(section)
 
 
@@ -316,8 +318,14 @@ def test_shares_that_overlap_in_an_unbalanced_design_are_said_to():
     assert sum(row["omega_squared"] for row in made) > 1.05
     said = explained(made, "images/s per rank", (), some)
     overlapping = "shares overlap in an unbalanced design, and add up to 10"
-    assert said.startswith("nodes explains most of the variance of images/s per rank: 9")
-    assert f"] (best: 1; {overlapping}" in said and f"Omega squared: {overlapping}" in caption(some, made)
+    assert said.startswith(
+        "The factor nodes explains most of the variance of images/s per rank: omega squared 9"
+    )
+    assert (
+        f"] ({overlapping}" in said
+        and "The highest mean is that of nodes 1." in said
+        and f"Omega squared: {overlapping}" in caption(some, made)
+    )
     assert "Interactions between factors are not available: nodes 1 with grad fp16 was not measured." in said
     whole = cells(loader=10)
     for text in (explained(rows(whole), "it", (), whole), caption(whole, rows(whole))):
@@ -330,8 +338,12 @@ def test_most_is_more_than_half_and_has_its_interval():
     assert loader["omega_squared_low"] < 0.5
     low, high = (f"{100 * loader[f'omega_squared_{end}']:.0f}" for end in ("low", "high"))
     said = explained(made, "images/s", (), weak)
-    share = f"{100 * loader['omega_squared']:.0f} % [{low}, {high}] (best: synthetic)."
-    assert said.startswith(f"loader explains more of the variance of images/s than any other factor: {share}")
+    share = f"{100 * loader['omega_squared']:.0f} % [{low}, {high}]. The highest mean is "
+    share += "that of loader synthetic."
+    assert said.startswith(
+        "The factor loader explains more of the variance of images/s than any other factor: omega squared "
+        f"{share}"
+    )
     once = cells(loader=10, repetitions=1)
     said = explained(rows(once), "images/s", (), once)
     assert "Interactions between factors are not available: configurations ran only once." in said

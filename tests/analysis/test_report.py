@@ -433,14 +433,14 @@ def test_factors_that_change_together_explain_nothing_that_is_known(tmp_path):
 
 @pytest.mark.parametrize(
     ("two_ms", "said"),
-    [(100.0, "No factor has a significant effect"), (150.0, "gpus_per_node explains most")],
+    [(100.0, "No factor has a significant effect"), (150.0, "The factor gpus_per_node explains most")],
 )
 def test_a_factor_is_said_to_explain_if_it_does(tmp_path, two_ms, said):
     runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
     truth = Truth(step_ms={1: 100.0, 2: two_ms}, run_noise_ms=2.0)
     write_sweep(tmp_path, runs, truth, repetitions={"none": 4})
     text = factors_text(tmp_path)
-    assert said in text and ("(best: 1)" in text) == (two_ms > 100)
+    assert said in text and ("mean is that of gpus_per_node 1." in text) == (two_ms > 100)
 
 
 def test_what_is_no_number_leaves_a_gap_in_a_chart():

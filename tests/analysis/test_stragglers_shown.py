@@ -33,20 +33,24 @@ def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
     assert sentences([few]) == ["Too few steps (3) to tell whether a rank is a straggler."]
     late = few | {"rank": 1, "node": "b", "mean_lateness_ms": 9.0}
     assert sentences([enough, few, late]) == [
-        "No stragglers in 1 of 2 runs; too few steps to tell in the other 1. Largest lateness in run_1: rank "
-        "1 (b), 9.00 ms per step (mean of 3), in too few steps."
+        "No stragglers in 1 of 2 runs; too few steps to tell in the other 1. Largest lateness of 2 "
+        "ranks: rank 1 (b), 9.00 ms per step, mean of 3 steps (run_1), in too few steps."
+    ]
+    assert sentences([late | {"steady_steps": 1}]) == [
+        "Too few steps (1) to tell whether a rank is a straggler. Largest lateness of 1 rank: rank 1 (b), "
+        "9.00 ms in its only step (run_1)."
     ]
 
 
 @pytest.mark.parametrize(
-    ("verdict", "says"), [(TOO_FEW, "Too few steps to tell"), (CHANCE, "which may be chance")]
+    ("verdict", "says"), [(TOO_FEW, "Too few steps (5) to tell"), (CHANCE, "which may be chance")]
 )
 def test_who_is_late_but_not_named_is_said_to_be_late(verdict, says):
     row = {"run": "run", "node": "a", "step_ms": 100.0, "steady_steps": 5, "verdict": NO}
     made = [{**row, "rank": rank, "mean_lateness_ms": late} for rank, late in enumerate((1.0, 29.8, -3.0))]
     made[1]["verdict"] = verdict
     (line,) = sentences(made)
-    assert "rank 1 (a), 29.8 ms per step (mean of 5)" in line and says in line
+    assert "rank 1 (a), 29.8 ms per step, mean of 5 steps (run)" in line and says in line
 
 
 def section_of(path):
@@ -95,8 +99,8 @@ def test_the_axis_of_a_few_steps_has_a_tick_for_each(steps, ticks):
 def test_a_rank_of_an_unknown_host_is_named_without_one():
     row = {"run": "job", "rank": 7, "mean_lateness_ms": 3.0, "step_ms": 100.0, "steady_steps": 2,
            "verdict": CHANCE}  # fmt: skip
-    assert "in job: rank 7, 3.00 ms" in sentences([{**row, "node": None}])[0]
-    assert "in job: rank 7 (node0), 3.00 ms" in sentences([{**row, "node": "node0"}])[0]
+    assert ": rank 7, 3.00 ms per step, mean of 2 steps (job)" in sentences([{**row, "node": None}])[0]
+    assert ": rank 7 (node0), 3.00 ms per step" in sentences([{**row, "node": "node0"}])[0]
 
 
 def test_the_rank_to_show_is_the_one_that_the_sentences_are_about():

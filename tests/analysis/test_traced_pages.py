@@ -114,7 +114,7 @@ def test_the_opening_of_unlike_jobs_describes_one_after_the_other_and_names_each
         assert re.match(start, text)
     # What is left of it is no measure of the network.
     assert "% of its duration is waiting for the last rank). Largest" in said[1], said[1]
-    assert ", 0.9 ms per step" in said[2] and "gemm, 7.998 ms per step" in said[2]
+    assert ", 0.900 ms per step" in said[2] and "gemm, 7.998 ms per step" in said[2]
     others = [text for text in said[3:] if not text.startswith("Traces do not tell ")]
     assert len(others) == 2 and all("four" in text or "two" in text for text in others), others
     findings = {section.id: section.finding for section in page.sections}
@@ -170,7 +170,7 @@ def test_what_to_try_is_against_what_a_step_could_be_without(tmp_path):
     step = r"A step takes \S+ ms, mean of 2 ranks \(slowest rank: median \S+ ms; 6 steps\)\. Of the mean: \d"
     assert re.match(step, page.opening[0].sentences[0].text), page.opening[0].sentences[0].text
     said = next(one.text for one in page.opening[0].sentences if one.text.startswith("Collective with"))
-    assert "3 ms per step (0 % of its duration is waiting for the last rank; transfer at " in said, said
+    assert "3.00 ms per step (0 % of its duration is waiting for the last rank; transfer at " in said, said
     assert "collectives" in drawing.svg and " %</text>" in drawing.svg
     assert drawing.caption.endswith(
         " a step would be shorter without this part, at most (not shown: the model's kernels)"
@@ -238,7 +238,7 @@ def test_workers_are_advised_where_the_data_loader_has_none(tmp_path, loads):
 
 def test_that_the_profiler_slows_the_host_is_said_where_the_host_is_named(tmp_path):
     said = [one.text for one in opening(load(_stepped(tmp_path)))]
-    assert said[0].startswith("A step takes 1.167 ms, mean (median 1 ms; 3 steps). Of the mean: "), said[0]
+    assert said[0].startswith("A step takes 1.167 ms, mean (median 1.000 ms; 3 steps). Of the mean: ")
     assert "if the host's code between launches took no time (" in said[-1], said[-1]
     doubt = "of 1.17 ms, mean of 3 steps; recorded under the profiler, which slows the host). "
     assert f"{doubt}To try: time steps without the profiler first; " in said[-1], said[-1]

@@ -69,7 +69,7 @@ def test_the_largest_change_is_the_largest_of_either_sign_and_a_mean_that_says_o
     rows = [step, *(_compared("parts", name, *ms) for name, ms in parts.items())]
     said = traced_difference.sentence(rows)
     assert "largest change: exposed loader (-135 ms)" in said
-    assert "the sum of the parts, is 333 and 175 ms (-47.4 %)" in said
+    assert "the sum of the parts, is 333.0 and 175.0 ms (-47.4 %)" in said
     assert "mean" not in traced_difference.sentence([step, *rows[2:]])  # not all of its parts are known
     usual = [_compared("parts", name, 171.2 / 5, 177.4 / 5) for name in parts]
     assert "mean" not in traced_difference.sentence([step, *usual])

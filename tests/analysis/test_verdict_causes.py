@@ -195,8 +195,8 @@ def test_what_to_try_names_what_was_simulated_with_its_gain_and_what_was_not():
     (said,) = [one.text for one in verdict([BASE, row], ["a", "b"], [late]) if one.question == TRY]
     assert said == (
         "Gain in images/s, simulated on 8 ranks: no late ranks (+3.5 %, upper limit). Not simulated: "
-        "smaller buckets (bucket_mb; all gradients are in one, so nothing overlaps it), fp16 gradients "
-        "(grad), a larger batch size (batch)."
+        "smaller buckets (bucket_mb: one bucket holds all gradients, so no computation overlaps its "
+        "allreduce), fp16 gradients (grad), a larger batch size (batch)."
     )
     several = [late | {"buckets": 4}, what_if("bucket-mb=50", 0.2, buckets=2)]
     (said,) = [one.text for one in verdict([BASE, row], ["a", "b"], several) if one.question == TRY]

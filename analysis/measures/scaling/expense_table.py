@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.display.metrics import Column, Metric, Rows, columns, fields, filled, telling
+from analysis.display.numbers import digits
 from analysis.measures.scaling.expense import MEMORY, METRICS, RANK_METRICS, Spent
 from analysis.measures.scaling.point import POINT_FIELDS
 from jobs.run import Run
@@ -20,15 +21,15 @@ def caption(rows: Rows, runs: Sequence[Spent], interrupted: int = 0) -> str:
     """
     total, failed = (sum(run.node_hours for run in runs if run.counts is counts) for counts in (True, False))
     used = sum(run.counts for run in runs)
-    hours = f"Node-hours: {total + failed:.4g}"
+    whole, of_used, of_failed = (digits(hours, 3) for hours in (total + failed, total, failed))
     if used < len(runs):
         lines = [
-            f"{hours}, of which {total:.4g} for {how_many(used, 'used run')} and {failed:.4g} for "
+            f"Node-hours: {whole}, of which {of_used} for {how_many(used, 'used run')} and {of_failed} for "
             f"{how_many(len(runs) - used, 'failed run')} (of runs that failed repeatedly in the same way, "
             "the last)."
         ]
     else:
-        lines = [f"{hours} for {how_many(used, 'used run')}."]
+        lines = [f"Node-hours: {whole} for {how_many(used, 'used run')}."]
     lines.append(
         "Node-hours are of the runs only, each by its own nodes. A job takes more: it holds all its nodes "
         "also while it starts, calibrates, and runs on fewer of them."

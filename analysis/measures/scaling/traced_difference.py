@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import IN_RUN, JOB, Column, Metric, Rows, columns
+from analysis.display.numbers import change, digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
@@ -246,9 +247,9 @@ def sentence(found: Rows) -> str:
         ]  # fmt: skip
         most = max(parts, key=lambda one: abs(one["difference_ms"]), default=None)
         said = _SAID.get(row["verdict"], row["verdict"])
-        why = f"; largest change: {most['quantity']} ({most['difference_ms']:+.3g} ms)" if most else ""
+        why = f"; largest change: {most['quantity']} ({change(most['difference_ms'])} ms)" if most else ""
         lines.append(
-            f"{row['run']}: a step takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
+            f"{row['run']}: a step takes {digits(row['a_ms'])} and {digits(row['b_ms'])} ms "
             f"({row['difference_pct']:+.1f} %), {said}{why}.{_mean(row, parts)}"
         )
     return "\n".join(lines) or "Durations of steps cannot be compared: one of the two has none."
@@ -262,8 +263,8 @@ def _mean(step: Mapping[str, Any], parts: Rows) -> str:
     if len(whole) < len(_WHOLE) or not apart > _APART * step["a_ms"]:
         return ""
     return (
-        f" These are medians; the mean over steps and ranks, the sum of the parts, is {a:.4g} and {b:.4g} ms "
-        f"({100 * (b / a - 1):+.1f} %)."
+        f" These are medians; the mean over steps and ranks, the sum of the parts, is {digits(a)} and "
+        f"{digits(b)} ms ({100 * (b / a - 1):+.1f} %)."
     )
 
 
