@@ -33,6 +33,7 @@ from profiling.wording import which_ranks
 
 _RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder
 _MOST_NAMED = 8
+_RANK = re.compile(r"rank_\d{4,}")  # the folder of one (profiling.tables)
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")  # of Python's tempfile: in /tmp these may be anybody's
 # What became of a run that had failed, by its state.
 _LATER: dict[FailureKind, str] = {
@@ -101,7 +102,7 @@ def no_result(study: Study) -> str:
         return f"{study.path} has no usable result: {in_counts(bad)}; {which} {bad[0].point}: {bad[0].reason}"
     if is_unfinished(study.path):
         return f"{study.path} is not complete: the conversion was ended; run the same command again to resume"
-    if any(study.path.glob("rank_*")):
+    if _has_rank_folders(study.path):
         return f"{study.path} has no usable result: {of_begun(study.path)[1]}"
     return (
         f"{study.path} holds no results; expected runs (run_..._ret_0/manifest.json), converted traces "
@@ -122,9 +123,18 @@ def _is_known(directory: Path) -> bool:
 
 
 def _is_begun(directory: Path) -> bool:
-    """Whether it is a run that has begun: of one by hand that was killed there may be only a rank folder."""
-    has_begun = (directory / store.LOG).exists() or any(directory.glob("rank_*"))
-    return directory.name.startswith("run_") and has_begun
+    """Whether it is a run that has begun: of one by hand that was killed there may be only a rank folder.
+
+    Traces that were converted have such folders, too, and their job may be called `run_a`.
+    """
+    if not directory.name.startswith("run_") or (directory / JOB).is_file():
+        return False
+    return (directory / store.LOG).exists() or _has_rank_folders(directory)
+
+
+def _has_rank_folders(directory: Path) -> bool:
+    """Whether ranks of ours have folders in it; raw traces have files and folders of other names."""
+    return any(path.is_dir() and _RANK.fullmatch(path.name) for path in directory.glob("rank_*"))
 
 
 def _visible(path: Path) -> list[Path]:
@@ -135,10 +145,10 @@ def _visible(path: Path) -> list[Path]:
 
 def _add_sweep(contents: Contents, path: Path) -> None:
     for directory in _visible(path):
-        if directory.name.startswith("run_") or store.is_run(directory):
-            _add_run(contents, directory)
-        elif (directory / JOB).is_file():
+        if (directory / JOB).is_file():
             _add_trace(contents, directory)
+        elif directory.name.startswith("run_") or store.is_run(directory):
+            _add_run(contents, directory)
         elif _is_sweep(directory):
             contents.note(f"not included: {directory} is a result of its own")
     _forget_superseded(contents)

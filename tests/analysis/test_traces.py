@@ -254,6 +254,19 @@ def test_raw_traces_are_not_results_and_the_line_says_what_to_do(tmp_path, named
     assert done.code == 2 and f"python -m profiling.convert {path} --out DIR" in " ".join(done.err.split())
 
 
+def test_traces_in_folders_that_are_called_as_runs_are_traces(tmp_path):
+    for number in (1, 2):
+        traces = write_job(tmp_path / "raw" / f"run_{number}", Planted(ranks=2, batches=4))
+        for rank in (0, 1):
+            (traces / f"rank{rank}.json").rename(traces / f"rank_{rank}.json")
+    for path in (tmp_path / "raw", tmp_path / "raw" / "run_1"):
+        with pytest.raises(UserError, match="holds raw traces of the torch profiler"):
+            load(path)
+    assert convert([str(tmp_path / "raw"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    study = load(tmp_path / "out")
+    assert ([source.id for source in study.sources], study.failed) == (["run_1", "run_2"], [])
+
+
 def test_traces_without_a_kernel_say_so_and_speak_of_no_profile(tmp_path):
     folder = job(tmp_path, Planted(ranks=1, batches=4))
     (folder / "rank_0000" / "kernels.parquet").unlink()
