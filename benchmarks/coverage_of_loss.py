@@ -48,6 +48,11 @@ def of_loss(cases: int, steps: tuple[int, ...] = (5, 8, 20, 50)) -> Rows:
             truth = 100 * took_ms / STEP_MS
             held = [one[f"loss_{name}_pct_low"] <= truth <= one[f"loss_{name}_pct_high"] for one in found]
             row[f"{name.removeprefix('exposed_')}, held %"] = 100 * float(np.mean(held))
+        half = [
+            (one["loss_exposed_transfer_pct_high"] - one["loss_exposed_transfer_pct_low"]) / 2
+            for one in found
+        ]
+        row["transfer, half width, points"] = float(np.median(half))
         made.append(row | {"sum beyond its parts, %": 100 * float(np.mean([beyond(one) for one in found]))})
     return made
 

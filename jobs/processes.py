@@ -116,9 +116,9 @@ class Running:
         if now - self._last_sign <= self._limits.hang_s:
             return None
         self._have_stacks_written()
-        after = f"after batch {sign}" if sign else "not even the first"
+        after = f"after step {sign}" if sign else "not even the first"
         return Ended(
-            EXIT_HANG, f"no batch for {self._limits.hang_s:g} s, {after}; the log shows where", "hang"
+            EXIT_HANG, f"no step for {self._limits.hang_s:g} s, {after}; the log shows where", "hang"
         )
 
     def _have_stacks_written(self) -> None:

@@ -30,7 +30,7 @@ _OF_ALL_RUNS = (
     "nodes", "gpus_per_node", "model", "loader", "batch", "grad", "batches", "attribute_from", "device",
     "data", "data_format", "workers", "threads", "image_size", "network",
 )  # fmt: skip
-_BATCH_LINE = re.compile(rb"(?:^|\r)batch (\d+)/(\d+)\b", re.MULTILINE)
+_BATCH_LINE = re.compile(rb"(?:^|\r)step (\d+)/(\d+)\b", re.MULTILINE)
 
 
 def describe(run: Run, varied: Sequence[str] = ()) -> str:
@@ -158,7 +158,7 @@ def _with_repetition(sweep_run: SweepRun) -> str:
 
 
 def last_batch(log: Path, tail_bytes: int = 4096) -> str:
-    """The last ``12/24`` of the lines ``batch 12/24 ...`` that rank 0 prints; "" before the first."""
+    """The last ``12/24`` of the lines ``step 12/24 ...`` that rank 0 prints; "" before the first."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - tail_bytes))

@@ -239,7 +239,7 @@ def _progress(batches: int) -> Callable[[int], None]:
         now = time.monotonic()
         if now - last >= _SAY_EVERY_S or steps == batches:
             last = now
-            print(f"\rbatch {min(steps, batches)}/{batches}", flush=True)
+            print(f"\rstep {min(steps, batches)}/{batches}", flush=True)
 
     return progress
 

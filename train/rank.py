@@ -244,7 +244,7 @@ def speaker(
         if now - last >= _SAY_EVERY_S or index + 1 == run.batches:
             last = now
             text = f" loss {loss.item():.4f}" if device.type == "cpu" else ""
-            say(f"batch {index + 1}/{run.batches}{text}")
+            say(f"step {index + 1}/{run.batches}{text}")
 
     return speak
 

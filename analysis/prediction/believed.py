@@ -17,7 +17,6 @@ from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE
 from analysis.prediction.simulate_rows import SIMULATION
 from jobs.run_fields import own_names
-from profiling.wording import noun
 
 # A simulated step that is further off the measured one explains it less well than none, percent.
 MOST_FIT_ERROR_PCT = 10.0
@@ -151,9 +150,10 @@ def _by_backtests(several: Sequence[Rows]) -> str:
     simulation, curve = (
         max(_worst_pct(alike, method) for alike in several) for method in (SIMULATION, CURVE)
     )
+    close = "" if _method(several[0]) else ", too close to decide"
     return (
-        f"in {_ends(counts, str)} {noun(max(counts), 'backtest')} of both, the simulation was off by up to "
-        f"{simulation:.0f} % and the curve by up to {curve:.0f} %"
+        f"in backtests ({_ends(counts, str)} per configuration), the simulation was off by up to "
+        f"{simulation:.0f} % and the curve by up to {curve:.0f} %{close}"
     )
 
 

@@ -61,24 +61,27 @@ def independent_of_mean(values: np.ndarray) -> float:
 
 
 def errors_of_means(series: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray | None:
-    """By how much the means of series of the same batches may be off, drawn together (series, resamples).
+    """By how much the means of series of the same batches, and that of their sum, may be off, drawn together.
 
-    Of each and of their sum a multivariate Student's t, so that no interval of the sum goes further than
-    those of the series do together; for as many batches as are independent in that of them which has fewest.
+    Each is Student's t for as many batches as are independent in that series: one that drifts does not make
+    the others unsure. Drawn together: normal, correlated as the series are, over spreads of one probability.
 
     Args:
         series: (series, batches).
 
     Returns:
-        None: the batches are too few to tell.
+        (series and their sum, resamples); None: the batches are too few to tell.
     """
-    many = min(independent_of_mean(one) for one in (*series, series.sum(axis=0)))
-    if not many:
+    whole = np.vstack([series, series.sum(axis=0)])
+    many = np.array([[independent_of_mean(one)] for one in whole])
+    if not many.all():
         return None
-    covariance = np.atleast_2d(np.cov(series)) / many
-    sizes, axes = np.linalg.eigh(covariance)  # rounded, one that is 0 may be below
-    normal = (axes * np.sqrt(np.maximum(sizes, 0))) @ generator.standard_normal((len(series), resamples))
-    return np.asarray(normal / np.sqrt(generator.chisquare(many - 1, resamples) / (many - 1)))
+    from scipy import special
+
+    sizes, axes = np.linalg.eigh(np.cov(whole))  # rounded, one that is 0 may be below
+    normal = (axes * np.sqrt(np.maximum(sizes, 0))) @ generator.standard_normal((len(whole), resamples))
+    spread = special.chdtri(many - 1, generator.random(resamples)) / (many - 1)
+    return np.asarray(normal / np.sqrt(many * spread))
 
 
 def independent_of_median(values: np.ndarray) -> float:

@@ -252,8 +252,11 @@ def test_which_method_is_preferred_depends_on_the_backtests(curve_pct, simulatio
     )
     (said,) = believed.sentences(rows)
     assert said.startswith(f"Prefer the {preferred}: " if preferred else "No method is preferred: ")
-    off = f"in 1 backtest of both, the simulation was off by up to {abs(simulation_pct):.0f} % and the curve"
-    assert (f"{off} by up to 5 %." in said) == (preferred != SIMULATION)
+    off = (
+        f"in backtests (1 per configuration), the simulation was off by up to {abs(simulation_pct):.0f} % and"
+    )
+    end = "." if preferred else ", too close to decide."
+    assert (f"{off} the curve by up to 5 %{end}" in said) == (preferred != SIMULATION)
     # Configurations that have the same reason have one line, with the largest of their errors.
     worse = [row | ({"error_pct": 1.2 * row["error_pct"]} if row["backtest"] else {}) for row in rows]
     both = [row | {"grad": grad} for some, grad in ((rows, "fp32"), (worse, "fp16")) for row in some]

@@ -221,6 +221,19 @@ def test_intervals_of_a_mean_inside_a_run_hold_it_as_often_as_they_say(
     assert held >= 0.95 - 0.033  # three standard errors
 
 
+def test_of_series_drawn_together_one_that_drifts_does_not_widen_the_others() -> None:
+    generator = np.random.default_rng(1)
+    steady, drifting = generator.standard_normal(16), np.arange(16.0)
+    drawn = inside_run.errors_of_means(np.array([steady, drifting]), 4000, generator)
+    assert drawn is not None and drawn.shape == (3, 4000)
+    for errors, values in zip(drawn, (steady, drifting, steady + drifting), strict=True):
+        alone = inside_run.of_mean(values)
+        low, high = np.quantile(errors, [0.025, 0.975])
+        assert high - low == pytest.approx(alone.high - alone.low, rel=0.25)
+    # The sum errs with what it is made of: by nearly as much, and to the same side.
+    assert np.mean(np.sign(drawn[2]) == np.sign(drawn[1])) > 0.9
+
+
 def test_three_batches_have_no_interval_of_their_mean() -> None:
     assert np.isnan(inside_run.of_mean(np.array([1.0, 2.0, 3.0])).low)
 

@@ -88,7 +88,7 @@ OTHER_MPI = """
 ompi_mpi_errors_throw_exceptions
 """
 OVERLAP = """
-batch 1/8 loss 7.0112
+step 1/8 loss 7.0112
 TAU: Runtime overlap: found Forward Pass (0x41407590) on the stack, but stop called on push [{markers.py}{6}]
 Fatal Python error: Aborted
 """

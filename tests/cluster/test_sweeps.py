@@ -93,7 +93,7 @@ def a_hanging_rank_says_where(cluster: Cluster, folder: Path) -> None:
     assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
     assert sweep.done() == [1, 2]
     ((name, failed),) = [(name, each) for name, each in sweep.manifests().items() if not each.done]
-    assert failed.failure == "hang" and "no batch for 8 s" in failed.reason
+    assert failed.failure == "hang" and "no step for 8 s" in failed.reason
     log = (sweep.results / name / "log.txt").read_text()
     stacks = log.partition("rank 1 was here:")[2]
     assert "in misbehave" in stacks and "most recent call first" in stacks
@@ -104,7 +104,7 @@ def a_job_that_is_not_to_end_with_a_node_goes_on_with_the_others(cluster: Cluste
     sweep = Sweep(cluster, folder).write()
     job = sweep.submit("--nodes=4", "--no-kill", KEEP_OFF, **SLOW)
     cluster.until(lambda: any("config_4_" in name for name in sweep.running()))
-    cluster.until(lambda: "batch 2/" in sweep.log_of_running())
+    cluster.until(lambda: "step 2/" in sweep.log_of_running())
     node = expand_nodes(cluster.job(job)["NodeList"])[-1]
     cluster.control("kill-node", node)
     try:

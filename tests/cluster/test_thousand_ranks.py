@@ -59,7 +59,7 @@ def losing(large, tmp_path_factory) -> Iterator[tuple[Sweep, str]]:
     words = ["--no-kill", f"--nodelist={last}"]
     folder = tmp_path_factory.mktemp("lost")
     sweep, job = wide.submit(large, folder, "slurm", FEWER, sbatch=words, BATCH_S="3")
-    large.until(lambda: "batch 2/" in sweep.log_of_running(), 300)
+    large.until(lambda: "step 2/" in sweep.log_of_running(), 300)
     node = expand_nodes(large.job(job)["NodeList"])[-1]
     large.control("kill-node", node)
     yield sweep, node

@@ -25,7 +25,7 @@ def main() -> None:
     misbehave = os.environ.get("MISBEHAVE", "") if flag("--loader", "dali-cpu") == "pytorch" else ""
     for batch in range(batches):
         if rank == 0:
-            print(f"batch {batch + 1}/{batches} loss 1.0")
+            print(f"step {batch + 1}/{batches} loss 1.0")
     if misbehave == "error":
         print("scaleprof: error: no data folder nowhere; give --data", file=sys.stderr)
         sys.exit(2)

@@ -159,7 +159,7 @@ def test_a_program_that_ends_early_says_after_how_many_steps():
 
 def test_the_step_is_found_among_what_a_program_prints(tmp_path):
     log = tmp_path / "log.txt"
-    log.write_bytes(b" 10%|###       | 1/10\rbatch 3/50\nloss batch 7/9\n")
+    log.write_bytes(b" 10%|###       | 1/10\rstep 3/50\nloss step 7/9\n")
     assert last_batch(log) == "3/50"
 
 

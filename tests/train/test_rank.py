@@ -55,7 +55,7 @@ def test_the_loss_falls(data_set, tmp_path):
     assert batches.loss[0] > 6
     assert batches.loss[-10:].mean() < 2
     assert finished.wrong == "" and why_not_right(run, [finished.report], tmp_path) == ""
-    assert said[-1].startswith(f"batch 60/60 loss {batches.loss.iloc[-1]:.4f}")
+    assert said[-1].startswith(f"step 60/60 loss {batches.loss.iloc[-1]:.4f}")
 
 
 def test_batches_follow_each_other_and_their_stages_lie_within_them(data_set, tmp_path):

@@ -96,7 +96,7 @@ def variants(trained) -> dict[str, Path]:
 
 def test_two_ranks_train_and_leave_what_a_sweep_asks_of_them(trained, data_set):
     run, out = pair_of(data_set), trained.outs["plain"]
-    assert f"batch {BATCHES}/{BATCHES} loss" in trained.log
+    assert f"step {BATCHES}/{BATCHES} loss" in trained.log
     assert f"images/s ({BATCHES} steps, warmup included)\nresults: {out}\n" in trained.log
     assert [report.rank for report in store.read_record(out / store.MANIFEST, Manifest).ranks] == [0, 1]
     reports, wrong = read_reports(out, run)

@@ -9,8 +9,8 @@ Exposed communication is made of transfer, since the last rank had come to a col
 that rank, where the collectives of all ranks are known.
 
 Intervals of parts are of the batches inside the profiled runs, as those of a mean (Student's t, for as many
-as are independent), those of a whole and of what it is made of from the same draws. How much such runs differ
-from each other is not in them: a sweep has too few to tell.
+as are independent in each). Those of a whole and of what it is made of are drawn together, and cut to what
+the others allow. How much such runs differ from each other is not in them: a sweep has too few to tell.
 """
 
 import zlib
@@ -133,20 +133,20 @@ def _of_run(run_id: str, ranks: Anatomy) -> dict[str, np.ndarray]:
         means = np.array([sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows for name in names])
         drawn = _drawn(means, np.array([_by_batch(ranks, f"{name}_ns") for name in names]), generator)
         # Few batches draw errors of any size: nothing takes less than no time, or more than a batch.
-        parts |= dict(zip(names, np.clip(drawn, 0, longest), strict=True))
-        parts[whole] = np.clip(drawn.sum(axis=0), 0, longest)
+        parts |= dict(zip((*names, whole), np.clip(drawn, 0, longest), strict=True))
     return parts
 
 
 def _drawn(means: np.ndarray, took: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """What a whole is made of, (parts, 1 + resamples): the means, then as they may be, drawn together.
+    """What a whole is made of, and the whole, (parts + 1, 1 + resamples): the means, then as they may be.
 
     NaN where the batches are too few to tell.
     """
     errors = inside_run.errors_of_means(took, _RESAMPLES, generator)
     if errors is None:
-        errors = np.full((len(means), _RESAMPLES), np.nan)
-    return means[:, None] + np.column_stack([np.zeros(len(means)), errors])
+        errors = np.full((len(means) + 1, _RESAMPLES), np.nan)
+    whole = np.append(means, means.sum())
+    return whole[:, None] + np.column_stack([np.zeros(len(whole)), errors])
 
 
 def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:
@@ -189,8 +189,8 @@ def loss_of(
 def _within_each_other(row: Mapping[str, Any], whole: str, parts: Sequence[str]) -> dict[str, float]:
     """The ends of the intervals of a whole, and of the parts it is made of, as far as they allow each other.
 
-    Drawn together the whole goes no further than its parts do. But that none takes less than no time tells
-    more: of the whole by its parts, and of a part by the whole. Empty: one of them has no interval.
+    Each is as sure as its own batches allow: a part that drifts does not widen the other, and what is known
+    of one tells of the rest, since none takes less than no time. Empty: one of them has no interval.
     """
     ends = {name: [row[f"{name}_{end}"] for end in _ENDS] for name in (whole, *parts)}
     if any(end is None for both in ends.values() for end in both):

@@ -65,7 +65,7 @@ def train(nodes: int, ranks: int, batches: int, directory: Path) -> None:
             misbehave(nodes, rank)
         time.sleep(BATCH_S)
         if rank == 0:
-            print(f"batch {batch + 1}/{batches} loss 1.0", flush=True)
+            print(f"step {batch + 1}/{batches} loss 1.0", flush=True)
     if meets:
         gather("")
         digests = set(gather("same"))
