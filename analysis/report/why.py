@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.display.metrics import Rows
+from analysis.display.numbers import digits
 from analysis.measures.scaling.baselines import base_of
 from analysis.measures.scaling.certainty import (
     LEAST_PCT,
@@ -44,6 +45,7 @@ _TOO_FEW_STEPS = (
     "attribute_from)."
 )
 _WITHIN = "within the profiled runs"
+_LONG_MS = 10.0  # steps from which on milliseconds have no decimals
 
 Answer = tuple[list[Sentence], list[Sentence]]
 """What comes first of all, before how it scales: the late ranks, if they are the cause; then all else."""
@@ -229,15 +231,18 @@ def _from_stages(base: dict[str, Any] | None, row: dict[str, Any], where: str) -
     """The cause without profiled runs of both: every rank's batches hold its wait for the loader."""
     lost_ms = row["step_ms"] - _ideal_ms(base, row, "step_ms") if base else math.nan
     grown_ms = number(row, "load_ms") - _ideal_ms(base, row, "load_ms") if base else math.nan
-    if base is not None and grown_ms >= LIMITING_SHARE * lost_ms:
+    in_long = base is not None and _in_long_steps(base, row)
+    if base is not None and not in_long and grown_ms >= LIMITING_SHARE * lost_ms:
         text = (
-            f"{_longer(base, row)} Data loading grew by {grown_ms:.0f} ms; without profiled runs no other "
-            "cause can be identified."
+            f"{_longer(base, row)} Data loading grew by {_ms(grown_ms, row)} ms; without profiled runs no "
+            "other cause can be identified."
         )
         return [Sentence(text, "stages", "loader"), *against("loader", {})]
     reason = row.get("loss_note") or "its baseline is not among the results"
-    loading = "" if math.isnan(grown_ms) else " Data loading is not the main cause."
-    text = f"Not enough data to say what limits scaling{where}: {reason}.{loading}"
+    also = "" if math.isnan(grown_ms) else " Data loading is not the main cause."
+    if base is not None and in_long:
+        also = f" {_longer(base, row)}"  # nor do medians of stages tell what the long ones waited for
+    text = f"Not enough data to say what limits scaling{where}: {reason}.{also}"
     return [Sentence(text, "stages")]
 
 
@@ -246,10 +251,26 @@ def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
     ideal_ms, than = _ideal_ms(base, row, "step_ms"), f"on {ranks_in_words(base['world_size'])}"
     if is_strong(row):
         than = f"with ideal scaling from {ranks_in_words(base['world_size'])}"
-    return (
-        f"A step takes {row['step_ms']:.0f} ms on {ranks_in_words(row['world_size'])} ({row['called']}), "
-        f"{row['step_ms'] - ideal_ms:.0f} ms longer than {than} ({ideal_ms:.0f} ms)."
-    )
+    took, on = _ms(row["step_ms"], row), f"on {ranks_in_words(row['world_size'])} ({row['called']})"
+    ideal = _ms(ideal_ms, row)
+    if _in_long_steps(base, row):
+        return (
+            f"The median step takes {took} ms {on}, and {ideal} ms {than}: most of the loss is in the steps "
+            "that take longer than the median (p95_ms and max_ms of analysis.scaled)."
+        )
+    grown = _ms(row["step_ms"] - ideal_ms, row)
+    return f"A step takes {took} ms {on}, {grown} ms longer than {than} ({ideal} ms)."
+
+
+def _in_long_steps(base: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether the median step shows little of a loss, which is that of the mean step."""
+    grown_ms = row["step_ms"] - _ideal_ms(base, row, "step_ms")
+    return bool(grown_ms < LIMITING_SHARE * lost_pct(row) / 100 * row["step_ms"])
+
+
+def _ms(milliseconds: float, row: dict[str, Any]) -> str:
+    """A duration beside a configuration's step: whole milliseconds, more digits where steps are short."""
+    return f"{milliseconds:.0f}" if row["step_ms"] >= _LONG_MS else digits(milliseconds, 3)
 
 
 def _ideal_ms(base: dict[str, Any], row: dict[str, Any], name: str) -> float:

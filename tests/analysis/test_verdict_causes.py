@@ -104,6 +104,27 @@ def test_strong_scaling_is_judged_by_the_share_of_a_batch():
     assert "15 ms longer than with ideal scaling from 1 rank (25 ms). Data loading grew by 15 ms" in said
 
 
+def test_a_loss_that_the_median_step_does_not_show_is_that_of_long_steps_and_blames_no_loader():
+    low, high = {"scaling_efficiency_pct_low": 64.0}, {"scaling_efficiency_pct_high": 68.0}
+    row = point(4, 98.0, loss_note="no profiled run", scaling_efficiency_pct=66.0, **low, **high)
+    said = text(BASE, row)
+    assert (
+        "to say what limits scaling: no profiled run. The median step takes 98 ms on 4 ranks (P = 4), "
+        in said
+    )
+    assert "and 100 ms on 1 rank: most of the loss is in the steps that take longer" in said
+    assert "Data loading" not in said and "More workers" not in said and " ms longer than" not in said
+    said = text(BASE, row | lost(34.0, idle=30.0))
+    assert "Largest cause: idle time" in said and "The median step takes 98 ms" in said
+
+
+def test_steps_of_less_than_a_millisecond_have_digits():
+    short = {"step_ms": 0.048, "load_ms": 0.018}
+    said = text(BASE | {"step_ms": 0.03, "load_ms": 0.0015}, point(4, 160.0) | short)
+    assert "takes 0.0480 ms on 4 ranks (P = 4), 0.0180 ms longer than on 1 rank (0.0300 ms). Data" in said
+    assert "grew by 0.0165 ms" in said
+
+
 @pytest.mark.parametrize("load_ms", [None, float("nan")])
 def test_data_loading_whose_time_is_unknown_is_not_ruled_out(load_ms):
     said = text(BASE, point(4, 160.0, load_ms=load_ms, loss_note="no profiled run"))
