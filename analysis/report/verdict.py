@@ -57,9 +57,10 @@ def verdict(
     best, worst, judged = leading(scaled)
     of_runs = _of_point(late or [], judged)
     here = late_ranks(of_runs)
-    first, causes = why(called, among or points, judged, here, gains(judged, predicted or [], CONFIGURATION))
+    gained, doubted = gains(judged, predicted or [], CONFIGURATION), suspected(of_runs)
+    first, causes = why(called, among or points, judged, here, gained, bool(doubted[0]))
     if any(sentence.cause in ("waits", "communication") for sentence in causes):
-        causes += perhaps(*suspected(of_runs))
+        causes += perhaps(*doubted)
     others = [] if here else held_up(late_ranks(late or []))
     # Who reads one sentence has to know that the figure in the next one says little. It is of the table,
     # whose intervals show it: the section of scaling has the figure for its finding.

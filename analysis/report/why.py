@@ -52,7 +52,12 @@ Answer = tuple[list[Sentence], list[Sentence]]
 
 
 def why(
-    called: Rows, among: Rows, row: dict[str, Any], late: Late | None, gained: Mapping[str, Any]
+    called: Rows,
+    among: Rows,
+    row: dict[str, Any],
+    late: Late | None,
+    gained: Mapping[str, Any],
+    doubted: bool = False,
 ) -> Answer:
     """What costs a configuration its scaling.
 
@@ -62,6 +67,7 @@ def why(
         row: the one of them that is explained.
         late: the ranks that are late in its runs.
         gained: of :func:`analysis.report.causes.gains`, of the same configuration.
+        doubted: others may be late (:func:`analysis.report.causes.suspected`).
     """
     where = which_of(called, row)
     of_late = held_up(late, where)
@@ -97,7 +103,7 @@ def why(
     unfit = ((HALVED, halved), (FASTER, row.get("nodes") == 1), (LARGER, any(one > own for one in buckets)),
              (SMALLER, any(one < own for one in buckets)))  # fmt: skip
     without = [words for words, is_unfit in unfit if is_unfit]
-    return _from_parts(Loss(row, base, where, late, new, without))
+    return _from_parts(Loss(row, base, where, late, new, without, doubted))
 
 
 def _too_little(row: dict[str, Any], where: str, late: bool) -> str:
@@ -132,6 +138,7 @@ class Loss:
         late: the ranks that are late in its runs.
         gained: what-ifs that were simulated and not measured, as of :func:`why`.
         without: of the advice, what does not fit here (:func:`analysis.report.advice.against`).
+        doubted: a rank that may be late is no straggler, nor is it known to be none.
     """
 
     row: dict[str, Any]
@@ -140,6 +147,7 @@ class Loss:
     late: Late | None
     gained: Mapping[str, Any]
     without: Sequence[str]
+    doubted: bool = False
 
     def named(self, cause: Cause) -> tuple[str, str]:
         """(a cause's key of :attr:`Sentence.cause`, what it is called)."""
@@ -148,6 +156,8 @@ class Loss:
         key, words = CAUSES[cause.kind]
         if key == "computing" and is_strong(self.row):
             return "small batch", "computation with fewer images per rank"
+        if key == "waits" and self.doubted:
+            return key, "waiting for other ranks"
         if key == "transfer":
             return limit_of_transfer(cause.cost_pct, self.gained) or key, words
         return key, words

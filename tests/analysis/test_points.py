@@ -365,7 +365,8 @@ def test_more_than_ideal_scaling_is_the_base_points_slowness(tmp_path: Path) -> 
     write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(step_ms={1: 100.0, 2: 80.0}))
     said = " ".join(run("analysis.scaled", tmp_path).out.split())
     assert (
-        "1 of 2 configurations scales better than ideal (up to 125 %): the baseline ran more slowly" in said
+        "1 of 2 configurations scales better than ideal (up to 125 %): usually the baseline ran too slowly"
+        in said
     )
     write_sweep(tmp_path / "less", [run_of(gpus_per_node=size) for size in (1, 2)])
     assert "better than ideal" not in run("analysis.scaled", tmp_path / "less").out

@@ -94,6 +94,7 @@ def test_ranks_that_may_be_late_by_chance_are_suspected_where_waiting_costs_most
     row = point(8, 160.0, **lost(37.5, exposed_wait=30.0))
     said = " ".join(one.text for one in verdict([BASE, row], ["a", "b"], late=rows))
     assert "waited up to 11.0 ms per step for ranks 4, 5." in said and "this may be chance" in said
+    assert "Largest cause: waiting for other ranks, 30.0" in said and "no straggler" not in said
     other = point(8, 160.0, **lost(37.5, compute=30.0))
     assert "chance" not in " ".join(one.text for one in verdict([BASE, other], ["a", "b"], late=rows))
 

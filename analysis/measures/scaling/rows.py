@@ -202,9 +202,9 @@ def _note_above_ideal(study: Study, rows: Rows) -> None:
         strong = rows[0]["scaling"] == "strong"
         study.note(
             f"{len(above)} of {how_many(len(rows), 'configuration')} {verb(len(above), 'scale')} better than "
-            f"ideal (up to {max(above):.0f} %): the baseline ran more slowly than it should (a busy machine, "
+            f"ideal (up to {max(above):.0f} %): usually the baseline ran too slowly (a busy machine, "
             f"different clocks or threads{', a batch size that suits the device less' if strong else ''}), "
-            "so efficiencies are too high there"
+            "and efficiencies are too high there"
         )
 
 
