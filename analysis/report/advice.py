@@ -161,6 +161,9 @@ def held_up(late: Late | None, where: str = "") -> list[Sentence]:
         f"wait {least}{digits(late.ms, 3)} ms per step for {'it' if one else 'them'} ({late.share_pct:.0f} % "
         f"of the step, measured {how}). Likely cause: {_LATE_CAUSE.get(late.cause, late.cause)}."
     )
+    for cause in dict.fromkeys(cause for _, cause in late.others):
+        ranks = _numbered([rank for rank, its in late.others if its == cause])
+        text += f" Also late: {ranks}; likely cause: {_LATE_CAUSE.get(cause, cause)}."
     sentences = [Sentence(text, "stragglers", key_of(late))]
     if late.cause in _ABOUT_LATE:
         sentences.append(Sentence(_sentence(_ABOUT_LATE[late.cause]), "stragglers", answers=TRY))

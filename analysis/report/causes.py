@@ -31,12 +31,13 @@ class Late:
     """The ranks for which the others wait repeatedly.
 
     Attributes:
-        ranks: the one that is waited for longest comes first.
+        ranks: those of one cause; the one that is waited for longest comes first.
         node: of the first one; empty if that differs between runs.
         ms, share_pct: how long the others wait for the first, a batch; in percent of the batch.
         by_collectives: whether collectives told that; else stages did, and it is a lower bound.
         runs, of: in how many runs it is named, of those that tell.
         cause: as analysis.stragglers has it.
+        others: ranks that are late for other causes, each with its own.
     """
 
     ranks: tuple[int, ...]
@@ -47,6 +48,7 @@ class Late:
     runs: int
     of: int
     cause: str
+    others: tuple[tuple[int, str], ...] = ()
 
 
 def late_ranks(rows: Rows) -> Late | None:
@@ -74,19 +76,24 @@ def late_ranks(rows: Rows) -> Late | None:
     if not ranks:
         return None
     first = ranks[0]
-    causes = [row["cause"] for row in often[first]]
+    causes = {rank: _most_often([row["cause"] for row in often[rank]]) for rank in ranks}
     nodes = {row["node"] for row in often[first]}
     told_by = often[first][0].get("told_by")
     return Late(
-        tuple(ranks),
+        tuple(rank for rank in ranks if causes[rank] == causes[first]),
         (nodes.pop() or "") if len(nodes) == 1 else "",
         float(np.median([row["mean_lateness_ms"] for row in measured[first]])),
         share_pct[first],
         all(row.get("told_by") == BY_COLLECTIVES for row in measured[first]),
         len(often[first]),
         len({row["run"] for row in rows if row.get("told_by") == told_by}),
-        max(causes, key=causes.count),
+        causes[first],
+        tuple((rank, causes[rank]) for rank in ranks if causes[rank] != causes[first]),
     )
+
+
+def _most_often(causes: Sequence[str]) -> str:
+    return max(causes, key=causes.count)
 
 
 def suspected(rows: Rows) -> tuple[list[int], float]:

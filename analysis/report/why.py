@@ -118,8 +118,9 @@ def _too_little(row: dict[str, Any], where: str, late: bool) -> str:
     else:
         answer = f"No {'other ' if late else ''}cause can be identified"
     repeated = math.isfinite(half_width_pct(row))
+    lost = f"{lost_pct(row):.1f}" if lost_pct(row) > 0 else "no"
     return (
-        f"{answer}: {max(lost_pct(row), 0):.1f} percentage points are lost{where}, and less than "
+        f"{answer}: {lost} percentage points are lost{where}, and less than "
         f"{least_pct(row):.1f} cannot be resolved "
         f"{'given the spread between identical runs' if repeated else 'without repetitions'}."
     )

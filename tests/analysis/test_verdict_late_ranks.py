@@ -30,9 +30,14 @@ def test_a_rank_that_most_runs_name_is_said_to_hold_up_the_others():
 
 
 def test_the_rank_that_is_waited_for_longest_comes_first_and_others_are_counted():
-    said = said_of(late("a", 0), late("a", 2, mean_ms=32.0, cause="processor"))
+    processor = {"mean_ms": 32.0, "cause": "processor"}
+    said = said_of(late("a", 0, cause="processor"), late("a", 2, **processor))
     assert "Ranks 0, 2 are stragglers: the other ranks wait at least 32.0 ms per step for them (20 %" in said
-    assert "Likely cause: processor (" in said
+    assert "Likely cause: processor (" in said and "Also late" not in said
+    # Neither the wait for one rank nor its cause is that of a rank which is late for another cause.
+    said = said_of(late("a", 0, cause="loader"), late("a", 5, cause="loader"), late("a", 2, **processor))
+    assert "Rank 2 (n1) is a straggler: the other ranks wait at least 32.0 ms per step for it (20 %" in said
+    assert "tors take longer than on the other ranks). Also late: ranks 0, 5; likely cause: loader (" in said
 
 
 def test_a_rank_that_is_on_another_node_each_time_is_not_called_by_one():
