@@ -47,7 +47,7 @@ def test_a_planted_slowdown_is_found_and_makes_the_exit_code(before, tmp_path):
     assert ran.code == 1 and row["verdict"] == "slower"
     assert float(row["effect_pct"]) == pytest.approx(3, abs=0.8)
     assert float(row["effect_pct_low"]) < 3.0 < float(row["effect_pct_high"])
-    assert "1 of 1 configuration is slower" in ran.err
+    assert "1 of 1 configuration is slower, the worst by" in ran.err
 
 
 def test_an_accepted_slowdown_is_no_regression(before, tmp_path):

@@ -38,7 +38,7 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
         most = max(worse, key=lambda row: row["effect_pct"])
         said = (
             f"{len(worse)} of {how_many(len(steps), 'configuration')} {verb(len(worse), 'are')} "
-            f"slower (by more than {threshold_pct:g} %), the worst by {_effect(most)}."
+            f"slower{_by_more_than(threshold_pct)}, the worst by {_effect(most)}."
         )
     elif few:
         said = _of_few(few, len(steps))
@@ -62,6 +62,10 @@ def _from_to(low: float, high: float) -> str:
     return f"{signed(1)(low)} to {signed(1)(high)} %"
 
 
+def _by_more_than(threshold_pct: float) -> str:
+    return f" by more than {threshold_pct:g} %" if threshold_pct else ""
+
+
 def _effect(row: Mapping[str, Any]) -> str:
     low, high = row["effect_pct_low"], row["effect_pct_high"]
     ends = f" [{low:.1f}, {high:.1f}]" if np.isfinite([low, high]).all() else ""
@@ -75,7 +79,7 @@ def _none_slower(steps: Rows, threshold_pct: float) -> str:
         return f"No difference shown: the step may have changed by {may_have_changed(open_still)}."
     faster = sum(row["verdict"] == "faster" for row in steps)
     text = (
-        f"No configuration is shown to be slower by more than {threshold_pct:g} %; {faster} of {len(steps)} "
+        f"No configuration is shown to be slower{_by_more_than(threshold_pct)}; {faster} of {len(steps)} "
         f"{verb(faster, 'are')} faster."
     )
     if open_still:
@@ -104,7 +108,7 @@ def _detectable(steps: Rows) -> str:
         slowdown = f"{detectable[0]:.1f} %"
     else:
         ends = f"{min(detectable):.1f} to {max(detectable):.1f}"
-        slowdown = f"one of them by {ends} % (detectable_pct of each)"
+        slowdown = f"one configuration by {ends} % (for each: detectable_pct of the CSV)"
     return f"A slowdown of {slowdown} would have been found in {_FOUND}."
 
 
