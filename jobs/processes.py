@@ -272,10 +272,16 @@ def stopped_in_order() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # Time that is nearly up when all is done would end this process as if it had done nothing.
+            late = number == signal.SIGUSR1 and handler is signal.SIG_DFL
+            signal.signal(number, _too_late if late else handler)
         _STOP.depth -= 1
         if not _STOP.depth:
             _STOP.asked = None
+
+
+def _too_late(number: int, frame: object) -> None:
+    """A handler, not SIG_IGN, which the processes that are started later would inherit."""
 
 
 def stop_if_asked() -> None:

@@ -68,6 +68,7 @@ while ((code > 128)) && kill -0 $sweep 2>/dev/null; do # a signal ended the wait
     wait $sweep || code=$?
 done
 ((code <= 128)) || { code=0; wait $sweep || code=$?; } # it ended between the two lines above
+trap '' USR1 # the time that is nearly up ends nothing now
 
 # 138: the same, a moment later (128 + SIGUSR1).
 if [[ $at_once == yes ]] || ((code == 138)); then

@@ -150,10 +150,10 @@ def _by_backtests(several: Sequence[Rows]) -> str:
     simulation, curve = (
         max(_worst_pct(alike, method) for alike in several) for method in (SIMULATION, CURVE)
     )
-    close = "" if _method(several[0]) else ", too close to decide"
+    close = "" if _method(several[0]) else f", less than {MOST_FIT_ERROR_PCT:g} points apart"
     return (
-        f"in backtests ({_ends(counts, str)} per configuration), the simulation was off by up to "
-        f"{simulation:.0f} % and the curve by up to {curve:.0f} %{close}"
+        f"the largest backtest errors ({_ends(counts, str)} per configuration) are {simulation:.1f} % "
+        f"(simulation) and {curve:.1f} % (curve){close}"
     )
 
 

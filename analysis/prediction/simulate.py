@@ -252,7 +252,7 @@ def _need_bandwidth(model: Model, layout: Layout, change: str) -> None:
         size = model.cost.one_size
         why = "take as long whatever their size" if np.isnan(size) else f"have one size ({size / 1e6:.3g} MB)"
         raise ValueError(
-            f"all profiled allreduces of this configuration {why}, so the effect of {change} is unknown"
+            f"all profiled allreduces of this configuration {why}, so they do not tell the effect of {change}"
         )
 
 

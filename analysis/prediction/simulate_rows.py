@@ -205,7 +205,7 @@ def _what_ifs(
             if simulate.changes_exchange(name) and (why := _unlike(basis)):
                 raise ValueError(why)
         except ValueError as error:
-            refused.append(Reason(configuration, f"what-if {name}: {error}"))
+            refused.append(Reason(configuration, f"what-if {name} not simulated: {error}"))
             continue
         row = _row(basis, layout, models)
         # Nothing was measured with the change.

@@ -37,7 +37,9 @@ def _steadiness(context: Context) -> str:
     ]
     if not known:
         fewest = estimates.fewest_beyond(95)
-        return f"Not available: no single run has {fewest} steps after warmup for a 95th percentile."
+        return (
+            f"Not available: the 95th percentile of a run needs {fewest} steps after warmup; no run has them."
+        )
     if len(context.traces) > 1:
         pct, row = max(known, key=lambda one: one[0])
         which = f"{row['run']}{', the least steady job' if len(known) > 1 else ''}"

@@ -61,8 +61,9 @@ SECTIONS: Sequence[SectionKind] = (
     provenance.LEFT_OUT,
 )
 _OF_RUNS = (
-    "Medians with 95 % confidence intervals from resampled runs, for each configuration separately. Warmup "
-    "is detected, not assumed. Durations come from unprofiled runs where available; FLOPs, bytes and "
+    "Medians with 95 % confidence intervals (parametric bootstrap over the runs), for each "
+    "configuration separately. Warmup is detected, not assumed. "
+    "Durations come from unprofiled runs where available; FLOPs, bytes and "
     "kernels come from profiled runs."
 )
 _OF_TRACES = (

@@ -29,7 +29,7 @@ from analysis.results.study import RECORDING, Study
 from profiling.errors import UserError
 from profiling.wording import how_many
 
-SLOWEST = "the slowest profiled run on the most ranks"
+SLOWEST = "the slowest profiled run of the largest world size"
 _COLOURS = {"saved": BLUE, "not_saved": PALE_GREY}
 
 

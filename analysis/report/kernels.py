@@ -111,7 +111,7 @@ def _longest(context: Context) -> str:
     (source,) = [one for one in sources if one.id == run]
     kernel = context.whole.once(_by_run)[run][0]
     sizes = {one.world_size for one in sources}
-    where = " on the most ranks" if source.kind != "trace" and len(sizes) > 1 else ""
+    where = f" on {source.world_size} ranks" if source.kind != "trace" and len(sizes) > 1 else ""
     per = "in the recording" if source.without_steps else "per step"
     whose = f" ({_names(context, sources)[run]})" if len(sources) > 1 else ""
     return f"Longest{where}: {kernel['kernel']}, {digits(kernel['ms_per_step'], 3)} ms {per}{whose}."

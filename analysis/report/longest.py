@@ -8,6 +8,7 @@ from analysis.display.naming import in_words
 from analysis.display.numbers import digits
 from analysis.report.sentences import number
 from analysis.report.views import varied
+from profiling.wording import how_many
 
 
 def longest(
@@ -36,6 +37,6 @@ def longest(
     else:
         name = in_words(row, varied(one for _, _, one in largest))
         whose = f"; {name}" if name else ""
-    where = " on the most ranks" if len(of_size) > 1 else ""
+    where = f" on {how_many(max(of_size), 'rank')}" if len(of_size) > 1 else ""
     part = max(known, key=known.__getitem__)
-    return f"Longest {what}{where}: {part}, {digits(ms, 3)} ms {per} ({share}{whose})."
+    return f"Longest {what}{where}: {part}, {digits(ms, 3)} ms {per} ({share} of all {what}s{whose})."

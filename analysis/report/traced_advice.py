@@ -71,8 +71,8 @@ def to_try(context: Context) -> list[Sentence]:
     if best["part"] == COLLECTIVES and doubt and ranks_are_missing(found.paths.source):
         change = f"record all ranks, to tell these apart; {change}"
     text = (
-        f"{what} would be at most {best['saved_pct']:.0f} % shorter if {name} took no time (critical "
-        f"path: {digits(best['saved_ms'], 3)} of {digits(best['step_ms'], 3)} ms"
+        f"{what} would be at most {best['saved_pct']:.0f} % shorter if {name} took no time ("
+        f"{digits(best['saved_ms'], 3)} ms of a critical path of {digits(best['step_ms'], 3)} ms"
         f"{_whose_steps(context.study, found.paths)}{doubt and f'; {doubt}'}). To try: {change}."
     )
     return [Sentence(_of_which(context, found, text), "critical-path", answers=TRY)]
@@ -81,7 +81,7 @@ def to_try(context: Context) -> list[Sentence]:
 def _of_which(context: Context, found: Longest, text: str) -> str:
     """A sentence, with the job that it is of, and why of that one, where there are several."""
     job = found.paths.source.id
-    return of_job(context, f"Most to gain per step in {job}" if found.of_several else job, text)
+    return of_job(context, f"Largest saving of a single part, in {job}" if found.of_several else job, text)
 
 
 def _doubt(study: Study, paths: RunPaths, part: str) -> str:

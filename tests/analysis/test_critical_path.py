@@ -424,10 +424,10 @@ def test_of_the_largest_profiled_runs_the_report_has_the_slowest(tmp_path):
     (section,) = (one for one in page.sections if one.id == "critical-path")
     slowest = rows(load(tmp_path))
     slowest = [row for row in slowest if (row["gpus_per_node"], row["batch"]) == (4, 64)]
-    assert f" of {slowest[0]['run']} (the slowest profiled run on the most ranks; " in section.text
+    assert f" of {slowest[0]['run']} (the slowest profiled run of the largest world size; " in section.text
     most = max((row for row in slowest if row["part"] in PARTS), key=lambda row: row["saved_ms"])
     assert f"{most['part']}, {digits(most['saved_ms'], 3)} ms per step (the slowest" in section.finding
-    assert section.finding.endswith(" on the most ranks: batch 64).")
+    assert section.finding.endswith(" of the largest world size: batch 64).")
 
 
 # --- many ranks ---------------------------------------------------------------------------------------

@@ -136,8 +136,8 @@ def test_faster_links_and_fewer_bytes_are_not_known_where_bytes_cost_nothing():
     assert (SIMULATION, 8, "") in made and not any(what_if for _, _, what_if in made)
     for name, change in (("network=2x", "faster links"), ("fp16-gradients", "fewer bytes")):
         assert any(
-            one.startswith(f"what-if {name}: all profiled allreduces of this configuration ")
-            and one.endswith(f"so the effect of {change} is unknown")
+            one.startswith(f"what-if {name} not simulated: all profiled allreduces of this configuration ")
+            and one.endswith(f"so they do not tell the effect of {change}")
             for one in said
         )
 
@@ -252,17 +252,15 @@ def test_which_method_is_preferred_depends_on_the_backtests(curve_pct, simulatio
     )
     (said,) = believed.sentences(rows)
     assert said.startswith(f"Prefer the {preferred}: " if preferred else "No method is preferred: ")
-    off = (
-        f"in backtests (1 per configuration), the simulation was off by up to {abs(simulation_pct):.0f} % and"
-    )
-    end = "." if preferred else ", too close to decide."
-    assert (f"{off} the curve by up to 5 %{end}" in said) == (preferred != SIMULATION)
+    off = f"errors (1 per configuration) are {abs(simulation_pct):.1f} % (simulation) and 5.4 % (curve)"
+    end = "." if preferred else ", less than 10 points apart."
+    assert (f"{off}{end}" in said) == (preferred != SIMULATION)
     # Configurations that have the same reason have one line, with the largest of their errors.
     worse = [row | ({"error_pct": 1.2 * row["error_pct"]} if row["backtest"] else {}) for row in rows]
     both = [row | {"grad": grad} for some, grad in ((rows, "fp32"), (worse, "fp16")) for row in some]
     (said,) = believed.sentences(both)
     assert "gradients" not in said
-    assert (f" was off by up to {1.2 * abs(simulation_pct):.0f} % and" in said) == (preferred != SIMULATION)
+    assert (f" are {1.2 * abs(simulation_pct):.1f} % (simulation)" in said) == (preferred != SIMULATION)
 
 
 def test_what_is_said_of_one_of_several_configurations_names_it():

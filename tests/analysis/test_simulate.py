@@ -109,8 +109,11 @@ def test_buckets_that_change_nothing_are_no_change():
 def test_why_bytes_seem_to_cost_nothing_is_of_this_configuration_and_names_its_only_size():
     free = ring(ALPHA_NS, 0.0)
     for cost, why in (
-        (free, "of this configuration take as long whatever their size, so the effect of faster links"),
-        (replace(free, one_size=4.94e6), r"of this configuration have one size \(4.94 MB\), so the effect"),
+        (
+            free,
+            "configuration take as long whatever their size, so they do not tell the effect of faster links",
+        ),
+        (replace(free, one_size=4.94e6), r"of this configuration have one size \(4.94 MB\), so they do not"),
     ):
         with pytest.raises(ValueError, match=why):
             changed(model_of(cost=cost), "network=2x")

@@ -203,7 +203,7 @@ def test_what_the_exchange_would_gain_is_unknown_where_more_of_it_is_exposed_tha
     )
     assert {row["what_if"] for row in ran.json if row["predicted_by"] == "simulation"} == {"", "no-loader"}
     assert (
-        "what-if network=2x: its gain is unknown, since the simulation does not explain the exposed"
+        "what-if network=2x not simulated: its gain is unknown, since the simulation does not explain the "
         in ran.err
     )
     assert "on 2 ranks (" in ran.err
@@ -226,7 +226,7 @@ def test_without_layers_the_buckets_that_were_sent_stand_in(tmp_path):
     (row,) = [row for row in ran.json if row["predicted_by"] == "simulation"]
     # The second bucket was seen to begin when the wire was free, not when it was ready: 5 ms later.
     assert row["step_ms"] == pytest.approx(step_ms(8), rel=0.05)
-    assert "what-if bucket-mb=1: the time at which each gradient is ready is unknown" in ran.err
+    assert "what-if bucket-mb=1 not simulated: the time at which each gradient is ready is unknown" in ran.err
 
 
 def test_what_cannot_be_simulated_is_said(tmp_path):
@@ -312,7 +312,10 @@ def test_gradients_of_16_bits_are_not_halved_again(tmp_path):
     sweep(tmp_path, ranks=(2,), grad="fp16")
     plant(tmp_path, 1, "none")
     ran = run("analysis.predict", tmp_path, "--what-if", "fp16-gradients", "--format", "csv")
-    assert "note: fp16 gradients: what-if fp16-gradients: gradients are already sent in 16 bits" in ran.err
+    assert (
+        "note: fp16 gradients: what-if fp16-gradients not simulated: gradients are already sent in 16 bits"
+        in ran.err
+    )
 
 
 def test_a_damaged_trace_costs_only_its_run(tmp_path):

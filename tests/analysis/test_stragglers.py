@@ -65,7 +65,7 @@ def test_a_clock_that_jumps_is_called_a_clock(tmp_path):
     write(tmp_path, Job(planted={2: Planted(jump_ms=40.0)}), profile="torch")
     made = rows(load(tmp_path))
     assert named(made) == {} and made[2]["verdict"] == CLOCK
-    assert "waited for less than half of that" in caption(made) and "Verdict clock: " not in caption(made[:2])
+    assert "collectives is under half of that" in caption(made) and "Verdict clock: " not in caption(made[:2])
 
 
 def test_a_late_rank_whose_clock_is_ahead_too_is_named_for_what_others_waited(tmp_path):
@@ -204,7 +204,7 @@ def test_three_steps_do_not_tell_that_there_is_no_straggler(tmp_path, monkeypatc
     assert "Too few steps (3) to tell whether a rank is a straggler." in ran.out
     assert "No stragglers" not in ran.out and ran.out.count("too few steps") == 3
     said = " ".join(ran.out.split())
-    assert "Verdict no needs no such test: a rank that was not behind is no straggler." in said
+    assert "Verdict no needs no such test." in said
 
 
 def test_one_rank_is_one_line(tmp_path):

@@ -12,6 +12,7 @@ from analysis.measures.lateness.in_words import sentences
 from analysis.measures.lateness.notable import notable_ranks
 from analysis.measures.lateness.verdicts import (
     CHANCE,
+    CLOCK,
     NO,
     STRAGGLER,
     TOO_FEW,
@@ -28,13 +29,17 @@ def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
     enough = rank_row(0, 0.1) | {"step_ms": 100.0, "steady_steps": 50}
     few = enough | {"run": "run_1", "verdict": TOO_FEW, "steady_steps": 3}
     assert sentences([enough, few]) == [
-        "No stragglers: no rank repeatedly delayed the others. 1 of 2 runs: too few steps to tell."
+        "No stragglers found in 1 of 2 runs; cannot tell in 1 (too few steps: 1)."
     ]
     assert sentences([few]) == ["Too few steps (3) to tell whether a rank is a straggler."]
     late = few | {"rank": 1, "node": "b", "mean_lateness_ms": 9.0}
     assert sentences([enough, few, late]) == [
-        "No stragglers in 1 of 2 runs; too few steps to tell in the other 1. Largest lateness of 2 "
+        "No stragglers found in 1 of 2 runs; cannot tell in 1 (too few steps: 1). Largest lateness of 2 "
         "ranks: rank 1 (b), 9.00 ms per step, mean of 3 steps (run_1), in too few steps."
+    ]
+    clock = enough | {"run": "run_2", "verdict": CLOCK, "mean_lateness_ms": 9.0}
+    assert sentences([enough, few, clock]) == [
+        "No stragglers found in 1 of 3 runs; cannot tell in 2 (too few steps: 1, clocks: 1)."
     ]
     assert sentences([late | {"steady_steps": 1}]) == [
         "Too few steps (1) to tell whether a rank is a straggler. Largest lateness of 1 rank: rank 1 (b), "

@@ -90,9 +90,9 @@ def test_a_recording_without_steps_makes_no_headline_beside_jobs_with_steps(tmp_
     assert convert([str(tmp_path / "whole.json"), "--out", str(stepped.parent), "--jobs", "1"]) == 0
     page = build(load(stepped.parent))
     (answer,) = (one for one in page.opening if one.question == TRY)
-    assert answer.sentences[0].text.startswith("Most to gain per step in stepped: a"), answer.sentences[
-        0
-    ].text
+    assert answer.sentences[0].text.startswith("Largest saving of a single part, in stepped: a"), (
+        answer.sentences[0].text
+    )
     findings = {section.id: section.finding for section in page.sections}
     for id in ("anatomy", "critical-path", "kernels"):
         assert "stepped)." in findings[id] and "ms per step" in findings[id], findings[id]
@@ -130,7 +130,7 @@ def test_the_path_of_unlike_jobs_is_that_of_the_largest_share_and_not_of_the_lon
     assert "of idle (the job whose step one part would shorten most, in percent; " in section.text
     assert section.finding.endswith("gaps, 84 % (0.799 ms per step, idle).")
     (answer,) = (one for one in page.opening if one.question == TRY)
-    assert answer.sentences[0].text.startswith("Most to gain per step in idle: a step")
+    assert answer.sentences[0].text.startswith("Largest saving of a single part, in idle: a step")
     assert answer.drawing.caption.startswith("Percent by which a step of idle would be")
 
 
@@ -176,7 +176,9 @@ def test_what_to_try_is_against_what_a_step_could_be_without(tmp_path):
         " a step would be shorter without this part, at most (not shown: the model's kernels)"
     )
     (table,) = next(section.tables for section in page.sections if section.id == "batches")
-    assert table.note.startswith("No interval: 6 steps are too few; record 50 to 100.\nAll values")
+    assert table.note.startswith(
+        "No interval: 6 steps are too few, or too alike; record 50 to 100.\nAll values"
+    )
     # Of traces, no columns of options that no trace knows.
     assert [*batches.table(study).columns][:4] == ["run", "profile", "repetition", "steps"]
 

@@ -214,7 +214,7 @@ def test_a_comparison_of_different_jobs_says_so_and_tests_nothing_of_a_few_steps
     two, four = unlike
     done = run("compare", two, four)
     said = " ".join(done.out.split())
-    assert "not tested: 6 steps are too few; largest change" in said
+    assert "not tested: 6 steps are too few; largest change of a part" in said
     assert "difference shown" not in said
     untested, *_ = compared.build(load(two), load(four)).summary
     assert untested.text.startswith("two, four: a step takes") and "not tested: 6 steps" in untested.text

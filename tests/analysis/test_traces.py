@@ -82,7 +82,7 @@ def test_batches_of_traces_have_durations_and_no_images(late):
     headings = {column.header.replace("\n", " ") for column in shown.columns}
     assert "update median" in headings and "rep" not in headings
     assert "rep" in {column.header for column in batches.part([row | {"job": None}]).columns}
-    assert "of a stage, the median over steps, mean over ranks" in shown.caption
+    assert "Stage: median over steps, then mean over ranks" in shown.caption
 
 
 def test_no_precision_is_missed_on_a_device_without_a_known_peak(tmp_path):

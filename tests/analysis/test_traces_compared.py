@@ -44,7 +44,9 @@ def test_the_difference_of_two_jobs_is_what_was_planted(pair):
 def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
     _, _, a, b = pair
     slower = run("compare", a, b)
-    assert slower.code == 1 and "slower in B; largest change: exposed" in " ".join(slower.out.split())
+    assert slower.code == 1 and "slower in B; largest change of a part: exposed" in " ".join(
+        slower.out.split()
+    )
     assert "different jobs" not in slower.out
     assert run("compare", b, a).code == 0
     assert run("compare", a, b, "--threshold", "50").code == 0
@@ -68,7 +70,7 @@ def test_the_largest_change_is_the_largest_of_either_sign_and_a_mean_that_says_o
     }  # fmt: skip
     rows = [step, *(_compared("parts", name, *ms) for name, ms in parts.items())]
     said = traced_difference.sentence(rows)
-    assert "largest change: exposed loader (-135 ms)" in said
+    assert "largest change of a part: exposed loader (-135 ms)" in said
     assert "the sum of the parts, is 333.0 and 175.0 ms (-47.4 %)" in said
     assert "mean" not in traced_difference.sentence([step, *rows[2:]])  # not all of its parts are known
     usual = [_compared("parts", name, 171.2 / 5, 177.4 / 5) for name in parts]

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ PYTHON = """#!/bin/sh
 case "$*" in
     *--print*) exit 0;;
     *jobs.sweep*) kill -s {signal} $PPID; sleep 0.2; exit {code};;
-    *analysis.*) echo "writes $2";;
+    *analysis.*) echo "writes $2"; kill -s {late} $PPID;;
 esac
 """
 
@@ -31,8 +32,12 @@ def job(tmp_path, monkeypatch):
     }  # fmt: skip
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "SCALEPROF_", "LAUNCHER"))}
 
-    def call(code: int, scontrol: str = "exit 0", signal: str = "CONT", **variables: str):
-        texts = {**programs, "scontrol": scontrol, "python": PYTHON.format(code=code, signal=signal)}
+    def call(code: int, scontrol: str = "exit 0", signal: str = "CONT", late: str = "CONT", **variables: str):
+        texts = {
+            **programs,
+            "scontrol": scontrol,
+            "python": PYTHON.format(code=code, signal=signal, late=late),
+        }
         for name, text in texts.items():
             (tmp_path / name).write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
             (tmp_path / name).chmod(0o755)
@@ -66,6 +71,18 @@ def test_a_job_whose_time_is_up_before_the_sweep_begins_is_not_requeued(job):
     assert (
         "the time limit of the job is too short" in ended.stderr and "--time of at least 10" in ended.stderr
     )
+
+
+def test_time_that_is_nearly_up_when_the_sweep_is_done_ends_nothing(job):
+    ended = job(0, "echo requeued", late="USR1")
+    assert (ended.returncode, ended.stderr) == (0, "") and "writes analysis.report" in ended.stdout
+    code = (
+        "import os, signal; from jobs.processes import stopped_in_order\n"
+        "with stopped_in_order(): pass\n"
+        "os.kill(os.getpid(), signal.SIGUSR1); print('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n")
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])

@@ -78,9 +78,8 @@ _UNRECORDED = (
     "Profiled runs: their unprofiled steps; analysis.anatomy shows the profiled ones, mean over ranks."
 )
 _OF_TRACES = (
-    "Traces: recorded steps. Of the step, each of its slowest recorded rank; of a stage, the median over "
-    "steps, mean over ranks, which does not show what few steps wait for. analysis.anatomy shows means, "
-    "which sum to the step."
+    "Traces: recorded steps. Step: that of its slowest recorded rank. Stage: median over steps, then mean "
+    "over ranks, so rare stalls do not show. analysis.anatomy shows means, which sum to the step."
 )
 
 
@@ -144,7 +143,8 @@ def _too_short(rows: Rows) -> list[str]:
     low, high = min(counts), max(counts)
     what = "job" if all(row.get("job") for row in rows) else "run"
     of = f"{len(counts)} of {how_many(len(timed), what)} {verb(len(counts), 'have')} no interval"
-    few = f"{f'{low} to ' if low < high else ''}{how_many(high, 'step')} {verb(high, 'are')} too few"
+    steps = f"{f'{low} to ' if low < high else ''}{how_many(high, 'step')}"
+    few = f"{steps} {verb(high, 'are')} too few, or too alike"
     more = "record 50 to 100" if high < _MOSTLY_ENOUGH else "record more, for successive steps are alike"
     return [f"{of if len(timed) > 1 else 'No interval'}: {few}; {more}."]
 

@@ -192,7 +192,7 @@ def shown(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Column]:
 
 _WAITING = (
     f"Without {WAITING} each keeps its own pace, so that the slowest still sets the step. How long they "
-    "wait: analysis.communication; if the latest came with the median one: analysis.predict (no-stragglers)."
+    "wait: analysis.communication; a step without late ranks: analysis.predict (no-stragglers)."
 )
 
 

@@ -11,6 +11,7 @@ from analysis.measures.lateness.verdicts import CHANCE, CLOCK, STRAGGLER, TOO_FE
 from jobs.run_fields import fields_of, own_names
 from profiling.wording import how_many
 
+_NONE = "No stragglers."
 # What two runs' rows of one rank, in one configuration on as many ranks, agree in.
 _OF_A_RANK = ("rank", *fields_of("workload", "size"))
 
@@ -88,12 +89,9 @@ def _nobody_named(rows: Rows, most: Mapping[str, Any], run: str) -> str:
     few, runs = _with_too_few(rows)
     if len(few) == runs:
         return f"{_cannot_tell(few)} {late}{why}."
-    if not few:
-        return f"No stragglers. {late}{why}."
-    return (
-        f"No stragglers in {runs - len(few)} of {runs} runs; too few steps to tell in the other {len(few)}. "
-        f"{late}{why or ', in too few steps'}."
-    )
+    if most["run"] in few:
+        why = why or ", in too few steps"
+    return f"{_in_those_that_tell(rows)} {late}{why}."
 
 
 def _nobody_late(rows: Rows) -> str:
@@ -101,8 +99,22 @@ def _nobody_late(rows: Rows) -> str:
     steps, runs = _with_too_few(rows)
     if len(steps) == runs:
         return _cannot_tell(steps)
-    few = f" {len(steps)} of {how_many(runs, 'run')}: too few steps to tell." if steps else ""
-    return f"No stragglers: no rank repeatedly delayed the others.{few}"
+    found = _in_those_that_tell(rows)
+    return f"{found[:-1]}: no rank repeatedly delayed the others." if found == _NONE else found
+
+
+def _in_those_that_tell(rows: Rows) -> str:
+    """That no rank is a straggler, in how many runs; of the others, what keeps them from telling."""
+    few, runs = _with_too_few(rows)
+    clock = {row["run"] for row in rows if row["verdict"] == CLOCK} - set(few)
+    if not few and not clock:
+        return _NONE
+    counts = {"too few steps": len(few), "clocks": len(clock)}
+    why = ", ".join(f"{reason}: {count}" for reason, count in counts.items() if count)
+    untold = len(few) + len(clock)
+    return (
+        f"No stragglers found in {runs - untold} of {how_many(runs, 'run')}; cannot tell in {untold} ({why})."
+    )
 
 
 def _cannot_tell(few: Mapping[str, int]) -> str:

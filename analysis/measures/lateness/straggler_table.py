@@ -138,15 +138,15 @@ _P = (
 _NO_INTERVAL = "Medians without an interval: few steps, or strongly correlated ones."
 _BY_STAGES = (
     "Measured from stages, lateness is a lower bound: it can be negative on all ranks, even on one that was "
-    "behind, so a negative value does not show that the rank waited."
+    "behind, so a negative value does not show that the rank waited, and verdict no may miss a late rank."
 )
 _EXPLAINED = {
-    CLOCK: "Verdict clock: by its clock the rank is late, but the others waited for less than half of that, "
-    "or the clocks are not aligned well enough to tell.",
+    CLOCK: "Verdict clock: timestamps show the rank late, but the wait in the others' collectives is under "
+    "half of that, or the clocks are not aligned well enough to tell.",
     SHORT_WAIT: f"Verdict short wait: the rank was behind by {_SHARE} of a step or more, but the others "
     "waited for less than that on average.",
     TOO_FEW: "Verdict too few steps: they cannot tell whether lateness repeats. Verdict no needs no such "
-    "test: a rank that was not behind is no straggler.",
+    "test.",
 }
 
 

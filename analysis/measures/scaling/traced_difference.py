@@ -247,7 +247,8 @@ def sentence(found: Rows) -> str:
         ]  # fmt: skip
         most = max(parts, key=lambda one: abs(one["difference_ms"]), default=None)
         said = _SAID.get(row["verdict"], row["verdict"])
-        why = f"; largest change: {most['quantity']} ({change(most['difference_ms'])} ms)" if most else ""
+        largest = most and f"{most['quantity']} ({change(most['difference_ms'])} ms)"
+        why = f"; largest change of a part: {largest}" if largest else ""
         lines.append(
             f"{row['run']}: a step takes {digits(row['a_ms'])} and {digits(row['b_ms'])} ms "
             f"({row['difference_pct']:+.1f} %), {said}{why}.{_mean(row, parts)}"
@@ -263,7 +264,7 @@ def _mean(step: Mapping[str, Any], parts: Rows) -> str:
     if len(whole) < len(_WHOLE) or not apart > _APART * step["a_ms"]:
         return ""
     return (
-        f" These are medians; the mean over steps and ranks, the sum of the parts, is {digits(a)} and "
+        f" Step times are medians; the mean over steps and ranks, the sum of the parts, is {digits(a)} and "
         f"{digits(b)} ms ({100 * (b / a - 1):+.1f} %)."
     )
 

@@ -144,7 +144,7 @@ def _below_step(points: Sequence[Point], kernel_ms: float, slowed: bool) -> str:
     if kernel_ms <= recorded_ms:
         cause = "the profiler" if slowed else "the profiler, or a busy machine"
         return (
-            f"unprofiled steps take {digits(step_ms)} ms, profiled ones {digits(recorded_ms)} ms, "
+            f"unprofiled steps take {digits(step_ms)} ms, profiled ones {digits(recorded_ms)} ms (medians), "
             f"{recorded_ms / step_ms:.2f} times as long ({cause}), so efficiencies of the kernels are too "
             f"low, even below those of the step (kernel times sum to {digits(kernel_ms)} ms)"
         )

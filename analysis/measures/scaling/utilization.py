@@ -208,7 +208,7 @@ def caption(rows: Rows, unit: str) -> str:
     """
     known = [name for name in _EXPLAINED if any(plain(row.get(name)) is not None for row in rows)]
     explained = (_EXPLAINED[name].format(unit=unit) for name in known)
-    return " ".join(["Values cover the time of profiled steps.", *explained])
+    return " ".join(["Shares are of the time of profiled steps.", *explained])
 
 
 def columns_of() -> list[Metric]:
