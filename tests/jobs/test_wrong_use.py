@@ -47,7 +47,8 @@ MISTAKES = {
     "analysis.scaled --hlep": "error: unknown flag --hlep; did you mean '--help'?",
     "analysis.scaled one={here}/a 2=x": "give each with its number of ranks: 1=/",
     "analysis.scaled {here}/emty": "emty does not exist; did you mean '",
-    "analysis.scaled /nowhere/at/all": "/nowhere/at/all does not exist; give a folder of results",
+    # What follows depends on whether the project's folder holds results, as after `make demo`.
+    "analysis.scaled /nowhere/at/all": "/nowhere/at/all does not exist; ",
     "analysis.scaled {here}/file": "file is not a Parquet file",
     "analysis.scaled configs/quick.yaml": "configs/quick.yaml is a sweep file, not its results",
     "analysis.scaled {here}/tabs.yaml": "tabs.yaml holds no results; give the folder of a sweep's results",
