@@ -172,6 +172,8 @@ def test_ddp_broadcasts_buffers_if_the_run_says_so(wanted):
         model = backend.wrap(torch.nn.BatchNorm2d(2))
         told = getattr(model, "forward_sync_buffers", None)
         assert (model.broadcast_buffers if told is None else told) is wanted
+        # The last owner of a group ends it. DDP would with the GIL held, for which Gloo's thread may wait.
+        del model
     finally:
         dist.destroy_process_group()
 
