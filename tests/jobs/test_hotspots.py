@@ -154,10 +154,16 @@ def test_on_this_cpu_for_real(tmp_path, monkeypatch, capsys):
     assert answer.code == 0 and answer.json
     for row in answer.json:
         assert row["kernel"] and row["ms_per_step"] > 0 and row["calls_per_step"] > 0 and row["why"]
-        assert row["ms_per_step_low"] <= row["ms_per_step"] <= row["ms_per_step_high"]
     # Which operator is the hottest depends on the machine; convolutions are among them, and have a roof.
     convolutions = [row for row in answer.json if row["class"] == "convolution"]
     assert convolutions and all(row["roof_of_measured_pct"] > 0 for row in convolutions)
     shown = run(module, *rest[:-2]).out
-    # On a busy machine the first of the recorded steps may count as warmup.
-    assert re.search(r"one run on 1 rank, steps [5-8] to 9 of 10[.;]", " ".join(shown.split())), shown
+    # On a busy machine the first of the recorded steps may count as warmup; four are enough for an interval.
+    caption = " ".join(shown.split())
+    first = re.search(r"one run on 1 rank, steps ([5-8]) to 9 of 10[.;]", caption)
+    assert first, shown
+    enough = int(first[1]) <= 6
+    assert ("Too few steps for an interval" in caption) is not enough
+    for row in answer.json:
+        ends = row["ms_per_step_low"], row["ms_per_step_high"]
+        assert ends[0] <= row["ms_per_step"] <= ends[1] if enough else ends == (None, None)
