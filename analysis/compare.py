@@ -58,7 +58,7 @@ def main(words: list[str] | None = None) -> int:
     parts = [Part(title, changed, shown(figures), _CAPTION)]
     if same_runs(a, b):
         parts = []  # a table of intervals would look like an answer
-    studies[0].log.add(studies[1].log, studies[0].path.resolve() == studies[1].path.resolve())
+    studies[0].log.join(studies[1].log, studies[0].path.resolve() == studies[1].path.resolve())
     code = output.emit(Answer(figures, columns_of(figures), parts=parts, notes=notes), studies[0], arguments)
     return EXIT_FAILED if worse else code
 
@@ -66,7 +66,7 @@ def main(words: list[str] | None = None) -> int:
 def _of_traces(a: Study, b: Study, arguments: argparse.Namespace) -> int:
     """Two jobs' traces beside each other."""
     figures = traced_difference.rows(a, b)
-    a.log.add(b.log, a.path.resolve() == b.path.resolve())
+    a.log.join(b.log, a.path.resolve() == b.path.resolve())
     if traced_difference.same_traces(figures):
         parts, notes = [], [traced_difference.SAME]
     else:

@@ -81,7 +81,7 @@ def main(words: list[str] | None = None) -> int:
     other = load(arguments.other, arguments.peaks) if arguments.other else None
     answer = _answer(study, other, by, arguments)
     if other is not None:
-        study.log.add(other.log, study.path.resolve() == other.path.resolve())
+        study.log.join(other.log, study.path.resolve() == other.path.resolve())
     return output.emit(answer, study, arguments)
 
 

@@ -9,7 +9,8 @@
     results.charts()["scaling"]                       # plotly figures, by the section of the report
 
 A frame has all columns of the command's ``--columns``. ``frame.attrs["meaning"]`` explains each column;
-``frame.attrs["notes"]`` holds the command's notes, failed runs included.
+``frame.attrs["findings"]`` holds what was found, runs that do not count included, ``frame.attrs["notes"]``
+the same as lines.
 """
 
 import importlib
@@ -24,6 +25,7 @@ from analysis.results import load as results
 from analysis.results.study import Study
 from profiling.arguments import UnknownFlags
 from profiling.errors import UserError, did_you_mean
+from profiling.findings import as_data, lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,12 +118,13 @@ class Question:
                 raise UserError(_no_parameter(self._module, wrong)) from None
             except UserError as wrong:
                 raise UserError(_in_python(str(wrong), settings)) from None
-        ((answer, said_of_results),) = answers
+        ((answer, findings),) = answers
         frame = output.to_frame(answer.rows, answer.columns)
         of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
         metrics = [*of_command, *answer.columns]
         meaning = {name: metric.description for metric in metrics for name in metric.names if name in frame}
-        frame.attrs = {"meaning": meaning, "notes": [*answer.lead, *answer.notes, *said_of_results]}
+        notes = [*answer.lead, *answer.notes, *lines(findings)]
+        frame.attrs = {"meaning": meaning, "notes": notes, "findings": as_data(findings)}
         return frame
 
 

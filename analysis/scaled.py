@@ -15,7 +15,7 @@ One row per configuration and world size.
 import argparse
 
 from analysis.display import output
-from analysis.display.terminal import MOST_NOTES, Answer
+from analysis.display.terminal import Answer
 from analysis.measures.scaling import rows as scaling
 from analysis.measures.scaling import traced
 from analysis.measures.scaling.baselines import Scaling
@@ -41,8 +41,6 @@ def main(words: list[str] | None = None) -> int:
     study = load_named([str(arguments.path), *arguments.more], arguments.peaks)
     group_by = output.parse_fields(arguments.group_by, ("world_size",), own=study.own_factors)
     if study.of_kind("trace") and not study.of_kind("run", "pyprof") and not study.tau_intervals:
-        if arguments.most_notes == MOST_NOTES:
-            arguments.most_notes = 0  # findings on traces, which were said at their conversion: counted alone
         return output.emit(_of_traces(study, arguments.scaling), study, arguments)
     configurations = rows(study, methods, group_by, arguments.scaling)
     notes: list[str] = []
@@ -91,7 +89,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="P=DIR",
         help="watched runs or converted traces, with their number of ranks",
     )
-    parser.set_defaults(most_notes=MOST_NOTES)
     return parser
 
 

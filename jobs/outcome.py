@@ -15,6 +15,7 @@ from jobs.run import Run
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
+from profiling.findings import Finding
 from profiling.wording import how_many, three_digits
 from profiling.wrap import wraps
 
@@ -43,7 +44,7 @@ def make_manifest(
     """
     reports, wrong = read_reports(directory, run)
     failure, findings = judge(run, directory, ended, reports, wrong)
-    findings += [finding for report in reports for finding in report.findings]
+    ranks = [finding.of(rank=report.rank) for report in reports for finding in report.findings]
     versions = {**machine.versions(), **(reports[0].versions if reports else {})}
     return Manifest(
         run=run,
@@ -56,14 +57,14 @@ def make_manifest(
         **{**facts(environment, started, root), "versions": versions},
         peak_memory_bytes=max((report.peak_memory_bytes for report in reports), default=0),
         ranks=reports,
-        findings=sorted(set(findings)),
+        findings=list(dict.fromkeys([*findings, *ranks])),
         unknown=list(unknown),
     )
 
 
 def judge(
     run: Run, directory: Path, ended: Ended, reports: Sequence[RankReport], wrong: str
-) -> tuple[Failure | None, list[str]]:
+) -> tuple[Failure | None, list[Finding]]:
     """Why a run failed (None: it counts), and what is to be said of how it ended.
 
     Args:
@@ -77,7 +78,7 @@ def judge(
     failure = explain(ended.exit_code, ended.reason, log, ended.kind)
     if wrong or not aborted_at_exit(run, reports, failure) or why_not_right(run, reports, directory):
         return failure, []
-    return None, [f"{failure.text} {AT_EXIT}"]
+    return None, [Finding.from_json(f"{failure.text} {AT_EXIT}")]
 
 
 def aborted_at_exit(run: Run, reports: Sequence[RankReport], failure: Failure) -> bool:

@@ -30,6 +30,7 @@ from jobs.run import Run
 from jobs.run_fields import FACTOR
 from jobs.run_id import format_id
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.whole_file import whole_file
 from profiling.wording import how_many
 
@@ -82,7 +83,7 @@ class RankReport(_Record):
     processors_energy_j: float | None = None  # of its node's processors; local rank 0 says it for all
     unmetered: list[str] = []  # why an energy is not there
     versions: dict[str, str] = {}
-    findings: list[str] = []
+    findings: list[Finding] = []
 
 
 # Nodes, ranks per node and the network; within a node none is used.
@@ -116,7 +117,7 @@ class Calibration(_Record):
     device: str
     precision: str = "fp32"
     seconds: float
-    findings: list[str] = []  # what makes the peaks doubtful
+    findings: list[Finding] = []  # what makes the peaks doubtful
 
     def bus_bytes_per_s(self, run: Run) -> float | None:
         """Of an allreduce of as many ranks as a run's, on as many nodes; None: not measured."""
@@ -146,7 +147,7 @@ class Facts(_Record):
     gpus: list[str] = []
     driver: str | None = None
     versions: dict[str, str] = {}
-    findings: list[str] = []
+    findings: list[Finding] = []
 
 
 class Manifest(Facts):

@@ -21,6 +21,7 @@ from jobs.processes import Ended, Limits, become, run_processes
 from jobs.store import StudyManifest
 from profiling import schemas, tables
 from profiling.errors import UserError
+from profiling.findings import Finding
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -72,7 +73,7 @@ class Recorder:
             warmup=warmup,
             repetitions=repetitions,
             command=[sys.executable, *sys.orig_argv[1:]],
-            findings=self.findings,
+            findings=[Finding.from_json(finding) for finding in self.findings],
             **facts({}, self._started, _ROOT),
         )
         store.write_record(self.directory / store.MANIFEST, manifest)

@@ -23,6 +23,7 @@ from jobs.run_values import wrong_values
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.identity import Identity, rank_on_node
 from profiling.process_facts import facts_of_process
 from profiling.watching.facts import GENERIC, ModelFacts
@@ -139,7 +140,7 @@ def report_of(
         samples=samples,
         program_exit_code=exit_code,
         startup_ns=startup_ns,
-        findings=list(findings),
+        findings=[Finding.from_json(finding) for finding in findings],
         **facts_of_process([model.device] if model.device is not None else []),
     )
 

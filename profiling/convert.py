@@ -132,7 +132,7 @@ def _findings(
         *together((line, None) for outcome in tables for line in outcome.findings),
         *_of_folders(placed),
         *(one.said for one in placed if one.said),
-        *said_once((one.directory.name, line) for one in placed for line in one.job.findings),
+        *said_once((one.directory.name, str(line)) for one in placed for line in one.job.findings),
         *of_tables(units, outcomes, out),
     ]
 

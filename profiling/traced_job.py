@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.whole_file import whole_file
 
 JOB = "job.json"
@@ -68,7 +69,7 @@ class TracedJob(_Record):
         nodes: how many hosts; None: not known.
         batches_from: what tells batches apart; "": nothing does.
         batches_confidence: 1 where they are marked; see :mod:`profiling.attribution.period`.
-        findings: what is to be said of it, a sentence each.
+        findings: what its traces lack.
     """
 
     name: str
@@ -83,7 +84,7 @@ class TracedJob(_Record):
     batches_from: str = ""
     batches_confidence: float = 1.0
     ranks: list[TracedRank] = []
-    findings: list[str] = []
+    findings: list[Finding] = []
 
     @property
     def devices(self) -> list[str]:

@@ -276,7 +276,7 @@ def _write_run(
     """Write the manifest, and say what was found; the exit code."""
     manifest = watched.write_manifest(out, me, program, given.profile, ended, started, given.steps_per_batch)
     steps, ranks = how_many(manifest.run.batches, "step"), how_many(me.size, "rank")
-    _say(f"watched {steps} on {ranks}", *manifest.findings)
+    _say(f"watched {steps} on {ranks}", *map(str, manifest.findings))
     if manifest.reason:
         _say(f"the results do not count: {manifest.reason}")
         return ended.exit_code or EXIT_FAILED

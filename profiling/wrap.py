@@ -20,6 +20,7 @@ import psutil
 from profiling.arguments import Help, Parser
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
+from profiling.findings import Finding
 from profiling.identity import read_identity
 from profiling.tables import Writer, rank_directory
 from profiling.tools import (
@@ -177,7 +178,8 @@ def add_findings(report: Path, findings: list[str]) -> None:
     if not findings or not report.exists():
         return
     content = orjson.loads(report.read_bytes())
-    content["findings"] = [*content.get("findings", []), *findings]
+    found = [Finding.from_json(finding).to_json() for finding in findings]
+    content["findings"] = [*content.get("findings", []), *found]
     with whole_file(report) as file:
         file.write(orjson.dumps(content, option=orjson.OPT_INDENT_2))
 

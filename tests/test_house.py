@@ -57,7 +57,17 @@ ABOVE_JOBS = {"profiling.watch": ("jobs.by_hand", "jobs.watched", "jobs.store", 
 # the head of a file, or by a command when its arguments are known (benchmarks.startup).
 DEFERRED = {
     *("torch", "torchvision", "pandas", "scipy", "rich", "plotly", "jinja2", "perfetto", "cxxfilt"),
-    *("argcomplete", "choreographer", "cupti", "horovod", "mpi4py", "PIL", "pynvml", "pytau"),
+    *(
+        "pydantic_core",
+        "argcomplete",
+        "choreographer",
+        "cupti",
+        "horovod",
+        "mpi4py",
+        "PIL",
+        "pynvml",
+        "pytau",
+    ),
 }
 # Modules of ours that functions of others import: those that would go round in a circle, or import torch.
 DEFERRED_OF_OURS = {"analysis.studies", "train.studies.memory"}

@@ -19,6 +19,7 @@ from jobs.flags import make_parser
 from jobs.run import make_run
 from jobs.store import Allreduce, Calibration, read_calibration, write_record
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.workers import cores
 from train.backends import Backend, open_backend
 from train.device import choose_device
@@ -136,7 +137,7 @@ def calibrate(
         device=device_name(device),
         precision=precision,
         seconds=time.perf_counter() - start,
-        findings=findings_of(waiting),
+        findings=[Finding.from_json(finding) for finding in findings_of(waiting)],
     )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from jobs.run import Run
 from jobs.store import RankReport
+from profiling.findings import Finding
 from profiling.process_facts import facts_of_process
 from train.device import driven
 from train.device_name import device_name
@@ -76,7 +77,7 @@ def report_of(ended: Ended) -> RankReport:
         device_energy_j=ended.used.device_j,
         processors_energy_j=ended.used.processors_j,
         unmetered=ended.used.why_not,
-        findings=ended.findings,
+        findings=[Finding.from_json(finding) for finding in ended.findings],
         **facts_of_process(driven(run, ended.device)),
     )
 

@@ -22,11 +22,12 @@ import pyarrow.parquet as pq
 from analysis.display.left_out import missing
 from analysis.display.metrics import FIELDS_OF_RUNS, Metric, Rows, data_columns, explain_columns
 from analysis.display.numbers import plain
-from analysis.display.terminal import Answer, Results, as_terminal, plain_notes
+from analysis.display.terminal import Answer, Results, as_terminal
 from jobs.flags import add_format_flags, make_parser
 from jobs.run_fields import FACTOR
 from profiling.arguments import Explain, Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
+from profiling.findings import MOST_SHOWN, Finding, as_data, lines
 from profiling.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -61,18 +62,15 @@ _ELSEWHERE = {"--group-by": "analysis.scaled has --group-by (of kernels: analysi
 
 
 def add_output_flags(command_line: Parser, columns: Mapping[str, Sequence[Metric]]) -> Parser:
-    """``--format``, ``--output``, ``--wide``, ``--notes``, ``--peaks`` and, of its columns, ``--columns``.
-
-    A command that is where notes are looked for says so by ``set_defaults(most_notes=MOST_NOTES)``.
-    """
+    """``--format``, ``--output``, ``--wide``, ``--notes``, ``--peaks`` and, of its columns, ``--columns``."""
     command_line.elsewhere = _ELSEWHERE
     add_format_flags(command_line)
     command_line.add_argument(
         "--wide", action="store_true", help="show all columns and all ranks, however narrow the terminal"
     )
     command_line.add_argument(
-        "--notes", dest="most_notes", action="store_const", const=None, default=0,
-        help="list failed runs, runs left out and notes in full, not only their number",
+        "--notes", action="store_true",
+        help=f"all findings, not only the {MOST_SHOWN} most severe; JSON then is {{rows, findings}}",
     )  # fmt: skip
     add_peaks_flag(command_line)
     if columns:
@@ -150,7 +148,7 @@ def first_of_each(rows: Rows, top: int | None, *names: str) -> Rows:
 
 
 # Where answers go instead, while somebody wants them as they are.
-_Caught = list[tuple[Answer, list[str]]]
+_Caught = list[tuple[Answer, list[Finding]]]
 _caught: ContextVar[_Caught | None] = ContextVar("caught", default=None)
 
 
@@ -158,7 +156,7 @@ _caught: ContextVar[_Caught | None] = ContextVar("caught", default=None)
 def caught() -> Iterator[_Caught]:
     """Within it answers are put into this list, not written: a notebook wants them as they are.
 
-    With each stands what is said of its results: the points that do not count, and notes, a line each.
+    With each stand the findings on its results, those of runs that do not count first.
     """
     answers: _Caught = []
     token = _caught.set(answers)
@@ -174,15 +172,15 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
     Raises:
         UserError: the output file cannot be written.
     """
-    said_of_results = plain_notes(study) if study else []
+    findings = list(study.findings) if study else []
+    most = None if arguments.notes else MOST_SHOWN
     if (answers := _caught.get()) is not None:
-        answers.append((answer, said_of_results))
+        answers.append((answer, findings))
     elif arguments.format == "table":
-        shown = as_terminal(answer, study, arguments.output, arguments.most_notes, arguments.wide)
-        _write_text(shown, arguments.output)
+        _write_text(as_terminal(answer, study, arguments.output, most, arguments.wide), arguments.output)
     else:
-        _write(answer, arguments.format, arguments.output)
-        for line in [*answer.lead, *answer.notes, *said_of_results]:
+        _write(answer, arguments.format, arguments.output, findings if arguments.notes else None)
+        for line in [*answer.lead, *answer.notes, *lines(findings, most)]:
             print(line, file=sys.stderr)
     failed = study is not None and bool(missing(study.failed))
     return EXIT_FAILED if failed else EXIT_DONE
@@ -191,7 +189,7 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
 # --- data ---------------------------------------------------------------------------------------------
 
 
-def _write(answer: Answer, form: str, output: Path | None) -> None:
+def _write(answer: Answer, form: str, output: Path | None, findings: Sequence[Finding] | None) -> None:
     names = data_columns(answer.columns, answer.rows)
     rows = [{name: _rounded(plain(row.get(name))) for name in names} for row in answer.rows]
     if form == "csv":
@@ -201,7 +199,8 @@ def _write(answer: Answer, form: str, output: Path | None) -> None:
         writer.writerows(rows)
         _write_text(buffer.getvalue(), output)
     elif form == "json":
-        _write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n", output)
+        whole = rows if findings is None else {"rows": rows, "findings": as_data(findings)}
+        _write_text(json.dumps(whole, indent=1, allow_nan=False) + "\n", output)
     else:
         write_bytes(_as_parquet(rows, names), output)
 

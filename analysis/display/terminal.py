@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from analysis.display.fitting import Fitted, fit, width_of
-from analysis.display.left_out import LeftOut, counted, missing, not_done, not_in_sweep
+from analysis.display.left_out import LeftOut
 from analysis.display.metrics import (
     FIELDS,
     RANKS_PER_NODE,
@@ -26,20 +26,19 @@ from analysis.display.metrics import (
     filled,
 )
 from jobs.run_id import repetition_of
-from profiling.wording import noun
+from profiling.findings import Finding, lines
 
-# How many failed points, points left out and notes are shown before they are only counted.
-MOST_NOTES = 12
 _WIDTH_OF_TEXT = 120  # in a file or a pipe
 
 
 class Results(Protocol):
-    """What is shown below an answer: the runs that do not count, and what was noted of the others."""
+    """What an answer is of, and what was found of it: the runs that do not count first."""
 
     @property
     def failed(self) -> Sequence[LeftOut]: ...
 
-    def notes(self, of_loading: bool = True) -> list[str]: ...
+    @property
+    def findings(self) -> Sequence[Finding]: ...
 
     @property
     def on_cpus(self) -> bool: ...
@@ -81,12 +80,13 @@ def as_terminal(
     answer: Answer,
     study: "Results | None",
     output: Path | None,
-    most_notes: int | None = None,
+    most: int | None = None,
     wide: bool = False,
 ) -> str:
-    """The tables as text, and below them the notes of the results (:func:`plain_notes`).
+    """The tables as text, and below them the findings on the results, the most severe first.
 
     Args:
+        most: so many findings, and the number of the others; None: all.
         wide: all columns, however narrow the terminal.
     """
     from rich.console import Console
@@ -119,7 +119,7 @@ def as_terminal(
             text.print(Text(_clean(line)), style="dim")
     for line in answer.notes:
         text.print(Text(_clean(line)))
-    for line in plain_notes(study, most_notes) if study else []:
+    for line in lines(study.findings, most) if study else []:
         text.print(Text(line), style="yellow")
     # What rich pads with blanks need not be: lines are copied, compared and mailed.
     return buffer.getvalue() if colours else re.sub(r" +\n", "\n", buffer.getvalue())
@@ -188,30 +188,6 @@ def _table(rows: Rows, columns: Sequence[Column]) -> Any:
     return table
 
 
-def plain_notes(study: "Results", most: int | None = None) -> list[str]:
-    """Failed points and findings as lines, the most important first.
-
-    Args:
-        most: show so many of each kind and count the rest; by default all are shown. 0: one line counts what
-            is true of the results whatever is asked of them, and the notes on this answer are shown.
-    """
-    bad = missing(study.failed)
-    if most == 0:
-        of_answer = study.notes(of_loading=False)
-        # Combinations that the sweep leaves out count as notes: no run is missing.
-        others = len(study.notes()) - len(of_answer) + len(not_in_sweep(study.failed))
-        further = "further " if of_answer else ""
-        totals = [counted(bad)] if bad else []
-        if others:
-            totals.append(f"{others} {further}{noun(others, 'note')} on the results")
-        total = [f"{', '.join(totals)}: list them with --notes"] if totals else []
-        return _printable([*(f"note: {note}" for note in of_answer), *total])
-    lines = _first(not_done(bad), most)
-    lines += _first(not_in_sweep(study.failed), most)
-    lines += _first([f"note: {finding}" for finding in study.notes()], most)
-    return _printable(lines)
-
-
 def _printable(lines: Sequence[str]) -> list[str]:
     """Names of files are whatever their maker wrote: no line break and no control character gets out."""
     return ["".join(sign if sign.isprintable() else "?" for sign in line) for line in lines]
@@ -220,9 +196,3 @@ def _printable(lines: Sequence[str]) -> list[str]:
 def _clean(text: str) -> str:
     """Text of several lines without control characters: names of kernels and files are anybody's."""
     return "\n".join(_printable(text.split("\n")))
-
-
-def _first(lines: list[str], most: int | None) -> list[str]:
-    if most is None or len(lines) <= most:
-        return lines
-    return [*lines[:most], f"... and {len(lines) - most} more (list all with --notes)"]

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from analysis.display.left_out import in_counts, missing
 from analysis.results import load_reference
-from analysis.results.log import OTHERS_ONLY, Failure, FailureKind
+from analysis.results.log import Failure, FailureKind
 from analysis.results.source import Source
 from analysis.results.study import Contents, Study
 from analysis.results.unconverted import how_to_convert
@@ -29,7 +29,6 @@ from profiling.errors import UserError, nearest_file
 from profiling.tables import rank_directory
 from profiling.traced_job import JOB, read_job
 from profiling.traces.conversion import is_unfinished
-from profiling.wording import which_ranks
 
 _RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder
 _MOST_NAMED = 8
@@ -65,7 +64,6 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         _add_sweep(contents, path)
     else:
         _add_folder(contents, path)
-    contents.log.loaded()
     study = Study(path, tuple(contents.sources), contents.log, contents.calibration, own_peaks)
     if not study.loaded:
         raise UserError((None if study.failed else how_to_convert(path)) or no_result(study))
@@ -183,8 +181,8 @@ def _add_run(contents: Contents, directory: Path) -> None:
     contents.sources.append(source)
     for finding in manifest.findings:
         # That all is well stays in the run's record: notes are what a reader has to mind.
-        if AGREES not in finding:
-            contents.note(finding, source)
+        if AGREES not in str(finding):
+            contents.log.add(finding.of(run=name))
     _note_missing_ranks(contents, source)
 
 
@@ -202,7 +200,7 @@ def _add_trace(contents: Contents, directory: Path) -> None:
     source = Source(name, "trace", fields, 0, None, directory, job=job)
     contents.sources.append(source)
     for finding in job.findings:
-        contents.note(finding, source)
+        contents.log.add(finding.of(run=name))
 
 
 def _note_missing_ranks(contents: Contents, source: Source) -> None:
@@ -210,10 +208,7 @@ def _note_missing_ranks(contents: Contents, source: Source) -> None:
     there = {path.parent for path in source.tables("kernels") if _has_rows(path)}
     missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
     if there and missing:
-        contents.note(
-            f"no kernels of {which_ranks(missing)} (of {source.ranks}): {OTHERS_ONLY}",
-            source,
-        )
+        contents.note("kernels_of_ranks_missing", source, n=len(missing), of=source.ranks, ranks=missing)
 
 
 def _has_rows(path: Path) -> bool:

@@ -34,7 +34,6 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
     for match in sized:
         assert match is not None
         _add_sized(contents, int(match[1]), Path(match[2]))
-    contents.log.loaded()
     return Study(contents.path, tuple(contents.sources), contents.log, None, own_peaks, named=True)
 
 
@@ -61,9 +60,9 @@ def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
             raise UserError(f"{path} holds {source.kind}s, the folders before it {contents.sources[0].kind}s")
         named = _named(contents, source, ranks, path)
         contents.sources.append(named)
-        for note in found.log.notes:
-            if note.run in (source.id, None):
-                contents.note(note.text, named if note.run else None)
+        for finding in found.log.noted:
+            if finding.run in (source.id, None):
+                contents.log.add(finding.of(run=named.id if finding.run else None))
     contents.log.failed += found.failed
 
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
-from analysis.results.log import Failure, FailureKind, Log, Side
+from analysis.results.log import Failure, FailureKind, Log
 from analysis.results.source import Kind, Source, Unusable, no_steps
 from jobs.run import Run
 from jobs.run_fields import own_names
 from jobs.store import Calibration
 from profiling import database
 from profiling.errors import UserError
+from profiling.findings import Finding, Side, lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,8 +43,8 @@ class Contents:
     log: Log = field(default_factory=Log)
     calibration: Calibration | None = None
 
-    def note(self, text: str, source: Source | None = None) -> None:
-        self.log.note(text, source.id if source else None)
+    def note(self, code: str, source: Source | None = None, **data: object) -> None:
+        self.log.note(code, source.id if source else None, "", **data)
 
     def fail(self, point: str, reason: str, kind: FailureKind) -> None:
         self.log.failed.append(Failure(point, reason, kind))
@@ -177,13 +178,23 @@ class Study:
 
     # --- what is said of it ---------------------------------------------------------------------------
 
-    def note(self, text: str, source: Source | None = None, side: Side = "") -> None:
-        """Add a note, once; on a run, if one is given (:meth:`Log.note`)."""
-        self.log.note(text, source.id if source else None, side)
+    def note(self, code: str, source: Source | None = None, side: Side = "", **data: object) -> None:
+        """Add a finding, once; on a run, if one is given.
 
-    def notes(self, of_loading: bool = True) -> list[str]:
-        """The notes as lines (:meth:`Log.lines`)."""
-        return self.log.lines(of_loading)
+        Args:
+            code: of a catalogue (:mod:`profiling.findings`).
+            data: what its template names; ``rank`` and ``configuration`` say what else it is of.
+        """
+        self.log.note(code, source.id if source else None, side, **data)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of the runs that do not count, then of the others."""
+        return self.log.findings
+
+    def notes(self) -> list[str]:
+        """The findings on what counts, as lines."""
+        return lines(self.log.noted)
 
     def nothing(self, why: str) -> UserError:
         """The error of an analysis that has nothing to show, with what was wrong with a run it took out."""

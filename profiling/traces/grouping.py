@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from profiling.findings import Finding
 from profiling.number_ranges import listed
 from profiling.traced_job import RECORDED_ONLY, ProcessGroup, TracedJob, TracedRank, TraceFacts
 from profiling.traces.recorded import Recorded, with_rank_folders, without_ending
@@ -150,7 +151,7 @@ def record_of(name: str, job: Job) -> TracedJob:
             )
             for one in job.ranks
         ],
-        findings=findings,
+        findings=[Finding.from_json(finding) for finding in findings],
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiling.findings import Finding
 from profiling.tables import rank_directory
 from profiling.traced_job import TracedJob, write_job
 from profiling.traces.folders import clear, folders_of, move, place_of_unused
@@ -48,8 +49,9 @@ def place_jobs(
     for job, (_, record), (directory, said) in zip(jobs, named, folders, strict=True):
         files = {one.root / one.source: one.rank if one.alone else None for one in job.ranks}
         record.name = directory.name
-        record.findings += together(
-            (finding, rank) for file, rank in files.items() for finding in findings[file]
+        record.findings += map(
+            Finding.from_json,
+            together((finding, rank) for file, rank in files.items() for finding in findings[file]),
         )
         clear(directory)
         moved = {one.directory: rank_directory(directory, one.rank) for one in job.ranks}

@@ -123,7 +123,7 @@ def _measured(study: Study, source: Source, precision: str) -> tuple[float | Non
     if calibration is None:
         return None, None
     for finding in calibration.findings:
-        study.note(finding)
+        study.log.add(finding)
     ranks = int(source.fields["gpus_per_node"])
     moved = _at(calibration.copy_bytes_per_s, ranks)
     if calibration.precision != precision:

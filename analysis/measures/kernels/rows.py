@@ -99,7 +99,7 @@ def nothing(study: Study, direction: str | None) -> str:
     if not with_kernels(study):
         return no_result(study)
     which = f"no kernels of direction {direction}" if direction else "no kernels in profiled steps"
-    return " ".join([f"{study.path} has {which}", *(f"({note})" for note in study.log.notes[:1])])
+    return " ".join([f"{study.path} has {which}", *(f"({note})" for note in study.notes()[:1])])
 
 
 def naming(by: Sequence[str], kernels: Rows) -> list[Column]:

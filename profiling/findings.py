@@ -1,0 +1,244 @@
+"""Findings: what a reader of an answer's numbers has to know, as data, and the one place that words it.
+
+A finding has a code. The catalogues (``findings.yaml`` of ``profiling``, ``jobs`` and ``analysis``) give each
+code its severity and its text, a template of the finding's data::
+
+    ranks_missing:
+      severity: 3
+      text: "ranks missing: {n} of {of} ({ranks:ranks})"
+
+Severity 3: numbers are missing or wrong; 2: they are uncertain, or not comparable; 1: worth knowing. Findings
+of one code are one line: numbers that differ as a range, lists joined, then the runs and ranks they are of.
+Formats of a field: ``ranks`` (0-2, 8), ``ns`` (a duration), ``bytes``, ``pct``; without one, numbers have
+four significant digits, and of a list the first three stand.
+"""
+
+import json
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
+
+from profiling.number_ranges import listed
+
+Side = Literal["", "A", "B", "both"]
+RECORDED = "recorded"  # a sentence of an earlier version, in a manifest
+MOST_SHOWN = 5
+_MOST_NAMES = 3
+_PACKAGES = ("profiling", "jobs", "analysis")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is known of a run, a rank, a configuration, or of all results.
+
+    Attributes:
+        code: its entry in a catalogue.
+        run: id of the run, or name of the traced job or file.
+        rank: number of the rank in the run.
+        configuration: the values in which the configuration differs from the others.
+        side: of two results that are compared, the one it is of, or both.
+        data: what the template names, and more for those who read JSON. NumPy scalars become Python's.
+    """
+
+    code: str
+    run: str | None = None
+    rank: int | None = None
+    configuration: str | None = None
+    side: Side = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", {name: _plain(value) for name, value in self.data.items()})
+
+    def __hash__(self) -> int:
+        return hash((self.code, self.run, self.rank, self.configuration, self.side, json.dumps(self.data)))
+
+    def __str__(self) -> str:
+        return _line([self])
+
+    @property
+    def severity(self) -> int:
+        return catalogue().get(self.code, _UNKNOWN).severity
+
+    def of(self, **fields: Any) -> "Finding":
+        """The same finding, of this ``run``, ``rank``, ``configuration`` or ``side``."""
+        return replace(self, **fields)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in manifests and reports of ranks: the code, and the fields that are known."""
+        known = {
+            name: value
+            for name in ("run", "rank", "configuration", "side", "data")
+            if (value := getattr(self, name)) not in (None, "", {})
+        }
+        return {"code": self.code, **known}
+
+    @classmethod
+    def from_json(cls, content: "Mapping[str, Any] | str | Finding") -> "Finding":
+        """The finding of :meth:`to_json`; a string, as earlier versions wrote, is shown as it is."""
+        if isinstance(content, Finding):
+            return content
+        if isinstance(content, str):
+            return cls(RECORDED, data={"text": content})
+        names = ("code", "run", "rank", "configuration", "side", "data")
+        return cls(**{name: content[name] for name in names if name in content})
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        written = core_schema.plain_serializer_function_ser_schema(cls.to_json)
+        return core_schema.no_info_plain_validator_function(cls.from_json, serialization=written)
+
+
+class Entry(NamedTuple):
+    """A code's severity and template."""
+
+    severity: int
+    text: str
+
+
+_UNKNOWN = Entry(2, "")
+
+
+@cache
+def catalogue() -> dict[str, Entry]:
+    """All codes, of the catalogues of all packages."""
+    root = Path(__file__).resolve().parents[1]
+    entries: dict[str, Entry] = {}
+    for package in _PACKAGES:
+        text = (root / package / "findings.yaml").read_text(encoding="utf-8")
+        for code, entry in (yaml.safe_load(text) or {}).items():
+            entries[code] = Entry(**entry)
+    return entries
+
+
+def merged(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Findings in groups of one code and side, the most severe first."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in dict.fromkeys(findings):
+        # What earlier versions wrote is told apart by its text.
+        of = str(finding.data.get("text", "")) if finding.code == RECORDED else finding.code
+        groups.setdefault((of, finding.side), []).append(finding)
+    return sorted(groups.values(), key=lambda group: -group[0].severity)
+
+
+def lines(findings: Iterable[Finding], most: int | None = None) -> list[str]:
+    """Each code in a line, the most severe first.
+
+    Args:
+        most: so many lines, and one that counts the rest; None: all.
+    """
+    groups = merged(findings)
+    shown = [_line(group) for group in groups[:most]]
+    return (
+        [*shown, f"further findings: {len(groups) - len(shown)} (--notes)"] if groups[len(shown) :] else shown
+    )
+
+
+def as_data(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Findings for JSON, the most severe first: code, severity, what it is of, data, and the text."""
+    ordered = [finding for group in merged(findings) for finding in group]
+    return [{**one.to_json(), "severity": one.severity, "text": text_of([one])} for one in ordered]
+
+
+def text_of(findings: Sequence[Finding]) -> str:
+    """The text of findings of one code, without what they are of."""
+    data: dict[str, Any] = {name: None for finding in findings for name in finding.data}
+    for name in data:
+        data[name] = _joined([finding.data[name] for finding in findings if name in finding.data])
+    entry = catalogue().get(findings[0].code)
+    try:
+        if entry:
+            return _FORMAT.vformat(entry.text, (), {**data, "count": len(findings)})
+    except (KeyError, ValueError):
+        entry = None  # written by another version: its data are shown as they are
+    return " ".join([findings[0].code, *(f"{name}={value}" for name, value in data.items())])
+
+
+def _line(findings: Sequence[Finding]) -> str:
+    of = ", ".join(_subjects(findings))
+    side = f"{findings[0].side}: " if findings[0].side in ("A", "B") else ""
+    return _printable(f"{side}{text_of(findings)}" + (f" ({of})" if of else ""))
+
+
+def _subjects(findings: Sequence[Finding]) -> Iterator[str]:
+    for kind in ("configuration", "run"):
+        names = list(dict.fromkeys(str(of) for one in findings if (of := getattr(one, kind))))
+        if names:
+            yield names[0] if len(names) == 1 else f"{len(names)} {kind}s"
+    if ranks := {one.rank for one in findings if one.rank is not None}:
+        yield f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(ranks)}"
+
+
+class _Span(NamedTuple):
+    low: Any
+    high: Any
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """The values of one field in several findings: one, a range of numbers, or a list of what differs."""
+    first = values[0]
+    if all(value == first for value in values):
+        return first
+    if all(isinstance(value, Real) for value in values):
+        return _Span(min(values), max(values))
+    flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    return list(dict.fromkeys(flat))
+
+
+class _Format(string.Formatter):
+    def format_field(self, value: Any, spec: str) -> str:
+        if isinstance(value, _Span):
+            low, high = self.format_field(value.low, spec), self.format_field(value.high, spec)
+            return low if low == high else f"{low} to {high}"
+        if isinstance(value, list):
+            return listed(value) if spec == "ranks" else _names(value)
+        if isinstance(value, bool) or not isinstance(value, Real):
+            return str(value)
+        return _NUMBERS.get(spec, _figure)(float(value))
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    size, unit = next((one for one in units if abs(value) >= one[0]), units[-1])
+    return f"{value / size:.3g} {unit}"
+
+
+_NUMBERS = {
+    "ns": lambda value: _scaled(value, [(1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns")]),
+    "bytes": lambda value: _scaled(value, [(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")]),
+    "pct": lambda value: f"{value:.3g} %",
+    "ranks": lambda value: f"{value:.0f}",
+}
+_FORMAT = _Format()
+
+
+def _names(values: Sequence[Any]) -> str:
+    named = [_figure(value) if isinstance(value, float) else str(value) for value in values]
+    between = "; " if any(", " in name for name in named) else ", "
+    return between.join(named[:_MOST_NAMES]) + (f"{between}..." if len(named) > _MOST_NAMES else "")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(_plain(one) for one in value)
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value.item() if hasattr(value, "item") else value
+
+
+def _printable(text: str) -> str:
+    """Names of files and kernels are anybody's: no line break and no control character gets out."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
