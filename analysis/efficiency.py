@@ -18,7 +18,7 @@ from analysis.display.terminal import Answer
 from analysis.measures.kernels import efficiency, peaks
 from analysis.measures.kernels.costs import bound_of
 from analysis.measures.kernels.efficiency import CORRECTED_METRICS, METRICS
-from analysis.published import efficiency_published
+from analysis.published import kernels_published
 from analysis.published.kernels_published import with_method
 from analysis.results.load import load
 from analysis.results.offered import offer_fields
@@ -34,7 +34,7 @@ COLUMNS = {
 }
 DEFAULT_GROUP, DEFAULT_GROUP_OF_TRACES = ("batch", "nodes"), ("run",)
 _OTHERS = ("world_size", "run")  # to group by, which are no fields of a run
-_METHODS = {"corrected": efficiency.rows, "published": efficiency_published.rows}
+_METHODS = {"corrected": efficiency.rows, "published": kernels_published.rows}
 
 
 def rows(study: Study, method: str = "corrected", group_by: Sequence[str] = DEFAULT_GROUP) -> Rows:

@@ -23,9 +23,11 @@ from analysis.display import output
 from analysis.display.metrics import RUN, Metric, Rows
 from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels import difference as kernel_difference
-from analysis.measures.kernels.of_run import BY, DEFAULT_BY, GROUPS
 from analysis.measures.kernels.roofline import flops_efficiency_of, of_measured_peaks, over_the_roof
 from analysis.measures.kernels.rows import (
+    BY,
+    DEFAULT_BY,
+    GROUPS,
     METRICS,
     TOP,
     TOP_OF_EACH,

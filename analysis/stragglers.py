@@ -11,8 +11,14 @@ does not count.
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
 from analysis.measures.lateness.in_words import sentences
-from analysis.measures.lateness.notable import latest_steps, notable_ranks
-from analysis.measures.lateness.straggler_table import COLUMNS, caption, columns_of, shown
+from analysis.measures.lateness.straggler_table import (
+    COLUMNS,
+    caption,
+    columns_of,
+    latest_steps,
+    notable_ranks,
+    shown,
+)
 from analysis.measures.lateness.stragglers import rows
 from analysis.results.load import load
 from profiling.errors import run_command

@@ -19,7 +19,7 @@ All ranks are on rank 0's clock, aligned by the ends of collectives; the remaini
 from pathlib import Path
 
 from analysis.measures.anatomy.timeline import FILE, add_flags, write_of
-from analysis.measures.critical_path import track
+from analysis.measures.critical_path import paths
 from analysis.results.load import load
 from jobs.flags import OUTPUT, make_parser
 from profiling.errors import run_command
@@ -33,7 +33,7 @@ def main() -> int:
     add_flags(parser)
     arguments = parser.parse_args()
     target = arguments.output or arguments.path / FILE
-    return write_of(load(arguments.path), target, arguments.run, arguments.batches, track.added)
+    return write_of(load(arguments.path), target, arguments.run, arguments.batches, paths.added)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ import numpy as np
 
 from analysis.measures.anatomy.traces import RunTrace
 from analysis.measures.batches.series import Series
-from analysis.measures.lateness.lateness import Lateness, of_collectives
-from analysis.measures.lateness.verdicts import STRAGGLER, judge
+from analysis.measures.lateness.lateness import STRAGGLER, Lateness, judge, of_collectives
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
 

@@ -13,8 +13,8 @@ from analysis.display.metrics import Rows
 from analysis.measures.batches.series import all_series
 from analysis.measures.kernels.costs import costs_of
 from analysis.measures.scaling.point import UNPROFILED, point_names
+from analysis.measures.tau import applications
 from analysis.measures.tau import applications as tau
-from analysis.measures.tau import published_formulas
 from analysis.published import explain_reference
 from analysis.published.explain_reference import BY_LAUNCH, Lines, line, moves, span
 from analysis.results.attributed import Costs
@@ -117,12 +117,12 @@ def _estimators(study: Study, rows: Rows) -> str:
         if one is None or source.fields["profile"] == "none" or not one.attributed.any():
             continue
         ends = np.concatenate([[0], np.cumsum(one.step_ns)])
-        estimates = [published_formulas.nvprof_step_duration_s(ends)]
+        estimates = [applications.nvprof_step_duration_s(ends)]
         if one.attributed.sum() > 1:
-            estimates.append(published_formulas.pyprof_step_duration_s(ends, int(np.argmax(one.attributed))))
+            estimates.append(applications.pyprof_step_duration_s(ends, int(np.argmax(one.attributed))))
         twin = _row_of(rows, source.fields)
         if twin is not None and twin["kind_of_runs"] == UNPROFILED:
-            least.append(100 * (1e3 * published_formulas.step_duration_s(estimates) / twin["step_ms"] - 1))
+            least.append(100 * (1e3 * applications.step_duration_s(estimates) / twin["step_ms"] - 1))
     if not least:
         return line(
             "5, 6",

@@ -7,8 +7,8 @@ import numpy as np
 
 from analysis.display.metrics import Rows
 from analysis.measures.kernels.costs import costs_of, published_bound
+from analysis.measures.tau import applications
 from analysis.measures.tau import applications as tau
-from analysis.measures.tau import published_formulas
 from analysis.published import reference
 from analysis.published.scaled_published import scaled_rows
 from analysis.results.attributed import Costs
@@ -52,9 +52,7 @@ class _Table:
 
     def published_pct(self, peak: float) -> float:
         """FLOPS efficiency of all launches, as the published method takes it."""
-        return published_formulas.efficiency_pct(
-            published_formulas.rate_per_s(self.sums.flops, self.sums.ns), peak
-        )
+        return applications.efficiency_pct(applications.rate_per_s(self.sums.flops, self.sums.ns), peak)
 
 
 def of_pyprof(study: Study) -> Lines:
@@ -101,7 +99,7 @@ def _tables(study: Study) -> list[_Table]:
 
 
 def _counts(tables: Sequence[_Table]) -> Lines:
-    mixed = [table.sums.flops / published_formulas.PROFILED_BATCHES / 1e12 for table in tables]
+    mixed = [table.sums.flops / applications.PROFILED_BATCHES / 1e12 for table in tables]
     right = [(table.sums.fprop_per_batch + table.sums.bprop_per_batch) / 1e12 for table in tables]
     steady = []
     for table, total in zip(tables, right, strict=True):
@@ -136,8 +134,8 @@ def _denominators(tables: Sequence[_Table], peak: float) -> Lines:
 def _ratios(tables: Sequence[_Table], peak: float) -> str:
     mean = np.mean([table.published_pct(peak) for table in tables])
     flops = sum(table.sums.flops for table in tables)
-    pooled = published_formulas.efficiency_pct(
-        published_formulas.rate_per_s(flops, sum(table.sums.ns for table in tables)), peak
+    pooled = applications.efficiency_pct(
+        applications.rate_per_s(flops, sum(table.sums.ns for table in tables)), peak
     )
     text = f"FLOPS efficiency over all {len(tables)} tables {mean:.3f} % -> {pooled:.3f} %"
     return line("10", "costs summed first, ratios last", text)
@@ -193,11 +191,9 @@ def _not_50(study: Study) -> str:
     both = [key for key in timed if key in started]
     if not both:
         return line("5", "49, not 50", "not shown: no configuration has both 50-batch and 1-batch runs")
-    before = [
-        1e3 * published_formulas.tau_step_duration_s(list(timed[key]), list(started[key])) for key in both
-    ]
+    before = [1e3 * applications.tau_step_duration_s(list(timed[key]), list(started[key])) for key in both]
     after = [
-        1e3 * float(np.median(timed[key]) - np.median(started[key])) / (published_formulas.BATCHES - 1)
+        1e3 * float(np.median(timed[key]) - np.median(started[key])) / (applications.BATCHES - 1)
         for key in both
     ]
     return line("5", "49, not 50", f"step {moves(before, after, '{:.1f}', ' ms')}, medians of both")

@@ -9,8 +9,8 @@ from typing import Any
 from analysis.display.metrics import Metric, Rows
 from analysis.display.numbers import sortable
 from analysis.measures.kernels.costs import published_bound
+from analysis.measures.tau import applications
 from analysis.measures.tau import applications as tau
-from analysis.measures.tau import published_formulas
 from analysis.results.pyprof_tables import table_sums
 from analysis.results.study import Study
 from jobs.run_fields import ID_FIELDS
@@ -53,7 +53,7 @@ def scaled_rows(study: Study) -> Rows:
     for source in [source for source in timed if source.id in sums]:
         batch_s = durations[_point(source.fields)]
         flops_pct, bytes_pct = (
-            published_formulas.scaled_efficiency_pct(total, batch_s, peak)
+            applications.scaled_efficiency_pct(total, batch_s, peak)
             for total, peak in ((sums[source.id].flops, peak_flops), (sums[source.id].bytes, peak_bytes))
         )
         rows.append({
@@ -71,12 +71,10 @@ def _durations(study: Study) -> dict[tuple, float]:
     durations: dict[tuple, float] = {}
     for key in timed:
         if key in started:
-            estimate = published_formulas.tau_step_duration_s(list(timed[key]), list(started[key]))
+            estimate = applications.tau_step_duration_s(list(timed[key]), list(started[key]))
             point = _point(dict(zip(ID_FIELDS, key, strict=True)))
             # Two ways of running TAU are two estimates, of which the least counts.
-            durations[point] = published_formulas.step_duration_s(
-                [estimate, durations.get(point, float("inf"))]
-            )
+            durations[point] = applications.step_duration_s([estimate, durations.get(point, float("inf"))])
     return {point: duration for point, duration in durations.items() if duration > 0}
 
 

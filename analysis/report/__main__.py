@@ -21,7 +21,7 @@ from analysis.display import output
 from analysis.display.images import FORMATS
 from analysis.display.left_out import in_counts, missing
 from analysis.measures.anatomy import timeline
-from analysis.measures.critical_path import track
+from analysis.measures.critical_path import paths
 from analysis.results.load import load
 from analysis.results.raw import are_two_results, load_or_convert
 from analysis.results.study import Study
@@ -68,7 +68,7 @@ def main() -> int:
     if arguments.trace:
         folder = arguments.output.parent if arguments.output else path
         own = arguments.trace if arguments.trace != _BESIDE else beside(folder, timeline.FILE)
-        timeline.write_of(study, own, arguments.run, arguments.batches, track.added)
+        timeline.write_of(study, own, arguments.run, arguments.batches, paths.added)
     return max(code, _failed(study))
 
 

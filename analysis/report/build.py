@@ -6,7 +6,7 @@ from dataclasses import replace
 from analysis.display.encoding import levels
 from analysis.display.left_out import in_counts, missing
 from analysis.display.metrics import RANKS_PER_NODE
-from analysis.measures.kernels import of_run as kernels_of_run
+from analysis.measures.kernels import rows as kernels_of_run
 from analysis.report import (
     batches,
     communication,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.display.metrics import Rows
-from analysis.measures.kernels import of_run as kernels_of_run
+from analysis.measures.kernels import rows as kernels_of_run
 from analysis.measures.scaling import compare_rows, compare_words
 from analysis.measures.scaling.compared import compared
 from analysis.measures.scaling.watched_runs import in_the_same_words

@@ -12,8 +12,8 @@ from analysis.display.terminal import Part
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels import hotspots
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.kernels.hotspot_runs import TOOLS
-from analysis.measures.kernels.of_run import BY
+from analysis.measures.kernels.hotspots import TOOLS
+from analysis.measures.kernels.rows import BY
 from analysis.measures.scaling import utilization
 from analysis.measures.scaling.notable_gpus import notable_gpus
 from analysis.measures.scaling.same_program import programs

@@ -11,10 +11,10 @@ from analysis.display import canvas
 from analysis.display.colours import GREY
 from analysis.display.metrics import Column, Rows, columns, picked
 from analysis.display.terminal import Part
-from analysis.measures.kernels import costs, measured_peaks
+from analysis.measures.kernels import costs
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.kernels.of_run import BY, kernels_of
 from analysis.measures.kernels.roofline import Roof, roofs
+from analysis.measures.kernels.rows import BY, kernels_of
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.sentences import first_sentence
@@ -50,7 +50,7 @@ def _roofline(context: Context) -> Content:
         if row["intensity_flop_per_byte"] is not None
     ]
     view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
-    notes = measured_peaks.exceeded(study, rows)
+    notes = kernels.exceeded(study, rows)
     others = [one for one in context.once(_sources) if one != source]
     whose = f"{name}: " if others and context.factors else ""
     return Content(f"{whose}{_text(rows, placed, named_roofs)}", [chart], [view], notes=notes)

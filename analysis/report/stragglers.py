@@ -16,9 +16,8 @@ from analysis.display.colours import BLUE, VERMILLION
 from analysis.display.metrics import Rows, telling
 from analysis.display.terminal import Part
 from analysis.measures.lateness import in_words, straggler_table, stragglers
-from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
-from analysis.measures.lateness.notable import notable_ranks
-from analysis.measures.lateness.verdicts import STRAGGLER
+from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
+from analysis.measures.lateness.straggler_table import notable_ranks
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts

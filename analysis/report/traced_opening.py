@@ -14,7 +14,7 @@ from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import Series, series_of
-from analysis.measures.kernels.of_run import kernels_of_each
+from analysis.measures.kernels.rows import kernels_of_each
 from analysis.measures.scaling import traced, traced_batch
 from analysis.report import small
 from analysis.report.base import Context

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.results import borrowed
+from analysis.results.borrowed import KEYS, kept_sums, sums_of
 from analysis.results.counted_steps import attributed_that_count
 from analysis.results.pyprof_tables import TableSums, batches_of, table_sums
 from analysis.results.query import note_left_out, query, untimed_launches
 from analysis.results.source import Source, Unusable
 from analysis.results.study import Study
-from analysis.results.summed import KEYS, kept_sums, sums_of
 from profiling.errors import UserError
 from profiling.readers import pyprof, pyprof_batches
 from profiling.schemas import IS_MODEL

@@ -5,7 +5,6 @@ import pyarrow.compute as pc
 import pytest
 
 from analysis.communication import caption
-from analysis.measures.anatomy.collectives import calls_of
 from analysis.measures.anatomy.communication import (
     _bandwidth,
     _figures,
@@ -16,6 +15,7 @@ from analysis.measures.anatomy.communication import (
     shown,
 )
 from analysis.measures.anatomy.divide import activities_of
+from analysis.measures.anatomy.traces import calls_of
 from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.communication import COMMUNICATION, bars_of, exposed_in_words, of_points

@@ -10,14 +10,19 @@ from hypothesis import strategies as st
 
 from analysis import critical_path as command
 from analysis.display.numbers import digits
-from analysis.measures.critical_path import paths, track
-from analysis.measures.critical_path.before import last_ended, previous
-from analysis.measures.critical_path.graph import NEVER, Graph, critical, moments
+from analysis.measures.critical_path import paths
+from analysis.measures.critical_path.activities import (
+    Recorded,
+    Texts,
+    last_ended,
+    previous,
+    read_rank,
+    steps_of,
+)
 from analysis.measures.critical_path.joined import Collectives
 from analysis.measures.critical_path.paths import PARTS, WAITING, WHAT_IF, paths_of
-from analysis.measures.critical_path.recorded import Recorded, Texts, read_rank, steps_of
 from analysis.measures.critical_path.rows import rows
-from analysis.measures.critical_path.steps import Group
+from analysis.measures.critical_path.steps import NEVER, Graph, Group, critical, moments
 from analysis.report.build import build
 from analysis.results.load import load
 from analysis.results.matching import Ahead
@@ -399,7 +404,7 @@ def test_of_a_long_recording_the_steps_in_the_middle_are_looked_at_and_that_is_s
 def test_its_slices_in_the_timeline_say_what_those_of_kernels_say(tmp_path):
     write_job(tmp_path / "mine", Planted(ranks=2, batches=4))
     (source,) = (study := load(converted(tmp_path))).recorded
-    _, tracks = track.added(study, source)
+    _, tracks = paths.added(study, source)
     assert all({"step", "kernel", "operator", "layer"} <= set(of.slices.arguments) for of in tracks.values())
 
 

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.measures.critical_path.activities import activities_of
-from analysis.measures.critical_path.late_ends import ended_in_time
+from analysis.measures.critical_path.activities import Recorded, Texts, activities_of, ended_in_time
 from analysis.measures.critical_path.paths import WHAT_IF
-from analysis.measures.critical_path.recorded import Recorded, Texts
 from analysis.measures.critical_path.rows import rows
 from analysis.measures.critical_path.steps import Group
 from analysis.results.load import load

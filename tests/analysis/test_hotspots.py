@@ -7,8 +7,7 @@ import pytest
 
 from analysis.measures.kernels import hotspots
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.kernels.hotspot_runs import by_kernel
-from analysis.measures.kernels.hotspots import why
+from analysis.measures.kernels.hotspots import by_kernel, why
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables

@@ -17,8 +17,8 @@ from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels import roofline
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.costs import Bound
-from analysis.measures.kernels.of_run import kernels_of, kernels_of_each, reading_ahead
 from analysis.measures.kernels.roofline import Roof, place
+from analysis.measures.kernels.rows import kernels_of, kernels_of_each, reading_ahead
 from analysis.results import attributed
 from analysis.results.load import load
 from analysis.results.pyprof_tables import batches_of

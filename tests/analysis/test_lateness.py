@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from analysis.measures.anatomy.collectives import calls_of
 from analysis.measures.anatomy.divide import activities_of
+from analysis.measures.anatomy.traces import calls_of
 from analysis.measures.batches.series import Series
 from analysis.measures.lateness import lateness as of
 from analysis.measures.lateness.causes import KernelTimes, cause_of
-from analysis.measures.lateness.verdicts import (
+from analysis.measures.lateness.lateness import (
     CHANCE,
     CLOCK,
     NO,

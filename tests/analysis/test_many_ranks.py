@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analysis.measures.lateness import stragglers
-from analysis.measures.lateness.verdicts import STRAGGLER
+from analysis.measures.lateness.lateness import STRAGGLER
 from analysis.results.load import load
 from benchmarks import ranks
 from benchmarks.planted_sweep import Job, write_sweep

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.kernels.measured_peaks import exceeded, too_low
 from analysis.measures.kernels.roofline import COMPUTE
+from analysis.measures.kernels.rows import exceeded, too_low
 from analysis.report.base import Context
 from analysis.report.roofline import ROOFLINE
 from analysis.results.load import load

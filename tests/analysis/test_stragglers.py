@@ -5,14 +5,14 @@ import pytest
 
 from analysis.measures.batches import rows as batches
 from analysis.measures.lateness.in_words import sentences
-from analysis.measures.lateness.straggler_table import caption
-from analysis.measures.lateness.stragglers import rows
-from analysis.measures.lateness.verdicts import (
+from analysis.measures.lateness.lateness import (
     CLOCK,
     NO,
     SHORT_WAIT,
     STRAGGLER,
 )
+from analysis.measures.lateness.straggler_table import caption
+from analysis.measures.lateness.stragglers import rows
 from analysis.results.load import load
 from profiling import tables
 from tests.analysis import late_ranks

@@ -9,14 +9,14 @@ import pytest
 from analysis.measures.lateness import in_words
 from analysis.measures.lateness import lateness as of
 from analysis.measures.lateness.in_words import sentences
-from analysis.measures.lateness.notable import notable_ranks
-from analysis.measures.lateness.verdicts import (
+from analysis.measures.lateness.lateness import (
     CHANCE,
     CLOCK,
     NO,
     STRAGGLER,
     TOO_FEW,
 )
+from analysis.measures.lateness.straggler_table import notable_ranks
 from analysis.report.build import build
 from analysis.report.stragglers import MOST_NAMED, MOST_ROWS, heat_map, in_groups, narrowed
 from analysis.results.load import load

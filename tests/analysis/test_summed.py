@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from analysis.measures.kernels.costs import costs_of
-from analysis.measures.kernels.of_run import kernels_of
+from analysis.measures.kernels.rows import kernels_of
 from analysis.measures.lateness.causes import kernel_times
+from analysis.results.borrowed import KEYS, kept_sums
 from analysis.results.load import load
 from analysis.results.study import Study
-from analysis.results.summed import KEYS, kept_sums
 from profiling import schemas, tables
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_bad_results import truncate

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.display.perfetto import Slices, TraceWriter, Words
-from analysis.measures.anatomy import timeline, timeline_file
+from analysis.measures.anatomy import timeline
 from analysis.measures.anatomy.timeline_rows import KERNEL_COLUMNS, lanes, of_kernels
 from analysis.measures.critical_path.paths import paths_of
 from analysis.results.load import load
@@ -171,7 +171,7 @@ def test_arrows_join_a_collective_of_all_ranks(perfetto):
 
 
 def test_the_trace_is_what_the_published_schema_says(sweep, tmp_path):
-    made = timeline_file.write(timeline.choose(load(sweep)), tmp_path / "t.gz")
+    made = timeline.write(timeline.choose(load(sweep)), tmp_path / "t.gz")
     packets = parsed(made.path).packet
     kinds = Counter(packet.track_event.type for packet in packets if packet.HasField("track_event"))
     assert kinds[1] == kinds[2] == sum(made.slices.values()) and kinds[3] == 1
@@ -239,7 +239,7 @@ def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
     shutil.copytree(next(sweep.glob("run_*_1_4_*_torch_*")), copy)
     (copy / "rank_0001" / "kernels.parquet").write_bytes(b"PAR1 not really")
     (copy / "rank_0003" / "batches.parquet").unlink()
-    made = timeline_file.write(timeline.choose(load(copy)), tmp_path / "t.gz")
+    made = timeline.write(timeline.choose(load(copy)), tmp_path / "t.gz")
     assert made.slices["steps"] == 3 * 40 and made.slices["kernels"] == 2 * 120
     assert "rank 3 of 4 left out: no batches table" in made.notes
     assert any("rank_0001 has no kernels" in note for note in made.notes)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from analysis.measures.anatomy import timeline_file
+from analysis.measures.anatomy import timeline
 from analysis.results.load import load
 from analysis.results.source import Source
 from jobs import store
@@ -168,7 +168,7 @@ def test_batches_are_attributed_from_the_first_on_every_rank(variants):
 
 def test_the_timeline_of_two_ranks_holds_all_that_was_recorded(variants, data_set, tmp_path):
     fields = pair_of(data_set, **VARIANTS["again"]).model_dump()
-    made = timeline_file.write(Source("again", "run", fields, 0, 0, variants["again"]), tmp_path / "trace.gz")
+    made = timeline.write(Source("again", "run", fields, 0, 0, variants["again"]), tmp_path / "trace.gz")
     kernels, markers = (
         sum(
             tables.read(path.parent, name).num_rows

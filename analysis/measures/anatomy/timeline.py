@@ -1,24 +1,264 @@
-"""What happened when, on all ranks of a run? A timeline that Perfetto (ui.perfetto.dev) opens.
-
-Which run is drawn, which of its batches, and what is said of it; :mod:`analysis.timeline` explains the rest.
-"""
+"""How does a run become a file that Perfetto opens? Ranks on one clock, their tables as tracks of slices."""
 
 import argparse
+import gzip
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.measures.anatomy.timeline_file import Added, Span, write
+from analysis.display.perfetto import Slices, TraceWriter, Words
+from analysis.measures.anatomy import timeline_rows
+from analysis.measures.anatomy.timeline_rows import Tracks
+from analysis.results.matching import Ahead, Matched, match
 from analysis.results.offered import offer_runs
 from analysis.results.source import Source
 from analysis.results.study import Study
+from profiling import tables
 from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
-from profiling.wording import how_many
+from profiling.whole_file import whole_file
+from profiling.wording import how_many, which_ranks
+
+_COMPRESSION = 1  # most of what gzip can save, at a third of the time
+
+Span = tuple[int, int]  # the first and the last batch
+Added = tuple[str, Mapping[int, Tracks]]
+NOTHING_MORE: Added = ("", {})
+
+
+@dataclass
+class Written:
+    """What a timeline holds.
+
+    Attributes:
+        slices: how many, by what they are: steps, stages, ranges, marks, kernels; and what was added.
+        clock_residual_ns: what the alignment of clocks leaves, median; None: not aligned.
+        notes: what is not there and why, a line each.
+    """
+
+    run: str
+    path: Path
+    slices: dict[str, int] = field(default_factory=dict)
+    clock_residual_ns: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """A rank that is drawn.
+
+    Attributes:
+        number: in the job.
+        directory: of its tables.
+        batches: :data:`timeline_rows.BATCH_COLUMNS` of those that have times; one at least.
+    """
+
+    number: int
+    directory: Path
+    batches: pa.Table
+
+
+def write(source: Source, path: Path, span: Span | None = None, more: Added = NOTHING_MORE) -> Written:
+    """Write a run's timeline, whole or not at all; ranks are read one after the other.
+
+    Args:
+        span: the first and the last batch that are drawn; None: all.
+        more: further tracks of each rank, on its own clock, and what their slices are.
+
+    Raises:
+        UserError: no rank has such batches, or the file cannot be written.
+    """
+    timeline = Written(source.id, path)
+    try:
+        # The name inside and the time are left out: the same run gives the same bytes.
+        with (
+            whole_file(path) as raw,
+            gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file,
+        ):
+            trace = TraceWriter(file)
+            _write(source, timeline, trace, span, more)
+            trace.finish()
+    except (
+        FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError,
+    ) as error:  # fmt: skip
+        raise UserError(f"cannot write {path}: {error.strerror}; name a file with --output") from None
+    return timeline
+
+
+def _write(source: Source, timeline: Written, trace: TraceWriter, span: Span | None, more: Added) -> None:
+    ranks = _ranks(source, timeline)
+    matched = _align(ranks, timeline)
+    ahead = matched.ahead if matched else (Ahead(),) * len(ranks)
+    limits = [_limits(rank.batches, span) for rank in ranks]
+    drawn = [(low, clock) for (low, high), clock in zip(limits, ahead, strict=True) if low < high]
+    if not drawn:
+        raise UserError(f"--batches: {source.id} has {_extent(ranks)}")
+    start = min(int(clock.remove(np.array([low]))[0]) for low, clock in drawn)
+    trace.start(start)
+    _about(source, timeline, ranks, ahead, trace, start)
+    calls = matched.numbers if matched and len(ranks) > 1 else (None,) * len(ranks)
+    for rank, (low, high), clock, numbers in zip(ranks, limits, ahead, calls, strict=True):
+        process = trace.process(rank.number, _name(source, rank.number))
+        added = [(more[0], more[1][rank.number])] if rank.number in more[1] else []
+        for what, tracks in (*added, *_of_rank(rank, numbers, timeline)):
+            slices = tracks.slices
+            if span is not None:
+                slices = slices.only((slices.start_ns >= low) & (slices.start_ns < high))
+            _draw(trace, process, tracks.names, slices, clock)
+            timeline.slices[what] = timeline.slices.get(what, 0) + len(slices)
+
+
+def _draw(trace: TraceWriter, process: int, names: Sequence[str], slices: Slices, clock: Ahead) -> None:
+    """Slices on those of the named tracks that have any, at times of the common clock."""
+    used = set(slices.track.tolist())
+    tracks = [trace.track(process, name) if place in used else 0 for place, name in enumerate(names)]
+    start = clock.remove(slices.start_ns)
+    end = None if slices.end_ns is None else clock.remove(slices.end_ns)
+    numbers = np.array(tracks, np.int64)[slices.track]
+    trace.slices(replace(slices, track=numbers, start_ns=start, end_ns=end))
+
+
+def _limits(batches: pa.Table, span: Span | None) -> tuple[int, int]:
+    """From when to when a rank's batches of a span last, on its own clock; (0, 0) if it has none of them."""
+    index, start, end = (batches[name].to_numpy() for name in ("batch_index", "start_ns", "end_ns"))
+    first, last = span or (0, int(index.max()))
+    mine = (index >= first) & (index <= last)
+    return (int(start[mine].min()), int(end[mine].max())) if mine.any() else (0, 0)
+
+
+def _extent(ranks: Sequence[_Rank]) -> str:
+    index = np.concatenate([rank.batches["batch_index"].to_numpy() for rank in ranks])
+    return f"steps {index.min()} to {index.max()}"
+
+
+def _ranks(source: Source, timeline: Written) -> list[_Rank]:
+    """The ranks that have batches with times; notes say which do not.
+
+    Raises:
+        UserError: none has.
+    """
+    ranks = []
+    absent = []
+    for rank in range(source.ranks):
+        directory = tables.rank_directory(source.path, rank)
+        if not tables.table_path(directory, "batches").exists():
+            absent.append(rank)
+            continue
+        try:
+            batches = tables.read(directory, "batches", list(timeline_rows.BATCH_COLUMNS))
+            batches = batches.filter(
+                pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
+            )
+            if len(batches):
+                ranks.append(_Rank(rank, directory, batches))
+        except UserError as error:
+            timeline.notes.append(f"rank {rank} is left out: {error}")
+    if absent:
+        timeline.notes.append(f"{which_ranks(absent)} of {source.ranks} left out: no batches table")
+    if not ranks:
+        raise UserError(f"{source.id}: no rank has steps with times; a timeline needs them")
+    return ranks
+
+
+def _of_rank(rank: _Rank, calls: np.ndarray | None, timeline: Written) -> Iterator[tuple[str, Tracks]]:
+    """What a rank's tables hold, one table after the other, so that one is in memory at a time.
+
+    Args:
+        calls: of each of its collectives the number that it has on all ranks; None: not known.
+    """
+    directory = rank.directory
+    yield from zip(("steps", "stages"), timeline_rows.of_batches(rank.batches), strict=True)
+    if tables.table_path(directory, "markers").is_file():
+        markers = _read(directory, "markers", ["name", "kind", "start_ns", "end_ns", "thread"], timeline)
+        if markers is not None:
+            yield from zip(("ranges", "marks"), timeline_rows.of_markers(markers), strict=True)
+    if tables.table_path(directory, "kernels").is_file():
+        kernels = _read(directory, "kernels", list(timeline_rows.KERNEL_COLUMNS), timeline)
+        if kernels is not None:
+            tracks = timeline_rows.of_kernels(kernels, calls)
+            if tracks.timeless:
+                count = how_many(tracks.timeless, "kernel")
+                timeline.notes.append(f"{directory.name}: {count} without a time left out")
+            yield "kernels", tracks
+
+
+def _read(directory: Path, name: str, columns: list[str], timeline: Written) -> pa.Table | None:
+    try:
+        return tables.read(directory, name, columns)
+    except UserError as error:
+        timeline.notes.append(f"{directory.name} has no {name} here: {error}")
+        return None
+
+
+def _align(ranks: Sequence[_Rank], timeline: Written) -> Matched | None:
+    """The ranks' collectives on one clock; None, and a note says why, if the clocks cannot be told."""
+    having = [rank for rank in ranks if tables.table_path(rank.directory, "kernels").is_file()]
+    if not having:
+        timeline.notes.append("the run was not profiled: only steps and stages, on the clocks of their hosts")
+        return None
+    if len(ranks) == 1:
+        return None
+    calls = []
+    for rank in having:
+        unsaid = Written(timeline.run, timeline.path)  # whoever draws the kernels says that they are damaged
+        table = _read(rank.directory, "kernels", list(timeline_rows.CALL_COLUMNS), unsaid)
+        if table is not None:
+            calls.append(timeline_rows.calls_of(rank.number, timeline_rows.in_time(table)))
+    matched = match(calls) if len(calls) == len(ranks) and len(calls[0].kind) else None
+    if matched is None:
+        what = "made the same collectives" if len(calls) == len(ranks) else "have kernels"
+        timeline.notes.append(
+            f"the ranks' clocks are not aligned, since not all {what}: host clocks are used"
+        )
+        return None
+    timeline.clock_residual_ns = matched.residual_ns
+    apart = np.unique(matched.clock)
+    if len(apart) > 1:
+        first = ", ".join(str(ranks[place].number) for place in apart)
+        timeline.notes.append(
+            f"no process group joins all ranks: clocks are aligned with those of ranks {first}, not with "
+            "each other"
+        )
+    return matched
+
+
+def _name(source: Source, rank: int) -> str:
+    if source.job is not None:
+        traced = [one for one in source.job.ranks if one.rank == rank]
+        said = [text for one in traced for text in (one.host, one.device) if text]
+        return " · ".join([f"rank {rank}", *said])
+    reports = {report.rank: report for report in source.manifest.ranks} if source.manifest else {}
+    said = [reports[rank].hostname, reports[rank].device] if rank in reports else []
+    return " · ".join([f"rank {rank}", *said])
+
+
+def _about(
+    source: Source,
+    timeline: Written,
+    ranks: Sequence[_Rank],
+    ahead: Sequence[Ahead],
+    trace: TraceWriter,
+    start_ns: int,
+) -> None:
+    """The track "about": the run, what the alignment leaves, how far each rank's clock was ahead."""
+    track = np.array([trace.track(None, "about")])
+    at = np.array([start_ns])
+    residual = np.nan if timeline.clock_residual_ns is None else timeline.clock_residual_ns
+    arguments: dict[str, Words | np.ndarray] = {"clock_residual_ns": np.array([residual])}
+    for rank, clock in zip(ranks, ahead, strict=True):
+        if timeline.clock_residual_ns is not None:
+            arguments[f"clock_of_rank_{rank.number}_ahead_ns"] = clock.at(at).astype(float)
+    for number, note in enumerate(timeline.notes):
+        arguments[f"note_{number + 1}"] = Words.same(note, 1)
+    trace.slices(Slices(track, at, None, Words.same(source.id, 1), None, arguments))
+
 
 FILE = "trace.pftrace.gz"
 _MOST_NAMED = 4

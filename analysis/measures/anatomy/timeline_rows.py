@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis.display.perfetto import Slices, Words
-from analysis.measures.anatomy.collectives import groups, kinds
 from analysis.measures.anatomy.divide import STAGES, edges_of
+from analysis.measures.anatomy.traces import groups, kinds
 from analysis.results.matching import Calls
 from analysis.results.traces import GROUP, column_of
 

@@ -20,8 +20,8 @@ from analysis.display.metrics import (
 from analysis.display.numbers import sortable
 from analysis.display.terminal import Part
 from analysis.measures.batches.series import STAGES, Series, all_series, series_of_traces
+from analysis.measures.tau import applications
 from analysis.measures.tau import applications as tau
-from analysis.measures.tau import published_formulas
 from analysis.results.source import Source
 from analysis.results.study import Study
 from analysis.statistics import estimates, inside_run
@@ -193,7 +193,7 @@ def _tau_rows(study: Study) -> Rows:
         {
             "run": "tau",
             **dict(zip(ID_FIELDS, key, strict=True)),
-            "tau_step_ms": 1e3 * published_formulas.tau_step_duration_s(list(timed[key]), list(started[key])),
+            "tau_step_ms": 1e3 * applications.tau_step_duration_s(list(timed[key]), list(started[key])),
         }
         for key in common
     ]

@@ -1,11 +1,147 @@
 """What did one rank do? Kernels, the calls that launched them and those that waited for them, in one list."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from analysis.measures.critical_path.recorded import UNKNOWN, Recorded
+from analysis.measures.batches.overlap import Intervals
+from analysis.results.source import Source, reading
+from analysis.results.traces import in_time, timed
+from profiling import schemas, tables
 from profiling.schemas import CLASSES
+
+COLUMNS = (
+    "batch_index", "start_ns", "duration_ns", "short_name", "class", "direction", "operator", "layer",
+    "device", "stream", "launch_ns", "launch_end_ns", "launch_thread",
+)  # fmt: skip
+TEXTS = ("short_name", "operator", "layer", "direction")
+UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A column of texts: a number for each row (-1: none), and what the numbers stand for."""
+
+    codes: np.ndarray
+    words: Sequence[str]
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """The texts of rows as objects, None where there is none; below 0: no row."""
+        words = np.array([*self.words, None], dtype=object)
+        return words[np.append(self.codes, UNKNOWN)[rows]]
+
+    def equal(self, word: str) -> np.ndarray:
+        """Which rows are this word."""
+        return np.isin(self.codes, [code for code, known in enumerate(self.words) if known == word])
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a rank did in some consecutive steps, and in the one before these; times in ns on its own clock.
+
+    Attributes:
+        batches: ``batch_index, start_ns, end_ns, load_ns`` of these steps, in order.
+        kernels: numbers of :data:`COLUMNS` by name, -1 where they are not recorded.
+        kind: the kernel's class, a number of ``schemas.CLASSES``.
+        texts: :data:`TEXTS` by name.
+        waits: calls that waited for a device: ``start_ns, end_ns, thread``.
+        wait_names: of these.
+        calls: rows of the kernels that are collectives of attributed batches, in order of their start.
+        first_call: how many such calls the rank had made before.
+        calls_timed: whether the tool says when calls returned; without that none of them is known to wait.
+    """
+
+    rank: int
+    batches: dict[str, np.ndarray]
+    kernels: dict[str, np.ndarray]
+    kind: np.ndarray
+    texts: dict[str, Texts]
+    waits: dict[str, np.ndarray]
+    wait_names: Texts
+    calls: np.ndarray
+    first_call: int
+    calls_timed: bool
+
+
+def steps_of(source: Source, directory: Path) -> pa.Table:
+    """The attributed batches of a rank that have times, in order (``schemas.TIMES_OF_BATCHES``).
+
+    Raises:
+        Unusable: the table is missing, damaged or wrong.
+    """
+    with reading(source):
+        batches = tables.read(directory, "batches", schemas.TIMES_OF_BATCHES)
+    batches = batches.filter(batches["attributed"])
+    return batches.filter(timed(batches)).sort_by("start_ns")
+
+
+def read_rank(source: Source, directory: Path, batches: pa.Table, steps: Sequence[int]) -> Recorded:
+    """What a rank did in some steps.
+
+    Args:
+        batches: its :func:`steps_of`.
+        steps: their numbers, one after the other.
+
+    Raises:
+        Unusable: a table is missing, damaged or wrong.
+    """
+    with reading(source):
+        kernels, _ = in_time(tables.read(directory, "kernels", list(COLUMNS)))
+        waits = tables.as_table("synchronizations", {})
+        if tables.table_path(directory, "synchronizations").is_file():
+            waits = tables.read(directory, "synchronizations")
+    talks = _classes(kernels) == schemas.CLASSES.index("communication")
+    talks &= np.isin(_numbers(kernels, "batch_index"), batches["batch_index"].to_numpy())
+    rows = np.flatnonzero(np.isin(batches["batch_index"].to_numpy(), steps))
+    first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, 0)
+    first_ns = batches["start_ns"][max(first - 1, 0)].as_py()
+    last_ns = batches["end_ns"][last].as_py()
+    start = kernels["start_ns"].to_numpy()
+    inside = (start >= first_ns) & (start <= last_ns)
+    first_call = int((talks & (start < first_ns)).sum())
+    kernels, talks = kernels.filter(pa.array(inside)), talks[inside]
+    waited = _numbers(waits, "start_ns")
+    waits = waits.filter(pa.array((waited >= first_ns) & (waited <= last_ns)))
+    batches = batches.take(rows)
+    numbers = [name for name in COLUMNS if name not in (*TEXTS, "class")]
+    calls = np.flatnonzero(talks)
+    return Recorded(
+        tables.rank_of(directory),
+        {name: _numbers(batches, name) for name in ("batch_index", "start_ns", "end_ns", "load_ns")},
+        {name: _numbers(kernels, name) for name in numbers},
+        _classes(kernels),
+        {name: _texts(kernels[name]) for name in TEXTS},
+        {name: _numbers(waits, name) for name in ("start_ns", "end_ns", "thread")},
+        _texts(waits["name"]),
+        calls[np.argsort(kernels["start_ns"].to_numpy()[calls], kind="stable")],
+        first_call,
+        calls_timed=kernels["launch_end_ns"].null_count < len(kernels),
+    )
+
+
+def _numbers(table: pa.Table, name: str) -> np.ndarray:
+    return pc.fill_null(table[name], UNKNOWN).to_numpy().astype(np.int64)
+
+
+def _classes(kernels: pa.Table) -> np.ndarray:
+    texts = _texts(kernels["class"])
+    number = [schemas.CLASSES.index(word) if word in schemas.CLASSES else UNKNOWN for word in texts.words]
+    other = schemas.CLASSES.index("other")
+    return np.array([*(one if one >= 0 else other for one in number), other])[texts.codes]
+
+
+def _texts(column: pa.ChunkedArray) -> Texts:
+    whole = column.unify_dictionaries().combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # of no rows
+        return Texts(np.array([], np.int64), [])
+    codes = whole.indices.fill_null(UNKNOWN).to_numpy(zero_copy_only=False).astype(np.int64)
+    return Texts(codes, whole.dictionary.to_pylist())
+
 
 # What an activity is: a call that launches, one that waits for a device, an operator of a CPU, a kernel.
 CALL, WAIT, OPERATOR, KERNEL = range(4)
@@ -109,3 +245,149 @@ def _fill_batches(found: Activities) -> None:
         place = np.where(found.kind[mine] == WAIT, -1, np.arange(len(mine)))
         known = np.maximum.accumulate(place)
         found.batch_index[mine] = np.where(known >= 0, found.batch_index[mine][known], UNKNOWN)
+
+
+def last_ended(end_ns: np.ndarray, at_ns: np.ndarray, earlier: bool = False) -> np.ndarray:
+    """Of those that had ended at each of these times the one that ended last; -1: none had.
+
+    Args:
+        earlier: one that ends in that nanosecond does not count.
+    """
+    order = np.append(np.argsort(end_ns, kind="stable"), -1)
+    side: Literal["left", "right"] = "left" if earlier else "right"
+    return order[np.searchsorted(end_ns[order[:-1]], at_ns, side=side) - 1]
+
+
+def previous(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """Of each of these, in order of the start, the one that ended last before it started; -1: none did.
+
+    One that ends in the nanosecond in which the next starts is before it.
+    """
+    last = last_ended(end_ns, start_ns, earlier=True)
+    neighbour = np.arange(len(start_ns)) - 1
+    touches = (neighbour >= 0) & (end_ns[neighbour] <= start_ns)
+    return np.where(touches & ((last < 0) | (end_ns[neighbour] >= end_ns[last])), neighbour, last)
+
+
+def in_chains(activities: Activities) -> np.ndarray:
+    """Of each activity that which was before it in its chain; -1: none."""
+    before = np.full(len(activities), -1)
+    order = np.argsort(activities.chain, kind="stable")
+    for mine in np.split(order, np.flatnonzero(np.diff(activities.chain[order])) + 1):
+        place = previous(activities.start_ns[mine], activities.end_ns[mine])
+        before[mine] = np.where(place >= 0, mine[place], -1)
+    return before
+
+
+def at(times: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """The times of activities; long ago where the index is below 0."""
+    return np.where(index >= 0, times[index], np.iinfo(np.int64).min // 2)
+
+
+_USUAL_PCT = 95  # percentile of the gaps between a CPU's operators: a longer one may be a wait
+
+
+@dataclass(frozen=True)
+class OnHost:
+    """Calls, and operators of a CPU, in order of their start.
+
+    Attributes:
+        rows: which activities they are.
+        start_ns: when each began.
+        before: the activity before it in its chain, -1: none; ``since_ns``: when that ended, or long ago.
+        works: operators that compute; ``talks``: collectives.
+        usual_ns: a gap before an operator that is no longer than this is no wait.
+    """
+
+    rows: np.ndarray
+    start_ns: np.ndarray
+    before: np.ndarray
+    since_ns: np.ndarray
+    works: np.ndarray
+    talks: np.ndarray
+    usual_ns: int
+
+
+def on_host(activities: Activities) -> OnHost:
+    """What a rank's host did."""
+    rows = np.flatnonzero(activities.kind != KERNEL)
+    start, before = activities.start_ns[rows], in_chains(activities)[rows]
+    since = at(activities.end_ns, before)
+    operates = activities.kind[rows] == OPERATOR
+    talks = operates & (activities.kernel_class[rows] == COMMUNICATION)
+    works = operates & ~talks
+    gaps = (start - since)[works & (before >= 0)]
+    usual = int(np.percentile(gaps, _USUAL_PCT)) if len(gaps) else 0
+    return OnHost(rows, start, before, since, works, talks, usual)
+
+
+# How much later than the gap's end the end of what was waited for may be recorded, as a share of the gap. A
+# collective that nobody waits for ends as likely here as in any other tenth of such a gap: the rule takes one
+# that ended in a long gap for what was waited for, and so errs at most a tenth more often.
+_LATE = 0.1
+_COVERED = 0.5  # share of the gap for which the collective ran: a shorter one does not explain it
+_BLOCKED = 0.9  # share of a copy during which its call ran: one that does not wait returns earlier
+
+
+def ended_in_time(activities: Activities) -> Activities:
+    """The same, but what was waited for ended when that began, or returned, which waited for it."""
+    end = activities.end_ns.copy()
+    _end_copies(end, activities)
+    _end_collectives(end, activities)
+    return replace(activities, end_ns=end)
+
+
+def _end_copies(end: np.ndarray, activities: Activities) -> None:
+    """A copy that blocked its call to its last piece ends with it."""
+    copies = np.flatnonzero((activities.kernel_class == MEMCPY) & (activities.launch >= 0))
+    start, returned = activities.start_ns[copies], end[activities.launch[copies]]
+    blocked = (returned < end[copies]) & (returned - start >= _BLOCKED * (end[copies] - start))
+    end[copies[blocked]] = returned[blocked]
+
+
+def _end_collectives(end: np.ndarray, activities: Activities) -> None:
+    """A collective of a CPU that was waited for ends with the gap in which it was."""
+    host = on_host(activities)
+    talks = host.rows[host.talks]
+    if not len(talks):
+        return
+    waits = np.flatnonzero(host.works & (host.before >= 0) & (host.start_ns - host.since_ns > host.usual_ns))
+    gaps = host.since_ns[waits], host.start_ns[waits]
+    for call, gap in _waited(gaps, (activities.start_ns[talks], end[talks])).items():
+        end[talks[call]] = gaps[1][gap]
+
+
+def _waited(gaps: Intervals, calls: Intervals) -> dict[int, int]:
+    """Collectives that are recorded as ending after the gap in which they were waited for, and that gap.
+
+    Of several in a gap it is the one that ends nearest to the gap's end, and none if one that ended in the
+    gap is nearer. A collective is waited for once.
+    """
+    order = np.argsort(calls[1], kind="stable")
+    ends = calls[1][order]
+    found: dict[int, int] = {}
+    explained: set[int] = set()
+    for gap, call in _candidates(gaps, calls):
+        since, begin = int(gaps[0][gap]), int(gaps[1][gap])
+        late = int(calls[1][call]) - begin
+        nearer = slice(*np.searchsorted(ends, [max(begin - late, since + 1), begin + 1]).tolist())
+        in_gap = any(one not in found for one in order[nearer].tolist())
+        if call not in found and gap not in explained and not in_gap:
+            found[call] = gap
+            explained.add(gap)
+    return found
+
+
+def _candidates(gaps: Intervals, calls: Intervals) -> list[tuple[int, int]]:
+    """Gaps, and collectives that ran in most of them and ended little later: in order, the nearest first."""
+    since, begin = gaps
+    start, end = calls
+    first = np.searchsorted(begin, start, side="right")
+    counts = np.maximum(np.searchsorted(begin, end, side="left") - first, 0)
+    call = np.repeat(np.arange(len(start)), counts)
+    gap = np.arange(len(call)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    lasts, late = (begin - since)[gap], end[call] - begin[gap]
+    ran = begin[gap] - np.maximum(start[call], since[gap])
+    fits = np.flatnonzero((late <= _LATE * lasts) & (ran >= _COVERED * lasts))
+    fits = fits[np.lexsort((late[fits], gap[fits]))]
+    return list(zip(gap[fits].tolist(), call[fits].tolist(), strict=True))

@@ -17,9 +17,11 @@ from analysis.measures.critical_path.activities import (
     MEMCPY,
     WAIT,
     Activities,
+    at,
+    in_chains,
+    last_ended,
+    on_host,
 )
-from analysis.measures.critical_path.before import at, in_chains, last_ended
-from analysis.measures.critical_path.host import on_host
 from profiling.schemas import CLASSES
 
 # What the time of an edge is: kernels of a class of ``schemas.CLASSES``, or one of these.

@@ -9,10 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis.measures.batches.overlap import union
-from analysis.measures.critical_path.activities import COMMUNICATION, Activities, activities_of
+from analysis.measures.critical_path.activities import (
+    COMMUNICATION,
+    Activities,
+    Recorded,
+    activities_of,
+    ended_in_time,
+)
 from analysis.measures.critical_path.edges import TYPES, Edges, edges_of
-from analysis.measures.critical_path.late_ends import ended_in_time
-from analysis.measures.critical_path.recorded import Recorded
 from analysis.results.matching import TOGETHER, Ahead
 
 

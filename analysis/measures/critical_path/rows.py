@@ -17,7 +17,7 @@ from analysis.display.metrics import (
     telling,
 )
 from analysis.measures.critical_path.paths import PARTS, TOGETHER, WAITING, RunPaths, paths_of
-from analysis.measures.kernels.of_run import not_recorded
+from analysis.measures.kernels.rows import not_recorded
 from analysis.results.study import A_STEP, RECORDING, Study
 from profiling.wording import how_many
 

@@ -21,7 +21,7 @@ from analysis.display.metrics import Column, Metric, Rows, columns, names_of
 from analysis.display.numbers import digits, signed
 from analysis.display.terminal import Part
 from analysis.measures.batches.overlap import covered, union
-from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of
+from analysis.measures.kernels.rows import BY, DEFAULT_BY, kernels_of
 from analysis.results.counted_steps import counted_steps, in_steps
 from analysis.results.source import Source
 from analysis.results.study import Study

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.display import output
 from analysis.display.metrics import RUN, Column, Metric, Rows, columns, picked
 from analysis.display.numbers import shortened, with_places
-from analysis.measures.kernels import measured_peaks, roofline
-from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of_each
+from analysis.measures.kernels import roofline
 from analysis.results.attributed import has_kernels
 from analysis.results.load import no_result
 from analysis.results.source import Source
@@ -17,6 +16,122 @@ from profiling.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
+import shlex
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from analysis.measures.kernels import costs
+from analysis.measures.kernels.roofline import ABOVE_PCT, BANDWIDTH, COMPUTE
+from analysis.results import attributed
+from analysis.results.attributed import Groups, Question, groups_of_each
+from jobs import store
+
+# What kernels can be grouped by, and the column of the table that says it.
+GROUPS = {
+    "kernel": "short_name",
+    "class": "class",
+    "operator": "operator",
+    "layer": "layer",
+    "direction": "direction",
+}
+BY = {
+    "kernel": Metric("kernel", "short name", text=True, key=True),
+    "class": Metric("class", "gemm, convolution, communication, ...", text=True, key=True),
+    "operator": Metric("operator", "e.g. aten::convolution", text=True, key=True),
+    "layer": Metric("layer", "e.g. layer1.0.conv1", text=True, key=True),
+    "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
+}
+DEFAULT_BY = ("kernel", "class", "direction")
+
+_RECORDED_BY = {
+    ("layer", "run"): "profile: torch records layers, if the model is not compiled",
+    ("layer", "trace"): "torch.profiler records layers with with_stack=True",
+    ("operator", "run"): "profile: torch records operators",
+    ("operator", "trace"): "torch.profiler records operators",
+}
+
+_CORRECTED = """
+with sums as (select * from {sums} where calls > 0)
+select {groups}, sum(calls)::bigint, sum(ns)::double, min(least_ns), max(most_ns), sum(flops), sum(bytes),
+    coalesce(sum(placed_flops), 0), coalesce(sum(placed_bytes), 0), coalesce(sum(placed_ns), 0)::double,
+    (select sum(ns) from sums)::double
+from sums where {wanted}
+group by {groups} order by sum(ns) desc, {groups}
+"""
+
+
+def kernels_of(
+    study: Study, source: Source, direction: str | None = None, by: Sequence[str] = DEFAULT_BY
+) -> Rows:
+    """The kernels of a run, largest first; none, and the log says why, if it has none or cannot be used.
+
+    Args:
+        by: of :data:`GROUPS`; a value that the tool did not record is None.
+    """
+    return next((rows for _, rows in kernels_of_each(study, [source], direction, by)), [])
+
+
+def kernels_of_each(
+    study: Study, sources: Sequence[Source], direction: str | None = None, by: Sequence[str] = DEFAULT_BY
+) -> Iterator[tuple[Source, Rows]]:
+    """Each run that can be used, and has attributed batches with kernels, with these."""
+    for source, groups in groups_of_each(study, sources, question_of(by, direction)):
+        for place, name in enumerate(by):
+            if groups.rows and all(row[place] is None for row in groups.rows):
+                study.note(not_recorded(source, name), source)
+        yield source, rows_of(groups, by, costs.bound_of(study, source))
+
+
+def not_recorded(source: Source, name: str) -> str:
+    """That a run's kernels have no layer, for example, and what would record it."""
+    how = _RECORDED_BY.get((name, source.kind), "")
+    return f"no {name} of its kernels was recorded{how and f': {how}'}"
+
+
+def reading_ahead(study: Study) -> AbstractContextManager[None]:
+    """Within it threads read what :func:`kernels_of_each` will ask for."""
+    return attributed.reading_ahead(study, question_of(DEFAULT_BY))
+
+
+def question_of(by: Sequence[str], direction: str | None = None) -> Question:
+    """What is read of a run's launches for :func:`rows_of`."""
+    wanted = f"direction = {direction!r}" if direction else "true"
+    columns = [GROUPS[name] for name in by]
+    groups = ", ".join(f'"{column}"' for column in columns)
+    sql = _CORRECTED.replace("{groups}", groups).replace("{wanted}", wanted)
+    keys = dict.fromkeys([*columns, *(["direction"] if direction else [])])
+    return Question(sql, tuple(keys), ("Layer",) if "layer" in by else ())
+
+
+def rows_of(groups: Groups, by: Sequence[str], bound: costs.Bound) -> Rows:
+    """The kernels of a run, in the order of ``groups``: what they answered to :func:`question_of`."""
+    return [_row(row, by, groups.batches, bound) for row in groups.rows]
+
+
+def _row(row: tuple, by: Sequence[str], batches: int, bound: costs.Bound) -> dict[str, Any]:
+    calls, total, least, most, flops, moved, work, bytes_of_it, time_ns, whole = row[len(by) :]
+    return {
+        **dict(zip(by, row, strict=False)),
+        "calls_per_step": calls / batches,
+        "ms_per_step": total / batches / 1e6,
+        "share_pct": 100 * total / whole if whole else None,
+        "min_us": least / 1e3,
+        "mean_us": total / calls / 1e3,
+        "max_us": most / 1e3,
+        "gflop_per_step": None if flops is None else flops / batches / 1e9,
+        "mbyte_per_step": None if moved is None else moved / batches / 1e6,
+        "flops_efficiency_pct": _efficiency(flops, total, bound.flops_per_s),
+        "bandwidth_efficiency_pct": _efficiency(moved, total, bound.bytes_per_s),
+        "flops_efficiency_of_measured_pct": _efficiency(flops, total, bound.measured_flops_per_s),
+        "bandwidth_efficiency_of_measured_pct": _efficiency(moved, total, bound.measured_bytes_per_s),
+        **roofline.place(work, bytes_of_it, time_ns, bound),
+    }
+
+
+def _efficiency(total: float | None, time_ns: float, peak: float | None) -> float | None:
+    """Of the peak; None also where nothing was counted: a copy, say, has no FLOPs to be efficient at."""
+    return 100 * total / time_ns * 1e9 / peak if total and peak and time_ns else None
+
 
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
 METRICS = (
@@ -90,7 +205,7 @@ def rows(
         answer += [{"run": source.id, **row} for row in kernels]
     if not answer:
         raise UserError(nothing(study, direction))
-    for line in measured_peaks.exceeded(study, answer, by):
+    for line in exceeded(study, answer, by):
         study.note(line)
     return answer, [*([RUN] if len(sources) > 1 else []), *(BY[name] for name in by), *METRICS]
 
@@ -130,3 +245,69 @@ def shown(without_steps: bool = False) -> list[Column]:
         *columns(METRICS, "bound"),
         Column("roof\n%", share, printed=lambda row: with_places(share(row), 1), help=roof.description),
     ]
+
+
+_SHARES = {COMPUTE: "flops_efficiency_of_measured_pct", BANDWIDTH: "bandwidth_efficiency_of_measured_pct"}
+# Of the time of all kernels: what is shorter is timed too coarsely to judge a peak by.
+_OF_WEIGHT_PCT = 1.0
+# What a launch moves at least to judge the bandwidth: as much as the copy that measured it on a CPU. Smaller
+# tensors are faster, in a cache.
+_UNCACHED_MB = 128.0
+_RATES = {COMPUTE: "FLOP rate", BANDWIDTH: "memory bandwidth"}
+_WHY = {
+    COMPUTE: "it was measured too low (a busy machine, for example)",
+    # Bytes are those of tensors, which need not leave a cache.
+    BANDWIDTH: "it was measured too low (a busy machine, for example), or tensors stayed in a cache",
+}
+
+
+def too_low(study: Study, bound: str, reached: str) -> str:
+    """What is said of a measured peak that work exceeds, and how to measure it again.
+
+    Args:
+        bound: the peak, :data:`COMPUTE` or :data:`BANDWIDTH`.
+        reached: the work and its share of that peak: ``2 configurations reach up to 113 %``.
+    """
+    return (
+        f"{reached} of the {_RATES[bound]} measured on this machine: {_WHY[bound]}. Efficiencies relative to "
+        f"it are then too high. To measure it again, while nothing else runs: {_command(study)}"
+    )
+
+
+def exceeded(study: Study, kernels: Rows, by: Sequence[str] = DEFAULT_BY) -> list[str]:
+    """A line for each measured peak that kernels exceed, which names the one that exceeds it most.
+
+    Args:
+        kernels: rows of :func:`analysis.measures.kernels.of_run.kernels_of`, grouped ``by``.
+    """
+    lines = []
+    for bound, name in _SHARES.items():
+        most = max(
+            (row for row in kernels if _judges(row, bound)), key=lambda row: row[name] or 0, default=None
+        )
+        if most and (most[name] or 0) > ABOVE_PCT:
+            first, *others = [shortened(str(most[one])) for one in by if most[one]] or ["a kernel"]
+            kernel = f"{first} ({', '.join(others)})" if others else first
+            lines.append(too_low(study, bound, f"{kernel} reaches {most[name]:.0f} %"))
+    return lines
+
+
+def _judges(row: Mapping[str, Any], bound: str) -> bool:
+    """Whether a kernel is long enough, and for the bandwidth large enough, to judge a peak by."""
+    large = (row["mbyte_per_step"] or 0) >= _UNCACHED_MB * row["calls_per_step"]
+    return (row["share_pct"] or 0) >= _OF_WEIGHT_PCT and (large or bound == COMPUTE)
+
+
+def _command(study: Study) -> str:
+    """What measures the peaks again as the sweep did, with as many ranks per node as its largest run."""
+    runs = [source.fields for source in study.of_kind("run")]
+    largest = max(runs, key=lambda fields: fields["gpus_per_node"])
+    ranks = largest["gpus_per_node"]
+    starts = ["torchrun", "--nproc-per-node", str(ranks)] if ranks > 1 else ["python"]
+    precision = study.calibration.precision if study.calibration else largest["compute"]
+    flags = {"device": largest["device"], "precision": precision, "threads": largest["threads"]}
+    folder = study.path if (study.path / store.CALIBRATION).exists() else study.path.parent
+    return shlex.join([
+        *starts, "-m", "train.calibrate", *(f"--{name}={value}" for name, value in flags.items()),
+        f"--out={folder / store.CALIBRATION}",
+    ])  # fmt: skip

@@ -6,8 +6,15 @@ from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
-from analysis.measures.lateness.lateness import BY_COLLECTIVES, BY_STAGES, LATE_SHARE
-from analysis.measures.lateness.verdicts import CHANCE, CLOCK, STRAGGLER, TOO_FEW
+from analysis.measures.lateness.lateness import (
+    BY_COLLECTIVES,
+    BY_STAGES,
+    CHANCE,
+    CLOCK,
+    LATE_SHARE,
+    STRAGGLER,
+    TOO_FEW,
+)
 from jobs.run_fields import fields_of, own_names
 from profiling.wording import how_many
 

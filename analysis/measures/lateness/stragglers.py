@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis.display.metrics import Rows
-from analysis.measures.anatomy.collectives import recorded_only
-from analysis.measures.anatomy.traces import trace_of
+from analysis.measures.anatomy.traces import recorded_only, trace_of
 from analysis.measures.batches.series import series_of
 from analysis.measures.lateness import causes as late_causes
-from analysis.measures.lateness.lateness import Lateness, of_collectives, of_stages
-from analysis.measures.lateness.verdicts import STRAGGLER, judge
+from analysis.measures.lateness.lateness import STRAGGLER, Lateness, judge, of_collectives, of_stages
 from analysis.results.source import UNKNOWN_HOST, Source, no_steps
 from analysis.results.study import Study
 from analysis.statistics import inside_run

@@ -12,7 +12,7 @@ import numpy as np
 from analysis.measures.batches.series import all_series
 from analysis.measures.scaling.point import NO_SAMPLES, OWN_RUNS, point_fields
 from analysis.measures.tau import applications as tau
-from analysis.measures.tau.published_formulas import EPOCH_IMAGES
+from analysis.measures.tau.applications import EPOCH_IMAGES
 from analysis.results.study import Study
 from jobs.run import Run
 from jobs.run_fields import ID_FIELDS, own_names

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from analysis.measures.kernels.of_run import kernels_of
+from analysis.measures.kernels.rows import kernels_of
 from analysis.results.source import Source
 from analysis.results.study import Study
 

@@ -20,7 +20,7 @@ from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, PARTS
 from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import STAGES, series_of_traces
-from analysis.measures.kernels.of_run import kernels_of
+from analysis.measures.kernels.rows import kernels_of
 from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of
 from analysis.results.source import Source
 from analysis.results.study import Study

@@ -10,8 +10,8 @@ import numpy as np
 
 from analysis.display.metrics import CONFIDENCE, Metric, names_of
 from analysis.display.numbers import digits, span
-from analysis.measures.kernels.measured_peaks import too_low
 from analysis.measures.kernels.roofline import ABOVE_PCT, BANDWIDTH, COMPUTE
+from analysis.measures.kernels.rows import too_low
 from analysis.measures.scaling.loss import Anatomies
 from analysis.measures.scaling.perturbation import perturbation, recorded_ns
 from analysis.measures.scaling.point import Point

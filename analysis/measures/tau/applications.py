@@ -14,7 +14,6 @@ import numpy as np
 
 from analysis.display.metrics import Metric, Rows, names_of
 from analysis.display.numbers import sortable
-from analysis.measures.tau import published_formulas
 from analysis.results.query import ask
 from analysis.results.source import Source, Unusable
 from analysis.results.study import Study
@@ -22,6 +21,85 @@ from jobs.run import Run
 from jobs.run_fields import ID_FIELDS
 from profiling.errors import no_command
 from profiling.wording import left_out
+
+BATCHES = 50  # optimizer steps of a timed run
+PROFILED_BATCHES = 25  # batches the reference divides the FLOPs of a PyProf table by
+FIRST_ATTRIBUTED = 26  # from the 27th of 51 batches on attribution is on
+EPOCH_IMAGES = 1_000_000
+CUT_SIGMAS = 2.0
+
+
+def rate_per_s(total: float, time_ns: float) -> float:
+    """FLOP rate (or bandwidth): sum of FLOPs (or Bytes) over the sum of ``Sil(ns)``, a second."""
+    return total / time_ns * 1e9
+
+
+def efficiency_pct(rate: float, peak: float) -> float:
+    """FLOPS (or bandwidth) efficiency: the rate over the peak, in percent."""
+    return 100 * rate / peak
+
+
+def tau_step_duration_s(of_50_batches_s: Sequence[float], of_1_batch_s: Sequence[float]) -> float:
+    """(Max over repetitions of `.tau application` of the 50-batch runs - median of the 1-batch runs) / 50."""
+    return (max(of_50_batches_s) - float(np.median(of_1_batch_s))) / BATCHES
+
+
+def nvprof_step_duration_s(end_of_batch_ns: np.ndarray) -> float:
+    """Median difference of successive `End of Batch` timestamps."""
+    return float(np.median(np.diff(end_of_batch_ns))) / 1e9
+
+
+def pyprof_step_duration_s(forward_pass_ns: np.ndarray, first: int = FIRST_ATTRIBUTED) -> float:
+    """Median difference of successive `Forward Pass` timestamps from the 27th on."""
+    return float(np.median(np.diff(forward_pass_ns[first:]))) / 1e9
+
+
+def step_duration_s(estimates: Sequence[float]) -> float:
+    """The least of the three estimates (of those that there are)."""
+    return min(estimate for estimate in estimates if np.isfinite(estimate))
+
+
+def scaled_efficiency_pct(
+    total: float, batch_s: float, peak: float, batches: int = PROFILED_BATCHES
+) -> float:
+    """Scaled FLOPS (or bandwidth) efficiency: sum FLOPs (or Bytes) / (25 x batch duration) / peak, %.
+
+    The reference printed the two under each other's header.
+    """
+    return 100 * total / (batches * batch_s) / peak
+
+
+def two_sigma_cut(values: np.ndarray) -> np.ndarray:
+    """The values less than two standard deviations (of the population, as numpy's) from their mean.
+
+    All of them where they are one or the same, of which the definition would leave none.
+    """
+    kept = values[np.abs(values - values.mean()) < CUT_SIGMAS * values.std()]
+    return kept if len(kept) else values
+
+
+def epoch_duration_s(application_s: np.ndarray, batch: int, ranks: int, batches: int = BATCHES) -> float:
+    """Epoch duration: application time of 50 batches scaled to 1e6 images; 2-sigma cut; median.
+
+    Args:
+        application_s: by repetition, the maximum over ranks of the inclusive time of `.tau application`.
+        batch: batch size of one GPU.
+    """
+    return float(np.median(two_sigma_cut(application_s))) * EPOCH_IMAGES / (batches * batch * ranks)
+
+
+def scaling_efficiency_pct(base_s: float, base_ranks: int, epoch_s: float, ranks: int) -> float:
+    """t(smallest) / t(n) x n(smallest) / n of the epoch duration, in percent."""
+    return 100 * base_s / epoch_s * base_ranks / ranks
+
+
+def batch_independent_s(smaller_s: float, larger_s: float, smaller: int, larger: int) -> float:
+    """The part of a duration that does not depend on the batch size, in s: a of a + b x batch.
+
+    Not the reference's: it says what its epoch duration is made of.
+    """
+    return smaller_s - (larger_s - smaller_s) / (larger - smaller) * smaller
+
 
 METRICS = (
     Metric("runs", "number of runs of the configuration"),
@@ -141,7 +219,7 @@ def batches_of(study: Study, table: Source) -> int:
         return 1
     sql = f"select min(calls) from {table_of(study, table)} where function = 'mpi_gather'"
     ((gathers,),) = query_table(study, table, sql)
-    return 1 if gathers is not None and gathers < published_formulas.BATCHES else published_formulas.BATCHES
+    return 1 if gathers is not None and gathers < BATCHES else BATCHES
 
 
 def timed_and_started(
@@ -173,7 +251,7 @@ def tau_rows(study: Study) -> Rows:
     """A row a configuration of the TAU tables of timed runs: Run's fields, then :data:`METRICS`."""
     timed, _ = timed_and_started(study)
     fields = [dict(zip(ID_FIELDS, key, strict=True)) for key in timed]
-    return _rows(fields, list(timed.values()), [published_formulas.BATCHES] * len(timed))
+    return _rows(fields, list(timed.values()), [BATCHES] * len(timed))
 
 
 def run_rows(study: Study) -> Rows:
@@ -204,7 +282,7 @@ def _rows(fields: Sequence[dict[str, Any]], seconds: Sequence[np.ndarray], batch
 
 
 def _row(fields: dict[str, Any], seconds: np.ndarray, batches: int) -> dict[str, Any]:
-    kept = published_formulas.two_sigma_cut(seconds)
+    kept = two_sigma_cut(seconds)
     ranks = fields["nodes"] * fields["gpus_per_node"]
     return {
         **fields,
@@ -212,7 +290,7 @@ def _row(fields: dict[str, Any], seconds: np.ndarray, batches: int) -> dict[str,
         "runs": len(seconds),
         "runs_kept": len(kept),
         "application_s": float(np.median(kept)),
-        "epoch_duration_s": published_formulas.epoch_duration_s(seconds, fields["batch"], ranks, batches),
+        "epoch_duration_s": epoch_duration_s(seconds, fields["batch"], ranks, batches),
     }
 
 
@@ -225,7 +303,7 @@ def _like(row: Mapping[str, Any], rows: Rows, varying: str) -> Rows:
 def _add_scaling(row: dict[str, Any], rows: Rows) -> None:
     base = min(_like(row, rows, "nodes"), key=lambda other: other["nodes"])
     row["base_nodes"] = base["nodes"]
-    row["scaling_efficiency_pct"] = published_formulas.scaling_efficiency_pct(
+    row["scaling_efficiency_pct"] = scaling_efficiency_pct(
         base["epoch_duration_s"], base["world_size"], row["epoch_duration_s"], row["world_size"]
     )
 
@@ -236,7 +314,7 @@ def _add_batch_independent(row: dict[str, Any], rows: Rows) -> None:
     largest = max(others, key=lambda other: other["batch"])
     row["batch_independent_pct"] = None
     if smallest is not largest:
-        fixed = published_formulas.batch_independent_s(
+        fixed = batch_independent_s(
             smallest["application_s"], largest["application_s"], smallest["batch"], largest["batch"]
         )
         row["batch_independent_pct"] = 100 * fixed / row["application_s"]
