@@ -26,7 +26,7 @@ from analysis.measures.scaling.without_result import no_result
 from analysis.published import by_method
 from analysis.published.by_method import METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
-from analysis.results.load_named import load_named
+from analysis.results.load import load_named
 from analysis.results.offered import offer_fields
 from analysis.results.study import Study
 from profiling.completion import with_answers

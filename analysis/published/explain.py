@@ -17,8 +17,7 @@ from analysis.measures.tau import applications
 from analysis.measures.tau import applications as tau
 from analysis.published import explain_reference
 from analysis.published.explain_reference import BY_LAUNCH, Lines, line, moves, span
-from analysis.results.attributed import Costs
-from analysis.results.borrowed import relation
+from analysis.results.attributed import Costs, relation
 from analysis.results.query import query
 from analysis.results.source import Source
 from analysis.results.study import Study

@@ -8,27 +8,35 @@ was left out or cannot be read is listed with its reason, never dropped silently
 
 import json
 import re
+import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.display.left_out import in_counts, missing
-from analysis.results import load_reference
 from analysis.results.log import Failure, FailureKind
 from analysis.results.source import Source
 from analysis.results.study import Contents, Study
-from analysis.results.unconverted import how_to_convert
 from jobs import store
+from jobs.run_fields import ID_FIELDS
 from jobs.run_id import attempted, in_order, parse_id
 from jobs.states import QUEUED, RESUME, by_hand_again, of_begun, of_failed, where_calibrating
 from jobs.store import Calibration, Manifest
+from profiling import database, yaml_text
 from profiling.clocks import AGREES
 from profiling.errors import UserError, nearest_file
+from profiling.readers import pyprof
 from profiling.tables import rank_directory
+from profiling.tools import tool
+from profiling.tools.recognition import recognise
 from profiling.traced_job import JOB, read_job
 from profiling.traces.conversion import is_unfinished
+from profiling.traces.units import files_of
+from profiling.wording import command, how_many
 
 _RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder
 _MOST_NAMED = 8
@@ -72,7 +80,7 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
 
 def _add_one_file(contents: Contents, path: Path) -> None:
     try:
-        load_reference.add_file(contents, path)
+        add_file(contents, path)
     except UserError as error:
         raise UserError(how_to_convert(path) or str(error)) from None
 
@@ -292,4 +300,275 @@ def _add_folder(contents: Contents, path: Path) -> None:
         raise UserError(f"{path} holds {len(sweeps)} sweeps; name one of them: {names}")
     files = [file for file in sorted(path.rglob("*")) if file.is_file()]
     hidden = {file for file in files if any(part.startswith(".") for part in file.relative_to(path).parts)}
-    load_reference.add_files(contents, [file for file in files if file not in hidden])
+    add_files(contents, [file for file in files if file not in hidden])
+
+
+def first_trace(path: Path) -> tuple[Path, str] | None:
+    """The first file that is the trace of a job, and the tool that wrote it; None: there is none."""
+    if not path.exists():
+        return None
+    return next(((file, name) for file in files_of([path]) if (name := _tool_of(file))), None)
+
+
+def how_to_convert(path: Path) -> str | None:
+    """In a line that traces have to be converted first; None: there are none."""
+    found = first_trace(path)
+    if found is None:
+        return None
+    file, name = found
+    of = "the torch profiler" if name == "torch" else name
+    held = f"is a raw trace of {of}" if file == path else f"holds raw traces of {of} ({_below(file, path)})"
+    again = command("profiling.convert", path, "--out", "DIR")
+    return f"{path} {held}; convert {'it' if file == path else 'them'} first: {again}"
+
+
+def _below(file: Path, folder: Path) -> Path:
+    """Where in the folder a file is."""
+    return file.relative_to(folder) if file.is_relative_to(folder) else file
+
+
+def _tool_of(path: Path) -> str | None:
+    try:
+        name = recognise(path)
+        return name if name is not None and tool(name).facts(path) is not None else None
+    except UserError:
+        return None
+
+
+_SIZED = re.compile(r"^(\d{1,7})=(.+)$")
+
+
+def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
+    """The results in one folder; or those in several, each named with its number of ranks: ``4=DIR``.
+
+    All are then of one program: runs of it (:mod:`profiling.watch`), or the traces of a job per folder.
+
+    Raises:
+        UserError: as :func:`load`; or several folders are not named so, one holds neither runs nor the traces
+            of one job, or what is in it says another number of ranks.
+    """
+    sized = [_SIZED.match(path) for path in paths]
+    if len(paths) == 1 and not (sized[0] and not Path(paths[0]).exists()):
+        return load(paths[0], own_peaks)
+    if unnamed := next((path for path, match in zip(paths, sized, strict=True) if match is None), ""):
+        words = shlex.join(map(_with_ranks, paths))
+        raise UserError(f"{unnamed}: to load several folders, give each with its number of ranks: {words}")
+    contents = Contents(Path(paths[0]))
+    for match in sized:
+        assert match is not None
+        _add_sized(contents, int(match[1]), Path(match[2]))
+    return Study(contents.path, tuple(contents.sources), contents.log, None, own_peaks, named=True)
+
+
+def _with_ranks(path: str) -> str:
+    """The word for a folder, with the number of ranks that what is in it says, else P."""
+    if _SIZED.match(path):
+        return path
+    folder = path if Path(path).exists() else path.rpartition("=")[2]
+    try:
+        sizes = {source.world_size for source in load(folder).sources}
+    except UserError:  # what is wrong with it is said when it is given with a number
+        sizes = set()
+    known = sizes.pop() if len(sizes) == 1 else None
+    return f"{known or 'P'}={folder}"
+
+
+def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
+    """What a folder holds of a program on the number of ranks that the user says."""
+    found = load(path)
+    runs = found.of_kind("run")
+    sources = [_sized_run(source, ranks, path) for source in runs] or [_sized_trace(found, ranks, path)]
+    for source in sources:
+        if {source.kind} != {other.kind for other in [*contents.sources, source]}:
+            raise UserError(f"{path} holds {source.kind}s, the folders before it {contents.sources[0].kind}s")
+        named = _named(contents, source, ranks, path)
+        contents.sources.append(named)
+        for finding in found.log.noted:
+            if finding.run in (source.id, None):
+                contents.log.add(finding.of(run=named.id if finding.run else None))
+    contents.log.failed += found.failed
+
+
+def _sized_run(source: Source, ranks: int, path: Path) -> Source:
+    if source.world_size != ranks:
+        raise UserError(f"{ranks}={path}: its run {source.id} has {how_many(source.world_size or 0, 'rank')}")
+    return source
+
+
+def _sized_trace(found: Study, ranks: int, path: Path) -> Source:
+    traces = found.of_kind("trace")
+    if len(traces) != 1 or traces[0].job is None:
+        held = f"the traces of {len(traces)} jobs" if traces else "no runs and no converted traces"
+        raise UserError(f"{path} holds {held}: name the folder of one as {ranks}=DIR")
+    job = traces[0].job
+    if not job.world_size_from and job.world_size not in (None, ranks):
+        said = how_many(job.world_size or 0, "rank")
+        raise UserError(f"{ranks}={path}: its traces say that the job has {said}")
+    return replace(traces[0], job=job.model_copy(update={"world_size": ranks}))
+
+
+def _named(contents: Contents, source: Source, ranks: int, path: Path) -> Source:
+    """A source under a name of its own; runs get the command of the first, being of one program."""
+    taken = any(other.id == source.id for other in contents.sources)
+    name = f"{path.resolve().name}/{source.id}" if taken and source.path != path else source.id
+    name = f"{name} ({ranks})" if any(other.id == name for other in contents.sources) else name
+    if source.kind == "trace":
+        return replace(source, id=name, fields={**source.fields, "job": name})
+    program = (contents.sources or [source])[0].fields.get("program")
+    return replace(source, id=name, fields={**source.fields, "program": program})
+
+
+_TAU_POINT = {
+    "run", "nodes", "gpus_per_node", "workers", "data_loader", "batch_size_per_gpu", "gpu", "thread",
+}  # fmt: skip
+_TAU_INTERVALS = _TAU_POINT | {"function", "calls", "exc_time", "inc_time"}
+_TAU_ATOMICS = _TAU_POINT | {"function", "num_samples", "mean"}
+
+_COLUMNS = "select file_name, name from parquet_schema($paths) where num_children is null"
+
+
+def add_file(contents: Contents, file: Path) -> None:
+    """Add the one file that the user named.
+
+    Raises:
+        UserError: it is not a readable table of the reference's; one line that says why.
+    """
+    if not _is_parquet(file):
+        if file.suffix in (".yaml", ".yml"):
+            raise UserError(_of_sweep_file(file))
+        raise UserError(
+            f"{file} is not a Parquet file; expected a PyProf or TAU table, or a folder of results"
+        )
+    columns = _columns(file)
+    if not _add_table(contents, file, columns):
+        raise UserError(_of_another_kind(file, columns))
+
+
+def _of_sweep_file(file: Path) -> str:
+    """What to name in the place of a sweep file: the folder in ``results/`` that its sweep writes."""
+    try:
+        content = yaml_text.read(file, "sweep file").content
+    except UserError:
+        content = None
+    if not (isinstance(content, dict) and "run" in content):
+        return f"{file} holds no results; give the folder of a sweep's results"
+    results = Path("results") / str(content.get("name", file.stem))
+    there = f"did you mean {str(results)!r}?" if results.is_dir() else f"its sweep writes them to {results}"
+    return f"{file} is a sweep file, not its results; {there}"
+
+
+def add_files(contents: Contents, files: Sequence[Path]) -> None:
+    """Add those of a folder's files that are tables of the reference's; damaged ones are listed as failed."""
+    tables = []
+    for file in files:
+        try:
+            if _is_parquet(file):
+                tables.append(file)
+        except UserError as error:
+            _fail(contents, file, error)
+    try:
+        known = _columns_of_all(tables) if tables else {}
+    except (duckdb.Error, OSError):
+        known = {}  # each is read for itself, so that the damaged ones are named
+    for file in tables:
+        try:
+            columns = known[file] if known else _columns(file)
+            if _add_table(contents, file, columns):
+                continue
+            if _nearly(columns):
+                raise UserError(_of_another_kind(file, columns))
+            name = _name_in(contents, file)
+            contents.note(f"{name} is not read: it is neither a PyProf kernel table nor a TAU table")
+        except UserError as error:
+            _fail(contents, file, error)
+
+
+def _fail(contents: Contents, file: Path, error: UserError) -> None:
+    contents.fail(_name_in(contents, file), str(error).removeprefix(f"{file} "), "unusable")
+
+
+def _name_in(contents: Contents, file: Path) -> str:
+    return file.name if file == contents.path else str(file.relative_to(contents.path))
+
+
+# --- kinds --------------------------------------------------------------------------------------------
+
+
+def _is_parquet(file: Path) -> bool:
+    """Whether a file is Parquet by its first bytes; one that is not and is named so is an error."""
+    try:
+        with file.open("rb") as content:
+            head = content.read(4)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    if head != b"PAR1" and file.suffix in (".gzip", ".parquet"):
+        what = "is not a Parquet file, despite its name" if head else "is empty"
+        raise UserError(f"{file} {what}; fetch it again")
+    return head == b"PAR1"
+
+
+def _columns_of_all(files: Sequence[Path]) -> dict[Path, set[str]]:
+    """The columns of all files, by one query.
+
+    Raises:
+        duckdb.Error, OSError: one of them is damaged.
+    """
+    columns: dict[Path, set[str]] = {file: set() for file in files}
+    with database.connect() as connection:
+        rows = connection.execute(_COLUMNS, {"paths": [str(file) for file in files]}).fetchall()
+    for name, column in rows:
+        columns[Path(name)].add(column)
+    return columns
+
+
+def _columns(file: Path) -> set[str]:
+    try:
+        return _columns_of_all([file])[file]
+    except (duckdb.Error, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"{file} is a damaged or truncated Parquet file ({why}); fetch it again") from None
+
+
+def _add_table(contents: Contents, file: Path, columns: set[str]) -> bool:
+    if pyprof.is_pyprof(columns):
+        source = _pyprof_source(contents, file)
+        if source.exit_code:
+            contents.fail(source.id, f"exit code {source.exit_code}", "failed")
+        else:
+            contents.sources.append(source)
+    elif columns >= _TAU_INTERVALS:
+        contents.sources.append(Source(file.name, "tau_intervals", {}, 0, None, file))
+    elif columns >= _TAU_ATOMICS:
+        contents.sources.append(Source(file.name, "tau_atomics", {}, 0, None, file))
+    else:
+        return False
+    return True
+
+
+def _nearest_kind(columns: set[str]) -> set[str]:
+    kinds = (set(pyprof.NEEDED), _TAU_INTERVALS, _TAU_ATOMICS)
+    return max(kinds, key=lambda kind: len(kind & columns) / len(kind))
+
+
+def _nearly(columns: set[str]) -> bool:
+    """Whether a table has most of the columns of a known kind, so that it was meant to be one."""
+    kind = _nearest_kind(columns)
+    return len(kind & columns) > len(kind) / 2
+
+
+def _of_another_kind(file: Path, columns: set[str]) -> str:
+    kind = _nearest_kind(columns)
+    name = "PyProf kernel" if "Kernel" in kind else "TAU"
+    return f"{file} is not a {name} table: it lacks {', '.join(sorted(kind - columns))}"
+
+
+def _pyprof_source(contents: Contents, file: Path) -> Source:
+    # Two folders may hold tables of one name.
+    taken = any(source.id == file.name for source in contents.sources)
+    named = _name_in(contents, file) if taken else file.name
+    try:
+        run_id = parse_id(file.name.partition(".")[0])
+    except UserError:
+        contents.note(f"{named} is not named after a run: its configuration is unknown")
+        return Source(named, "pyprof", dict.fromkeys(ID_FIELDS), 0, None, file)
+    return Source(named, "pyprof", dict(run_id.fields), run_id.repetition, run_id.exit_code, file)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from analysis.results.load import load
+from analysis.results.load import first_trace, load
 from analysis.results.study import Study
-from analysis.results.unconverted import first_trace
 from profiling.convert import convert
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 from profiling.traces import units

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.measures.kernels import costs
 from analysis.measures.kernels import rows as kernels
-from analysis.results.borrowed import PLAIN, lender_of, relation
+from analysis.results.attributed import PLAIN, lender_of, relation
 from analysis.results.load import load
 from profiling import schemas, tables
 from profiling.tools.recognition import read

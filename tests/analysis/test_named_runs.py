@@ -8,8 +8,7 @@ import pytest
 
 from analysis.prediction.configurations import configurations
 from analysis.report.build import build
-from analysis.results.load import load
-from analysis.results.load_named import load_named
+from analysis.results.load import load, load_named
 from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
 from jobs import store
 from jobs.run_id import format_id

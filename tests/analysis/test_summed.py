@@ -9,7 +9,7 @@ import pytest
 from analysis.measures.kernels.costs import costs_of
 from analysis.measures.kernels.rows import kernels_of
 from analysis.measures.lateness.causes import kernel_times
-from analysis.results.borrowed import KEYS, kept_sums
+from analysis.results.attributed import KEYS, kept_sums
 from analysis.results.load import load
 from analysis.results.study import Study
 from profiling import schemas, tables

@@ -14,8 +14,7 @@ from analysis.report.communication import bars_of
 from analysis.report.render import render
 from analysis.report.sentences import least_and_most
 from analysis.report.summary import opening
-from analysis.results.load import load
-from analysis.results.load_named import load_named
+from analysis.results.load import load, load_named
 from analysis.results.source import Source
 from profiling.convert import main as convert
 from profiling.errors import UserError

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from analysis.results.load import how_to_convert
 from analysis.results.raw import are_two_results, load_or_convert
-from analysis.results.unconverted import how_to_convert
 from jobs.sweep_file import read_sweep
 from profiling import convert
 from profiling.convert import main

@@ -13,7 +13,7 @@ import numpy as np
 from analysis.display.numbers import digits, span
 from analysis.measures.lateness.lateness import Lateness, over_others
 from analysis.measures.scaling.point import point_fields
-from analysis.results.borrowed import kept_sums
+from analysis.results.attributed import kept_sums
 from analysis.results.counted_steps import attributed_that_count
 from analysis.results.query import query_arrays
 from analysis.results.source import Source
