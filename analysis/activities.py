@@ -38,7 +38,7 @@ from analysis.results.load import load
 from analysis.results.study import Study
 from profiling.completion import with_answers
 from profiling.errors import UserError, run_command
-from profiling.readers.printed_tables import ON_DEVICE
+from profiling.readers.printed import ON_DEVICE
 from profiling.tools import recognition
 
 TOP = 25  # rows that the terminal shows of each run

@@ -106,7 +106,7 @@ def calls(rows: int) -> tuple[Columns, Columns]:
 
 def innermost_numpy(host: Columns, launches: Columns) -> np.ndarray:
     """The innermost event around each call, without the climb to what encloses it: one level of events."""
-    from profiling.attribution.nesting import Nest
+    from profiling.attribution.context import Nest
 
     nest = Nest(host, np.full(len(host["thread"]), -1), [])
     return nest.innermost(launches["thread"], launches["time_ns"])
@@ -132,7 +132,7 @@ def numbers(rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 def launch_numpy(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """The call that launched each kernel, by its number."""
-    from profiling.attribution.launches import matching
+    from profiling.attribution.kernel_rows import matching
 
     return matching(known, wanted)
 

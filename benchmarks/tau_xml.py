@@ -30,7 +30,7 @@ OURS = (
     """
 from pathlib import Path
 import pyarrow.compute as pc
-import profiling.readers.tau.read
+import profiling.readers.tau
 from profiling.tools import tool
 def read(path):
     count = total = 0

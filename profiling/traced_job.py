@@ -68,7 +68,7 @@ class TracedJob(_Record):
         world_size_from: "" where they say it; else from what it was taken.
         nodes: how many hosts; None: not known.
         batches_from: what tells batches apart; "": nothing does.
-        batches_confidence: 1 where they are marked; see :mod:`profiling.attribution.period`.
+        batches_confidence: 1 where they are marked; see :mod:`profiling.attribution.batch_times`.
         findings: what its traces lack.
     """
 

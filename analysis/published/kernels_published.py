@@ -11,7 +11,7 @@ from analysis.results.pyprof_tables import per_name, per_table
 from analysis.results.source import Source, Unusable
 from analysis.results.study import Study
 from profiling.errors import UserError
-from profiling.readers import pyprof_batches
+from profiling.readers import pyprof
 
 # What PyProf calls the direction of a kernel; it has no others.
 DIRECTIONS = ("fprop", "bprop")
@@ -101,7 +101,7 @@ _PUBLISHED = f"""
 with names as (
     select file_index, hash("Kernel") as name, sum("Sil(ns)") as ns, sum("FLOPs") as flops,
         sum("Bytes") as bytes
-    from {pyprof_batches.TABLES} group by all
+    from {pyprof.TABLES} group by all
 )
 select $paths[file_index::bigint + 1], coalesce(sum(ns) filter (flops <> 0), 0) / sum(ns),
     coalesce(sum(flops), 0) / sum(ns), coalesce(sum(bytes), 0) / sum(ns)

@@ -17,7 +17,7 @@ from analysis.results.query import note_left_out, query, untimed_launches
 from analysis.results.source import Source, Unusable
 from analysis.results.study import Study
 from profiling.errors import UserError
-from profiling.readers import pyprof, pyprof_batches
+from profiling.readers import pyprof
 from profiling.schemas import IS_MODEL
 from profiling.tools import recognition
 from profiling.workers import cores, in_threads
@@ -439,7 +439,7 @@ _Rows = list[tuple] | UserError | None
 
 
 def _asking(
-    study: Study, path: Path, batches: dict[Path, pyprof_batches.TableBatches], question: Question
+    study: Study, path: Path, batches: dict[Path, pyprof.TableBatches], question: Question
 ) -> Callable[[], _Rows]:
     """The rows of a table of PyProf, or what is wrong with it; None without an attributed batch."""
     counted, connection = batches[path], study.connection
@@ -464,7 +464,7 @@ def _asking(
 
 
 def _groups_of_table(
-    study: Study, source: Source, batches: pyprof_batches.TableBatches, rows: _Rows
+    study: Study, source: Source, batches: pyprof.TableBatches, rows: _Rows
 ) -> Groups | None:
     if isinstance(rows, UserError):
         raise Unusable(source, str(rows))

@@ -14,7 +14,7 @@ from analysis.results.source import Source, reading
 from analysis.results.study import Study
 from analysis.statistics import estimates
 from profiling import tables
-from profiling.attribution.slow_head import slow_head
+from profiling.attribution.batch_times import slow_head
 from profiling.schemas import ATTRIBUTED
 from profiling.wording import how_many
 

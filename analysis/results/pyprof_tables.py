@@ -14,7 +14,7 @@ import duckdb
 
 from analysis.results.source import Source, Unusable
 from analysis.results.study import Study
-from profiling.readers import pyprof, pyprof_batches
+from profiling.readers import pyprof
 
 _Value = TypeVar("_Value")
 
@@ -44,13 +44,13 @@ def per_table(
     return _once(study, list(sources), sql, ask)
 
 
-def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof_batches.TableBatches]:
+def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.TableBatches]:
     """The batches of each table that can be read."""
     return _once(
         study,
         sources,
         "batches",
-        lambda some: pyprof_batches.find_batches(study.connection, [source.path for source in some]),
+        lambda some: pyprof.find_batches(study.connection, [source.path for source in some]),
     )
 
 
@@ -89,7 +89,7 @@ def _in_portions(
 
     by_path: dict[Path, _Value] = {}
     source_of = {source.path: source for source in sources}
-    for paths in pyprof_batches.in_portions(list(source_of)):
+    for paths in pyprof.in_portions(list(source_of)):
         some = [source_of[path] for path in paths]
         try:
             by_path |= ask(some)
@@ -117,7 +117,7 @@ select file, "Kernel" as name, {pyprof.IS_LOADER} as loader,
 from (
     select *, file_index::bigint + 1 as file, "Idx" < $seconds[file] as first,
         "Idx" >= $attributed[file] and "Sil(ns)" is not null as attributed
-    from {pyprof_batches.TABLES}
+    from {pyprof.TABLES}
 )
 group by all
 """
@@ -162,7 +162,7 @@ class TableSums:
             counted_ns: of those launches that are credited FLOPs; loader_ns: of the loader's kernels.
     """
 
-    batches: pyprof_batches.TableBatches
+    batches: pyprof.TableBatches
     ns: float
     flops: float
     bytes: float
@@ -224,7 +224,7 @@ def per_name(study: Study, source: Source, direction: str | None = None) -> list
     where = '"Direction" = $direction' if direction else "true"
     sql = (
         'select "Kernel", coalesce(sum("Sil(ns)"), 0)::double as ns, coalesce(sum("FLOPs"), 0)::double '
-        f'from {pyprof_batches.TABLES} where {where} group by "Kernel" order by ns desc, "Kernel"'
+        f'from {pyprof.TABLES} where {where} group by "Kernel" order by ns desc, "Kernel"'
     )
     arguments: dict[str, Any] = {"paths": [str(source.path)]} | (
         {"direction": direction} if direction else {}

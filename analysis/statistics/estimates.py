@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiling.attribution.slow_head import recurs
+from profiling.attribution.batch_times import recurs
 
 SEED = 20200520
 RESAMPLES = 2000

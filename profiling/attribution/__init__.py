@@ -1,1 +1,1 @@
-"""Whose work is each kernel: batch, stage, operator, layer?"""
+"""Batch, stage, operator and layer of each kernel."""

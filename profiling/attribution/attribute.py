@@ -1,4 +1,4 @@
-"""Whose work is each kernel, and what does it cost? From a profiler's events to the tables.
+"""From a profiler's events to the tables: batch, stage, operator, layer and cost of each kernel.
 
 On a GPU a row is a device activity: its launch tells the operator, and through it batch, direction and layer.
 On a CPU a row is a leaf operator. An operator's FLOPs and bytes are counted once, at the innermost operator
@@ -14,15 +14,20 @@ import pyarrow as pa
 from profiling.attribution.batch_rows import BatchRows
 from profiling.attribution.batch_times import PERIOD, WHOLE, BatchTimes
 from profiling.attribution.checks import Tally
-from profiling.attribution.classes import CLASS, COMMUNICATION
-from profiling.attribution.coding import coded, is_empty, or_null, short_names
-from profiling.attribution.context import LAYER_PREFIX, Context, find_context, layer_name
+from profiling.attribution.coding import CLASS, COMMUNICATION, coded, is_empty, or_null, short_names
+from profiling.attribution.context import (
+    LAYER_PREFIX,
+    LOADING,
+    NONE,
+    UPDATING,
+    Context,
+    find_context,
+    layer_name,
+    stage_of,
+)
 from profiling.attribution.events import LAYER, RANGE, Events, Trace, name_flags, pick
-from profiling.attribution.kernel_rows import KernelRows, device_rows, host_rows
-from profiling.attribution.launches import synchronizations_table
-from profiling.attribution.memory import memory_table
+from profiling.attribution.kernel_rows import KernelRows, device_rows, host_rows, synchronizations_table
 from profiling.attribution.messages import between_two
-from profiling.attribution.passes import LOADING, NONE, UPDATING, stage_of
 from profiling.attribution.windows import Window, Windows
 from profiling.converted import Converted, collect
 from profiling.schemas import CLASSES, DIRECTIONS, END_OF_BATCH
@@ -100,7 +105,11 @@ def _tables(
     if len(waits):
         yield "synchronizations", waits
     if len(events.memory["time_ns"]):
-        yield "memory", memory_table(events, context, rank)
+        order = np.argsort(events.memory["time_ns"], kind="stable")
+        memory = {name: column[order] for name, column in events.memory.items()}
+        memory["rank"] = np.full(len(order), rank, dtype=np.int32)
+        memory["batch_index"] = or_null(context.batches.of(memory["time_ns"]), pa.int32())
+        yield "memory", as_table("memory", memory)
 
 
 def _passes(rows: KernelRows, events: Events, context: Context) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""When was each batch of a recording that no training loop of ours kept, and when its stages?
+"""The batches of a recording that no training loop of ours kept, and their stages.
 
 As our own loop's events on a GPU would tell it: a batch ends when the device has done what was launched until
 its end on the host, or on the host, if the device was done before. The first one begins when the device has
@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from profiling.attribution.batch_times import NAMED, PERIOD, WHOLE, BatchTimes
-from profiling.attribution.classes import COMMUNICATION, MEMCPY, MEMSET
-from profiling.attribution.passes import BPROP, FPROP, LOADING, UPDATING
-from profiling.attribution.slow_head import SLOW, slow_head
+from profiling.attribution.batch_times import NAMED, PERIOD, SLOW, WHOLE, BatchTimes, slow_head
+from profiling.attribution.coding import COMMUNICATION, MEMCPY, MEMSET
+from profiling.attribution.context import BPROP, FPROP, LOADING, UPDATING
 from profiling.errors import UserError
 from profiling.tables import as_table
 from profiling.wording import how_many, verb

@@ -1,11 +1,20 @@
-"""How do numbers become the texts and nulls of a table, without a Python object a row?"""
+"""Columns of numbers as Arrow's texts and nulls, without a Python object a row; numbers of classes."""
 
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from profiling.cost.classify import short_name
+from profiling.cost.classify import classify, short_name
+from profiling.schemas import CLASSES
+
+CLASS = {name: number for number, name in enumerate(CLASSES)}
+COMMUNICATION, MEMCPY, MEMSET = (CLASS[name] for name in ("communication", "memcpy", "memset"))
+
+
+def classes_of(names: Sequence[str]) -> np.ndarray:
+    """The class of each name, as a number of :data:`profiling.schemas.CLASSES`."""
+    return np.array([CLASS[classify(name)] for name in names], dtype=np.int64)
 
 
 def is_empty(names: Sequence[str]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""In which batch, pass and layer was something done, by ranges, autograd's sequence numbers and threads?"""
+"""Where host events stand: event around them, pass and layer, by ranges, sequence numbers and threads."""
 
 import re
 from collections.abc import Callable
@@ -7,10 +7,228 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling.attribution.batch_times import BatchTimes
-from profiling.attribution.events import LAYER, OPERATOR, RANGE, Columns, Events, name_flags
-from profiling.attribution.nesting import Nest, nest
-from profiling.attribution.passes import find_directions
+from profiling.attribution.coding import distinct
+from profiling.attribution.events import (
+    LAYER,
+    OPERATOR,
+    RANGE,
+    Columns,
+    Events,
+    contained,
+    find_ranges,
+    name_flags,
+    pick,
+)
 from profiling.cost.operators import is_bookkeeping, is_primitive
+from profiling.schemas import BACKWARD, DIRECTIONS, END_OF_BATCH, FORWARD, UPDATE
+
+_AT_ONCE = 1 << 16  # events as Python's numbers, which take five times as much memory
+
+
+@dataclass
+class Nest:
+    """Host events sorted so that a parent stands before its children.
+
+    Attributes:
+        host: the columns, sorted by thread, then start.
+        parent: index of the innermost event around each one; -1 at the top.
+        levels: indices of the events at depth 0, 1, ...
+    """
+
+    host: Columns
+    parent: np.ndarray
+    levels: list[np.ndarray]
+
+    def nearest(self, own: np.ndarray) -> np.ndarray:
+        """Each event's own value, or where that is -1 that of the nearest event around it; -1 if none."""
+        values = own.copy()
+        for level in self.levels[1:]:
+            lacking = level[values[level] < 0]
+            values[lacking] = values[self.parent[lacking]]
+        return values
+
+    def outermost(self, own: np.ndarray) -> np.ndarray:
+        """The value of the outermost event around each one (or itself) that has one (is not -1)."""
+        values = own.copy()
+        for level in self.levels[1:]:
+            above = values[self.parent[level]]
+            inherits = above >= 0
+            values[level[inherits]] = above[inherits]
+        return values
+
+    def any_below(self, own: np.ndarray) -> np.ndarray:
+        """Whether ``own`` (bool) holds for any event inside each one, itself left out."""
+        below = np.zeros(len(own), dtype=bool)
+        for level in reversed(self.levels[1:]):
+            holds = level[own[level] | below[level]]
+            below[self.parent[holds]] = True
+        return below
+
+    def innermost(self, thread: np.ndarray, time_ns: np.ndarray) -> np.ndarray:
+        """Index of the innermost event that contains a time on a thread; -1 if none does."""
+        range_of = np.full(len(time_ns), -1, dtype=np.int64)
+        starts, threads = self.host["start_ns"], self.host["thread"]
+        # The columns are sorted by thread, then start: a thread is one span in which starts rise. What
+        # contains a time is the last event that began by then or one around it: a thread's events are nested.
+        for number in distinct(thread):
+            low, high = np.searchsorted(threads, [number, number + 1])
+            places = np.flatnonzero(thread == number)
+            place = np.searchsorted(starts[low:high], time_ns[places], side="right") - 1
+            range_of[places] = np.where(place >= 0, place + low, -1)
+        outside = np.flatnonzero(range_of >= 0)
+        while len(outside):
+            outside = outside[self.host["end_ns"][range_of[outside]] < time_ns[outside]]
+            range_of[outside] = self.parent[range_of[outside]]
+            outside = outside[range_of[outside] >= 0]
+        return range_of
+
+
+def nest(host: Columns, loose: np.ndarray) -> Nest:
+    """Sort host events and find their parents.
+
+    Args:
+        host: columns of :data:`profiling.attribution.events.HOST_COLUMNS`.
+        loose: bool; events that may end anywhere (an asynchronous collective) and so contain nothing.
+    """
+    order = np.lexsort(
+        # Of events with equal times the range is outside, then what began first.
+        (host["external"], host["kind"] != RANGE, -host["end_ns"], host["start_ns"], host["thread"])
+    )
+    host = {name: column[order] for name, column in host.items()}
+    parent, depth = _parents(host, loose[order])
+    # Sorted by depth, level after level is one span; each keeps the order of the events.
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[by_depth], np.arange(1, depth.max(initial=0) + 1))
+    return Nest(host, parent, np.split(by_depth, edges))
+
+
+def _parents(host: Columns, loose: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    # A stack, event by event: rounding makes children end after their parents, and a stack bears that.
+    parent, depth = np.full(len(loose), -1, dtype=np.int64), np.zeros(len(loose), dtype=np.int64)
+    stack: list[int] = []
+    stack_ends: list[int] = []
+    current = None
+    for first in range(0, len(loose), _AT_ONCE):
+        some = slice(first, first + _AT_ONCE)
+        starts, ends = host["start_ns"][some].tolist(), host["end_ns"][some].tolist()
+        threads, contains_nothing = host["thread"][some].tolist(), loose[some].tolist()
+        parents, depths = [-1] * len(starts), [0] * len(starts)
+        for place, start in enumerate(starts):
+            if threads[place] != current:
+                current = threads[place]
+                stack.clear()
+                stack_ends.clear()
+            while stack and stack_ends[-1] <= start:
+                stack.pop()
+                stack_ends.pop()
+            if stack:
+                parents[place] = stack[-1]
+                depths[place] = len(stack)
+            if not contains_nothing[place]:
+                end = ends[place]
+                stack.append(first + place)
+                stack_ends.append(min(end, stack_ends[-1]) if stack_ends else end)
+        parent[some], depth[some] = parents, depths
+    return parent, depth
+
+
+FPROP, BPROP, UPDATING, LOADING, NONE = (DIRECTIONS.index(name) for name in DIRECTIONS)
+
+# Stages' names by our loop, PyTorch itself, TorchRec ("## forward ##") and Lightning ("[pl][profile]...").
+_STAGES = (
+    (re.compile(rf"^({FORWARD}$|\w+DataParallel\.forward$|#+ *forward\b|\[pl\].*\.training_step$)"), FPROP),
+    (re.compile(rf"^({BACKWARD}$|#+ *backward\b|\[pl\].*\.backward$)"), BPROP),
+    (re.compile(rf"^({UPDATE}$|Optimizer\.|#+ *(optimizer|zero_grad)\b)"), UPDATING),
+    (re.compile(r"^(enumerate\(DataLoader\)|#+ *(copy_batch|wait_for_batch|dataload))"), LOADING),
+    (re.compile(r"^\[pl\].*\.\w*dataloader_next$"), LOADING),
+)
+
+
+def find_directions(
+    names: list[str], nested: Nest, inside_node: np.ndarray, sequence: np.ndarray, node: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The direction of each host event, and whether it is a guess."""
+    host = nested.host
+    staged = _staged(names, host)
+    around = nested.nearest(staged)
+    by_time = _stage_at(host, staged, host["start_ns"])
+    by_thread = _only_backward(host, inside_node)
+    loading = _is_loading(names, host, host["start_ns"])
+    in_graph = np.isin(sequence, host["sequence"][node & (host["sequence"] >= 0)]) & (sequence >= 0)
+    # Where a loop marks its forward pass, what stands outside is not of it, whatever its number.
+    in_graph &= FORWARD not in names
+    determined = (around >= 0) | inside_node | (by_time >= 0) | by_thread | loading
+    direction = np.select(
+        [around == UPDATING, inside_node, around >= 0, by_time >= 0, by_thread, loading, in_graph],
+        [UPDATING, BPROP, around, by_time, BPROP, LOADING, FPROP],
+        NONE,
+    )
+    return direction, in_graph & ~determined
+
+
+def stage_of(names: list[str], host: Columns, times: np.ndarray) -> np.ndarray:
+    """The direction of what was done at a time, whichever thread did it: NONE outside every stage."""
+    at = _stage_at(host, _staged(names, host), times)
+    return np.select([at >= 0, _is_loading(names, host, times)], [at, LOADING], NONE)
+
+
+def _staged(names: list[str], host: Columns) -> np.ndarray:
+    """The direction that each range which is a stage stands for; -1: it is none."""
+    of_name = np.array([_stage(name) for name in names], dtype=np.int64)
+    return np.where(host["kind"] == RANGE, pick(of_name, host["name"]), -1)
+
+
+def _is_loading(names: list[str], host: Columns, times: np.ndarray) -> np.ndarray:
+    """Whether a time lies between the end of a batch and the next forward pass, as our markers tell."""
+    starts, ends = (
+        host["start_ns"][find_ranges(names, host, name.__eq__)] for name in (FORWARD, END_OF_BATCH)
+    )
+    if not len(starts) or not len(ends):
+        return np.zeros(len(times), dtype=bool)
+    # Both rise; behind the last of each stands a time that never comes.
+    never = np.iinfo(np.int64).max
+    next_start, next_end = (
+        np.append(edges, never)[np.searchsorted(edges, times)] for edges in (starts, ends)
+    )
+    return next_start < next_end
+
+
+def _only_backward(host: Columns, inside_node: np.ndarray) -> np.ndarray:
+    """Whether an event's thread is autograd's own: it runs the backward graph, nothing of the forward pass.
+
+    What such a thread does between two nodes (it adds up the gradients of a tensor used twice) is backward.
+    """
+    forward = (host["sequence"] >= 0) & (host["forward_thread"] <= 0) & ~inside_node
+    if not forward.any():  # a trace without sequence numbers does not tell whose a thread is
+        return np.zeros(len(forward), dtype=bool)
+    size = int(host["thread"].max(initial=-1)) + 1
+    backward_thread = np.bincount(host["thread"], inside_node, size) > 0
+    forward_thread = np.bincount(host["thread"], forward | (host["kind"] == LAYER), size) > 0
+    return (backward_thread & ~forward_thread)[host["thread"]]
+
+
+def direction_of_stage(name: str) -> str:
+    """The direction that a range stands for by its name; "" if it is no stage."""
+    return DIRECTIONS[stage] if (stage := _stage(name)) >= 0 else ""
+
+
+def _stage(name: str) -> int:
+    return next((direction for pattern, direction in _STAGES if pattern.search(name)), -1)
+
+
+def _stage_at(host: Columns, staged: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """The stage that some thread was in at a time; -1 if none."""
+    ranges = np.flatnonzero(staged >= 0)
+    if not len(ranges):
+        return np.full(len(times), -1)
+    ranges = ranges[np.lexsort((-host["end_ns"][ranges], host["start_ns"][ranges]))]
+    # Without those that lie in others, starts and ends rise together: the last range that began by a time is
+    # the only one that can contain it, if any does.
+    ranges = ranges[~contained(host["start_ns"][ranges], host["end_ns"][ranges])]
+    place = np.searchsorted(host["start_ns"][ranges], times, side="right") - 1
+    inside = (place >= 0) & (times <= host["end_ns"][ranges[place]])
+    return np.where(inside, staged[ranges[place]], -1)
+
 
 LAYER_PREFIX = "Layer: "
 

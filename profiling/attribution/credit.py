@@ -1,4 +1,4 @@
-"""What does each recorded operator cost, and what does each collective move?"""
+"""The cost of each recorded operator, and the message of each collective."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What happened, in columns: the form between a profiler's events and the attribution.
+"""Events in columns: the form between a profiler's events and the attribution.
 
 Whatever the events come from (a JSON file, a profiler in this process), they end here, so that one
 attribution serves all. Texts are interned, each column is one NumPy array, times are integer nanoseconds.

@@ -1,23 +1,155 @@
-"""Which rows has the table of kernels, before numbers become names? Each with its operator and cost.
+"""The rows of the table of kernels before numbers become names: launch, operator, cost and message of each.
 
 On a GPU a row is a device activity, found by its launch; on a CPU a leaf operator.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
-from profiling.attribution.classes import COMMUNICATION, MEMCPY, MEMSET, classes_of, device_classes
-from profiling.attribution.coding import distinct
+from profiling.attribution.coding import (
+    CLASS,
+    COMMUNICATION,
+    MEMCPY,
+    MEMSET,
+    array_of,
+    classes_of,
+    coded,
+    distinct,
+    or_null,
+)
 from profiling.attribution.context import Context, is_call_of_collective, works
 from profiling.attribution.credit import Credit, credit_operators
-from profiling.attribution.events import OPERATOR, Columns, Events, Trace, name_flags, pick
-from profiling.attribution.launches import launch_columns, launch_of, matching
-from profiling.attribution.message_rows import Messages, messages_of
-from profiling.attribution.messages import ONE_OF_SEVERAL
+from profiling.attribution.events import OPERATOR, Columns, Events, Interner, Trace, name_flags, pick
+from profiling.attribution.messages import ONE_OF_SEVERAL, UNKNOWN, Message, complete
 from profiling.cost.classify import is_helper
 from profiling.cost.operators import is_primitive
+from profiling.tables import as_table
+
+
+@dataclass(frozen=True)
+class Messages:
+    """The messages of a table's rows.
+
+    Attributes:
+        number: of each row, index of ``distinct``; -1: it is no collective.
+    """
+
+    number: np.ndarray
+    distinct: list[Message]
+
+    def bytes(self, otherwise: np.ndarray) -> np.ndarray:
+        """Of each row the bytes of its message; of those that are no collective what is given."""
+        sizes = np.array([*(one.bytes for one in self.distinct), np.nan])
+        return np.where(self.number >= 0, sizes[self.number], otherwise)
+
+    def columns(self) -> dict[str, pa.Array]:
+        """The columns of :data:`profiling.schemas.SCHEMAS` that say what a collective was."""
+        texts = {
+            "collective": [one.collective for one in self.distinct],
+            "process_group": [one.group for one in self.distinct],
+            "group_ranks": [one.ranks for one in self.distinct],
+            "dtype": [one.dtype for one in self.distinct],
+        }
+        sizes = np.array([*(one.size or -1 for one in self.distinct), -1])
+        return {
+            **{name: self._text(values) for name, values in texts.items()},
+            "group_size": or_null(sizes[self.number], pa.int32()),
+        }
+
+    def _text(self, values: list[str]) -> pa.Array:
+        has_text = np.array([*(value not in ("", UNKNOWN) for value in values), False], dtype=bool)
+        return coded(np.where(has_text[self.number], self.number, -1), values)
+
+
+def messages_of(
+    events: Events,
+    collective: np.ndarray,
+    names: np.ndarray,
+    own: np.ndarray,
+    place: np.ndarray,
+    of_calls: Mapping[int, Message],
+    group: Message,
+) -> Messages:
+    """The messages of rows.
+
+    Args:
+        collective: which rows are collectives.
+        names: of the rows, as numbers of ``events.names``.
+        own: the messages that they bear themselves, as numbers of ``events.messages``; -1: none.
+        place: the host events they belong to, whose messages are ``of_calls``.
+        group: the process group of those that do not say it.
+    """
+    rows = np.flatnonzero(collective)
+    interner = Interner()
+    number = np.full(len(names), -1, dtype=np.int64)
+    of_operators = [
+        [*([events.messages[mine]] if mine >= 0 else []), *([of_calls[where]] if where in of_calls else [])]
+        for mine, where in zip(own[rows].tolist(), place[rows].tolist(), strict=True)
+    ]
+    texts = [events.names[name] for name in names[rows].tolist()]
+    number[rows] = interner.of([complete(*one, group) for one in zip(texts, of_operators, strict=True)])
+    return Messages(number, list(interner.index))
+
+
+_DENSE = 8  # numbers to find, if each that is known has fewer than so many others beside it
+# Of CUDA (with a version behind it, to Nsight Systems), HIP, Level Zero and SYCL.
+_WAITS = re.compile(r"Synchronize(_|$)|^(cuda|hip)Free(_|$)|^ur(EventWait|QueueFinish)$")
+
+
+def launch_of(events: Events) -> np.ndarray:
+    """Index of the call that launched each device activity; -1: not recorded."""
+    return matching(events.launches["correlation"], events.device["correlation"])
+
+
+def launch_columns(events: Events, launch: np.ndarray) -> dict[str, pa.Array]:
+    """The columns of table ``kernels`` about the calls that launched its rows."""
+    launches = events.launches
+    start_ns, end_ns = (pick(launches[name], launch) for name in ("start_ns", "end_ns"))
+    thread = pick(np.array(events.threads, dtype=np.int64), pick(launches["thread"], launch))
+    timed = end_ns > start_ns
+    return {
+        "launch_ns": or_null(start_ns, pa.int64()),
+        "launch_end_ns": or_null(np.where(timed, end_ns, -1), pa.int64()),
+        "launch_thread": array_of(thread, launch >= 0),
+    }
+
+
+def synchronizations_table(events: Events, rank: int) -> pa.Table:
+    """The calls that waited for a device as table ``synchronizations``, by time."""
+    launches = events.launches
+    waits = name_flags([*events.names, ""], lambda name: _WAITS.search(name) is not None)
+    rows = np.flatnonzero(waits[launches["name"]])  # -1 is the last, which has no name
+    rows = rows[np.argsort(launches["start_ns"][rows], kind="stable")]
+    columns = {
+        "rank": np.full(len(rows), rank, dtype=np.int32),
+        "name": coded(launches["name"][rows], events.names),
+        "start_ns": launches["start_ns"][rows],
+        "end_ns": launches["end_ns"][rows],
+        "thread": np.array(events.threads, dtype=np.int64)[launches["thread"][rows]],
+    }
+    return as_table("synchronizations", columns)
+
+
+def matching(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Index in ``numbers`` of each wanted number; -1 where it is not there, or is below 0."""
+    if not len(numbers):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    least, most = int(numbers.min()), int(numbers.max())
+    # A table of all numbers from the least to the most, and one place more: what is not known asks for that
+    # one, the last, which stays -1. Equal numbers are written last to first, so that the first one remains.
+    if most - least < _DENSE * len(numbers):  # as numbers that count launches are: several times as fast
+        place_of = np.full(most - least + 2, -1)
+        place_of[(numbers - least)[::-1]] = np.arange(len(numbers))[::-1]  # of equal numbers the first
+        near = (wanted >= max(least, 0)) & (wanted <= most)
+        return place_of[np.where(near, wanted - least, -1)]
+    # Too far apart for a table: known[order] rises, and the place of a number among them is its own if equal.
+    order = np.argsort(numbers, kind="stable")
+    place = order[np.minimum(np.searchsorted(numbers, wanted, sorter=order), len(numbers) - 1)]
+    return np.where((numbers[place] == wanted) & (wanted >= 0), place, -1)
 
 
 @dataclass
@@ -44,6 +176,27 @@ class KernelRows:
     calls: Columns | None = None  # of the table, about the calls that launched them
 
 
+_ARITHMETIC = (CLASS["gemm"], CLASS["convolution"])
+
+
+def _device_classes(events: Events, names: np.ndarray, operator: np.ndarray) -> np.ndarray:
+    """The class of each device activity, by its name, or by its operator or record where these know better.
+
+    Args:
+        names: of host events; ``operator`` is an index of them.
+    """
+    of_name, device = classes_of(events.names), events.device
+    kind = of_name[device["name"]]
+    of_operator = np.where(operator >= 0, of_name[pick(names, operator, 0)], CLASS["other"])
+    # A convolution is often done by the very kernels of a GEMM; which it was is the operator's to say.
+    either = np.isin(kind, _ARITHMETIC) & np.isin(of_operator, _ARITHMETIC)
+    kind = np.where(either | (kind == CLASS["other"]), of_operator, kind)
+    # What bears the record of a collective is one, whatever its library calls it.
+    bears = np.array([*(bool(one.collective) for one in events.messages), False], dtype=bool)
+    kind[bears[device["message"]] & ~np.isin(kind, (MEMCPY, MEMSET))] = COMMUNICATION
+    return kind
+
+
 def device_rows(events: Events, context: Context, trace: Trace, by_launch: bool) -> KernelRows:
     """A row for each device activity.
 
@@ -54,7 +207,7 @@ def device_rows(events: Events, context: Context, trace: Trace, by_launch: bool)
     launch = launch_of(events) if by_launch else None
     place, time_ns = _launched_at(events, context, launch)
     operator = pick(context.operator, place)
-    kind = device_classes(events, host["name"], operator)
+    kind = _device_classes(events, host["name"], operator)
     collective = kind == COMMUNICATION
     operators = np.concatenate([operator, place[collective]])
     credit = credit_operators(events, context, distinct(operators[operators >= 0]), _group_size(trace))

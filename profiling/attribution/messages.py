@@ -1,4 +1,4 @@
-"""What did a profiler record of a collective: which one, of which ranks, of how many bytes?
+"""What a profiler records of a collective: its kind, ranks, bytes.
 
 PyTorch writes it on the call (``record_param_comms``) and, for NCCL and RCCL, on the kernel. Where it does
 not, the ranges that launched the kernel tell (``nccl:all_reduce``), and last the kernel's name: RCCL's

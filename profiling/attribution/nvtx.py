@@ -1,14 +1,21 @@
-"""What does a range's text say? PyTorch's ``emit_nvtx``, PyProf and our own markers speak through NVTX.
+"""Operators and directions in the texts of NVTX ranges.
 
-``emit_nvtx`` writes an operator's name with ``, seq = 65`` or ``, op_id = 7`` after it; PyProf
-writes a dict of module, operator and arguments; other texts are ranges that someone opened.
+``emit_nvtx`` writes an operator's name with ``, seq = 65`` or ``, op_id = 7`` after it; PyProf wrapped
+PyTorch's functions in ranges whose text is a dict of module, operator and arguments; other texts are ranges
+that someone opened. To PyProf a forward kernel is the outermost such range's; a backward kernel is the
+forward operator's that has its sequence number, if that operator launched anything; else it is named after
+its node of the backward graph.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from profiling.attribution.events import OPERATOR, RANGE
+import numpy as np
+
+from profiling.attribution.coding import distinct
+from profiling.attribution.context import BPROP, FPROP, NONE, UPDATING, Context
+from profiling.attribution.events import OPERATOR, RANGE, Events, name_flags, pick
 
 PYPROF = "pyprof::"  # before an operator that PyProf named, so that it meets none of PyTorch's
 _TORCH = re.compile(r"^(.*?), (?:seq|op_id) = (-?\d+)(.*)$", re.DOTALL)
@@ -54,3 +61,68 @@ def parse_text(text: str) -> RangeName:
 
 def _kind(name: str, of_pytorch: bool) -> int:
     return OPERATOR if _OPERATOR.match(name) or (of_pytorch and _NAME.fullmatch(name)) else RANGE
+
+
+def name_operators(events: Events, context: Context) -> Context:
+    """``context`` with PyProf's operators and directions where it marked any; names lose their prefix."""
+    ours = name_flags(events.names, lambda name: name.startswith(PYPROF))
+    if not ours.any():
+        return context
+    nest, host = context.nest, context.nest.host
+    index = np.arange(len(host["name"]))
+    named = nest.outermost(np.where(ours[host["name"]], index, -1))
+    launched = pick(_launched(events, context), context.forward, False)
+    forward = np.where(launched, context.forward, -1)
+    of_forward = pick(named, forward)
+    node = nest.nearest(np.where(context.node & (host["sequence"] >= 0), index, -1))
+    operator = np.select(
+        [named >= 0, of_forward >= 0, node >= 0], [named, of_forward, node], context.operator
+    )
+    direction = _directions(events, context, named)
+    bias = _biases(events, context, named)
+    operator = np.where(bias >= 0, bias, operator)
+    for number, name in enumerate(events.names):
+        if name.startswith(PYPROF):
+            events.names[number] = name.removeprefix(PYPROF)
+        elif "Backward" in name and "::" not in name:
+            events.names[number] = name.partition("Backward")[0]
+    return replace(context, operator=operator, direction=direction)
+
+
+def _launched(events: Events, context: Context) -> np.ndarray:
+    """Whether a forward operator with each host event's sequence number launched work on a device."""
+    launches, host = events.launches, context.nest.host
+    of_device = np.isin(launches["correlation"], events.device["correlation"])
+    place = context.nest.innermost(launches["thread"][of_device], launches["start_ns"][of_device])
+    place = place[place >= 0]
+    inside_node = context.nest.nearest(np.where(context.node, np.arange(len(host["name"])), -1)) >= 0
+    launched = distinct(context.sequence[place[~inside_node[place]]])
+    return np.isin(host["sequence"], launched[launched >= 0])
+
+
+def _biases(events: Events, context: Context, named: np.ndarray) -> np.ndarray:
+    """The event that adds the bias of a linear layer, which PyProf calls ``bias``; else -1."""
+    host = context.nest.host
+    index = np.arange(len(host["name"]))
+    adds = name_flags(events.names, lambda name: name == PYPROF + "__iadd__")[host["name"]]
+    linear = name_flags(events.names, lambda name: name == PYPROF + "linear")[host["name"]]
+    own = adds & pick(linear, named, False)
+    host["name"][own] = len(events.names)
+    events.names.append("bias")
+    return context.nest.nearest(np.where(own, index, -1))
+
+
+def _directions(events: Events, context: Context, named: np.ndarray) -> np.ndarray:
+    """What stages do not tell: after the backward pass operators update, before it they run forward."""
+    host = context.nest.host
+    direction = context.direction.copy()
+    starts_backward = name_flags(events.names, lambda name: name == PYPROF + "backward")[host["name"]]
+    inside = context.nest.nearest(np.where(starts_backward, np.arange(len(direction)), -1)) >= 0
+    direction[inside & (direction == NONE)] = BPROP
+    sources = np.flatnonzero((host["kind"] == OPERATOR) & np.isin(direction, (FPROP, BPROP)))
+    sources = sources[np.argsort(host["start_ns"][sources], kind="stable")]
+    targets = np.flatnonzero((named >= 0) & (direction == NONE))
+    place = np.searchsorted(host["start_ns"][sources], host["start_ns"][targets], side="right") - 1
+    before = pick(direction[sources], place, FPROP)
+    direction[targets] = np.where(before == BPROP, UPDATING, FPROP)
+    return direction

@@ -1,4 +1,4 @@
-"""Where do a recording's rows stay while it is read? In memory while they are few, else in a file.
+"""A recording's rows while it is read: in memory while they are few, else in a file.
 
 It has no name: it lies in the folder of temporary files (``TMPDIR``) and is gone when nobody has it open,
 however the process ends. A table of DuckDB's would spill by itself; it takes five times as long and 170 MB

@@ -1,4 +1,4 @@
-"""How is a recording of any length attributed in memory that does not grow with it? Some batches at a time.
+"""A recording of any length in windows of some batches, in memory that does not grow with it.
 
 A recording whose rows no longer fit in memory (:mod:`profiling.attribution.spill`) is cut at the ends of
 batches. What the host did belongs to the window in which it began, ranges to every window that they reach
@@ -18,12 +18,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from profiling.attribution.batch_times import find_batches, tells_batch
+from profiling.attribution.batch_times import Period, find_batches, find_period, tells_batch
 from profiling.attribution.checks import MARKED_ONCE
-from profiling.attribution.classes import CLASS, COMMUNICATION, MEMCPY, MEMSET, classes_of
-from profiling.attribution.coding import distinct
+from profiling.attribution.coding import CLASS, COMMUNICATION, MEMCPY, MEMSET, classes_of, distinct
 from profiling.attribution.events import OPERATOR, RANGE, Events, Trace, name_flags
-from profiling.attribution.period import Period, find_period
 from profiling.attribution.spill import Columns, Split, joined
 from profiling.wording import how_many
 

@@ -1,1 +1,1 @@
-"""What arithmetic and traffic has an operator, and what class is a kernel of?"""
+"""Arithmetic and traffic of operators, classes of kernels."""

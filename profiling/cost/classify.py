@@ -1,11 +1,63 @@
-"""What kind of work is a kernel (or, on a CPU, an operator), by its name?
+"""The name, class and precision of a kernel (on a CPU: of an operator), by its name.
 
-One ordered table of patterns: the first that is found in the name gives the class. What a name cannot tell
-(an elementwise kernel that an optimizer launched) is told by the caller, who knows the context.
+nvprof's databases and old traces hold mangled names; nvprof prints ``int=4, bool=1``, Nsight tools
+``(int)4, (bool)1`` where a demangler prints ``4, true``. All become what the demangler of the C++ library
+prints. The class is that of the first pattern, in an ordered table, that is found in the name; what a name
+cannot tell (an elementwise kernel that an optimizer launched) is told by the caller, who knows the context.
 """
 
 import re
 from functools import lru_cache
+
+# A template argument with its type before it, as nvprof (type=value) and Nsight ((type)value) have it.
+_SUFFIX = {
+    "int": "", "unsigned int": "u", "long": "l", "unsigned long": "ul", "long long": "ll",
+    "unsigned long long": "ull", "__int64": "l", "size_t": "ul",
+}  # fmt: skip
+_TYPE = "|".join(sorted(_SUFFIX, key=len, reverse=True))
+_TYPED = re.compile(rf"(?<=[<,\s])(?:({_TYPE})=|\(({_TYPE})\))(-?\d+)")
+_BOOL = re.compile(r"(?<=[<,\s])(?:bool=|\(bool\))([01])")
+_ENUM = re.compile(r"(?<=[<,\s])([A-Za-z_][\w:]*)=(-?\d+)")
+_LAMBDA = re.compile(r"\[lambda(\([^()]*\)) \(instance (\d+)\)\]")
+_SPACES = (
+    (re.compile(r"\s+"), " "),
+    (re.compile(r"\s*,\s*"), ", "),
+    (re.compile(r"\s+([*&>])"), r"\1"),
+    (re.compile(r"<\s+"), "<"),
+    (re.compile(r"(?<=>)>"), " >"),
+    (re.compile(r"\bconst ((?:unsigned |signed )?[A-Za-z_][\w:]*)(?=[*&])"), r"\1 const"),
+)
+
+
+def demangle(name: str) -> str:
+    """A C++ name as people read it; what is not mangled, or where there is no C++ library, as it is."""
+    if not name.startswith(("_Z", "__Z")):  # with a second underscore, as macOS has it
+        return name
+    try:
+        import cxxfilt  # looks for the C++ library: only where a tool mangles
+    except OSError:  # it found one that cannot be loaded
+        return name
+    try:
+        return cxxfilt.demangle(name.removeprefix("_") if name.startswith("__Z") else name)
+    except (cxxfilt.Error, UnicodeError):
+        return name
+
+
+@lru_cache(maxsize=1 << 16)
+def full_name(name: str) -> str:
+    """One name for a kernel, whichever tool printed it: demangled, arguments as the demangler has them."""
+    text = demangle(name.strip())
+    if "<" not in text and "(" not in text:
+        return text
+    text = _TYPED.sub(lambda found: found[3] + _SUFFIX[found[1] or found[2]], text)
+    text = _BOOL.sub(lambda found: "true" if found[1] == "1" else "false", text)
+    text = _ENUM.sub(r"(\1)\2", text)
+    text = _LAMBDA.sub(r"{lambda\1#\2}", text).replace("<unnamed>", "(anonymous namespace)")
+    text = text.replace("operator ()", "operator()")
+    for pattern, written in _SPACES:
+        text = pattern.sub(written, text)
+    return text
+
 
 # Order matters: collectives, copies and the loader first, because their names hold words of arithmetic
 # (ncclKernel_AllReduce, dali::...Resample...Kernel); "gemm" after "convolution", because implicit
@@ -215,3 +267,22 @@ def _outermost_name(mangled: str) -> str:
         if not part.startswith("_GLOBAL__N_"):
             parts.append(part)
     return "::".join(parts)
+
+
+# The first that is found counts: inputs' types before what a library's abbreviations imply. Tensile's names
+# hold the types of inputs, outputs and computation (BBS: bf16 in and out, single for the sums).
+_PRECISIONS = (
+    ("fp8", r"e4m3|e5m2|fp8|float8|_f8|qqtst|nvjet_qq"),
+    ("bf16", r"bf16|bfloat16|\bCijk_\w*?_BB[SH]|\bCijk_\w*?_BS?S_B|nvjet_tst|nvjet_\w*bf"),
+    ("fp16", r"fp16|half|[^a-z]f16|_h16816|h884|hgemm|h1688|hmma|hsh_|hhs_|\bCijk_\w*?_HH?S|nvjet_hs"),
+    ("tf32", r"tf32|s1688"),
+    ("fp32", r"sgemm|f32|float|scudnn|\bCijk_\w*?_S_?B|simt"),
+    ("bf16", r"s16816|16816|wgmma"),
+)
+_OF_PRECISIONS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _PRECISIONS)
+
+
+@lru_cache(maxsize=1 << 14)
+def precision_in(name: str) -> str:
+    """fp32, tf32, bf16, fp16 or fp8; "": the name does not say it."""
+    return next((precision for precision, pattern in _OF_PRECISIONS if pattern.search(name)), "")

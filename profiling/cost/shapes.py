@@ -1,4 +1,4 @@
-"""What shapes and types were an operator's inputs of, as the profiler recorded them?"""
+"""Shapes and types of an operator's inputs, as the profiler recorded them."""
 
 import ast
 import math

@@ -1,14 +1,300 @@
-"""Which tables are in our own file of CUPTI's records?"""
+"""Our own file of CUPTI's records: its layout, and its tables."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO
 
+import numpy as np
+import orjson
 import pyarrow as pa
 
 from profiling.attribution.attribute import attribute
+from profiling.attribution.events import Builder, Trace
+from profiling.clocks import rounded
 from profiling.converted import Converted
-from profiling.readers.cupti_records import is_records, read_records
+from profiling.cost.classify import full_name
+from profiling.cost.shapes import Inputs
+from profiling.errors import UserError
+from profiling.readers.gpu_records import (
+    add_device,
+    add_launches,
+    add_ranges,
+    call_names,
+    coded,
+    copy_name,
+    memory_name,
+    triples,
+)
 from profiling.readers.origin import UNKNOWN, Origin
+from profiling.readers.printed import read_lines
+from profiling.wording import how_many
+
+WHAT, VERSION = "CUPTI records of scaleprof", 1
+_TIMES = ("start", "end")
+_ON_DEVICE = (*_TIMES, "device", "stream", "correlation")
+_SIZES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+# The columns of each group.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "kernel": (*_ON_DEVICE, "name", *_SIZES),
+    "memcpy": (*_ON_DEVICE, "bytes", "copy_kind", "src_kind", "dst_kind"),
+    "memset": (*_ON_DEVICE, "bytes", "memory_kind"),
+    "runtime": (*_TIMES, "thread", "correlation", "call"),
+    "driver": (*_TIMES, "thread", "correlation", "call"),
+    "range": (*_TIMES, "thread", "name"),  # ours; a mark ends where it begins
+}
+_CALLS = ("runtime", "driver")
+_LIMIT = 4 * 10**18  # ns; the sum of two such times fits 63 bits
+_UNNAMED = "(a kernel without a name)"
+
+Columns = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Both clocks at one moment: CUPTI's, the epoch's, and by how much they may miss each other, in ns."""
+
+    cupti_ns: int
+    epoch_ns: int
+    error_ns: int
+
+    @property
+    def shift_ns(self) -> int:
+        """What is to be added to CUPTI's time."""
+        return self.epoch_ns - self.cupti_ns
+
+
+class RecordsWriter:
+    """Writes records as they come, so that no recording need be in memory.
+
+    Args:
+        rank: whose they are; ``world_size``: of how many ranks.
+        first_batch: with which the recording begins.
+    """
+
+    def __init__(
+        self, file: BinaryIO, rank: int, first_batch: int, clock: Reading, world_size: int = 1
+    ) -> None:
+        self._file = file
+        self._names: dict[str, int] = {}
+        self._lock = threading.Lock()  # CUPTI hands records over in threads of its own
+        place = {"rank": rank, "world_size": world_size, "first_batch": first_batch}
+        self._say({"what": WHAT, "version": VERSION, **place, **_of(clock)})
+
+    def add(self, group: str, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Write records of a group: its columns of :data:`GROUPS`, ``name`` as texts."""
+        with self._lock:
+            numbered = dict(columns)
+            if "name" in numbered:
+                count = len(self._names)
+                setdefault, names = self._names.setdefault, self._names
+                numbered["name"] = [setdefault(name, len(names)) for name in numbered["name"]]
+                if len(names) > count:
+                    self._say({"names": list(names)[count:]})
+            self._say({group: numbered})
+
+    def end(self, clock: Reading, dropped: int, problems: Sequence[str]) -> None:
+        """Write the last line.
+
+        Args:
+            dropped: records that CUPTI had no room for.
+            problems: one sentence each.
+        """
+        self._say({"end": {"dropped": dropped, "problems": list(problems), **_of(clock)}})
+
+    def _say(self, line: dict[str, Any]) -> None:
+        self._file.write(orjson.dumps(line) + b"\n")
+
+
+def _of(clock: Reading) -> dict[str, Any]:
+    return {"clock": [clock.cupti_ns, clock.epoch_ns, clock.error_ns]}
+
+
+# --- reading ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Recording:
+    """What a file says beside its records."""
+
+    trace: Trace
+    first_batch: int
+    findings: list[str] = field(default_factory=list)
+
+
+def read_records(path: Path) -> Recording:
+    """The events of a file; times are since the epoch.
+
+    Raises:
+        UserError: unreadable, damaged, or no such file; the message names file and line.
+    """
+    reader = _Reader(path)
+    for number, line in enumerate(read_lines(path), 1):
+        reader.take(number, line)
+    return reader.finish()
+
+
+def is_records(head: bytes) -> bool:
+    """Whether a file's first bytes are those of ours."""
+    return head.startswith(b'{"what":"' + WHAT.encode() + b'"')
+
+
+class _Reader:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.builder = Builder(lambda _: Inputs())
+        self.names: list[str] = []
+        self.head: dict[str, Any] = {}
+        self.last: dict[str, Any] | None = None
+        self.cut = 0  # the line that is no JSON; it may only be the last
+        self.activities = 0
+
+    def fail(self, number: int, why: str) -> UserError:
+        return UserError(f"{self.path} is damaged at line {number} ({why}); convert another copy of it")
+
+    def take(self, number: int, line: str) -> None:
+        if self.cut or (self.last is not None and line):
+            raise self.fail(self.cut or number, "more follows")
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            value = None
+        if number == 1:
+            self.enter(value)
+        elif value is None:
+            self.cut = number
+        elif not isinstance(value, dict) or len(value) != 1:
+            raise self.fail(number, "no group of records")
+        else:
+            self.take_group(number, *next(iter(value.items())))
+
+    def enter(self, head: Any) -> None:
+        if not isinstance(head, dict) or head.get("what") != WHAT:
+            raise UserError(f"{self.path} holds no CUPTI records of scaleprof; is it the right file?")
+        if head.get("version") != VERSION:
+            raise UserError(
+                f"{self.path} was written by another release (version {str(head.get('version'))[:20]})"
+            )
+        if not all(_is_index(head.get(key)) for key in ("rank", "first_batch")):
+            raise self.fail(1, "invalid rank or first batch")
+        self.head = head
+
+    def take_group(self, number: int, group: str, content: Any) -> None:
+        if group == "end" and isinstance(content, dict):
+            self.last = content
+        elif group == "names" and isinstance(content, list) and all(isinstance(one, str) for one in content):
+            self.names += content
+        elif group in GROUPS and isinstance(content, dict):
+            columns = _columns(content, GROUPS[group])
+            if columns is None:
+                raise self.fail(number, f"columns of {group} are not numbers, or differ in length")
+            if "name" in columns and len(columns["name"]) and not self.has(columns["name"]):
+                raise self.fail(number, "a name that is not in the file")
+            self.add(group, columns)
+        else:
+            raise self.fail(number, f"unknown group: {group[:20]!r}")
+
+    def has(self, name: np.ndarray) -> bool:
+        return bool(name.min() >= 0 and name.max() < len(self.names))
+
+    def add(self, group: str, columns: Columns) -> None:
+        sound = np.ones(len(columns["start"]), dtype=bool)
+        for name, column in columns.items():
+            most = 2**31 if name == "device" else _LIMIT
+            sound &= (column < most) & (column > -most)
+        if group != "range":  # CUPTI's way to say that it could not tell a time
+            sound &= (columns["start"] != 0) | (columns["end"] != 0)
+        self.builder.malformed += len(sound) - int(sound.sum())
+        rows = {name: column[sound] for name, column in columns.items()}
+        if group in _CALLS:
+            names = call_names(self.builder, rows["call"], group == "runtime")
+            add_launches(self.builder, rows["start"], rows["end"], rows["thread"], rows["correlation"], names)
+        elif group == "range":
+            texts = [self.names[name] for name in rows["name"].tolist()]
+            add_ranges(self.builder, texts, rows["start"], rows["end"], rows["thread"])
+        else:
+            self.add_activities(group, rows)
+
+    def add_activities(self, group: str, rows: Columns) -> None:
+        self.activities += len(rows["start"])
+        builder, more = self.builder, {}
+        if group == "kernel":
+            name = coded(builder, rows["name"], lambda key: full_name(self.names[key]) or _UNNAMED)
+            more = {
+                "grid": triples(builder, *(rows[size] for size in _SIZES[:3])),
+                "block": triples(builder, *(rows[size] for size in _SIZES[3:])),
+            }
+        elif group == "memcpy":
+            kinds = [rows[each] & 0xFF for each in ("copy_kind", "src_kind", "dst_kind")]
+            name = coded(builder, kinds[0] | kinds[1] << 8 | kinds[2] << 16, _name_of_copy)
+        else:
+            name = coded(builder, rows["memory_kind"], lambda key: f"Memset ({memory_name(key)})")
+        if group != "kernel":
+            more = {"size": rows["bytes"]}
+        add_device(
+            builder, name=name, start_ns=rows["start"], end_ns=rows["end"], device=rows["device"],
+            stream=rows["stream"], correlation=rows["correlation"], **more,
+        )  # fmt: skip
+
+    def finish(self) -> Recording:
+        if not self.head:
+            raise UserError(f"{self.path} is empty; it holds no CUPTI records of scaleprof")
+        readings = [_reading(fields) for fields in (self.head, self.last or {})]
+        if readings[0] is None:
+            raise self.fail(1, "the offset of its clock from the epoch was not recorded")
+        clock_readings = [reading for reading in readings if reading is not None]
+        shift = sum(reading.shift_ns for reading in clock_readings) // len(clock_readings)
+        world_size = self.head.get("world_size", 1)  # older files do not say
+        ranks = int(world_size) if _is_index(world_size) else 1
+        trace = self.builder.finish(self.head["rank"], ranks, shift_ns=shift)
+        return Recording(trace, self.head["first_batch"], list(self.findings(clock_readings)))
+
+    def findings(self, clocks: Sequence[Reading]) -> Iterator[str]:
+        if self.last is None or self.cut:
+            yield "its end is missing: the process was killed while recording; the last records are lost"
+        last = self.last or {}
+        dropped, problems = last.get("dropped"), last.get("problems")
+        if _is_index(dropped) and dropped:
+            yield f"CUPTI dropped {how_many(dropped, 'record')} for lack of space"
+        for problem in problems if isinstance(problems, list) else ():
+            yield " ".join(str(problem).split())[:300]
+        apart = abs(clocks[-1].shift_ns - clocks[0].shift_ns)
+        residual = apart // 2 + max(clock.error_ns for clock in clocks)
+        yield f"its clock was aligned to the host's, to within {rounded(residual)}"
+        if not self.activities:
+            yield "the recording is empty: nothing ran on a GPU during the recording"
+
+
+def _is_index(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _columns(content: Mapping[str, Any], names: Iterable[str]) -> Columns | None:
+    """Columns of 64-bit integers of one length; None if they are not that."""
+    columns = {}
+    for name in names:
+        try:
+            column = np.array(content[name])
+        except (KeyError, ValueError, OverflowError):
+            return None
+        if column.ndim != 1 or (len(column) and column.dtype != np.int64):
+            return None
+        columns[name] = column.astype(np.int64)
+    return columns if len({len(column) for column in columns.values()}) == 1 else None
+
+
+def _reading(fields: Mapping[str, Any]) -> Reading | None:
+    values = fields.get("clock")
+    if not isinstance(values, list) or len(values) != 3:
+        return None
+    if not all(isinstance(value, int) and abs(value) < _LIMIT // 2 for value in values):
+        return None
+    return Reading(*values)
+
+
+def _name_of_copy(key: int) -> str:
+    return copy_name(key & 0xFF, memory_name(key >> 8 & 0xFF), memory_name(key >> 16 & 0xFF))
 
 
 def recognise(path: Path, head: bytes) -> bool:

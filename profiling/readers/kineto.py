@@ -1,26 +1,197 @@
-"""What does a Kineto JSON file (PyTorch's profiler) say, in columns?
-
-The file is read, decompressed and parsed a few megabytes at a time: a trace of a million events never stands
-in memory as Python objects. Both schemas are read: the one of PyTorch before 1.11 (``Operator``, ``Kernel``,
-``Runtime``, ``Input dims``) and the later one (``cpu_op``, ``kernel``, ``cuda_runtime``, ``Input Dims``).
-"""
+"""Traces of PyTorch's profiler (Kineto's JSON): facts, events and tables."""
 
 import gc
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 
+from profiling.attribution.attribute import attribute_in_windows
 from profiling.attribution.events import LAYER, OPERATOR, RANGE, Builder, Trace, is_range
 from profiling.attribution.messages import of_arguments, of_process
 from profiling.cost.shapes import Inputs, parse_inputs
 from profiling.errors import UserError
-from profiling.readers.chunks import read_chunks
-from profiling.readers.unread import Unread
+from profiling.readers.chunks import read_chunks, read_facts
+from profiling.readers.origin import UNKNOWN, Origin
+from profiling.traced_job import ProcessGroup, TraceFacts
+from profiling.wording import in_a_row
+
+_PROPERTIES = re.compile(rb'"(device|compute)Properties"')
+_CATEGORY = re.compile(
+    rb'"cat"\s*:\s*"'
+    rb'(cpu_op|Operator|user_annotation|python_function|gpu_mem(cpy|set)|[kK]ernel|cuda_runtime|Runtime)"'
+)
+_LEGACY = re.compile(rb'"pid"\s*:\s*"CPU functions"')  # written by builds without Kineto
+
+
+def recognise(path: Path, head: bytes) -> bool:
+    """Whether a file is a trace of PyTorch's profiler, by its first bytes (decompressed)."""
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    if start == b"{" and b'"schemaVersion"' in head and _PROPERTIES.search(head):
+        return True  # also if it ends before its events
+    is_list = start == b"[" or (start == b"{" and b'"traceEvents"' in head)
+    return is_list and (_CATEGORY.search(head) is not None or _LEGACY.search(head) is not None)
+
+
+def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
+    """A Kineto trace as pieces of tables ``kernels``, ``markers`` and, of allocations, ``memory``.
+
+    The rank is what the trace says (``distributedInfo``), where it is not known otherwise.
+    """
+    trace = read_trace(path)
+    rank = origin.rank if trace.rank is not None else origin.rank_of(path)
+    yield from attribute_in_windows(
+        trace, findings, rank, subject=path.name, batches=origin.batches, batch_marker=origin.batch_marker
+    )
+
+
+def facts(path: Path) -> TraceFacts:
+    """What a trace says of its job, before its events."""
+    return facts_of(read_facts(path), path)
+
+
+# As torch.profiler.tensorboard_trace_handler names files: host_pid.time.pt.trace.json.
+_HANDLER = re.compile(r"^(?P<host>.+)_\d+\.\d+\.pt\.trace\.json(\.gz)?$")
+_VERSIONS = {
+    "cuda_runtime_version": "CUDA", "cuda_driver_version": "CUDA driver", "cupti_version": "CUPTI",
+    "hip_runtime_version": "HIP", "hip_driver_version": "HIP driver", "roctracer_version": "roctracer",
+    "pytorch_version": "PyTorch", "torch_version": "PyTorch",
+}  # fmt: skip
+_COMPARED = ("cuda:", "hip:", "xpu:")  # of a backend's configuration: cpu:gloo,cuda:nccl
+_MOST_RANKS = 1 << 24
+
+
+def facts_of(facts: Mapping[str, Any], path: Path) -> TraceFacts:
+    """What is said before the events."""
+    told = facts.get("distributedInfo")
+    distributed: Mapping[str, Any] = told if isinstance(told, dict) else {}
+    rank, world_size = (_count(distributed.get(name)) for name in ("rank", "world_size"))
+    name = _HANDLER.match(path.name)
+    versions = {
+        title: str(facts[key])
+        for key, title in _VERSIONS.items()
+        if isinstance(facts.get(key), int | float | str)
+    }
+    if isinstance(distributed.get("nccl_version"), str):
+        versions["NCCL"] = distributed["nccl_version"]
+    return TraceFacts(
+        rank=rank,
+        world_size=world_size or None,
+        host=str(facts.get("host_name") or (name["host"] if name else "")),
+        device=_device_names(facts.get("deviceProperties")),
+        backend=str(distributed.get("backend") or ""),
+        groups=_groups(distributed.get("pg_config")),
+        versions=versions,
+        shapes=bool(facts["record_shapes"]) if "record_shapes" in facts else None,
+    )
+
+
+def _device_names(properties: Any) -> str:
+    """The name of the devices, all if they differ; ``cpu`` where the profiler says that none is there."""
+    if properties == []:
+        return "cpu"
+    listed = properties if isinstance(properties, list) else []
+    names = {str(one["name"]) for one in listed if isinstance(one, dict) and one.get("name")}
+    return in_a_row(sorted(names)) if names else ""
+
+
+def _groups(listed: Any) -> list[ProcessGroup]:
+    groups = []
+    for one in listed if isinstance(listed, list) else []:
+        if not isinstance(one, dict):
+            continue
+        ranks = one.get("ranks")
+        members = ranks if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks) else []
+        groups.append(
+            ProcessGroup(
+                name=str(one.get("pg_name", "")),
+                backend=_backend(str(one.get("backend_config") or one.get("backend_name") or "")),
+                ranks=members,
+                size=_count(one.get("pg_size")) or len(members),
+                description=str(one.get("pg_desc", "")),
+            )
+        )
+    return groups
+
+
+def _backend(configured: str) -> str:
+    """``nccl`` of ``cpu:gloo,cuda:nccl``."""
+    for prefix in _COMPARED:
+        if prefix in configured:
+            return configured.split(prefix)[1].split(",")[0]
+    return configured.rpartition(":")[2]
+
+
+def _count(value: Any) -> int | None:
+    """A number of ranks, or one of them; None: it is none."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if 0 <= number < _MOST_RANKS else None
+
+
+# They hold no work of their own: links, ranges that others hold too, waits, what the profiler itself took.
+_NO_WORK = frozenset((
+    "gpu_user_annotation", "ac2g", "fwdbwd", "async_gpu", "async_cpu_to_gpu", "external_correlation", "Trace",
+    "overhead", "cuda_sync", "cuda_event", "collective_comm", "gpu_pm_counter",
+))  # fmt: skip
+# Counters of kernels. Their times are made up: Kineto divides the recording evenly among them.
+_COUNTERS = "cuda_profiler_range"
+_SHOWN, _LETTERS = 5, 40  # categories in a line, letters of one
+
+
+class Unread:
+    """Counts the events that are not read."""
+
+    def __init__(self) -> None:
+        self._events = Counter[tuple[str, str]]()  # by category and process
+
+    def add(self, category: str, process: str) -> None:
+        """Count an event of a category that no reader knows."""
+        if category not in _NO_WORK:
+            self._events[category, process] += 1
+
+    def note(self, trace: Trace, processes: set[str]) -> None:
+        """Say in the trace's findings what is left out, and mark it if a device's work is.
+
+        Args:
+            processes: those in which operators or launches ran; events of others are a device's.
+        """
+        counters = {one: count for one, count in self._events.items() if one[0] == _COUNTERS}
+        others = {one: count for one, count in self._events.items() if one[0] != _COUNTERS}
+        device = {one: count for one, count in others.items() if one[1] not in processes}
+        host = {one: count for one, count in others.items() if one[1] in processes}
+        if counters:
+            trace.findings.append(
+                f"{sum(counters.values())} events of kind {_COUNTERS} are left out: counters of kernels "
+                "without the kernels' times"
+            )
+        for where, mine in (("a device", device), ("the host", host)):
+            if mine:
+                kinds = _listed({category for category, _ in mine})
+                trace.findings.append(
+                    f"{sum(mine.values())} events of {where} are left out: unknown kind ({kinds})"
+                )
+        trace.unread = bool(counters or device)
+        if trace.unread and not trace.tables["device"].rows:
+            trace.findings.append("no device work can be read, so the host's operators are left out, too")
+
+
+def _listed(categories: set[str]) -> str:
+    """Some categories in a line; a damaged file may hold anything in their place."""
+    shown = [
+        "".join(one if one.isprintable() else "?" for one in name[:_LETTERS]) for name in sorted(categories)
+    ]
+    return ", ".join(shown[:_SHOWN]) + ", ..." * (len(shown) > _SHOWN)
+
 
 _OPERATORS, _RANGES, _OLD, _LAYERS = "operator", "range", "old", "layer"
 _LAUNCHES, _DEVICE, _MEMORY = "launch", "device", "memory"

@@ -1,17 +1,35 @@
-"""Which tables are in what Nsight Compute prints?"""
+"""Nsight Compute's CSV: launches and their metrics."""
 
 import codecs
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
+from profiling.attribution.context import direction_of_stage
+from profiling.attribution.events import OPERATOR
+from profiling.attribution.nvtx import parse_text
 from profiling.errors import UserError
 from profiling.readers.chunks import read_head
-from profiling.readers.ncu_csv import Metrics, read_launches
 from profiling.readers.origin import UNKNOWN, Origin, rank_in
-from profiling.readers.printed_tables import in_one_batch, stream_printed
+from profiling.readers.printed import (
+    Activity,
+    Blocks,
+    Launch,
+    Launches,
+    Metric,
+    Row,
+    Spread,
+    cells_of,
+    has_decimal_commas,
+    in_one_batch,
+    number_and_unit,
+    stream_printed,
+)
 from profiling.traced_job import TraceFacts
+from profiling.wording import how_many, left_out, verb
 
 _NEEDED = (b'"Process ID"', b'"Kernel Name"')
 _PAGES = (b'"ID"', b'"Invocations"')  # raw and details; summaries
@@ -46,3 +64,226 @@ def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterato
     if not (yield from in_one_batch(pieces, rank) if origin.batches else pieces):
         raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
     findings += [f"{path.name}: {finding}" for finding in metrics.findings()]
+
+
+_ROWS = 1 << 15
+# What describes the device or the replay, not the launch.
+_NOT_MEASURED = re.compile(
+    r"^(device__attribute|nvlink__|numa__|profiler__|launch__(context|device|stream|func)|smsp?__max)"
+)
+_NVTX = re.compile(r'"<[^>]*>:(.*?)(?::(?:none|[^:"]*)){6}"')
+_NODE = re.compile(r"Backward\d*$|^torch::autograd::|^autograd::engine::")
+# A fused multiply-add is two operations.
+_OPERATIONS = {
+    f"smsp__sass_thread_inst_executed_op_{kind}{name}_pred_on.sum": count
+    for kind in "hfd"
+    for name, count in (("add", 1.0), ("mul", 1.0), ("fma", 2.0))
+}
+_TENSOR_METRIC = re.compile(r"(inst_executed|ops_path|pipe)\w*tensor\w*\.sum$")
+TENSOR_KERNEL = re.compile(
+    r"tensorop|[shif](1688|16816|884|8816)|hmma|gmma|tensor\d+x|tf32|wmma|nvjet|warpgroup", re.IGNORECASE
+)
+_DURATIONS = ("gpu__time_duration.sum", "Duration")
+_TRAFFIC = ("dram__bytes_read.sum", "dram__bytes_write.sum")
+
+Values = dict[str, tuple[float, str]]  # by metric: value and unit
+
+
+class Metrics:
+    """The metrics of all launches, by kernel.
+
+    Attributes:
+        activities: of a summary, how long each kernel took.
+    """
+
+    def __init__(self) -> None:
+        self._spreads: dict[tuple[str, str], Spread] = {}
+        self._summed: list[Metric] = []
+        self.activities: list[Activity] = []
+        self.on_tensor_cores = self.untimed = self.damaged = 0
+
+    def add(self, kernel: str, values: Values) -> None:
+        """Count the metrics of a launch."""
+        for name, (value, unit) in values.items():
+            if not _NOT_MEASURED.match(name) and not math.isnan(value):
+                label = f"{name} ({unit})" if unit else name
+                self._spreads.setdefault((label, kernel), Spread()).add(value)
+
+    def add_summary(self, facts: Mapping[str, str], decimal_comma: bool) -> None:
+        """Count a summary's row."""
+        unit, count = facts.get("Metric Unit", ""), number_and_unit(facts["Invocations"])[0]
+        cells = [facts.get(name, "") for name in ("Minimum", "Maximum", "Average")]
+        figures = [number_and_unit(cell, unit, decimal_comma) for cell in cells]
+        (low, high, mean), unit = (value for value, _ in figures), figures[2][1]
+        name, kernel = facts["Metric Name"], facts["Kernel Name"]
+        if math.isnan(mean) or not count > 0:
+            return
+        if name in _DURATIONS and unit == "ns":
+            self.activities.append(Activity(kernel, count, mean * count, mean, low, high))
+        else:
+            self._summed.append(Metric(f"{name} ({unit})" if unit else name, kernel, count, low, high, mean))
+
+    def all(self) -> list[Metric]:
+        """A metric's spread over the launches of each kernel."""
+        spreads = [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
+        return spreads + self._summed
+
+    def findings(self) -> list[str]:
+        """What is to be said."""
+        texts = []
+        if self.on_tensor_cores:
+            texts.append(
+                f"{how_many(self.on_tensor_cores, 'launch')} {verb(self.on_tensor_cores, 'use')} tensor "
+                "cores, whose operations were not counted: FLOPs unknown there"
+            )
+        if self.untimed:
+            texts.append(
+                f"{how_many(self.untimed, 'launch')} {verb(self.untimed, 'have')} no duration: "
+                "gpu__time_duration.sum (or the section SpeedOfLight) was not collected"
+            )
+        if self.damaged:
+            texts.append(left_out(self.damaged, "damaged line"))
+        return texts
+
+
+def read_launches(path: Path, metrics: Metrics) -> Iterator[Launches]:
+    """The launches of a CSV, some thousand at a time; ``metrics`` receives what was measured.
+
+    Raises:
+        UserError: unreadable.
+    """
+    launches = Launches()
+    for facts, values in _measured(path, metrics):
+        launch = _launch(facts, values)
+        metrics.add(launch.name, values)
+        metrics.untimed += math.isnan(launch.duration_ns)
+        metrics.on_tensor_cores += math.isnan(launch.flops) and _counts_operations(values)
+        launches.add(launch)
+        if len(launches) >= _ROWS:
+            yield launches
+            launches = Launches()
+    if len(launches):
+        yield launches
+
+
+def is_header(cells: list[str]) -> bool:
+    """Whether these cells name the columns of a page, or of a summary."""
+    return "Kernel Name" in cells and (cells[0] == "ID" or "Invocations" in cells)
+
+
+def _measured(path: Path, metrics: Metrics) -> Iterator[tuple[Mapping[str, str], Values]]:
+    """(what is said of a launch, what was measured of it) for each launch."""
+    blocks = Blocks(path, is_header)
+    comma = _has_decimal_commas(path)
+    units: list[str] = []
+    header: list[str] = []
+    current: tuple[str, Mapping[str, str], Values] | None = None
+    sections: dict[str, str] = {}  # of its metrics
+    for row in blocks:
+        if row.header is not header:
+            header, units = row.header, []
+        if "Invocations" in header and "Metric Name" in header:
+            metrics.add_summary(row.values, comma)
+        elif not row.cells[0] and not units:
+            units = row.cells  # under the head of the raw page
+        elif "Metric Name" in header:
+            facts = row.values
+            key = facts["ID"] + facts.get("Process ID", "")
+            if current is None or current[0] != key:
+                if current is not None:
+                    yield current[1:]
+                current, sections = (key, facts, {}), {}
+            if facts["Metric Name"]:  # else the row is what a rule of ncu's says
+                _add(current[2], sections, facts, comma)
+        elif row.cells[0].isdecimal():
+            yield row.values, _values(row, units, comma)
+        else:
+            blocks.damaged += 1
+    if current is not None:
+        yield current[1:]
+    metrics.damaged += blocks.damaged
+
+
+def _add(values: Values, sections: dict[str, str], facts: Mapping[str, str], comma: bool) -> None:
+    """Add a row of the details page to the metrics of its launch.
+
+    Sections share names of metrics: Memory Throughput is a percentage in one, and bytes a second in another.
+    The first keeps the name, each other has its section (within a section: its unit) behind it.
+    """
+    name, section, unit = facts["Metric Name"], facts.get("Section Name", ""), facts.get("Metric Unit", "")
+    value = number_and_unit(facts.get("Metric Value", ""), unit, comma)
+    if sections.setdefault(name, section) != section:
+        name = f"{name} [{section}]"
+    if name in values and values[name][1] != value[1]:
+        name = f"{name} [{unit}]"
+    values[name] = value
+
+
+def _has_decimal_commas(path: Path) -> bool:
+    """Whether ncu ran in a language that writes 12,5: it prints numbers as the user's language has them."""
+    lines = read_head(path).decode("utf-8", "replace").splitlines()
+    return any(has_decimal_commas(cells_of(line)) for line in lines if line.startswith('"'))
+
+
+def _values(row: Row, units: list[str], comma: bool) -> Values:
+    units = units or [""] * len(row.cells)
+    cells = zip(row.header, row.cells, units, strict=True)
+    return {name: number_and_unit(cell, unit, comma) for name, cell, unit in cells if "__" in name}
+
+
+def _launch(facts: Mapping[str, str], values: Values) -> Launch:
+    name = facts["Kernel Name"]
+    operator, direction = _operator(" ".join(facts[key] for key in facts if "Push/Pop_Range" in key))
+    traffic = [values[key][0] for key in _TRAFFIC if key in values]
+    number = facts["ID"]
+    return Launch(
+        name,
+        duration_ns=next((values[key][0] for key in _DURATIONS if key in values), math.nan),
+        device=_whole(values.get("launch__device_id", (math.nan, ""))[0], facts.get("Device", "")),
+        stream=_whole(math.nan, facts.get("Stream", ""), -1),
+        grid=_sizes(values, "launch__grid_dim", facts.get("Grid Size", "")),
+        block=_sizes(values, "launch__block_dim", facts.get("Block Size", "")),
+        bytes=sum(traffic) if traffic else values.get("dram__bytes.sum", (math.nan, ""))[0],
+        flops=_flops(name, values),
+        correlation=int(number) if number.isdecimal() and len(number) < 19 else -1,
+        operator=operator,
+        direction=direction,
+    )
+
+
+def _counts_operations(values: Values) -> bool:
+    return any(name in values for name in _OPERATIONS)
+
+
+def _flops(name: str, values: Values) -> float:
+    tensor = any(value > 0 for key, (value, _) in values.items() if _TENSOR_METRIC.search(key))
+    if not _counts_operations(values) or tensor or TENSOR_KERNEL.search(name):
+        return math.nan
+    return sum(count * values[key][0] for key, count in _OPERATIONS.items() if key in values)
+
+
+def _operator(ranges: str) -> tuple[str, str]:
+    """(innermost operator, direction) by the ranges of NVTX around a launch."""
+    parsed = [parse_text(text) for text in _NVTX.findall(ranges)]
+    operators = [one for one in parsed if one.kind == OPERATOR]
+    operator = operators[-1].name if operators else ""
+    staged = [direction for one in parsed if (direction := direction_of_stage(one.name))]
+    if any(_NODE.search(one.name) for one in operators):
+        return operator, "bprop"
+    forward = any(one.sequence >= 0 for one in operators)
+    return operator, staged[-1] if staged else "fprop" if forward else "none"
+
+
+def _whole(value: float, text: str, missing: int = 0) -> int:
+    if not math.isnan(value):
+        return int(value)
+    return int(text) if text.isdecimal() and len(text) < 10 else missing
+
+
+def _sizes(values: Values, prefix: str, text: str) -> str:
+    """``x,y,z`` of metrics, or of a text such as ``(256, 1, 1)``."""
+    sizes = re.findall(r"\d+", text)
+    of_metrics = [values.get(f"{prefix}_{axis}", (math.nan, ""))[0] for axis in "xyz"]
+    if not any(map(math.isnan, of_metrics)):
+        sizes = [str(int(value)) for value in of_metrics]
+    return ",".join(sizes) if len(sizes) == 3 else ""

@@ -1,4 +1,4 @@
-"""What is known of a profiler's file from outside it?"""
+"""What is known of a profiler's file from outside it: its rank and batches, and how its files are named."""
 
 import re
 from dataclasses import dataclass
@@ -31,6 +31,10 @@ class Origin:
 
 
 UNKNOWN = Origin()  # of a file about which nothing else is known
+NSYS_REPORT = b"NVIDIA Tegra Profiler Report"  # the first bytes of a report of Nsight Systems
+# TAU's files of a thread, and the folders of a run with several metrics.
+TAU_THREAD_FILE = re.compile(r"^(profile|snapshot)\.\d{1,9}\.\d{1,9}\.\d{1,9}$")
+TAU_METRIC_FOLDER = "MULTI__"
 
 # A word of its own: frank2 is no rank.
 _RANK = re.compile(r"(?<![a-z])(?:rank|worker)[_.-]?(\d{1,9})", re.IGNORECASE)

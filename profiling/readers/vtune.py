@@ -9,10 +9,18 @@ import pyarrow as pa
 
 from profiling.errors import UserError
 from profiling.readers.chunks import read_head
-from profiling.readers.csv_blocks import Blocks, Row, cells_of
 from profiling.readers.origin import UNKNOWN, Origin
-from profiling.readers.printed import has_decimal_commas, number_and_unit
-from profiling.readers.printed_tables import Activity, Metric, atomics_table, intervals_table
+from profiling.readers.printed import (
+    Activity,
+    Blocks,
+    Metric,
+    Row,
+    atomics_table,
+    cells_of,
+    has_decimal_commas,
+    intervals_table,
+    number_and_unit,
+)
 from profiling.wording import left_out
 
 # What a row is of, in the order in which it is preferred.

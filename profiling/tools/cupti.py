@@ -3,7 +3,7 @@
 A rank records itself: kernels, copies, sets and the calls that launch them as CUPTI tells them, and the
 stages of batches by our own markers on CUPTI's clock. CUPTI hands its records over in large buffers, most of
 them when the recording ends; each is written at once to the rank's own file
-(:mod:`profiling.readers.cupti_records`), which becomes the tables when training has ended.
+(:mod:`profiling.readers.cupti`), which becomes the tables when training has ended.
 """
 
 import ctypes
@@ -22,8 +22,7 @@ from profiling import markers
 from profiling.errors import UserError
 from profiling.identity import read_identity
 from profiling.presence import Presence, is_importable
-from profiling.readers.cupti import converted
-from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter
+from profiling.readers.cupti import GROUPS, Reading, RecordsWriter, converted
 from profiling.tables import write
 from profiling.tools.base import Profiler
 from profiling.wording import how_many

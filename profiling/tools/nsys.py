@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from profiling.readers.chunks import read_head
-from profiling.readers.nsys import REPORT_HEAD
-from profiling.readers.origin import UNKNOWN, Origin
+from profiling.readers.origin import NSYS_REPORT, UNKNOWN, Origin
 from profiling.tools.base import Options, Step
 from profiling.tools.capture_range import BY_RANGE, RANGE, VARIABLE, SwitchedOn
 from profiling.tools.processes import run_step
@@ -28,7 +27,7 @@ class Nsys(SwitchedOn):
     install = "the site's CUDA module, or NVIDIA Nsight Systems"
     wraps = True
     started = "`nsys profile -t cuda,nvtx,osrt,mpi`; import and export are automatic, for any release"
-    reader = "profiling.readers.nsys.files"
+    reader = "profiling.readers.nsys"
     reads = "`.nsys-rep`, SQLite, `nsys stats` CSV"
     # Release 2022.4 waits for a semaphore that its second process may not have made yet on a busy machine.
     may_not_start = True
@@ -64,8 +63,8 @@ class Nsys(SwitchedOn):
     def stream(
         self, path: Path, findings: list[str], origin: Origin = UNKNOWN
     ) -> "Iterator[tuple[str, pa.Table]]":
-        """See :mod:`profiling.readers.nsys.files`; a report that is not exported yet is exported first."""
-        if read_head(path, len(REPORT_HEAD)) != REPORT_HEAD:
+        """See :mod:`profiling.readers.nsys`; a report that is not exported yet is exported first."""
+        if read_head(path, len(NSYS_REPORT)) != NSYS_REPORT:
             yield from super().stream(path, findings, origin)
             return
         with tempfile.TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ class Nvprof(SwitchedOn):
     newest_gpu = (7, 5)
     wraps = True
     started = "`nvprof -o`, for GPUs up to compute capability 7.5 (metrics: 7.2)"
-    reader = "profiling.readers.nvprof.files"
+    reader = "profiling.readers.nvprof"
     reads = "SQLite databases, CSV and plain summaries, traces, metrics"
     forms = "databases, output as printed"
     modes: ClassVar = {

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from profiling.converted import Converted
-from profiling.readers.origin import UNKNOWN, Origin
-from profiling.readers.tau import METRIC_FOLDER, OF_A_THREAD
+from profiling.readers.origin import TAU_METRIC_FOLDER, TAU_THREAD_FILE, UNKNOWN, Origin
 from profiling.tables import as_table
 from profiling.tools.base import Options, Profiler
 
@@ -28,7 +27,7 @@ class Tau(Profiler):
     install = "the site's TAU module, or: spack install tau +python +mpi"
     wraps = True
     started = "`tau_exec` or `tau_python`"
-    reader = "profiling.readers.tau.files"
+    reader = "profiling.readers.tau"
     reads = "`profile.N.C.T`, merged XML, snapshots"
     modes: ClassVar = {
         "auto": "timers of MPI, of our stages and of threads, and GPU activity (tau_exec)",
@@ -66,9 +65,9 @@ class Tau(Profiler):
 
     def bundle(self, path: Path) -> Path:
         """The folder of a run whose threads lie in files of their own; else the file itself."""
-        if not OF_A_THREAD.match(path.name):
+        if not TAU_THREAD_FILE.match(path.name):
             return path
-        return path.parent.parent if path.parent.name.startswith(METRIC_FOLDER) else path.parent
+        return path.parent.parent if path.parent.name.startswith(TAU_METRIC_FOLDER) else path.parent
 
     def read(self, path: Path, origin: Origin = UNKNOWN) -> Converted:
         """See :meth:`stream`; tables ``intervals`` and ``atomics`` are always there."""

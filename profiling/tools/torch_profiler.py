@@ -44,7 +44,7 @@ class TorchProfiler(Profiler):
     """PyTorch's own profiler, in the rank's process."""
 
     started = "inside the process, from `attribute_from` on, with shapes"
-    reader = "profiling.readers.torch_profiler"
+    reader = "profiling.readers.kineto"
     reads = (
         "Kineto JSON, plain or gzip, of PyTorch 1.8 and later; kernels with blocks per multiprocessor and "
         "estimated occupancy; allocations"

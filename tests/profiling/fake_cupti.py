@@ -5,7 +5,7 @@ import enum
 import time
 from types import SimpleNamespace
 
-from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter
+from profiling.readers.cupti import GROUPS, Reading, RecordsWriter
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 
 MANGLED = "_Z6kernelIfEvT_"

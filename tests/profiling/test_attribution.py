@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.attribution.launches import matching
+from profiling.attribution.kernel_rows import matching
 from profiling.schemas import SCHEMAS
 from profiling.tools import Origin, tool
 from tests.profiling.traces import Trace, tensors, training_step

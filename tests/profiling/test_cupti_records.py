@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.errors import UserError
-from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter, read_records
+from profiling.readers.cupti import GROUPS, Reading, RecordsWriter, read_records
 from profiling.tools import Origin, tool
 from tests.profiling.fake_cupti import GEMM, MANGLED, records_file
 

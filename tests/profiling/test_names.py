@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from profiling.cost.classify import classify, short_name
-from profiling.cost.names import demangle, full_name
+from profiling.cost.classify import classify, demangle, full_name, short_name
 
 DEMANGLED = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "

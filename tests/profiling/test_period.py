@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.attribution.period import find_period
+from profiling.attribution.batch_times import find_period
 from profiling.convert import main
 from profiling.tables import read
 from profiling.traced_job import read_job

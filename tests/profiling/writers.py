@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter
+from profiling.readers.cupti import GROUPS, Reading, RecordsWriter
 from tests.profiling.gpu_databases import EPOCH_NS, Nsys
 from tests.profiling.traces import Trace
 

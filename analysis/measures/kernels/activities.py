@@ -18,7 +18,7 @@ from analysis.results.study import Study
 from profiling import database
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
-from profiling.readers.printed_tables import DURATION, ON_DEVICE
+from profiling.readers.printed import DURATION, ON_DEVICE
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 UNNAMED = "(without a name)"

@@ -13,7 +13,7 @@ from analysis.results.attributed import Costs, sums_of_each
 from analysis.results.query import query
 from analysis.results.source import Source
 from analysis.results.study import Study
-from profiling.cost.precision import precision_in
+from profiling.cost.classify import precision_in
 from profiling.errors import UserError
 
 

@@ -26,7 +26,7 @@ from jobs.run import Run
 from profiling import schemas
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError, did_you_mean
-from profiling.readers.ncu_csv import TENSOR_KERNEL
+from profiling.readers.ncu import TENSOR_KERNEL
 from profiling.schemas import APART
 from profiling.wording import command, how_many
 

@@ -1,19 +1,253 @@
-"""What does a text say that nvprof printed: summaries, traces, metrics, plain or as CSV?
-
-A text is blocks: a line that names the columns, perhaps one with their units (CSV), rows. Lines that begin
-with ``==PID==`` are nvprof's own words; what the program printed in between is passed over.
-"""
+"""nvprof: databases, and what it prints."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
+from profiling.attribution.attribute import attribute_in_windows
+from profiling.attribution.events import Builder, Trace
+from profiling.attribution.nvtx import name_operators
+from profiling.cost.classify import full_name
+from profiling.cost.shapes import Inputs
 from profiling.errors import UserError
-from profiling.readers.csv_blocks import cells_of, read_lines
-from profiling.readers.printed import number_and_unit, size_bytes, time_ns
-from profiling.readers.printed_tables import Activity, Launch, Launches, Metric, Spread
-from profiling.wording import left_out
+from profiling.readers.chunks import read_head
+from profiling.readers.gpu_records import (
+    add_device,
+    add_launches,
+    add_ranges,
+    call_names,
+    coded,
+    copy_name,
+    memory_name,
+    triples,
+)
+from profiling.readers.origin import UNKNOWN, Origin, rank_in
+from profiling.readers.printed import (
+    Activity,
+    Launch,
+    Launches,
+    Metric,
+    Spread,
+    cells_of,
+    number_and_unit,
+    read_lines,
+    size_bytes,
+    stream_printed,
+    time_ns,
+)
+from profiling.readers.sqlite import MAGIC, Database, open_database
+from profiling.traced_job import TraceFacts
+from profiling.wording import how_many, left_out
+
+_EMPTY = "the capture is empty"
+_NO_KERNEL = "no kernel was recorded"
+_WHY = (
+    "nothing ran on a GPU while nvprof recorded, or recording never started (--profile-from-start off "
+    "needs cudaProfilerStart)"
+)
+
+
+def recognise(path: Path, head: bytes) -> bool:
+    """Whether a file is nvprof's: a database with its tables, or text that it printed."""
+    if head.startswith(MAGIC):
+        with open_database(path) as database:
+            return is_nvprof(database)
+    return HEAD.search(head) is not None
+
+
+def facts(path: Path) -> TraceFacts | None:
+    """What a database says of its job; None: the file is text."""
+    if read_head(path, len(MAGIC)) != MAGIC:
+        return None
+    return TraceFacts(rank=rank_in(path), shapes=False)
+
+
+def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
+    """An nvprof file as pieces of tables: ``kernels`` and ``markers`` of a database; of a text
+    ``intervals``, ``atomics`` and, of a trace, ``kernels``.
+    """
+    rank = origin.rank_of(path)
+    if read_head(path, len(MAGIC)) == MAGIC:
+        yield from _database(path, findings, rank, origin)
+    else:
+        yield from _text(path, findings, rank or 0)
+
+
+def _database(
+    path: Path, findings: list[str], rank: int | None, origin: Origin
+) -> Iterator[tuple[str, pa.Table]]:
+    with open_database(path) as database:
+        trace = read_database(database)
+    trace.world_size = origin.world_size
+    if trace.is_empty:
+        trace.findings.append(f"{_EMPTY}: {_WHY}")
+    yield from attribute_in_windows(
+        trace, findings, rank, origin.first_batch, path.name, name_operators, origin.batches,
+        origin.batch_marker,
+    )  # fmt: skip
+
+
+def _text(path: Path, findings: list[str], rank: int) -> Iterator[tuple[str, pa.Table]]:
+    printed = Printed()
+    launches = read_printed(path, printed)
+    any_printed = yield from stream_printed(launches, printed.activities, lambda: printed.metrics, rank)
+    texts = list(printed.findings)
+    if printed.nothing or not any_printed:
+        texts.append(f"{_NO_KERNEL}: {_WHY}")
+    if len(printed.processes) > 1:
+        texts.append(f"{len(printed.processes)} processes wrote to it; their rows cannot be separated")
+    findings += [f"{path.name}: {finding}" for finding in texts]
+
+
+NAMES = "StringTable"
+_KIND = "CUPTI_ACTIVITY_KIND_"
+_KERNELS = (_KIND + "CONCURRENT_KERNEL", _KIND + "KERNEL", _KIND + "CDP_KERNEL")
+_COPIES = (_KIND + "MEMCPY", _KIND + "MEMCPY2")
+_CALLS = (_KIND + "RUNTIME", _KIND + "DRIVER")
+_MARKER = _KIND + "MARKER"
+_INSTANT, _START, _END = 1, 2, 4  # flags of a marker's row
+_UNKNOWN = "(a kernel without a name)"
+# What every activity of a device has, and what it is where the database does not say.
+_ON_DEVICE = {"start": None, "end": None, "deviceId": 0, "streamId": -1, "correlationId": -1}
+
+
+def is_nvprof(database: Database) -> bool:
+    """Whether a database is nvprof's."""
+    return database.has(NAMES, "_id_", "value") and any(name.startswith(_KIND) for name in database.tables)
+
+
+def read_database(database: Database) -> Trace:
+    """The events of a database; what is odd about them is among the findings.
+
+    Raises:
+        UserError: damaged, or of a release that is not known.
+    """
+    builder = Builder(lambda _: Inputs())
+    texts = database.texts(NAMES, "_id_", "value")
+    for table in _KERNELS:
+        _add_kernels(builder, database, table, texts)
+    for table in _COPIES:
+        _add_copies(builder, database, table)
+    _add_sets(builder, database)
+    for table in _CALLS:
+        if table in database.tables:
+            columns = {"start": None, "end": 0, "threadId": 0, "correlationId": None, "cbid": 0}
+            for rows in database.integers(table, columns):
+                add_launches(
+                    builder,
+                    rows["start"],
+                    rows["end"],
+                    rows["threadId"] & 0xFFFFFFFF,
+                    rows["correlationId"],
+                    call_names(builder, rows["cbid"], table == _CALLS[0]),
+                )
+    findings = _add_markers(builder, database, texts)
+    builder.malformed += database.malformed
+    trace = builder.finish()
+    trace.findings += findings
+    return trace
+
+
+def _when_and_where(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Of activities of a device, what :data:`_ON_DEVICE` names."""
+    return {
+        "start_ns": rows["start"],
+        "end_ns": rows["end"],
+        "device": rows["deviceId"],
+        "stream": rows["streamId"],
+        "correlation": rows["correlationId"],
+    }
+
+
+def _add_kernels(builder: Builder, database: Database, table: str, texts: dict[int, str]) -> None:
+    if table not in database.tables:
+        return
+    sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+    for rows in database.integers(table, {**_ON_DEVICE, "name": None, **dict.fromkeys(sizes, 0)}):
+        add_device(
+            builder,
+            name=coded(builder, rows["name"], lambda key: full_name(texts.get(key, _UNKNOWN))),
+            **_when_and_where(rows),
+            grid=triples(builder, *(rows[name] for name in sizes[:3])),
+            block=triples(builder, *(rows[name] for name in sizes[3:])),
+        )
+
+
+def _add_copies(builder: Builder, database: Database, table: str) -> None:
+    if table not in database.tables:
+        return
+    kinds = {"copyKind": 0, "srcKind": 0, "dstKind": 0}
+    for rows in database.integers(table, {**_ON_DEVICE, "bytes": 0, **kinds}):
+        kind = sum((rows[name] & 0xFF) << 8 * place for place, name in enumerate(kinds))
+        add_device(
+            builder,
+            name=coded(
+                builder,
+                np.asarray(kind),
+                lambda key: copy_name(
+                    key & 0xFF, memory_name(key >> 8 & 0xFF), memory_name(key >> 16 & 0xFF)
+                ),
+            ),
+            **_when_and_where(rows),
+            size=rows["bytes"],
+        )
+
+
+def _add_sets(builder: Builder, database: Database) -> None:
+    table = _KIND + "MEMSET"
+    if table not in database.tables:
+        return
+    for rows in database.integers(table, {**_ON_DEVICE, "bytes": 0, "memoryKind": 0}):
+        add_device(
+            builder,
+            name=coded(builder, rows["memoryKind"], lambda key: f"Memset ({memory_name(key)})"),
+            **_when_and_where(rows),
+            size=rows["bytes"],
+        )
+
+
+def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) -> list[str]:
+    """Add ranges and marks; a range is a row where it starts and a row of the same id where it ends."""
+    if _MARKER not in database.tables:
+        return []
+    names = ("flags", "timestamp", "id", "name")
+    chunks = list(database.integers(_MARKER, dict.fromkeys(names, None), texts=["objectId"]))
+    if not chunks:
+        return []
+    rows = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in (*names, "objectId")}
+    if not len(rows["id"]):
+        return []
+    thread = np.fromiter(map(_thread_of, rows["objectId"]), np.int64, len(rows["id"]))
+    place, partner, unended = _pair(rows)
+    instant = rows["flags"][place] & _INSTANT > 0
+    end_ns = np.where(partner >= 0, rows["timestamp"][partner], rows["timestamp"].max())
+    end_ns = np.where(instant, rows["timestamp"][place], end_ns)
+    range_texts = [texts.get(name, "") for name in rows["name"][place].tolist()]
+    add_ranges(builder, range_texts, rows["timestamp"][place], end_ns, thread[place])
+    return [f"{how_many(unended, 'range')} never ended; the end of the trace is used"] if unended else []
+
+
+def _pair(rows: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, int]:
+    """(rows that begin something, the row that ends each or -1, how many ranges have no end)."""
+    # By id, in the order of the file: the end of a range is the row behind its start, if it has one.
+    order = np.argsort(rows["id"], kind="stable")
+    flags, number = rows["flags"][order], rows["id"][order]
+    starts = flags & _START > 0
+    follows = np.zeros(len(order), dtype=bool)
+    follows[:-1] = starts[:-1] & (flags[1:] & _END > 0) & (number[1:] == number[:-1])
+    partner = np.where(follows, np.roll(order, -1), -1)
+    begins = starts | (flags & _INSTANT > 0)
+    return order[begins], partner[begins], int((starts & ~follows).sum())
+
+
+def _thread_of(owner: object) -> int:
+    # CUpti_ActivityObjectKindId: the process's number, then the thread's, 4 bytes each.
+    return int.from_bytes(owner[4:8], "little") if isinstance(owner, bytes) and len(owner) >= 8 else 0
+
 
 HEAD = re.compile(
     rb"^(?:\xef\xbb\xbf)?==\d+== (NVPROF is|Profiling (result|application)|Generated result file)"

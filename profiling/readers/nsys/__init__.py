@@ -1,3 +1,0 @@
-"""Nsight Systems' files."""
-
-REPORT_HEAD = b"NVIDIA Tegra Profiler Report"

@@ -1,1 +1,0 @@
-"""nvprof's files."""
