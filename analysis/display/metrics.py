@@ -288,16 +288,6 @@ def filled(some: Iterable[Column], rows: Rows) -> list[Column]:
     return [column for column in some if any(column.text(row) not in ("", "-") for row in rows)]
 
 
-def explain_intervals(headers: Iterable[str], said: str) -> list[str]:
-    """What intervals in these headings are, a line for each kind that ``said`` does not explain already."""
-    used = " ".join(headers)
-    return [
-        f"[{kind}]: {meaning}."
-        for kind, meaning in _KINDS.items()
-        if f"[{kind}]" in used and f"[{kind}]:" not in said
-    ]
-
-
 def explain_columns(groups: Mapping[str, Sequence[Metric]], names: Sequence[str] = ()) -> str:
     """The columns as ``--columns`` lists them, each group below what it is of, then what intervals are.
 

@@ -172,7 +172,7 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
     Raises:
         UserError: the output file cannot be written.
     """
-    findings = list(study.findings) if study else []
+    findings = [*answer.verdict, *(study.findings if study else [])]
     most = None if arguments.notes else MOST_SHOWN
     if (answers := _caught.get()) is not None:
         answers.append((answer, findings))

@@ -22,7 +22,6 @@ from analysis.display.metrics import (
     Metric,
     Rows,
     columns,
-    explain_intervals,
     filled,
 )
 from jobs.run_id import repetition_of
@@ -63,6 +62,7 @@ class Answer:
         columns: of the data, in order.
         parts: the terminal's tables; by default one with all columns that are not empty. Empty: no table.
         title, caption: above and below that one.
+        verdict: stands above the tables, as a line for each code.
         lead: lines above the tables: what has to be known before a figure is read.
         notes: lines below the tables, or on standard error beside data (explanations).
     """
@@ -72,6 +72,7 @@ class Answer:
     parts: Sequence[Part] | None = None
     title: str = ""
     caption: str = ""
+    verdict: Sequence[Finding] = ()
     lead: Sequence[str] = ()
     notes: Sequence[str] = ()
 
@@ -103,19 +104,18 @@ def as_terminal(
     parts = [_whole(answer)] if answer.parts is None else [by_repetition(part) for part in answer.parts]
     if study and study.on_cpus:
         parts = [with_ranks(part) for part in parts]
-    for line in answer.lead:
-        text.print(Text(_clean(line)), style="yellow")
-    said = ""
+    above = [*lines(answer.verdict), *answer.lead]
+    for line in above:
+        text.print(Text(_clean(line)), style="bold")
     for number, part in enumerate(parts):
-        if number or answer.lead:
+        if number or above:
             text.print()
         whole = Fitted(list(part.columns), [])
         table = whole if wide or width is None else fit(part.rows, part.columns, width)
         if part.title:
             text.print(Text(_clean(part.title), style="italic"), soft_wrap=True)
         console(width_of(part.rows, table.columns)).print(_table(part.rows, table.columns))
-        below, said = _below(part, table, said)
-        for line in below:
+        for line in [part.caption, *table.notes] if part.caption else table.notes:
             text.print(Text(_clean(line)), style="dim")
     for line in answer.notes:
         text.print(Text(_clean(line)))
@@ -123,14 +123,6 @@ def as_terminal(
         text.print(Text(line), style="yellow")
     # What rich pads with blanks need not be: lines are copied, compared and mailed.
     return buffer.getvalue() if colours else re.sub(r" +\n", "\n", buffer.getvalue())
-
-
-def _below(part: Part, table: Fitted, said: str) -> tuple[list[str], str]:
-    """The lines below a table, and all that was ``said`` below this one and those above: nothing twice."""
-    said += part.caption
-    intervals = explain_intervals((column.header for column in table.columns), said)
-    lines = [*([part.caption] if part.caption else []), *intervals, *table.notes]
-    return lines, said + "".join(intervals)
 
 
 def by_repetition(part: Part) -> Part:

@@ -67,11 +67,10 @@ def test_what_does_not_count_is_said_beside_the_frame(tmp_path):
     write_sweep(tmp_path, [run_of(gpus_per_node=size, profile="torch") for size in (1, 2)])
     damaged = min(tmp_path.glob("run_*_1_2_*/rank_*/kernels.parquet"))
     damaged.write_bytes(damaged.read_bytes()[:200])
-    said = load(tmp_path).kernels().attrs["notes"]
-    assert [
-        line for line in said if line.startswith(f"unusable: {damaged.parents[1].name}: a table is damaged")
-    ]
-    assert said == run("analysis.kernels", tmp_path, "--format", "csv").err.splitlines()
+    attributes = load(tmp_path).kernels().attrs
+    bad = [one["run"] for one in attributes["findings"] if one["code"] == "run_unusable"]
+    assert bad == [damaged.parents[1].name]
+    assert attributes["notes"] == run("analysis.kernels", tmp_path, "--format", "csv").err.splitlines()
 
 
 def test_wrong_use_is_one_line(sweep, tmp_path):

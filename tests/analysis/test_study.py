@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from analysis.display.left_out import in_counts, not_done
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.batches.series import all_series
@@ -159,43 +158,16 @@ def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_sai
     logs[1].note("its clock is late", "run_1")
     logs[1].note("its clock is late", "run_2")
     logs[1].note("they ran one after the other", side=BOTH)
-    logs[0].add(logs[1], of_the_same)
+    logs[0].join(logs[1], of_the_same)
     points = ["run_0"] if of_the_same else ["A: run_0", "B: run_0"]
     assert [one.point for one in logs[0].failed] == points and len(points) == failed
-    assert logs[0].lines() == [
-        "no peaks were measured", "A: run_0: its clock is late", "B: 2 runs: its clock is late",
-        "they ran one after the other",
+    of = [(one.data["text"], one.side, one.run) for one in logs[0].noted]
+    assert of == [
+        ("no peaks were measured", "", None), ("its clock is late", "A", "run_0"),
+        ("its clock is late", "B", "run_1"), ("its clock is late", "B", "run_2"),
+        ("they ran one after the other", "both", None),
     ]  # fmt: skip
 
 
 def asked(study: Study, sql: str) -> Iterator[tuple[Source, Groups]]:
     return groups_of_each(study, study.sources, Question(sql))
-
-
-def test_runs_that_do_not_count_are_counted_by_why():
-    failures = [Failure("a", "", "failed"), Failure("b", "", "not started"), Failure("c", "", "not started")]
-    assert in_counts(failures) == "1 run failed, 2 not started"
-    assert in_counts(failures[1:]) == "2 runs not started"
-
-
-def test_what_is_noted_of_one_of_two_results_says_of_which_and_of_both_stands_once():
-    a, b = Log(), Log()
-    for log, runs in ((a, ["run_1"]), (b, ["run_2", "run_3"])):
-        log.note("no peaks are known")
-        for run in runs:
-            log.note("it drifts", run)
-    b.note("one came before the other", side=BOTH)
-    a.add(b)
-    assert a.lines() == [
-        "no peaks are known", "A: run_1: it drifts", "B: 2 runs: it drifts", "one came before the other",
-    ]  # fmt: skip
-
-
-def test_runs_that_were_not_run_for_one_reason_are_counted_and_a_single_one_is_named():
-    failed = [
-        Failure("run_1", "no memory", "failed"), Failure("run_2", "run again", "not started"),
-        Failure("run_3", "run again", "not started"), Failure("run_4", "run again", "interrupted"),
-    ]  # fmt: skip
-    assert not_done(failed) == [
-        "failed: run_1: no memory", "interrupted: run_4: run again", "not started: 2 runs: run again",
-    ]  # fmt: skip
