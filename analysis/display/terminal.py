@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from analysis.display.fitting import Fitted, fit, width_of
+from analysis.display.fitting import fit, width_of
 from analysis.display.left_out import LeftOut
 from analysis.display.metrics import (
     FIELDS,
@@ -110,13 +110,12 @@ def as_terminal(
     for number, part in enumerate(parts):
         if number or above:
             text.print()
-        whole = Fitted(list(part.columns), [])
-        table = whole if wide or width is None else fit(part.rows, part.columns, width)
+        shown = part.columns if wide or width is None else fit(part.rows, part.columns, width)
         if part.title:
             text.print(Text(_clean(part.title), style="italic"), soft_wrap=True)
-        console(width_of(part.rows, table.columns)).print(_table(part.rows, table.columns))
-        for line in [part.caption, *table.notes] if part.caption else table.notes:
-            text.print(Text(_clean(line)), style="dim")
+        console(width_of(part.rows, shown)).print(_table(part.rows, shown))
+        if part.caption:
+            text.print(Text(_clean(part.caption)), style="dim")
     for line in answer.notes:
         text.print(Text(_clean(line)))
     for line in lines(study.findings, most) if study else []:
