@@ -10,7 +10,7 @@ from analysis.measures.scaling import figures, use
 from analysis.measures.scaling import rows as scaling_rows
 from analysis.measures.scaling.baselines import Scaling
 from analysis.measures.tau import applications as tau
-from analysis.published import reference, scaled_published
+from analysis.published import reference
 from analysis.results.load import no_result
 from analysis.results.study import Study
 from jobs.run_fields import ID_FIELDS
@@ -29,7 +29,7 @@ COLUMNS = {
     ),
     "PyProf tables (they hold no step durations):": reference.METRICS,
     "Published method, for TAU tables and for our own runs, by whole wall time:": tau.METRICS,
-    "Published method, for PyProf tables of configurations that TAU timed too:": scaled_published.METRICS,
+    "Published method, for PyProf tables of configurations that TAU timed too:": reference.SCALED_METRICS,
 }
 
 
@@ -69,7 +69,7 @@ def columns_of(group_by: Sequence[str] = ()) -> list[Metric]:
     """The columns of all rows, in order, whatever results they are of."""
     which = group_by or [*ID_FIELDS, *(name for name in FIELDS_OF_RUNS if name not in ID_FIELDS)]
     figures_of_runs = [*figures.IN_DATA, *use.METRICS]
-    of_tables = [*reference.METRICS, *tau.METRICS, *scaled_published.METRICS]
+    of_tables = [*reference.METRICS, *tau.METRICS, *reference.SCALED_METRICS]
     every = [_METHOD, *fields(which), FIELDS["world_size"], *figures_of_runs, *of_tables]
     # Of those of one name, which several kinds of results have, the first: it has an interval.
     first: dict[str, Metric] = {}
@@ -82,17 +82,9 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
     if missing(study.failed):
         return no_result(study)
     if study.tau_intervals and list(methods) == ["corrected"]:
-        return (
-            f"{study.path} holds only application times from TAU, which include startup and no steps, so "
-            "the corrected method has no result; see --method published"
-        )
+        return f"{study.path} holds only TAU application times: they have no steps (see --method published)"
     if study.of_kind("pyprof") and list(methods) == ["published"]:
-        return (
-            f"{study.path} holds no step durations: the published scaled efficiencies of PyProf tables "
-            "need TAU tables of the same configurations; see analysis.efficiency --method published"
-        )
-    if study.tau_intervals:
-        return f"{study.path} holds TAU tables of 1-batch runs only: they measure startup, not training"
+        return f"{study.path} holds no step durations: they need TAU tables of the same configurations"
     return f"{study.path} holds no data on scaling (method {', '.join(methods)})"
 
 
@@ -100,8 +92,6 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: Scaling | None) -
     answer = scaling_rows.rows(study, group_by, scaling) if study.of_kind("run") else []
     if study.of_kind("pyprof"):
         answer += reference.pyprof_rows(study, group_by)
-    if study.tau_intervals and answer:
-        study.note("TAU tables hold no step durations: they are used only by the published method")
     return answer
 
 
@@ -109,4 +99,4 @@ def _published(study: Study, group_by: Sequence[str]) -> Rows:
     answer = tau.tau_rows(study)
     if study.of_kind("run"):
         answer += tau.run_rows(study)
-    return tau.grouped([*answer, *scaled_published.scaled_rows(study)], group_by)
+    return tau.grouped([*answer, *reference.scaled_rows(study)], group_by)

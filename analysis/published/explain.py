@@ -1,101 +1,157 @@
-"""Which correction moves a figure, and by how much?
+"""Effect of each correction of the reference's method on the data at hand, numbered as in docs/methods.md."""
 
-One line a correction of docs/methods.md ("what is wrong with them"), numbered as there, with what it moved on
-the data at hand. A correction that these data cannot show says so.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from analysis.display.metrics import Rows
 from analysis.measures.batches.series import all_series
-from analysis.measures.kernels.costs import costs_of
+from analysis.measures.kernels.costs import costs_of, published_bound
 from analysis.measures.scaling.point import UNPROFILED, point_names
-from analysis.measures.tau import applications
 from analysis.measures.tau import applications as tau
-from analysis.published import explain_reference
-from analysis.published.explain_reference import BY_LAUNCH, Lines, line, moves, span
-from analysis.results.attributed import Costs, relation
+from analysis.published import reference
+from analysis.results.attributed import relation
+from analysis.results.pyprof_tables import table_sums
 from analysis.results.query import query
 from analysis.results.source import Source
 from analysis.results.study import Study
 from profiling.schemas import IS_MODEL
-from profiling.wording import how_many, verb
+
+_MEANINGS = {
+    "1 swapped columns": "bandwidth -> FLOPS efficiency of the step, %",
+    "2 mixed step counts": "TFLOP per step",
+    "3 autotuning of step 0": "TFLOP per step",
+    "3 denominators": "FLOPS efficiency of kernels, %",
+    "3 kernels apart": "kernel time of loader, collectives and copies, %",
+    "4 compute efficiency by launch": "compute efficiency, %",
+    "5 differences of 49 steps": "step duration, ms",
+    "5, 6 estimators of the step": "least estimate relative to the unprofiled step, %",
+    "7 startup": "scaling efficiency, %",
+    "7 time before the first step": "share of the wall time, %",
+    "7 independent of the batch size": "share of the application's duration, %",
+    "8 baseline": "GPUs of the baseline",
+    "9 2-sigma cut": "repetitions that count",
+    "10 costs summed first": "FLOPS efficiency over all tables, %",
+    "11 forward FLOP coverage": "share of the analytic count, %",
+    "11 backward FLOP coverage": "share of the analytic count, %",
+    "11 FLOP coverage": "share of the analytic count, %",
+    "13 serialised stages": "runs that synchronise after stages",
+    "14 direction": "unattributed share of fprop, %",
+}
+_Moved = Iterator[tuple[str, Sequence[float], Sequence[float]]]  # correction, published and corrected values
 
 
 def explain(study: Study, own: Rows) -> list[str]:
-    """The lines for this study; ``own`` are analysis.scaled's rows of runs of our own, a row a point."""
-    lines = ["", "Effect of each correction of the reference's method on these data:"]
-    if study.of_kind("pyprof"):
-        lines += ["PyProf kernel tables:", *explain_reference.of_pyprof(study)]
-    if study.tau_intervals:
-        lines += ["TAU tables:", *explain_reference.of_tau(study)]
-    if study.of_kind("run"):
-        lines += ["Our own runs:", *_of_runs(study, own)]
+    """A line for each correction that these data show: medians, as published -> corrected.
+
+    Args:
+        own: analysis.scaled's rows of our own runs, one a configuration.
+    """
+    lines = ["", "Effect of each correction (docs/methods.md), as published -> corrected, medians:"]
+    for head, moved in (
+        ("PyProf kernel tables", _of_pyprof(study)),
+        ("TAU tables", _of_tau(study)),
+        ("Our own runs", _of_runs(study, own)),
+    ):
+        found = [
+            f"  {name}: {_median(before)}{np.median(after):.4g} ({_MEANINGS[name]})"
+            for name, before, after in moved
+            if len(after)
+        ]
+        lines += [f"{head}:", *found] if found else []
     return lines
 
 
-# --- our own runs --------------------------------------------------------------------------------------
+def _median(before: Sequence[float]) -> str:
+    return f"{np.median(before):.4g} -> " if len(before) else ""
 
 
-def _of_runs(study: Study, rows: Rows) -> Lines:
-    """The lines of our own runs.
+def _of_pyprof(study: Study) -> _Moved:
+    sources = study.of_kind("pyprof")
+    every, costs = table_sums(study, sources), costs_of(study, sources)
+    known = [(every[one.id], costs[one.id], one) for one in sources if one.id in costs and one.id in every]
+    tables = [
+        (sums, cost, reference.analytic_forward_flops(source))
+        for sums, cost, source in known
+        if cost.kernel_ns and sums.fprop_ns and min(sums.batches.forward, len(sums.batches.starts)) > 1
+    ]
+    if not tables:
+        return
+    sums, cost = [one for one, _, _ in tables], [one for _, one, _ in tables]
+    peak, _ = published_bound(study)
+    scaled = reference.scaled_rows(study)[:1]
+    yield (
+        "1 swapped columns",
+        *([row[f"{what}_efficiency_of_step_pct"] for row in scaled] for what in ("bandwidth", "flops")),
+    )
+    right = [(one.fprop_per_batch + one.bprop_per_batch) / 1e12 for one in sums]
+    yield "2 mixed step counts", [one.flops / tau.PROFILED_BATCHES / 1e12 for one in sums], right
+    later = [(one.fprop_flops - one.first_flops) / (one.batches.forward - 1) for one in sums]
+    steady = [
+        total + (flops - one.fprop_per_batch) / 1e12
+        for total, flops, one in zip(right, later, sums, strict=True)
+    ]
+    yield "3 autotuning of step 0", right, steady
+    published = [tau.efficiency_pct(tau.rate_per_s(one.flops, one.ns), peak) for one in sums]
+    yield "3 denominators", published, [100 * one.flops / one.kernel_ns * 1e9 / peak for one in cost]
+    by_name = [100 * one.named_ns / one.ns for one in sums]
+    yield "4 compute efficiency by launch", by_name, [100 * one.launched_ns / one.ns for one in sums]
+    pooled = tau.rate_per_s(sum(one.flops for one in sums), sum(one.ns for one in sums))
+    yield "10 costs summed first", [float(np.mean(published))], [tau.efficiency_pct(pooled, peak)]
+    counted = [(one, needed) for one, _, needed in tables if needed]
+    yield "11 forward FLOP coverage", [], [100 * one.fprop_per_batch / needed for one, needed in counted]
+    backward = [50 * one.bprop_per_batch / needed for one, needed in counted]
+    yield "11 backward FLOP coverage", [], backward
+    yield "14 direction", [], [100 * one.lost_ns / one.fprop_ns for one in sums]
 
-    Args:
-        rows: analysis.scaled's, one a point.
-    """
-    cost = costs_of(study, study.of_kind("run"))
-    return [
-        _swapped(rows),
-        _denominators(cost),
-        *_by_name(study, cost),
-        _estimators(study, rows),
-        _startup(study, rows),
-        _coverage(rows),
-        _serialised(study),
-        line("others", "hold by construction", "steps are counted (2), the baseline is named (8), "
-             "intervals come from resampling and nothing is cut (9), costs are summed first (10), shards "
-             "follow the global rank (12), unattributed kernels have a direction of their own (14), finished "
-             "runs are kept (15)"),
-    ]  # fmt: skip
+
+def _of_tau(study: Study) -> _Moved:
+    if not study.tau_intervals:
+        return
+    timed, started = tau.timed_and_started(study, rank_0_only=True)
+    both = [(list(timed[key]), list(started[key])) for key in timed if key in started]
+    after = [1e3 * float(np.median(of_50) - np.median(of_1)) / (tau.BATCHES - 1) for of_50, of_1 in both]
+    yield "5 differences of 49 steps", [1e3 * tau.tau_step_duration_s(*one) for one in both], after
+    rows = tau.tau_rows(study)
+    parts = [row["batch_independent_pct"] for row in rows if row["batch_independent_pct"] is not None]
+    yield "7 independent of the batch size", [], parts
+    yield "8 baseline", [], sorted({row["base_nodes"] * row["gpus_per_node"] for row in rows})[:1]
+    if rows:
+        kept = sum(row["runs_kept"] for row in rows)
+        yield "9 2-sigma cut", [kept], [sum(row["runs"] for row in rows)]
 
 
-def _swapped(rows: Rows) -> str:
-    known = [row for row in rows if row.get("flops_efficiency_of_step_pct")]
-    if not known:
-        return line("1", "swapped columns", "not shown: no run has kernels and a datasheet peak")
-    row = known[0]
-    flops, bandwidth = row["flops_efficiency_of_step_pct"], row["bandwidth_efficiency_of_step_pct"]
-    text = f"{flops:.2f} % FLOPS and {bandwidth:.2f} % bandwidth of a step would change places"
-    return line("1", "swapped columns", text)
-
-
-def _denominators(cost: dict[str, Costs]) -> str:
+def _of_runs(study: Study, rows: Rows) -> _Moved:
+    runs = study.of_kind("run")
+    if not runs:
+        return
+    known = [row for row in rows if row.get("flops_efficiency_of_step_pct")][:1]
+    yield (
+        "1 swapped columns",
+        *([row[f"{what}_efficiency_of_step_pct"] for row in known] for what in ("bandwidth", "flops")),
+    )
+    cost = costs_of(study, runs)
     whole = {name: c.kernel_ns + c.loader_ns + c.communication_ns + c.copy_ns for name, c in cost.items()}
-    apart = [100 * (1 - c.kernel_ns / whole[name]) for name, c in cost.items() if whole[name]]
-    if not apart:
-        return line("3", "denominators", "not shown: no run has kernels")
-    text = f"{span(apart, '{:.1f}', ' %')} of kernel time is loader, collectives and copies: left out"
-    return line("3", "denominators", text)
-
-
-def _by_name(study: Study, cost: dict[str, Costs]) -> Lines:
-    before, after = [], []
-
-    def by_name(source: Source) -> list[tuple]:
-        sql = _NAMES.format(launches=relation(study, source))
-        return query(study, source, sql, kernels=source.tables("kernels"))
-
-    counted = [source for source in study.of_kind("run") if source.id in cost]
-    for source, ((credited_ns, kernel_ns),) in study.each(counted, by_name):
-        if kernel_ns and cost[source.id].kernel_ns:
-            before.append(100 * float(credited_ns or 0) / float(kernel_ns))
-            after.append(100 * cost[source.id].counted_ns / cost[source.id].kernel_ns)
-    if not before:
-        return []
-    return [line("4", BY_LAUNCH, moves(before, after, "{:.1f}", " %"))]
+    apart = [100 * (1 - cost[name].kernel_ns / every) for name, every in whole.items() if every]
+    yield "3 kernels apart", [], apart
+    yield "4 compute efficiency by launch", *_by_name(study, runs)
+    yield "5, 6 estimators of the step", [], _estimates(study, rows)
+    starts = [
+        100 * min(1.0, max(rank.startup_ns for rank in one.manifest.ranks) / 1e9 / one.manifest.seconds)
+        for one in runs
+        if one.manifest is not None and one.manifest.seconds > 0
+    ]
+    yield "7 time before the first step", [], starts
+    same = [(row, _row_of(rows, row)) for row in tau.run_rows(study)]
+    compared = [
+        (row["scaling_efficiency_pct"], own["scaling_efficiency_pct"])
+        for row, own in same
+        if own and row["base_nodes"] * row["gpus_per_node"] == own["base_world_size"] < row["world_size"]
+    ]
+    yield "7 startup", [before for before, _ in compared], [after for _, after in compared]
+    yield "11 FLOP coverage", [], [row["flop_coverage_pct"] for row in rows if row.get("flop_coverage_pct")]
+    yield "13 serialised stages", [], [sum(bool(source.fields.get("sync_stages")) for source in runs)]
 
 
 _NAMES = f"""
@@ -107,72 +163,40 @@ select sum(ns) filter (flops <> 0), sum(ns) from names
 """
 
 
-def _estimators(study: Study, rows: Rows) -> str:
-    """The reference's batch durations of profiled runs against the corrected ones."""
-    series = all_series(study)
-    least = []
+def _by_name(study: Study, runs: Sequence[Source]) -> tuple[list[float], list[float]]:
+    cost = costs_of(study, runs)
+
+    def by_name(source: Source) -> list[tuple]:
+        sql = _NAMES.format(launches=relation(study, source))
+        return query(study, source, sql, kernels=source.tables("kernels"))
+
+    counted = [source for source in runs if source.id in cost and cost[source.id].kernel_ns]
+    found = [
+        (100 * float(named or 0) / float(ns), 100 * cost[one.id].counted_ns / cost[one.id].kernel_ns)
+        for one, ((named, ns),) in study.each(counted, by_name)
+        if ns
+    ]
+    return [before for before, _ in found], [after for _, after in found]
+
+
+def _estimates(study: Study, rows: Rows) -> list[float]:
+    """The least of the reference's estimates of profiled steps against the unprofiled step, %."""
+    series, least = all_series(study), []
     for source in study.of_kind("run"):
-        one = series.get(source.id)
+        one, twin = series.get(source.id), _row_of(rows, source.fields)
         if one is None or source.fields["profile"] == "none" or not one.attributed.any():
             continue
+        if twin is None or twin["kind_of_runs"] != UNPROFILED:
+            continue
         ends = np.concatenate([[0], np.cumsum(one.step_ns)])
-        estimates = [applications.nvprof_step_duration_s(ends)]
+        estimates = [tau.nvprof_step_duration_s(ends)]
         if one.attributed.sum() > 1:
-            estimates.append(applications.pyprof_step_duration_s(ends, int(np.argmax(one.attributed))))
-        twin = _row_of(rows, source.fields)
-        if twin is not None and twin["kind_of_runs"] == UNPROFILED:
-            least.append(100 * (1e3 * applications.step_duration_s(estimates) / twin["step_ms"] - 1))
-    if not least:
-        return line(
-            "5, 6",
-            "estimators of the step",
-            "not shown: no profiled run has an unprofiled one of the same configuration",
-        )
-    text = (
-        "the smallest of the profiled estimates differs from the unprofiled run by "
-        f"{span(least, '{:+.1f}', ' %')}"
-    )
-    return line("5, 6", "estimators of the step", text)
+            estimates.append(tau.pyprof_step_duration_s(ends, int(np.argmax(one.attributed))))
+        least.append(100 * (1e3 * tau.step_duration_s(estimates) / twin["step_ms"] - 1))
+    return least
 
 
 def _row_of(rows: Rows, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The row of the point that these fields are of."""
+    """The row of the configuration that these fields are of."""
     same = (row for row in rows if all(row.get(name) == fields[name] for name in point_names(fields)))
     return next(same, None)
-
-
-def _startup(study: Study, rows: Rows) -> str:
-    shares = []
-    for source in study.of_kind("run"):
-        if source.manifest is not None and source.manifest.seconds > 0:
-            starts = max(rank.startup_ns for rank in source.manifest.ranks) / 1e9
-            shares.append(100 * min(1.0, starts / source.manifest.seconds))
-    if not shares:
-        return line("7", "startup", "not shown: no run recorded its wall time")
-    text = f"{span(shares, '{:.0f}', ' %')} of a run's wall time is before its first step"
-    before, after = [], []
-    for row in tau.run_rows(study):
-        same = _row_of(rows, row)
-        base = row["base_nodes"] * row["gpus_per_node"]
-        if same is not None and base == same["base_world_size"] < row["world_size"]:
-            before.append(row["scaling_efficiency_pct"])
-            after.append(same["scaling_efficiency_pct"])
-    if before:
-        text += f"; scaling efficiency {moves(before, after, '{:.1f}', ' %')} without it"
-    return line("7", "startup", text)
-
-
-def _coverage(rows: Rows) -> str:
-    values = [row["flop_coverage_pct"] for row in rows if row.get("flop_coverage_pct")]
-    if not values:
-        return line("11", "FLOP coverage", "not shown: no run has kernels and an analytic count")
-    return line(
-        "11", "FLOP coverage", f"{span(values, '{:.1f}', ' %')} of the analytic count is found in kernels"
-    )
-
-
-def _serialised(study: Study) -> str:
-    synchronised = sum(bool(source.fields.get("sync_stages")) for source in study.of_kind("run"))
-    runs = f"{how_many(synchronised, 'run')} {verb(synchronised, 'synchronise')}"
-    text = f"{runs} the device after stages, as the reference did"
-    return line("13", "serialised stages", text)

@@ -1,16 +1,18 @@
-"""What do PyProf's kernel tables, the reference's own, say of a batch?
+"""PyProf's kernel tables: counts, FLOPs and coverage of a step, and the reference's scaled efficiencies.
 
-Batches are counted in each table, FLOPs are a batch's, and how much of the arithmetic is credited stands
-beside them. The tables hold no duration of a batch, so they give no images/s and no scaling efficiency.
+Steps are counted in each table. The tables hold no step durations; TAU tables of the same configurations do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from analysis.display.metrics import Metric, Rows
 from analysis.display.numbers import sortable
 from analysis.measures.kernels import costs, peaks
+from analysis.measures.kernels.costs import published_bound
 from analysis.measures.scaling.use import coverage_findings
+from analysis.measures.tau import applications
+from analysis.measures.tau import applications as tau
 from analysis.results.attributed import Costs
 from analysis.results.pyprof_tables import TableSums, table_sums
 from analysis.results.source import Source
@@ -20,13 +22,13 @@ from jobs.run_fields import ID_FIELDS
 METRICS = (
     Metric(
         "tables",
-        "number of tables (repetitions, ranks) in a row; costs are summed over them before ratios are formed",
+        "number of tables (repetitions, ranks), summed before ratios are formed",
     ),
     Metric("fprop_steps", "forward passes counted in them", "fprop\nsteps"),
     Metric("bprop_steps", "attributed backward passes counted in them", "bprop\nsteps"),
     Metric(
         "tflop_per_step",
-        "forward FLOPs divided by fprop_steps, plus backward FLOPs divided by bprop_steps, 1e12",
+        "forward FLOPs per forward pass plus backward FLOPs per backward pass, 1e12",
         "TFLOP/\nstep",
         places=5,
     ),
@@ -67,7 +69,9 @@ def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
     for source in study.of_kind("pyprof"):
         if source.id in sums:  # a table without rows has none
             groups.setdefault(tuple(source.value(name) for name in names), []).append(source)
-    _find_what_is_not_known(study, [source for of_group in groups.values() for source in of_group], sums)
+    for source in study.of_kind("pyprof"):
+        if source.id in sums and not sums[source.id].batches.forward:
+            study.note("steps_uncounted", source)
     rows = []
     for key in sorted(groups, key=sortable):
         of_group = groups[key]
@@ -84,16 +88,6 @@ def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
     for line in coverage_findings([(f + 2 * b) / 3 for f, b in parts if f is not None and b is not None]):
         study.note(line)
     return rows
-
-
-def _find_what_is_not_known(study: Study, sources: Sequence[Source], sums: Mapping[str, TableSums]) -> None:
-    for source in sources:
-        if not sums[source.id].batches.forward:
-            study.note("no loss kernel found, so its steps cannot be counted", source)
-    models = {s.fields.get("model") for s in sources if analytic_forward_flops(s) is None}
-    unknown = sorted(str(model) for model in models if model)  # no model: the name said no configuration
-    if unknown:
-        study.note(f"the analytic FLOPs of {', '.join(unknown)} are unknown: no coverage is given")
 
 
 def _counts(of_group: Sequence[tuple[Source, TableSums]]) -> dict[str, Any]:
@@ -152,3 +146,65 @@ def _over(total: float, seconds: Sequence[float], peaks_per_s: Sequence[float | 
     known = [peak for peak in peaks_per_s if peak]
     could = sum(time * peak for time, peak in zip(seconds, known, strict=False))
     return 100 * total / could if could and len(known) == len(seconds) else None
+
+
+SCALED_METRICS = (
+    Metric("step_duration_s", "published estimate of the step duration, from TAU's times", "step, s\n(TAU)"),
+    Metric(
+        "flops_efficiency_of_step_pct",
+        "FLOPs divided by 25 step durations and the published peak",
+        "FLOPS eff. %\nof step",
+        places=2,
+    ),
+    Metric(
+        "bandwidth_efficiency_of_step_pct",
+        "bytes divided by 25 step durations and the published peak",
+        "bandw. eff. %\nof step",
+        places=2,
+    ),
+)
+
+
+def scaled_rows(study: Study) -> Rows:
+    """A row a PyProf table whose configuration TAU timed: its fields, then :data:`SCALED_METRICS`.
+
+    The reference printed each efficiency under the other's header; these are under their own.
+    """
+    sources = study.of_kind("pyprof")
+    durations = _durations(study) if sources and study.tau_intervals else {}
+    timed = [source for source in sources if _point(source.fields) in durations]
+    peak_flops, peak_bytes = published_bound(study)
+    sums = table_sums(study, timed)
+    rows = []
+    for source in [source for source in timed if source.id in sums]:
+        batch_s = durations[_point(source.fields)]
+        flops_pct, bytes_pct = (
+            applications.scaled_efficiency_pct(total, batch_s, peak)
+            for total, peak in ((sums[source.id].flops, peak_flops), (sums[source.id].bytes, peak_bytes))
+        )
+        rows.append({
+            **{name: source.fields.get(name) for name in ID_FIELDS},
+            "world_size": source.world_size,
+            "step_duration_s": batch_s,
+            "flops_efficiency_of_step_pct": flops_pct,
+            "bandwidth_efficiency_of_step_pct": bytes_pct,
+        })  # fmt: skip
+    return sorted(rows, key=lambda row: sortable([row[name] for name in ID_FIELDS]))
+
+
+def _durations(study: Study) -> dict[tuple, float]:
+    timed, started = tau.timed_and_started(study, rank_0_only=True)
+    durations: dict[tuple, float] = {}
+    for key in timed:
+        if key in started:
+            estimate = applications.tau_step_duration_s(list(timed[key]), list(started[key]))
+            point = _point(dict(zip(ID_FIELDS, key, strict=True)))
+            # Two ways of running TAU are two estimates, of which the least counts.
+            durations[point] = applications.step_duration_s([estimate, durations.get(point, float("inf"))])
+    return {point: duration for point, duration in durations.items() if duration > 0}
+
+
+def _point(fields: Any) -> tuple:
+    """A configuration, whatever the profiler."""
+    values = {name: fields.get(name) for name in ID_FIELDS if name != "profile"}
+    return tuple(value.lower() if isinstance(value, str) else value for value in values.values())
