@@ -1,6 +1,6 @@
 """Convert the files of profilers: traces become results, other files tables.
 
-    python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--overwrite] [--jobs N]
+    python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--skip-existing] [--overwrite] [--jobs N]
 
 Files are recognised by their content; folders are searched. With --out, traces of PyTorch's profiler, nsys
 and nvprof become results that most analysis commands take: the traces of all ranks of a job are in one
@@ -11,11 +11,12 @@ Launches of ncu, profiles of TAU and timelines of Horovod become results without
 them as they are. Without --out, the tables of each file go into a folder next to it.
 
 Steps are found by ProfilerStep, "End of Batch", the optimizer's steps, the ranges of --batch-marker, or the
-period of the kernels, if it is certain. Several processes share the files: under mpirun or srun, its ranks.
+period of the kernels, if it is certain. Several processes share the files; under mpirun or srun, its ranks
+(with mpi4py), of which rank 0 distributes them.
 
-The same command again resumes a conversion that was interrupted, and converts what has changed since. It
-replaces what it wrote before, and no other file. A job of other files keeps its folder: the new one becomes
-OUT/<job>-2. With --overwrite all files are converted again, and that job is replaced.
+What was converted before is replaced, and no other file. A job of other files keeps its folder: the new one
+becomes OUT/<job>-2, or with --overwrite replaces it. With --skip-existing only files are converted that are
+newer than their tables, and the others of their job.
 
 Exit code 0: all profiles were converted, or need not be; 1: some, or other files that were named, could not
 be read; 2: none could. Other files in the folders that are searched (images, notes) are counted.
@@ -24,37 +25,55 @@ be read; 2: none could. Other files in the folders that are searched (images, no
 import os
 import re
 import shutil
-import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import Executor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from profiling.arguments import Help, Parser
 from profiling.completion import with_values
-from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, UserError, run_command
-from profiling.identity import Identity, launch_of, read_identity
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.findings import lines
+from profiling.identity import check_mpi, read_identity
 from profiling.tools import TOOLS, tool
-from profiling.traces.conversion import convert_share, kept_before, not_kept, share_of, wait_for_others
-from profiling.traces.jobs import Placed, place_jobs
-from profiling.traces.one_unit import convert_with
-from profiling.traces.records import Outcome, Unit, kept
-from profiling.traces.summary import (
-    Counts,
-    complaints,
-    counts_of,
-    named,
-    next_command,
-    of_tables,
-    what_is_unchanged,
-)
-from profiling.traces.together import said_once, together
-from profiling.traces.unchanged import forget, leave_record, records_left, taken_back
-from profiling.traces.units import displaced, units_of
-from profiling.wording import first_of, how_many, verb
-from profiling.workers import open_workers
+from profiling.traces.jobs import jobs_in, place_jobs
+from profiling.traces.ranks import Outcome, convert_unit
+from profiling.traces.units import Unit, changed, units_of
+from profiling.workers import cores, in_processes
 
-_STDERR = 2  # the file descriptor
+_WORTH_A_PROCESS = 4 << 20  # bytes; starting one takes as long as reading some megabytes
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What became of files.
+
+    Attributes:
+        failed: named by the user or profiles, and not readable.
+        foreign: in a folder that was searched, and no profiles: no failure.
+        as_they_are: that analysis reads itself.
+        unused: readable, but another trace of the same rank is used.
+        skipped: converted before, and older than their tables.
+    """
+
+    converted: int
+    failed: int = 0
+    foreign: int = 0
+    as_they_are: int = 0
+    unused: int = 0
+    skipped: int = 0
+
+    def __str__(self) -> str:
+        others = {
+            "skipped": self.skipped, "read as they are": self.as_they_are, "not used": self.unused,
+            "in an unrecognised format": self.foreign,
+        }  # fmt: skip
+        more = "".join(f", {count} {what}" for what, count in others.items() if count)
+        return f"{self.converted} converted, {self.failed} not{more}"
 
 
 def convert(
@@ -63,176 +82,122 @@ def convert(
     out: Path | None = None,
     jobs: int | None = None,
     batch_marker: str = "",
-    suggest: bool = True,
     overwrite: bool = False,
-) -> Counts | None:
+    skip_existing: bool = False,
+    ranks: Executor | None = None,
+) -> Counts:
     """Convert files; how many were, and how many were not, which is said on stderr.
 
     Args:
         out: where the jobs go that traces are of, and other tables; None: tables go beside each file.
         jobs: processes; None: as many as there are cores, where that is worth it.
         batch_marker: see :class:`profiling.readers.origin.Origin`.
-        suggest: say which command to call next, or again.
-        overwrite: convert also what has not changed; and see :func:`profiling.traces.folders.folders_of`.
-
-    Returns:
-        None on a rank other than 0: it has converted its share.
+        overwrite: a job of other files in the folder of its name is replaced.
+        skip_existing: leave out what is older than its tables.
+        ranks: of MPI, which convert instead of processes.
 
     Raises:
-        UserError: a path does not exist, the only file cannot be converted, or a rank was lost.
+        UserError: a path does not exist, or the only file cannot be converted.
     """
     units = units_of(list(paths), name, out, batch_marker, overwrite)
-    me = read_identity(os.environ)
-    launch = (launch_of(os.environ) or me.launcher) if me.size > 1 else ""
-    if overwrite:
-        forget(share_of(me, units))
-    if me.rank:
-        convert_share(me, units, launch)
-        return None
-    if before := kept_before(units, launch):
-        files = how_many(len(units), "file")
-        print(f"scaleprof: resuming: {before} of {files} {verb(before, 'are')} converted", file=sys.stderr)
-    with _naming_what_is_left(units, launch) if suggest else nullcontext():
-        outcomes = _convert_with_others(me, units, launch) if me.size > 1 else _convert_here(units, jobs)
-    placed = _place(units, outcomes, out, overwrite)
-    tables = [outcome for outcome in outcomes if outcome.has_tables and not outcome.ranks]
-    for line in (*what_is_unchanged(outcomes, suggest), *_findings(units, outcomes, placed, out)):
-        print(f"scaleprof: {line}", file=sys.stderr)
-    for directory in (*(outcome.target for outcome in tables), *(one.directory for one in placed)):
-        print(directory)
-    if suggest and (line := next_command(placed, tables, out)):
-        print(f"scaleprof: next: {line}", file=sys.stderr)
-    return counts_of(units, outcomes, [path for one in placed for path in one.unused])
-
-
-def _place(
-    units: Sequence[Unit], outcomes: Sequence[Outcome], out: Path | None, overwrite: bool
-) -> list[Placed]:
-    """Move the tables of traces to the folders of their jobs, with records of what they were made of."""
-    outcomes = [taken_back(*pair) for pair in zip(units, outcomes, strict=True)]
-    recorded = [one for outcome in outcomes for one in outcome.ranks]
-    of_files = {unit.path: outcome.findings for unit, outcome in zip(units, outcomes, strict=True)}
-    placed = place_jobs(recorded, out, of_files, overwrite) if out is not None and recorded else []
-    moved = {before: now for one in placed for before, now in one.moved.items()}
-    for unit in units:
-        leave_record(unit, moved)
-        shutil.rmtree(unit.scratch, ignore_errors=True)
-    return placed
-
-
-def _findings(
-    units: Sequence[Unit], outcomes: Sequence[Outcome], placed: Sequence[Placed], out: Path | None
-) -> list[str]:
-    """What is to be said of files and jobs, a line each."""
-    tables = [outcome for outcome in outcomes if not outcome.ranks]
-    pairs = zip(units, outcomes, strict=True)
-    return [
-        *complaints(units, outcomes),
-        *displaced(unit for unit, outcome in pairs if outcome.has_tables and not outcome.ranks),
-        *together((line, None) for outcome in tables for line in outcome.findings),
-        *_of_folders(placed),
-        *(one.said for one in placed if one.said),
-        *said_once((one.directory.name, str(line)) for one in placed for line in one.job.findings),
-        *of_tables(units, outcomes, out),
-    ]
-
-
-def _convert_with_others(me: Identity, units: Sequence[Unit], launch: str) -> list[Outcome]:
-    """As rank 0 of several, what became of each unit.
-
-    Raises:
-        RanksLost: those that had the rest to do do not live any more.
-    """
-    convert_share(me, units, launch)
-    if left := wait_for_others(units, launch):
-        raise RanksLost(_what_is_left(left, len(units)))
-    return [outcome for unit in units if (outcome := kept(unit, launch)) is not None]
-
-
-class RanksLost(UserError):
-    """Some files were converted, and others not, since ranks have ended before their time."""
-
-    exit_code = EXIT_FAILED
-
-
-def _what_is_left(left: Sequence[Unit], of: int) -> str:
-    files = f"{len(left)} of {how_many(of, 'file')} {verb(len(left), 'were')}"
-    line = f"ended before {files} converted: {named([one.path for one in left])}"
-    return f"{line}; run the same command again to resume"
-
-
-@contextmanager
-def _naming_what_is_left(units: Sequence[Unit], launch: str) -> Iterator[None]:
-    """What Ctrl-C leaves is said, and what a launcher does that has lost a node: it ends all ranks."""
-
-    def say_and_leave(*_: object) -> None:
-        # No more than this: the launcher is about to kill this process.
-        line = _what_is_left(not_kept(units, launch), len(units))
-        os.write(_STDERR, f"scaleprof: error: {line}\n".encode())
-        os._exit(EXIT_FAILED)
-
-    before = signal.signal(signal.SIGTERM, say_and_leave)
+    found = len(units)
+    if skip_existing:
+        units = changed(units, jobs_in(out).items() if out else ())
     try:
-        yield
-    except KeyboardInterrupt:
-        done = f"{kept_before(units)} of {how_many(len(units), 'file')}"
-        again = "run the same command again to resume"
-        raise Interrupted(f"interrupted: {done} are converted; {again}") from None
+        outcomes = _outcomes(units, jobs, ranks)
+        if found == 1 and (errors := [outcome.error for outcome in outcomes if outcome.error]):
+            raise UserError(errors[0])
+        recorded = [one for outcome in outcomes for one in outcome.ranks]
+        of_files = {unit.path: outcome.findings for unit, outcome in zip(units, outcomes, strict=True)}
+        placed = place_jobs(recorded, out, of_files, overwrite) if out is not None and recorded else []
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for unit in units:
+            shutil.rmtree(unit.scratch, ignore_errors=True)
+    foreign = _foreign(units, outcomes)
+    tables = [outcome for outcome in outcomes if not (outcome.ranks or outcome.error or outcome.as_it_is)]
+    pairs = zip(units, outcomes, strict=True)
+    errors = [outcome.error for unit, outcome in pairs if outcome.error and unit not in foreign]
+    findings = [one for outcome in tables for one in outcome.findings]
+    findings += [one.of(run=directory.name) for directory, job in placed for one in job.findings]
+    for line in [*errors, *lines(findings)]:
+        print(f"scaleprof: {line}", file=sys.stderr)
+    for directory in (*(outcome.target for outcome in tables), *(directory for directory, _ in placed)):
+        print(directory)
+    failed = sum(bool(outcome.error) for outcome in outcomes) - len(foreign)
+    as_they_are = sum(outcome.as_it_is for outcome in outcomes)
+    unused = sum(len(job.unused) for _, job in placed)
+    converted = len(units) - failed - len(foreign) - as_they_are - unused
+    return Counts(converted, failed, len(foreign), as_they_are, unused, found - len(units))
 
 
-def _convert_here(units: Sequence[Unit], jobs: int | None) -> list[Outcome]:
-    """Convert each, by some processes, with a bar on a terminal.
+def _foreign(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[Unit]:
+    """The files of a searched folder that are no profiles: of no known format, or empty.
 
-    Raises:
-        UserError: there is one only, and it cannot be converted.
+    A file that is named as a profile is, but for the numbers (rank3.json beside rank0.json), is one of which
+    too little is left.
     """
+
+    def name(unit: Unit) -> str:
+        return _NUMBER.sub("#", unit.path.name)
+
+    pairs = list(zip(units, outcomes, strict=True))
+    profiles = {name(unit) for unit, outcome in pairs if not outcome.unrecognised}
+    return [unit for unit, one in pairs if unit.found and one.unrecognised and name(unit) not in profiles]
+
+
+def _outcomes(units: Sequence[Unit], jobs: int | None, ranks: Executor | None) -> list[Outcome]:
+    """What became of each unit, with a bar on a terminal while they are converted."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    outcomes = []
+    outcomes: dict[Path, Outcome] = {}
+    sizes = {unit.path: unit.size for unit in units}
+    largest_first = sorted(units, key=lambda unit: -sizes[unit.path])
+    if jobs is None:
+        jobs = cores() if sum(sizes.values()) >= _WORTH_A_PROCESS else 1
     with (
-        open_workers([unit.size for unit in units], jobs) as workers,
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+        closing(_converted(largest_first, min(jobs, len(units)), ranks)) as pairs,
     ):
         bar = progress.add_task("convert", total=len(units))
-        pairs = list(zip(units, records_left(units), strict=True))
-        for unit, outcome in zip(units, workers.map(convert_with, pairs), strict=True):
-            if outcome.error and len(units) == 1:
-                raise UserError(outcome.error)
-            outcomes.append(outcome)
+        for unit, outcome in pairs:
+            outcomes[unit.path] = outcome
             progress.update(bar, advance=1, description=escape(unit.path.name))
-    return outcomes
+    return [outcomes[unit.path] for unit in units]
 
 
-def _of_folders(placed: Sequence[Placed]) -> list[str]:
-    """A line for each folder that holds the traces of several of the jobs."""
-    jobs: dict[Path, list[str]] = {}
-    for one in placed:
-        name = f"{one.directory.name} (e.g. {one.job.ranks[0].source})"
-        jobs.setdefault(one.came_from, []).append(name)
-    return [
-        f"{folder} holds traces of {len(names)} jobs{_in_all(len(names), len(placed))}: {first_of(names)}"
-        for folder, names in jobs.items()
-        if len(names) > 1
-    ]
+def _converted(
+    units: list[Unit], processes: int, ranks: Executor | None
+) -> Generator[tuple[Unit, Outcome], None, None]:
+    """Each unit, as it is done, with what became of it; one that kills its process costs only itself."""
+    if ranks is not None:
+        yield from zip(units, ranks.map(_convert_alone, units), strict=True)
+    elif processes <= 1:
+        yield from ((unit, convert_unit(unit)) for unit in units)
+    else:
+        while units:
+            with in_processes(convert_unit, units, processes) as futures:
+                for future in as_completed(futures):
+                    if not isinstance(future.exception(), BrokenProcessPool):
+                        units = [unit for unit in units if unit is not futures[future]]
+                        yield futures[future], future.result()
+            # A process was killed: by one of those that were at work, the first of those that are left.
+            for unit in units[:processes]:
+                yield unit, _convert_alone(unit)
+            units = units[processes:]
 
 
-def _in_all(some: int, of: int) -> str:
-    """How many are printed where these are not all; not that some are missing."""
-    return "" if some == of else f" ({of} in all)"
-
-
-def _check_marker(marker: str, out: Path | None) -> None:
-    try:
-        re.compile(marker)
-    except re.error as error:
-        raise UserError(f"--batch-marker {marker!r} is no regular expression: {error}") from None
-    if marker and out is None:
-        raise UserError("--batch-marker says what the steps of a job are: it goes with --out DIR")
+def _convert_alone(unit: Unit) -> Outcome:
+    """Convert in a process that may be killed."""
+    with in_processes(convert_unit, [unit], 1) as futures:
+        (future,) = futures
+        if not isinstance(future.exception(), BrokenProcessPool):
+            return future.result()
+    shutil.rmtree(unit.scratch, ignore_errors=True)
+    why = "its process was killed; if memory ran out, use fewer processes (--jobs)"
+    return Outcome(unit.target, error=f"{unit.path}: {why}")
 
 
 def _parser() -> Parser:
@@ -256,9 +221,11 @@ def _parser() -> Parser:
         "--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun or srun its ranks]"
     )
     parser.add_argument(
+        "--skip-existing", action="store_true", help="leave out files that are older than their tables"
+    )
+    parser.add_argument(
         "--overwrite", action="store_true",
-        help="convert unchanged files again; with --out, a job takes the folder of its name also where that "
-        "holds a job of other files",
+        help="with --out, a job takes the folder of its name also where that holds a job of other files",
     )  # fmt: skip
     return parser
 
@@ -272,21 +239,39 @@ def main(arguments: list[str] | None = None) -> int:
         tool(given.tool)
     if given.out is not None and given.out.exists() and not given.out.is_dir():
         raise UserError(f"--out {given.out} is a file; name a folder")
-    _check_marker(given.batch_marker, given.out)
-    converted = convert(
-        given.paths, given.tool, given.out, given.jobs, given.batch_marker, overwrite=given.overwrite
-    )
-    if converted is None:  # a rank that has done its share
-        return EXIT_DONE
-    if not (converted.converted or converted.as_they_are):
-        unread = converted.failed + converted.foreign
-        raise UserError(
-            f"nothing was converted: {how_many(unread, 'file')} cannot be read"
-            if unread
-            else "nothing to convert: no files there"
-        )
-    print(f"scaleprof: {converted}", file=sys.stderr)
-    return EXIT_FAILED if converted.failed else EXIT_DONE
+    try:
+        re.compile(given.batch_marker)
+    except re.error as error:
+        raise UserError(f"--batch-marker {given.batch_marker!r} is no regular expression: {error}") from None
+    if given.batch_marker and given.out is None:
+        raise UserError("--batch-marker says what the steps of a job are: it goes with --out DIR")
+
+    def convert_all(ranks: Executor | None = None) -> int:
+        done = convert(
+            given.paths, given.tool, given.out, given.jobs, given.batch_marker, given.overwrite,
+            given.skip_existing, ranks,
+        )  # fmt: skip
+        if not (done.converted or done.as_they_are or done.skipped):
+            unread = done.failed + done.foreign
+            raise UserError(
+                f"nothing was converted: {unread} files cannot be read"
+                if unread
+                else "nothing to convert: no files there"
+            )
+        print(f"scaleprof: {done}", file=sys.stderr)
+        return EXIT_FAILED if done.failed else EXIT_DONE
+
+    me = read_identity(os.environ)
+    if me.size == 1:
+        return convert_all()
+    try:
+        from mpi4py import MPI
+        from mpi4py.futures import MPICommExecutor
+    except ImportError as error:
+        raise UserError(f"several ranks share a conversion by mpi4py, which is not here: {error}") from None
+    check_mpi(MPI.COMM_WORLD.size, me.size, "mpi4py", me.launcher)
+    with MPICommExecutor(MPI.COMM_WORLD, root=0) as ranks:
+        return convert_all(ranks) if ranks is not None else EXIT_DONE  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -48,15 +48,6 @@ class Identity:
     launcher: str = "none"
 
 
-# What differs between two launches by one launcher.
-_LAUNCHES = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "PMIX_NAMESPACE", "PMI_JOBID")
-
-
-def launch_of(environment: Mapping[str, str]) -> str:
-    """What all ranks of one launch say alike, and those of another do not; "" where there was no launcher."""
-    return "/".join(environment.get(name, "") for name in _LAUNCHES).strip("/")
-
-
 def is_restarted(environment: Mapping[str, str]) -> bool:
     """Whether this launch repeats an earlier one: torchrun's after a rank has failed, or a requeued job."""
     counts = (environment.get(name, "") for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))

@@ -15,7 +15,6 @@ from profiling.findings import Finding
 from profiling.whole_file import whole_file
 
 JOB = "job.json"
-RECORDED_ONLY = "results cover the recorded ranks only"  # ends a finding on ranks without a trace
 
 
 class _Record(BaseModel):
@@ -85,6 +84,14 @@ class TracedJob(_Record):
     batches_confidence: float = 1.0
     ranks: list[TracedRank] = []
     findings: list[Finding] = []
+    unused: list[str] = []  # files of ranks of which another is used, below ``root``
+
+    @property
+    def files(self) -> list[str]:
+        """From the top: its traces, used or not."""
+        return [
+            str(Path(self.root) / source) for source in (*(one.source for one in self.ranks), *self.unused)
+        ]
 
     @property
     def devices(self) -> list[str]:

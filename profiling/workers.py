@@ -1,22 +1,19 @@
-"""Who shares the work on many files of a machine: this process, or several?"""
+"""Share work on many items between the threads or processes of a machine."""
 
 import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from typing import TypeVar
 
-from profiling.errors import EXIT_FAILED, UserError
+from profiling.errors import EXIT_FAILED
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-_WORTH_A_PROCESS = 4 << 20  # bytes; starting one takes as long as reading some megabytes
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -37,36 +34,26 @@ def cores() -> int:
 
 
 @contextmanager
-def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Workers"]:
-    """Workers for items of such sizes in bytes.
+def in_processes(
+    work: Callable[[Item], Result], items: Iterable[Item], processes: int
+) -> Iterator[dict[Future[Result], Item]]:
+    """Do the same with each item in some processes; what was begun, of which item.
 
-    Args:
-        jobs: processes; None: as many as there are cores, if the items are worth it.
+    With an interruption the processes end at once; they do not hear Ctrl-C themselves.
     """
-    wanted = min(jobs or cores(), len(sizes))
-    if jobs is None and sum(sizes) < _WORTH_A_PROCESS:
-        wanted = 1
-    if wanted <= 1:
-        yield Workers(None)
-        return
     # Threads of libraries that are loaded do not survive a fork: processes are started anew.
-    with ProcessPoolExecutor(wanted, get_context("spawn"), _end_with_parent) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent) as pool:
         try:
-            yield Workers(pool)
-        except KeyboardInterrupt:
-            for process in active_children():  # which have not heard it, and nobody waits for what they do
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                futures = {pool.submit(work, item): item for item in items}
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            yield futures
+        except BaseException:
+            for process in active_children():
                 process.terminate()
             raise
-
-
-@contextmanager
-def _born_deaf() -> Iterator[None]:
-    """Processes that start here never hear Ctrl-C: each would end in a traceback. We do, afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent() -> None:
@@ -79,34 +66,3 @@ def _end_with_parent() -> None:
         os._exit(EXIT_FAILED)
 
     threading.Thread(target=end, daemon=True).start()
-
-
-class Workers:
-    """Does the same with each of many items.
-
-    Args:
-        executor: runs the work elsewhere; None: here.
-    """
-
-    def __init__(self, executor: Executor | None) -> None:
-        self._executor = executor
-
-    def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """The results in the order of the items.
-
-        Raises:
-            UserError: a process was killed, for want of memory most likely.
-        """
-        if self._executor is None:
-            yield from map(work, items)
-            return
-        with _born_deaf():
-            results = deque(self._executor.submit(work, item) for item in items)
-        try:
-            while results:
-                yield results.popleft().result()
-        except BrokenProcessPool:
-            raise UserError(
-                "a converting process was killed, most likely because memory ran out; use fewer processes "
-                "(--jobs 1)"
-            ) from None

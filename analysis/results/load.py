@@ -34,8 +34,7 @@ from profiling.tables import rank_directory
 from profiling.tools import tool
 from profiling.tools.recognition import recognise
 from profiling.traced_job import JOB, read_job
-from profiling.traces.conversion import is_unfinished
-from profiling.traces.units import files_of
+from profiling.traces.units import files_of, is_unfinished
 from profiling.wording import command, how_many
 
 _RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder

@@ -11,7 +11,7 @@ from analysis.results.study import Study
 from profiling.convert import convert
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 from profiling.traces import units
-from profiling.traces.folders import files_of, others_in
+from profiling.traces.jobs import others_in
 from profiling.wording import command
 
 BESIDE = "-converted"
@@ -101,12 +101,12 @@ def _converted(paths: Sequence[Path], output: Path | None) -> tuple[Path, int]:
     # Standard output is the answer's: where tables went is said beside it.
     print(f"scaleprof: converting the traces into {out}", file=sys.stderr)
     with redirect_stdout(sys.stderr):
-        done = convert(paths, out=out, suggest=False)
-    if not done or not done.converted:
+        done = convert(paths, out=out, skip_existing=True)
+    if not (done.converted or done.skipped):
         raise UserError(f"nothing in {', '.join(map(str, paths))} is a result or a readable trace")
     for directory, job in others_in(out, [unit.path for unit in units.units_of(paths, None, out)]).items():
         raise UserError(
-            f"{directory} was converted from other files (e.g. {files_of(job)[0]}): remove it, "
+            f"{directory} was converted from other files (e.g. {job.files[0]}): remove it, "
             "or name a file in another folder with --output"
         )
     return out, done.failed

@@ -1,27 +1,29 @@
-"""Which traces are of one job, and what do they say of it together?
+"""Group the recordings of ranks into jobs, and say what those of a job say together.
 
 The traces of a job are those of one tool in one folder (folders of single ranks or hosts left out) that say
-the same of their world size and process groups and were recorded at the same time. What is missing, or there
-twice, is said.
+the same of their world size and process groups and were recorded at the same time.
 """
 
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
 from profiling.findings import Finding
-from profiling.number_ranges import listed
-from profiling.traced_job import RECORDED_ONLY, ProcessGroup, TracedJob, TracedRank, TraceFacts
-from profiling.traces.recorded import Recorded, with_rank_folders, without_ending
-from profiling.traces.twice import used_of
+from profiling.readers.origin import rank_in
+from profiling.traced_job import ProcessGroup, TracedJob, TracedRank, TraceFacts
+from profiling.traces.ranks import Recorded
+from profiling.traces.units import ENDINGS
 
 # Traces that begin further apart are of different jobs; the clocks of a cluster's hosts are not.
 _APART_NS = 600 * 10**9
 # The clocks of hosts that differ by more are worth a line.
 _CLOCKS_NS = 10**9
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass
@@ -30,16 +32,50 @@ class Job:
 
     ranks: list[Recorded]
     unused: list[Recorded] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
 
 def jobs_of(recorded: Sequence[Recorded]) -> list[Job]:
     """The jobs, in the order of their first recordings."""
     groups: dict[tuple, list[Recorded]] = {}
-    for one in with_rank_folders(recorded):
+    for one in _with_rank_folders(recorded):
         groups.setdefault(_said(one), []).append(one)
     whole = _joined(groups)
     return [job for members in whole for job in _by_time(members)]
+
+
+def _with_rank_folders(recorded: Sequence[Recorded]) -> list[Recorded]:
+    """The same, where it is known which folders with a bare number for a name are single ranks'.
+
+    ``1``, ``2`` and ``4`` may be ranks, but also numbers of ranks or repetitions: of a rank each are those
+    beside each other that hold one rank each, and no two of them the same.
+    """
+    inside: dict[tuple[Path, Path], dict[str, set[int]]] = {}
+    for one in recorded:
+        for _, above, name in _numbers_in(one):
+            inside.setdefault((one.root, above), {}).setdefault(name, set()).add(one.rank)
+    of_ranks = {above for above, ranks in inside.items() if _are_of_ranks(ranks)}
+    return [
+        replace(
+            one, rank_folders=tuple(p for p, above, _ in _numbers_in(one) if (one.root, above) in of_ranks)
+        )
+        for one in recorded
+    ]
+
+
+def _numbers_in(one: Recorded) -> Iterator[tuple[int, Path, str]]:
+    """Of the folders with a bare number for a name: the place in the path, the folder above, and the name."""
+    parts = one.source.parent.parts
+    return (
+        (place, Path(*parts[:place]), part) for place, part in enumerate(parts) if _NUMBER.fullmatch(part)
+    )
+
+
+def _are_of_ranks(ranks: Mapping[str, AbstractSet[int]]) -> bool:
+    """Whether folders with these names, and these ranks inside, are a rank's each."""
+    if len(ranks) == 1:
+        return all({int(name)} == there for name, there in ranks.items())
+    return len(set().union(*ranks.values())) == sum(map(len, ranks.values())) == len(ranks)
 
 
 def _said(one: Recorded) -> tuple:
@@ -99,10 +135,8 @@ def _at_once(members: Sequence[Recorded]) -> list[Job]:
     jobs = [_job(part) for part in parts]
     if len(jobs) > 1:
         for job in jobs:
-            job.findings.append(
-                f"the traces of its folder were recorded "
-                f"{_duration(order[-1].started_ns - order[0].started_ns)} apart: they are of different jobs"
-            )
+            apart_ns = order[-1].started_ns - order[0].started_ns
+            job.findings.append(Finding("folder_recorded_apart", data={"ns": apart_ns}))
     return jobs
 
 
@@ -112,11 +146,32 @@ def _job(members: Sequence[Recorded]) -> Job:
         ranks.setdefault(one.rank, []).append(one)
     job = Job([])
     for same in ranks.values():
-        used, said = used_of(same, members)
+        used = max(same, key=lambda one: _claim(one, members))
         job.ranks.append(used)
-        job.unused += [one for one in same if one is not used]
-        job.findings += [said] if said else []
+        unused = [one for one in same if one is not used]
+        job.unused += unused
+        if unused:
+            data = {"used": used.source.name, "unused": [one.source.name for one in unused]}
+            job.findings.append(Finding("duplicate_traces", rank=used.rank, data=data))
     return job
+
+
+def _claim(one: Recorded, members: Sequence[Recorded]) -> tuple[int, int, int, int, int]:
+    """How good one of several traces of a rank is to be used, the weightiest first.
+
+    It is named as those of other ranks are (rank1.json beside rank0.json, not again_rank1.json); was recorded
+    while they were; its name says the rank; it is the newest.
+    """
+    others = [other for other in members if other.rank != one.rank]
+    alike = len({other.rank for other in others if other.stem == one.stem})
+    at_once = {
+        other.rank
+        for other in others
+        if one.dated_ns and other.dated_ns
+        if one.started_ns < other.ended_ns and other.started_ns < one.ended_ns
+    }
+    says_rank = rank_in(Path(one.source.name)) == one.rank
+    return alike, len(at_once), says_rank, one.dated_ns, one.written_ns
 
 
 def record_of(name: str, job: Job) -> TracedJob:
@@ -151,7 +206,8 @@ def record_of(name: str, job: Job) -> TracedJob:
             )
             for one in job.ranks
         ],
-        findings=[Finding.from_json(finding) for finding in findings],
+        findings=findings,
+        unused=[str(one.source) for one in job.unused],
     )
 
 
@@ -165,23 +221,20 @@ def _world_size(told: Sequence[TraceFacts], ranks: Sequence[int], known: bool) -
     return (1, "") if not known and ranks == [0] and not told[0].groups else (None, "")
 
 
-def _findings(job: Job, size: int | None) -> Iterable[str]:
+def _findings(job: Job, size: int | None) -> Iterator[Finding]:
     present = {one.rank for one in job.ranks}
     if size and size > 1 and len(present) < size:
         absent = [rank for rank in range(size) if rank not in present]
-        yield (f"traces of {len(present)} of {size} ranks (missing: {listed(absent)}): {RECORDED_ONLY}")
+        yield Finding("traces_missing", data={"n": len(absent), "of": size, "ranks": absent})
     elif size is None:
-        yield f"number of ranks unknown: {RECORDED_ONLY}"
+        yield Finding("world_size_unknown", data={"n": len(present)})
     counts = {one.batches for one in job.ranks}
     if len(counts) > 1:
-        yield f"{min(counts)} to {max(counts)} steps were recorded, depending on the rank"
+        yield Finding("steps_differ", data={"least": min(counts), "most": max(counts)})
     dated = [one.dated_ns for one in job.ranks if one.dated_ns]
     apart = max(dated, default=0) - min(dated, default=0)
     if apart > _CLOCKS_NS:
-        yield (
-            f"the traces of its ranks begin {_duration(apart)} apart by their hosts' clocks; clocks are "
-            "aligned on collectives where all ranks of a group recorded them"
-        )
+        yield Finding("hosts_clocks_apart", data={"ns": apart})
 
 
 def _groups(told: Sequence[TraceFacts]) -> list[ProcessGroup]:
@@ -191,14 +244,6 @@ def _groups(told: Sequence[TraceFacts]) -> list[ProcessGroup]:
         for group in facts.groups:
             distinct.setdefault((group.name, tuple(group.ranks), group.size), group)
     return list(distinct.values())
-
-
-def _duration(ns: int) -> str:
-    seconds = ns / 1e9
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def names_of(jobs: Sequence[Job]) -> list[str]:
@@ -247,7 +292,7 @@ def _name(job: Job, alone: bool) -> str:
     first = job.ranks[0]
     one_file = len({one.source for one in job.ranks}) == 1
     if one_file and (first.stem or not alone):
-        return without_ending(first.source.name)
+        return ENDINGS.sub("", first.source.name) or first.source.name
     root, folder = _folder(job)
     return folder.name or root.resolve().name or "job"
 

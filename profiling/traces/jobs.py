@@ -1,65 +1,95 @@
-"""How do the recordings of ranks become the folders of their jobs?"""
+"""Place the tables of ranks in the folders of their jobs, each with a record of what its traces say.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+A job that was converted before takes its folder again. What an earlier conversion wrote there is replaced;
+jobs of other files, and what a user or another command put there, are left alone.
+"""
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.tables import rank_directory
-from profiling.traced_job import TracedJob, write_job
-from profiling.traces.folders import clear, folders_of, move, place_of_unused
+from profiling.schemas import SCHEMAS
+from profiling.tables import rank_directory, table_path
+from profiling.traced_job import JOB, TracedJob, read_job, write_job
 from profiling.traces.grouping import jobs_of, names_of, record_of
-from profiling.traces.recorded import Recorded
-from profiling.traces.together import together
+from profiling.traces.ranks import Recorded
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A job in its folder.
+def jobs_in(out: Path) -> dict[Path, TracedJob]:
+    """The jobs that earlier conversions have left in ``out``, by their folders."""
+    found = {}
+    for record in sorted(out.glob(f"*/{JOB}")):
+        with suppress(UserError):  # a file of the user's may be called so
+            found[record.parent] = read_job(record.parent)
+    return {directory: job for directory, job in found.items() if job.ranks}
 
-    Attributes:
-        directory: where its tables are.
-        came_from: where its traces lie.
-        moved: from where, and to where, the tables of its traces were.
-        unused: traces of ranks of which another is used.
-        said: why it is not in the folder of its name; or "".
-    """
 
-    directory: Path
-    job: TracedJob
-    came_from: Path
-    moved: Mapping[Path, Path]
-    unused: tuple[Path, ...] = ()
-    said: str = ""
+def others_in(out: Path, paths: Iterable[Path]) -> dict[Path, TracedJob]:
+    """The jobs in ``out`` that none of these files is of."""
+    given = {str(path.resolve()) for path in paths}
+    return {path: job for path, job in jobs_in(out).items() if given.isdisjoint(job.files)}
 
 
 def place_jobs(
-    recorded: Sequence[Recorded], out: Path, findings: Mapping[Path, Sequence[str]], overwrite: bool = False
-) -> list[Placed]:
-    """Move the tables of recordings to the folders of their jobs below ``out``; what is known of each.
+    recorded: Sequence[Recorded],
+    out: Path,
+    findings: Mapping[Path, Sequence[Finding]],
+    overwrite: bool = False,
+) -> list[tuple[Path, TracedJob]]:
+    """Move the tables of recordings to the folders of their jobs below ``out``; these, and what is known.
 
     Args:
-        findings: of each file, ``file: sentence`` each.
-        overwrite: see :func:`profiling.traces.folders.folders_of`.
+        findings: of each file.
+        overwrite: a job of other files in the folder of this name is replaced.
     """
     jobs = jobs_of(recorded)
-    named = [(name, record_of(name, job)) for job, name in zip(jobs, names_of(jobs), strict=True)]
-    folders = folders_of(named, out, overwrite)
-    placed: list[Placed] = []
-    for job, (_, record), (directory, said) in zip(jobs, named, folders, strict=True):
-        files = {one.root / one.source: one.rank if one.alone else None for one in job.ranks}
+    before = jobs_in(out)
+    placed: dict[Path, TracedJob] = {}
+    for job, name in zip(jobs, names_of(jobs), strict=True):
+        record = record_of(name, job)
+        again = [path for path, one in before.items() if path not in placed and _are_one(one, record)]
+        directory, number = again[0] if again else out / name, 2
+        while not again and (
+            directory in placed or (directory.exists() and not (overwrite and directory in before))
+        ):
+            directory = out / f"{name}-{number}"
+            number += 1
         record.name = directory.name
-        record.findings += map(
-            Finding.from_json,
-            together((finding, rank) for file, rank in files.items() for finding in findings[file]),
-        )
-        clear(directory)
-        moved = {one.directory: rank_directory(directory, one.rank) for one in job.ranks}
-        moved |= {one.directory: place_of_unused(directory, one.directory) for one in job.unused}
-        for tables, place in moved.items():
-            move(tables, place)
+        files = {one.root / one.source: one.rank if one.alone else None for one in job.ranks}
+        record.findings += [
+            one if rank is None or one.rank is not None else one.of(rank=rank)
+            for file, rank in files.items()
+            for one in findings[file]
+        ]
+        _clear(directory)
+        for one in job.ranks:
+            tables = rank_directory(directory, one.rank)
+            tables.mkdir(parents=True, exist_ok=True)
+            for path in one.directory.iterdir():
+                path.rename(tables / path.name)
         write_job(directory, record)
-        unused = tuple(one.root / one.source for one in job.unused)
-        came_from = job.ranks[0].root / job.ranks[0].folder
-        placed.append(Placed(directory, record, came_from, moved, unused, said))
-    return placed
+        placed[directory] = record
+    return list(placed.items())
+
+
+def _are_one(one: TracedJob, other: TracedJob) -> bool:
+    """Whether jobs share a file: by its path, or, where it was moved, by its name and times."""
+    recordings = [
+        {(Path(rank.source).name, rank.written_ns, rank.started_ns) for rank in job.ranks if rank.written_ns}
+        for job in (one, other)
+    ]
+    return not set(one.files).isdisjoint(other.files) or not recordings[0].isdisjoint(recordings[1])
+
+
+def _clear(directory: Path) -> None:
+    """Remove what an earlier conversion left of a job, and nothing else."""
+    (directory / JOB).unlink(missing_ok=True)
+    shutil.rmtree(directory / ".converted", ignore_errors=True)  # of earlier releases
+    for rank in directory.glob("rank_*"):
+        for name in SCHEMAS:
+            table_path(rank, name).unlink(missing_ok=True)
+        with suppress(OSError):  # the user has files in it
+            rank.rmdir()

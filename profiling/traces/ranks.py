@@ -1,21 +1,143 @@
-"""How does a trace become the tables of its ranks, as a rank of ours leaves them?"""
+"""Convert a file: the tables of its ranks as a rank of ours leaves them, or tables for themselves."""
 
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiling.attribution.batch_rows import CONFIDENCE, SOURCE
+from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.readers.origin import Origin, rank_in
-from profiling.tables import Writer, rank_directory
-from profiling.tools import tool
+from profiling.schemas import SCHEMAS
+from profiling.tables import Writer, rank_directory, table_path
+from profiling.tools import Profiler
+from profiling.tools.recognition import Unrecognised, reader_of, recognise
 from profiling.traced_job import TraceFacts
-from profiling.traces.recorded import Recorded
+from profiling.traces import units
+from profiling.traces.units import ENDINGS, Unit
 
+_RANK = re.compile(r"[_.-]?(?:rank|worker)[_.-]?\d+|^\d+$", re.IGNORECASE)
+_EPOCH_NS = 10**18  # times before it count from another moment, and say nothing of other hosts'
 _LATEST = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recording of one rank, as it was converted.
+
+    Attributes:
+        source: its file, below ``root``.
+        tool: that wrote it.
+        facts: what the file says of its job.
+        rank: as its rows say it.
+        rank_known: whether the file says its rank, or its name.
+        alone: whether its file holds no other rank.
+        directory: where its tables are.
+        started_ns, ended_ns: of its first and last activity.
+        written_ns: when its file was changed last.
+        rank_folders: which parts of ``source`` are bare numbers that name ranks.
+        batches: how many; ``batches_from``, ``confidence``: see :class:`profiling.traced_job.TracedJob`.
+    """
+
+    source: Path
+    root: Path
+    tool: str
+    facts: TraceFacts
+    rank: int
+    rank_known: bool
+    alone: bool
+    directory: Path
+    started_ns: int
+    ended_ns: int
+    written_ns: int
+    batches: int
+    batches_from: str = ""
+    confidence: float = 1.0
+    rank_folders: tuple[int, ...] = ()
+
+    @property
+    def dated_ns(self) -> int:
+        """When it began, since the epoch; 0: not known."""
+        return self.started_ns if self.started_ns > _EPOCH_NS else 0
+
+    @property
+    def folder(self) -> Path:
+        """Its folder below the root, without the parts that name a rank."""
+        return Path(
+            *(
+                part
+                for place, part in enumerate(self.source.parent.parts)
+                if not (place in self.rank_folders if part.isdecimal() else _RANK.fullmatch(part))
+            )
+        )
+
+    @cached_property
+    def stem(self) -> str:
+        """Its file's name without the rank and the ending."""
+        return _RANK.sub("", ENDINGS.sub("", self.source.name) or self.source.name).strip("_.-")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a unit: where its tables are, or why there are none.
+
+    Attributes:
+        ranks: that a trace of a job holds, whose tables are not yet where they belong.
+        unrecognised: no tool known here has written the file, or it is empty.
+        as_it_is: analysis reads the file itself.
+    """
+
+    target: Path
+    findings: tuple[Finding, ...] = ()
+    error: str = ""
+    ranks: tuple[Recorded, ...] = ()
+    unrecognised: bool = False
+    as_it_is: bool = False
+
+
+def convert_unit(unit: Unit) -> Outcome:
+    """Write the tables of one file, a piece at a time where its tool can."""
+    shutil.rmtree(unit.scratch, ignore_errors=True)  # of a call that was killed
+    outcome = _convert(unit)
+    if outcome.error:
+        shutil.rmtree(unit.scratch, ignore_errors=True)
+    return outcome
+
+
+def _convert(unit: Unit) -> Outcome:
+    findings: list[str] = []
+    try:
+        name = unit.name or recognise(unit.path)
+        reader = reader_of(unit.path, name)
+        if reader.analysed_as_it_is:
+            if unit.name:  # not recognised by what is in it: whether it is one is to be seen
+                reader.read(unit.path)
+            return Outcome(unit.target, as_it_is=True)
+        facts = None if unit.batch_marker is None else reader.facts(unit.path)
+        if facts is not None and (ranks := _ranks(unit, reader, name or "", facts, findings)):
+            return Outcome(unit.target, tuple(map(Finding.from_json, findings)), ranks=ranks)
+        with Writer(unit.target) as writer:
+            for table, piece in reader.stream(unit.path, findings):
+                writer.add(table, piece)
+        if units.source_of(unit.target):  # by an earlier call, of another file or as it was
+            for table in SCHEMAS.keys() - writer.names:
+                table_path(unit.target, table).unlink(missing_ok=True)
+        if unit.target.is_dir():
+            (unit.target / units.SOURCE).write_text(str(unit.path.resolve()))
+    except UserError as error:
+        return Outcome(unit.target, error=str(error), unrecognised=isinstance(error, Unrecognised))
+    except OSError as error:
+        do = "name another place (profiling.convert --out DIR, analysis.report --output FILE)"
+        return Outcome(unit.target, error=f"cannot write to {unit.target}: {error.strerror or error}; {do}")
+    of_file = (Finding.from_json(finding).of(run=unit.path.name) for finding in findings)
+    return Outcome(unit.target, tuple(of_file))
 
 
 @dataclass
@@ -45,32 +167,23 @@ class _Rank:
             self.confidence = float(metadata.get(CONFIDENCE, b"1"))
 
 
-def record_ranks(
-    path: Path,
-    root: Path,
-    name: str,
-    facts: TraceFacts,
-    directory: Path,
-    batch_marker: str,
-    findings: list[str],
+def _ranks(
+    unit: Unit, reader: Profiler, name: str, facts: TraceFacts, findings: list[str]
 ) -> tuple[Recorded, ...]:
-    """Write the tables of a trace's ranks, each into a folder of its own below ``directory``.
+    """Write the tables of a trace's ranks, each into a folder of its own.
 
     Args:
-        path: the file (or folder of one result) in the folder ``root``.
-        name: of the tool that wrote it.
-        facts: what the file says of its job.
         findings: takes what was found on the way.
-
-    Raises:
-        UserError: the file cannot be read.
     """
-    root = root.parent if path == root else root
+    path, directory = unit.path, unit.scratch
+    root = unit.root.parent if path == unit.root else unit.root
     known = facts.rank if facts.rank is not None else rank_in(path.relative_to(root))
-    origin = Origin(known, world_size=facts.world_size or 1, batches=True, batch_marker=batch_marker)
+    origin = Origin(
+        known, world_size=facts.world_size or 1, batches=True, batch_marker=unit.batch_marker or ""
+    )
     ranks: dict[int, _Rank] = {}
     with ExitStack() as writers:
-        for table, piece in tool(name).stream(path, findings, origin):
+        for table, piece in reader.stream(path, findings, origin):
             for number, rows in _by_rank(piece):
                 if number not in ranks:
                     writer = Writer(rank_directory(directory, number))

@@ -1,17 +1,19 @@
-"""What is to be converted of files and folders, and where do the tables go?"""
+"""The files to convert, where the tables of each go, and which tables are newer than their files."""
 
+import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiling.errors import UserError
 from profiling.tools.recognition import bundle_of
-from profiling.traced_job import JOB
-from profiling.traces.records import Unit
-from profiling.traces.unchanged import sources_of
+from profiling.traced_job import JOB, TracedJob
 
-_ENDINGS = re.compile(
+SOURCE = ".source"  # beside tables that are of no job: the file that they were made of
+_SCRATCH = ".converting-"
+ENDINGS = re.compile(
     r"(\.(json|gz|gzip|parquet|csv|sqlite|sql|db|nsys-rep|xml|pt|trace|txt))+$", re.IGNORECASE
 )
 # What we write ourselves is not to be converted again.
@@ -19,6 +21,57 @@ _OUR_TABLES = re.compile(
     r"^(batches|markers|kernels|synchronizations|memory|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$"
     r"|^log\.txt$|^(report|compared-with-.*)\.html$|.*\.pftrace\.gz$"
 )
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is converted at once: a file, or a folder whose files are one result.
+
+    Attributes:
+        name: of the tool; None: to be recognised.
+        target: the folder of its tables.
+        root: the folder in which it was found.
+        batch_marker: see :class:`profiling.readers.origin.Origin`; None: its tables are for themselves, and
+            not a rank's of a job.
+        out: --out.
+        found: in a folder that was searched; else it was named itself.
+    """
+
+    path: Path
+    name: str | None
+    target: Path
+    root: Path = Path()
+    batch_marker: str | None = None
+    out: Path | None = None
+    found: bool = False
+
+    def _stats(self) -> list[os.stat_result]:
+        files = list(self.path.iterdir()) if self.path.is_dir() else [self.path]
+        return [
+            file.stat() for file in files if file.is_file() and not (self.path.is_dir() and _is_ours(file))
+        ]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(stat.st_size for stat in self._stats())
+
+    @property
+    def changed_ns(self) -> int:
+        """When its files came here or were changed last: copies bring along their time of modification."""
+        return max((stat.st_ctime_ns for stat in self._stats()), default=0)
+
+    @property
+    def scratch(self) -> Path:
+        """Where a trace's tables are until it is known of which job it is."""
+        base = self.out or self.target.parent
+        code = hashlib.sha256(os.fsencode(self.target.relative_to(base))).hexdigest()[:16]
+        return base / f"{_SCRATCH}{code}"
+
+
+def is_unfinished(out: Path) -> bool:
+    """Whether a conversion into this folder was killed before it was complete."""
+    return any(out.glob(f"{_SCRATCH}*"))
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:
@@ -29,27 +82,25 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
     """
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.is_file())
-            yield from (file for file in inside if not _is_ours(file) and not _is_hidden(file, path))
+            for file in sorted(file for file in path.rglob("*") if file.is_file()):
+                hidden = any(part[0] == "." for part in file.relative_to(path).parts)
+                if not hidden and not _is_ours(file):
+                    yield file
         elif path.exists():
             yield path
         else:
             raise UserError(f"{path} does not exist")
 
 
-def _is_hidden(file: Path, below: Path) -> bool:
-    return any(part[0] == "." for part in file.relative_to(below).parts)
-
-
 def _is_ours(path: Path) -> bool:
     """Whether a file is a table or record of ours; a trace may be called as the record of a job is."""
     beside_ranks = path.name == JOB and any(path.parent.glob("rank_*"))
-    return beside_ranks or _OUR_TABLES.match(path.name) is not None
+    return beside_ranks or path.name == SOURCE or _OUR_TABLES.match(path.name) is not None
 
 
 def target_of(path: Path, out: Path | None) -> Path:
     """Where the tables of a file go."""
-    stem = _ENDINGS.sub("", path.name) or path.name
+    stem = ENDINGS.sub("", path.name) or path.name
     folder = (out or path.parent) / stem
     return folder.with_name(stem + ".tables") if folder.is_file() else folder
 
@@ -66,56 +117,55 @@ def units_of(
     units: dict[Path, Unit] = {}
     used: set[Path] = set()
     for named in paths:
+        found = named.is_dir()
         for path in files_of([named]):
-            whole, of = bundle_of(path) if named.is_dir() else (path, None)
+            whole, of = bundle_of(path) if found else (path, None)
             if of is None or name not in (None, of):
                 whole, of = path, name
-            found = named.is_dir()
             if whole not in units:
+                below = None if out is None else out
+                if out is not None and found:  # below the names of the folders that it is in
+                    below = out / named.resolve().name / whole.relative_to(named).parent
+                wanted = target = target_of(whole, below)
+                number = 2
+                while target in used or not (overwrite or source_of(target) in ("", str(whole.resolve()))):
+                    target = wanted.with_name(f"{wanted.name}-{number}")
+                    number += 1
+                used.add(target)
                 root = named if found else named.parent
-                wanted = _target(whole, named, out)
-                target = _unused(wanted, used, whole if not overwrite else None)
-                is_new = not sources_of(target)
-                taken = wanted if is_new and not overwrite and _is_of_others(wanted, whole) else None
-                units[whole] = Unit(whole, of, target, root, marker, out, found, taken)
+                units[whole] = Unit(whole, of, target, root, marker, out, found)
             elif not found:  # in a folder, and also by its name
                 units[whole] = replace(units[whole], found=False)
     return list(units.values())
 
 
-def _target(path: Path, named: Path, out: Path | None) -> Path:
-    """Where the tables of a file in ``named`` go: with --out, below the names of the folders it is in."""
-    if out is None or not named.is_dir():
-        return target_of(path, out)
-    return target_of(path, out / named.resolve().name / path.relative_to(named).parent)
+def source_of(folder: Path) -> str:
+    """The file that a folder's tables were made of, if they are of no job; else ""."""
+    path = folder / SOURCE
+    return path.read_text() if path.is_file() else ""
 
 
-def _unused(target: Path, used: set[Path], path: Path | None) -> Path:
-    """A folder of this name, or with a number: two files of one name must not share a folder of tables.
+def changed(units: Iterable[Unit], jobs: Iterable[tuple[Path, TracedJob]]) -> list[Unit]:
+    """The units whose tables are not there, or older.
+
+    Those of a job are all new if one file below the folder of its traces is newer than the job's record: it
+    may be of the same job.
 
     Args:
-        used: the folders of the files before.
-        path: the file, whose tables do not replace those of another; None: they do.
+        jobs: those that are there, with their folders.
     """
-    number, free = 2, target
-    while free in used or (path is not None and _is_of_others(free, path)):
-        free = target.with_name(f"{target.name}-{number}")
-        number += 1
-    used.add(free)
-    return free
-
-
-def _is_of_others(folder: Path, path: Path) -> bool:
-    sources = sources_of(folder)
-    return bool(sources) and str(path.resolve()) not in sources
-
-
-def displaced(units: Iterable[Unit]) -> list[str]:
-    """A line for each file whose tables are not in the folder of its name, as another's are."""
-    return [
-        f"{unit.taken} holds the tables of {source}: those of {unit.path.name} are in {unit.target.name} "
-        "(--overwrite replaces the other)"
-        for unit in units
-        if unit.taken is not None
-        for source in sources_of(unit.taken)[:1]
-    ]
+    done: set[str] = set()
+    times = {str(unit.path.resolve()): unit.changed_ns for unit in units}
+    for folder, job in jobs:
+        record_ns = (folder / JOB).stat().st_mtime_ns
+        below = os.path.commonpath([Path(file).parent for file in job.files])
+        newer = any(
+            changed > record_ns and Path(file).is_relative_to(below) for file, changed in times.items()
+        )
+        if not newer and times.keys() >= set(job.files):
+            done.update(job.files)
+    for unit in units:
+        path = str(unit.path.resolve())
+        if source_of(unit.target) == path and (unit.target / SOURCE).stat().st_mtime_ns > unit.changed_ns:
+            done.add(path)
+    return [unit for unit in units if str(unit.path.resolve()) not in done]

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from profiling.convert import convert
+from profiling.convert import Counts, convert
 from profiling.errors import UserError
 from profiling.schemas import SCHEMAS
 from profiling.tables import Writer, as_table
 from profiling.tools.recognition import read, recognise
-from profiling.traces.summary import Counts
 from tests.profiling.samples import SAMPLES, nsys_database, threads
 from tests.profiling.tau_files import write_text
 
@@ -64,9 +63,9 @@ def test_two_processes_give_the_same(alone, tmp_path):
 
 WORKERS_WITHOUT_PARENT = """
 import os, signal
-from profiling.workers import open_workers
-with open_workers([1, 1], 2) as workers:
-    print(*workers.map(abs, [-1, -2]), flush=True)
+from profiling.workers import in_processes
+with in_processes(abs, [-1, -2], 2) as futures:
+    print(*(future.result() for future in futures), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -82,27 +81,6 @@ def test_processes_whose_parent_was_killed_end(root):
         with suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
     assert said == "1 2\n"
-
-
-WORKERS_AT_CTRL_C = """
-import os, signal, time
-from profiling.errors import run_command
-from profiling.workers import open_workers
-def work():
-    with open_workers([1] * 4, 2) as workers:
-        for _ in workers.map(time.sleep, [0, 0, 600, 600]):
-            os.killpg(0, signal.SIGINT)
-run_command(work)
-"""
-
-
-def test_ctrl_c_ends_processes_at_once_and_is_one_line(root):
-    # As from a terminal: to all processes, be they at work or still starting.
-    ended = subprocess.run(
-        [sys.executable, "-c", WORKERS_AT_CTRL_C], cwd=root, capture_output=True, text=True, timeout=120,
-        start_new_session=True, check=False,
-    )  # fmt: skip
-    assert (ended.returncode, ended.stderr) == (130, "scaleprof: error: interrupted\n")
 
 
 @pytest.mark.skipif(MPIRUN is None, reason="no mpirun on this machine")
@@ -121,7 +99,7 @@ def test_ranks_of_mpi_share_the_files(alone, tmp_path):
         [*command, str(alone / "raw"), "--out", str(tmp_path)], capture_output=True, text=True, timeout=600
     )
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.count("\n") == EACH.converted  # said once, by the first rank
+    assert answer.stdout.count("\n") == EACH.converted  # by the first rank alone
     assert tables_below(tmp_path) == tables_below(alone / "out")
 
 

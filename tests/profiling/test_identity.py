@@ -3,7 +3,7 @@
 import pytest
 
 from profiling.errors import UserError
-from profiling.identity import Identity, check_mpi, launch_of, rank_on_node, read_identity
+from profiling.identity import Identity, check_mpi, rank_on_node, read_identity
 
 # Rank 5 of 8: the second of four on the second of two nodes. As each launcher says it.
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
@@ -90,9 +90,3 @@ def test_a_library_of_another_mpi_is_named():
     check_mpi(4, 4, "mpi4py", "Open MPI")
 
 
-def test_launches_of_a_job_are_told_apart():
-    job = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
-    launches = [job, {**job, "SLURM_STEP_ID": "1"}, {**job, "SLURM_RESTART_COUNT": "1"},
-                {**job, "PMIX_NAMESPACE": "prterun-n1-64@1"}]  # fmt: skip
-    assert len({launch_of(launch) for launch in launches}) == 4
-    assert launch_of({**job, "SLURM_PROCID": "3"}) == launch_of(job) and launch_of({}) == ""
