@@ -148,8 +148,8 @@ def source_of(folder: Path) -> str:
 def changed(units: Iterable[Unit], jobs: Iterable[tuple[Path, TracedJob]]) -> list[Unit]:
     """The units whose tables are not there, or older.
 
-    Those of a job are all new if one file below the folder of its traces is newer than the job's record: it
-    may be of the same job.
+    Those of a job are all new if one file below the folder of its traces is newer than the job's record, or a
+    file came there: it may be of the same job.
 
     Args:
         jobs: those that are there, with their folders.
@@ -157,12 +157,15 @@ def changed(units: Iterable[Unit], jobs: Iterable[tuple[Path, TracedJob]]) -> li
     done: set[str] = set()
     times = {str(unit.path.resolve()): unit.changed_ns for unit in units}
     for folder, job in jobs:
-        record_ns = (folder / JOB).stat().st_mtime_ns
-        below = os.path.commonpath([Path(file).parent for file in job.files])
-        newer = any(
-            changed > record_ns and Path(file).is_relative_to(below) for file, changed in times.items()
+        if not times.keys() >= set(job.files):
+            continue
+        folders = [Path(file).parent for file in job.files]
+        below = os.path.commonpath(folders)
+        newest_ns = max(
+            *(ns for file, ns in times.items() if Path(file).is_relative_to(below)),
+            *(each.stat().st_mtime_ns for each in folders),  # a file may have been moved there
         )
-        if not newer and times.keys() >= set(job.files):
+        if newest_ns < (folder / JOB).stat().st_mtime_ns:
             done.update(job.files)
     for unit in units:
         path = str(unit.path.resolve())

@@ -17,11 +17,9 @@ from profiling.tables import read
 from profiling.tools import TOOLS
 from profiling.tools.recognition import read as read_any
 from profiling.tools.recognition import recognise
-from profiling.traced_job import read_job
 from profiling.traces.units import units_of
 from profiling.wording import how_many
-from tests.profiling.samples import NSYS_STATS, NVPROF_SUMMARY
-from tests.profiling.traced_jobs import Planted, trace_of
+from tests.profiling.samples import NSYS_STATS
 from tests.profiling.traces import Trace, training_step
 
 
@@ -272,32 +270,6 @@ def test_files_of_one_name_do_not_share_a_folder(tmp_path):
         path.parent.mkdir()
         path.touch()
     assert [unit.target.name for unit in units_of(paths, None, tmp_path / "out")] == ["trace", "trace-2"]
-
-
-def test_what_is_found_in_several_files_is_said_once(tmp_path, capsys):
-    for rank in range(3):
-        warned = "==1== Warning: 2 records were left out"
-        (tmp_path / f"rank{rank}.txt").write_text(NVPROF_SUMMARY.replace("\n", f"\n{warned}\n", 1))
-    assert main([str(tmp_path)]) == 0
-    said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert len(said) == 1
-    assert said[0].startswith("scaleprof: each of 3 traces (rank0.txt, rank1.txt, rank2.txt): ")
-
-
-def test_ranks_of_a_job_whose_counts_differ_are_one_line(tmp_path, capsys):
-    (tmp_path / "mine").mkdir()
-    for rank in range(3):
-        recorded = trace_of(Planted(ranks=3, batches=4), rank)
-        lost = [event for event in recorded.events if event["name"] == "cudaLaunchKernel"][: rank + 1]
-        recorded.events = [event for event in recorded.events if event not in lost]
-        recorded.write(tmp_path / "mine" / f"rank{rank}.json")
-    assert main([str(tmp_path / "mine"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    said = [line for line in capsys.readouterr().err.splitlines() if "no recorded launch" in line]
-    (finding,) = [
-        text for text in read_job(tmp_path / "out" / "mine").findings if "no recorded launch" in text
-    ]
-    assert said == [f"scaleprof: mine: {finding}"]
-    assert re.match(r"each of ranks 0-2: 1 to 3 of \d+ kernels and copies have no recorded launch", finding)
 
 
 def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch):

@@ -88,5 +88,3 @@ def test_a_library_of_another_mpi_is_named():
     with pytest.raises(UserError, match=r"mpi4py \(MPICH 4\) sees 1 of the 4 ranks that Open MPI started"):
         check_mpi(1, 4, "mpi4py (MPICH 4)", "Open MPI")
     check_mpi(4, 4, "mpi4py", "Open MPI")
-
-
