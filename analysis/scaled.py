@@ -18,11 +18,8 @@ from analysis.display import output
 from analysis.display.terminal import Answer
 from analysis.measures.scaling import rows as scaling
 from analysis.measures.scaling import traced
-from analysis.measures.scaling.baselines import Scaling
-from analysis.measures.scaling.certainty import differ_too_much
-from analysis.measures.scaling.points import points_of
-from analysis.measures.scaling.unequal_threads import unequal_threads
-from analysis.measures.scaling.without_result import no_result
+from analysis.measures.scaling.certainty import sizes_without_result, uncertain
+from analysis.measures.scaling.point import Scaling
 from analysis.published import by_method
 from analysis.published.by_method import METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
@@ -49,15 +46,11 @@ def main(words: list[str] | None = None) -> int:
 
         own = scaling.rows(study, (), arguments.scaling) if study.of_kind("run") else []
         notes = explain(study, own)
-    unequal = unequal_threads(points_of(study, arguments.scaling)) if study.of_kind("run") else ""
-    mixed = scaling.mixed_sizes(configurations, group_by)
-    without = [one.with_log for one in no_result(study)]
-    lead = [*without, mixed, unequal, differ_too_much(configurations)]
     answer = Answer(
         configurations,
         columns_of(group_by),
         parts=parts(configurations, group_by),
-        lead=[text for text in lead if text],
+        verdict=[*sizes_without_result(study), *uncertain(configurations)],
         notes=notes,
     )
     return output.emit(answer, study, arguments)

@@ -21,8 +21,8 @@ import numpy as np
 from analysis.measures.batches.series import STAGES, Series
 from analysis.measures.scaling.compare_rows import Values, regressed, rows
 from analysis.measures.scaling.figures import figures
-from analysis.measures.scaling.perturbation import perturbation
 from analysis.measures.scaling.point import Point
+from analysis.measures.scaling.use import perturbation
 from analysis.results.source import Source
 from analysis.statistics import estimates
 from analysis.statistics.two_samples import SIGNIFICANCE, difference

@@ -7,9 +7,17 @@ from typing import Any
 import numpy as np
 
 from analysis.measures.batches.series import Series
-from analysis.measures.scaling.baselines import NOT_ALIKE, Scaling
-from analysis.measures.scaling.point import NO_SAMPLES, POINT_FIELDS, UNPROFILED, Point, called
-from analysis.measures.scaling.points import choose_scaling, points_of
+from analysis.measures.scaling.point import (
+    NO_SAMPLES,
+    NOT_ALIKE,
+    POINT_FIELDS,
+    UNPROFILED,
+    Point,
+    Scaling,
+    called,
+    choose_scaling,
+    points_of,
+)
 from analysis.prediction import curve
 from analysis.prediction.exchange_forms import Layout
 from analysis.results.source import Source

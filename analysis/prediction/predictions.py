@@ -19,8 +19,8 @@ from analysis.display.metrics import (
     telling,
 )
 from analysis.display.numbers import signed
-from analysis.measures.scaling.baselines import Scaling
-from analysis.measures.scaling.shared_cores import shared_cores
+from analysis.measures.scaling.certainty import shared_cores
+from analysis.measures.scaling.point import Scaling
 from analysis.prediction import believed, configurations, extrapolate, simulate_rows, untold
 from analysis.prediction.basis import Network
 from analysis.prediction.configurations import Configuration

@@ -8,7 +8,7 @@ from analysis.display.left_out import missing
 from analysis.display.metrics import FIELDS, FIELDS_OF_RUNS, Metric, Rows, fields, names_of
 from analysis.measures.scaling import figures, use
 from analysis.measures.scaling import rows as scaling_rows
-from analysis.measures.scaling.baselines import Scaling
+from analysis.measures.scaling.point import Scaling
 from analysis.measures.tau import applications as tau
 from analysis.published import reference
 from analysis.results.load import no_result
@@ -42,7 +42,7 @@ def rows(
     """The answer's rows, by method, then by configuration; each has all columns, None where it has no figure.
 
     Args:
-        scaling: weak or strong; None: the kind that compares more points (analysis.measures.scaling.points).
+        scaling: weak or strong; None: the kind that compares more points (analysis.measures.scaling.point).
 
     Raises:
         UserError: nothing in the study can answer.

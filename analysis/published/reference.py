@@ -10,7 +10,7 @@ from analysis.display.metrics import Metric, Rows
 from analysis.display.numbers import sortable
 from analysis.measures.kernels import costs, peaks
 from analysis.measures.kernels.costs import published_bound
-from analysis.measures.scaling.use import coverage_findings
+from analysis.measures.scaling.use import check_coverage
 from analysis.measures.tau import applications
 from analysis.measures.tau import applications as tau
 from analysis.results.attributed import Costs
@@ -85,8 +85,7 @@ def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
         })  # fmt: skip
     # A forward and a backward pass need one and two products of each layer: the batch's, by their weights.
     parts = [(row["fprop_flop_coverage_pct"], row["bprop_flop_coverage_pct"]) for row in rows]
-    for line in coverage_findings([(f + 2 * b) / 3 for f, b in parts if f is not None and b is not None]):
-        study.note(line)
+    check_coverage(study, [(f + 2 * b) / 3 for f, b in parts if f is not None and b is not None])
     return rows
 
 

@@ -9,8 +9,7 @@ from analysis.display import canvas, plots
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
-from analysis.measures.scaling.certainty import without_unusable_intervals
-from analysis.measures.scaling.shared_cores import shared_cores
+from analysis.measures.scaling.certainty import shared_cores, without_unusable_intervals
 from analysis.prediction import believed, predictions
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE

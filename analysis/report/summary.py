@@ -6,16 +6,15 @@ from statistics import median
 from analysis.display.left_out import counted, missing, not_ended
 from analysis.display.metrics import Rows
 from analysis.display.numbers import span
-from analysis.measures.scaling.point_notes import other_devices
-from analysis.measures.scaling.points import points_of
-from analysis.measures.scaling.unequal_threads import unequal_threads
-from analysis.measures.scaling.without_result import no_result
+from analysis.measures.scaling.certainty import sizes_without_result
+from analysis.measures.scaling.point import findings, points_of
 from analysis.report import prediction, stragglers, traced_advice, traced_opening
 from analysis.report.base import Context
 from analysis.report.sentences import SCALES, Sentence, ranks_in_words
 from analysis.report.verdict import verdict
 from analysis.report.views import called, varied
 from analysis.results.study import Study
+from profiling.findings import lines
 from profiling.wording import how_many
 
 _MUCH_LOWER = 5.0  # percentage points of scaling efficiency
@@ -50,13 +49,12 @@ def _of_own(context: Context) -> list[Sentence]:
     sentences = verdict(own, names, named, stragglers.rows_of(late), context.whole.own)
     # An efficiency across devices is not one of scaling: who reads no further has to know it.
     points = [row["point"] for row in context.rows_of(_points)]
-    mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points)]
-    threads = unequal_threads(points)
+    mixed = lines(one for one in findings(points) if one.code in ("devices_differ", "threads_differ"))
     place = 1 + next((n for n, one in enumerate(sentences) if one.figure == "scaling"), 0)
     return [
         *_not_complete(context.study),
         *sentences[:place],
-        *(Sentence(text, "left-out") for text in [*mixed, *([threads] if threads else [])]),
+        *(Sentence(text, "left-out") for text in mixed),
         *sentences[place:],
     ]
 
@@ -67,7 +65,7 @@ def _points(context: Context) -> Rows:
 
 def _not_complete(study: Study) -> list[Sentence]:
     """That runs of the sweep are missing and what is said may change with them, or is of fewer ranks."""
-    texts = [one.text for one in no_result(study)]
+    texts = lines(sizes_without_result(study))
     if open_runs := not_ended(study.failed):
         runs = how_many(len(study.of_kind("run")) + len(missing(study.failed)), "run")
         of = f"of {runs}: {counted(open_runs)}"

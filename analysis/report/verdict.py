@@ -10,10 +10,10 @@ from typing import Any
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits, span
 from analysis.measures.scaling.certainty import (
-    differ_too_much,
     leading,
     least_pct,
     lost_pct,
+    uncertain,
     without_unusable_intervals,
 )
 from analysis.measures.scaling.point import NO_SAMPLES
@@ -64,7 +64,7 @@ def verdict(
     others = [] if here else held_up(late_ranks(late or []))
     # Who reads one sentence has to know that the figure in the next one says little. It is of the table,
     # whose intervals show it: the section of scaling has the figure for its finding.
-    unsure = differ_too_much(scaled)
+    unsure = ", ".join(map(str, uncertain(scaled)))
     return [
         *first,
         *([Sentence(unsure, "table")] if unsure else []),

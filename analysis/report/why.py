@@ -10,7 +10,6 @@ from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
-from analysis.measures.scaling.baselines import base_of
 from analysis.measures.scaling.certainty import (
     LEAST_PCT,
     LIMITING_SHARE,
@@ -21,7 +20,7 @@ from analysis.measures.scaling.certainty import (
 )
 from analysis.measures.scaling.figures import above_ideal
 from analysis.measures.scaling.loss import UNATTRIBUTED_SHARE, other_steps
-from analysis.measures.scaling.point import point_names
+from analysis.measures.scaling.point import base_of, point_names
 from analysis.report.advice import (
     CAUSES,
     FASTER,

@@ -51,6 +51,12 @@ def run(module: str, *arguments: str | Path) -> Ran:
     return Ran(code, out.getvalue(), err.getvalue())
 
 
+def found(module: str, *arguments: str | Path) -> dict[str, dict[str, Any]]:
+    """The findings beside an answer: code -> data."""
+    findings = run(module, *arguments, "--format", "json", "--notes").json["findings"]
+    return {finding["code"]: finding.get("data", {}) for finding in findings}
+
+
 def run_as_user(module: str, *arguments: str | Path, **environment: str) -> Ran:
     """``python -m module arguments`` in a process of its own, from the project's root."""
     done = subprocess.run(

@@ -166,9 +166,9 @@ def test_a_group_sums_times_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("profiled", "said"),
     [
-        ((2, 4), "of the baseline (1 node x 1 GPU, fp32 gradients)"),
-        ((1, 2), "of the configuration"),
-        ((), "of the baseline (1 node x 1 GPU, fp32 gradients) and of the configuration"),
+        ((2, 4), "baseline"),
+        ((1, 2), "configuration"),
+        ((), "configuration, baseline"),
     ],
 )
 def test_without_a_profiled_run_the_table_says_so(tmp_path: Path, profiled, said) -> None:
@@ -176,7 +176,7 @@ def test_without_a_profiled_run_the_table_says_so(tmp_path: Path, profiled, said
     row = by_size(tmp_path)[4]
     assert row["loss_pct"] == pytest.approx(100 * 40 / 140)
     assert row["loss_compute_pct"] is None and row["loss_unattributed_pct"] is None
-    assert row["loss_note"].startswith(f"no profiled run with kernels {said}")
+    assert row["loss_note"].endswith(f": {said}")
 
 
 def test_idle_time_that_one_point_cannot_split_is_whole(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_trace_without_a_collective_is_not_averaged_as_none(tmp_path: Path) ->
     without_collectives(tmp_path, 1)
     none = by_size(tmp_path)[2]
     assert none["loss_idle_pct"] is None and not none.get("exposed_communication_ms")
-    assert none["loss_note"].endswith("traces of several ranks without collectives cannot be used")
+    assert "no collectives" in none["loss_note"]
 
 
 def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(tmp_path: Path) -> None:
@@ -262,9 +262,7 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     little = row | {"perturbation": 1.2, "loss_pct": 1.0, "loss_unattributed_pct": 4.9}
     assert without_meaningless_parts(little) == little  # identical runs differ by as much
     disagreeing = without_meaningless_parts(row | {"perturbation": 1.2})
-    assert disagreeing["loss_note"].startswith("profiled and unprofiled runs disagree by more than half")
-    summary = " ".join(one.text for one in build(load(tmp_path)).summary)
-    assert "Do not use their parts: profiled steps took 5.00 times as long as unprofiled ones." in summary
+    assert "disagree" in disagreeing["loss_note"] and disagreeing["loss_idle_pct"] is None
     found = LOSS.section(Context(load(tmp_path)))
     assert found is not None
     labels = found.charts[0].figure["data"][0]["y"]

@@ -25,7 +25,6 @@ def test_runs_without_a_factor_have_an_empty_level_of_it(tmp_path):
             write_run(tmp_path, run, WIDE, outside=tuple(factors))
     write_sweep_record(tmp_path)
     study = load(tmp_path)
-    assert "  mine.py: " in run_command("analysis.scaled", tmp_path).out  # a baseline; once "mine.py None: "
     levels = [row["factors.lr"] for row in rows(study, ["factors.lr", "gpus_per_node"])]
     assert sorted(map(str, levels)) == ["0.1", "0.1", "None", "None"]
     of_series = sorted(extrapolate.series_of(configurations(study)), key=lambda one: -len(one.fields))

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.display.colours import GREY
 from analysis.measures.scaling import expense
-from analysis.measures.scaling.without_result import no_result
+from analysis.measures.scaling.certainty import sizes_without_result
 from analysis.report import small
 from analysis.report.advice import against, held_up
 from analysis.report.build import build
@@ -19,7 +19,7 @@ from jobs import store
 from jobs.claims import claim
 from jobs.owner import this_owner
 from jobs.run_id import format_id
-from tests.analysis.commands import run
+from tests.analysis.commands import found, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
 
@@ -216,30 +216,31 @@ def test_where_all_runs_on_the_most_ranks_failed_report_and_table_say_so_first_w
     write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
     truth = Truth(step_ms=dict.fromkeys((2, 4, 8), 110.0))
     why = "out of memory: rank 3: CUDA out of memory.\nTried to allocate 2 GiB"
-    failed = [write_run(tmp_path, run_of(nodes=2), truth, exit_code=1, reason="no result of 2 ranks")]
+    write_run(tmp_path, run_of(nodes=2), truth, exit_code=1, reason="no result of 2 ranks")
     for size in (4, 8):
-        failed += [write_run(tmp_path, run_of(nodes=size), truth, n, 1, why) for n in (0, 1)]
-    said = "No result on 4 and 8 ranks: 4 runs failed. Reason: out of memory: rank 3: CUDA out of memory."
+        for n in (0, 1):
+            write_run(tmp_path, run_of(nodes=size), truth, n, 1, why)
+    (missing,) = sizes_without_result(load(tmp_path))
+    reason = "out of memory: rank 3: CUDA out of memory."
+    assert missing.data == {"ranks": [4, 8], "n": 4, "reason": reason} and missing.configuration is None
     page = build(load(tmp_path))
     first, second, *_ = page.summary
-    assert first.text == said and page.opening[0].sentences[0] == first and first.of_all
+    assert first.text == str(missing) and page.opening[0].sentences[0] == first and first.of_all
     assert second.text.startswith("Scaling efficiency on 2 ranks")
     (left_out,) = (section for section in page.sections if section.id == "left-out")
     assert left_out.text.endswith("The log of a run is log.txt in its folder.")
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
-    assert f"{said} Log: {failed[1] / 'log.txt'}\n" in ran.err
+    assert f"{missing}\n" in ran.err
     # One run on 4 ranks is a result, and another reason is not that of all.
     write_run(tmp_path, run_of(nodes=4), truth, 2)
     write_run(tmp_path, run_of(nodes=8), truth, 2, 1, "hang: no step for 60 s")
-    said = "No result on 8 ranks: 3 runs failed. Reason of the first failure: out of memory:"
     # A configuration that fails where another does not is none of the most ranks.
-    of_dali = [write_run(tmp_path, run_of(nodes=n, loader="dali-gpu"), truth, 0, 1, "hang.") for n in (2, 4)]
+    for nodes in (2, 4):
+        write_run(tmp_path, run_of(nodes=nodes, loader="dali-gpu"), truth, 0, 1, "hang.")
     write_run(tmp_path, run_of(loader="dali-gpu"), Truth(step_ms={1: 100.0}))
-    first, second, *_ = build(load(tmp_path)).summary
-    assert first.text.startswith(said)
-    dali = "No result with dali-gpu on 2 and 4 ranks: of its 3 runs, 2 failed. Reason: hang."
-    assert second.text == dali and second.of_all
-    assert no_result(load(tmp_path))[1].with_log == f"{dali} Log: {of_dali[0] / store.LOG}"
+    largest, of_dali = sizes_without_result(load(tmp_path))
+    assert largest.data["ranks"] == [8] and largest.data["n"] == 3
+    assert of_dali.data["ranks"] == [2, 4] and of_dali.configuration == "dali-gpu"
 
 
 def test_a_configuration_that_fails_on_few_numbers_of_ranks_is_not_named_and_several_are_named_together(
@@ -251,21 +252,18 @@ def test_a_configuration_that_fails_on_few_numbers_of_ranks_is_not_named_and_sev
         for nodes in (1, 2, 4):
             code = int(nodes in fails_on)
             write_run(tmp_path, run_of(nodes=nodes, loader=loader), truth, 0, code, "hang" if code else "")
-    (said,) = no_result(load(tmp_path))
-    assert said.text == (
-        "No result with 2 configurations (dali-cpu and pytorch) on most numbers of ranks: of their 6 runs, "
-        "5 failed. Reason: hang."
-    )
+    found = sizes_without_result(load(tmp_path))
+    assert {one.configuration: one.data["n"] for one in found} == {"dali-cpu": 2, "pytorch": 3}
 
 
-def test_reason_and_log_are_of_a_run_that_failed_not_of_one_that_was_interrupted(tmp_path):
+def test_the_reason_is_of_a_run_that_failed_not_of_one_that_was_interrupted(tmp_path):
     write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
     interrupted = tmp_path / format_id(run_of(nodes=8), 0)
     interrupted.mkdir()
     (interrupted / store.LOG).write_text("begun")
-    failed = write_run(tmp_path, run_of(nodes=8), Truth(step_ms={8: 110.0}), 1, 1, "out of memory")
-    said = "No result on 8 ranks: 1 run interrupted, 1 failed. Reason: out of memory. Log:"
-    assert f"{said} {failed / store.LOG}\n" in run("analysis.scaled", tmp_path, "--format", "csv").err
+    write_run(tmp_path, run_of(nodes=8), Truth(step_ms={8: 110.0}), 1, 1, "out of memory")
+    data = found("analysis.scaled", tmp_path)["size_without_result"]
+    assert data == {"ranks": [8], "n": 1, "reason": "out of memory"}
 
 
 def test_a_run_that_ends_while_the_report_is_built_is_not_costed_as_failed(running):

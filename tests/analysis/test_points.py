@@ -12,13 +12,13 @@ import pytest
 from analysis.display.metrics import names_of
 from analysis.measures.scaling import loss, use
 from analysis.measures.scaling.figures import figures
-from analysis.measures.scaling.points import points_of
+from analysis.measures.scaling.point import findings, points_of
 from analysis.published import by_method
 from analysis.published.scaled_parts import parts
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables
-from tests.analysis.commands import run
+from tests.analysis.commands import found, run
 from tests.analysis.synthetic import MS, Truth, run_of, write_pyprof, write_run, write_sweep
 
 
@@ -131,10 +131,9 @@ def _late_by_turns(directory: Path, rank: int) -> None:
 
 def test_a_run_that_never_settles_is_said(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()], Truth(warmup=20, warmup_factor=3.0))
-    ran = run("analysis.scaled", tmp_path)
-    assert "2 of 2 runs reach no steady state" in " ".join(ran.out.split())
+    assert found("analysis.scaled", tmp_path)["no_steady_state"] == {"n": 2, "of": 2}
     write_sweep(tmp_path / "settled", [run_of()])
-    assert "no steady" not in run("analysis.scaled", tmp_path / "settled").out
+    assert "no_steady_state" not in found("analysis.scaled", tmp_path / "settled")
 
 
 def test_groups_of_fields_and_of_world_sizes(tmp_path: Path) -> None:
@@ -155,9 +154,7 @@ def test_groups_of_fields_and_of_world_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1, 2, 4), (1, 2)])
-def test_a_group_of_several_world_sizes_has_no_durations_and_says_so_first(
-    tmp_path: Path, sizes: tuple[int, ...]
-) -> None:
+def test_a_group_of_several_world_sizes_has_no_durations(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     """A mean over jobs of different sizes is the duration of none; an efficiency they have."""
     runs = [run_of(gpus_per_node=size, profile=profile) for size in sizes for profile in ("none", "torch")]
     write_sweep(tmp_path, runs, repetitions={"none": 3, "torch": 1})
@@ -168,10 +165,8 @@ def test_a_group_of_several_world_sizes_has_no_durations_and_says_so_first(
                    "startup_s", "kernel_ms_per_step", "exposed_communication_ms",
                    "base_images_per_s")  # fmt: skip
     assert {name: row[name] for name in of_one_size} == dict.fromkeys(of_one_size)
-    said = "1 of 1 row holds runs on several numbers of ranks (grad fp32): no step duration"
-    assert said in ran.err and "--group-by grad,world_size" in ran.err
     apart = run("analysis.scaled", tmp_path, "--group-by", "grad,world_size", "--format", "json")
-    assert "several numbers" not in apart.err and all(row["step_ms"] for row in apart.json)
+    assert all(row["step_ms"] for row in apart.json)
 
 
 def test_a_group_with_the_base_point_scales_no_better_for_it(tmp_path: Path) -> None:
@@ -211,11 +206,10 @@ def test_efficiencies_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> Non
 
 def test_two_repetitions_are_said_to_make_intervals_wide(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(gpus_per_node=2)])
-    said = " ".join(run("analysis.scaled", tmp_path).out.split())
-    assert "2 of 2 configurations ran only twice: a confidence interval of two runs is typically 2.5" in said
+    assert found("analysis.scaled", tmp_path)["few_runs"] == {"n": 2, "of": 2}
     for size in (1, 2):
         write_run(tmp_path, run_of(gpus_per_node=size), Truth(), 2)
-    assert "ran only twice" not in run("analysis.scaled", tmp_path).out
+    assert "few_runs" not in found("analysis.scaled", tmp_path)
 
 
 def test_the_seed_of_the_intervals_is_recorded_and_they_are_the_same_each_time(tmp_path: Path) -> None:
@@ -228,24 +222,20 @@ def test_the_seed_of_the_intervals_is_recorded_and_they_are_the_same_each_time(t
 def test_runs_that_differ_much_are_said_to(tmp_path: Path) -> None:
     runs = [run_of(gpus_per_node=size, batch=batch) for size in (1, 2, 4) for batch in (16, 32)]
     write_sweep(tmp_path, runs, Truth(run_noise_ms=40.0))
-    assert "was the machine busy" in " ".join(run("analysis.scaled", tmp_path).out.split())
+    assert "runs_differ" in found("analysis.scaled", tmp_path)
     write_sweep(tmp_path / "quiet", runs, Truth(run_noise_ms=1.0))
-    assert "busy" not in run("analysis.scaled", tmp_path / "quiet").out
+    assert "runs_differ" not in found("analysis.scaled", tmp_path / "quiet")
 
 
 def test_how_far_apart_the_runs_of_a_configuration_are_is_said(tmp_path: Path) -> None:
     for repetition, step_ms in enumerate((100.0, 620.0, 200.0)):
         write_run(tmp_path, run_of(), Truth(step_ms={1: step_ms}, noise_ms=0.0), repetition)
-    study = load(tmp_path)
-    points_of(study)
-    (note,) = [note for note in study.notes() if "differ by more than 10 %" in note]
-    assert (
-        "in 1 of 1 configuration, most in 1 node x 1 GPU, fp32 gradients (by a factor of up to 6.2)" in note
-    )
     # With another of the same size, what tells it from that.
     write_run(tmp_path, run_of(batch=64), Truth(noise_ms=0.0))
-    points_of(study := load(tmp_path))
-    assert "most in 1 node x 1 GPU, fp32 gradients, batch 32 (by a factor" in " ".join(study.notes())
+    (finding,) = [one for one in findings(points_of(load(tmp_path))) if one.code == "runs_differ"]
+    assert finding.configuration == "1 node x 1 GPU, fp32 gradients, batch 32"
+    assert (finding.data["n"], finding.data["of"]) == (1, 2)
+    assert finding.data["factor"] == pytest.approx(6.2, rel=0.01)
 
 
 def test_rows_begin_with_the_precision_that_the_base_has(tmp_path: Path) -> None:
@@ -272,17 +262,17 @@ def test_a_device_without_a_datasheet_stands_beside_what_was_measured(
 def test_an_efficiency_across_devices_is_said_to_be_one(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()])
     write_run(tmp_path, run_of(gpus_per_node=2), Truth(device="Tesla V100"))
-    said = "onfigurations on Tesla V100 are compared with a baseline on NVIDIA A100-SXM4-40GB"
-    assert said in " ".join(run("analysis.scaled", tmp_path, "--format", "csv").err.split())
-    assert said in build(load(tmp_path)).summary[1].text
+    both = ["NVIDIA A100-SXM4-40GB", "Tesla V100"]
+    assert found("analysis.scaled", tmp_path)["devices_differ"] == {"devices": both}
+    assert all(device in build(load(tmp_path)).summary[1].text for device in both)
 
 
 def test_repetitions_on_different_devices_are_said_to_be(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()])
-    assert "different devices" not in run("analysis.scaled", tmp_path, "--format", "csv").err
+    assert "devices_differ" not in found("analysis.scaled", tmp_path)
     write_run(tmp_path, run_of(), Truth(device="Tesla V100"), repetition=2)
-    said = run("analysis.scaled", tmp_path, "--format", "csv").err
-    assert "ran on different devices: NVIDIA A100-SXM4-40GB and Tesla V100" in said
+    both = ["NVIDIA A100-SXM4-40GB", "Tesla V100"]
+    assert found("analysis.scaled", tmp_path)["devices_differ"] == {"devices": both}
 
 
 def test_ranks_of_one_run_on_different_devices_stand_beside_the_mean_of_their_peaks(tmp_path: Path) -> None:
@@ -304,7 +294,7 @@ def test_ranks_of_one_run_on_different_devices_stand_beside_the_mean_of_their_pe
 def test_a_run_whose_pace_moves_throughout_is_said_to_drift(tmp_path: Path, command: str) -> None:
     """From 300 to 100 ms a batch, never steady; and one that is."""
     write_sweep(tmp_path, [run_of()], Truth(warmup=0))
-    assert "drift" not in run(f"analysis.{command}", tmp_path).out
+    assert "steps_drift" not in found(f"analysis.{command}", tmp_path)
     path = next(tmp_path.glob("run_0_*/rank_0000"))
     table = tables.read(path, "batches").to_pandas()
     ends = table["start_ns"][0] + np.cumsum(np.linspace(300, 100, len(table)) * MS).astype(int)
@@ -312,8 +302,8 @@ def test_a_run_whose_pace_moves_throughout_is_said_to_drift(tmp_path: Path, comm
     tables.write(
         tables.as_table("batches", {name: table[name].to_numpy() for name in table}), path, "batches"
     )
-    said = " ".join(run(f"analysis.{command}", tmp_path).out.split())
-    assert "1 of 2 runs drifts" in said and "takes 0.49 times as long" in said
+    drift = found(f"analysis.{command}", tmp_path)["steps_drift"]
+    assert (drift["n"], drift["of"]) == (1, 2) and drift["factor"] == pytest.approx(0.49, abs=0.01)
 
 
 def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(tmp_path: Path) -> None:
@@ -321,11 +311,10 @@ def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(
     write_sweep(tmp_path / "half", [run_of(profile="torch")], truth)
     ran = run("analysis.scaled", tmp_path / "half", "--format", "json")
     assert ran.json[0]["step_ms"] == pytest.approx(100, rel=0.01)
-    assert "from steps that the profiler did not record" in ran.err
+    assert found("analysis.scaled", tmp_path / "half")["timed_by_profiled_runs"] == {"n": 1, "of": 1}
     write_sweep(tmp_path / "all", [run_of(profile="torch", attribute_from=0)], truth)
     ran = run("analysis.scaled", tmp_path / "all", "--format", "json")
     assert ran.json[0]["step_ms"] == pytest.approx(200, rel=0.01)
-    assert "their durations include the profiler's overhead" in ran.err
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -345,18 +334,16 @@ def test_what_the_profiler_costs_is_told_by_steps_that_are_no_warmup(tmp_path: P
 
 def test_more_arithmetic_than_the_peak_allows_is_said_without_a_profiler_too(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()], Truth(training_flops_per_image=1e11))
-    assert "MFU is up to 164 % in 1 configuration" in run("analysis.scaled", tmp_path).out
+    above = found("analysis.scaled", tmp_path)["above_peak"]
+    assert above["what"] == "MFU" and above["most_pct"] == pytest.approx(164, abs=1)
 
 
 def test_more_than_ideal_scaling_is_the_base_points_slowness(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(step_ms={1: 100.0, 2: 80.0}))
-    said = " ".join(run("analysis.scaled", tmp_path).out.split())
-    assert (
-        "1 of 2 configurations scales better than ideal (up to 125 %): usually the baseline ran too slowly"
-        in said
-    )
+    above = found("analysis.scaled", tmp_path)["above_ideal"]
+    assert (above["n"], above["of"]) == (1, 2) and above["efficiency_pct"] == pytest.approx(125, abs=1)
     write_sweep(tmp_path / "less", [run_of(gpus_per_node=size) for size in (1, 2)])
-    assert "better than ideal" not in run("analysis.scaled", tmp_path / "less").out
+    assert "above_ideal" not in found("analysis.scaled", tmp_path / "less")
 
 
 def test_a_run_whose_kernels_turn_out_to_be_damaged_is_in_no_point(tmp_path: Path) -> None:
@@ -374,10 +361,9 @@ def test_a_run_whose_kernels_turn_out_to_be_damaged_is_in_no_point(tmp_path: Pat
 def test_runs_of_other_lengths_are_not_averaged(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(batches=40)])
     write_run(tmp_path, run_of(batches=60), Truth(), 7)
-    shown = " ".join(run("analysis.scaled", tmp_path).out.split())
-    assert "ran with different numbers of steps (40, 60); such runs are not averaged" in shown
+    assert found("analysis.scaled", tmp_path)["lengths_differ"]["lengths"] == [40, 60]
     write_sweep(tmp_path / "same", [run_of(batches=40), run_of(batches=40, gpus_per_node=2)])
-    assert "numbers of steps" not in run("analysis.scaled", tmp_path / "same").out
+    assert "lengths_differ" not in found("analysis.scaled", tmp_path / "same")
 
 
 def test_a_table_of_dashes_is_not_printed(tmp_path: Path) -> None:

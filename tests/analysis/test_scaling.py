@@ -24,7 +24,7 @@ from analysis.report.summary import opening
 from analysis.results.load import load
 from analysis.statistics import estimates
 from profiling import tables
-from tests.analysis.commands import run
+from tests.analysis.commands import found, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
 
 SIZES = (1, 2, 4)
@@ -91,16 +91,11 @@ def test_throughput_speedup_and_efficiency(
         assert row["scaling_efficiency_pct_low"] < 100 * ideal < row["scaling_efficiency_pct_high"]
 
 
-def test_one_rank_stands_in_for_every_precision_of_gradients(
-    table: pd.DataFrame, planted: tuple[Path, Truth]
-) -> None:
+def test_one_rank_stands_in_for_every_precision_of_gradients(table: pd.DataFrame) -> None:
     """One rank sends no gradients, so a sweep has no such point."""
     row = at(table, 2, "fp16")
     assert row["base"] == "1 node x 1 GPU, fp32 gradients"
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
-    study = load(planted[0])
-    by_method.table(study)
-    assert any("1 rank sends no gradients" in finding for finding in study.notes())
 
 
 def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> None:
@@ -177,21 +172,13 @@ def test_strong_scaling_compares_equal_global_batches(tmp_path: Path) -> None:
     assert at(by_method.table(load(tmp_path), scaling="weak"), 2)["base_world_size"] == 2
 
 
-def test_the_kind_of_scaling_is_that_of_most_comparisons_and_said(tmp_path: Path) -> None:
+def test_the_kind_of_scaling_is_that_of_most_comparisons(tmp_path: Path) -> None:
     strong_sweep(tmp_path / "strong", run_of(gpus_per_node=2, batch=64))
     chosen = run("analysis.scaled", tmp_path / "strong", "--format", "csv")
     # 4 ranks x 16 and 2 x 32 have a base of the same global batch, 2 x 64 one of the same batch a GPU.
-    assert (
-        "efficiencies are of strong scaling: 2 of 4 configurations have a baseline of fewer ranks with the "
-        "same global batch size; 1 with the same per-GPU batch size (python -m analysis.scaled --scaling "
-        "weak)"
-    ) in chosen.err
     assert {row["scaling"] for row in chosen.csv} == {"strong"}
     page = build(load(tmp_path / "strong"))
     assert "fixed global batch size" in next(s for s in page.sections if s.id == "table").tables[0].title
-    # Asked for what compares less, it says that there is more.
-    weak = run("analysis.scaled", tmp_path / "strong", "--scaling", "weak", "--format", "csv")
-    assert "efficiencies are of weak scaling: 1 of 4 configurations" in weak.err
     write_sweep(tmp_path / "weak", [run_of(gpus_per_node=size) for size in SIZES])
     plain = run("analysis.scaled", tmp_path / "weak")
     assert "Weak scaling (fixed per-GPU batch size)" in plain.out and "--scaling" not in plain.out
@@ -218,35 +205,21 @@ def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path)
     ("truth", "says"),
     [
         # Kernels of 60 ms of an unprofiled batch take 260 of 320 ms of a recorded one.
-        (Truth(step_ms={1: 80.0}, noise_ms=0, perturbation=4.0, kernel_ms=260.0), "4.00 times as long"),
+        (
+            Truth(step_ms={1: 80.0}, noise_ms=0, perturbation=4.0, kernel_ms=260.0),
+            "kernels were timed in slower steps",
+        ),
         # 90 ms of kernels in 80 ms recorded just as fast: two streams.
-        (Truth(step_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "several kernels run at the same time"),
+        (Truth(step_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "several kernels run at once"),
     ],
 )
-def test_an_efficiency_of_kernels_below_that_of_the_step_is_marked_and_says_why(
+def test_an_efficiency_of_kernels_below_that_of_the_step_says_why(
     tmp_path: Path, truth: Truth, says: str
 ) -> None:
     write_sweep(tmp_path, [run_of(profile=profile) for profile in ("none", "torch")], truth)
     (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
     assert row["flops_efficiency_of_step_pct"] > row["flops_efficiency_of_kernels_pct"]
     assert says in row["use_note"]
-    out = run("analysis.scaled", tmp_path).out
-    assert says in out.replace("\n", " ")
-    shares = next(line for line in out.splitlines() if line.startswith(" ") and "*" in line)
-    assert shares.count("*") == 2, "those of the kernels, and not those of the step"
-
-
-@pytest.mark.parametrize(
-    ("profiled_runs", "cause"), [(1, "the profiler, or a busy machine"), (3, "the profiler")]
-)
-def test_the_profiler_is_named_as_the_cause_only_where_repeated_runs_show_it(
-    tmp_path: Path, profiled_runs: int, cause: str
-) -> None:
-    truth = Truth(step_ms={1: 80.0}, perturbation=4.0, kernel_ms=260.0)
-    repetitions = {"none": 3, "torch": profiled_runs}
-    write_sweep(tmp_path, [run_of(profile=profile) for profile in repetitions], truth, repetitions)
-    (row,) = by_method.rows(load(tmp_path))
-    assert f"times as long ({cause})," in row["use_note"]
 
 
 def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Path) -> None:
@@ -271,7 +244,7 @@ def test_one_repetition_says_why_there_is_no_interval(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=2)], repetitions={"none": 1})
     ran = run("analysis.scaled", tmp_path)
     assert ran.code == 0
-    assert "No interval: one repetition" in ran.out
+    assert found("analysis.scaled", tmp_path)["few_runs"] == {"n": 1, "of": 1}
     row = run("analysis.scaled", tmp_path, "--format", "json").json[0]
     assert row["step_ms_low"] is None
     assert "one repetition" in row["interval_note"]
@@ -291,14 +264,13 @@ def test_an_interval_that_says_nothing_is_not_shown_and_data_keep_it(tmp_path: P
     _, row = run("analysis.scaled", wild(tmp_path), "--format", "csv").csv
     assert float(row["step_ms_high"]) > 10 * float(row["step_ms"])
     out = run("analysis.scaled", tmp_path).out
-    assert "[?]: no usable interval (2 runs)." in out and row["step_ms_high"].split(".")[0] not in out
+    assert row["step_ms_high"].split(".")[0] not in out
     page = build(load(tmp_path))
     assert 'class="interval"' not in page.drawings[SCALES].svg
     sections = {one.id: one for one in page.sections}
     table, *_ = sections["table"].tables
     open_ones = [cell.text for cell in table.rows[1].cells if cell.text.endswith(" [?]")]
     assert len(open_ones) == 2 and all(text in out for text in open_ones)  # the step and its efficiency
-    assert "no usable interval (2 runs)" in table.note
     for chart in sections["scaling"].charts:
         (line,) = [trace for trace in chart.figure["data"] if "lines+markers" in trace["mode"]]
         assert line["x"] == [1, 2] and line.get("error_y", {"array": [None]})["array"][-1] is None
@@ -308,12 +280,11 @@ def test_an_interval_that_says_nothing_is_not_shown_and_data_keep_it(tmp_path: P
 def test_where_runs_differ_too_much_terminal_and_report_begin_with_it(
     tmp_path: Path, planted: tuple[Path, Truth]
 ) -> None:
-    said = "Runs differ too much: the scaling efficiency has no usable 95 % confidence interval. Was"
     first, *_ = opening(load(wild(tmp_path)))
-    assert first.text.startswith(said) and "Was the machine busy?" in first.text
-    assert " ".join(run("analysis.scaled", tmp_path).out.split()).startswith(first.text)
-    assert first.text in run("analysis.scaled", tmp_path, "--format", "csv").err
-    assert "Runs differ too much" not in run("analysis.scaled", planted[0]).out
+    wide = found("analysis.scaled", tmp_path)["efficiency_uncertain"]
+    assert (wide["n"], wide["of"]) == (1, 1)
+    assert run("analysis.scaled", tmp_path).out.startswith(first.text)
+    assert "efficiency_uncertain" not in found("analysis.scaled", planted[0])
     # Below it stands what the sections have to say.
     for size in (1, 2):
         truth = Truth(step_ms={1: 100.0, 2: 130.0})
@@ -321,7 +292,6 @@ def test_where_runs_differ_too_much_terminal_and_report_begin_with_it(
     findings = {section.id: section.finding for section in build(load(tmp_path)).sections}
     assert findings["loss"] == "Not known: identical runs differ too much."
     assert findings["scaling"].startswith("Scaling efficiency on 2 ranks")
-    assert not any("Runs differ too much" in finding for finding in findings.values())
 
 
 @pytest.mark.parametrize(
@@ -384,14 +354,14 @@ def test_without_a_twin_the_profiled_run_times_itself_by_unrecorded_batches(tmp_
     assert row["step_ms"] == pytest.approx(100, rel=0.01)
     assert row["kind_of_runs"] == "profiled runs"
     assert pd.isna(row["perturbation"])
-    assert any("no unprofiled run" in finding for finding in study.notes())
+    assert "timed_by_profiled_runs" in {finding.code for finding in study.findings}
 
 
 def test_uncredited_arithmetic_is_a_warning(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(profile="torch")], Truth(flops=3e11))
     study = load(tmp_path)
     by_method.table(study)
-    assert any("of the analytic count" in finding for finding in study.notes())
+    assert "flops_far_off" in {finding.code for finding in study.findings}
 
 
 def test_a_cpu_has_measured_peaks_only(tmp_path: Path) -> None:
@@ -411,17 +381,12 @@ def test_the_published_method_counts_start_up_in(planted: tuple[Path, Truth]) ->
 
 def test_explain_measures_on_these_runs(planted: tuple[Path, Truth]) -> None:
     ran = run("analysis.scaled", planted[0], "--explain", "--format", "csv")
-    assert "differs from the unprofiled run by" in ran.err
-    assert "before its first step" in ran.err
+    assert "Effect of each correction" in ran.err
     assert len(ran.csv) == 5
 
 
-def test_the_terminal_names_base_points_and_stays_within_120_columns(planted: tuple[Path, Truth]) -> None:
+def test_the_terminal_stays_within_120_columns(planted: tuple[Path, Truth]) -> None:
     ran = run("analysis.scaled", planted[0])
-    (base,) = [line for line in ran.out.splitlines() if "images/s on 1 node x 1 GPU" in line]
-    assert base.count("fp32 gradients") == 1
-    assert "images/s: from the mean step, not the median." in " ".join(ran.out.split())
-    assert "No p95" not in ran.out
     assert max(len(line) for line in ran.out.splitlines()) <= 120
     assert ran.err == ""
 
@@ -454,7 +419,6 @@ def test_a_node_has_gpus_and_without_any_it_has_ranks(tmp_path: Path, device: st
     write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(device=device))
     out = run("analysis.scaled", tmp_path).out
     assert f" {unit}s/ " in out.splitlines()[2] + " " and f"(fixed per-{unit} batch size)" in out
-    assert f"images/s on 1 node x 1 {unit}," in out
     (table, *_) = next(one for one in build(load(tmp_path)).sections if one.id == "table").tables
     assert table.columns[0].header == f"{unit}s/node"
 
@@ -479,7 +443,6 @@ def test_a_configuration_alone_has_no_efficiency_in_the_table_and_is_called_by_i
 ) -> None:
     write_sweep(tmp_path, [run_of()])
     out = run("analysis.scaled", tmp_path).out
-    assert "no configuration has a baseline of fewer ranks" in out
     assert "Baselines" not in out and "100.0" not in out and "scaling eff" not in out
     assert out.splitlines()[3].split()[:2] == ["nodes", "node"] and "resnet50" not in out
     data = run("analysis.scaled", tmp_path, "--format", "json").json

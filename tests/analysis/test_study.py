@@ -11,7 +11,7 @@ from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.batches.series import all_series
 from analysis.measures.kernels.costs import costs_of
-from analysis.measures.scaling.points import points_of
+from analysis.measures.scaling.point import points_of
 from analysis.results import attributed
 from analysis.results.attributed import Groups, Question, groups_of_each
 from analysis.results.load import load

@@ -83,22 +83,8 @@ def test_what_is_lost_on_fewer_ranks_only_is_said_too(more):
 def test_an_interval_too_wide_of_the_best_configuration_is_said_first_though_the_worst_is_explained():
     wild = point(4, 110.0, loader="synthetic", scaling_efficiency_pct_high=190.0)
     said = text(BASE, wild, point(4, 160.0, **lost(LOST_PCT, compute=30.0)))
-    assert said.startswith("Runs differ too much: ") and "is 100 percentage points wide" in said
+    assert "1 of 2; widest 100" in said.split("Largest cause")[0]
     assert "Largest cause: computation" in said
-
-
-def test_the_interval_that_is_too_wide_has_its_configuration_and_others_as_wide_are_counted():
-    wide = {"scaling_efficiency_pct_low": 20.0, "scaling_efficiency_pct_high": 170.0}
-    few = [point(2, 140.0, **wide), point(2, 150.0, loader="pytorch", **wide), point(2, 120.0, loader="dali")]
-    first = verdict([BASE, *few, point(4, 160.0, loader="pytorch", **wide)], list("abcde"))[0].text
-    widest = (
-        "95 % confidence interval of the scaling efficiency (pytorch on 4 ranks) is 150 percentage points"
-    )
-    assert f"{widest} wide. 3 of 4 intervals are wider than 40 percentage points. Was" in first
-    first = verdict([BASE, *few[:1], point(4, 160.0, loader="pytorch", **wide)], list("abc"))[0].text
-    assert " wide. Both intervals are wider than 40 percentage points. Was" in first
-    first = verdict([BASE, *few[2:], point(4, 160.0, loader="pytorch", **wide)], list("abc"))[0].text
-    assert f"{widest} wide. Was the machine busy?" in first
 
 
 def test_the_fastest_configuration_is_said_with_its_interval_and_whether_others_reach_it():

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from analysis.measures.batches.series import series_of
-from analysis.measures.scaling.baselines import base_of
+from analysis.measures.scaling.point import base_of
 from analysis.results.load import load
 from jobs import by_hand, watched
 from jobs.processes import Ended

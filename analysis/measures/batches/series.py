@@ -1,18 +1,17 @@
-"""Which batches did a run do, and how long did each take on each rank?"""
+"""The steps of a run: durations and stages of each rank, warmup, drift."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from analysis.results.counted_steps import columns_of_steps, counted_steps, in_steps, warmup_of_traces
-from analysis.results.source import Source, no_steps, reading
+from analysis.results.source import Source, reading
 from analysis.results.study import Study
 from analysis.statistics import estimates
 from jobs.run import STEPS_BEFORE_GRAPH
 from profiling import tables
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
-from profiling.wording import how_many, verb
 
 STAGES = ("load", "forward", "backward", "update")
 _DRIFT = 0.2  # of the level, from the first third of a run to the last
@@ -100,11 +99,7 @@ def series_of(study: Study, source: Source) -> Series:
     series = kept[source.id]
     longer = int((sum(series.rank_stages.values()) > _LONGER * series.rank_ns).sum())
     if longer:
-        study.note(
-            f"{longer} of {series.rank_ns.size} steps of its ranks {verb(longer, 'are')} shorter than the "
-            "sum of the stages: stage times are wrong",
-            source,
-        )
+        study.note("stages_exceed_step", source, n=longer, of=series.rank_ns.size)
     return series
 
 
@@ -172,14 +167,11 @@ def all_series(study: Study) -> dict[str, Series]:
 
 
 def series_of_traces(study: Study) -> dict[str, Series]:
-    """The batches of all traces that tell them, by id; of the others a note says why not."""
+    """The batches of all traces that tell them, by id."""
 
     def of(source: Source) -> Series | None:
-        if source.without_times:
-            study.note(no_steps(source, in_note=True), source)
-            return None
-        if source.job is not None and source.job.batches_from in ("", WHOLE):
-            study.note("no markers separate its steps: their duration is not available", source)
+        if source.without_times or (source.job is not None and source.job.batches_from in ("", WHOLE)):
+            study.note("no_step_times", source)
             return None
         return series_of(study, source)
 
@@ -187,25 +179,18 @@ def series_of_traces(study: Study) -> dict[str, Series]:
 
 
 def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
-    """Say which runs reach no steady level: of these a median, or images/s, is that of no pace they keep."""
-    unrecorded = {name: one for name, one in series.items() if not one.attributed.any()}
-    never = [name for name, one in unrecorded.items() if one.warmup and one.warmup >= len(one.step_ns) // 2]
-    if never:
-        study.note(
-            f"{len(never)} of {how_many(len(unrecorded), 'run')} {verb(len(never), 'reach')} "
-            f"no steady state (e.g. {never[0]}): half of the steps are dropped as warmup and the rest may "
-            "drift. Use more steps (batches)"
-        )
-    drifting = [
-        (name, change) for name, one in series.items() if (change := drift(one.steady_ns)) is not None
+    """A finding on runs without a steady level: a median, or images/s, is that of no pace they keep."""
+    never = [
+        one
+        for one in series.values()
+        if not one.attributed.any() and one.warmup and one.warmup >= len(one.step_ns) // 2
     ]
-    if drifting:
-        name, change = max(drifting, key=lambda one: abs(np.log(one[1])))
-        study.note(
-            f"{len(drifting)} of {how_many(len(series), 'run')} {verb(len(drifting), 'drift')} (most: "
-            f"{name}, whose last third of steps takes {change:.2f} times as long as the first): median and "
-            "images/s there describe no steady state"
-        )
+    drifts = [change for one in series.values() if (change := drift(one.steady_ns)) is not None]
+    if never:
+        study.note("no_steady_state", n=len(never), of=len(series))
+    if drifts:
+        most = max(drifts, key=lambda change: abs(np.log(change)))
+        study.note("steps_drift", n=len(drifts), of=len(series), factor=most)
 
 
 def drift(steady_ns: np.ndarray) -> float | None:

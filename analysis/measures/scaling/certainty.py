@@ -1,16 +1,21 @@
-"""How sure are the figures of analysis.scaled? Which intervals are usable, and do runs differ too much?"""
+"""Certainty of what runs tell of scaling: usable intervals, what they resolve, sizes without a result."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from analysis.display.metrics import CONFIDENCE, Rows
-from analysis.display.naming import names_apart
-from analysis.display.open_ends import OPEN, WIDEST_FACTOR, has_open_interval, is_usable, with_open_ends
+from analysis.display.left_out import missing
+from analysis.display.metrics import CONFIDENCE, Rows, telling
+from analysis.display.naming import in_words
+from analysis.display.open_ends import OPEN, has_open_interval, is_usable, with_open_ends
 from analysis.measures.scaling import figures, use
 from analysis.measures.scaling.point import UNPROFILED
-from jobs.run_fields import APART
-from profiling.wording import noun
+from analysis.results.log import Failure
+from analysis.results.study import Study
+from jobs.run_fields import FACTOR, fields_of
+from jobs.run_id import RunId, parse_id
+from profiling.errors import UserError
+from profiling.findings import Finding
 
 # A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
@@ -20,6 +25,7 @@ LEAST_PCT = 2.5
 LEAST_UNREPEATED_PCT = 5.0
 # What makes up less than this share of what is lost is not what limits scaling.
 LIMITING_SHARE = 0.25
+_OPEN_MEANS = "[?]: no usable interval; runs differ too much"
 
 _Row = TypeVar("_Row", bound=Mapping[str, Any])
 _EFFICIENCY, _LOSS = "scaling_efficiency_pct", "loss_pct"
@@ -29,9 +35,6 @@ _POSITIVE = tuple(
     for metric in (*figures.METRICS, *use.METRICS)
     if metric.interval == CONFIDENCE and metric.name != _LOSS
 )
-
-
-# --- intervals that are shown ---------------------------------------------------------------------------
 
 
 def without_unusable_intervals(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,23 +49,8 @@ def without_unusable_intervals(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_intervals(shown: Rows) -> list[str]:
-    """The line that explains ``[?]`` below a table; nothing where no row has it.
-
-    Args:
-        shown: of :func:`without_unusable_intervals`.
-    """
-    rows = [row for row in shown if has_open_interval(row)]
-    if not rows:
-        return []
-    counts = sorted({int(row["runs"]) for row in rows if row.get("runs")})
-    runs = f" ({' or '.join(map(str, counts))} {noun(counts[-1], 'run')})" if counts else ""
-    return [
-        f"[?]: no usable interval{runs}. Runs differ so much that the true value may be "
-        f"{WIDEST_FACTOR:g} times as high or as low: repeat the runs."
-    ]
-
-
-# --- whether runs differ too much ------------------------------------------------------------------------
+    """The legend of ``[?]``; nothing where no row of :func:`without_unusable_intervals` has it."""
+    return [_OPEN_MEANS] if any(map(has_open_interval, shown)) else []
 
 
 def lost_pct(row: Mapping[str, Any]) -> float:
@@ -120,42 +108,91 @@ def is_unsure(row: Mapping[str, Any]) -> bool:
     return 2 * half_width_pct(row) > WIDEST_INTERVAL_PCT
 
 
-def differ_too_much(rows: Rows) -> str:
-    """That runs differ too much for the figures which matter most; empty: they do not.
-
-    Report and terminal begin with it.
+def uncertain(rows: Rows) -> list[Finding]:
+    """A finding where intervals of scaling efficiencies are too wide to mean anything; else none.
 
     Args:
         rows: of analysis.scaled.
     """
-    scaled = [row for row in rows if row.get("base_world_size") and _is_scaled(row)]
-    unsure = [row for row in leading(scaled) if is_unsure(row)] if scaled else []
-    if not unsure:
-        return ""
-    called = dict(zip(map(id, scaled), names_apart(scaled, APART), strict=True))
-    widest = max(unsure, key=lambda row: (not is_usable(row, _EFFICIENCY), half_width_pct(row)))
-    return (
-        f"Runs differ too much: {_how_wide(widest, called[id(widest)])}.{_how_many_as_wide(scaled)} Was the "
-        "machine busy? Repeat the runs (repetitions), with more steps (batches), on an idle machine."
+    scaled = [row for row in rows if row.get("base_world_size") not in (None, row["world_size"])]
+    widths = [2 * half_width_pct(row) for row in scaled if row["world_size"] is not None and is_unsure(row)]
+    if not widths:
+        return []
+    data = {"n": len(widths), "of": len(scaled), "most": WIDEST_INTERVAL_PCT, "width": max(widths)}
+    return [Finding("efficiency_uncertain", data=data)]
+
+
+# --- what was measured, and what more ranks would share ---------------------------------------------------
+
+_FAILED = ("failed", "unusable")
+_NOT_OF_CONFIGURATION = fields_of("size", "length", "observation")
+_SHARED_CORES = "all ranks share the cores of one host, so with more ranks each has fewer"
+
+
+def sizes_without_result(study: Study) -> list[Finding]:
+    """World sizes of which all runs failed, or those of a configuration on most sizes where others have one.
+
+    Else the largest completed size is taken for the largest.
+    """
+    done: dict[tuple, set[int]] = {}
+    failed: dict[tuple, dict[int, list[Failure]]] = {}
+    for source in study.of_kind("run"):
+        if id := _id_of(source.id):
+            done.setdefault(_configuration(id), set()).add(id.run.world_size)
+    for failure in missing(study.failed):
+        if failure.kind in _FAILED and (id := _id_of(failure.point)):
+            failed.setdefault(_configuration(id), {}).setdefault(id.run.world_size, []).append(failure)
+    there = {source.world_size for source in study.of_kind("run")}
+    completed = {size for sizes in done.values() for size in sizes}
+    lost: dict[int, list[Failure]] = {}
+    for of in failed.values():
+        for size in of.keys() - there:
+            lost.setdefault(size, []).extend(of[size])
+    findings = [_without_result(lost)] if lost else []
+    names = telling(
+        [dict(key) for key in (*done, *failed)], [name for key in (*done, *failed) for name, _ in key]
     )
+    for key, of in failed.items():
+        own = done.get(key, set())
+        without = {size: of[size] for size in of.keys() - own if size in completed}
+        if len(without) > 1 and 2 * len(without) > len((of.keys() | own) & completed):
+            findings.append(_without_result(without).of(configuration=in_words(dict(key), names)))
+    return findings
 
 
-def _is_scaled(row: Mapping[str, Any]) -> bool:
-    return row["world_size"] is not None and row["world_size"] != row["base_world_size"]
+def _without_result(failed: Mapping[int, Sequence[Failure]]) -> Finding:
+    runs = [failure for failures in failed.values() for failure in failures]
+    data = {"ranks": sorted(failed), "n": len(runs), "reason": runs[0].reason.partition("\n")[0]}
+    return Finding("size_without_result", data=data)
 
 
-def _how_wide(row: Mapping[str, Any], name: str) -> str:
-    of = f" ({name})" if name else ""
-    if not is_usable(row, _EFFICIENCY):
-        return f"the scaling efficiency{of} has no usable 95 % confidence interval"
-    points = f"{2 * half_width_pct(row):.0f} percentage points"
-    return f"the 95 % confidence interval of the scaling efficiency{of} is {points} wide"
+def _configuration(id: RunId) -> tuple[tuple[str, Any], ...]:
+    own = {f"{FACTOR}{name}": value for name, value in (id.factors or {}).items()}
+    fields = {name: id.fields[name] for name in id.fields if name not in _NOT_OF_CONFIGURATION} | own
+    return tuple(fields.items())
 
 
-def _how_many_as_wide(scaled: Rows) -> str:
-    """That other efficiencies mean as little, which sentences and charts show as well."""
-    unsure = sum(map(is_unsure, scaled))
-    if unsure < 2:
+def _id_of(name: str) -> RunId | None:
+    try:
+        return parse_id(name)
+    except UserError:
+        return None  # the name of a run by hand may be none
+
+
+def shared_cores(study: Study) -> str:
+    """Why more ranks would have fewer cores each than the measured ones; empty: they would not.
+
+    So it is where ranks without GPUs run on one host, and twice as many would have more threads than it has
+    cores, or get their share of these by being so many (``threads: 0``). Points of several hosts are taken to
+    get more hosts with more ranks.
+    """
+    runs = [(run, run.manifest) for run in study.of_kind("run") if run.manifest and run.manifest.ranks]
+    hosts = {rank.hostname for _, manifest in runs for rank in manifest.ranks}
+    if len(hosts) != 1:
         return ""
-    of_all = "Both intervals" if len(scaled) == 2 else f"{unsure} of {len(scaled)} intervals"
-    return f" {of_all} are wider than {WIDEST_INTERVAL_PCT:g} percentage points."
+    widest, manifest = max(runs, key=lambda run: run[0].ranks)
+    if any(rank.device != "cpu" for rank in manifest.ranks):
+        return ""
+    cores, threads = manifest.host.get("cores"), widest.fields["threads"]
+    enough = threads and 2 * widest.ranks * threads <= (cores if isinstance(cores, int) else 0)
+    return "" if enough else _SHARED_CORES

@@ -1,4 +1,4 @@
-"""How long does a batch of a point take, or of a group of points, and how does that scale?
+"""Durations, rates and scaling efficiency of a point, or of a group of points.
 
 Costs (time, images) are summed over the points first, ratios are formed last.
 """
@@ -11,8 +11,7 @@ import numpy as np
 from analysis.display.metrics import CONFIDENCE, Metric, picked
 from analysis.measures.batches.series import STAGES
 from analysis.measures.scaling import loss
-from analysis.measures.scaling.baselines import Scaling
-from analysis.measures.scaling.point import NAN, Point
+from analysis.measures.scaling.point import NAN, Point, Scaling
 from analysis.measures.scaling.use import use_of_device
 from analysis.statistics import estimates
 
@@ -38,7 +37,7 @@ _SCALING = (
     Metric("speedup", "images/s divided by that of the baseline", "speedup", CONFIDENCE, places=2),
     Metric(
         "scaling_efficiency_pct",
-        "speedup divided by the increase in ranks (of a group: of its configurations that have a baseline)",
+        "speedup divided by the increase in ranks (of configurations with a baseline)",
         "scaling eff.\n%",
         CONFIDENCE,
         places=1,

@@ -1,4 +1,4 @@
-"""What is lost to scaling, and in which parts of a batch?
+"""The loss of scaling efficiency by part of the step.
 
 Lost is 1 - scaling efficiency: by how much a batch exceeds that of ideal scaling from the base point, over
 the batch. A part's share is by how much that part of the anatomy grew, a batch of a rank, from what the base
@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import CONFIDENCE, IN_RUN, Metric, names_of
-from analysis.display.naming import together
 from analysis.display.numbers import digits
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.measures.anatomy.traces import Anatomy, anatomy_of, traces_of
@@ -30,13 +29,13 @@ from analysis.statistics import estimates, inside_run
 
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
 _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
-# What scaled shows beside the loss is known of a run with them.
+# Also needed for the communication columns of scaled.
 _WHOLES = (*PARTS, "overlapped_communication")
 _ENDS = ("low", "high")
 _HEADS = {
     "compute": (
         "compute",
-        "computation (in a profiled step; negative: it shrank; see analysis.anatomy)",
+        "computation (negative: it shrank)",
     ),
     "exposed_communication": ("exposed\ncomm.", "exposed communication"),
     "exposed_loader": ("exposed\nloader", "exposed data loading"),
@@ -57,12 +56,14 @@ _PARTS = tuple(
 )
 _REST = Metric(
     "loss_unattributed_pct",
-    "growth of unprofiled steps that profiled ones do not show (negative: these grew more); with "
-    "computation, exposed communication, data loading, copies and idle time it sums to loss_pct",
+    "growth of unprofiled steps that profiled ones do not show (negative: these grew more)",
     "unattri-\nbuted",
     places=1,
 )
 _NOTE = Metric("loss_note", "reason why the parts are not available", text=True)
+_NO_KERNELS = "no profiled run with kernels"
+_NO_COLLECTIVES = "no collectives in the traces of several ranks"
+_DISAGREE = "profiled and unprofiled runs disagree by more than half of the loss"
 METRICS = (_LOSS, *_PARTS, _REST, _NOTE)
 # In the data the ends of the parts' intervals come after all parts.
 _PART_ENDS = tuple(
@@ -83,9 +84,9 @@ Anatomies = Mapping[Point, Mapping[str, np.ndarray]]
 
 
 def read(study: Study) -> dict[str, Anatomy]:
-    """The anatomies of profiled runs by their ids; none of results of one rank alone, which nobody asks for.
+    """The anatomies of profiled runs by their ids; none where all runs are of one rank.
 
-    Before there are points: a run whose tables are damaged is in none.
+    Read before there are points, so that runs with damaged tables are excluded.
     """
     runs = study.of_kind("run")
     if all(source.world_size == 1 for source in runs):
@@ -95,11 +96,7 @@ def read(study: Study) -> dict[str, Anatomy]:
 
 
 def anatomies_of(points: Sequence[Point], of_runs: Mapping[str, Anatomy]) -> Anatomies:
-    """What is known of points of several ranks, and of those they are compared with; empty: nothing is.
-
-    Args:
-        of_runs: from :func:`read`.
-    """
+    """The anatomies of points of several ranks and of their baselines, of those of runs (:func:`read`)."""
     compared = [one for point in points if point.baseline for one in (point, point.baseline)]
     asked = dict.fromkeys((*(point for point in points if point.world_size > 1), *compared))
     return {point: _mean_anatomy(point, of_runs) for point in asked}
@@ -208,24 +205,22 @@ def without_meaningless_parts(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with :data:`METRICS`; its parts are None, and the note says why, where they explain no loss.
 
     So it is where profiled steps are not those of unprofiled runs (:func:`other_steps`), or where both differ
-    by more than half of what is lost, so that most of the growth of the parts is that of a machine which was
-    busy meanwhile.
+    by more than half of what is lost.
     """
     rest, lost = row["loss_unattributed_pct"], row["loss_pct"]
     if rest is None:
         return dict(row)
     note = other_steps(row)
     if not note and abs(rest) > max(UNATTRIBUTED_SHARE * abs(lost), _LEAST_UNATTRIBUTED_PCT):
-        note = "profiled and unprofiled runs disagree by more than half of the loss"
+        note = _DISAGREE
     if not note:
         return dict(row)
     parts = [name for part in (*_PARTS, _REST) for name in part.names]
-    again = "repeat the profiled runs of the configuration and of its baseline"
-    return {**row, **dict.fromkeys(parts), "loss_note": f"{note}; {again}"}
+    return {**row, **dict.fromkeys(parts), "loss_note": note}
 
 
 def other_steps(row: Mapping[str, Any]) -> str:
-    """How much longer or shorter profiled steps were, where their parts cannot be those of unprofiled ones.
+    """How much longer or shorter profiled steps were, if they cannot be the unprofiled ones; else empty.
 
     Args:
         row: of ``analysis.scaled``, with ``perturbation`` where both kinds of runs were recorded.
@@ -233,23 +228,22 @@ def other_steps(row: Mapping[str, Any]) -> str:
     ratio = row.get("perturbation")
     if ratio is None or _COMPARABLE[0] <= ratio <= _COMPARABLE[1]:
         return ""
-    return f"profiled steps took {digits(ratio, 3)} times as long as unprofiled ones"
+    return f"profiled/unprofiled steps: {digits(ratio, 3)}"
 
 
 def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:
     """Why the parts of the loss are not known; empty: they are."""
-    bases = {base.label for _, base in pairs if not anatomies.get(base)}
-    own = {point.label for point, _ in pairs if not anatomies.get(point)}
-    if not bases and not own:
-        return ""
-    lacking = [f"of the baseline ({', '.join(sorted(bases))})"] if bases else []
-    # Who reads it knows of which point it is; of a group some may lack it.
-    its = "the configuration" if len(pairs) == 1 else together(sorted(own))
-    lacking += [f"of {its}"] if own else []
     unknown = [one for pair in pairs for one in pair if not anatomies.get(one)]
-    traced = any(source.tables("kernels") for one in unknown for source, _ in one.profiled)
-    why = "; traces of several ranks without collectives cannot be used" if traced else ""
-    return f"no profiled run with kernels {' and '.join(lacking)}{why}"
+    if not unknown:
+        return ""
+    if any(source.tables("kernels") for one in unknown for source, _ in one.profiled):
+        return _NO_COLLECTIVES
+    lacking = [
+        name
+        for name, points in zip(("configuration", "baseline"), zip(*pairs, strict=True), strict=True)
+        if not all(anatomies.get(point) for point in points)
+    ]
+    return f"{_NO_KERNELS}: {', '.join(lacking)}"
 
 
 def _growth_ns(name: str, point: Point, base: Point, anatomies: Anatomies) -> np.ndarray:
@@ -259,5 +253,5 @@ def _growth_ns(name: str, point: Point, base: Point, anatomies: Anatomies) -> np
 
 
 def _batch_ns(point: Point) -> float:
-    """A batch by the job's rate, of which the efficiency is."""
+    """Mean step time in ns (images divided by rate)."""
     return point.images / point.rate.value * 1e9

@@ -1,46 +1,54 @@
-"""What is measured of a configuration at one world size, with all its runs?
+"""Configurations at one world size (points), with all their runs and their baselines.
 
-A :class:`Point`'s unprofiled runs time it (its profiled ones, if there are no others), the profiled ones say
-what its kernels cost. :mod:`analysis.measures.scaling.figures` says what points add up to.
+A point's unprofiled runs time it (its profiled ones, if there are no others); the profiled ones tell what its
+kernels cost.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from analysis.display.metrics import telling
 from analysis.display.naming import in_words
-from analysis.measures.batches.series import Series
-from analysis.measures.kernels.costs import Bound
-from analysis.measures.scaling.baselines import world_size
-from analysis.results.attributed import Costs
+from analysis.measures.batches.series import Series, all_series
+from analysis.measures.kernels.costs import Bound, bound_of, costs_of
+from analysis.results.attributed import COSTS, Costs
 from analysis.results.source import Source
+from analysis.results.study import Study
 from analysis.statistics import estimates
 from jobs.run_fields import fields_of, is_default, own_names
+from profiling.findings import Finding
 from profiling.wording import how_many
 
 NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
-# Of a program that was watched, what it lacks for a rate, and what gives it.
 NO_SAMPLES = "samples per step are unknown; run the program with profiling.watch --samples N (per rank)"
-# Of an answer that traces cannot give.
 OWN_RUNS = "it needs runs that scaleprof started or watched"
 NO_BOUND = Bound("", None, None)
 POINT_FIELDS = fields_of("workload", "size", "length")
+NOT_ALIKE = fields_of("size", "length")  # in which a point may differ from its baseline
+WIDE_SCATTER = 0.1  # standard deviation of the logarithm of the runs' medians
 
+Scaling = Literal["weak", "strong"]
+Fields = Mapping[str, Any]
 Runs = tuple[tuple[Source, Series], ...]
 
 
-def point_names(*fields: Mapping[str, Any]) -> list[str]:
+def world_size(fields: Fields) -> int:
+    """Ranks of one GPU each."""
+    return int(fields["nodes"] * fields["gpus_per_node"])
+
+
+def point_names(*fields: Fields) -> list[str]:
     """The fields that tell points apart: ours, and the factors of programs' own among ``fields``."""
     return [*POINT_FIELDS, *own_names(*fields)]
 
 
-def point_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+def point_fields(fields: Fields) -> dict[str, Any]:
     """Of a run's fields, those of its point."""
     return {name: fields[name] for name in point_names(fields)}
 
@@ -58,7 +66,7 @@ class Point:
         baseline: the point of fewer ranks with which it is compared; None: there is none.
     """
 
-    fields: Mapping[str, Any]
+    fields: Fields
     timed: Runs
     profiled: Runs = ()
     timed_by: str = UNPROFILED
@@ -162,3 +170,138 @@ def called(point: Point, points: Sequence[Point]) -> str:
     """The label of a point, and, where others of ``points`` have the same, what tells it from these."""
     alike = [one.fields for one in points if one.label == point.label]
     return ", ".join([point.label, *filter(None, [in_words(point.fields, telling(alike, POINT_FIELDS))])])
+
+
+# --- baselines --------------------------------------------------------------------------------------------
+
+
+def choose_scaling(points: Sequence[Point]) -> Scaling:
+    """The kind of scaling that compares more of the points with one of fewer ranks; weak if they tie."""
+    every = [point.fields for point in points]
+    return "strong" if _compared(every, "strong") > _compared(every, "weak") else "weak"
+
+
+def _compared(every: Sequence[Fields], scaling: Scaling) -> int:
+    """How many points have a baseline of fewer ranks."""
+    bases = (every[base_of(number, every, scaling)] for number in range(len(every)))
+    return sum(world_size(base) < world_size(own) for base, own in zip(bases, every, strict=True))
+
+
+def base_of(number: int, every: Sequence[Fields], scaling: Scaling) -> int:
+    """The place of the point of the smallest world size of the otherwise equal configuration.
+
+    One rank sends no gradients: where a configuration has no point of one rank with its own precision of
+    gradients, the one with any other is the baseline.
+    """
+    own = every[number]
+    alike = [place for place, other in enumerate(every) if _key(other, scaling) == _key(own, scaling)]
+    base = min(
+        alike,
+        key=lambda place: (
+            world_size(every[place]),
+            every[place]["nodes"],
+            every[place]["batches"] != own["batches"],
+        ),
+    )
+    if world_size(every[base]) > 1:
+        ones = [
+            place
+            for place, other in enumerate(every)
+            if world_size(other) == 1 and _key(other, scaling, "grad") == _key(own, scaling, "grad")
+        ]
+        if ones:
+            base = min(ones, key=lambda place: every[place]["grad"] != "fp32")
+    return base
+
+
+def _key(fields: Fields, scaling: Scaling, *without: str) -> tuple:
+    if scaling == "strong":
+        # The global batch; of a program whose samples are unknown, none is known to be that of another.
+        fields = {**fields, "batch": (fields["batch"] or 1) * world_size(fields)}
+    return tuple(str(value) for name, value in fields.items() if name not in (*NOT_ALIKE, *without))
+
+
+# --- the points of a study --------------------------------------------------------------------------------
+
+
+def points_of(study: Study, scaling: Scaling | None = "weak") -> list[Point]:
+    """The points of a study, each with its baseline; found once a study and set of runs.
+
+    Args:
+        scaling: by which baselines are found; None: as :func:`choose_scaling` finds.
+    """
+    kept: dict[tuple, list[Point]] = study.kept("points")
+    key = (scaling, *(source.id for source in study.sources))
+    if key not in kept:
+        points = _points(study, scaling)
+        # Runs that turned out to be unusable are in none of them.
+        key = (scaling, *(source.id for source in study.sources))
+        kept[key] = points
+    return kept[key]
+
+
+def _points(study: Study, scaling: Scaling | None) -> list[Point]:
+    series = all_series(study)
+    # Load first, so that runs with damaged tables are excluded.
+    costs = costs_of(study, [source for source in study.of_kind("run") if source.fields["profile"] != "none"])
+    runs: dict[tuple, dict[str, list[tuple[Source, Series]]]] = {}
+    fields: dict[tuple, dict[str, Any]] = {}
+    for source in study.of_kind("run"):
+        own = point_fields(source.fields)
+        key = tuple(map(str, own.items()))
+        fields.setdefault(key, own)
+        by = runs.setdefault(key, {UNPROFILED: [], PROFILED: []})
+        by[UNPROFILED if source.fields["profile"] == "none" else PROFILED].append((source, series[source.id]))
+    measured = []
+    for key, of in runs.items():
+        by_which = UNPROFILED if of[UNPROFILED] else PROFILED
+        known = [costs[source.id] for source, _ in of[PROFILED] if source.id in costs]
+        means = {name: float(np.mean([getattr(one, name) for one in known])) for name in COSTS if known}
+        cost = Costs(sum(one.batches for one in known), **means) if known else None
+        bound = bound_of(study, of[by_which][0][0])
+        measured.append(Point(fields[key], tuple(of[by_which]), tuple(of[PROFILED]), by_which, bound, cost))
+    every, kind = [point.fields for point in measured], scaling or choose_scaling(measured)
+    of = [base_of(number, every, kind) for number in range(len(every))]
+    points = [
+        point if of[number] == number else replace(point, baseline=measured[of[number]])
+        for number, point in enumerate(measured)
+    ]
+    for finding in findings(points):
+        study.log.add(finding)
+    return points
+
+
+def findings(points: Sequence[Point]) -> Iterator[Finding]:
+    """What makes the points' figures uncertain, or not comparable with each other."""
+    of = len(points)
+    if few := sum(len(point.timed) < 3 for point in points):
+        yield Finding("few_runs", data={"n": few, "of": of})
+    if apart := [point for point in points if point.scatter.sigma > WIDE_SCATTER]:
+        worst = max(apart, key=lambda point: point.scatter.sigma)
+        medians = [float(np.median(run)) for run in worst.steps]
+        data = {"n": len(apart), "of": of, "factor": max(medians) / min(medians)}
+        yield Finding("runs_differ", configuration=called(worst, points), data=data)
+    alike: dict[tuple, set[int]] = {}
+    for point in points:
+        key = tuple(str(value) for name, value in point.fields.items() if name != "batches")
+        alike.setdefault(key, set()).add(point.fields["batches"])
+        devices = {
+            device for one in (point, point.base) for run, _ in (*one.timed, *one.profiled)
+            for device in run.devices
+        }  # fmt: skip
+        if len(devices) > 1:
+            yield Finding("devices_differ", configuration=called(point, points), data={"devices": devices})
+        own, base = _threads(point), _threads(point.base)
+        # Where ranks have GPUs, CPU threads do little of the work.
+        if point.on_cpus and own and base and own != base:
+            data = {"threads": own, "base": base}
+            yield Finding("threads_differ", configuration=called(point, points), data=data)
+    if lengths := [sorted(of_one) for of_one in alike.values() if len(of_one) > 1]:
+        yield Finding("lengths_differ", data={"n": len(lengths), "lengths": lengths[0]})
+    if profiled := sum(point.timed_by == PROFILED for point in points):
+        yield Finding("timed_by_profiled_runs", data={"n": profiled, "of": of})
+
+
+def _threads(point: Point) -> set[int]:
+    reports = [rank for run, _ in point.timed if run.manifest for rank in run.manifest.ranks]
+    return {rank.threads for rank in reports if rank.threads}

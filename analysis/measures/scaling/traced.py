@@ -15,7 +15,7 @@ from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS, SPLIT, WITHIN
 from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import Series, series_of_traces
-from analysis.measures.scaling.baselines import Scaling
+from analysis.measures.scaling.point import Scaling
 from analysis.measures.scaling.same_program import programs
 from analysis.measures.scaling.traced_batch import assumption, other_programs, suggested
 from analysis.results.source import Source

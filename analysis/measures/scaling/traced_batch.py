@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from analysis.display.metrics import Rows
-from analysis.measures.scaling.baselines import Scaling
+from analysis.measures.scaling.point import Scaling
 from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of
 from analysis.results.source import Source
 from analysis.results.study import Study

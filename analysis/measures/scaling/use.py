@@ -1,4 +1,4 @@
-"""How well does a batch of a point, or of a group of points, use the device?
+"""Use of the device by a step of a point, or of a group of points, and the cost of profiling it.
 
 Costs (FLOPs, bytes, time) are summed over the points first, ratios are formed last.
 """
@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import CONFIDENCE, Metric, names_of
-from analysis.display.numbers import digits, span
-from analysis.measures.kernels.roofline import ABOVE_PCT, BANDWIDTH, COMPUTE
-from analysis.measures.kernels.rows import too_low
+from analysis.measures.kernels.roofline import ABOVE_PCT
 from analysis.measures.scaling.loss import Anatomies
-from analysis.measures.scaling.perturbation import perturbation, recorded_ns
-from analysis.measures.scaling.point import Point
+from analysis.measures.scaling.point import UNPROFILED, Point
 from analysis.results.study import Study
 from analysis.statistics import estimates
-from profiling.wording import how_many, verb
 
-# Credited FLOPs outside this share of the analytic count are worth a warning.
-COVERAGE_PCT = (95.0, 105.0)
+COVERAGE_PCT = (95.0, 105.0)  # of the analytic FLOPs; what is counted outside of it is far off
+# Values of use_note.
+_SLOWED, _AT_ONCE = "kernels were timed in slower steps (profiled)", "several kernels run at once"
 
 _MEASURED = "the same, relative to the peak measured on this machine"
 
@@ -35,8 +32,7 @@ METRICS = (
     Metric("profiled_runs", "number of profiled runs"),
     Metric(
         "perturbation",
-        "duration of a profiled step divided by that of an unprofiled run (with several profilers: of "
-        "those that recorded kernels)",
+        "duration of a profiled step divided by that of an unprofiled one",
         "profiled/\nunprofiled",
         CONFIDENCE,
         places=2,
@@ -56,7 +52,7 @@ METRICS = (
     ),
     *_beside_peaks(
         "flops_efficiency_of_step",
-        "FLOPs divided by step duration and the datasheet's peak (the reference's \"scaled\" efficiency)",
+        "FLOPs divided by step duration and the datasheet's peak",
         "FLOPS eff. %\nof step",
         CONFIDENCE,
     ),
@@ -68,15 +64,14 @@ METRICS = (
     ),
     *_beside_peaks(
         "mfu",
-        "model FLOPS utilization: analytic FLOPs divided by step duration and the datasheet's peak",
+        "model FLOPS utilization: analytic FLOPs divided by step duration and datasheet peak",
         "MFU\n%",
         CONFIDENCE,
     ),
     Metric("use_note", "reason why efficiencies of the kernels are below those of the step", text=True),
     Metric(
         "exposed_communication_ms",
-        "communication per step and rank that is not overlapped with computation (as in "
-        "analysis.anatomy); empty: not available",
+        "communication per step and rank, not overlapped with computation (as in analysis.anatomy)",
         "exposed\ncomm., ms",
     ),
     Metric(
@@ -110,9 +105,7 @@ def use_of_device(points: Sequence[Point], anatomies: Anatomies) -> dict[str, An
     row |= _mfu(points)
     if points and all(point.cost for point in points):
         row |= _costs(points)
-        # One profiled run that took longer may have met a busy machine.
-        slowed = (row["perturbation_low"] or 0.0) > 1
-        row["use_note"] = _below_step(points, row["kernel_ms_per_step"], slowed)
+        row["use_note"] = _below_step(points, row["kernel_ms_per_step"])
     return row | _communication([anatomies.get(point, {}) for point in points])
 
 
@@ -128,31 +121,17 @@ def _communication(anatomies: Sequence[Mapping[str, np.ndarray]]) -> dict[str, A
     return {f"{name}_ms": float(mean) / 1e6 for name, mean in zip(names, np.mean(means, axis=0), strict=True)}
 
 
-def _below_step(points: Sequence[Point], kernel_ms: float, slowed: bool) -> str:
+def _below_step(points: Sequence[Point], kernel_ms: float) -> str:
     """Why efficiencies of the kernels are below those of the step; empty: they are not.
 
-    One device that works on one kernel at a time cannot do so. Kernels are timed in recorded batches, which
-    the profiler slows down, and batches in unprofiled ones; and kernels that run at the same time are summed.
-
-    Args:
-        slowed: repeated runs show that steps take longer under the profiler.
+    One device that works on one kernel at a time cannot do so. Kernels are timed in profiled steps, steps in
+    unprofiled ones; and kernels that run at the same time are summed.
     """
     step_ms = float(np.mean([point.batch.value for point in points])) / 1e6
     if kernel_ms <= step_ms:
         return ""
-    recorded_ms = float(np.mean([recorded_ns(point) for point in points])) / 1e6
-    if kernel_ms <= recorded_ms:
-        cause = "the profiler" if slowed else "the profiler, or a busy machine"
-        return (
-            f"unprofiled steps take {digits(step_ms)} ms, profiled ones {digits(recorded_ms)} ms (medians), "
-            f"{recorded_ms / step_ms:.2f} times as long ({cause}), so efficiencies of the kernels are too "
-            f"low, even below those of the step (kernel times sum to {digits(kernel_ms)} ms)"
-        )
-    return (
-        f"several kernels run at the same time: their times sum to {digits(kernel_ms)} ms, a step takes "
-        f"{digits(step_ms)} ms (profiled: {digits(recorded_ms)} ms). So efficiencies of the kernels are "
-        "below those of the step"
-    )
+    recorded_ms = float(np.mean([_recorded_ns(point) for point in points])) / 1e6
+    return _SLOWED if kernel_ms <= recorded_ms else _AT_ONCE
 
 
 def _over(total: float, could: Sequence[tuple[float, float | None]]) -> float | None:
@@ -224,51 +203,81 @@ def _costs(points: Sequence[Point]) -> dict[str, Any]:
     return row
 
 
-def findings(study: Study, points: Sequence[Point]) -> list[str]:
-    """Lines for points whose credit cannot be right: not near the analytic count, or over a peak."""
+def check(study: Study, points: Sequence[Point]) -> None:
+    """Findings on points whose FLOPs cannot be right: not near the analytic count, or over a peak."""
     costs = [_costs([point]) for point in points if point.cost]
-    lines = coverage_findings([row["flop_coverage_pct"] for row in costs])
-    for what, bound in (("flops", COMPUTE), ("bandwidth", BANDWIDTH)):
-        lines += _above_measured(study, costs, what, bound)
-        shares = [row[f"{what}_efficiency_of_kernels_pct"] or 0 for row in costs]
-        over = [share for share in shares if share > 100]
-        if over:
-            lines.append(
-                f"{_points(len(over))} {verb(len(over), 'reach')} up to {max(over):.0f} % of the "
-                f"datasheet's {what}: above 100 %, either the counted work or the peak (--peaks) is wrong"
-            )
-    used = [share for point in points if (share := _mfu([point]).get("mfu_pct") or 0) > 100]
-    if used:
-        lines.append(
-            f"MFU is up to {max(used):.0f} % in {_points(len(used))}: above 100 %, either the analytic "
-            "count or the peak (--peaks; for the precision used) is wrong"
-        )
-    return lines
+    check_coverage(study, [row["flop_coverage_pct"] for row in costs])
+    for what in ("flops", "bandwidth"):
+        of_kernels, of_step = (f"{what}_efficiency_of_{part}" for part in ("kernels", "step"))
+        measured = [
+            max(row[f"{name}_of_measured_pct"] or 0 for name in (of_kernels, of_step)) for row in costs
+        ]
+        _check_peak(study, what, "measured", measured, ABOVE_PCT)
+        _check_peak(study, what, "datasheet", [row[f"{of_kernels}_pct"] or 0 for row in costs])
+    _check_peak(study, "MFU", "datasheet", [_mfu([point]).get("mfu_pct") or 0 for point in points])
 
 
-def _above_measured(study: Study, costs: Sequence[Mapping[str, Any]], what: str, bound: str) -> list[str]:
-    """A line where points exceed the measured peak that bounds ``what``."""
-    names = [f"{what}_efficiency_of_{part}_of_measured_pct" for part in ("kernels", "step")]
-    above = [share for row in costs if (share := max(row[name] or 0 for name in names)) > ABOVE_PCT]
-    if not above:
-        return []
-    reached = f"{_points(len(above))} {verb(len(above), 'reach')} up to {max(above):.0f} %"
-    return [too_low(study, bound, reached)]
+def _check_peak(study: Study, what: str, peak: str, shares: Sequence[float], most_pct: float = 100.0) -> None:
+    if above := [share for share in shares if share > most_pct]:
+        study.note("above_peak", what=what, peak=peak, n=len(above), of=len(shares), most_pct=max(above))
 
 
-def coverage_findings(coverage_pct: Sequence[float | None]) -> list[str]:
-    """A line where points' credited FLOPs are not near the analytic count (None: that is not known)."""
+def check_coverage(study: Study, coverage_pct: Sequence[float | None]) -> None:
+    """A finding where FLOPs counted from kernels are not near the analytic count (None: not known)."""
     low, high = COVERAGE_PCT
     off = [value for value in coverage_pct if value is not None and not low <= value <= high]
-    if not off:
-        return []
-    shares = span(f"{min(off):.1f}", f"{max(off):.1f}")
-    return [
-        f"FLOPs counted from kernels are {shares} % of the analytic count in "
-        f"{_points(len(off))} (expected {low:g} to {high:g} %): their FLOPS efficiencies are wrong by as "
-        "much"
+    for value in {min(off), max(off)} if off else ():
+        study.note("flops_far_off", coverage_pct=value, n=len(off), of=len(coverage_pct))
+
+
+# --- the cost of profiling --------------------------------------------------------------------------------
+
+
+def _recorded(point: Point) -> list[np.ndarray]:
+    """The steps that a profiler recorded, of each profiled run, without warmup, ns.
+
+    Of runs that recorded kernels, if there are any: a tool that reads counters runs each kernel many times.
+    """
+    runs = [(source, series.recorded_ns.astype(float)) for source, series in point.profiled]
+    with_kernels = [(source, run) for source, run in runs if source.tables("kernels")]
+    return [run for _, run in with_kernels or runs if len(run)]
+
+
+def _recorded_ns(point: Point) -> float:
+    """The median step that a profiler recorded; NaN without one."""
+    runs = _recorded(point)
+    return float(np.median([np.median(run) for run in runs])) if runs else float("nan")
+
+
+def perturbation(points: Sequence[Point]) -> dict[str, Any]:
+    """Duration of a step that the profiler recorded over that of the unprofiled twin, with its interval."""
+    recorded = twins = 0.0
+    drawn: list[tuple[estimates.Drawn, estimates.Drawn]] = []
+    for point in points:
+        runs = _recorded(point)
+        if not runs or point.timed_by != UNPROFILED:
+            continue
+        recorded += _recorded_ns(point)
+        twins += point.batch.value
+        # How much profiled runs differ takes two: they may differ more than unprofiled ones do.
+        if point.batch_drawn is not None and len(runs) > 1:
+            drawn.append((estimates.draw_runs(runs, seed=point.seed + 1), point.batch_drawn))
+    low = high = None
+    if drawn and len(drawn) == len(points):
+        low, high = _interval_of_ratio(drawn)
+    ratio = recorded / twins if twins else None
+    return {"perturbation": ratio, "perturbation_low": low, "perturbation_high": high}
+
+
+def _interval_of_ratio(drawn: Sequence[tuple[estimates.Drawn, estimates.Drawn]]) -> tuple[float, float]:
+    """Of the sum of the first ones over that of the second ones."""
+    parts = [
+        (sign * one.value / sum(other.value for other in side), one)
+        for sign, side in zip((1, -1), zip(*drawn, strict=True), strict=True)
+        for one in side
     ]
-
-
-def _points(count: int) -> str:
-    return how_many(count, "configuration")
+    widening = estimates.shared_widening(parts)
+    over, under = (
+        np.sum([one.values(widening) for one in side], axis=0) for side in zip(*drawn, strict=True)
+    )
+    return estimates.interval(over / under)

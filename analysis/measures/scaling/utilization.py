@@ -25,7 +25,7 @@ from analysis.measures.batches.overlap import covered, union
 from analysis.measures.scaling import figures
 from analysis.measures.scaling.busy import READ, by_device, of_device
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
-from analysis.measures.scaling.points import points_of
+from analysis.measures.scaling.point import points_of
 from analysis.results.counted_steps import counted_steps, in_steps
 from analysis.results.query import note_left_out, untimed_launches
 from analysis.results.source import Source, reading
