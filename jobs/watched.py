@@ -108,7 +108,7 @@ def report_of(
     samples: int,
     workers: int,
     startup_ns: int,
-    findings: Sequence[str],
+    findings: Sequence[Finding],
     exit_code: int,
 ) -> RankReport:
     """The report of a watched rank that ends now, for ``rank.json``.
@@ -140,7 +140,7 @@ def report_of(
         samples=samples,
         program_exit_code=exit_code,
         startup_ns=startup_ns,
-        findings=[Finding.from_json(finding) for finding in findings],
+        findings=list(findings),
         **facts_of_process([model.device] if model.device is not None else []),
     )
 

@@ -14,12 +14,11 @@ Exit code: that of the program; 1: it ended, but no step was seen, or the result
 import argparse
 import importlib.util
 import os
-import re
-import shlex
 import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from jobs import by_hand, watched
@@ -31,28 +30,23 @@ from profiling.clocks import set_clock
 from profiling.errors import (
     EXIT_DONE,
     EXIT_FAILED,
-    EXIT_WRONG_USE,
     UserError,
     did_you_mean,
     run_command,
     said_by_rank_0,
 )
+from profiling.findings import MOST_SHOWN, lines
 from profiling.identity import Identity, is_restarted, read_identity
 from profiling.stacks import write_stacks_at_signal
 from profiling.tools import STARTED, Options, check_mode, open_capture
 from profiling.watching.facts import leave_group
-from profiling.watching.findings import ended_early, findings_of
 from profiling.watching.program import Program, hidden, when_imported
-from profiling.watching.steps import Steps
-from profiling.watching.watched import Wanted, Watch, batch_columns, usual_samples
-from profiling.wording import command, how_many
+from profiling.watching.watched import Wanted, Watch, batch_columns, findings_of, usual_samples
 from profiling.wrap import check_can_start, has_gpu, run_wrapped, wraps
 
 # Without --batches: what a profiler records.
 FIRST_RECORDED, RECORDED = 10, 20
 _SAY_EVERY_S = 0.2
-# In an error: what a program looks for that torchrun and others set.
-_OF_LAUNCHERS = re.compile(r"\b((LOCAL_)?(RANK|WORLD_SIZE)|MASTER_ADDR)\b")
 
 
 def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Program]:
@@ -106,18 +100,13 @@ def _parser() -> Parser:
     return parser
 
 
-def _positive(text: str) -> int:
-    return _number(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _number(text, 0)
-
-
-def _number(text: str, least: int) -> int:
+def _positive(text: str, least: int = 1) -> int:
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
     return int(text)
+
+
+_natural = partial(_positive, least=0)
 
 
 def wanted_of(given: argparse.Namespace) -> Wanted:
@@ -154,9 +143,6 @@ def main(arguments: list[str] | None = None) -> int:
         ended = Ended(run_wrapped(given.profile, inside, out, options, given.keep_raw))
     else:
         ended = _watched(given, program, out, me, wanted)
-        if me.launcher == "none" and _OF_LAUNCHERS.search(ended.reason):
-            again = shlex.join(["torchrun", "--nproc-per-node", "1", "-m", "profiling.watch", *words])
-            _say(f"the program takes its rank from a launcher, and there was none: {again}")
     if mine and me.rank == 0 and (tables.rank_directory(out, 0) / RANK_REPORT).exists():
         return _write_run(out, me, program, given, ended, started)
     return ended.exit_code
@@ -179,19 +165,28 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
         code, reason = program.run_to_end()
         if os.getpid() != process:  # one that the program has forked ends here, too
             sys.exit(code)
-        steps, why_none = _steps_of(watch, bool(code))
+        try:
+            steps = watch.stop()
+        except RuntimeError:  # a GPU on which something has failed answers nothing any more
+            if not code:
+                raise
+            steps = None
     if steps is None:
         if not in_sweep and not given.inside:
             by_hand.remove_empty(directory, out)
         if not code:
             with said_by_rank_0(me.rank):
-                raise Nothing(f"no results: {_why_nothing()}")
+                if "torch" not in sys.modules:
+                    raise Nothing("no results: the program did not import torch")
+                raise Nothing(
+                    "no results: the program loaded, computed and optimised nothing in this process; ranks "
+                    "are started by torchrun, srun or mpirun; loops that PyTorch does not see: "
+                    "profiling.markers"
+                )
         if me.rank == 0:
-            _say(f"no results: {reason}{why_none}", *_misplaced(program, code))
+            _say(f"no results: {reason}")
         return Ended(code, reason)
     findings = [*capture.write(), *findings_of(watch, steps)]
-    if me.rank == 0:  # ranks may differ in it, and the run has as many steps as this one
-        findings += ended_early(len(steps), wanted.batches)
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
     findings += set_clock(directory, given.profile)
     report = watched.report_of(
@@ -202,26 +197,6 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
     if not code:  # after a failure others may be in an exchange, and NCCL would wait for them
         leave_group()
     return Ended(code, reason)
-
-
-def _steps_of(watch: Watch, failed: bool) -> tuple[Steps | None, str]:
-    """The steps of a program that has ended, perhaps failed; None, and then why."""
-    try:
-        return watch.stop(), ", before its first step"
-    except RuntimeError as error:
-        if not failed:
-            raise
-        # A GPU on which something has failed answers nothing any more.
-        return None, f"; its times cannot be read: {error}"
-
-
-def _misplaced(program: Program, code: int) -> list[str]:
-    """A line where a program that was used wrongly has been given flags that may have been meant for us."""
-    flags = [word.partition("=")[0] for word in program.arguments if word.startswith("--")]
-    ours = [flag for flag in flags if flag in _parser().flags]
-    if code != EXIT_WRONG_USE or not ours:
-        return []
-    return [f"{', '.join(dict.fromkeys(ours))}: flags of profiling.watch come before the program"]
 
 
 class Nothing(UserError):
@@ -261,26 +236,16 @@ def prepare_folder(given: argparse.Namespace, program: Program, me: Identity) ->
     return out.absolute(), mine
 
 
-def _why_nothing() -> str:
-    if "torch" not in sys.modules:
-        return "the program did not import torch"
-    return (
-        "the program loaded, computed and optimised nothing in this process. If it starts its ranks itself, "
-        "start it by torchrun, srun or mpirun; loops that PyTorch does not see: profiling.markers"
-    )
-
-
 def _write_run(
     out: Path, me: Identity, program: Program, given: argparse.Namespace, ended: Ended, started: datetime
 ) -> int:
     """Write the manifest, and say what was found; the exit code."""
     manifest = watched.write_manifest(out, me, program, given.profile, ended, started, given.steps_per_batch)
-    steps, ranks = how_many(manifest.run.batches, "step"), how_many(me.size, "rank")
-    _say(f"watched {steps} on {ranks}", *map(str, manifest.findings))
+    _say(f"watched {manifest.run.batches} steps on {me.size} ranks", *lines(manifest.findings, MOST_SHOWN))
     if manifest.reason:
         _say(f"the results do not count: {manifest.reason}")
         return ended.exit_code or EXIT_FAILED
-    _say(f"results: {out}", f"next: {command('analysis.batches', out)}")
+    _say(f"results: {out}")
     return EXIT_DONE
 
 

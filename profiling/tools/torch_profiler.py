@@ -225,7 +225,7 @@ def _every_thread() -> tuple[Any, list[str]]:
 
 def _is_compiled(model: "torch.nn.Module") -> bool:
     modules = list(model.modules())
-    # Of a watched program (profiling.watching.modules) each class has one, which sees the calls.
+    # Of a watched program (profiling.watching.hooks) each class has one, which sees the calls.
     calls = [one.__dict__.get("_compiled_call_impl") for one in modules]
     return any(hasattr(one, "_orig_mod") for one in modules) or any(call is not None for call in calls)
 

@@ -1,4 +1,4 @@
-"""What does a watched rank know of its model and of the device that it is on?"""
+"""What a watched rank knows of its model, and of the device that it is on."""
 
 import gc
 import sys
@@ -9,6 +9,7 @@ from profiling.process_facts import has_group
 
 if TYPE_CHECKING:
     import torch
+    from torch.nn import Module
 
 # How gradients are exchanged, by the class of the outermost module.
 _WRAPPERS = {
@@ -53,7 +54,7 @@ class ModelFacts:
         return self.device is not None and self.device.type == "cuda"
 
 
-def facts_of(model: "torch.nn.Module | None") -> ModelFacts:
+def facts_of(model: "Module | None") -> ModelFacts:
     """The facts of a model that is being trained."""
     if model is None:
         return ModelFacts(backend=_backend(None))
@@ -76,7 +77,7 @@ def elements_of(parameter: "torch.nn.Parameter") -> int:
     return 0 if torch.nn.parameter.is_lazy(parameter) else parameter.numel()
 
 
-def _class_of(model: "torch.nn.Module") -> str:
+def _class_of(model: "Module") -> str:
     """The class of the user's own module, without what DDP, the compiler or fully_shard put around it."""
     for wrapper in ("module", "_orig_mod"):
         inner = model._modules.get(wrapper)
@@ -91,7 +92,7 @@ def _group_size() -> int:
     return int(sys.modules["torch.distributed"].get_world_size()) if has_group() else 1
 
 
-def _backend(model: "torch.nn.Module | None") -> str:
+def _backend(model: "Module | None") -> str:
     import torch
 
     names = [one.__name__ for one in type(model).__mro__]
@@ -102,7 +103,7 @@ def _backend(model: "torch.nn.Module | None") -> str:
     return "/".join(filter(None, [*how[:1], library])) or "single"
 
 
-def _precision_of_gradients(model: "torch.nn.Module") -> str:
+def _precision_of_gradients(model: "Module") -> str:
     """That of the parameters, if they have one and no hook of DDP changes it."""
     import torch
 

@@ -1,4 +1,4 @@
-"""How is the user's program run as Python would run it by itself, with hooks that wait for PyTorch?"""
+"""Run the user's program as Python would run it by itself, with hooks that wait for PyTorch."""
 
 import builtins
 import importlib.abc

@@ -1,4 +1,4 @@
-"""What did the program do, from when to when? Segments, each of one kind, none within another.
+"""Record what a program does, from when to when: segments, each of one kind, none within another.
 
 Where one begins within another (Lightning runs forward and backward inside the optimizer's step) the outer
 one is interrupted: it is cut into pieces, of which the last is the whole one's end.

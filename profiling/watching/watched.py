@@ -1,12 +1,14 @@
-"""How is one rank of a program watched, and which rows of steps does it leave?"""
+"""Watch one rank of a program: the rows of its steps, and findings."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from profiling import markers, schemas
+from profiling.findings import Finding
 from profiling.markers import hear_program, open_markers
 from profiling.process_facts import process_age_ns
 from profiling.step_clock import open_clock
@@ -23,7 +25,7 @@ from profiling.watching.segments import (
     UPDATE,
     Recorder,
 )
-from profiling.watching.steps import Ends, Steps, steps_of
+from profiling.watching.steps import BY_MARKER, BY_OPTIMIZER, Ends, Steps, steps_of
 
 # In its first steps a program may still put DDP or the like around its model.
 _STEPS_OF_FACTS = 4
@@ -226,3 +228,37 @@ def usual_samples(steps: Steps, wanted: Wanted) -> int:
         return wanted.samples
     known = steps.samples[steps.samples > 0]
     return int(np.median(known)) if len(known) else 0
+
+
+def findings_of(watch: Watch, steps: Steps) -> Iterator[Finding]:
+    """What of the program was not seen, or is another thing than usual."""
+    facts, seen, passes = watch.model_facts, watch.hooks.seen, steps.passes
+    if watch.has_host_clock and facts.on_gpu:
+        yield Finding("host_clock")
+    if facts.is_unwrapped:
+        yield Finding("no_exchange", data={"n": facts.group_size})
+    if steps.by not in (BY_OPTIMIZER, BY_MARKER):
+        yield Finding("steps_by", data={"by": steps.by})
+    elif steps.by == BY_OPTIMIZER and len(seen.optimizers) > 1:
+        names = list(dict.fromkeys(seen.optimizers))
+        data = {"n": len(seen.optimizers), "names": names, "phases": steps.phases, "late": steps.late}
+        yield Finding("several_optimizers", data=data)
+    if seen.skipped:
+        yield Finding("updates_skipped", data={"n": seen.skipped})
+    usual = Counter(passes.tolist()).most_common(1)[0][0]
+    if usual and (more := int((passes > usual).sum())):
+        yield Finding("more_passes", data={"n": more, "of": len(steps), "usual": usual})
+    if not seen.loaders:
+        yield Finding("no_loader")
+    if not watch.wanted.samples and (steps.samples == UNKNOWN).any():
+        yield Finding("samples_unknown")
+    elif not watch.wanted.samples and seen.samples:
+        yield Finding("samples_unlike", data={"batch": seen.samples[0], "first": seen.samples[1]})
+    if not watch.hooks.modules.calls:
+        yield Finding("no_forward")
+    elif not steps.stages_ns[BACKWARD].any():
+        yield Finding("no_backward")
+    if steps.paused.any():
+        yield Finding("evaluations", data={"n": int(steps.paused.sum())})
+    if len(steps) < watch.wanted.batches:
+        yield Finding("ended_early", data={"n": len(steps), "of": watch.wanted.batches})

@@ -20,7 +20,7 @@ from jobs.store import MANIFEST
 from profiling import markers, schemas, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.watch import _misplaced, _write_run, main, parse, prepare_folder, wanted_of
+from profiling.watch import _write_run, main, parse, prepare_folder, wanted_of
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
 from profiling.watching.program import Program
@@ -91,10 +91,8 @@ def test_a_program_that_ends_before_the_steps_that_were_asked_for_is_said_once(t
     out = tmp_path / "run"
     program = (PROGRAMS / "ddp.py", "--epochs", 1, "--batch-size", 4)
     printed = forks.watch("--out", out, "--batches", 200, *program, ranks=2)
-    line = "the program ended after 8 steps, before --batches 200"
-    assert [said for said in printed.splitlines() if line in said] == [f"scaleprof: {line}"]
-    assert line in manifest_of(out).findings and f"run: {line}" in load(out).notes()
-    assert line in report_of(out).findings and line not in report_of(out, 1).findings
+    assert [said for said in printed.splitlines() if "8 of 200 steps" in said]
+    assert "ended_early" in [one.code for one in manifest_of(out).findings]
     assert len(batches_of(out)) == 8
 
 
@@ -120,7 +118,6 @@ def test_a_profiler_that_watches_from_outside(tmp_path):
     names = tables.read(tables.rank_directory(out, 0), "markers")["name"].to_pylist()
     # From the fourth step on.
     assert [names.count(one) for one in (*schemas.STAGES, schemas.END_OF_BATCH)] == [3] * 4
-    assert any(one.startswith("nsys: its clock and step timings agree") for one in manifest.findings)
 
 
 def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_path, forks):
@@ -143,7 +140,7 @@ def test_a_program_shows_its_failure_in_its_own_way(tmp_path, forks):
         "raise Stop\n"
     )
     printed = forks.watch("--out", tmp_path / "run", script, code=1)
-    assert "mine: Stop 4" in printed and "no results: Stop, before its first step" in printed
+    assert "mine: Stop 4" in printed and "no results: Stop" in printed
 
 
 @pytest.mark.parametrize(
@@ -178,7 +175,7 @@ def test_a_gpu_that_has_failed_with_the_program_hides_no_traceback_of_its(tmp_pa
         "raise ValueError('not a class')\n"
     )
     printed = forks.watch("--out", tmp_path / "run", script, code=1)
-    assert printed.count("Traceback") == 1 and "its times cannot be read: CUDA error: device-side" in printed
+    assert printed.count("Traceback") == 1 and "no results: ValueError" in printed
 
 
 def test_a_process_that_the_program_has_forked_leaves_no_results(tmp_path, forks):
@@ -234,24 +231,7 @@ def test_a_program_that_fails_before_its_first_step_is_said_to_have(tmp_path):
     program = tmp_path / "fails.py"
     program.write_text("import sys; sys.exit(3)")
     printed = watch("--out", tmp_path / "run", program, code=3)
-    assert "no results: the program ended with exit code 3, before its first step" in printed
-
-
-@pytest.mark.parametrize("look", ["torch.distributed.init_process_group('gloo')", "os.environ['LOCAL_RANK']"])
-def test_a_program_that_needs_a_launcher_is_given_the_command_that_has_one(tmp_path, forks, look):
-    (tmp_path / "mine.py").write_text(f"import os, torch; {look}")
-    printed = forks.watch("--batches", "5", "mine.py", "--lr", "1", folder=tmp_path, code=1)
-    again = "torchrun --nproc-per-node 1 -m profiling.watch --batches 5 mine.py --lr 1"
-    assert printed.rstrip().endswith(f"takes its rank from a launcher, and there was none: {again}")
-
-
-def test_flags_that_stand_behind_a_program_that_refuses_them_are_named(tmp_path, forks):
-    (tmp_path / "fails.py").write_text("import argparse; argparse.ArgumentParser().parse_args()")
-    printed = forks.watch("fails.py", "--batches=2", "--lr", "1", folder=tmp_path, code=2)
-    assert "scaleprof: --batches: flags of profiling.watch come before the program" in printed
-    assert [path.name for path in tmp_path.iterdir()] == ["fails.py"]  # no empty results
-    assert "come before" not in forks.watch("fails.py", "--lr", "1", folder=tmp_path, code=2)
-    assert _misplaced(Program("fails.py", ("--batches=2",)), 1) == []  # it is the program's own
+    assert "no results: the program ended with exit code 3" in printed
 
 
 def test_only_empty_folders_are_removed(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from profiling.watching.facts import facts_of
-from profiling.watching.modules import MOST_SEARCHES
+from profiling.watching.hooks import MOST_SEARCHES
 from profiling.watching.segments import FORWARD
 from profiling.watching.watched import Wanted
 from tests.profiling.watched_here import descent, passes, train
@@ -20,7 +20,7 @@ def test_modules_that_train_nothing_are_no_models(watch):
     for _ in range(2):
         model(flat(torch.ones(2, 3))).sum().backward()
         optimizer.step()
-    assert watched_process.hooks.modules.trained == 1
+    assert watched_process.hooks.modules.largest is model
 
 
 def test_the_model_is_the_largest_that_is_called(watch):

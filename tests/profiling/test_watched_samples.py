@@ -4,14 +4,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from profiling.watching.findings import findings_of
 from profiling.watching.hooks import drawn, samples_in
 from profiling.watching.segments import UNKNOWN
-from profiling.watching.watched import Wanted, Watch
+from profiling.watching.watched import Wanted, Watch, findings_of
 from tests.profiling.watched_here import descent, passes
 
 
-def images_of(loader: DataLoader, watched_process: Watch, *others: DataLoader) -> tuple[list[int], list[str]]:
+def images_of(
+    loader: DataLoader, watched_process: Watch, *others: DataLoader
+) -> tuple[list[int], list[dict]]:
     """The samples of each step of a program that has this loader, and others, and what is said of them."""
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
@@ -21,7 +22,9 @@ def images_of(loader: DataLoader, watched_process: Watch, *others: DataLoader) -
     for other in others:
         next(iter(other))
     steps = watched_process.stop()
-    return steps.samples.tolist(), [one for one in findings_of(watched_process, steps) if "sampl" in one]
+    return steps.samples.tolist(), [
+        dict(one.data) for one in findings_of(watched_process, steps) if "samples" in one.code
+    ]
 
 
 class Streamed(IterableDataset):
@@ -63,7 +66,7 @@ def test_samples_are_those_that_the_loader_draws_whatever_it_makes_of_them(watch
     loader, test_loader = DataLoader(PICTURES, 2, collate_fn=pictures), DataLoader(PICTURES, 2)
     images, (said,) = images_of(loader, watch(Wanted()), test_loader)
     assert images == [2, 2, 1]
-    assert said.startswith("the data loader's batch size is 2, its first tensor's first dimension 3")
+    assert said == {"batch": 2, "first": 3}
 
 
 def test_of_a_sampler_without_a_length_all_batches_are_full():

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiling.markers import Markers
-from profiling.watching.cycle import LATE
 from profiling.watching.segments import (
     BACKWARD,
     EVALUATION,
@@ -27,6 +26,7 @@ from profiling.watching.steps import (
     BY_LOAD,
     BY_MARKER,
     BY_OPTIMIZER,
+    LATE,
     Ends,
     steps_of,
 )
