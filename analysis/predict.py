@@ -5,17 +5,14 @@
     python -m analysis.predict DIR --alpha-us 20 --beta-gb-per-s 12      from a trace of one rank
     python -m analysis.predict TABLE.csv --ranks 256      from a table of images/s by number of GPUs
 
-One row per configuration and number of ranks.
+One row per configuration and number of ranks. Predictions assume the same software, and a network that
+behaves as measured.
 
-``_low`` and ``_high`` are the range over all curves, or allreduce algorithms, that fit the measurements. It
-includes the spread of steps, allreduces and runs. It widens with every doubling if a measured configuration
-was outside the range predicted from smaller ones. It is not a 95 % confidence interval: limits that begin
-beyond the measured number of ranks (shared links, another switch) are not included.
-benchmarks/results/prediction_coverage.md has the measured coverage. Where the data allow no
-prediction of a configuration, it has no row, and a line below the table gives the reason. If none can be
-predicted, the exit code is 2.
-
-Predictions assume the same software, and a network that behaves as measured.
+``_low`` and ``_high`` are the range over all curves, or allreduce algorithms, that fit the measurements, with
+the spread of steps, allreduces and runs. It is not a 95 % confidence interval: limits that begin beyond the
+measured number of ranks (shared links, another switch) are not included
+(benchmarks/results/prediction_coverage.md has the measured coverage). A configuration that the data do not
+determine has no row; if none can be predicted, the exit code is 2.
 
 A table needs a column of ranks (world_size, n_gpus, gpus or ranks) and one of images per second
 (images_per_s, img_per_s, img_s_global, images_per_second). The columns framework, model, platform, gpu, mode,
@@ -32,38 +29,30 @@ from analysis.display import output
 from analysis.display.metrics import fields
 from analysis.display.terminal import Answer, Part
 from analysis.prediction import configurations, extrapolate, simulate
-from analysis.prediction.basis import Network
-from analysis.prediction.predictions import (
-    COLUMNS,
-    METRICS,
-    NO_TRACE,
-    caption,
-    fields_of,
-    of_study,
-    of_table,
-    shown,
-)
+from analysis.prediction.predictions import COLUMNS, METRICS, caption, fields_of, of_study, of_table, shown
+from analysis.prediction.simulate_rows import Network
 from analysis.results.load import load
 from jobs.flags import make_parser
 from profiling.errors import UserError, run_command
+from profiling.findings import lines
 
 
 def main(words: list[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     network = _network(arguments)
     what_ifs = simulate.parse_what_ifs(arguments.what_if)
-    study = None
+    study, findings = None, []
     if arguments.path.suffix == ".csv" and arguments.path.is_file():
         if what_ifs or network != Network():
-            raise UserError(NO_TRACE)
-        made = of_table(extrapolate.read_table(arguments.path), arguments.ranks)
+            raise UserError("--what-if, --alpha-us and --beta-gb-per-s need a sweep's results, not a table")
+        rows, findings = of_table(extrapolate.read_table(arguments.path), arguments.ranks)
     else:
         study = load(arguments.path, arguments.peaks)
-        made = of_study(study, arguments.ranks, what_ifs, network, arguments.scaling, arguments.gpus_per_node)
-    rows = [_with_batch_of_a_rank(row) for row in made.rows]
-    part = Part(made.title, rows, shown(rows), caption(rows))
+        rows = of_study(study, arguments.ranks, what_ifs, network, arguments.scaling, arguments.gpus_per_node)
+    rows = [_with_batch_of_a_rank(row) for row in rows]
+    part = Part("Predicted throughput", rows, shown(rows), caption(rows))
     metrics = [*fields(fields_of(rows)), *METRICS]
-    return output.emit(Answer(rows, metrics, [part], notes=made.untold), study, arguments)
+    return output.emit(Answer(rows, metrics, [part], notes=lines(findings)), study, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

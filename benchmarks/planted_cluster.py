@@ -14,10 +14,9 @@ import numpy as np
 from analysis.measures.batches.series import Series
 from analysis.measures.lateness.lateness import of_collectives
 from analysis.measures.scaling.point import POINT_FIELDS, Point
+from analysis.prediction.allreduce import FLAT, LEVELS, Layout
 from analysis.prediction.configurations import CONFIGURATION, Configuration
-from analysis.prediction.exchange_forms import FLAT, LEVELS, Layout
-from analysis.prediction.traced_exchange import Allreduces, exchanges, late_ranks
-from analysis.prediction.traced_step import Traced, step_of
+from analysis.prediction.traced_step import Allreduces, Traced, exchanges, late_ranks, step_of
 from analysis.results.matching import Calls, match
 from analysis.results.source import Source
 from jobs.run import Run

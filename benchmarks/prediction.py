@@ -27,9 +27,8 @@ import numpy as np
 
 from analysis.display.numbers import plain
 from analysis.prediction import extrapolate, simulate_rows
-from analysis.prediction.allreduce import Cost, ring
+from analysis.prediction.allreduce import Cost, Layout, ring
 from analysis.prediction.configurations import Configuration, configurations
-from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.simulate import Model, Step, simulate
 from analysis.results.load import load
 from benchmarks import network

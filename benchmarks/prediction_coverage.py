@@ -23,16 +23,13 @@ ranks take. A range that spans more than a factor of 3, or links that were never
 import argparse
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from analysis.prediction import extrapolate
-from analysis.prediction.basis import Network
-from analysis.prediction.exchange_forms import FLAT, Layout
-from analysis.prediction.simulate_rows import SIMULATION, rows_of
-from analysis.results.study import Study
+from analysis.prediction.allreduce import FLAT, Layout
+from analysis.prediction.simulate_rows import SIMULATION, Network, rows_of
 from benchmarks.child import facts, machine, write
 from benchmarks.planted_cluster import Allreduce, Cluster, links, measured, truth_ms
 from profiling.errors import EXIT_DONE, run_command
@@ -113,9 +110,8 @@ def one_case(kind: str, strong: bool, seed: int) -> Iterable[dict[str, Any]]:
     # The truth of one node asked for several is what the cluster's nodes hold.
     found = extrapolate.replace(found, gpus_per_node=cluster.gpus_per_node if kind == "one node" else None)
     wanted = [sizes[-1] * times for times in AHEAD]
-    study = Study(Path("planted"))
     curves, _ = extrapolate.rows(extrapolate.series_of([found]), wanted)
-    simulated, _ = rows_of(study, found, steps, wanted, [], Network())
+    simulated, _ = rows_of(found, steps, wanted, [], Network())
     said = {
         (row["predicted_by"], row["world_size"]): row for row in (*curves, *simulated) if not row["backtest"]
     }

@@ -1,12 +1,12 @@
-"""Which configurations of a sweep were measured on several numbers of ranks, and where do more ranks run?"""
+"""Configurations of a sweep on several numbers of ranks, and how more ranks are laid out."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from analysis.measures.batches.series import Series
 from analysis.measures.scaling.point import (
     NO_SAMPLES,
     NOT_ALIKE,
@@ -14,22 +14,21 @@ from analysis.measures.scaling.point import (
     UNPROFILED,
     Point,
     Scaling,
-    called,
     choose_scaling,
     points_of,
 )
 from analysis.prediction import curve
-from analysis.prediction.exchange_forms import Layout
-from analysis.results.source import Source
+from analysis.prediction.allreduce import Layout
 from analysis.results.study import Study
 from analysis.statistics import estimates
 from jobs.run_fields import own_names
 from profiling.errors import UserError
-from profiling.wording import in_a_row
 
 KINDS: tuple[Scaling, ...] = ("weak", "strong")
 # A node holds so many GPUs as a rule; what was measured on one node says nothing of more.
 GPUS_OF_A_NODE = 8
+# A prediction over more than this many times the measured ranks is guessing.
+FARTHEST = 16
 # What the points of a configuration have in common.
 CONFIGURATION = tuple(name for name in POINT_FIELDS if name not in NOT_ALIKE)
 
@@ -50,15 +49,9 @@ class Nodes:
         """Where so many ranks run."""
         return Layout(ranks, -(-ranks // self.gpus))
 
-    def unseen(self, ranks: int) -> str:
-        """Why nothing is known of so many ranks, if so."""
-        if self.most > 1 or self.of(ranks).nodes == 1:
-            return ""
-        return (
-            f"{ranks} ranks or more need several nodes of {self.gpus}, and all runs used one node: the cost "
-            "of links between nodes is unknown. Measure two nodes (--gpus-per-node sets the size of a "
-            "node)"
-        )
+    def unseen(self, ranks: int) -> bool:
+        """Whether so many ranks need links between nodes, and one node was measured."""
+        return self.most == 1 and self.of(ranks).nodes > 1
 
 
 @dataclass(frozen=True)
@@ -83,36 +76,10 @@ class Configuration:
         usual = largest if most > 1 else max(largest, GPUS_OF_A_NODE)
         return Nodes(self.gpus_per_node or usual, most)
 
-    @property
-    def global_batch(self) -> float | None:
-        """Images of a step of all ranks, if they are as many on all numbers of ranks."""
-        return float(self.fields["batch"] * self.points[-1].world_size) if self.strong else None
-
-    @property
-    def named(self) -> Mapping[str, Any]:
-        """The fields by which it is called."""
-        return by_global_batch(self.fields, self.global_batch)
-
     def batch(self, ranks: int) -> float:
         """Images of a rank's batch."""
-        whole = self.global_batch
-        return float(self.fields["batch"]) if whole is None else whole / ranks
-
-
-def by_global_batch(fields: Mapping[str, Any], images: float | None) -> dict[str, Any]:
-    """Fields with the global batch in the place of a rank's, which is another on each number of ranks.
-
-    Args:
-        images: of a step of all ranks; None: the batch of a rank is constant.
-    """
-    if images is None:
-        return dict(fields)
-    return {name: value for name, value in fields.items() if name != "batch"} | {"global_batch": images}
-
-
-def chosen(study: Study, scaling: Scaling | None = None) -> Scaling:
-    """The kind of scaling to predict: the one that is asked for, else the report's."""
-    return scaling or choose_scaling(points_of(study, KINDS[0]))
+        batch = float(self.fields["batch"])
+        return batch * self.points[-1].world_size / ranks if self.strong else batch
 
 
 def configurations(
@@ -120,19 +87,19 @@ def configurations(
 ) -> list[Configuration]:
     """A sweep's configurations; one rank sends no gradients, so its point may be of another precision.
 
+    Args:
+        scaling: by default what the report chooses.
+
     Raises:
         UserError: of none of them the samples of a step are known.
     """
-    kind = chosen(study, scaling)
+    kind = scaling or choose_scaling(points_of(study, KINDS[0]))
     groups: dict[tuple, list[Point]] = {}
     points = points_of(study, kind)
     known = [point for point in points if point.fields["batch"] and point.has_samples]
     if points and not known:
         raise UserError(f"no prediction: {NO_SAMPLES}")
-    for point in points:
-        if point not in known:
-            study.note(f"{called(point, points)}: no prediction: {NO_SAMPLES}")
-            continue
+    for point in known:
         own = {name: point.fields[name] for name in (*CONFIGURATION, *own_names(point.fields))}
         if kind == "strong":
             own["batch"] *= point.world_size
@@ -144,14 +111,20 @@ def configurations(
             members.append(point)
     answer = []
     for members in groups.values():
-        alone = _one_a_size(study, _merged(study, members))
-        last = alone[-1].fields
-        fields = {name: last[name] for name in (*CONFIGURATION, *own_names(last))}
-        answer.append(Configuration(fields, tuple(alone), kind == "strong", gpus_per_node))
+        by_size: dict[int, Point] = {}  # of points of one world size the one on the fewest nodes
+        for point in sorted(_merged(members), key=lambda one: (one.world_size, one.fields["nodes"])):
+            by_size.setdefault(point.world_size, point)
+        last = _fields(list(by_size.values())[-1])
+        answer.append(Configuration(last, tuple(by_size.values()), kind == "strong", gpus_per_node))
     return answer
 
 
-def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
+def _fields(point: Point) -> dict[str, Any]:
+    """The fields of a point that its configuration has."""
+    return {name: point.fields[name] for name in (*CONFIGURATION, *own_names(point.fields))}
+
+
+def _merged(members: Sequence[Point]) -> list[Point]:
     """Points that differ in ``batches`` only (a profiled run may be shorter) as one."""
     alike: dict[tuple, list[Point]] = {}
     for point in members:
@@ -161,33 +134,9 @@ def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
         timed = [one for one in same if one.timed_by == UNPROFILED] or same
         first = max(timed, key=lambda one: (len(one.timed), one.fields["batches"]))
         if len(same) > 1:
-            lengths = in_a_row([one.fields["batches"] for one in same])
-            study.note(
-                f"configurations of {first.label} that differ only in their number of steps ({lengths}) "
-                f"are combined: the runs of {first.fields['batches']} steps give the durations"
-            )
-            first = _with_profiled(first, [run for one in same for run in one.profiled])
+            first = replace(first, profiled=tuple(run for one in same for run in one.profiled))
         points.append(first)
     return points
-
-
-def _with_profiled(point: Point, runs: list[tuple[Source, Series]]) -> Point:
-    """A point with other profiled runs; what was measured of it stays."""
-    return replace(point, profiled=tuple(runs))
-
-
-def _one_a_size(study: Study, members: Sequence[Point]) -> list[Point]:
-    """Of points of one world size the one on the fewest nodes, in rising order of ranks."""
-    ordered = sorted(members, key=lambda point: (point.world_size, point.fields["nodes"]))
-    by_size: dict[int, Point] = {}
-    for point in ordered:
-        other = by_size.setdefault(point.world_size, point)
-        if other is not point:
-            study.note(
-                f"{point.fields['model']}: several node counts give {point.world_size} ranks; predictions "
-                f"use {other.label}"
-            )
-    return list(by_size.values())
 
 
 def scatter_of(points: Sequence[Point]) -> float:
@@ -213,3 +162,31 @@ def error_of(point: Point, points: Sequence[Point]) -> float:
     """Standard error of a point's duration: by the scatter of all points, or its own where that is larger."""
     own = point.scatter.sigma if np.isfinite(point.scatter.sigma) else 0.0
     return max(scatter_of(points), own) / float(np.sqrt(len(point.timed)))
+
+
+def wanted_ranks(text: str, largest: Iterable[int]) -> list[int]:
+    """The numbers of ranks to predict, in rising order.
+
+    Args:
+        text: as the flag ``--ranks`` has them; empty: twice and four times what each configuration was
+            measured on at most.
+        largest: the numbers of ranks that configurations were measured on at most.
+
+    Raises:
+        UserError: none can be predicted, of no configuration.
+    """
+    measured = sorted(set(largest)) or [1]
+    if not text:
+        return sorted({times * count for count in measured for times in (2, 4)})
+    values = [value.strip() for value in text.split(",")]
+    if not all(re.fullmatch("[0-9]{1,9}", value) and int(value) > 0 for value in values):
+        raise UserError(f"--ranks: invalid list {text!r}; expected e.g. 8,16,32")
+    wanted = sorted(set(map(int, values)))
+    if wanted[-1] <= measured[0]:
+        raise UserError(f"--ranks: {text}: measured already; give more than {measured[-1]}")
+    if wanted[0] > FARTHEST * measured[-1]:
+        raise UserError(
+            f"--ranks: {text}: more than {FARTHEST} times the measured {measured[-1]}; give at most "
+            f"{FARTHEST * measured[-1]}"
+        )
+    return wanted

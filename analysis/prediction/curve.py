@@ -1,4 +1,4 @@
-"""What does a batch cost on more ranks, if it goes on as it did on few?
+"""Extrapolate the duration of a batch to more ranks by the costs of collectives.
 
 Times of a batch on P ranks are fitted by what collectives are known to cost: a part that every P > 1 pays
 alike (a pipelined tree's bytes), or nearly (a ring's: 2(P-1)/P of them), one a step of a tree (log2 P), one a
@@ -17,12 +17,10 @@ between nodes, a slow rank) or grows with every rank (a link that all share): th
 confidence interval: of what begins beyond the points it knows nothing.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
-
-from analysis.prediction.curve_fits import SHAPES, fits_of
 
 # What fits counts if its chi-square is within this of the least (95 % of one parameter).
 _AS_GOOD = 3.84
@@ -30,6 +28,29 @@ _AS_GOOD = 3.84
 ASSUMED_SCATTER = 0.03
 # No measurement is better than this share of a batch's time.
 _LEAST_ERROR = 0.003
+# How a cost grows with the number of ranks; Thakur, Rabenseifner and Gropp (2005) derive them.
+SHAPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "constant": lambda ranks: 1.0 * (ranks > 1),
+    "bandwidth": lambda ranks: (ranks - 1) / ranks,
+    "tree": lambda ranks: np.log2(ranks),
+    "ring": lambda ranks: ranks - 1.0,
+}
+# The share of a step's computing that can hide such a cost (of what is constant it does not matter): all of a
+# backward pass, which does twice what the forward pass does.
+_MOST_HIDDEN = {"bandwidth": 2 / 3, "tree": 2 / 3, "ring": 2 / 3}
+# A cost that grows with every rank (latencies, links that all share) is seen before it is that long, by the
+# last bucket's part of it. Where nothing is to be seen, no more than this is hidden.
+_MOST_UNSEEN = {**_MOST_HIDDEN, "ring": 0.2}
+_TRIED = 9  # shares, from none to that
+# The share of an exchange that nothing hides, as the last bucket's: of one bucket in many, to one in four.
+_VISIBLE = (0.0, 0.1, 0.25)
+# Which costs there may be at once: none, one, or one of bytes (a ring's, or a pipelined tree's) and one of
+# messages.
+_TOGETHER: tuple[tuple[str, ...], ...] = (
+    (), *((name,) for name in SHAPES), ("bandwidth", "tree"), ("bandwidth", "ring"), ("constant", "tree"),
+    ("constant", "ring"),
+)  # fmt: skip
+_SINGULAR = 1e10
 
 
 @dataclass(frozen=True)
@@ -113,3 +134,176 @@ def _own_errors(ranks: np.ndarray, times: np.ndarray, strong: bool) -> np.ndarra
     least = fits.chi_square[~fits.hidden & (fits.parameters <= 2)].min()
     off = np.sqrt(least / freedom) * float(stdtrit(freedom, 0.975)) / 1.96
     return errors * min(1.0, off)
+
+
+# --- the fits ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Ways to go on; arrays of one element each.
+
+    Attributes:
+        allowed: no cost came out below 0 (those that did so by chance are kept for the range).
+        hidden: whether something is hidden.
+        time, most: on the wanted ranks; ``most`` where not all is known of what is hidden.
+        error: of that time, of one chi-square more.
+    """
+
+    shapes: list[tuple[str, ...]]
+    chi_square: np.ndarray
+    parameters: np.ndarray
+    allowed: np.ndarray
+    hidden: np.ndarray
+    time: np.ndarray
+    most: np.ndarray
+    error: np.ndarray
+
+    def of(self, which: np.ndarray) -> "Fits":
+        """Some of them."""
+        shapes = [one for one, chosen in zip(self.shapes, which, strict=True) if chosen]
+        arrays = [getattr(self, one.name)[which] for one in fields(self) if one.name != "shapes"]
+        return Fits(shapes, *arrays)
+
+
+def fits_of(ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, wanted: float, strong: bool) -> Fits:
+    """All shapes and pairs of them, with all shares hidden, exposed from each point on (or from none)."""
+    points = _Points(ranks, times, errors, wanted, strong)
+    none_hidden = [
+        _fitted(points, names, overhead, np.zeros(1), 0, 1.0)
+        for overhead in ((False, True) if strong else (False,))
+        for names in _TOGETHER
+    ]
+    some_hidden = [
+        _fitted(points, names, overhead, _shares(names, visible), first, visible)
+        for overhead in ((False, True) if strong else (False,))
+        for names in _TOGETHER
+        if names and "constant" not in names
+        for first in range(len(ranks) + 1)
+        for visible in _VISIBLE
+    ]
+    parts = [*none_hidden, *some_hidden]
+    shapes = [shape for one in parts for shape in one.shapes]
+    arrays = [np.concatenate([getattr(one, name.name) for one in parts]) for name in fields(Fits)[1:]]
+    return Fits(shapes, *arrays)
+
+
+def _shares(names: Sequence[str], visible: float) -> np.ndarray:
+    """The shares of computing that may hide such costs, but for none."""
+    limits = _MOST_HIDDEN if visible else _MOST_UNSEEN
+    return np.linspace(0, min(limits[name] for name in names), _TRIED)[1:]
+
+
+@dataclass(frozen=True)
+class _Points:
+    """What was measured, and the ranks that are wanted."""
+
+    ranks: np.ndarray
+    times: np.ndarray
+    errors: np.ndarray
+    wanted: float
+    strong: bool
+
+    @property
+    def base(self) -> np.ndarray:
+        """How computing goes down, of each point and of the wanted one."""
+        every = np.append(self.ranks, self.wanted)
+        return self.ranks[0] / every if self.strong else np.ones(len(every))
+
+    def costs(self, names: Sequence[str]) -> np.ndarray:
+        """The shapes that cost anything, (shapes, points and the wanted one)."""
+        every = np.append(self.ranks, self.wanted)
+        columns = [SHAPES[name](every) for name in names]
+        return np.stack([one for one in columns if one[:-1].any()] or [np.zeros_like(every)])
+
+
+def _fitted(
+    points: _Points, names: tuple[str, ...], overhead: bool, hidden: np.ndarray, first: int, visible: float
+) -> Fits:
+    """Least squares with each share ``hidden``, the exchange exposed from the ``first`` point on.
+
+    Args:
+        visible: the share of the exchange that nothing hides.
+    """
+    base, costs = points.base, points.costs(names)
+    exposed = np.arange(len(points.ranks)) >= first
+    columns = [base[:-1] - hidden[:, None] * base[:-1] * exposed]
+    if overhead:
+        columns.append(np.broadcast_to(1 - base[:-1], columns[0].shape))
+    parts = len(columns)
+    seen = [cost[:-1] * np.where(exposed, 1.0, visible) for cost in costs]
+    columns += [np.broadcast_to(cost, columns[0].shape) for cost in seen if cost.any()]
+    solved = _solved(points, np.stack(columns, axis=2))
+    if solved is None:
+        return _none()
+    values, covariance, chi_square = solved
+    separable = values.shape[1] > parts
+    rise = (1 - visible) * values[:, parts:] @ costs if separable else None
+    right, out = _exposed_as_said(values[:, :1], base, hidden, exposed, rise)
+    to = np.zeros(values.shape)
+    to[:, 0] = base[-1] * (1 - hidden * out)
+    to[:, 1:parts] = 1 - base[-1]
+    if separable:
+        to[:, parts:] = np.where(out, 1.0, visible)[:, None] * costs[:, -1]
+    time = (to * values).sum(axis=1)
+    # Where all is hidden, how much that is, is not known.
+    most = time + _may_come_out(values[:, 0], base, hidden, costs) if not separable and names else time
+    error = np.sqrt(np.maximum(np.einsum("gi,gij,gj->g", to, covariance, to), 0))
+    spread = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+    allowed = np.asarray((values[:, 1:] >= 0).all(axis=1))
+    keep = right & (values[:, 0] > 0) & (values[:, 1:] >= -1.96 * spread[:, 1:]).all(axis=1)
+    count = np.full(len(hidden), values.shape[1])
+    every = Fits([names] * len(hidden), chi_square, count, allowed, hidden > 0, time, most, error)
+    return every.of(keep)
+
+
+def _exposed_as_said(
+    computing: np.ndarray, base: np.ndarray, hidden: np.ndarray, exposed: np.ndarray, rise: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(whether just the points that were said to be are exposed; whether the wanted ranks are) of each share.
+
+    Args:
+        computing: the time of computing, (shares, 1).
+        rise: what can be hidden of the exchange, on each point and the wanted ranks; None: not known.
+    """
+    if not hidden.any():
+        return np.ones(len(hidden), dtype=bool), np.ones(1, dtype=bool)
+    limit = hidden[:, None] * computing * base
+    if rise is None:
+        return np.ones(len(hidden), dtype=bool), limit[:, -1] < 0
+    slack = 1e-9 * np.abs(computing)
+    over, under = (rise >= limit - slack)[:, :-1], (rise <= limit + slack)[:, :-1]
+    return np.where(exposed, over, under).all(axis=1), rise[:, -1] > limit[:, -1]
+
+
+def _may_come_out(
+    computing: np.ndarray, base: np.ndarray, hidden: np.ndarray, costs: np.ndarray
+) -> np.ndarray:
+    """What the wanted ranks would show of an exchange of which the last point hides all that it can."""
+    growth = float((costs[:, -1] / costs[:, -2]).max())
+    return np.maximum(hidden * computing * (base[-2] * growth - base[-1]), 0)
+
+
+def _solved(points: _Points, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """(values, their covariances, chi-squares) of designs (problems, points, terms).
+
+    None where the points do not tell the terms.
+    """
+    weights = 1 / (points.times * points.errors)
+    design, wanted = columns * weights[:, None], points.times * weights
+    size = np.sqrt(np.square(design).sum(axis=1))
+    if design.shape[2] > design.shape[1] or (size == 0).any():
+        return None
+    scaled = design / size[:, None]
+    gram = np.einsum("gni,gnj->gij", scaled, scaled)
+    if (np.linalg.cond(gram) > _SINGULAR).any():
+        return None
+    inverse = np.linalg.inv(gram)
+    values = np.einsum("gij,gnj,n->gi", inverse, scaled, wanted) / size
+    rest = wanted - np.einsum("gni,gi->gn", design, values)
+    return values, inverse / (size[:, :, None] * size[:, None]), np.square(rest).sum(axis=1)
+
+
+def _none() -> Fits:
+    nothing = np.zeros(0)
+    return Fits([], nothing, nothing, nothing > 0, nothing > 0, nothing, nothing, nothing)

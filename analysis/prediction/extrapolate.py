@@ -1,4 +1,4 @@
-"""What do measured rates say of more ranks? Series of a configuration, and the curves fitted to them.
+"""Extrapolate measured rates to more ranks: the rows of analysis.predict by ``curve``.
 
 A row is a configuration and a number of ranks, as analysis.predict describes it. The rates are those of a
 sweep's points, or of a CSV table.
@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import Rows
+from analysis.display.metrics import Rows, telling
+from analysis.display.naming import in_words
 from analysis.prediction import curve
-from analysis.prediction.configurations import Configuration, Nodes, by_global_batch, error_of
-from analysis.prediction.untold import Reason, names_of, too_wide
-from analysis.prediction.wanted import within_reach
+from analysis.prediction.configurations import FARTHEST, Configuration, Nodes, error_of
 from profiling.errors import UserError
-from profiling.wording import how_many, in_a_row
+from profiling.findings import Finding
 
 CURVE = "curve"  # the method of these rows
-NOTHING = "no configuration was measured on two numbers of ranks: nothing to extrapolate from"
 RANKS = ("world_size", "n_gpus", "gpus", "ranks")
 RATES = ("images_per_s", "img_per_s", "img_s_global", "images_per_second", "median_img_s")
 # Columns of tables that tell configurations apart.
@@ -31,6 +29,13 @@ _FIELDS = (
     "framework", "model", "platform", "gpu", "mode", "precision", "batch_per_gpu", "loader", "grad",
     "compute",
 )  # fmt: skip
+# A range whose ends are further apart than this factor tells nothing.
+_WIDEST = 3.0
+# What a prediction lacks.
+ONE_SIZE = "one number of ranks measured"
+LINKS = "no run on several nodes"
+TOO_WIDE = f"possible images/s differ by more than {_WIDEST:g} times"
+TOO_FAR = f"more than {FARTHEST} times the measured ranks"
 
 
 @dataclass(frozen=True)
@@ -52,18 +57,9 @@ class Series:
     strong: bool = False
     nodes: Nodes | None = None
 
-    @property
-    def named(self) -> Mapping[str, Any]:
-        """The fields by which it is called."""
-        return by_global_batch(self.fields, self.batch if self.strong else None)
-
     def images(self, ranks: int) -> float:
         """Of a batch of the job."""
         return self.batch * (1 if self.strong else ranks)
-
-    def time_s(self) -> list[float]:
-        """Seconds a batch."""
-        return [self.images(ranks) / rate for ranks, rate in zip(self.ranks, self.images_per_s, strict=True)]
 
     def first(self, count: int) -> "Series":
         """Of the smallest points only."""
@@ -72,27 +68,57 @@ class Series:
         )
 
 
-def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[Reason]]:
-    """Back-tests of each series, then its predictions, and why others have none; see this file's docstring.
+def names_of(series: Sequence[Series]) -> list[str]:
+    """The labels of configurations; of strong scaling by the batch of all ranks."""
+    rows = [
+        {name: value for name, value in one.fields.items() if name != "batch"} | {"global_batch": one.batch}
+        if one.strong
+        else one.fields
+        for one in series
+    ]
+    differing = telling(rows, dict.fromkeys(name for row in rows for name in row))
+    return [in_words(row, differing) for row in rows]
 
-    Raises:
-        UserError: no series was measured on two numbers of ranks.
-    """
-    if all(len(one.ranks) < 2 for one in series):
-        raise UserError(NOTHING)
+
+def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[Finding]]:
+    """Back-tests of each series, then its predictions, and findings on what has none."""
     answer: Rows = []
-    reasons: list[Reason] = []
+    findings: list[Finding] = []
     for one, name in zip(series, names_of(series), strict=True):
         if len(one.ranks) < 2:
-            reasons.append(
-                Reason(name, f"only {how_many(one.ranks[0], 'rank')} measured: nothing to extrapolate from")
-            )
+            ahead = [ranks for ranks in wanted if ranks > one.ranks[0]]
+            findings.append(not_predicted(name, ahead, ONE_SIZE))
             continue
         tested, missed = _backtests(one)
-        ahead, why = _ahead(one, name, wanted, missed)
-        answer += [*tested, *ahead]
-        reasons += why
-    return answer, reasons
+        answer += tested
+        near, too_far = within_reach(name, one.ranks[-1], wanted)
+        findings += too_far
+        for ranks in near:
+            row = _row(one, ranks, missed)
+            if one.nodes and one.nodes.unseen(ranks):
+                findings.append(not_predicted(name, [ranks], LINKS))
+            elif is_too_wide(row):
+                findings.append(not_predicted(name, [ranks], TOO_WIDE))
+            else:
+                answer.append(row)
+    return answer, findings
+
+
+def not_predicted(name: str, ranks: Sequence[int], lacks: str) -> Finding:
+    """A configuration has no row for these numbers of ranks."""
+    return Finding("not_predicted", configuration=name or None, data={"ranks": ranks, "lacks": lacks})
+
+
+def within_reach(name: str, measured: int, wanted: Sequence[int]) -> tuple[list[int], list[Finding]]:
+    """The numbers of ranks to predict of those measured at most on ``measured``, and a finding on others."""
+    near = [count for count in wanted if measured < count <= FARTHEST * measured]
+    far = [count for count in wanted if count > FARTHEST * measured]
+    return near, [not_predicted(name, far, TOO_FAR)] if far else []
+
+
+def is_too_wide(row: Mapping[str, Any]) -> bool:
+    """Whether a row's range tells nothing."""
+    return bool(_highest(row) > _WIDEST * row["images_per_s_low"])
 
 
 def _backtests(one: Series) -> tuple[Rows, float]:
@@ -100,35 +126,18 @@ def _backtests(one: Series) -> tuple[Rows, float]:
     answer: Rows = []
     missed = 0.0
     for place in range(2, len(one.ranks)):
-        row = _row(one.first(place), one.ranks[place], missed)
-        measured = one.images_per_s[place]
-        error = 100 * (row["images_per_s"] / measured - 1)
-        answer.append(row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error})
+        row = backtested(_row(one.first(place), one.ranks[place], missed), one.images_per_s[place])
+        answer.append(row)
         noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
-        off = outside(measured, row["images_per_s_low"], _highest(row), noise)
+        off = outside(one.images_per_s[place], row["images_per_s_low"], _highest(row), noise)
         missed = max(missed, off / doublings(*one.ranks[place - 1 : place + 1]))
     return answer, missed
 
 
-def _ahead(one: Series, name: str, wanted: Sequence[int], missed: float) -> tuple[Rows, list[Reason]]:
-    """The predictions of a series, and why some numbers of ranks have none."""
-    answer: Rows = []
-    reasons: list[Reason] = []
-    near, too_far = within_reach(name, one.ranks[-1], wanted)
-    for ranks in near:
-        if one.nodes and (why := one.nodes.unseen(ranks)):
-            return answer, [*reasons, Reason(name, why)]  # neither are links of more ranks known
-        row = _row(one, ranks, missed)
-        if wide := too_wide(name, row, measured_on(row), "measure more numbers of ranks"):
-            reasons.append(wide)
-        else:
-            answer.append(row)
-    return answer, [*reasons, *too_far]
-
-
-def measured_on(row: Mapping[str, Any]) -> str:
-    """The numbers of ranks that a prediction is based on, in words: ``1, 2 and 4``."""
-    return in_a_row(row["measured_on"].split())
+def backtested(row: dict[str, Any], measured: float) -> dict[str, Any]:
+    """A row of a point that was measured, with its error."""
+    error = 100 * (row["images_per_s"] / measured - 1)
+    return row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error}
 
 
 def _highest(row: Mapping[str, Any]) -> float:
@@ -183,7 +192,8 @@ def row_of(
 
 
 def _row(one: Series, ranks: int, missed: float) -> dict[str, Any]:
-    prediction = curve.predict(one.ranks, one.time_s(), ranks, one.errors or None, one.strong)
+    times_s = [one.images(count) / rate for count, rate in zip(one.ranks, one.images_per_s, strict=True)]
+    prediction = curve.predict(one.ranks, times_s, ranks, one.errors or None, one.strong)
     images = one.images(ranks)
     wider = float(np.exp(missed * doublings(one.ranks[-1], ranks)))
     low, high = prediction.low / wider, prediction.high * wider
@@ -235,25 +245,17 @@ def read_table(path: Path) -> list[Series]:
             f"({', '.join(RATES)}); it has {', '.join(table.columns)}"
         )
     numbers = table[[ranks, rate]].apply(pd.to_numeric, errors="coerce")
-    if numbers.isna().to_numpy().any() or (numbers <= 0).to_numpy().any():
-        line = int(np.flatnonzero((numbers.isna() | (numbers <= 0)).any(axis=1))[0]) + 2
+    bad = (numbers.isna() | (numbers <= 0)).any(axis=1).to_numpy()
+    if bad.any():
+        line = int(np.flatnonzero(bad)[0]) + 2
         raise UserError(f"{path}, line {line}: ranks and images per second must be positive numbers")
     table[[ranks, rate]] = numbers
     fields = [name for name in _FIELDS if name in table.columns]
     series = []
-    groups: Any = table.groupby(fields, dropna=False, sort=False) if fields else [((), table)]
-    for key, members in groups:
+    for key, members in table.groupby(fields, dropna=False, sort=False) if fields else [((), table)]:
         means = members.groupby(ranks)[rate].mean()
-        batch = (
-            pd.to_numeric(members["batch_per_gpu"], errors="coerce").iloc[0]
-            if "batch_per_gpu" in fields
-            else None
-        )
-        known_fields = {name: value for name, value in zip(fields, key, strict=True) if pd.notna(value)}
-        series.append(Series(
-            known_fields,
-            tuple(int(count) for count in means.index),
-            tuple(float(value) for value in means),
-            float(batch) if batch is not None and np.isfinite(batch) else 1.0,
-        ))  # fmt: skip
+        known = {name: value for name, value in zip(fields, key, strict=True) if pd.notna(value)}
+        batch = float(pd.to_numeric(pd.Series([known.get("batch_per_gpu")]), errors="coerce").iloc[0])
+        counts, rates = tuple(int(count) for count in means.index), tuple(map(float, means))
+        series.append(Series(known, counts, rates, batch if np.isfinite(batch) else 1.0))
     return series

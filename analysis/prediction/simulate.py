@@ -1,12 +1,14 @@
-"""What would a step of DDP take on more ranks? The backward pass and the exchange of its buckets, replayed.
+"""Simulate a step of DDP on more ranks: the backward pass and the exchange of its buckets, replayed.
 
 Gradients become ready while the backward pass goes on. DDP fills buckets with them in the order in which
 they are ready, closes a bucket when it holds ``bucket_mb`` or more, and has it summed over the ranks while
 the pass goes on (Li et al., *PyTorch Distributed*, VLDB 2020). Collectives go one after the other: one begins
 when its bucket is ready and the one before is done. The step ends when both the pass and the last collective
-have, and the update has followed. All of it is late by as much as the latest of the ranks.
+have, and the update has followed. All of it is late by as much as the latest of the ranks: those that are
+late again and again, by their own doing, stay as many on however many ranks; all others are late by chance,
+and the median of the latest of P is the quantile 0.5^(1/P) of one, if they are late independently.
 
-analysis/prediction/exchange_forms.py says what an allreduce costs.
+analysis/prediction/allreduce.py says what an allreduce costs.
 
 What may be changed, each beside the plain prediction, or several with "+" (``fp16-gradients+network=2x``):
 
@@ -18,37 +20,23 @@ What may be changed, each beside the plain prediction, or several with "+" (``fp
 """
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from analysis.prediction.allreduce import RESAMPLES, Cost
-from analysis.prediction.exchange_forms import Layout
-from analysis.prediction.latest import latest
+from analysis.prediction.allreduce import RESAMPLES, Cost, Layout
+from analysis.statistics import estimates
 from profiling.errors import UserError, did_you_mean
-from profiling.wording import in_a_row
 
 MIB = 1 << 20
 # DDP counts a bucket's size in the parameters' own precision, whatever is sent.
 _HELD_BYTES = 4
 
 NO_STRAGGLERS = "no-stragglers"
-_DEFAULTS = {
-    "fp16-gradients": "",
-    "network": "2x",
-    "bucket-mb": "50",
-    NO_STRAGGLERS: "",
-    "no-loader": "",
-}
+_DEFAULTS = {"fp16-gradients": "", "network": "2x", "bucket-mb": "50", NO_STRAGGLERS: "", "no-loader": ""}
 _OF_EXCHANGE = ("fp16-gradients", "network", "bucket-mb")
 _NUMBERS = {name: re.compile(r"\d+(\.\d+)?" + "x" * (name == "network")) for name in _DEFAULTS}
-_WORDS = {
-    "fp16-gradients": "fp16 gradients",
-    "network": "{} link bandwidth",
-    "bucket-mb": "{} MiB buckets",
-    NO_STRAGGLERS: "no late ranks",
-    "no-loader": "no waiting for data",
-}
 # What no change does as such: an upper limit of what a change against it may gain.
 UPPER_LIMITS = ("no-stragglers", "no-loader")
 DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in _DEFAULTS.items())
@@ -180,6 +168,59 @@ def _late_ns(model: Model, ranks: int) -> np.ndarray:
     return model._late[key]
 
 
+# --- the latest rank ------------------------------------------------------------------------------------
+
+
+def latest(own: np.ndarray, late: np.ndarray, ranks: int) -> np.ndarray:
+    """The median lateness of the latest rank, then resamples, ns.
+
+    Args:
+        own: what each batch of each ordinary rank took by itself, ns.
+        late: (late ranks, batches): by how much each is later than the ordinary ranks, ns; not more of them
+            than ``ranks``.
+    """
+    others = ranks - len(late)
+    middle = np.median(own)
+    if not len(late):
+
+        def of_others(values: np.ndarray) -> np.ndarray:
+            return np.quantile(values, 0.5 ** (1 / others), axis=-1)
+
+        resampled = estimates.block_resamples(own, of_others, RESAMPLES)
+        return np.concatenate([[of_others(own)], resampled]) - middle
+    generator = np.random.default_rng(estimates.SEED)
+    order = np.argsort(own, kind="stable")
+    times, place = own[order] - middle, np.argsort(order)
+    medians = [_median_of_all(times, np.arange(1, len(own) + 1), late, others)]
+    for _ in range(RESAMPLES):
+        drawn = place[generator.integers(0, len(own), len(own))]
+        come = np.cumsum(np.bincount(drawn, minlength=len(own)))
+        resampled = generator.choice(late, late.shape[1], axis=1)
+        medians.append(_median_of_all(times, come, resampled, others))
+    return np.array(medians)
+
+
+def _median_of_all(times: np.ndarray, come: np.ndarray, late: np.ndarray, others: int) -> float:
+    """The least time by which all have come in half of the batches.
+
+    Args:
+        times, come: sorted times of ordinary ranks, and how many of their batches have come by each.
+    """
+    of_late = np.sort(late, axis=1)
+
+    def all_come(time: float) -> bool:
+        own = np.searchsorted(times, time, side="right")
+        share = (come[own - 1] / come[-1] if own else 0.0) ** others
+        for one in of_late:
+            share *= np.searchsorted(one, time, side="right") / len(one)
+        return bool(share >= 0.5)
+
+    # It is one of the times at which a rank comes. More and more have come, so that halving finds it: all of
+    # the thousands of times of a thousand ranks need not be gone through.
+    candidates = [times, *of_late]
+    return min(float(one[bisect_left(one, True, key=all_come)]) for one in candidates if all_come(one[-1]))
+
+
 # --- what if ------------------------------------------------------------------------------------------
 
 
@@ -212,48 +253,24 @@ def parse_what_ifs(text: str) -> list[str]:
     return names
 
 
-def in_words(what_if: str) -> str:
-    """A what-if for a sentence: ``fp16 gradients and 2x link bandwidth``."""
-    pairs = [one.partition("=") for one in what_if.split("+")]
-    return in_a_row([_WORDS[name.strip()].format(value.strip()) for name, _, value in pairs])
-
-
 def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
+    if name in ("fp16-gradients", "network") and not model.cost.has_bandwidth(layout):
+        raise ValueError("link bandwidth not known")
     if name == "fp16-gradients":
         if model.bytes_per_element == 2:
-            raise ValueError("gradients are already sent in 16 bits")
-        _need_bandwidth(model, layout, "fewer bytes")
+            raise ValueError("16 bits already")
         return replace(model, bytes_per_element=2)
     if name == "network":
-        _need_bandwidth(model, layout, "faster links")
         return replace(model, cost=model.cost.with_bandwidth(value))
     if name == "bucket-mb":
-        _need_other_buckets(model, value)
+        now = buckets(model.step, model.bucket_mb)[1]
+        alone = len(now) == 1 and int(model.step.elements.sum()) * _HELD_BYTES <= value * MIB
+        if not alone and model.step.whole_buckets:
+            raise ValueError("gradients' order not known")
+        if alone or np.array_equal(now, buckets(model.step, value)[1]):
+            raise ValueError("same buckets")
         return replace(model, bucket_mb=value)
     return replace(model, stragglers=False) if name == NO_STRAGGLERS else replace(model, loader=False)
-
-
-def _need_other_buckets(model: Model, bucket_mb: float) -> None:
-    """That the gradients would be sent in other buckets than now, as far as is known."""
-    step, now = model.step, buckets(model.step, model.bucket_mb)[1]
-    held = int(step.elements.sum()) * _HELD_BYTES
-    if len(now) == 1 and held <= bucket_mb * MIB:
-        raise ValueError(f"all gradients ({held / 1e6:.3g} MB) are in one bucket already")
-    if step.whole_buckets:
-        raise ValueError(
-            "the time at which each gradient is ready is unknown, so other bucket sizes cannot be simulated"
-        )
-    if np.array_equal(now, buckets(step, bucket_mb)[1]):
-        raise ValueError("gradients are sent in these buckets already")
-
-
-def _need_bandwidth(model: Model, layout: Layout, change: str) -> None:
-    if not model.cost.has_bandwidth(layout):
-        size = model.cost.one_size
-        why = "take as long whatever their size" if np.isnan(size) else f"have one size ({size / 1e6:.3g} MB)"
-        raise ValueError(
-            f"all profiled allreduces of this configuration {why}, so they do not tell the effect of {change}"
-        )
 
 
 def _changes(what_if: str) -> list[tuple[str, float]]:

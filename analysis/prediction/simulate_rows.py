@@ -1,47 +1,101 @@
-"""What do simulated steps say of more ranks? The rows of analysis.predict by ``simulation``.
+"""Simulate the steps of more ranks: the rows of analysis.predict by ``simulation``.
 
 The step is that of the largest traced point; the cost of an allreduce is fitted to all traces of several
 ranks. What the step misses of the largest measured batch stays as it is. A point is predicted back from those
 of fewer ranks only; one that was measured outside of its range says that the simulation misses something that
 grows, and ranges are wider by as much for every doubling of the ranks.
+
+Where the batch of the job is constant, more ranks have fewer images each. What a rank computes by itself
+(without loading, and without waiting for gradients) is taken to be f + w b for b images of a rank, neither
+below 0: least squares of relative errors over the measured points that say it. Those are traced points, and
+the point of one rank, which waits for nobody. Gradients have one size whatever the batch, so that what an
+allreduce moves stays.
 """
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from analysis.display.metrics import Rows
-from analysis.display.numbers import digits
 from analysis.measures.scaling.point import Point
-from analysis.prediction import simulate
-from analysis.prediction.basis import (
-    Basis,
-    Network,
-    basis_of,
-    late_of,
-    layout_of,
-    predicted,
-    simulated,
-    unseen,
+from analysis.prediction import allreduce, simulate
+from analysis.prediction.allreduce import RESAMPLES, Layout, nonnegative
+from analysis.prediction.configurations import Configuration, error_of, scatter_of
+from analysis.prediction.extrapolate import (
+    LINKS,
+    TOO_WIDE,
+    backtested,
+    doublings,
+    is_too_wide,
+    not_predicted,
+    outside,
+    row_of,
+    within_reach,
 )
-from analysis.prediction.configurations import Configuration, error_of
-from analysis.prediction.exchange_forms import Layout
-from analysis.prediction.extrapolate import doublings, measured_on, outside, row_of
-from analysis.prediction.simulate import Model
-from analysis.prediction.traced_step import Traced, traced
-from analysis.prediction.untold import Reason, lines, names_of, too_wide
-from analysis.prediction.wanted import within_reach
+from analysis.prediction.simulate import Model, Simulated, Step
+from analysis.prediction.traced_step import WIRE_BYTES, Traced, together, traced
 from analysis.results.study import Study
-from profiling.wording import how_many
+from analysis.statistics import estimates
+from profiling.findings import Finding
 
 SIMULATION = "simulation"
-# A simulated step, or a fitted allreduce, that is further off than this is worth a line, percent.
-WORTH_SAYING_PCT = 3.0
 # Where simulated and recorded exposed transfer differ by more than this share of the step, what the exchange
 # costs is not what is simulated: on a CPU it takes cores from the computation, too.
-MOST_UNLIKE_SHARE = 0.05
+_MOST_UNLIKE_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Network:
+    """What the user knows of the network; None: it is fitted."""
+
+    alpha_us: float | None = None
+    beta_gb_per_s: float | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether nothing of it is fitted."""
+        return self.alpha_us is not None and self.beta_gb_per_s is not None
+
+
+# f and w of this file's docstring: (2, 1 + resamples), ns.
+Computing = np.ndarray
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What predicts a configuration.
+
+    Attributes:
+        one: the configuration.
+        models: a model for each form of the exchange that the allreduces allow; the best first.
+        points: that these are made from; the last one is the largest.
+        traced: the point among them whose step it is.
+        links: the most nodes of a traced point: of links between nodes nothing was seen where it is 1.
+        computing: how long a rank's batch computes, where its size changes; what may be, the best first.
+        exposed_share: of the traced step, as :class:`.traced_step.Traced` has it.
+        missed: what measured points were outside of what was predicted of them, for a doubling.
+    """
+
+    one: Configuration
+    models: tuple[Model, ...]
+    points: tuple[Point, ...]
+    traced: Point
+    links: int
+    computing: tuple[Computing, ...]
+    exposed_share: float
+    missed: float = 0.0
+
+    @property
+    def anchor(self) -> Point:
+        return self.points[-1]
+
+    @property
+    def late(self) -> int:
+        """How many ranks are late again and again."""
+        return len(self.models[0].step.late_ns)
 
 
 def rows(
@@ -50,191 +104,257 @@ def rows(
     wanted: Sequence[int],
     what_ifs: Sequence[str] = (),
     network: Network | None = None,
-) -> tuple[Rows, list[Reason]]:
-    """Back-tests of each configuration, then its predictions and what-ifs; and why others have none."""
+    names: Sequence[str] | None = None,
+) -> tuple[Rows, list[Finding]]:
+    """Back-tests of each configuration, then its predictions and what-ifs; and findings on what has none."""
     answer: Rows = []
-    reasons: list[Reason] = []
-    refused: list[Reason] = []
-    names = names_of(configurations)
-    for one, name in zip(configurations, names, strict=True):
+    findings: list[Finding] = []
+    for one, name in zip(configurations, names or [""] * len(configurations), strict=True):
         steps = [traced(study, point) for point in one.points]
-        of_one, why = rows_of(study, one, steps, wanted, what_ifs, network or Network(), name, refused)
+        of_one, why = rows_of(one, steps, wanted, what_ifs, network or Network(), name)
         answer += of_one
-        reasons += why
-    for line in lines(refused, names):
-        study.note(line)
-    return answer, reasons
+        findings += why
+    return answer, findings
 
 
 def rows_of(
-    study: Study,
     one: Configuration,
     steps: Sequence[Traced | str],
     wanted: Sequence[int],
     what_ifs: Sequence[str],
     network: Network,
     name: str = "",
-    refused: list[Reason] | None = None,
-) -> tuple[Rows, list[Reason]]:
+) -> tuple[Rows, list[Finding]]:
     """The same of one configuration, whose points' traces are ``steps``.
 
     Args:
-        name: what it is called in notes; empty where it is the only one.
-        refused: is extended by why what-ifs have no row.
+        name: its label; empty where it is the only one.
     """
-    refused = [] if refused is None else refused
     answer: Rows = []
     missed = 0.0
     for place in range(1, len(one.points)):
-        basis = basis_of(one, place, steps, network, missed)
-        point = one.points[place]
-        if isinstance(basis, Basis) and not unseen(basis, point.world_size, network, layout_of(point)):
+        basis, point = basis_of(one, place, steps, network, missed), one.points[place]
+        if isinstance(basis, Basis) and _has_links(basis, network, layout_of(point)):
             row = _row(basis, layout_of(point))
-            answer.append(_backtested(row, point))
-            if late_of(steps[place]) == len(basis.models[0].step.late_ns):
+            answer.append(backtested(row, point.rate.value))
+            if _late(steps[place]) == basis.late:
                 # A rank that is late on these ranks and was not there before is nothing that grows.
                 missed = max(missed, _missed(row, point, basis))
     basis = basis_of(one, len(one.points), steps, network, missed)
     if not isinstance(basis, Basis):
-        return answer, [Reason(name, basis)]
-    basis = replace(basis, missed=max(missed, _missed_inside(basis, steps)))
-    _find(study, basis, f" of {name}" if name else "")
+        return answer, [_not_simulated(name, "step", basis)]
+    for point, step in zip(basis.points[:-1], steps, strict=False):
+        # Of measured points that the basis is made from, as its step says them.
+        if not basis.late or _late(step) == basis.late:
+            missed = max(missed, _missed(_row(basis, layout_of(point)), point, basis))
+    basis = replace(basis, missed=missed)
+    findings: list[Finding] = []
+    if len(basis.anchor.timed) < 2:
+        data = {"pct": 100 * basis.models[0].scatter}
+        findings.append(Finding("spread_assumed", configuration=name or None, data=data))
+    near, too_far = within_reach(name, one.points[-1].world_size, wanted)
     # What a change gives is surest on the ranks that were measured: nothing is extrapolated there.
     here = layout_of(one.points[-1])
-    if not unseen(basis, here.ranks, network, here):
-        answer += _what_ifs(basis, here, _row(basis, here), what_ifs, name, refused)
-    reasons: list[Reason] = []
-    near, too_far = within_reach(name, one.points[-1].world_size, wanted)
-    for ranks in near:
-        layout = one.nodes.of(ranks)
-        if why := unseen(basis, ranks, network, layout):
-            return answer, [*reasons, Reason(name, why)]  # neither are links of more ranks known
+    for layout in (here, *map(one.nodes.of, near)):
+        if not _has_links(basis, network, layout):
+            findings += [not_predicted(name, [layout.ranks], LINKS)] if layout is not here else []
+            continue
         plain = _row(basis, layout)
-        if wide := too_wide(
-            name, plain, f"profiles on {measured_on(plain)}", "profile more numbers of ranks"
-        ):
-            reasons.append(wide)
-        else:
-            answer += [plain, *_what_ifs(basis, layout, plain, what_ifs, name, refused)]
-    return answer, [*reasons, *too_far]
+        if layout is not here and is_too_wide(plain):
+            findings.append(not_predicted(name, [layout.ranks], TOO_WIDE))
+            continue
+        changed, why = _what_ifs(basis, layout, plain, what_ifs, name)
+        answer += [plain, *changed] if layout is not here else changed
+        findings += why
+    return answer, [*findings, *too_far]
 
 
-def _find(study: Study, basis: Basis, of: str) -> None:
-    """Say what stands behind the predictions of a configuration, if it is weak; ``of`` names it."""
-    model, row = basis.models[0], _row(basis, layout_of(basis.anchor))
-    if not model.cost.latency_known:
-        study.note(
-            "simulation: all profiled allreduces have the same size, so latency and bandwidth cannot be "
-            "separated; latency is assumed to be 0, and ranges cover up to 100 us (--alpha-us sets it)"
-        )
-    if len(basis.anchor.timed) < 2:
-        study.note(
-            "simulation: configurations ran only once, so the spread of runs is assumed (3 %, unless other "
-            "configurations were repeated)"
-        )
-    if basis.one.nodes.most == 1:
-        study.note("simulation: all runs used one node; the network between nodes is not included")
-    error = row["allreduce_error_pct"]
-    if error is not None and error > WORTH_SAYING_PCT:
-        study.note(
-            f"simulation{of}: the profiled allreduces differ by {error:.0f} % from the best-fitting "
-            f"algorithm ({row['exchange']}); ranges cover this"
-        )
-    if abs(row["fit_error_pct"]) > WORTH_SAYING_PCT:
-        study.note(
-            f"simulation{of}: the step simulated on {row['traced_ranks']} ranks differs from the measured "
-            f"one by {row['fit_error_pct']:+.1f} %; the same difference is assumed on more ranks"
-        )
-    late = len(model.step.late_ns)
-    if late:
-        study.note(
-            f"simulation{of}: {how_many(late, 'straggler')} among {basis.traced.world_size} ranks "
-            "(analysis.stragglers); the same number is assumed on more ranks"
-        )
+def _not_simulated(name: str, what: str, lacks: str) -> Finding:
+    return Finding("not_simulated", configuration=name or None, data={"what": what, "lacks": lacks})
 
 
-# --- a row --------------------------------------------------------------------------------------------
+# --- what predicts a configuration ----------------------------------------------------------------------
+
+
+def basis_of(
+    one: Configuration, count: int, steps: Sequence[Traced | str], network: Network, missed: float
+) -> Basis | str:
+    """What predicts a configuration from its smallest points; or what is lacking."""
+    points = one.points[:count]
+    usable = [(point, step) for point, step in zip(points, steps, strict=False) if isinstance(step, Traced)]
+    if not usable:
+        return next(step for step in reversed(steps[:count]) if isinstance(step, str))
+    point, largest = usable[-1]
+    scatter = scatter_of(one.points)
+    alpha_ns = None if network.alpha_us is None else 1e3 * network.alpha_us
+    ns_per_byte = None if network.beta_gb_per_s is None else 1 / network.beta_gb_per_s
+    try:
+        seen = together([step.exchanges for _, step in usable])
+        costs = allreduce.fit(seen, alpha_ns, ns_per_byte, estimates.SEED, scatter)
+    except ValueError:
+        return "no allreduces of known size on all ranks"
+    of = one.points[-1].fields
+    model = Model(largest.step, costs[0], WIRE_BYTES[of["grad"]], of["bucket_mb"], scatter=scatter)
+    own: tuple[Computing, ...] = ()
+    if one.strong:
+        traced_steps = [step.step if isinstance(step, Traced) else None for step in steps[:count]]
+        # What a traced step does not tell of the measured batch.
+        lacking = [
+            0.0 if step is None else point.batch.value - _ns(replace(model, step=step), layout_of(point))
+            for point, step in zip(points, traced_steps, strict=True)
+        ]
+        fits = [computing(points, traced_steps, missing, scatter) for missing in (lacking, [0.0] * count)]
+        own = tuple(each for each in fits if each is not None)
+        if not own:
+            return "one batch size per rank"
+    # Where batches shrink, what makes a rank late may shrink with them or not.
+    late = (True, False) if one.strong else (True,)
+    models = tuple(replace(model, cost=cost, late_shorter=shorter) for cost in costs for shorter in late)
+    links = int(max(seen.nodes, default=1))
+    return Basis(one, models, points, point, links, own, largest.exposed_share, missed)
+
+
+def computing(
+    points: Sequence[Point], steps: Sequence[Step | None], lacking: Sequence[float], scatter: float
+) -> Computing | None:
+    """f and w of this file's docstring; None where fewer than two batches of a rank tell.
+
+    The point of one rank tells all that a batch takes, a traced step only what its kernels and stages show.
+    What that lacks of the measured batch may be the rank's own, as it is in the point of one rank, or not:
+    both are to be tried.
+
+    Args:
+        steps: of each point, where it was traced.
+        lacking: of each point, what its traced step is to be longer, ns.
+        scatter: by how much runs differ, relative.
+    """
+    timings = [
+        (float(point.fields["batch"]), _own_ns(point, step) + more)
+        for point, step, more in zip(points, steps, lacking, strict=True)
+        if step is not None or point.world_size == 1
+    ]
+    if len({batch for batch, _ in timings}) < 2:
+        return None
+    batches, took = (np.array(column) for column in zip(*timings, strict=True))
+    drawn = np.random.default_rng(estimates.SEED).standard_normal((RESAMPLES, len(took)))
+    factors = np.concatenate([np.ones((1, len(took))), np.exp(scatter * drawn)])
+    design = np.stack([np.ones(len(took)), batches]) / took
+    return nonnegative(design, np.ones_like(factors), factors, {})
+
+
+def _own_ns(point: Point, step: Step | None) -> float:
+    if step is not None:
+        return step.forward_ns + step.backward_ns + step.tail_ns
+    loads = np.concatenate(
+        [series.rank_stages["load"][:, series.steady].ravel() for _, series in point.timed]
+    )
+    return point.batch.value - float(np.median(loads))
+
+
+def layout_of(point: Point) -> Layout:
+    return Layout(point.world_size, point.fields["nodes"])
+
+
+def _ns(model: Model, layout: Layout) -> float:
+    return float(simulate.simulate(model, layout).step_ns[0])
+
+
+def _late(step: Traced | str) -> int:
+    """How many ranks are late again and again."""
+    return len(step.step.late_ns) if isinstance(step, Traced) else 0
+
+
+def _has_links(basis: Basis, network: Network, layout: Layout) -> bool:
+    """Whether something is known of the links that a job needs."""
+    return network.is_given or layout.nodes == 1 or basis.links > 1
+
+
+# --- a row ----------------------------------------------------------------------------------------------
 
 
 def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str, Any]:
-    step = predicted(basis, layout, models)
-    one, model, ranks = basis.one, (models or basis.models)[0], layout.ranks
+    """A batch on so many ranks.
+
+    Args:
+        models: changed ones, where the plain ones stand for the largest measured batch only.
+    """
+    one, point, ranks = basis.one, basis.anchor, layout.ranks
+    drawn = np.random.default_rng(point.seed).standard_normal(RESAMPLES)
+    scattered = np.exp(np.concatenate([[0.0], error_of(point, one.points) * drawn]))
+    measured, batches = point.batch.value * scattered, []
+    pairs = zip(basis.models, models or basis.models, strict=True)
+    for (plain, changed), own in itertools.product(pairs, basis.computing or (None,)):
+        before = _simulated(basis, plain, layout_of(point), own).step_ns
+        after = _simulated(basis, changed, layout, own)
+        grown = measured * after.step_ns / before if one.strong else measured + after.step_ns - before
+        batches.append((np.maximum(grown, 0.01 * measured), after))
+    (best, step), *_ = batches
+    intervals = [estimates.interval(batch[1:]) for batch, _ in batches]
+    wider = float(np.exp(basis.missed * doublings(point.world_size, ranks)))
+    low, high = min(low for low, _ in intervals) / wider, max(high for _, high in intervals) * wider
+    batch = float(best[0])
     # A rate is of the mean batch, the step the median one: by their ratio on the largest measured point.
-    point = basis.anchor
     images = point.rate.value * point.batch.value * (1 if one.strong else ranks / point.world_size)
-    rate = (images / step.batch, images / step.high, images / step.low)
-    step_ms = (step.batch / 1e6, step.low / 1e6, step.high / 1e6)
+    rate, step_ms = (images / batch, images / high, images / low), (batch / 1e6, low / 1e6, high / 1e6)
     base = basis.points[0].rate.value / basis.points[0].world_size
-    alpha, per_byte = model.cost.slowest(layout)
-    inside, inside_per_byte = model.cost.slowest(Layout(ranks))
-    levels = len(model.cost.form.messages) > 1 and layout.nodes > 1
-    seen = simulated(basis, basis.models[0], layout_of(basis.traced))
-    error = model.cost.error
+    cost = (models or basis.models)[0].cost
+    alpha, per_byte = cost.slowest(layout)
+    inside, inside_per_byte = cost.slowest(Layout(ranks))
+    levels = len(cost.form.messages) > 1 and layout.nodes > 1
+    seen = _simulated(basis, basis.models[0], layout_of(basis.traced))
     return {
-        **row_of(one, ranks, SIMULATION, rate, step_ms, base, [point.world_size for point in basis.points]),
+        **row_of(one, ranks, SIMULATION, rate, step_ms, base, [one.world_size for one in basis.points]),
         "global_batch": round(one.batch(ranks) * ranks),
         "traced_ranks": basis.traced.world_size,
         "fit_error_pct": 100 * (float(seen.step_ns[0]) / basis.traced.batch.value - 1),
-        "exchange": model.cost.form.name,
+        "exchange": cost.form.name,
         "exchanges_tried": " or ".join(dict.fromkeys(one.cost.form.name for one in basis.models)),
-        "allreduce_error_pct": 100 * error if np.isfinite(error) else None,
-        "late_ranks": len(model.step.late_ns),
-        "buckets": step.simulated.buckets,
-        "exposed_ms": float(step.simulated.exposed_ns[0]) / 1e6,
-        "overlapped_ms": float(step.simulated.hidden_ns[0]) / 1e6,
+        "allreduce_error_pct": 100 * cost.error if np.isfinite(cost.error) else None,
+        "late_ranks": basis.late,
+        "buckets": step.buckets,
+        "exposed_ms": float(step.exposed_ns[0]) / 1e6,
+        "overlapped_ms": float(step.hidden_ns[0]) / 1e6,
         "measured_overlapped_ms": float(seen.hidden_ns[0]) / 1e6,
-        "alpha_us": alpha / 1e3 if model.cost.latency_known else None,
+        "alpha_us": alpha / 1e3 if cost.latency_known else None,
         "beta_gb_per_s": 1 / per_byte if per_byte else None,
         "alpha_in_node_us": inside / 1e3 if levels else None,
         "beta_in_node_gb_per_s": 1 / inside_per_byte if levels and inside_per_byte else None,
     }
 
 
+def _simulated(basis: Basis, model: Model, layout: Layout, own: Computing | None = None) -> Simulated:
+    """A step on so many ranks; by default the best of how long batches of other sizes compute."""
+    if basis.computing:
+        terms = basis.computing[0] if own is None else own
+        batch, of = basis.one.batch(layout.ranks), float(basis.traced.fields["batch"])
+        model = replace(model, shorter=np.array([1.0, batch]) @ terms / (np.array([1.0, of]) @ terms))
+    return simulate.simulate(model, layout, estimates.SEED)
+
+
 def _what_ifs(
-    basis: Basis,
-    layout: Layout,
-    plain: dict[str, Any],
-    what_ifs: Sequence[str],
-    configuration: str,
-    refused: list[Reason],
-) -> Rows:
-    variants = []
+    basis: Basis, layout: Layout, plain: dict[str, Any], what_ifs: Sequence[str], label: str
+) -> tuple[Rows, list[Finding]]:
+    """A row for each change, and a finding on each that changes nothing, or nobody knows what."""
+    variants, findings = [], []
     for name in what_ifs:
         try:
             models = [simulate.changed(model, name, layout) for model in basis.models]
-            if simulate.changes_exchange(name) and (why := _unlike(basis)):
-                raise ValueError(why)
+            if simulate.changes_exchange(name) and _is_unlike(basis):
+                raise ValueError("simulated and measured exposed transfer differ")
         except ValueError as error:
-            refused.append(Reason(configuration, f"what-if {name} not simulated: {error}"))
+            findings.append(_not_simulated(label, name, str(error)))
             continue
         row = _row(basis, layout, models)
-        # Nothing was measured with the change.
-        row |= {"what_if": name, "fit_error_pct": None}
-        variants.append(row | {"gain_pct": 100 * (row["images_per_s"] / plain["images_per_s"] - 1)})
-    return variants
+        gain = 100 * (row["images_per_s"] / plain["images_per_s"] - 1)
+        variants.append(row | {"what_if": name, "fit_error_pct": None, "gain_pct": gain})
+    return variants, findings
 
 
-def _unlike(basis: Basis) -> str:
-    """Why the simulated exchange is not the recorded one; empty: as much of both is exposed."""
+def _is_unlike(basis: Basis) -> bool:
+    """Whether the simulated exchange is not the recorded one: another share of the step is exposed."""
     step = basis.traced.batch.value
-    simulated_ns = float(simulated(basis, basis.models[0], layout_of(basis.traced)).exposed_ns[0])
-    recorded_ns = basis.exposed_share * step
-    if not abs(recorded_ns - simulated_ns) > MOST_UNLIKE_SHARE * step:
-        return ""
-    return (
-        f"its gain is unknown, since the simulation does not explain the exposed transfer on "
-        f"{basis.traced.world_size} ranks ({digits(simulated_ns / 1e6, 3)} ms per step, measured "
-        f"{digits(recorded_ns / 1e6, 3)} ms)"
-    )
-
-
-# --- how well it does ---------------------------------------------------------------------------------
-
-
-def _backtested(row: dict[str, Any], point: Point) -> dict[str, Any]:
-    measured = point.rate.value
-    error = 100 * (row["images_per_s"] / measured - 1)
-    return row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error}
+    exposed = float(_simulated(basis, basis.models[0], layout_of(basis.traced)).exposed_ns[0])
+    return bool(abs(basis.exposed_share * step - exposed) > _MOST_UNLIKE_SHARE * step)
 
 
 def _missed(row: dict[str, Any], point: Point, basis: Basis) -> float:
@@ -242,14 +362,3 @@ def _missed(row: dict[str, Any], point: Point, basis: Basis) -> float:
     measured = point.batch.value / 1e6
     off = outside(measured, row["step_ms_low"], row["step_ms_high"], error_of(point, basis.one.points))
     return off / max(1.0, doublings(point.world_size, basis.anchor.world_size))
-
-
-def _missed_inside(basis: Basis, steps: Sequence[Traced | str]) -> float:
-    """The same of measured points that the basis is made from, as its step says them."""
-    largest = 0.0
-    for point, step in zip(basis.points[:-1], steps, strict=False):
-        if len(basis.models[0].step.late_ns) and late_of(step) != len(basis.models[0].step.late_ns):
-            continue
-        row = _row(basis, layout_of(point))
-        largest = max(largest, _missed(row, point, basis))
-    return largest

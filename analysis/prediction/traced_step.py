@@ -1,4 +1,4 @@
-"""What is a step made of, by its trace? What analysis.prediction.simulate replays, read from a point's runs.
+"""Read from a point's runs the step and the allreduces that analysis.prediction.simulate replays.
 
 - When each gradient is ready: at the end of the last backward kernel of its layer, on rank 0 (median of the
   attributed batches). Which parameters there are rank 0's report says. Where the trace knows no layers, the
@@ -10,19 +10,20 @@
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from analysis.measures.anatomy.traces import Anatomy, RunTrace, anatomy_of, trace_of
-from analysis.measures.kernels.rows import why_none
+from analysis.measures.anatomy.traces import RunTrace, anatomy_of, trace_of
+from analysis.measures.batches.series import Series
+from analysis.measures.lateness.lateness import STRAGGLER, Lateness, judge, of_collectives
 from analysis.measures.scaling.point import Point
-from analysis.prediction.allreduce import Exchanges
-from analysis.prediction.exchange_forms import Layout
+from analysis.prediction.allreduce import Exchanges, Layout
 from analysis.prediction.simulate import Step
-from analysis.prediction.traced_exchange import ALLREDUCE_NAMES, Allreduces, Late, allreduces, exchanges
 from analysis.results.counted_steps import counted_steps, in_steps
 from analysis.results.query import query_arrays
 from analysis.results.source import Source, reading
@@ -31,6 +32,8 @@ from profiling import schemas, tables
 
 # On the wire; the precision of gradients is a field of the run.
 WIRE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+# What NCCL's kernels say of themselves: ncclDevKernel_AllReduce_Sum_f32_RING_LL.
+_ALGORITHM = re.compile(r"nccl.*_(ring|tree)_", re.IGNORECASE)
 
 _READY = """
 select batch_index, layer::varchar as layer, max(start_ns + duration_ns) as ready_ns
@@ -38,6 +41,10 @@ from read_parquet($kernels)
 where direction::varchar = 'bprop' and "class"::varchar <> 'communication'
     and layer is not null and start_ns is not null and duration_ns >= 0 and batch_index is not null
 group by all order by all
+"""
+_ALLREDUCE_NAMES = """
+select distinct short_name::varchar as name from read_parquet($kernels)
+where "class"::varchar = 'communication' and short_name::varchar ilike '%allreduce%'
 """
 
 
@@ -75,23 +82,67 @@ class Traced:
     exposed_share: float = math.nan
 
 
+@dataclass(frozen=True)
+class Late:
+    """A rank that is late again and again; arrays of one element an attributed batch, ns."""
+
+    late_ns: np.ndarray  # how long the others waited for it
+    load_ns: np.ndarray  # what its loading took longer than the others'
+
+
+@dataclass(frozen=True)
+class Allreduces:
+    """Of attributed batches, in order; arrays of one element a call, on rank 0's clock."""
+
+    batch_index: np.ndarray
+    bytes: np.ndarray  # NaN: not known
+    start_ns: np.ndarray  # rank 0's
+    arrived_ns: np.ndarray  # when the last rank had come
+    end_ns: np.ndarray  # median over ranks
+    algorithms: frozenset[str] = frozenset()  # ring, tree, where kernels are called after them
+    late: Mapping[int, Late] = field(default_factory=dict)  # by rank
+
+    @property
+    def have_sizes(self) -> bool:
+        return bool(len(self.end_ns)) and bool(np.isfinite(self.bytes).all())
+
+
 def traced(study: Study, point: Point) -> Traced | str:
-    """What a point's trace says; or, in words, why it does not say when gradients are ready."""
+    """What a point's trace says; or what it lacks to say when gradients are ready."""
     runs = [one for one in point.profiled if tables.table_path(_rank_0(one[0]), "kernels").is_file()]
     if not runs:
-        return why_none(source for source, _ in point.profiled)
+        return "no profiled run"
     source, series = min(runs, key=lambda one: one[0].fields["profile"] != "torch")
     if source.fields["backend"] in ("horovod", "dp"):
-        return f"backend {source.fields['backend']} does not exchange gradients in DDP's buckets"
+        return f"no DDP buckets in backend {source.fields['backend']}"
     recording = study.use(source, lambda source: read(study, source))
     if recording is None:
-        return f"its trace ({source.id}) cannot be used: a table is damaged"
-    calls = None
-    if point.world_size > 1:
-        calls, unknown = allreduces(recording.trace, recording.allreduce_names, series)
-        for text in unknown:
-            study.note(text, source)
-    return traced_by(recording, point, calls)
+        return "damaged trace"
+    calls = allreduces(recording, series) if point.world_size > 1 else None
+    recorded = recording.batches
+    if not len(recorded["start_ns"]):
+        return "no recorded step"
+    gradients = _ready(recording)
+    # Of a program that was watched, the precision of gradients may be unknown.
+    wire_bytes = WIRE_BYTES.get(source.fields["grad"])
+    sent = _sent(calls, recorded, wire_bytes) if gradients is None and wire_bytes else None
+    if gradients is None and sent is None:
+        return "neither kernels with layers nor allreduces with sizes"
+    ready_ns, elements = gradients or sent or (np.array([]), np.array([]))
+    step = step_of(point, recorded, ready_ns, elements, gradients is None, calls)
+    if step is None:
+        return "stages of no duration"
+    ranks = anatomy_of(recording.trace)
+    # A host that waits for data keeps no device waiting that still has kernels to run.
+    loading = sum(int(one["wall_ns"][one["stage"] == "load"].sum()) for one in ranks)
+    waits = sum(int(one["loader_wait_ns"].sum()) for one in ranks)
+    step = replace(step, waits_share=min(1.0, waits / loading) if loading else 1.0)
+    exposed = math.nan
+    if ranks and all("exposed_transfer_ns" in one for one in ranks):
+        wall = sum(int(one["wall_ns"].sum()) for one in ranks)
+        exposed = sum(int(one["exposed_transfer_ns"].sum()) for one in ranks) / wall if wall else math.nan
+    exchanged = exchanges(calls, Layout(point.world_size, point.fields["nodes"]))
+    return Traced(source, step, exchanged, exposed)
 
 
 def read(study: Study, source: Source) -> Recording:
@@ -103,62 +154,23 @@ def read(study: Study, source: Source) -> Recording:
     kernels = [tables.table_path(_rank_0(source), "kernels")]
     counted = counted_steps(study, source)
     with reading(source):
-        batches = _batches(source, counted.steps if counted else None)
+        every = tables.read(_rank_0(source), "batches", schemas.TIMES_OF_BATCHES)
+        order = np.argsort(every["batch_index"].to_numpy(), kind="stable")
+        order = order[every["attributed"].to_numpy(zero_copy_only=False)[order]]
+        order = order[in_steps(every["batch_index"].to_numpy()[order], counted.steps if counted else None)]
+        batches = {
+            name: every[name].to_numpy(zero_copy_only=False)[order] for name in schemas.TIMES_OF_BATCHES
+        }
     ready = query_arrays(study, source, _READY, kernels=kernels)
-    names = query_arrays(study, source, ALLREDUCE_NAMES, kernels=source.tables("kernels"))
+    names = query_arrays(study, source, _ALLREDUCE_NAMES, kernels=source.tables("kernels"))
     return Recording(source, batches, ready, trace_of(study, source), list(map(str, names["name"])))
-
-
-def traced_by(recording: Recording, point: Point, calls: Allreduces | None) -> Traced | str:
-    """What a recording says of its point; or, in words, why it does not say when gradients are ready.
-
-    Args:
-        calls: its allreduces; None: there are none, or they are not known.
-    """
-    source, recorded = recording.source, recording.batches
-    if not len(recorded["start_ns"]):
-        return "its trace has no recorded step"
-    gradients = _ready(recording)
-    # Of a program that was watched, the precision of gradients may be unknown.
-    wire_bytes = WIRE_BYTES.get(source.fields["grad"])
-    sent = _sent(calls, recorded, wire_bytes) if gradients is None and wire_bytes else None
-    if gradients is None and sent is None:
-        return (
-            "its trace does not show when gradients are ready (this needs kernels with layers and the "
-            "parameters in rank 0's report, or allreduces with their sizes)"
-        )
-    ready_ns, elements = gradients or sent or (np.array([]), np.array([]))
-    step = step_of(point, recorded, ready_ns, elements, gradients is None, calls)
-    if step is None:
-        return "its stages took no time: the profiler's slowdown of the step is unknown"
-    ranks = anatomy_of(recording.trace)
-    step = replace(step, waits_share=_waits_share(ranks))
-    exchanged = exchanges(calls, Layout(point.world_size, point.fields["nodes"]))
-    return Traced(source, step, exchanged, _exposed_share(ranks))
-
-
-def _waits_share(ranks: Anatomy) -> float:
-    """How much of the loading stage a run waits for its loader while nothing else is done; 1: not known.
-
-    A host that waits for data keeps no device waiting that still has kernels to run.
-    """
-    loading = sum(int(one["wall_ns"][one["stage"] == "load"].sum()) for one in ranks)
-    waits = sum(int(one["loader_wait_ns"].sum()) for one in ranks)
-    return min(1.0, waits / loading) if loading else 1.0
-
-
-def _exposed_share(ranks: Anatomy) -> float:
-    if not ranks or not all("exposed_transfer_ns" in one for one in ranks):
-        return math.nan
-    step = sum(int(one["wall_ns"].sum()) for one in ranks)
-    return sum(int(one["exposed_transfer_ns"].sum()) for one in ranks) / step if step else math.nan
 
 
 def _rank_0(source: Source) -> Path:
     return tables.rank_directory(source.path, 0)
 
 
-# --- gradients ----------------------------------------------------------------------------------------
+# --- when gradients are ready ---------------------------------------------------------------------------
 
 
 def _ready(recording: Recording) -> tuple[np.ndarray, np.ndarray] | None:
@@ -209,7 +221,7 @@ def _sent(
     calls: Allreduces | None, recorded: Mapping[str, np.ndarray], wire_bytes: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """The same of the buckets as they were sent, where every batch sent as many."""
-    if calls is None or not len(calls.end_ns) or not np.isfinite(calls.bytes).all():
+    if calls is None or not calls.have_sizes:
         return None
     batches, count = np.unique(calls.batch_index, return_counts=True)
     if len(set(count)) > 1 or not np.isin(batches, recorded["batch_index"]).all():
@@ -226,20 +238,7 @@ def _backward_begin(stages: Mapping[str, np.ndarray]) -> np.ndarray:
     return stages["start_ns"] + stages["load_ns"] + stages["forward_ns"]
 
 
-# --- stages -------------------------------------------------------------------------------------------
-
-
-def _batches(source: Source, steps: range | None) -> dict[str, np.ndarray]:
-    """Rank 0's attributed batches, in order.
-
-    Args:
-        steps: those that count; None: all.
-    """
-    every = tables.read(_rank_0(source), "batches", schemas.TIMES_OF_BATCHES)
-    order = np.argsort(every["batch_index"].to_numpy(), kind="stable")
-    order = order[every["attributed"].to_numpy(zero_copy_only=False)[order]]
-    order = order[in_steps(every["batch_index"].to_numpy()[order], steps)]
-    return {name: every[name].to_numpy(zero_copy_only=False)[order] for name in schemas.TIMES_OF_BATCHES}
+# --- stages ---------------------------------------------------------------------------------------------
 
 
 def step_of(
@@ -283,17 +282,10 @@ def step_of(
         whole_buckets,
         own,
         load,
-        *_late(late, slowed),
-    )
-
-
-def _late(late: Mapping[int, Late], slowed: float) -> tuple[np.ndarray, np.ndarray]:
-    """(late ranks, batches) by how much each is late, and what of it is loading, without the profiler."""
-    if not late:
-        return np.zeros((0, 1)), np.zeros((0, 1))
-    return (
-        np.stack([one.late_ns for one in late.values()]) / slowed,
-        np.stack([one.load_ns for one in late.values()]) / slowed,
+        *(
+            np.stack([getattr(one, name) for one in late.values()]) / slowed if late else np.zeros((0, 1))
+            for name in ("late_ns", "load_ns")
+        ),
     )
 
 
@@ -316,3 +308,85 @@ def _own(point: Point, late: Iterable[int]) -> tuple[np.ndarray, np.ndarray, dic
     level = float(np.median(np.concatenate(owns)))
     own = np.concatenate([run - np.median(run) + level for run in owns])
     return own, np.concatenate(loads).astype(float), medians
+
+
+# --- the exchange ---------------------------------------------------------------------------------------
+
+
+def exchanges(calls: Allreduces | None, layout: Layout) -> Exchanges:
+    """The stretches of time in which allreduces ran; none where nothing, or no size, is known of them.
+
+    A stretch that took no time (as floats hold it) says nothing of what a byte costs, and is left out.
+    """
+    if calls is None or not calls.have_sizes:
+        nothing = np.array([])
+        return Exchanges(nothing, nothing, nothing, nothing, nothing)
+    order = np.lexsort((calls.arrived_ns, calls.batch_index))
+    begin, end = calls.arrived_ns[order], np.maximum(calls.end_ns, calls.arrived_ns + 1)[order]
+    # Batches follow each other, so that no call of one runs into the next.
+    reach = np.maximum.accumulate(end)
+    first = np.concatenate([[True], begin[1:] >= reach[:-1]])
+    heads = np.flatnonzero(first)
+    tails = np.concatenate([heads[1:] - 1, [len(begin) - 1]])
+    lasted = (reach[tails] - begin[heads]).astype(float)
+    calls_of_each = np.diff(np.concatenate([heads, [len(begin)]]))
+    bytes_of_each = np.add.reduceat(calls.bytes[order], heads)
+    took = lasted > 0
+    ranks, nodes = (np.full(int(took.sum()), count) for count in (layout.ranks, layout.nodes))
+    return Exchanges(ranks, calls_of_each[took], bytes_of_each[took], lasted[took], nodes, calls.algorithms)
+
+
+def together(parts: Sequence[Exchanges]) -> Exchanges:
+    """The allreduces of several traces."""
+    names = [one.name for one in fields(Exchanges) if one.name != "algorithms"]
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in parts]) for name in names}
+    return Exchanges(**arrays, algorithms=frozenset().union(*(one.algorithms for one in parts)))
+
+
+def allreduces(recording: Recording, series: Series) -> Allreduces | None:
+    """A run's allreduces of all ranks; None where they do not match, or tables are missing.
+
+    Those of a process group of fewer ranks exchange no gradients of DDP's: they are left out.
+
+    Args:
+        series: the run's batches.
+    """
+    source, ranks, matched = recording.source, recording.trace.calls, recording.trace.matched
+    if len(ranks) != source.world_size or not recording.trace.has_collectives or matched is None:
+        return None
+    whole = [
+        one.calls for one in matched.shared if one.kind == "allreduce" and len(one.members) == len(ranks)
+    ]
+    calls = np.concatenate([np.empty((len(ranks), 0), np.int64), *whole], axis=1)
+    calls = calls[:, np.argsort(calls[0], kind="stable")]
+    start, end = (
+        np.stack([values[mine] for values, mine in zip(of_ranks, calls, strict=True)])
+        for of_ranks in (matched.start_ns, matched.end_ns)
+    )
+    arrived = start.max(axis=0)
+    # Since the arrival, so that a float holds it to the nanosecond.
+    lasted = np.rint(np.median(end - arrived, axis=0)).astype(np.int64)
+    batch, size = (getattr(ranks[0], name)[calls[0]] for name in ("batch_index", "bytes"))
+    return Allreduces(
+        batch, size, start[0], arrived, arrived + lasted,
+        algorithms_of(recording.allreduce_names),
+        late_ranks(of_collectives(ranks, matched, series), source.hosts),
+    )  # fmt: skip
+
+
+def algorithms_of(names: Iterable[str]) -> frozenset[str]:
+    """What NCCL calls the algorithm of its kernels: ring, tree; none where a kernel does not say."""
+    matches = [_ALGORITHM.search(name) for name in set(names)]
+    return frozenset(one[1].lower() for one in matches if one) if all(matches) else frozenset()
+
+
+def late_ranks(lateness: Lateness | None, nodes: Sequence[str]) -> dict[int, Late]:
+    """The ranks that are late again and again, beyond chance."""
+    if lateness is None:
+        return {}
+    load = lateness.parts_ns["load"]
+    return {
+        rank: Late(lateness.late_ns[rank].astype(float), np.clip(load[rank], 0, lateness.late_ns[rank]))
+        for rank, (verdict, _) in enumerate(judge(lateness, nodes))
+        if verdict == STRAGGLER
+    }

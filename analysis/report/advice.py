@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.display.numbers import digits
-from analysis.prediction.simulate import UPPER_LIMITS, in_words
+from analysis.prediction.simulate import UPPER_LIMITS
 from analysis.report.causes import Late
 from analysis.report.sentences import TRY, Sentence, gain_in_words, ranks_in_words
 from profiling.wording import how_many, noun
@@ -124,7 +124,7 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
 
 def _simulated(row: Mapping[str, Any]) -> str:
     limit = ", upper limit" if row["what_if"] in UPPER_LIMITS else ""
-    return f"{in_words(row['what_if'])} ({gain_in_words(row)}{limit})"
+    return f"{row['what_if']} ({gain_in_words(row)}{limit})"
 
 
 def _not_simulated(key: str, gained: Mapping[str, Any], without: Sequence[str]) -> list[str]:

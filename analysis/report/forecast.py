@@ -7,7 +7,7 @@ import numpy as np
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.prediction.configurations import CONFIGURATION
-from analysis.prediction.simulate import DEFAULT_WHAT_IFS, UPPER_LIMITS, in_words
+from analysis.prediction.simulate import DEFAULT_WHAT_IFS, UPPER_LIMITS
 from analysis.prediction.traced_step import WIRE_BYTES
 from analysis.report.sentences import Sentence, gain_in_words, number, range_in_words, ranks_in_words
 from jobs.run_fields import own_names
@@ -79,11 +79,11 @@ def forecast(predicted: Rows, points: Rows) -> list[Sentence]:
         return [Sentence(f"No forecast{which}: {apart}.", "prediction")]
     limit = " (upper limit)" if best["what_if"] in UPPER_LIMITS else ""
     text = (
-        f"Largest simulated gain on {ranks_in_words(best['world_size'])}{which}: {in_words(best['what_if'])}"
+        f"Largest simulated gain on {ranks_in_words(best['world_size'])}{which}: {best['what_if']}"
         f"{limit}, {gain_in_words(best)}: {_rate(best, ' images/s')}{_unchanged(best, predicted)}."
     )
     if unknown := _not_simulated(best, predicted, points):
-        names = ", ".join(in_words(name) for name in unknown)
+        names = ", ".join(unknown)
         text += f" Not simulated, so their gain is unknown: {names}."
     return [Sentence(text, "prediction")]
 

@@ -7,7 +7,6 @@ from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling.certainty import leading, without_unusable_intervals
 from analysis.measures.scaling.loss import without_meaningless_parts
 from analysis.measures.scaling.point import UNPROFILED
-from analysis.prediction.simulate import in_words
 from analysis.report import prediction, small, traced_advice, traced_opening
 from analysis.report.base import Context
 from analysis.report.forecast import to_try
@@ -101,5 +100,5 @@ def _gains(context: Context) -> small.Drawing | None:
         and prediction.same_configuration(row, best)
     ]
     alike.sort(key=lambda row: -row["gain_pct"])
-    shown = [(in_words(row["what_if"]), row["gain_pct"]) for row in alike[: small.MOST_BARS]]
+    shown = [(row["what_if"], row["gain_pct"]) for row in alike[: small.MOST_BARS]]
     return small.bars(shown, "%", f"Simulated gain in images/s on {best['world_size']} ranks, by change")

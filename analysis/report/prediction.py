@@ -10,10 +10,10 @@ from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.scaling.certainty import shared_cores, without_unusable_intervals
-from analysis.prediction import believed, predictions
+from analysis.prediction import predictions
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE
-from analysis.prediction.simulate import DEFAULT_WHAT_IFS, in_words
+from analysis.prediction.simulate import DEFAULT_WHAT_IFS
 from analysis.prediction.simulate_rows import SIMULATION
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.forecast import to_try
@@ -41,7 +41,7 @@ _BY = {CURVE: "by the curve", SIMULATION: "by simulation"}
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
-def predictions_of(context: Context) -> predictions.Predictions:
+def predicted(context: Context) -> Rows:
     """What analysis.predict says, with its what-ifs.
 
     Raises:
@@ -50,11 +50,6 @@ def predictions_of(context: Context) -> predictions.Predictions:
     if shared := shared_cores(context.study):
         raise UserError(shared)
     return predictions.of_study(context.study, what_ifs=DEFAULT_WHAT_IFS)
-
-
-def predicted(context: Context) -> Rows:
-    """The rows of :func:`predictions_of`."""
-    return context.once(predictions_of).rows
 
 
 def known(context: Context) -> Rows:
@@ -69,17 +64,15 @@ def _prediction(context: Context) -> Content:
     """Measured and predicted throughput, and what changes would give."""
     rows, factors = context.once(predicted), context.factors
     simulated = [row for row in rows if row["predicted_by"] == SIMULATION]
-    which = " ".join(believed.sentences(rows))
-    sentences = [which, _CURVE, _SIMULATION if simulated else _NOT_SIMULATED, _BOTH]
+    sentences = [_CURVE, _SIMULATION if simulated else _NOT_SIMULATED, _BOTH]
     shown, measured, name = _foremost(rows, context)
     figure = plots.predictions(_points(rows, measured, shown, factors), f"Measured and predicted: {name}")
     label = f"Measured and predicted images/s, by number of ranks: {name}"
-    part = Part("", rows, predictions.shown(rows), predictions.caption(rows, in_words=False))
+    part = Part("", rows, predictions.shown(rows), predictions.caption(rows))
     return Content(
         " ".join(sentence for sentence in sentences if sentence),
         [Chart("prediction", figure, label, _said_of(figure, measured), runs=runs_in_words(measured))],
         [as_view(part, "prediction-table", factors)],
-        context.once(predictions_of).untold,
     )
 
 
@@ -147,7 +140,7 @@ def headline(
     of = f"{name}; measured: {digits(here)}" if here is not None else name
     rates = ", ".join([_rate(shown, " images/s"), *(_rate(row) for row in others if _says_enough(row))])
     if shown["what_if"]:
-        return f"What if: {in_words(shown['what_if'])} would give {rates} on {ranks} ({of}). {_NO_INTERVAL}"
+        return f"What if: {shown['what_if']} would give {rates} on {ranks} ({of}). {_NO_INTERVAL}"
     return f"Predicted on {ranks} ({of}): {rates}. {_NO_INTERVAL}"
 
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.prediction import allreduce, exchange_forms
-from analysis.prediction.allreduce import Exchanges, fit, nonnegative, ring, tells_apart
-from analysis.prediction.exchange_forms import Layout
-from analysis.prediction.traced_exchange import algorithms_of
+from analysis.prediction import allreduce
+from analysis.prediction.allreduce import Exchanges, Layout, fit, nonnegative, ring, tells_apart
+from analysis.prediction.traced_step import algorithms_of
 
 ALPHA_NS, NS_PER_BYTE = 20_000.0, 0.1  # 20 us, 10 GB/s
 
@@ -30,7 +29,7 @@ def test_a_ring_costs_what_one_computes_by_hand():
 
 
 def test_two_levels_cost_what_one_computes_by_hand():
-    two = next(one for one in exchange_forms.LEVELS if one.name == "two-level ring")
+    two = next(one for one in allreduce.LEVELS if one.name == "two-level ring")
     cost = allreduce.Cost(two, np.array([[1e3], [20e3], [0.01], [0.1]]))
     # 4 ranks on each of 2 nodes: 6 messages and 6/4 of the bytes within, 2 and 1 between.
     by_hand = 6 * 1e3 + 2 * 20e3 + 1.5 * 40e6 * 0.01 + 40e6 * 0.1

@@ -29,7 +29,7 @@ def test_runs_without_a_factor_have_an_empty_level_of_it(tmp_path):
     assert sorted(map(str, levels)) == ["0.1", "0.1", "None", "None"]
     of_series = sorted(extrapolate.series_of(configurations(study)), key=lambda one: -len(one.fields))
     _, reasons = extrapolate.rows(of_series, [8])
-    assert sorted(reason.of for reason in reasons) == ["mine.py", "mine.py --lr {lr}, lr 0.1"]
+    assert sorted(str(reason.configuration) for reason in reasons) == ["mine.py", "mine.py --lr {lr}, lr 0.1"]
 
 
 def test_the_name_of_a_configuration_leaves_out_factors_that_it_does_not_have():

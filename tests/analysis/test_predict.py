@@ -6,34 +6,42 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.prediction import curve, curve_fits
+from analysis.prediction import curve
 from analysis.prediction.configurations import configurations
-from analysis.prediction.extrapolate import Series, read_table, rows
-from analysis.prediction.predictions import caption, shown
-from analysis.prediction.untold import lines, names_of
+from analysis.prediction.extrapolate import (
+    LINKS,
+    ONE_SIZE,
+    TOO_FAR,
+    TOO_WIDE,
+    Series,
+    names_of,
+    read_table,
+    rows,
+    series_of,
+)
+from analysis.prediction.predictions import of_study, of_table, shown
 from analysis.report.build import build
 from analysis.report.prediction import headline
 from analysis.results.load import load
 from benchmarks import prediction as benchmark
-from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
 from tests.profiling.traced_jobs import Planted, write_job
 
 
-@pytest.mark.parametrize("shape", sorted(curve_fits.SHAPES))
+@pytest.mark.parametrize("shape", sorted(curve.SHAPES))
 def test_each_shape_is_recovered_from_five_points(shape):
     ranks = np.array([1, 2, 4, 8, 16])
-    times = 0.1 + 0.01 * curve_fits.SHAPES[shape](ranks.astype(float))
+    times = 0.1 + 0.01 * curve.SHAPES[shape](ranks.astype(float))
     found = curve.predict(ranks.tolist(), times.tolist(), 64)
-    truth = 0.1 + 0.01 * float(curve_fits.SHAPES[shape](np.array([64.0]))[0])
+    truth = 0.1 + 0.01 * float(curve.SHAPES[shape](np.array([64.0]))[0])
     assert found.low <= truth <= found.high
     assert found.time == pytest.approx(truth, rel=0.05)
 
 
 def test_two_points_cannot_tell_the_shapes_apart():
     found = curve.predict([1, 2], [0.1, 0.11], 16)
-    assert set(found.shapes) == set(curve_fits.SHAPES)
+    assert set(found.shapes) == set(curve.SHAPES)
     # All of 10 ms at once, a tree's 4 x 10 ms, and a ring's 15 x 10 ms are possible.
     assert found.low < 0.1 + 0.02 and found.high > 0.1 + 0.14
 
@@ -70,8 +78,8 @@ def test_horovods_published_points(tmp_path):
 def test_published_tables(shared_data):
     for path in sorted((shared_data / "scaling").glob("*.csv")):
         ran = run("analysis.predict", path, "--format", "csv")
-        # Two points say nothing of sixteen times as many ranks: that is a line, and no row.
-        assert (ran.code == 0 and ran.csv) or "cannot be predicted from" in ran.err, path.name
+        # Two points say nothing of sixteen times as many ranks: that is a finding, and no row.
+        assert (ran.code == 0 and ran.csv) or TOO_WIDE in ran.err, path.name
 
 
 def test_a_sweep_of_our_own(tmp_path):
@@ -94,7 +102,6 @@ def strong_sweep(directory, batch=64):
 def test_strong_scaling_is_served_where_only_that_was_measured(tmp_path):
     strong_sweep(tmp_path)
     ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
-    assert "nothing to extrapolate from" not in ran.err
     tested, row = ran.csv
     assert row["scaling"] == tested["scaling"] == "strong"
     # Of 64 images in all each of 8 ranks has 8, though the largest run had 16.
@@ -113,7 +120,7 @@ def test_predictions_of_strong_scaling_are_called_by_the_global_batch(tmp_path):
     rows = [line.split() for line in out.splitlines() if " curve " in line]
     assert [row[0] for row in rows] == ["64", "64", "128", "128"] and "global" in out.split("\n")[2]
     study = load(tmp_path)
-    assert names_of(configurations(study, "strong")) == ["global batch 64", "global batch 128"]
+    assert names_of(series_of(configurations(study, "strong"))) == ["global batch 64", "global batch 128"]
     page = build(study)
     finding = next(section.finding for section in page.sections if section.id == "prediction")
     assert re.search(r"on 8 ranks \(global batch (64|128)\): ", finding), finding
@@ -121,19 +128,15 @@ def test_predictions_of_strong_scaling_are_called_by_the_global_batch(tmp_path):
 
 def test_the_kind_of_scaling_can_be_asked_for(tmp_path):
     strong_sweep(tmp_path)
-    assert "nothing to extrapolate from" in one_line_error(
-        run("analysis.predict", tmp_path, "--scaling", "weak")
-    )
+    assert ONE_SIZE in one_line_error(run("analysis.predict", tmp_path, "--scaling", "weak"))
     ran = run("analysis.predict", tmp_path, "--scaling", "strong", "--ranks", "8", "--format", "csv")
     assert {row["scaling"] for row in ran.csv} == {"strong"}
 
 
-def test_a_range_that_spans_too_much_is_a_line_and_no_row(tmp_path):
+def test_a_range_that_spans_too_much_is_a_finding_and_no_row(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("gpus,images_per_s\n1,100\n2,150\n")
-    said = one_line_error(run("analysis.predict", table, "--ranks", "16"))
-    assert "throughput on 16 ranks cannot be predicted from 1 and 2 (" in said
-    assert "reasons" not in said
+    assert TOO_WIDE in one_line_error(run("analysis.predict", table, "--ranks", "16"))
 
 
 def test_a_sweep_that_determines_nothing_is_answered_in_one_short_line(tmp_path):
@@ -142,39 +145,28 @@ def test_a_sweep_that_determines_nothing_is_answered_in_one_short_line(tmp_path)
     ]
     write_sweep(tmp_path, sweep, Truth(step_ms={1: 100.0, 2: 150.0}, noise_ms=20.0), repetitions={"none": 2})
     said = one_line_error(run("analysis.predict", tmp_path, "--ranks", "8"))
-    assert "no prediction: " in said and "on 8 ranks cannot be predicted from 1 and 2 (" in said
-    # One of four configurations' sizes stands for all.
-    assert said.strip().endswith("; no simulation: no run was profiled (profile: torch)") and len(said) < 220
-
-
-def test_where_nothing_can_be_predicted_one_reason_of_all_is_said_once(tmp_path):
-    table = tmp_path / "t.csv"
-    table.write_text("loader,gpus,images_per_s\na,1,100\na,2,150\nb,1,100\nb,2,140\nc,1,100\n")
-    said = one_line_error(run("analysis.predict", table, "--ranks", "16,32"))
-    assert "a and b: throughput on 16 and 32 ranks cannot be predicted from 1 and 2 (b: 88.6 to 1190" in said
-    assert said.count("throughput") == 1 and said.strip().endswith("(the first of 2 reasons)")
+    assert said.count(TOO_WIDE) == 1 and "2 configurations" in said and len(said) < 220
 
 
 def test_a_step_is_never_below_zero_and_a_rate_without_an_upper_limit_has_none():
     """Of points that are hardly known the range of the step reaches to zero, not beyond."""
     series = Series({}, (1, 2, 4), (100.0, 110.0, 300.0), 1.0, (0.6, 0.6, 0.6))
-    tested, untold = rows([series], [16])
+    tested, findings = rows([series], [16])
     assert any(row["images_per_s_high"] is None for row in tested)
     for row in tested:
         assert 0 <= row["step_ms_low"] <= row["step_ms"] <= row["step_ms_high"]
         assert 0 < row["images_per_s_low"] <= row["images_per_s"]
         assert row["images_per_s_high"] is None or row["images_per_s_high"] >= row["images_per_s"]
-    assert "images/s or more is possible" in lines(untold, [""])[0]
+    assert [one.data for one in findings] == [{"ranks": [16], "lacks": TOO_WIDE}]
     cell = next(column for column in shown(tested) if column.header.startswith("images/s")).text
     open_ended = next(row for row in tested if row["images_per_s_high"] is None)
     assert cell(open_ended).endswith(", -]")
-    assert "No upper limit of images/s (-): the measurements do not determine it." in caption(tested, False)
 
 
 @pytest.mark.parametrize(
     ("what_if", "high", "says"),
     [
-        ("fp16-gradients", 360.0, "What if: fp16 gradients would give 231 images/s by simulation (range 148 "
+        ("fp16-gradients", 360.0, "What if: fp16-gradients would give 231 images/s by simulation (range 148 "
          "to 360) on 2 ranks (dali; measured: 140.6). Ranges are not confidence intervals."),
         ("", 360.0, "Predicted on 2 ranks (dali; measured: 140.6): 231 images/s by simulation (range 148 to "
          "360). Ranges are not confidence intervals."),
@@ -200,12 +192,12 @@ def test_a_point_that_was_missed_widens_what_lies_ahead():
     missed = replace(even, images_per_s=(100.0, 190.0, 360.0, 250.0))
     width = {}
     for one in (even, missed):
-        made, untold = rows([one], [16])
+        made, findings = rows([one], [16])
         ahead = [row for row in made if not row["backtest"]]
         width[one.images_per_s] = (
             ahead[0]["step_ms_high"] / ahead[0]["step_ms_low"] if ahead else float("inf")
         )
-        assert ahead or "cannot be predicted from" in lines(untold, [""])[0]
+        assert ahead or findings[0].data["lacks"] == TOO_WIDE
     assert width[missed.images_per_s] > 1.5 * width[even.images_per_s]
 
 
@@ -222,7 +214,7 @@ def test_repeated_points_of_a_table_are_averaged(tmp_path):
         ("a,b\n1,2\n", "needs a column of ranks"),
         ("n_gpus,img_per_s\n1,872\n8,fast\n", "line 3"),
         ("n_gpus,img_per_s\n1,872\n-8,6679\n", "line 3"),
-        ("n_gpus,img_per_s\n1,872\n", "two numbers of ranks"),
+        ("n_gpus,img_per_s\n1,872\n", ONE_SIZE),
         ("", "not a CSV table"),
     ],
 )
@@ -235,12 +227,11 @@ def test_a_bad_table_is_one_line(tmp_path, text, says):
 @pytest.mark.parametrize(
     ("ranks", "says"),
     [
-        ("x", "invalid list 'x'; expected e.g. 8,16,32"),
+        ("x", "invalid list 'x'"),
         ("0", "invalid list"),
-        ("16 32", "did you mean 16,32?"),
-        ("16x", "did you mean 16?"),
-        ("4096", "more than 16 times the measured 8: give at most 128, or"),
-        ("8", "were measured; give more than 8"),
+        ("16 32", "invalid list"),
+        ("4096", "give at most 128"),
+        ("8", "give more than 8"),
     ],
 )
 def test_bad_ranks_are_one_line(tmp_path, ranks, says):
@@ -253,18 +244,16 @@ def test_results_without_runs_are_said_to_be_that(tmp_path):
     write_job(tmp_path / "raw" / "job", Planted(ranks=2))
     converted = tmp_path / "out"
     assert run("profiling.convert", tmp_path / "raw", "--out", converted).code == 0
-    said = one_line_error(run("analysis.predict", converted, "--ranks", "16"))
-    assert said.strip().endswith("it needs results of runs, and traces hold no batch size, so no images/s")
     write_pyprof(tmp_path / "pyprof")
-    said = one_line_error(run("analysis.predict", tmp_path / "pyprof", "--ranks", "16"))
-    assert said.strip().endswith("no prediction: it needs results of runs, and these hold none")
+    for results in (converted, tmp_path / "pyprof"):
+        assert "no runs" in one_line_error(run("analysis.predict", results, "--ranks", "16"))
 
 
 def test_one_world_size_is_said(tmp_path):
     write_sweep(tmp_path, [run_of()])
-    with pytest.raises(UserError, match="nothing to extrapolate from"):
-        rows([Series({}, (1,), (100.0,), 1.0)], [2])
-    assert "nothing to extrapolate from" in one_line_error(run("analysis.predict", tmp_path))
+    made, (finding,) = rows([Series({}, (1,), (100.0,), 1.0)], [2])
+    assert not made and finding.data == {"ranks": [2], "lacks": ONE_SIZE}
+    assert ONE_SIZE in one_line_error(run("analysis.predict", tmp_path))
 
 
 def test_the_benchmark_shows_a_prediction_without_an_upper_limit():
@@ -297,25 +286,25 @@ def sweep_of_loaders(directory, sizes):
     return directory
 
 
-def reasons(ran):
-    return " ".join(ran.err.split()).split("no prediction: ")[1:]
+def lacking(findings):
+    return {
+        (one.configuration, *one.data["ranks"], one.data["lacks"])
+        for one in findings
+        if one.code == "not_predicted"
+    }
 
 
 def test_configurations_that_cannot_be_predicted_are_named_in_one_line_and_the_others_have_rows(tmp_path):
     sizes = {"pytorch": ((1, 2, 4), EVEN), "synthetic": ((1, 2), ERRATIC), "dali-cpu": ((1, 2), ERRATIC)}
     sweep_of_loaders(tmp_path, sizes | {"dali-gpu": ((1,), EVEN)})
-    ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
-    assert ran.code == 0
-    assert {(row["loader"], row["world_size"]) for row in ran.csv if row["backtest"] == "False"} == {
-        ("pytorch", "8")
-    }
-    wide, alone = sorted(reasons(ran))
-    assert alone.startswith("dali-gpu: only 1 rank measured: nothing to extrapolate from")
-    assert wide.startswith("dali-cpu and synthetic: throughput on 8 ranks cannot be predicted from 1 and 2 (")
-    shown_title = run("analysis.predict", tmp_path, "--ranks", "8").out.splitlines()[0]
-    assert shown_title == "Predicted throughput: pytorch"
+    study = load(tmp_path)
+    made = [row for row in of_study(study, "8") if not row["backtest"]]
+    assert {(row["loader"], row["world_size"]) for row in made} == {("pytorch", 8)}
+    assert lacking(study.findings) == {
+        ("dali-gpu", 8, ONE_SIZE), ("dali-cpu", 8, TOO_WIDE), ("synthetic", 8, TOO_WIDE),
+    }  # fmt: skip
     (section,) = (one for one in build(load(tmp_path)).sections if one.id == "prediction")
-    assert section.charts and any("dali-cpu and synthetic: throughput on" in note for note in section.notes)
+    assert section.charts
 
 
 def test_a_baseline_of_other_gradients_is_no_configuration_that_lacks_a_prediction(tmp_path):
@@ -323,16 +312,16 @@ def test_a_baseline_of_other_gradients_is_no_configuration_that_lacks_a_predicti
     grads = {1: "fp32", 2: "fp16", 4: "fp16"}
     runs = [run_of(gpus_per_node=ranks, grad=grad) for ranks, grad in grads.items()]
     write_sweep(tmp_path, runs, EVEN)
-    ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
-    assert ran.csv and "nothing to extrapolate from" not in ran.err
+    study = load(tmp_path)
+    assert of_study(study, "8") and not lacking(study.findings)
 
 
 def test_a_configuration_of_fewer_ranks_is_predicted_although_another_has_more(tmp_path):
     """16 ranks would need nodes that nobody measured; 4 of the loader that was measured on 2 would not."""
     sweep_of_loaders(tmp_path, {"pytorch": ((1, 2, 4, 8), EVEN), "synthetic": ((1, 2), EVEN)})
-    ran = run("analysis.predict", tmp_path, "--format", "csv")
-    assert ("synthetic", "4") in {(row["loader"], row["world_size"]) for row in ran.csv}
-    assert any(line.startswith("16 ranks or more need several nodes of 8") for line in reasons(ran))
+    study = load(tmp_path)
+    assert ("synthetic", 4) in {(row["loader"], row["world_size"]) for row in of_study(study)}
+    assert ("pytorch", 16, LINKS) in lacking(study.findings)
 
 
 def test_of_several_numbers_of_ranks_those_are_predicted_that_can_be(tmp_path):
@@ -340,7 +329,7 @@ def test_of_several_numbers_of_ranks_those_are_predicted_that_can_be(tmp_path):
     table.write_text("n_gpus,img_per_s\n1,872\n8,6679\n16,12828\n32,23870\n")
     ran = run("analysis.predict", table, "--ranks", "4096,128,64,64", "--format", "csv")
     assert [int(row["world_size"]) for row in ran.csv if row["backtest"] == "False"] == [64, 128]
-    assert "no prediction: 4096 ranks are more than 16 times the measured 32" in " ".join(ran.err.split())
+    assert lacking(of_table(read_table(table), "4096,128")[1]) == {(None, 4096, TOO_FAR)}
 
 
 def test_how_far_a_prediction_reaches_is_a_matter_of_the_ranks_of_its_own_configuration(tmp_path):
@@ -348,15 +337,14 @@ def test_how_far_a_prediction_reaches_is_a_matter_of_the_ranks_of_its_own_config
     large = "".join(f"a,{count},{count * 99 + 1}\n" for count in (1, 2, 4, 8, 16, 32, 64))
     small = "b,1,100\nb,2,150\nb,4,180\nb,8,200\n"  # so well known that its range stays narrow
     table.write_text(f"loader,gpus,images_per_s\n{large}{small}")
-    ran = run("analysis.predict", table, "--ranks", "128,1024", "--format", "csv")
-    ahead = {(row["loader"], row["world_size"]) for row in ran.csv if row["backtest"] == "False"}
-    assert ahead == {("a", "128"), ("b", "128"), ("a", "1024")}
-    (said,) = reasons(ran)
-    assert said.startswith("b: 1024 ranks are more than 16 times the measured 8: measure more ranks first")
+    made, findings = of_table(read_table(table), "128,1024")
+    ahead = {(row["loader"], row["world_size"]) for row in made if not row["backtest"]}
+    assert ahead == {("a", 128), ("b", 128), ("a", 1024)}
+    assert lacking(findings) == {("b", 1024, TOO_FAR)}
 
 
 def test_ranks_that_only_smaller_configurations_lack_are_one_line(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("loader,gpus,images_per_s\na,1,100\na,8,700\nb,1,100\n")
     said = one_line_error(run("analysis.predict", table, "--ranks", "4"))
-    assert "b: only 1 rank measured: nothing to extrapolate from" in said
+    assert ONE_SIZE in said and "(b)" in said

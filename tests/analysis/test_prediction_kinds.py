@@ -1,17 +1,14 @@
 """Clusters of every kind, with planted truth: what is predicted holds it, or says why it cannot be told."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from analysis.prediction import believed, exchange_forms, extrapolate
-from analysis.prediction.basis import Network
-from analysis.prediction.exchange_forms import Layout
-from analysis.prediction.extrapolate import CURVE
-from analysis.prediction.simulate_rows import SIMULATION, rows_of
-from analysis.prediction.untold import Reason, lines
-from analysis.results.study import Study
+from analysis.prediction import allreduce, extrapolate
+from analysis.prediction.allreduce import Layout
+from analysis.prediction.extrapolate import CURVE, LINKS
+from analysis.prediction.predictions import judged
+from analysis.prediction.simulate_rows import SIMULATION, Network, rows_of
 from benchmarks.planted_cluster import Cluster, links, measured, truth_ms
 
 QUIET = {"run_noise": 0.002, "batch_noise": 0.002}
@@ -19,21 +16,19 @@ RING = links("ring", (20.0,), (4.0,))
 
 
 def predicted(cluster: Cluster, sizes, wanted, what_ifs=(), steps_of=lambda steps: steps, **changes):
-    """The rows by method, number of ranks and what-if; back-tests; and all that was said."""
+    """The rows by method, number of ranks and what-if; back-tests; and findings."""
     found, steps = measured(cluster, sizes, 2, seed=3)
     found = replace(found, **changes)
-    study = Study(Path("planted"))
-    curves, untold = extrapolate.rows(extrapolate.series_of([found]), wanted)
-    refused: list[Reason] = []
-    simulated, reasons = rows_of(study, found, steps_of(steps), wanted, what_ifs, Network(), "", refused)
-    rows = believed.judged([*curves, *simulated])
+    curves, lacking = extrapolate.rows(extrapolate.series_of([found]), wanted)
+    simulated, also = rows_of(found, steps_of(steps), wanted, what_ifs, Network())
+    rows = judged([*curves, *simulated])
     ahead = {
         (row["predicted_by"], row["world_size"], row["what_if"]): row for row in rows if not row["backtest"]
     }
     return (
         ahead,
         [row for row in rows if row["backtest"]],
-        [*lines(untold, [""]), *lines(reasons, [""]), *lines(refused, [""]), *study.notes()],
+        [*lacking, *also],
     )
 
 
@@ -91,7 +86,7 @@ def test_what_nccl_says_it_used_is_taken():
     cluster = Cluster(links("tree", (20.0,), (4.0,)), **QUIET)
     made, _, _ = predicted(cluster, (1, 2), [8], steps_of=as_tree)
     tried = set(made[SIMULATION, 8, ""]["exchanges_tried"].split(" or "))
-    assert tried <= {one.name for one in exchange_forms.FLAT if one.trees} and holds(
+    assert tried <= {one.name for one in allreduce.FLAT if one.trees} and holds(
         made[SIMULATION, 8, ""], cluster
     )
 
@@ -111,10 +106,9 @@ def test_a_network_that_follows_no_form_widens_the_range_by_how_far_it_is_off():
     """A tree for small messages and a ring for large ones, as libraries choose."""
     tree, ring = (links(form, (30.0,), (3.0,)) for form in ("tree", "ring"))
     cluster = Cluster(lambda size, layout: (tree if size < 2e7 else ring)(size, layout), **QUIET)
-    made, _, said = predicted(cluster, (1, 2, 4, 8), [16])
+    made, _, _ = predicted(cluster, (1, 2, 4, 8), [16])
     row = made[SIMULATION, 16, ""]
     assert row["allreduce_error_pct"] > 10 and holds(row, cluster)
-    assert any("from the best-fitting algorithm" in one for one in said)
 
 
 def test_the_further_ahead_the_less_is_known_of_the_exchange():
@@ -125,21 +119,16 @@ def test_the_further_ahead_the_less_is_known_of_the_exchange():
 
 def test_links_that_were_never_seen_are_refused():
     cluster = Cluster(RING, gpus_per_node=4, **QUIET)
-    made, _, said = predicted(cluster, (1, 2, 4), [16], gpus_per_node=4)
-    assert not made
-    assert sum("16 ranks or more need several nodes of 4" in one and "is unknown" in one for one in said) >= 1
+    made, _, findings = predicted(cluster, (1, 2, 4), [16], gpus_per_node=4)
+    assert not made and {one.data["lacks"] for one in findings if one.code == "not_predicted"} == {LINKS}
 
 
 def test_faster_links_and_fewer_bytes_are_not_known_where_bytes_cost_nothing():
     cluster = Cluster(links("ring", (200.0,), (1e6,)), **QUIET)
-    made, _, said = predicted(cluster, (1, 2, 4), [8], ["network=2x", "fp16-gradients"])
+    made, _, findings = predicted(cluster, (1, 2, 4), [8], ["network=2x", "fp16-gradients"])
     assert (SIMULATION, 8, "") in made and not any(what_if for _, _, what_if in made)
-    for name, change in (("network=2x", "faster links"), ("fp16-gradients", "fewer bytes")):
-        assert any(
-            one.startswith(f"what-if {name} not simulated: all profiled allreduces of this configuration ")
-            and one.endswith(f"so they do not tell the effect of {change}")
-            for one in said
-        )
+    refused = {one.data["what"] for one in findings if one.code == "not_simulated"}
+    assert refused == {"network=2x", "fp16-gradients"}
 
 
 # --- ranks --------------------------------------------------------------------------------------------
@@ -147,14 +136,13 @@ def test_faster_links_and_fewer_bytes_are_not_known_where_bytes_cost_nothing():
 
 def test_a_rank_that_is_always_late_is_one_of_however_many():
     cluster = Cluster(links("ring", (20.0,), (40.0,)), slow={3: 1.25}, **QUIET)
-    made, tested, said = predicted(cluster, (1, 2, 4, 8), [16, 32])
+    made, tested, _ = predicted(cluster, (1, 2, 4, 8), [16, 32])
     for ranks in (16, 32):
         row = made[SIMULATION, ranks, ""]
         assert row["late_ranks"] == 1 and holds(row, cluster) and off_pct(row, cluster) < 2
         assert row["scaling_efficiency_pct"] < 85
         # That 2 ranks had none of it is no error that grows.
         assert row["step_ms_high"] < 1.1 * row["step_ms_low"]
-    assert any("1 straggler among" in one for one in said)
     # The point where it was new was missed, and the table says so.
     missed = next(row for row in tested if (row["predicted_by"], row["world_size"]) == (SIMULATION, 4))
     assert missed["error_pct"] > 10
@@ -172,9 +160,9 @@ def test_a_step_that_misses_something_says_so_and_keeps_what_it_misses():
             for one in steps
         ]
 
-    made, _, said = predicted(cluster, (1, 2, 4), [8], steps_of=shorter)
+    made, _, _ = predicted(cluster, (1, 2, 4), [8], steps_of=shorter)
     row = made[SIMULATION, 8, ""]
-    assert row["fit_error_pct"] < -5 and any("from the measured one" in one for one in said)
+    assert row["fit_error_pct"] < -5
     assert off_pct(row, cluster) < 3 and holds(row, cluster)
 
 
@@ -185,9 +173,7 @@ def test_a_point_outside_of_its_range_widens_those_ahead_with_every_doubling():
         Cluster(links("ring", (5.0,), (100.0,)), slow=dict.fromkeys(range(8), 1.3), **QUIET), (8,), 2, seed=4
     )
     found = replace(found, points=(*found.points[:3], *slower.points))
-    made, _ = rows_of(
-        Study(Path("planted")), found, [*steps[:3], "no run was profiled"], [16, 32], [], Network()
-    )
+    made, _ = rows_of(found, [*steps[:3], "no profiled run"], [16, 32], [], Network())
     widths = [row["step_ms_high"] / row["step_ms_low"] for row in made if not row["backtest"]]
     assert widths[0] > 1.2 and widths[1] > widths[0] ** 1.5
 
@@ -214,14 +200,6 @@ def test_a_curve_knows_that_an_exchange_may_be_hidden():
 def test_the_simulation_is_believed_for_what_the_curve_cannot_see():
     made, _, _ = predicted(hidden(), (1, 2, 4), [8])
     assert made[SIMULATION, 8, ""]["believed"] and not made[CURVE, 8, ""]["believed"]
-    (said,) = believed.sentences(list(made.values()))
-    assert said.startswith("Prefer the simulation: ") and "ms of the gradient exchange" in said
-
-
-def test_where_nothing_is_hidden_the_recorded_allreduces_are_the_reason():
-    made, _, _ = predicted(Cluster(links("ring", (5.0,), (500.0,)), **QUIET), (1, 2, 4), [8])
-    (said,) = believed.sentences(list(made.values()))
-    assert said.startswith("Prefer the simulation: it replays profiled allreduces")
 
 
 def test_a_simulation_that_is_far_off_is_not_believed():
@@ -229,8 +207,7 @@ def test_a_simulation_that_is_far_off_is_not_believed():
     rows = [
         row | ({"fit_error_pct": 20.0} if row["predicted_by"] == SIMULATION else {}) for row in made.values()
     ]
-    (said,) = believed.sentences(believed.judged(rows))
-    assert said == "Prefer the curve: the simulated step differs from the measured one by 20 %."
+    assert {row["predicted_by"] for row in judged(rows) if row["believed"]} == {CURVE}
 
 
 @pytest.mark.parametrize(
@@ -246,24 +223,13 @@ def test_which_method_is_preferred_depends_on_the_backtests(curve_pct, simulatio
         if row["world_size"] == 4
     }
     assert set(of_both) == set(errors)
-    rows = believed.judged([*made.values(), *of_both.values()])
+    rows = judged([*made.values(), *of_both.values()])
     assert {row["predicted_by"] for row in rows if row["believed"]} == (
         {preferred} if preferred else set(errors)
     )
-    (said,) = believed.sentences(rows)
-    assert said.startswith(f"Prefer the {preferred}: " if preferred else "No method is preferred: ")
-    off = f"errors (1 per configuration) are {abs(simulation_pct):.1f} % (simulation) and 5.4 % (curve)"
-    end = "." if preferred else ", less than 10 points apart."
-    assert (f"{off}{end}" in said) == (preferred != SIMULATION)
-    # Configurations that have the same reason have one line, with the largest of their errors.
-    worse = [row | ({"error_pct": 1.2 * row["error_pct"]} if row["backtest"] else {}) for row in rows]
-    both = [row | {"grad": grad} for some, grad in ((rows, "fp32"), (worse, "fp16")) for row in some]
-    (said,) = believed.sentences(both)
-    assert "gradients" not in said
-    assert (f" are {1.2 * abs(simulation_pct):.1f} % (simulation)" in said) == (preferred != SIMULATION)
 
 
-def test_what_is_said_of_one_of_several_configurations_names_it():
+def test_each_configuration_has_the_method_that_is_better_founded_for_it():
     made, tested, _ = predicted(hidden(), (1, 2, 4), [8])
     rows = [row | {"grad": "fp32"} for row in made.values()]
     # The simulation that predicts differs by 12 %; those of a back-test, which replay fewer ranks, by 30.
@@ -274,25 +240,8 @@ def test_what_is_said_of_one_of_several_configurations_names_it():
         | ({"fit_error_pct": off[row["backtest"]]} if row["predicted_by"] == SIMULATION else {})
         for row in (*made.values(), *tested)
     ]
-    first, second = believed.sentences(believed.judged(rows))
-    assert first.startswith("Prefer the simulation for fp32 gradients: on the measured ranks")
-    assert second == (
-        "Prefer the curve for fp16 gradients: the simulated step differs from the measured one by 12 %."
-    )
-    assert {row["backtest"] for row in tested if row["predicted_by"] == SIMULATION} == {True}
-    # Of all of them: none has to be named.
-    alike = [row | {"grad": grad} for row in made.values() for grad in ("fp32", "fp16")]
-    (said,) = believed.sentences(alike)
-    assert said.startswith("Prefer the simulation: ")
-
-
-def test_a_note_with_a_figure_names_its_configuration():
-    study = Study(Path("planted"))
-    found, steps = measured(hidden(), (1, 2, 4), 2, seed=3)
-    longer = [replace(one, step=replace(one.step, tail_ns=-5e6)) for one in steps]
-    rows_of(study, found, longer, [8], [], Network(), "fp16 gradients")
-    (said,) = [note for note in study.notes() if "differs from the measured one" in note]
-    assert said.startswith("simulation of fp16 gradients: the step simulated on 4 ranks differs")
+    believed = {(row["grad"], row["predicted_by"]) for row in judged(rows) if row["believed"]}
+    assert believed == {("fp32", SIMULATION), ("fp16", CURVE)}
 
 
 # --- strong scaling -----------------------------------------------------------------------------------
@@ -328,5 +277,6 @@ def test_what_a_traced_step_misses_is_the_ranks_own_where_batches_shrink():
 
 def test_one_batch_of_a_rank_does_not_tell_how_long_a_smaller_one_takes():
     cluster = Cluster(RING, strong=True, **QUIET)
-    _, _, said = predicted(cluster, (2, 4), [8], steps_of=lambda steps: ["no run was profiled", steps[1]])
-    assert any("is known for one size only" in one for one in said)
+    made, _, findings = predicted(cluster, (2, 4), [8], steps_of=lambda steps: ["no profiled run", steps[1]])
+    assert not any(method == SIMULATION for method, _, _ in made)
+    assert {"what": "step", "lacks": "one batch size per rank"} in [one.data for one in findings]

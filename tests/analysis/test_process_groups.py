@@ -352,7 +352,6 @@ def test_allreduces_of_some_ranks_are_no_exchange_of_gradients(tmp_path):
     study = write(tmp_path, (*TENSOR, everyone))
     found = traced_of(study).exchanges
     assert set(found.bytes) == {20e6} and set(found.ranks) == {4} and set(found.ns) == {2 * MS}
-    assert any("process groups of 2 of its 4 ranks are left out" in said for said in study.notes())
 
 
 # --- damaged tables ------------------------------------------------------------------------------------

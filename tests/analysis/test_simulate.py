@@ -8,11 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.prediction import simulate
-from analysis.prediction.allreduce import Exchanges, fit, ring
-from analysis.prediction.exchange_forms import Layout
+from analysis.prediction.allreduce import Layout, ring
 from analysis.prediction.simulate import Model, Step, buckets, parse_what_ifs
-from analysis.prediction.traced_exchange import Allreduces, exchanges
-from analysis.prediction.traced_step import ready_in_order
+from analysis.prediction.traced_step import Allreduces, exchanges, ready_in_order
 from profiling.errors import UserError
 
 MS = 1e6
@@ -99,27 +97,16 @@ def test_buckets_that_change_nothing_are_no_change():
     model = model_of()
     assert changed(model, "bucket-mb=50").bucket_mb == 50
     small = replace(model, step=step_of(elements=np.array([MI, MI, 1, 1, 1])))
-    with pytest.raises(ValueError, match=r"all gradients \(8.39 MB\) are in one bucket already"):
+    with pytest.raises(ValueError, match="same buckets"):
         changed(small, "bucket-mb=50")
     assert changed(small, "bucket-mb=1").bucket_mb == 1
-    with pytest.raises(ValueError, match="in these buckets already"):
+    with pytest.raises(ValueError, match="same buckets"):
         changed(model, "bucket-mb=26")
 
 
-def test_why_bytes_seem_to_cost_nothing_is_of_this_configuration_and_names_its_only_size():
-    free = ring(ALPHA_NS, 0.0)
-    for cost, why in (
-        (
-            free,
-            "configuration take as long whatever their size, so they do not tell the effect of faster links",
-        ),
-        (replace(free, one_size=4.94e6), r"of this configuration have one size \(4.94 MB\), so they do not"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            changed(model_of(cost=cost), "network=2x")
-    calls = Exchanges(*(np.array(of) for of in ([2, 4], [1, 2], [8.0, 16.0], [1e5, 3e5], [2, 4])))
-    assert fit(calls)[0].one_size == 8
-    assert np.isnan(fit(replace(calls, bytes=np.array([8.0, 8.0])))[0].one_size)
+def test_faster_links_change_nothing_where_bytes_cost_nothing():
+    with pytest.raises(ValueError, match="bandwidth"):
+        changed(model_of(cost=ring(ALPHA_NS, 0.0)), "network=2x")
 
 
 @settings(max_examples=50, deadline=None)
@@ -225,7 +212,7 @@ def test_a_late_loader_is_no_lateness_without_it():
 def test_what_changes_nothing_is_said():
     with pytest.raises(ValueError, match="already"):
         changed(model_of(bytes_per_element=2), "fp16-gradients")
-    with pytest.raises(ValueError, match="unknown"):
+    with pytest.raises(ValueError, match="not known"):
         changed(model_of(step_of(whole_buckets=True)), "bucket-mb=50")
 
 

@@ -206,7 +206,7 @@ def test_where_faster_links_gain_nothing_latency_limits_the_transfer():
         "latency" in {one.cause for one in said}
         and "No simulated change gains 1 % or more on 8 ranks: " in text
     )
-    assert "2x link bandwidth (+0.2 %), fp16 gradients (+0.1 %). Not simulated: " in text
+    assert "network=2x (+0.2 %), fp16-gradients (+0.1 %). Not simulated: " in text
     assert "a network of lower latency, a larger batch size (batch)." in text
 
 
@@ -215,17 +215,17 @@ def test_what_to_try_names_what_was_simulated_with_its_gain_and_what_was_not():
     late = what_if("no-stragglers", 3.5, buckets=1)
     (said,) = [one.text for one in verdict([BASE, row], ["a", "b"], [late]) if one.question == TRY]
     assert said == (
-        "Gain in images/s, simulated on 8 ranks: no late ranks (+3.5 %, upper limit). Not simulated: "
+        "Gain in images/s, simulated on 8 ranks: no-stragglers (+3.5 %, upper limit). Not simulated: "
         "smaller buckets (bucket_mb: one bucket holds all gradients, so no computation overlaps its "
         "allreduce), fp16 gradients (grad), a larger batch size (batch)."
     )
     several = [late | {"buckets": 4}, what_if("bucket-mb=50", 0.2, buckets=2)]
     (said,) = [one.text for one in verdict([BASE, row], ["a", "b"], several) if one.question == TRY]
-    assert "no late ranks (+3.5 %, upper limit). Not simulated: fp16" in said and "buckets" not in said
+    assert "no-stragglers (+3.5 %, upper limit). Not simulated: fp16" in said and "buckets" not in said
     # What can be done comes before what no change does as such.
     less = [late, what_if("network=2x", 1.5)]
     (said,) = [one.text for one in verdict([BASE, row], ["a", "b"], less) if one.question == TRY]
-    assert "8 ranks: 2x link bandwidth (+1.5 %), no late ranks (+3.5 %, upper limit)." in said, said
+    assert "8 ranks: network=2x (+1.5 %), no-stragglers (+3.5 %, upper limit)." in said, said
     # What was measured in the sweep is not named as missing, whether it was simulated or not.
     for measured, own_buckets in ((1, 1), (50, 4)):
         other = point(8, 150.0, bucket_mb=measured)
