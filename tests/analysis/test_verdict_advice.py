@@ -106,7 +106,7 @@ def test_gradients_of_16_bits_are_no_advice_where_they_were_measured(grad, advis
     said = text(BASE, row)
     assert "Largest cause: non-overlapped (exposed) gradient transfer" in said
     assert "Larger buckets (bucket_mb)" in said
-    assert ("fp16-gradients (grad)" in said) is advised
+    assert ("fp16 gradients (grad)" in said) is advised
 
 
 @pytest.mark.parametrize(("nodes", "advised"), [(1, False), (2, True)])
@@ -119,7 +119,7 @@ def test_a_faster_network_is_no_advice_where_there_is_none(nodes, advised):
 def test_an_option_that_the_sweep_measured_to_be_faster_is_said_with_its_gain():
     slow, fast = with_rate(point(4, 200.0), 20), with_rate(point(4, 160.0, grad="fp16"), 20)
     assert (
-        "Measured on 4 ranks: fp16-gradients instead of fp32 gradients gives 800 images/s (+25 %)."
+        "Measured on 4 ranks: fp16 gradients instead of fp32 gradients gives 800 images/s (+25 %)."
         in text(BASE, slow, fast)
     )
     names = ["all", "dali-cpu, fp32 gradients", "dali-cpu, fp16-gradients"]
