@@ -5,16 +5,14 @@
 
 Memory, energy and startup come from the unprofiled runs (from profiled runs if there are no others; column
 kind_of_runs says which). Node-hours include all runs that ended, also failed ones (of those that failed
-repeatedly in the same way, the last). What interrupted runs took is not known; how many they are is said
-below the table.
+repeatedly in the same way, the last), and none that was interrupted.
 
 Energy is measured from before the first step to after the last. It includes warmup, but not startup.
 """
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.scaling.expense import COLUMNS, interrupted_of, rows, spent
-from analysis.measures.scaling.expense_table import caption, columns_of, shown
+from analysis.measures.scaling.expense import COLUMNS, columns_of, node_hours, rows, shown, spent
 from analysis.results.load import load
 from profiling.errors import UserError, run_command
 
@@ -30,7 +28,7 @@ def main(words: list[str] | None = None) -> int:
     answer = rows(study, by_rank)
     if not answer:
         raise UserError(f"{study.path} holds no usable run: the cost of its ranks is not available")
-    part = Part("Cost", answer, shown(answer), caption(answer, spent(study), interrupted_of(study)))
+    part = Part("Cost", answer, shown(answer), node_hours(spent(study)))
     return output.emit(Answer(answer, columns_of(by_rank), parts=[part]), study, arguments)
 
 

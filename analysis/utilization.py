@@ -13,16 +13,23 @@ from analysis.display import output
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer
 from analysis.measures.batches.overlap import length
-from analysis.measures.scaling.busy import by_device, of_device
-from analysis.measures.scaling.notable_gpus import notable_gpus
-from analysis.measures.scaling.utilization import COLUMNS, caption, columns_of, notes_of, part, rows
+from analysis.measures.scaling.utilization import (
+    COLUMNS,
+    by_device,
+    columns_of,
+    notable,
+    of_device,
+    part,
+    rows,
+)
 from analysis.results.load import load
 from analysis.results.study import Study
 from profiling.errors import UserError, run_command
+from profiling.findings import Finding, lines
 from profiling.tools import recognition
 
 
-def of_trace(path: Path) -> tuple[Rows, list[str]]:
+def of_trace(path: Path) -> tuple[Rows, list[Finding]]:
     """The figures of a profiler's own file, whose batches are not known, and what was found in it.
 
     Raises:
@@ -37,29 +44,25 @@ def of_trace(path: Path) -> tuple[Rows, list[str]]:
             continue
         answer.append({"run": path.name, "gpu": device, **of_device(kernels, whole, device < 0)})
     if not answer:
-        why = "".join(f"; {said}" for said in converted.findings[:1])
+        why = "".join(f"; {finding}" for finding in converted.findings[:1])
         raise UserError(f"{path} holds no timed kernel{why}")
-    return answer, converted.findings
+    return answer, list(map(Finding.from_json, converted.findings))
 
 
 def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     arguments = output.parser("analysis.utilization", __doc__, columns=COLUMNS).parse_args(words)
     study: Study | None = None
+    found: list[Finding] = []
     if arguments.path.is_file():
-        answer, notes = of_trace(arguments.path)
+        answer, found = of_trace(arguments.path)
     else:
         study = load(arguments.path, arguments.peaks)
-        answer, notes = rows(study), []
+        answer = rows(study)
     on_cpus = study.on_cpus if study else all(row["gpu"] < 0 for row in answer)
-    unit = "rank" if on_cpus else "GPU"
-    some, others = (answer, "") if arguments.wide else notable_gpus(answer, "--wide or --format csv")
-    shown = part(
-        some, answer, f"Utilization of each {unit}", [*([others] if others else []), caption(answer, unit)]
-    )
-    return output.emit(
-        Answer(answer, columns_of(), parts=[shown], notes=[*notes_of(answer), *notes]), study, arguments
-    )
+    some = answer if arguments.wide else notable(answer)
+    shown = part(some, answer, f"Utilization of each {'rank' if on_cpus else 'GPU'}")
+    return output.emit(Answer(answer, columns_of(), parts=[shown], notes=lines(found)), study, arguments)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.hotspots import TOOLS
 from analysis.measures.kernels.rows import BY
 from analysis.measures.scaling import utilization
-from analysis.measures.scaling.notable_gpus import notable_gpus
 from analysis.measures.scaling.same_program import programs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of
@@ -266,10 +265,9 @@ def _utilization(context: Context) -> Content:
         "TensorBoard plugin). Speedup is relative to one "
         f"{context.study.unit} of the same configuration."
     )
-    some, others = notable_gpus(rows, "analysis.utilization --format csv")
-    part = utilization.part(some, rows, "", [others] if others else [])
+    part = utilization.part(utilization.notable(rows), rows, "")
     view = as_view(part, "utilization-table", context.factors)
-    return Content(text, tables=[view], notes=utilization.notes_of(rows))
+    return Content(text, tables=[view])
 
 
 def _used(context: Context) -> Rows:

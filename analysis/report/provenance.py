@@ -6,10 +6,9 @@ from pathlib import Path
 from analysis.display.left_out import how_many_not_in_sweep, in_counts, missing, not_done, not_in_sweep
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Part
-from analysis.measures.scaling import expense, expense_table
+from analysis.measures.scaling import expense
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.portable import portable
-from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view
 from analysis.results.study import Study
 from jobs.store import LOG, Facts, Manifest
@@ -28,10 +27,10 @@ def _cost(context: Context) -> Content:
     study = context.study
     rows = context.once(_expense)
     by_rank = expense.rows(study, by_rank=True)
-    _, *notes = expense_table.caption(rows, expense.spent(study), expense.interrupted_of(study)).split("\n")
-    views = [as_view(Part("", rows, expense_table.shown(rows)), "cost-table", context.factors)]
+    notes = []
+    views = [as_view(Part("", rows, expense.shown(rows)), "cost-table", context.factors)]
     if len(by_rank) > len(rows):
-        part = Part("By rank", by_rank[:RANKS], expense_table.shown(by_rank))
+        part = Part("By rank", by_rank[:RANKS], expense.shown(by_rank))
         views.append(as_view(part, "cost-by-rank", context.factors))
     if len(by_rank) > RANKS:
         notes.append(
@@ -52,8 +51,7 @@ def _spent(context: Context) -> Rows:
 
 
 def _node_hours(context: Context) -> str:
-    text = expense_table.caption([], [row["spent"] for row in context.rows_of(_spent)])
-    return first_sentence(text)
+    return expense.node_hours([row["spent"] for row in context.rows_of(_spent)])
 
 
 def _left_out(context: Context) -> Content:

@@ -1,18 +1,25 @@
-"""What did it cost: memory, energy, start-up, node-hours?"""
+"""Cost of runs: memory, energy, startup, node-hours; a row a configuration, or a rank of it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from analysis.display.left_out import not_ended
-from analysis.display.metrics import NODE, RANK, Metric, Rows
-from analysis.display.numbers import sortable
-from analysis.measures.scaling.point import OWN_RUNS, PROFILED, UNPROFILED, point_fields
+from analysis.display.metrics import NODE, RANK, Column, Metric, Rows, columns, fields, filled, telling
+from analysis.display.numbers import digits, sortable
+from analysis.measures.scaling.point import (
+    OWN_RUNS,
+    POINT_FIELDS,
+    PROFILED,
+    UNPROFILED,
+    point_fields,
+)
 from analysis.results.source import Source
 from analysis.results.study import Study
 from jobs import store
+from jobs.run import Run
 from jobs.run_fields import ID_FIELDS
 from jobs.run_id import attempted
 from jobs.states import of_begun
@@ -22,14 +29,9 @@ from profiling.errors import UserError
 
 _METERED = (
     Metric("runs", "number of runs"),
-    Metric(
-        "kind_of_runs",
-        "kind of the runs that give memory, energy and startup: unprofiled, or profiled if there are no "
-        "others",
-        text=True,
-    ),
+    Metric("kind_of_runs", "kind of the runs that give memory, energy and startup", text=True),
 )
-MEMORY = Metric("memory_gb", "peak resident memory of a rank", "memory\nGB")
+_MEMORY = Metric("memory_gb", "peak resident memory of a rank", "memory\nGB")
 _ON_DEVICE = (
     Metric("device_memory_gb", "peak memory of tensors on a GPU", "tensors\nGB"),
     Metric("device_reserved_gb", "GPU memory reserved by PyTorch for them", "reserved\nGB"),
@@ -49,14 +51,14 @@ _START = (
 )
 METRICS = (
     *_METERED,
-    MEMORY,
-    Metric("memory_rank", "rank with the highest memory_gb"),
+    _MEMORY,
+    Metric("memory_rank", "rank with the highest memory_gb", "of\nrank"),
     Metric("least_memory_gb", "memory of the rank that needs least"),
     *_ON_DEVICE,
     _DEVICE[0],
     Metric(
         "processors_j_per_image",
-        "energy of the processors of all nodes (RAPL, all users of them) divided by all images, joules",
+        "energy of all nodes' processors (RAPL, all users) divided by all images, joules",
         "processors\nJ/image",
     ),
     _DEVICE[1],
@@ -66,16 +68,9 @@ METRICS = (
     Metric("node_hours", "nodes x wall time of the runs used", "node\nhours"),
     Metric("failed_node_hours", "nodes x wall time of failed runs", "node hours\nfailed"),
 )
-RANK_METRICS = (
-    RANK,
-    NODE,
-    *_METERED,
-    MEMORY,
-    *_ON_DEVICE,
-    *_DEVICE,
-    *_START,
-)
+RANK_METRICS = (RANK, NODE, *_METERED, _MEMORY, *_ON_DEVICE, *_DEVICE, *_START)
 COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
+_NOT_SHOWN = ("kind_of_runs", "node", "least_memory_gb", "energy_note")
 _OLD = "the ranks recorded none (they ran with an older release)"
 _OWN_PROGRAM = "profiling.watch does not record it"
 Kept = tuple[Source, Manifest]
@@ -103,21 +98,16 @@ def spent(study: Study) -> list[Spent]:
         # under way is.
         state = None if directory != begun and begun.is_dir() else open_runs.get(begun.name)
         if state or not (directory / store.MANIFEST).is_file():
-            study.note(f"{directory.name}: its cost is not available ({state or of_begun(directory)[0]})")
+            study.log.note("cost_unknown", directory.name, reason=state or of_begun(directory)[0])
             continue
         try:
             manifest = store.read_record(directory / store.MANIFEST, Manifest)
         except UserError as error:
-            study.note(f"{directory.name}: its cost is not available ({error})")
+            study.log.note("cost_unknown", directory.name, reason=str(error))
             continue
         hours = manifest.seconds * manifest.run.nodes / 3600
         runs.append(Spent(manifest.fields, directory.resolve() in counted, hours))
     return runs
-
-
-def interrupted_of(study: Study) -> int:
-    """How many runs began, did not end and do not run: what they took is not known."""
-    return sum(one.kind == "interrupted" for one in not_ended(study.failed))
 
 
 def _runs_in(sweep: Path) -> list[Path]:
@@ -127,7 +117,7 @@ def _runs_in(sweep: Path) -> list[Path]:
 
 
 def rows(study: Study, by_rank: bool = False) -> Rows:
-    """The answer's rows; the columns: analysis/expense.py.
+    """A row a configuration, or a rank of one; columns: :func:`columns_of`.
 
     Raises:
         UserError: the study holds no run.
@@ -201,48 +191,36 @@ def _device_memory(reports: Sequence[RankReport]) -> dict[str, Any]:
 def _energy(runs: Sequence[Kept]) -> dict[str, Any]:
     """Energy over images: summed over runs first; not known where one meter of one run did not tell."""
     reports = [report for _, manifest in runs for report in manifest.ranks]
+    nodes = [report for report in reports if report.local_rank == 0]
     row: dict[str, Any] = {}
-    for name, meters in (
-        ("device", reports),
-        ("processors", [one for one in reports if one.local_rank == 0]),
-    ):
-        told = [_joules(report, name) for report in meters]
-        if meters and None not in told:
-            joules = sum(value for value in told if value is not None)
-            # With backend dp a rank drives several GPUs.
-            boards = runs[0][0].gpus_per_rank if name == "device" else 1
-            row |= _rates(name, joules, reports, meters, boards)
-    row["energy_note"] = "; ".join(_why_not(manifest for _, manifest in runs))
-    return row
+    for name, meters in (("device", reports), ("processors", nodes)):
+        # With backend dp a rank drives several GPUs.
+        boards = runs[0][0].gpus_per_rank if runs and name == "device" else 1
+        row |= _rates(name, reports, meters, boards)
+    notes = dict.fromkeys(why for report in reports for why in report.unmetered)
+    for _, manifest in runs:
+        if any(not report.metered_s for report in manifest.ranks):
+            notes[_OWN_PROGRAM if manifest.run.program else _OLD] = None
+    return {**row, "energy_note": "; ".join(notes)}
 
 
 def _rates(
-    name: str, joules: float, reports: Sequence[RankReport], meters: Sequence[RankReport], boards: int
+    name: str, reports: Sequence[RankReport], meters: Sequence[RankReport], boards: int
 ) -> dict[str, Any]:
     """Energy per image and power of a board; None where no image, or no time, is known.
 
     Args:
         reports: of the ranks that did the images; meters: of those that read the meters.
     """
+    joules = [getattr(report, f"{name}_energy_j") for report in meters]
+    if not joules or None in joules:
+        return {}
     images = sum(report.images_done for report in reports)
     seconds = sum(report.metered_s for report in meters)
     return {
-        f"{name}_j_per_image": joules / images if images else None,
-        f"{name}_w": joules / seconds / boards if seconds else None,
+        f"{name}_j_per_image": sum(joules) / images if images else None,
+        f"{name}_w": sum(joules) / seconds / boards if seconds else None,
     }
-
-
-def _joules(report: RankReport, name: str) -> float | None:
-    return report.device_energy_j if name == "device" else report.processors_energy_j
-
-
-def _why_not(manifests: Iterable[Manifest]) -> list[str]:
-    said: dict[str, None] = {}
-    for manifest in manifests:
-        said |= dict.fromkeys(why for report in manifest.ranks for why in report.unmetered)
-        if any(not report.metered_s for report in manifest.ranks):
-            said[_OWN_PROGRAM if manifest.run.program else _OLD] = None
-    return list(said)
 
 
 def _start(study: Study, runs: Sequence[Kept]) -> dict[str, Any]:
@@ -267,7 +245,7 @@ def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int
                 ["batch_index", "start_ns", "end_ns"],
             )
         except UserError as error:
-            study.note(f"the first step of rank {report.rank} is not available ({error})", source)
+            study.note("first_step_unknown", source, rank=report.rank, reason=str(error))
             continue
         first = {name: column.to_pylist() for name, column in zip(batches.column_names, batches, strict=True)}
         if 0 in first["batch_index"]:
@@ -285,7 +263,6 @@ def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
             of_rank.setdefault(report.rank, []).append(report)
     for rank, reports in sorted(of_rank.items()):
         took = [batches[rank] for batches in first if rank in batches]
-        told = [report.device_energy_j for report in reports]
         row = {
             "rank": rank,
             "node": ", ".join(dict.fromkeys(report.hostname for report in reports)),
@@ -296,8 +273,24 @@ def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
             "startup_s": median(report.startup_ns for report in reports) / 1e9,
             "first_step_s": median(took) if took else None,
         }
-        if None not in told:
-            joules = sum(value for value in told if value is not None)
-            row |= _rates("device", joules, reports, reports, runs[0][0].gpus_per_rank)
+        row |= _rates("device", reports, reports, runs[0][0].gpus_per_rank)
         rows.append(row)
     return rows
+
+
+def columns_of(by_rank: bool = False) -> list[Metric]:
+    """The columns of :func:`rows`."""
+    return [*fields(POINT_FIELDS), *(RANK_METRICS if by_rank else METRICS)]
+
+
+def shown(rows: Rows) -> list[Column]:
+    """The tables' columns: fields that vary, and figures that are known."""
+    figures = RANK_METRICS if "rank" in rows[0] else METRICS
+    wanted = [metric for metric in figures if metric.name not in _NOT_SHOWN]
+    return filled(columns([*fields(telling(rows, Run.model_fields)), *wanted]), rows)
+
+
+def node_hours(runs: Sequence[Spent]) -> str:
+    """The node-hours of used and of failed runs."""
+    used, failed = (sum(run.node_hours for run in runs if run.counts is counts) for counts in (True, False))
+    return f"Node-hours: {digits(used, 3)}" + (f", of failed runs: {digits(failed, 3)}" if failed else "")

@@ -1,11 +1,16 @@
-"""How busy was each GPU, and what did more of them gain?"""
+"""Utilization of each GPU in profiled steps, and the speedup of more of them.
 
-from collections.abc import Sequence
+Of one device from the times of its kernels, and what the tool estimated of their launches.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from analysis.display.metrics import (
     CONFIDENCE,
@@ -19,11 +24,9 @@ from analysis.display.metrics import (
     filled,
     telling,
 )
-from analysis.display.numbers import plain
 from analysis.display.terminal import Part
-from analysis.measures.batches.overlap import covered, union
+from analysis.measures.batches.overlap import Intervals, covered, length, union
 from analysis.measures.scaling import figures
-from analysis.measures.scaling.busy import READ, by_device, of_device
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
 from analysis.measures.scaling.point import points_of
 from analysis.results.counted_steps import counted_steps, in_steps
@@ -51,13 +54,13 @@ METRICS = (
     Metric("profiled_ms", "duration of these steps"),
     Metric(
         "gpu_utilization_pct",
-        "share of the time in which at least one kernel runs (copies and memory sets do not count)",
+        "share of the time in which a kernel runs (no copies, no memory sets)",
         "GPU\nutil. %",
         places=1,
     ),
     Metric(
         "sm_efficiency_pct",
-        "estimated: blocks per multiprocessor of the running kernels, at most 1, mean over time",
+        "estimated: blocks per multiprocessor of running kernels, at most 1, mean over time",
         "est. SM\neff. %",
         places=1,
     ),
@@ -72,13 +75,11 @@ METRICS = (
     ),
     Metric(
         "images_per_s",
-        "images/s of all ranks, from the slowest rank's time, for the run's configuration (from unprofiled "
-        "runs if there are any)",
+        "images/s of all ranks, for the run's configuration, from the slowest rank's time",
     ),
     Metric(
         "speedup",
-        "images/s relative to one rank of the same configuration (strong scaling: of the same global batch "
-        "size)",
+        "images/s relative to one rank of the same configuration",
         "speedup",
         CONFIDENCE,
         places=2,
@@ -88,6 +89,115 @@ METRICS = (
 )
 COLUMNS = {"Columns: run, the fields of the run, then": METRICS}
 _OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
+_READ = ("start_ns", "duration_ns", "class", "device", "blocks_per_sm", "occupancy_pct")
+_NO_KERNELS = ("memcpy", "memset")
+_ON_CPU, _NOT_RECORDED = "a CPU has no multiprocessors", "blocks and occupancy not recorded"
+_MOST_GPUS = 24  # of a run, all of which a table shows
+_IDLEST, _BUSIEST = 8, 3  # of more GPUs
+
+
+# --- one device -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels of one device: arrays of one length; NaN where not recorded."""
+
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    collective: np.ndarray
+    blocks_per_sm: np.ndarray
+    occupancy_pct: np.ndarray
+
+    @property
+    def times(self) -> Intervals:
+        return self.start_ns, self.end_ns
+
+    @cached_property
+    def busy(self) -> Intervals:
+        """When at least one of them runs, disjoint and in order."""
+        return union(*self.times)
+
+
+def gpu_utilization_pct(kernels: Kernels, windows: Intervals) -> float:
+    """Time in which at least one kernel runs over that of ``windows`` (disjoint, in order)."""
+    return 100 * int(covered(windows, kernels.busy).sum()) / length(windows)
+
+
+def sm_efficiency_pct(kernels: Kernels, windows: Intervals) -> float | None:
+    """Mean over ``windows`` of the multiprocessors that have work: blocks a multiprocessor, at most one.
+
+    Of kernels that run at once the blocks add up before they are cut to one; where none runs it is 0. None
+    where no kernel has blocks.
+    """
+    known = kernels.blocks_per_sm > 0
+    if not known.any():
+        return None
+    blocks = kernels.blocks_per_sm[known].astype(float)
+    times = np.concatenate([kernels.start_ns[known], kernels.end_ns[known]])
+    order = np.argsort(times, kind="stable")
+    level = np.cumsum(np.concatenate([blocks, -blocks])[order])[:-1]
+    pieces = (times[order][:-1], times[order][1:])
+    # What sums of floats leave where no kernel runs is no work.
+    working = np.where(level > 1e-9, np.minimum(level, 1.0), 0.0)
+    return 100 * float((working * covered(pieces, windows)).sum()) / length(windows)
+
+
+def achieved_occupancy_pct(kernels: Kernels, windows: Intervals) -> float | None:
+    """Mean of the kernels' estimated occupancies, weighted by their time in ``windows``; None: unknown."""
+    known = kernels.occupancy_pct >= 0
+    times = covered((kernels.start_ns[known], kernels.end_ns[known]), windows)
+    whole = int(times.sum())
+    return float((kernels.occupancy_pct[known] * times).sum()) / whole if whole else None
+
+
+def communication_pct(kernels: Kernels, windows: Intervals) -> float | None:
+    """Collectives in the summed time of kernels in ``windows``; None without any kernel."""
+    times = covered(kernels.times, windows)
+    whole = int(times.sum())
+    return 100 * int(times[kernels.collective].sum()) / whole if whole else None
+
+
+def of_device(kernels: Kernels, windows: Intervals, on_cpu: bool) -> dict[str, Any]:
+    """The figures of one device, and ``unknown``: why there are not all."""
+    row: dict[str, Any] = {
+        "profiled_ms": length(windows) / 1e6,
+        "communication_pct": communication_pct(kernels, windows),
+    }
+    if on_cpu:
+        return {**row, "unknown": _ON_CPU}
+    row |= {
+        "gpu_utilization_pct": gpu_utilization_pct(kernels, windows),
+        "sm_efficiency_pct": sm_efficiency_pct(kernels, windows),
+        "achieved_occupancy_pct": achieved_occupancy_pct(kernels, windows),
+    }
+    known = row["sm_efficiency_pct"] is not None and row["achieved_occupancy_pct"] is not None
+    return {**row, "unknown": "" if known else _NOT_RECORDED}
+
+
+def by_device(table: pa.Table) -> dict[int, Kernels]:
+    """The kernels (no copies, no sets; those with a time) of each device of a ``kernels`` table.
+
+    Those that name no device are of none.
+    """
+    columns = {name: table[name].to_numpy() for name in _READ}
+    # What is null is NaN here, and not 0 or more.
+    timed = ~np.isnan(columns["start_ns"].astype(float)) & (columns["duration_ns"].astype(float) >= 0)
+    wanted = timed & ~np.isin(columns["class"], _NO_KERNELS)
+    columns = {name: values[wanted] for name, values in columns.items()}
+    start = columns["start_ns"].astype(np.int64)
+    end = start + columns["duration_ns"].astype(np.int64)
+    collective = columns["class"] == "communication"
+    kernels_of = {}
+    devices = columns["device"].astype(float)  # null is NaN
+    for device in np.unique(devices[~np.isnan(devices)]):
+        mine = columns["device"] == device
+        blocks, occupancy = (columns[name][mine].astype(float) for name in ("blocks_per_sm", "occupancy_pct"))
+        kernels_of[int(device)] = Kernels(start[mine], end[mine], collective[mine], blocks, occupancy)
+    return kernels_of
+
+
+# --- all ranks --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -115,7 +225,7 @@ def _of_rank(directory: Path, steps: range | None) -> _Rank:
     batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
     recorded = batches.filter(batches["attributed"])
     recorded = recorded.filter(in_steps(recorded["batch_index"].to_numpy(), steps))
-    table = tables.read(directory, "kernels", list(READ))
+    table = tables.read(directory, "kernels", list(_READ))
     kernels_by_device = by_device(table)
     rank, nowhere = tables.rank_of(directory), table["device"].null_count
     start, end = recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy()
@@ -138,7 +248,7 @@ def _of_rank(directory: Path, steps: range | None) -> _Rank:
 
 
 def rows(study: Study) -> Rows:
-    """The answer's rows; the columns: analysis/utilization.py.
+    """A row a rank and device of each profiled run; columns: :func:`columns_of`.
 
     Raises:
         UserError: no run has kernels in batches that a profiler recorded.
@@ -165,16 +275,12 @@ def _of_run(study: Study, source: Source) -> Rows:
     ranks = list(in_threads(of_rank, source.tables("kernels")))
     for one in ranks:
         if one.nowhere:
-            study.note(f"kernels of rank {one.rank} that name no device are left out: {one.nowhere}", source)
+            study.note("kernels_without_device", source, rank=one.rank, n=one.nowhere)
     devices = [row for one in ranks for row in one.devices]
     # A batch in which nothing ran was not idle, but not recorded.
     recorded = sum(len(one.busy) for one in ranks)
     without = recorded - sum(int(one.busy.sum()) for one in ranks)
     note_left_out(study, source, without, recorded, untimed_launches(study, source))
-    if not devices:
-        study.note(
-            "no kernel in a profiled step has a time and a device: utilization is not available", source
-        )
     return [{**row, "device_name": source.device_by_rank.get(row["rank"])} for row in devices]
 
 
@@ -186,29 +292,24 @@ def _speedups(study: Study) -> dict[str, dict[str, Any]]:
         row = {"images_per_s": all_of["images_per_s"]}
         if all_of["base_world_size"] == 1:
             row |= {name: all_of[name] for name in _OF_RUN if name in all_of}
-        else:
-            study.note(f"{point.label}: no run of this configuration on one {study.unit}, so no speedup")
         for source, _ in (*point.timed, *point.profiled):
             by_run[source.id] = row
     return by_run
 
 
-# What is said of a column below the table, where a row has it.
-_EXPLAINED = {
-    "sm_efficiency_pct": "SM efficiency and occupancy are estimated from the size of each launch.",
-    "speedup": "Speedup: images/s relative to one {unit}, from the slowest rank's time.",
-}
+def notable(rows: Rows) -> Rows:
+    """The GPUs that a reader looks for, of runs of many: those that are busy least, and most."""
 
+    def busy(row: Mapping[str, Any]) -> float:
+        share = row.get("gpu_utilization_pct")
+        return np.inf if share is None else float(share)
 
-def caption(rows: Rows, unit: str) -> str:
-    """What stands below the table: of the columns that it has.
-
-    Args:
-        unit: what a rank computes on, of ``study.unit``.
-    """
-    known = [name for name in _EXPLAINED if any(plain(row.get(name)) is not None for row in rows)]
-    explained = (_EXPLAINED[name].format(unit=unit) for name in known)
-    return " ".join(["Shares are of the time of profiled steps.", *explained])
+    kept: set[int] = set()
+    for run in dict.fromkeys(row["run"] for row in rows):
+        order = sorted((row for row in rows if row["run"] == run), key=busy)
+        some = order if len(order) <= _MOST_GPUS else [*order[:_IDLEST], *order[-_BUSIEST:]]
+        kept |= {id(row) for row in some}
+    return [row for row in rows if id(row) in kept]
 
 
 def columns_of() -> list[Metric]:
@@ -216,12 +317,11 @@ def columns_of() -> list[Metric]:
     return [*OF_A_RUN[:-1], *METRICS]
 
 
-def part(some: Rows, every: Rows, title: str, lines: Sequence[str]) -> Part:
+def part(some: Rows, every: Rows, title: str) -> Part:
     """The table, without empty columns: a CPU has no multiprocessors, and a trace no images/s.
 
     Args:
         some: the rows of ``every`` that are shown.
-        lines: below it.
     """
     left_out = {"device_name", "attributed_steps", "profiled_ms", "unknown"}
     if all(row["gpu"] < 0 for row in every):
@@ -229,9 +329,5 @@ def part(some: Rows, every: Rows, title: str, lines: Sequence[str]) -> Part:
     wanted = [metric for metric in METRICS if metric.name not in left_out]
     shown = [without_unusable_intervals(row) for row in some]
     columns_shown = filled(columns([*fields(telling(every, TELLING)), *wanted]), shown)
-    return Part(title, shown, columns_shown, "\n".join([*lines, *open_intervals(shown)]))
-
-
-def notes_of(rows: Rows) -> list[str]:
-    """Why figures are not known, each once."""
-    return list(dict.fromkeys(f"not available: {row['unknown']}" for row in rows if row["unknown"]))
+    count = [f"{len(some)} of {len(every)} rows (--wide: all)"] if len(some) < len(every) else []
+    return Part(title, shown, columns_shown, "\n".join([*count, *open_intervals(shown)]))
