@@ -10,10 +10,8 @@ An interaction means that the effect of one factor depends on another; main effe
 """
 
 from analysis.display import output
-from analysis.display.naming import of_node
 from analysis.display.terminal import Answer, Part
-from analysis.measures.scaling.factor_cells import responses
-from analysis.measures.scaling.factors import COLUMNS, METRICS, caption, rows, shown
+from analysis.measures.scaling.factors import COLUMNS, METRICS, check, responses, rows, shown
 from analysis.results.load import load
 from analysis.results.offered import offer_fields
 from profiling.errors import run_command
@@ -28,8 +26,8 @@ def main(words: list[str] | None = None) -> int:
     factors = output.parse_fields(arguments.factors, flag="--factors", own=study.own_factors)
     what, cells = responses(study)
     effects = rows(cells, factors)
-    below = of_node(caption(cells, effects), study.on_cpus)
-    part = Part(f"Effect of each factor on {what}", effects, shown(study.on_cpus), below)
+    check(study, cells, effects)
+    part = Part(f"Effect of each factor on {what}", effects, shown(study.on_cpus))
     return output.emit(Answer(effects, METRICS, parts=[part]), study, arguments)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.scaling.factor_cells import Cell
-from analysis.measures.scaling.factors import rows
+from analysis.measures.scaling.factors import Cell, rows
 from analysis.statistics.effect_size import omega_squared_interval
 from analysis.statistics.variance import analysis_of_variance
 

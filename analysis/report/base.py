@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from analysis.display.metrics import Rows
-from analysis.measures.scaling import factor_cells, factors
+from analysis.measures.scaling import factors
 from analysis.measures.scaling.rows import without_baseline
 from analysis.published import by_method
 from analysis.report.choices import Coverage, Key
@@ -199,13 +199,13 @@ def effects(context: Context) -> Rows:
         return []
 
 
-def responses(context: Context) -> tuple[str, list[factor_cells.Cell]]:
+def responses(context: Context) -> tuple[str, list[factors.Cell]]:
     """What the factors are to explain, and its values by configuration.
 
     Raises:
         UserError: the study holds no repeated runs, nor TAU tables.
     """
-    return factor_cells.responses(context.study)
+    return factors.responses(context.study)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from analysis.display.colours import BLUE, BROWN
 from analysis.display.metrics import Rows
 from analysis.display.naming import of_node
 from analysis.display.terminal import Part
-from analysis.measures.scaling import factors, unbalanced
-from analysis.measures.scaling.factor_cells import Cell, varying_of
+from analysis.measures.scaling import factors
+from analysis.measures.scaling.factors import Cell, varying_of
 from analysis.report.base import Content, Context, SectionKind, effects, responses
 from analysis.report.render import Chart
 from analysis.report.sentences import first_sentence
@@ -46,7 +46,7 @@ def _factors(context: Context) -> Content:
         return Content(text, finding=first_sentence(text))
     label = "Share of the variance that each factor explains, largest first"
     runs = sum(len(cell.responses) for cell in cells)
-    part = Part("", rows, factors.shown(on_cpus), of_node(factors.caption(cells, rows), on_cpus))
+    part = Part("", rows, factors.shown(on_cpus))
     text = of_node(explained(finite, what, together, cells), on_cpus)
     return Content(
         text,
@@ -113,8 +113,7 @@ def explained(rows: Rows, what: str, together: Sequence[str], cells: Sequence[Ce
     text += f"The factor {first['factor']} explains {'most' if most else 'more'} of the variance of {what}"
     text += " that can be separated" if together else ""
     text += "" if most else " than any other factor"
-    overlap = unbalanced.overlap([row["omega_squared"] for row in rows])
-    text += f": omega squared {share}{overlap and f' ({overlap})'}. "
+    text += f": omega squared {share}. "
     text += f"The highest mean is that of {first['factor']} {first['best_level']}. "
     by_signal = min(main, key=lambda row: row["rank_by_signal"])["factor"]
     text += "Taguchi's signal-to-noise ratio, the SURFBoard study's measure, ranks "
@@ -132,7 +131,7 @@ def _not_told(together: Sequence[str]) -> str:
 def _of_interactions(rows: Sequence[Mapping[str, Any]], cells: Sequence[Cell]) -> str:
     pairs = [row for row in rows if " x " in row["factor"]]
     if not pairs:
-        return f"Interactions between factors are not available: {factors.without_interactions(cells)}."
+        return "Interactions between factors are not available."
     significant = [row["factor"] for row in pairs if row["p_value"] <= factors.SIGNIFICANCE]
     if not significant:
         return "No significant interaction between two factors was found."

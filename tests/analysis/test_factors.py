@@ -1,16 +1,24 @@
 """Planted effects are found, absent ones are not; the tests agree with others' implementations."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy
 
-from analysis.measures.scaling.factor_cells import Cell, responses
-from analysis.measures.scaling.factors import _effect, caption, rows, signal_to_noise_db
+from analysis.measures.scaling.factors import (
+    Cell,
+    _effect,
+    check,
+    responses,
+    rows,
+    signal_to_noise_db,
+)
 from analysis.report.build import build
 from analysis.report.factors import explained
 from analysis.results.load import load
+from analysis.results.study import Study
 from analysis.statistics.variance import analysis_of_variance, holm, range_quantile
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
@@ -53,7 +61,6 @@ def test_of_levels_that_do_not_differ_none_is_best_and_no_share_is_below_none():
     assert found["grad"]["p_value"] > 0.05 and found["grad"]["best_level"] is None
     assert all((row["best_level"] is None) == (row["p_value"] > 0.05) for row in made)
     assert min(row["omega_squared"] for row in made) == 0
-    assert "No best level is given" in caption(some, made) and "not available" not in caption(some, made)
 
 
 def test_a_planted_interaction_is_found():
@@ -152,19 +159,6 @@ def test_one_repetition_has_no_interaction_and_no_interval():
     assert found["loader"]["effect_pct"] > 0
 
 
-def test_where_some_configurations_ran_once_it_is_said_which_intervals_there_are():
-    once, *others = cells(loader=10)
-    some = [Cell(once.fields, once.responses[:1]), *others]
-    made = rows(some)
-    assert all(row["omega_squared_low"] is None and row["effect_pct_low"] is not None for row in made)
-    text = caption(some, made)
-    assert "Some configurations ran once: omega squared has no interval, and inter" in text
-    assert "p does not, so it may be small where an interval holds 0" in text and "One rep" not in text
-    single = cells(loader=10, repetitions=1)
-    text = caption(single, rows(single))
-    assert "One repetition: no interval, and" in text and "The intervals" not in text
-
-
 def test_a_missing_configuration_invents_no_effect():
     some = [
         cell
@@ -185,35 +179,23 @@ def test_factors_that_change_together_only_have_no_known_effect():
     assert found["loader"]["effect_pct"] is None and found["loader"]["best_level"] is None
     assert np.isnan(found["loader"]["omega_squared"]) and made[0]["factor"] == "workers"
     assert found["workers"]["effect_pct"] == pytest.approx(0, abs=1e-9)
-    assert "not available: loader, grad" in caption(cells(1), [found["loader"], found["grad"]])
-
-
-def test_an_unbalanced_design_says_on_which_levels_a_factor_was_compared():
-    def said(*configurations: tuple) -> str:
-        some = [Cell({"nodes": nodes, "grad": grad}, np.array([9.0, 10.0])) for nodes, grad in configurations]
-        lines = caption(some, rows(some)).splitlines()
-        return " ".join(line for line in lines if line.startswith("Unbalanced"))
-
-    one = said((1, "fp32"), (2, "fp32"), (2, "fp16"))
-    assert one.startswith("Unbalanced design: 3 of 4 combinations of levels were measured.")
-    assert (
-        "The effect of grad is known only at nodes 2 (nodes 1 was measured only with grad fp32), in %" in one
+    assert "factors_confounded" in checked(
+        [Cell({"nodes": n, "workers": n}, np.array([n, n + 0.1])) for n in (1, 2)]
     )
-    assert (
-        "effect of nodes is known only at grad fp32 (grad fp16 was measured only with nodes 2), in %" in one
-    )
-    assert not said((1, "fp32"), (1, "fp16"), (2, "fp32"), (2, "fp16"))
-    # Every level of each was compared somewhere.
-    two = said((1, "fp32"), (1, "fp16"), (2, "fp16"), (2, "bf16"), (4, "bf16"), (4, "fp32"))
-    assert two == "Unbalanced design: 6 of 9 combinations of levels were measured."
-    fraction = [(1, 1, 1), (1, 2, 2), (2, 1, 2), (2, 2, 1)]
-    some = [
-        Cell(dict(zip(("nodes", "workers", "batch"), one, strict=True)), np.array([9.0 + one[0]]))
-        for one in fraction
-    ]
-    assert "workers never changed alone: its effect rests on" in caption(some, rows(some))
-    confounded = said((1, "fp32"), (2, "fp16"))
-    assert confounded == "Unbalanced design: 2 of 4 combinations of levels were measured."
+
+
+def checked(some: list[Cell]) -> dict[str, dict]:
+    study = Study(Path("results"))
+    check(study, some, rows(some))
+    return {finding.code: dict(finding.data) for finding in study.findings}
+
+
+def test_designs_that_cannot_separate_effects_are_found():
+    once, *others = cells(loader=10)
+    assert checked(cells(loader=10)) == {}
+    found = checked([Cell(once.fields, once.responses[:1]), *others])
+    assert found == {"interactions_unknown": {"n": 1, "of": 12}}
+    assert checked(of_nodes_and_grad()) == {"unbalanced_design": {"n": 5, "of": 6}}
 
 
 def test_a_p_value_that_is_not_known_is_a_dash(tmp_path):
@@ -312,26 +294,6 @@ def of_nodes_and_grad(noise: float = 1.0) -> list[Cell]:
     ]
 
 
-def test_shares_that_overlap_in_an_unbalanced_design_are_said_to():
-    some = of_nodes_and_grad()
-    made = rows(some)
-    assert sum(row["omega_squared"] for row in made) > 1.05
-    said = explained(made, "images/s per rank", (), some)
-    overlapping = "shares overlap in an unbalanced design, and add up to 10"
-    assert said.startswith(
-        "The factor nodes explains most of the variance of images/s per rank: omega squared 9"
-    )
-    assert (
-        f"] ({overlapping}" in said
-        and "The highest mean is that of nodes 1." in said
-        and f"Omega squared: {overlapping}" in caption(some, made)
-    )
-    assert "Interactions between factors are not available: nodes 1 with grad fp16 was not measured." in said
-    whole = cells(loader=10)
-    for text in (explained(rows(whole), "it", (), whole), caption(whole, rows(whole))):
-        assert "overlap" not in text
-
-
 def test_most_is_more_than_half_and_has_its_interval():
     weak = cells(loader=1.5, repetitions=3)
     (loader, *_) = made = rows(weak)
@@ -344,6 +306,3 @@ def test_most_is_more_than_half_and_has_its_interval():
         "The factor loader explains more of the variance of images/s than any other factor: omega squared "
         f"{share}"
     )
-    once = cells(loader=10, repetitions=1)
-    said = explained(rows(once), "images/s", (), once)
-    assert "Interactions between factors are not available: configurations ran only once." in said

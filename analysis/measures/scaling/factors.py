@@ -1,8 +1,12 @@
-"""Which factor matters?"""
+"""Effect of each factor on throughput: analysis of variance over configurations.
+
+Compared are unprofiled runs, or the reference's TAU tables.
+"""
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,8 +14,11 @@ import numpy as np
 from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns, picked
 from analysis.display.naming import of_node
 from analysis.display.numbers import probability
-from analysis.measures.scaling.factor_cells import Cell, varying_of
-from analysis.measures.scaling.unbalanced import not_measured, overlap, unbalanced
+from analysis.measures.batches.series import all_series
+from analysis.measures.scaling.point import NO_SAMPLES, OWN_RUNS, point_fields
+from analysis.measures.tau import applications as tau
+from analysis.measures.tau.applications import EPOCH_IMAGES
+from analysis.results.study import Study
 from analysis.statistics.effect_size import omega_squared_interval
 from analysis.statistics.variance import (
     Adjusted,
@@ -21,41 +28,31 @@ from analysis.statistics.variance import (
     holm,
     range_quantile,
 )
-from jobs.run_fields import FACTOR
+from jobs.run import Run
+from jobs.run_fields import FACTOR, ID_FIELDS, own_names
 from profiling.errors import UserError
-from profiling.wording import how_many
 
 METRICS = (
     Metric("factor", "field of a run, or two together (loader x grad)", text=True),
     Metric("levels", "its values", text=True),
-    Metric(
-        "best_level",
-        "level with the highest adjusted mean; empty: the effect is not significant (p_value above 0.05, "
-        "or not available)",
-        text=True,
-    ),
+    Metric("best_level", "level with the highest adjusted mean, if the effect is significant", text=True),
     Metric(
         "effect_pct",
-        "difference between the adjusted mean responses of its best and its worst level, relative to the "
-        "mean of all (interval: Tukey-Kramer, which allows for choosing these two). Adjusted: of the "
-        "fitted model, with equal weight for all levels of the other factors. Empty: the runs cannot "
-        "separate it from another factor",
+        "adjusted mean of the best level minus that of the worst, relative to the mean",
         "effect, %",
         CONFIDENCE,
         places=2,
     ),
     Metric(
         "signal_to_noise_db",
-        "Taguchi, larger is better (as in the reference): range over its levels of the mean "
-        "signal-to-noise ratio, -10 log10(mean 1/y^2) over repetitions, with plain means",
+        "range over its levels of Taguchi's signal-to-noise ratio (larger is better)",
         "signal to\nnoise, dB",
         priority=0,
     ),
     Metric("rank_by_signal", "rank by signal_to_noise_db"),
     Metric(
         "omega_squared",
-        "share of the variance of the response that it explains (analysis of variance, type II; Hays 1963; "
-        "negative estimates are set to 0; interval: of the noncentrality)",
+        "share of the variance that it explains (analysis of variance, type II)",
         "omega squared",
         CONFIDENCE,
         places=3,
@@ -77,6 +74,54 @@ SIGNIFICANCE = 0.05
 _WITHIN = 0.99
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A configuration: its fields, and the response of each repetition."""
+
+    fields: Mapping[str, Any]
+    responses: np.ndarray
+
+
+def responses(study: Study) -> tuple[str, list[Cell]]:
+    """What is compared, and its values by configuration.
+
+    Raises:
+        UserError: the study holds no repeated runs, nor TAU tables, or not the samples of their steps.
+    """
+    if study.tau_intervals:
+        return "published scaling efficiency, %", _of_tau(study)
+    cells: dict[tuple, tuple[dict[str, Any], list[float]]] = {}
+    series = all_series(study)
+    for source in study.of_kind("run"):
+        if source.fields["profile"] == "none":
+            fields = point_fields(source.fields)
+            cell = cells.setdefault(tuple(map(str, fields.items())), (fields, []))
+            cell[1].append(series[source.id].images_per_s / (source.world_size or 1))
+    if not cells:
+        neither = "no unprofiled run and no TAU table: there is nothing to compare"
+        raise UserError(f"{study.path} holds {f'only traces: {OWN_RUNS}' if study.only_traces else neither}")
+    if np.isnan([rate for _, rates in cells.values() for rate in rates]).any():
+        raise UserError(f"{study.path}: {NO_SAMPLES}")
+    return "images/s per rank", [Cell(fields, np.array(values)) for fields, values in cells.values()]
+
+
+def _of_tau(study: Study) -> list[Cell]:
+    timed, _ = tau.timed_and_started(study)
+    cells = []
+    for row in tau.tau_rows(study):
+        seconds = timed[tuple(row[name] for name in ID_FIELDS)]
+        epochs = seconds * EPOCH_IMAGES / (50 * row["batch"] * row["world_size"])
+        # The efficiency of the row is of the median epoch; each repetition's is that over its own.
+        cells.append(Cell(row, row["scaling_efficiency_pct"] * row["epoch_duration_s"] / epochs))
+    return cells
+
+
+def varying_of(cells: Sequence[Cell]) -> list[str]:
+    """The fields of a run that are not the same in all configurations."""
+    names = [*Run.model_fields, *own_names(*(cell.fields for cell in cells))]
+    return [name for name in names if len({str(cell.fields.get(name)) for cell in cells}) > 1]
+
+
 def signal_to_noise_db(values: np.ndarray) -> float:
     """Taguchi's larger-is-better signal-to-noise ratio: -10 log10(mean of 1/y^2)."""
     return float(-10 * np.log10(np.mean(1 / np.square(values))))
@@ -94,7 +139,7 @@ def _means_by_level(levels: Sequence[tuple], values: Sequence[float]) -> dict[tu
 
 
 def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
-    """A row a factor, then a row a pair of them; the columns: analysis/factors.py.
+    """A row a factor, then a row a pair of them; with :data:`METRICS`.
 
     Raises:
         UserError: nothing varies, or ``factors`` leaves out one that does.
@@ -140,14 +185,6 @@ def _crossed(cells: Sequence[Cell], pair: tuple[str, ...]) -> bool:
     """Whether every level of one factor occurs with every level of the other."""
     both = set(_levels(cells, pair))
     return len(both) == len({a for a, _ in both}) * len({b for _, b in both})
-
-
-def without_interactions(cells: Sequence[Cell]) -> str:
-    """Why there is no interaction of two factors, in words."""
-    once = sum(len(cell.responses) == 1 for cell in cells)
-    if once:
-        return f"{'configurations' if once == len(cells) else 'some configurations'} ran only once"
-    return not_measured([cell.fields for cell in cells], varying_of(cells))
 
 
 def _columns(cells: Sequence[Cell], varying: Sequence[str]) -> dict[str, list[str]]:
@@ -218,40 +255,19 @@ def _rank(rows: Rows) -> None:
         row["rank_by_signal"] = number
 
 
-def caption(cells: Sequence[Cell], rows: Rows) -> str:
-    """What is said below the table."""
-    counts = sorted({len(cell.responses) for cell in cells})
-    span = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    text = f"{how_many(len(cells), 'configuration')}, repetitions of each: {span}. "
-    text += (
-        "Effect: best level minus the worst, in % of the mean of all configurations. Omega squared: share of "
-        "the variance that the factor explains. Signal to noise: difference between its levels in Taguchi's "
-        "signal-to-noise ratio, dB (larger: the factor matters more). p: probability of such a difference "
-        "by chance, corrected for the number of tests (Holm)."
+def check(study: Study, cells: Sequence[Cell], rows: Rows) -> None:
+    """Findings on designs that cannot separate all effects, or their noise."""
+    varying = varying_of(cells)
+    measured, whole = (
+        set(_levels(cells, varying)),
+        math.prod(len(set(_levels(cells, [name]))) for name in varying),
     )
-    if any(row["effect_pct_low"] is not None for row in rows):
-        text += (
-            "\nThe intervals allow for configurations whose runs scatter three to four times as much as "
-            "others. p does not, so it may be small where an interval holds 0."
-        )
-    if counts[0] == 1:
-        once = "Some configurations ran once" if counts[-1] > 1 else "One repetition"
-        no = "omega squared has no interval" if counts[-1] > 1 else "no interval"
-        text += f"\n{once}: {no}, and interactions cannot be separated from noise."
-    compared = [row for row in rows if row["effect_pct"] is not None]
-    if any(row["best_level"] is None for row in compared):
-        text += f"\nNo best level is given where the effect is not significant (p above {SIGNIFICANCE:g})."
-    unknown = not_told(rows)
-    if uneven := unbalanced([cell.fields for cell in cells], varying_of(cells), unknown):
-        text += f"\n{uneven}"
-    if more := overlap([row["omega_squared"] for row in rows]):
-        text += f"\nOmega squared: {more}."
-    if unknown:
-        text += (
-            f"\nEffect not available: {', '.join(unknown)}: its levels changed only together with those of "
-            "another factor. Add configurations that separate them."
-        )
-    return text
+    if len(measured) < whole:
+        study.note("unbalanced_design", n=len(measured), of=whole)
+    if confounded := not_told(rows):
+        study.note("factors_confounded", factors=confounded)
+    if once := sum(len(cell.responses) == 1 for cell in cells):
+        study.note("interactions_unknown", n=once, of=len(cells))
 
 
 def shown(on_cpus: bool) -> list[Column]:
