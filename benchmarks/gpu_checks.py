@@ -20,7 +20,7 @@ from jobs.run import STEPS_BEFORE_GRAPH, Run, make_run
 from profiling import tables
 from profiling.errors import UserError
 from profiling.presence import is_importable
-from profiling.tools import why_not_installed
+from profiling.tools import Options, check_can_record
 from train import data
 from train.loaders import build_loader
 from train.rank import Finished, run_rank
@@ -189,8 +189,10 @@ def _kernels(lab: Lab, tool: str) -> tuple[float, float]:
     Raises:
         Absent: the tool is not on this machine, may not do it, or takes too long.
     """
-    if why := why_not_installed(tool):
-        raise Absent(why)
+    try:
+        check_can_record(tool, Options(gpu=True))
+    except UserError as error:
+        raise Absent(str(error)) from None
     if tool == "cupti" and not is_importable("cupti.cupti"):
         raise Absent("cupti-python is not installed")
     run = lab.run(profile=tool, attribute_from=STEPS // 2)

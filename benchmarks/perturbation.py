@@ -35,7 +35,7 @@ from jobs.processes import Limits, run_processes
 from jobs.run import Run, make_run
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, run_command
-from profiling.tools import TOOLS, why_not_on_a_cpu
+from profiling.tools import TOOLS, tool
 from profiling.wrap import wrapped
 
 POINT = {
@@ -71,8 +71,8 @@ def tools_here(findings: Sequence[Finding], has_gpu: bool) -> tuple[list[str], d
             continue
         if not finding.present:
             absent[name] = f"{finding.detail}; {finding.remedy}"
-        elif not has_gpu and (why := why_not_on_a_cpu(name)):
-            absent[name] = why
+        elif not has_gpu and tool(name).gpu_only:
+            absent[name] = "records GPU activity only"
         else:
             here.append(name)
     return here, absent

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from jobs.cluster import count_gpus
 from profiling.errors import UserError
-from profiling.slurm_text import expand_counts, expand_nodes
+from profiling.identity import expand_counts, expand_nodes
 
 _TIMEOUT_S = 30.0
 

@@ -1,7 +1,7 @@
 """Where were the ranks of a run that hung? Their stacks in its log, and the few that are not with the others.
 
-Ranks write their stacks when they are asked to (:mod:`profiling.stacks`). Of a thousand ranks nearly all wait
-in the same place: each place stands once in the log, with the ranks that were there.
+Ranks write their stacks when asked (profiling/process_facts.py). Of a thousand ranks nearly all wait in the
+same place: each place stands once in the log, with the ranks that were there.
 """
 
 import re

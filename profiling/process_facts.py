@@ -1,7 +1,10 @@
-"""What does a process know of itself: since when it runs, the memory it took, the libraries it uses?"""
+"""What a process knows of itself: since when it runs, its memory, its libraries, where its threads are."""
 
+import atexit
+import faulthandler
 import os
 import resource
+import signal
 import socket
 import sys
 import time
@@ -82,3 +85,26 @@ def process_age_ns() -> int:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * (10**9 // os.sysconf("SC_CLK_TCK"))
     except (OSError, AttributeError):  # not Linux
         return int((time.time() - psutil.Process().create_time()) * 1e9)
+
+
+def write_stacks_at_signal(path: Path | None) -> None:
+    """From now on, SIGUSR1 writes the stacks of all threads to ``path``; a crash writes them to stderr.
+
+    jobs.processes sends the signal to the ranks of a sweep's run that hangs; jobs.queue puts the stacks into
+    its log.
+    """
+    faulthandler.enable()
+    if sys.platform == "win32" or path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Open for as long as the process lives: in a process that hangs nothing can be opened any more.
+    file = path.open("w")
+    faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+
+    def leave() -> None:
+        faulthandler.unregister(signal.SIGUSR1)
+        file.close()
+        if path.exists() and not path.stat().st_size:
+            path.unlink()
+
+    atexit.register(leave)

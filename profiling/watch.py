@@ -35,14 +35,14 @@ from profiling.errors import (
     run_command,
     said_by_rank_0,
 )
-from profiling.findings import MOST_SHOWN, lines
+from profiling.findings import MOST_SHOWN, Finding, lines
 from profiling.identity import Identity, is_restarted, read_identity
-from profiling.stacks import write_stacks_at_signal
-from profiling.tools import STARTED, Options, check_mode, open_capture
+from profiling.process_facts import write_stacks_at_signal
+from profiling.tools import STARTED, Options, check_can_record, check_mode, open_capture
 from profiling.watching.facts import leave_group
 from profiling.watching.program import Program, hidden, when_imported
 from profiling.watching.watched import Wanted, Watch, batch_columns, findings_of, usual_samples
-from profiling.wrap import check_can_start, has_gpu, run_wrapped, wraps
+from profiling.wrap import has_gpu, run_wrapped, wraps
 
 # Without --batches: what a profiler records.
 FIRST_RECORDED, RECORDED = 10, 20
@@ -138,7 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
         first = wanted.recordings[0].start
         options = Options(given.profile_mode, "", first, has_gpu(), me.size, me.rank)
         with said_by_rank_0(me.local_rank):
-            check_can_start(given.profile, options)
+            check_can_record(given.profile, options)
         inside = ["-m", "profiling.watch", "--inside", f"--out={out}", *words]
         ended = Ended(run_wrapped(given.profile, inside, out, options, given.keep_raw))
     else:
@@ -186,9 +186,9 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
         if me.rank == 0:
             _say(f"no results: {reason}")
         return Ended(code, reason)
-    findings = [*capture.write(), *findings_of(watch, steps)]
+    findings = [*map(Finding.from_json, capture.write()), *findings_of(watch, steps)]
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
-    findings += set_clock(directory, given.profile)
+    findings += map(Finding.from_json, set_clock(directory, given.profile))
     report = watched.report_of(
         me, watch.model_facts, len(steps), usual_samples(steps, wanted), watch.hooks.seen.workers,
         watch.startup_ns, findings, code,

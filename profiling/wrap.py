@@ -27,11 +27,8 @@ from profiling.tools import (
     TOOLS,
     Options,
     Origin,
-    check_mode,
+    check_can_record,
     tool,
-    why_not_installed,
-    why_not_on_a_cpu,
-    why_not_so_many,
 )
 from profiling.tools.processes import check_permission, run_step, run_tree
 from profiling.whole_file import whole_file
@@ -106,24 +103,13 @@ def commands_above() -> list[list[str]]:
     return lines
 
 
-def check_can_start(name: str, options: Options) -> None:
-    """Raise UserError where a tool has no such mode, is not on the PATH or could not record the rank."""
-    check_mode(name, options.mode)
-    if not options.gpu and (why := why_not_on_a_cpu(name)):
-        raise UserError(why)
-    if why := why_not_so_many(name, options.mode, options.world_size):
-        raise UserError(why)
-    if why := why_not_installed(name, options.mode):
-        raise UserError(why)
-
-
 def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, keep_raw: bool = False) -> int:
     """Run Python under a tool as one rank; the exit code.
 
     Raises:
         UserError: the tool is not on the PATH, records nothing of a CPU, or what it wrote cannot be read.
     """
-    check_can_start(name, options)
+    check_can_record(name, options)
     profiler = tool(name)
     directory = rank_directory(out, options.rank) / RAW
     directory.mkdir(parents=True, exist_ok=True)

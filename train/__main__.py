@@ -27,7 +27,7 @@ from jobs.run import Run, make_run
 from jobs.store import STACKS
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, said_by_rank_0
 from profiling.identity import read_identity
-from profiling.stacks import write_stacks_at_signal
+from profiling.process_facts import write_stacks_at_signal
 from profiling.tables import rank_directory
 from profiling.wording import command, how_many, three_digits
 from profiling.wrap import WATCHERS, commands_above, why_not_watched

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiling.errors import UserError
-from profiling.identity import check_mpi, read_identity
-from profiling.slurm_text import expand_nodes
+from profiling.identity import check_mpi, expand_nodes, read_identity
 
 # launcher -> what tells its jobs from one another. Only its own: mpirun's daemons may have been started by
 # srun, each in a step, or even a job, of its own.

@@ -13,8 +13,9 @@ from jobs.machine import Machine
 from jobs.program import why_it_cannot_start
 from jobs.run import Run
 from jobs.site import Site
+from profiling.errors import UserError
 from profiling.presence import Presence, of_program
-from profiling.tools import why_not_installed, why_not_on_a_cpu, why_not_so_many
+from profiling.tools import Options, check_can_record
 from profiling.wording import how_many
 
 ROOT = Path(__file__).resolve().parents[2]  # where ranks start: relative paths of data are relative to it
@@ -147,12 +148,11 @@ def why_node_cannot(
     data = run.data if LOADERS[run.loader].reads_data and sees_data else None
     if data and (why := why_no_data(ROOT / data, run.data_format, site.says_data(data))):
         return why
-    if gpus == 0 and (why := why_not_on_a_cpu(run.profile)):
-        return why
-    if why := why_not_so_many(run.profile, run.profile_mode, run.ranks):
-        return why
-    if sees_programs and (why := why_not_installed(run.profile, run.profile_mode)):
-        return why  # ranks have the PATH of this process
+    try:  # ranks have the PATH of this process
+        options = Options(run.profile_mode, gpu=gpus != 0, world_size=run.ranks)
+        check_can_record(run.profile, options, here=sees_programs)
+    except UserError as error:
+        return str(error)
     if gpus and wanted > gpus:
         return f"{wanted} GPUs requested, but {node} has {gpus}"
     if not gpus and ranks > machine.cores:

@@ -15,9 +15,8 @@ from profiling.readers.origin import Origin, rank_in
 from profiling.tools.base import Capture, Converted, Options, Profiler, Step, collect, switch
 
 __all__ = [
-    "STARTED", "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_mode",
-    "collect", "open_capture", "rank_in", "switch", "tool", "why_not_installed", "why_not_on_a_cpu",
-    "why_not_so_many",
+    "STARTED", "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_can_record",
+    "check_mode", "collect", "open_capture", "rank_in", "switch", "tool",
 ]  # fmt: skip
 
 # name -> module and class
@@ -61,33 +60,26 @@ def check_mode(name: str, mode: str) -> None:
         raise UserError(f"profiler {name} has no mode {mode!r}{did_you_mean(mode, modes)}")
 
 
-def why_not_on_a_cpu(name: str) -> str:
-    """Why a tool is of no use to a rank that computes on the CPU; "" if it is."""
-    if not tool(name).gpu_only:
-        return ""
-    why = f"profile {name} records GPU activity only, and this run computes on the CPU"
-    return f"{why}; {ON_A_CPU}"
+def check_can_record(name: str, options: Options, here: bool = True) -> None:
+    """Raise UserError where a tool cannot record such a rank.
 
-
-def why_not_so_many(name: str, mode: str, ranks: int) -> str:
-    """Why a tool cannot record so many ranks at a time; "" if it can."""
-    if ranks == 1 or mode not in tool(name).one_rank_modes:
-        return ""
-    what = name if mode == "auto" else f"{name}, mode {mode},"
-    return (
-        f"profile {what} runs each kernel several times to read its counters, so a collective of {ranks} "
-        "ranks would never end: use one rank"
-    )
-
-
-def why_not_installed(name: str, mode: str = "auto") -> str:
-    """What a tool that watches a rank from outside lacks on the PATH; "" if nothing."""
-    if not tool(name).wraps:
-        return ""
-    program = tool(name).wrap([sys.executable], Path(), Options(mode))[0]
-    if shutil.which(program) is not None:
-        return ""
-    return f"profile {name} needs {program} on the PATH (see python -m jobs.doctor)"
+    Args:
+        here: ranks find the programs that this process finds.
+    """
+    check_mode(name, options.mode)
+    profiler = tool(name)
+    if profiler.gpu_only and not options.gpu:
+        raise UserError(
+            f"profile {name} records GPU activity only, and this run computes on the CPU; {ON_A_CPU}"
+        )
+    if options.world_size > 1 and options.mode in profiler.one_rank_modes:
+        raise UserError(
+            f"profile {name}, mode {options.mode}, runs each kernel several times to read its counters, so a "
+            f"collective of {options.world_size} ranks would never end: use one rank"
+        )
+    program = profiler.wrap([sys.executable], Path(), options)[0]
+    if profiler.wraps and here and shutil.which(program) is None:
+        raise UserError(f"profile {name} needs {program} on the PATH (see python -m jobs.doctor)")
 
 
 def open_capture(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jobs.allocation import Allocation, read_allocation
 from profiling.errors import UserError
-from profiling.slurm_text import expand_counts, expand_nodes
+from profiling.identity import expand_counts, expand_nodes
 
 
 @pytest.mark.parametrize(

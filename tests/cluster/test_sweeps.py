@@ -14,7 +14,7 @@ import pytest
 
 from jobs.store import read_record
 from jobs.sweep_record import SweepRecord
-from profiling.slurm_text import expand_nodes
+from profiling.identity import expand_nodes
 from tests.cluster.sweeps import Sweep
 from tests.cluster.virtual import FOREGROUND, Cluster
 

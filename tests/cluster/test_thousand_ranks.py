@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.store import Manifest
-from profiling.slurm_text import expand_nodes
+from profiling.identity import expand_nodes
 from tests.cluster import wide
 from tests.cluster.sweeps import Sweep
 from tests.cluster.test_training import need_mpirun
