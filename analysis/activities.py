@@ -36,7 +36,7 @@ from analysis.measures.kernels.activities import (
 )
 from analysis.results.load import load
 from analysis.results.study import Study
-from profiling.completion import with_answers
+from profiling.arguments import with_values
 from profiling.errors import UserError, run_command
 from profiling.readers.printed import ON_DEVICE
 from profiling.tools import recognition
@@ -108,7 +108,7 @@ def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.activities", __doc__, "PATH", COLUMNS)
     levels = parser.add_argument("--by", metavar="LEVELS", help="one row per rank, per step, or per both")
-    with_answers(levels, lambda _: LEVELS, several=True)
+    with_values(levels, lambda: LEVELS, several=True)
     parser.add_argument(
         "--shares",
         action="store_true",

@@ -14,7 +14,7 @@ from analysis.display import output
 from analysis.display.terminal import Answer
 from analysis.measures.anatomy.rows import COLUMNS, LEVELS, columns_of, parts, rows
 from analysis.results.load import load
-from profiling.completion import with_answers
+from profiling.arguments import with_values
 from profiling.errors import run_command
 
 
@@ -24,7 +24,7 @@ def main(words: list[str] | None = None) -> int:
     levels = parser.add_argument(
         "--by", default="", metavar="LEVEL,...", help=f"{', '.join(LEVELS)} [one row per run]"
     )
-    with_answers(levels, lambda _: LEVELS, several=True)
+    with_values(levels, lambda: LEVELS, several=True)
     arguments = parser.parse_args(words)
     by = output.parse_levels(arguments.by, tuple(LEVELS))
     study = load(arguments.path, arguments.peaks)

@@ -27,7 +27,7 @@ from analysis.measures.critical_path.rows import (
 )
 from analysis.results.counted_steps import left_out
 from analysis.results.load import load
-from profiling.completion import with_answers
+from profiling.arguments import with_values
 from profiling.errors import run_command
 
 TOP, TOP_OF_EACH = 40, 10  # rows of --by that the terminal shows of one run, of each of several
@@ -39,7 +39,7 @@ def main(words: list[str] | None = None) -> int:
     levels = parser.add_argument(
         "--by", default="", metavar="LEVEL,...", help=f"{', '.join(LEVELS)} [one row per part]"
     )
-    with_answers(levels, lambda _: LEVELS, several=True)
+    with_values(levels, lambda: LEVELS, several=True)
     parser.add_argument(
         "--top",
         type=int,

@@ -21,7 +21,6 @@ from analysis.measures.kernels.efficiency import CORRECTED_METRICS, METRICS
 from analysis.published import kernels_published
 from analysis.published.kernels_published import with_method
 from analysis.results.load import load
-from analysis.results.offered import offer_fields
 from analysis.results.study import Study
 from profiling.errors import run_command
 
@@ -60,10 +59,9 @@ def columns_of(method: str, group_by: Sequence[str], traces: bool = False) -> li
 def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.efficiency", __doc__, columns=COLUMNS)
     parser.add_argument("--method", choices=tuple(_METHODS), default="corrected")
-    group = parser.add_argument(
+    parser.add_argument(
         "--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes; of traces: run]"
     )
-    offer_fields(group, _OTHERS)
     arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)
     own = study.own_factors

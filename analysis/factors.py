@@ -13,14 +13,12 @@ from analysis.display import output
 from analysis.display.terminal import Answer, Part
 from analysis.measures.scaling.factors import COLUMNS, METRICS, check, responses, rows, shown
 from analysis.results.load import load
-from analysis.results.offered import offer_fields
 from profiling.errors import run_command
 
 
 def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.factors", __doc__, columns=COLUMNS)
-    which = parser.add_argument("--factors", metavar="FIELD,...", help="fields of a run [all that vary]")
-    offer_fields(which)
+    parser.add_argument("--factors", metavar="FIELD,...", help="fields of a run [all that vary]")
     arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)
     factors = output.parse_fields(arguments.factors, flag="--factors", own=study.own_factors)

@@ -43,7 +43,7 @@ from analysis.results.load import load
 from analysis.results.source import Source
 from analysis.results.study import RECORDING, Study
 from jobs.flags import make_parser
-from profiling.completion import with_answers
+from profiling.arguments import with_values
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.schemas import DIRECTIONS
 from profiling.wording import how_many
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     levels = parser.add_argument(
         "--by", metavar="WHAT,...", help=f"group by {', '.join(GROUPS)} [{','.join(DEFAULT_BY)}]"
     )
-    with_answers(levels, lambda _: GROUPS, several=True)
+    with_values(levels, lambda: GROUPS, several=True)
     parser.add_argument("--direction", choices=DIRECTIONS, help="fprop, bprop, ... [all]")
     parser.add_argument("--method", choices=("corrected", "published"), default="corrected")
     metrics = tuple(kernel_difference.METRICS)

@@ -24,9 +24,8 @@ from analysis.published import by_method
 from analysis.published.by_method import METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
 from analysis.results.load import load_named
-from analysis.results.offered import offer_fields
 from analysis.results.study import Study
-from profiling.completion import with_answers
+from profiling.arguments import with_values
 from profiling.errors import UserError, did_you_mean, run_command
 
 COLUMNS = {**by_method.COLUMNS, **traced.COLUMNS}
@@ -64,11 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="METHOD,...",
         help="corrected, published, or both [corrected]",
     )
-    with_answers(methods, lambda _: METHODS, several=True)
-    group = parser.add_argument(
-        "--group-by", metavar="FIELD,...", help="fields of a run [every configuration]"
-    )
-    offer_fields(group)
+    with_values(methods, lambda: METHODS, several=True)
+    parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [every configuration]")
     parser.add_argument(
         "--scaling", choices=("weak", "strong"),
         help="weak: fixed per-GPU batch size; strong: fixed global batch size [the kind for which more "

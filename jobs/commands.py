@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from jobs.flags import make_parser
-from profiling import completion
+from profiling.arguments import complete, completion_is_asked
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -138,12 +138,12 @@ def _complete() -> None:
     parser = make_parser("scaleprof", None)
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--version", action="store_true")
-    completion.complete(parser)
+    complete(parser)
 
 
 def main() -> None:
     """The console command ``scaleprof``."""
-    if completion.is_asked():
+    if completion_is_asked():
         _complete()
     run_command(_run)
 

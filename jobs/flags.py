@@ -10,8 +10,7 @@ from jobs.model_names import model_names
 from jobs.run import Run, make_run
 from jobs.run_values import as_text, parse_value, wrong_values
 from jobs.validation import literal_options
-from profiling.arguments import Help, Parser
-from profiling.completion import with_values
+from profiling.arguments import Help, Parser, with_values
 from profiling.errors import Mistakes, UserError
 from profiling.whole_file import file_to_write
 

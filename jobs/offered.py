@@ -7,7 +7,7 @@ from typing import Any
 
 from jobs.run_values import as_text
 from jobs.sweep_file import read_sweep
-from profiling.completion import in_list
+from profiling.arguments import in_list
 from profiling.errors import UserError
 
 

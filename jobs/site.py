@@ -23,7 +23,7 @@ from jobs.cluster import cluster_name
 from jobs.flags import make_parser
 from jobs.validation import problems_of
 from profiling import yaml_text
-from profiling.completion import with_values
+from profiling.arguments import with_values
 from profiling.errors import Mistakes, UserError, did_you_mean, run_command
 
 SITES = Path(__file__).parent / "sites"

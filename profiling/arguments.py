@@ -4,15 +4,15 @@
 """
 
 import argparse
+import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from profiling import completion
 from profiling.errors import Mistakes, UserError, did_you_mean, nearest
 
 _FLAG = re.compile(r"-+[A-Za-z][^\s=]*")
@@ -122,8 +122,8 @@ class Parser(argparse.ArgumentParser):
         return arguments, self._mistakes(rest)
 
     def _read(self, args: Any, namespace: Any) -> tuple[Any, list[str]]:
-        if completion.is_asked():
-            completion.complete(self)
+        if completion_is_asked():
+            complete(self)
         self._given = list(sys.argv[1:] if args is None else args)
         return self.parse_known_args(args, namespace)
 
@@ -147,3 +147,61 @@ class Parser(argparse.ArgumentParser):
                 raise UnknownFlags(unknown, self.flags, self.elsewhere)
             message = f"missing argument: {message.removeprefix(_REQUIRED)}"
         raise UserError(f"{message} (see --help)")
+
+
+# --- the shell's Tab key --------------------------------------------------------------------------------
+
+# Positional arguments that are results: their folders are offered before any file.
+_RESULTS = ("DIR", "A", "B", "P=DIR")
+
+
+def completion_is_asked() -> bool:
+    """Whether it is the shell that calls, for what may follow on its command line."""
+    return "_ARGCOMPLETE" in os.environ
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell with what the parser takes, and leave."""
+    import argcomplete
+
+    # Flags are offered after a dash alone, or results would be lost among them.
+    by_default: Any = places  # it takes any function that is called so
+    argcomplete.autocomplete(parser, always_complete_options=False, default_completer=by_default)
+
+
+def with_values(action: argparse.Action, values: Callable[[], Iterable[str]], several: bool = False) -> None:
+    """Let the shell offer an argument's values, where not all that are valid are known as its choices.
+
+    Args:
+        several: the argument is a list of them with commas between.
+    """
+
+    def offered(prefix: str, **_: Any) -> Iterable[str]:
+        return in_list(prefix.rpartition(",")[0], values()) if several else values()
+
+    action.completer = offered  # type: ignore[attr-defined]
+
+
+def in_list(begun: str, values: Iterable[str]) -> list[str]:
+    """``a,b`` with each of the values that it does not have yet: ``a,b,c``, ``a,b,d``."""
+    before = begun.split(",") if begun else []
+    return [",".join([*before, value]) for value in values if value not in before]
+
+
+def places(prefix: str, action: argparse.Action, **_: Any) -> list[str]:
+    """The folders and files that begin with ``prefix``; for results, files only where no folder does.
+
+    Of a folder of results with its number of ranks (``4=DIR``) what follows the number is completed.
+    """
+    number, sep, path = prefix.partition("=")
+    before, path = (number + sep, path) if sep and number.isdecimal() else ("", prefix)
+    begun = path.rpartition("/")[2]
+    folder = path.removesuffix(begun)
+    try:
+        inside = sorted(Path(folder).expanduser().iterdir())
+    except OSError:
+        return []
+    begins = [one for one in inside if one.name.startswith(begun) and (begun or one.name[0] != ".")]
+    folders = [one for one in begins if one.is_dir()]
+    shown = folders if folders and action.metavar in _RESULTS else begins
+    return [f"{before}{folder}{one.name}{'/' if one.is_dir() else ''}" for one in shown]

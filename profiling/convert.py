@@ -33,8 +33,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiling.arguments import Help, Parser
-from profiling.completion import with_values
+from profiling.arguments import Help, Parser, with_values
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.findings import lines
 from profiling.identity import check_mpi, read_identity

@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from analysis.results.offered import offer_fields
 from jobs import commands
 from jobs.flags import FORMATS
 from jobs.loaders import LOADERS
@@ -119,16 +118,6 @@ def test_a_wrong_flag_is_one_line(root, flag, near):
     assert answer.stderr.count("\n") == 1
 
 
-RUNS = (
-    "run_0_config_1_2_ib_none_2_resnet50_synthetic_32_fp32_fp32_ret_0",
-    "run_0_config_2_2_ib_torch_2_resnet50_synthetic_64_fp32_fp32_ret_0",
-    "run_0_config_4_2_ib_torch_2_resnet50_synthetic_64_fp32_fp32_ret_1",
-    "run_0_program_1_2_ib_none+lr=0.1_ret_0",
-    "run_0_program_1_2_ib_none+lr=0.2_ret_0",
-)
-OTHERS = ("nodes", "profile", "lr", "world_size", "run")  # what differs, beside batch
-
-
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
@@ -145,9 +134,7 @@ OTHERS = ("nodes", "profile", "lr", "world_size", "run")  # what differs, beside
         ("scaleprof train --model resnext101_64", {"resnext101_64x4d"}),
         ("scaleprof sweep {here}/result.yaml --site lap", {"laptop"}),
         ("scaleprof convert --tool ns", {"nsys"}),
-        ("scaleprof efficiency {here}/.study --group-by batch,", {"batch," + name for name in OTHERS}),
-        ("scaleprof timeline {here}/.study --run ", {RUNS[1]}),  # profiled, and no failure
-        ("scaleprof anatomy {here}/.study --by rank,st", {"rank,step", "rank,stage"}),
+        ("scaleprof anatomy {here}/results --by rank,st", {"rank,step", "rank,stage"}),
         ("scaleprof sweep configs/quick.yaml --only loader=dali-cpu,sy", {"loader=dali-cpu,synthetic"}),
     ],
 )
@@ -156,8 +143,6 @@ def test_the_shell_completes_commands_their_flags_and_values(tmp_path, root, typ
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "a.csv").touch()
     (tmp_path / "result.yaml").touch()
-    for name in RUNS:
-        (tmp_path / ".study" / name).mkdir(parents=True)
     typed = typed.replace("{here}", str(tmp_path))
     offered = {word.replace("{here}", str(tmp_path)) for word in offered}
     answers = tmp_path / "answers"
@@ -178,12 +163,6 @@ def test_only_is_completed_by_the_factors_of_the_sweep_file():
     offer_only(only)
     for config in (Path("nowhere.yaml"), None):
         assert only.completer(prefix="", parsed_args=Namespace(config=config)) == []
-
-
-def test_of_no_runs_all_fields_are_completed(tmp_path):
-    flags = Parser()
-    offer_fields(group := flags.add_argument("--group-by"))
-    assert "network" in group.completer(prefix="", parsed_args=Namespace(path=tmp_path))
 
 
 def test_setup_says_how_much_it_downloads(root, tmp_path):

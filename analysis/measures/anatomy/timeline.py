@@ -17,7 +17,6 @@ from analysis.display.perfetto import Slices, TraceWriter, Words
 from analysis.measures.anatomy import timeline_rows
 from analysis.measures.anatomy.timeline_rows import Tracks
 from analysis.results.matching import Ahead, Matched, match
-from analysis.results.offered import offer_runs
 from analysis.results.source import Source
 from analysis.results.study import Study
 from profiling import tables
@@ -310,8 +309,7 @@ def _kernels(source: Source) -> int:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Which run is drawn, and which of its batches."""
-    run = parser.add_argument("--run", metavar="ID", help="run of the timeline [the largest profiled run]")
-    offer_runs(run, profiled=True)
+    parser.add_argument("--run", metavar="ID", help="run of the timeline [the largest profiled run]")
     parser.add_argument(
         "--batches", metavar="N[-M]", help=f"steps to draw [all, for up to {MOST_KERNELS:,} kernels]"
     )
