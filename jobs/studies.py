@@ -1,4 +1,4 @@
-"""Where does a single-node study write, and how does it hand over to the command that answers?
+"""Results of single-node studies as files, and the hand-over to the command that answers.
 
     results/studies/<study>-<cpu|gpu>-<time>/manifest.json        StudyManifest; written last
                                              durations.parquet    every timed repetition
@@ -37,7 +37,7 @@ class Recorder:
 
     def __init__(self, study: str, settings: Mapping[str, Any], directory: Path) -> None:
         self.study, self.directory = study, directory
-        self.findings: list[str] = []
+        self.findings: list[Finding] = []
         self._settings = {name: _plain(value) for name, value in settings.items()}
         self._started = datetime.now(UTC)
         self._durations: dict[str, list[Any]] = {name: [] for name in schemas.SCHEMAS["durations"].names}
@@ -52,15 +52,10 @@ class Recorder:
         """Any other figure of a case; of one that could not be had, None and why."""
         _append(self._quantities, case, device, quantity, None if value is None else float(value), note)
 
-    def find(self, finding: str) -> None:
-        """Note, once, what a reader of the figures should know."""
-        if finding not in self.findings:
+    def find(self, code: str, **data: Any) -> None:
+        """Add a finding, once."""
+        if (finding := Finding(code, data=data)) not in self.findings:
             self.findings.append(finding)
-
-    @property
-    def devices(self) -> list[str]:
-        """What has been measured on, in order."""
-        return list(dict.fromkeys([*self._durations["device"], *self._quantities["device"]]))
 
     def write(self, warmup: int, repetitions: int) -> None:
         """Write the tables and, last, the manifest."""
@@ -69,18 +64,18 @@ class Recorder:
         manifest = StudyManifest(
             study=self.study,
             settings=self._settings,
-            devices=self.devices,
+            devices=list(dict.fromkeys([*self._durations["device"], *self._quantities["device"]])),
             warmup=warmup,
             repetitions=repetitions,
             command=[sys.executable, *sys.orig_argv[1:]],
-            findings=[Finding.from_json(finding) for finding in self.findings],
+            findings=self.findings,
             **facts({}, self._started, _ROOT),
         )
         store.write_record(self.directory / store.MANIFEST, manifest)
 
 
 def run_fresh(commands: Sequence[list[str]], directory: Path, time_s: float) -> tuple[Ended, str]:
-    """Run processes that begin with nothing but their arguments: how they ended, and what they printed.
+    """Run processes with nothing but their arguments: how they ended, and what they printed.
 
     Args:
         commands: what follows ``python``; what they print goes into the study's log, too.

@@ -7,8 +7,9 @@ from analysis.report.provenance import facts_of
 from analysis.report.render import Page, Section
 from analysis.report.sentences import Sentence
 from analysis.report.views import as_view
-from analysis.studies.answers import QUESTIONS, answer
-from analysis.studies.result import Result, is_study, load, timing
+from analysis.studies.answers import STUDIES, answer, timing
+from analysis.studies.result import Result, is_study, load
+from profiling.findings import lines
 
 METHODS = (
     "Medians with intervals over the repetitions within a run, after a warmup that is not counted. A "
@@ -42,10 +43,9 @@ def page(path: Path, own_peaks: Path | None = None) -> Page:
         subtitle=f"{', '.join(manifest.study for manifest in manifests)}; {', '.join(devices)}; "
         f"started {started} UTC",
         summary=[
-            Sentence(note, section.id)
+            Sentence(line, section.id)
             for content, section in zip(answers, sections, strict=True)
-            for note in content.notes
-            if not note.startswith("note: ")
+            for line in lines(content.verdict)
         ],
         sections=sections,
         methods=METHODS,
@@ -59,5 +59,6 @@ def _section(id: str, result: Result, content: Answer) -> Section:
         as_view(part, f"{id}-table-{number}", (), len(part.rows) > 20)
         for number, part in enumerate(content.parts or ())
     ]
-    heading = QUESTIONS[result.manifest.study]
-    return Section(id, heading, timing(result.manifest), tables=views, notes=list(content.notes))
+    notes = lines([*content.verdict, *result.findings])
+    heading = STUDIES[result.manifest.study].question
+    return Section(id, heading, timing(result.manifest), tables=views, notes=notes)

@@ -1,1 +1,1 @@
-"""What does a single-node study say? Read from the tables that train.studies wrote."""
+"""Answers of single-node studies, from the tables that train.studies wrote."""

@@ -1,4 +1,4 @@
-"""Does a network, or one stage of it, train within a device's memory? One try in a process of its own.
+"""One try of train.studies.capacity, in a process of its own: does a network fit in a device's memory?
 
     python -m train.studies.attempt TASK.json          (started by train.studies.capacity)
 
@@ -25,13 +25,13 @@ from torch import distributed, nn
 from jobs.store import write_record
 from profiling.errors import EXIT_DONE, EXIT_FAILED
 from profiling.schemas import SPLIT_STEP
+from profiling.step_clock import open_clock
 from train.studies import common, memory
 
 CHANNELS = 64
 LEARNING_RATE = 1e-3
 SAMPLE_S = 0.002  # between two looks at a process's memory
 PEER_S = 600  # to wait for the other stage
-# Of a step; the first stage waits in its exchange, the second when it receives.
 
 
 class Task(BaseModel):
@@ -105,9 +105,8 @@ def main() -> int:
             if not memory.is_out_of_memory(error):
                 raise
             attempt.reason = reason_of(error)
-    # What is left is not enough to write an answer with: the limit has done its work.
     if device.type == "cpu":
-        _unlimited()
+        _unlimited()  # what is left may not be enough to write an answer with
     write_record(task.answer, attempt)
     return EXIT_DONE if attempt.fits else EXIT_FAILED
 
@@ -196,7 +195,7 @@ def _try(task: Task, device: torch.device, attempt: Attempt) -> None:
         data = torch.randn(task.batch, CHANNELS, task.image_size, task.image_size)
     step = _step(task, network, data)
     attempt.peak, attempt.held, attempt.missed = _peak(device, attempt.base, lambda: step(lambda: None))
-    clock = common.clock_of(device)
+    clock = open_clock(device.type)
     timed = common.time_cases({"": step}, SPLIT_STEP, task.warmup, task.repetitions, clock)[""]
     attempt.durations_ns = {stage: [int(ns) for ns in durations] for stage, durations in timed.items()}
 
@@ -222,7 +221,11 @@ def _step(task: Task, network: nn.Sequential, data: torch.Tensor) -> common.Acti
             distributed.recv(gradient, task.rank + 1)
         tick()
         loss.backward(gradient)
-        _update(network)
+        # Plain SGD; torch.optim would first import torch's compiler, 70 MB that are not the network's.
+        with torch.no_grad():
+            for parameter in network.parameters():
+                assert parameter.grad is not None
+                parameter.add_(parameter.grad, alpha=-LEARNING_RATE)
         tick()
         if not first:
             assert data.grad is not None
@@ -230,14 +233,6 @@ def _step(task: Task, network: nn.Sequential, data: torch.Tensor) -> common.Acti
         tick()
 
     return step
-
-
-def _update(network: nn.Sequential) -> None:
-    """Plain SGD; torch.optim would first import torch's compiler, 70 MB that are not the network's."""
-    with torch.no_grad():
-        for parameter in network.parameters():
-            assert parameter.grad is not None
-            parameter.add_(parameter.grad, alpha=-LEARNING_RATE)
 
 
 def _peak(device: torch.device, base: int, action: Callable[[], object]) -> tuple[int, int, int]:

@@ -19,45 +19,43 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from jobs import studies
 from jobs.studies import Ended, Recorder
 from profiling.errors import UserError, run_command
 from train.device_name import device_name
-from train.studies import common, search
+from train.studies import common
 
 BATCH, IMAGE_SIZE = 16, 112
 BATCH_ON_CPU, IMAGE_SIZE_ON_CPU, LIMIT_ON_CPU = 4, 56, "1GiB"
+_Tried = TypeVar("_Tried")
 TRY_S = 1800.0  # that a try may take
+MOST_LAYERS = 1 << 16
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 _TOO_LITTLE = "give a larger --memory-limit, or a smaller --batch or --image-size"
 
 
 def main() -> None:
     parser = common.study_parser("capacity", __doc__, warmup=5, repetitions=20)
-    parser.add_argument(
-        "--convolutions", type=common.whole, metavar="N", default=8, help="convolutions to start with [8]"
-    )
-    parser.add_argument(
-        "--linears", type=common.whole, metavar="N", default=8, help="linear layers to start with [8]"
-    )
-    parser.add_argument(
-        "--memory-limit", type=size, metavar="SIZE",
-        help=f"memory of a device, e.g. 2GiB [a GPU's own memory; on a CPU {LIMIT_ON_CPU}]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--balance", choices=("memory", "time"), default="memory", help="what a split balances [memory]"
-    )
-    parser.add_argument("--devices", type=int, choices=(1, 2), help="number of devices [2, if there are two]")
+    add, whole = parser.add_argument, common.whole
+    add("--convolutions", type=whole, metavar="N", default=8, help="convolutions to start with [8]")
+    add("--linears", type=whole, metavar="N", default=8, help="linear layers to start with [8]")
+    add("--memory-limit", type=size, metavar="SIZE",
+        help=f"memory of a device, e.g. 2GiB [a GPU's own memory; on a CPU {LIMIT_ON_CPU}]")  # fmt: skip
+    add("--balance", choices=("memory", "time"), default="memory", help="what a split balances [memory]")
+    add("--devices", type=int, choices=(1, 2), help="number of devices [2, if there are two]")
     arguments = parser.parse_args()
     if arguments.convolutions + arguments.linears == 0:
         raise UserError("--convolutions and --linears are both 0: there is no network")
     (device,) = common.devices(arguments.device)
     gpu = device.type == "cuda"
     names = _device_names(arguments, gpu)
-    _sized(arguments, gpu)
+    arguments.batch = arguments.batch or (BATCH if gpu else BATCH_ON_CPU)
+    arguments.image_size = arguments.image_size or (IMAGE_SIZE if gpu else IMAGE_SIZE_ON_CPU)
+    if not gpu and arguments.memory_limit is None:
+        arguments.memory_limit = size(LIMIT_ON_CPU)
     recorder = common.start("capacity", arguments, gpu)
-    _say_sizes(recorder, arguments, gpu, names)
     capacity = Capacity(recorder, arguments, names, gpu)
     above = capacity.grow()
     if len(names) > 1:
@@ -87,32 +85,6 @@ def _device_names(arguments: argparse.Namespace, gpu: bool) -> list[str]:
     return [device_name(torch.device("cuda", number)) for number in range(min(count, arguments.devices or 2))]
 
 
-def _sized(arguments: argparse.Namespace, gpu: bool) -> None:
-    arguments.batch = arguments.batch or (BATCH if gpu else BATCH_ON_CPU)
-    arguments.image_size = arguments.image_size or (IMAGE_SIZE if gpu else IMAGE_SIZE_ON_CPU)
-    if not gpu and arguments.memory_limit is None:
-        arguments.memory_limit = size(LIMIT_ON_CPU)
-
-
-def _say_sizes(recorder: Recorder, arguments: argparse.Namespace, gpu: bool, names: list[str]) -> None:
-    shape = (arguments.batch, 64, arguments.image_size, arguments.image_size)
-    if shape != (BATCH, 64, IMAGE_SIZE, IMAGE_SIZE):
-        usual = (BATCH, 64, IMAGE_SIZE, IMAGE_SIZE)
-        smaller = math.prod(shape) < math.prod(usual)
-        recorder.find(f"{'sized down' if smaller else 'another size'}: input {shape}, not {usual}")
-    if not gpu:
-        recorder.find(
-            "a limit on the private writable memory of a process (RLIMIT_DATA), which the kernel enforces, "
-            "stands for a device; two processes with such a limit each stand for two devices"
-        )
-    elif arguments.memory_limit:
-        recorder.find(
-            "--memory-limit on a GPU is enforced by PyTorch's allocator, less what is taken outside of it"
-        )
-    if len(names) == 1 and arguments.devices is None:
-        recorder.find("there is no second GPU here: the network was not split over two")
-
-
 class Capacity:
     """The tries of one study."""
 
@@ -135,13 +107,13 @@ class Capacity:
                 self._record(layers, self.names[0], tried[layers], self.network(layers))
             return bool(tried[layers]["fits"])
 
-        start = min(self.arguments.convolutions + self.arguments.linears, search.MOST_LAYERS // 2)
+        start = min(self.arguments.convolutions + self.arguments.linears, MOST_LAYERS // 2)
         if fits(start) and fits(2 * start):
             start = most_that_fit(start, tried[start], 2 * start, tried[2 * start])
-        below, above = search.boundary(fits, start)
+        below, above = boundary(fits, start)
         if below == 0:
             raise UserError(f"not even one layer fits in the device; {_TOO_LITTLE}")
-        if above > search.MOST_LAYERS:
+        if above > MOST_LAYERS:
             raise UserError(f"{below} layers still fit; give a larger --batch or a smaller --memory-limit")
         return above
 
@@ -157,7 +129,7 @@ class Capacity:
             first, second = (_own_ns(side) if by_time else side["peak"] - side["base"] for side in sides)
             return sides, first - second
 
-        best, tried = search.balance(attempt, layers // 2, layers - 1)
+        best, tried = balance(attempt, layers // 2, layers - 1)
         convolutions, _ = self.network(layers)
         for place, sides in tried.items():
             for rank, (side, (first, last)) in enumerate(
@@ -168,8 +140,6 @@ class Capacity:
                 case = f"{self._called(layers)} split after {place}"
                 self._record(layers, device, side, own, case)
                 self.recorder.quantity(case, device, "chosen", place == best)
-        if best is None:
-            self.recorder.find(f"{self._called(layers)} does not fit on two devices either")
 
     def _called(self, layers: int) -> str:
         return "{}+{}".format(*self.network(layers))
@@ -186,7 +156,6 @@ class Capacity:
             commands = [["-m", "train.studies.attempt", str(task)] for task in tasks]
             ended, printed = studies.run_fresh(commands, self.recorder.directory, TRY_S)
             answers = [_read(task.with_suffix(".answer")) for task in tasks]
-        self._say_limit(answers)
         if any(answer and answer["too_small"] for answer in answers):
             base = max(answer["base"] for answer in answers if answer)
             raise UserError(
@@ -194,14 +163,6 @@ class Capacity:
                 f"PyTorch alone, which take {_mib(base)}"
             )
         return judged(answers, ended, printed)
-
-    def _say_limit(self, answers: list[dict | None]) -> None:
-        wanted = self.arguments.memory_limit
-        for answer in answers:
-            if answer and wanted and answer["limit"] < wanted:
-                self.recorder.find(
-                    f"--memory-limit {_mib(wanted)} is more than there is to take: {_mib(answer['limit'])}"
-                )
 
     def _task(self, layers: int, stages: list[tuple[int, int]], rank: int, folder: Path) -> Path:
         convolutions, linears = self.network(layers)
@@ -231,12 +192,12 @@ class Capacity:
             is_number = attempt[name] or (name == "held" and attempt["fits"])
             say(case, device, f"{name}_bytes", attempt[name] if is_number else None)
         if attempt["missed"]:
-            self.recorder.find(
-                f"{case}: {attempt['missed']} readings of the memory in use failed because memory "
-                "was short; the peak may be higher"
-            )
+            self.recorder.find("peak_memory_uncertain", case=case, n=attempt["missed"])
         for stage, durations in attempt["durations_ns"].items():
             self.recorder.durations(case, device, stage, durations)
+
+
+# --- searches, of which each try costs a process -------------------------------------------------------
 
 
 def most_that_fit(few: int, of_few: dict, more: int, of_more: dict) -> int:
@@ -250,6 +211,55 @@ def proportion(layers: int, convolutions: int, linears: int) -> tuple[int, int]:
     """``layers`` divided into convolutions and linear layers, the latter rounded up."""
     share = layers * convolutions // (convolutions + linears)
     return share, layers - share
+
+
+def boundary(fits: Callable[[int], bool], start: int, most: int = MOST_LAYERS) -> tuple[int, int]:
+    """(the largest size that fits, the next, which does not); 0 if not even 1 fits, ``most`` if all do.
+
+    Strides from ``start`` double until the boundary is passed; then the interval is halved.
+
+    Args:
+        fits: whether a size from 1 on fits; asked once for each of at most about 2 log2(distance) sizes.
+        start: the size to begin with; the nearer to the boundary, the fewer tries.
+    """
+    below, above = 0, most + 1
+    size, stride = min(max(1, start), most), 1
+    while above - below > 1:
+        if fits(size):
+            below, size = size, size + stride
+        else:
+            above, size = size, size - stride
+        stride *= 2
+        if not below < size < above:
+            size = (below + above) // 2
+    return below, above
+
+
+def balance(
+    attempt: Callable[[int], tuple[_Tried, float]], start: int, last: int
+) -> tuple[int | None, dict[int, _Tried]]:
+    """The place from 1 to ``last`` where two sides are nearest to each other, and what was tried.
+
+    Args:
+        attempt: of a place: what was seen, and how much the first side exceeds the second (which grows with
+            the place); infinite where the first does not fit, minus infinite where the second does not, not a
+            number where neither does.
+        start: the place to begin with.
+    """
+    low, high, place = 1, last, min(max(1, start), last)
+    tried: dict[int, _Tried] = {}
+    excess: dict[int, float] = {}
+    while low <= high:
+        tried[place], excess[place] = attempt(place)
+        if excess[place] != excess[place]:
+            break
+        low, high = (low, place - 1) if excess[place] > 0 else (place + 1, high)
+        place = (low + high) // 2
+    finite = {place: abs(value) for place, value in excess.items() if abs(value) < float("inf")}
+    return (min(finite, key=lambda place: finite[place]) if finite else None), tried
+
+
+# --- ends of tries -------------------------------------------------------------------------------------
 
 
 def judged(answers: list[dict | None], ended: Ended, printed: str) -> list[dict]:

@@ -1,4 +1,4 @@
-"""What have the single-node studies in common? Their flags, how they time, and how they end.
+"""What single-node studies share: flags, timing in turns, and the end.
 
 A study makes a :class:`jobs.studies.Recorder`, times its cases with :func:`time_cases`, and ends with
 :func:`finish`, which writes the result and becomes the command that prints it.
@@ -15,7 +15,7 @@ from jobs import studies
 from jobs.flags import add_format_flags, make_parser
 from jobs.studies import Recorder
 from profiling.errors import UserError
-from profiling.step_clock import Clock, open_clock
+from profiling.step_clock import Clock
 
 if TYPE_CHECKING:
     import torch
@@ -30,31 +30,17 @@ def study_parser(
 ) -> argparse.ArgumentParser:
     """A parser with the flags that all studies share; ``batch`` and ``image_size`` are None by default."""
     parser = make_parser(f"python -m train.studies.{study}", description)
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "gpu"), default="auto", help="where to compute [auto]"
-    )
-    parser.add_argument(
-        "--batch", type=count, metavar="N", help="batch size [the study's default; smaller on a CPU]"
-    )
-    parser.add_argument("--image-size", type=count, metavar="N", help="height and width, in pixels")
-    parser.add_argument(
-        "--warmup", type=whole, default=warmup, metavar="N", help=f"untimed repetitions first [{warmup}]"
-    )
-    parser.add_argument(
-        "--repetitions",
-        type=count,
-        default=repetitions,
-        metavar="N",
-        help=f"timed repetitions [{repetitions}]",
-    )
-    parser.add_argument("--threads", type=count, metavar="N", help="CPU threads for computation [all cores]")
-    parser.add_argument("--seed", type=whole, default=0, help="seed of weights and inputs [0]")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder for what is measured [results/studies/STUDY-DEVICE-TIME]",
-    )
+    add = parser.add_argument
+    add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="where to compute [auto]")
+    add("--batch", type=count, metavar="N", help="batch size [the study's default; smaller on a CPU]")
+    add("--image-size", type=count, metavar="N", help="height and width, in pixels")
+    add("--warmup", type=whole, default=warmup, metavar="N", help=f"untimed repetitions first [{warmup}]")
+    add("--repetitions", type=count, default=repetitions, metavar="N",
+        help=f"timed repetitions [{repetitions}]")  # fmt: skip
+    add("--threads", type=count, metavar="N", help="CPU threads for computation [all cores]")
+    add("--seed", type=whole, default=0, help="seed of weights and inputs [0]")
+    add("--out", type=Path, metavar="DIR",
+        help="folder for what is measured [results/studies/STUDY-DEVICE-TIME]")  # fmt: skip
     add_format_flags(parser, ["--output"])
     return parser
 
@@ -74,11 +60,7 @@ def count(text: str) -> int:
 
 
 def start(study: str, arguments: argparse.Namespace, gpu: bool) -> Recorder:
-    """The recorder of a study whose flags are right.
-
-    Args:
-        gpu: it measures on a GPU, perhaps among others.
-    """
+    """The recorder of a study whose flags are right, on a GPU (perhaps among others) or not."""
     directory = studies.make_directory(study, "gpu" if gpu else "cpu", arguments.out)
     return Recorder(study, vars(arguments), directory)
 
@@ -111,11 +93,7 @@ def devices(wanted: str, both: bool = False) -> "list[torch.device]":
 
 
 def time_cases(
-    cases: Mapping[str, Action],
-    stages: Sequence[str],
-    warmup: int,
-    repetitions: int,
-    clock: Clock,
+    cases: Mapping[str, Action], stages: Sequence[str], warmup: int, repetitions: int, clock: Clock
 ) -> "dict[str, dict[str, np.ndarray]]":
     """Durations in ns, by case and stage, shape (repetitions,).
 
@@ -124,11 +102,11 @@ def time_cases(
 
     Args:
         cases: what to do, by its name; each calls the tick it is given once at the end of every stage.
-        clock: of the device (:func:`clock_of`).
+        clock: of the device (:func:`profiling.step_clock.open_clock`).
     """
     for _ in range(warmup):
         for action in cases.values():
-            action(_no_tick)
+            action(lambda: None)
     clock.start()
     order = []
     for repetition in range(repetitions):
@@ -142,15 +120,6 @@ def time_cases(
     return {
         case: {stage: spent[turns[case], column] for column, stage in enumerate(stages)} for case in cases
     }
-
-
-def _no_tick() -> None:
-    """A stage has ended, and nobody looks at the clock."""
-
-
-def clock_of(device: "torch.device") -> Clock:
-    """The clock of a device: CUDA events, or the host's."""
-    return open_clock(device.type)
 
 
 def finish(recorder: Recorder, arguments: argparse.Namespace) -> None:

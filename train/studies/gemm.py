@@ -1,4 +1,4 @@
-"""Many small matrix products, or one merged?
+"""Are many small matrix products slower than one merged product?
 
     python -m train.studies.gemm
     python -m train.studies.gemm --device cpu --batch 16 --hidden 128 --hidden 512
@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
+from profiling.step_clock import open_clock
 from train.device_name import device_name
 from train.studies import common, memory
 
@@ -30,19 +31,10 @@ SEPARATE, MERGED = "separate", "merged"
 
 def main() -> None:
     parser = common.study_parser("gemm", __doc__)
-    parser.add_argument(
-        "--hidden", type=common.count, action="append", metavar="N", help=f"size of the layer {list(HIDDEN)}"
-    )
-    parser.add_argument(
-        "--gates",
-        type=common.count,
-        default=GATES,
-        metavar="N",
-        help=f"gates: matrix products per step [{GATES}]",
-    )
-    parser.add_argument(
-        "--steps", type=common.count, metavar="N", help=f"time steps [{STEPS}; with --image-size N: N]"
-    )
+    add, count = parser.add_argument, common.count
+    add("--hidden", type=count, action="append", metavar="N", help=f"size of the layer {list(HIDDEN)}")
+    add("--gates", type=count, default=GATES, metavar="N", help=f"gates: matrix products per step [{GATES}]")
+    add("--steps", type=count, metavar="N", help=f"time steps [{STEPS}; with --image-size N: N]")
     arguments = parser.parse_args()
     rows = arguments.image_size
     devices = common.devices(arguments.device, both=True)
@@ -50,8 +42,6 @@ def main() -> None:
     recorder = common.start("gemm", arguments, gpu=any(device.type == "cuda" for device in devices))
     for device in devices:
         batch = arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH)
-        if batch < BATCH:
-            recorder.find(f"sized down on {device_name(device)}: batch {batch}, not {BATCH}")
         for hidden in dict.fromkeys(arguments.hidden or HIDDEN):
             inputs, steps = 3 * rows if rows else hidden, arguments.steps or rows or STEPS
             measure(recorder, Gates(batch, inputs, hidden, arguments.gates, steps, device), arguments)
@@ -120,7 +110,7 @@ def measure(recorder: Recorder, gates: Gates, arguments: argparse.Namespace) -> 
     try:
         difference = gates.largest_difference()
         timed = common.time_cases(
-            actions, [STAGE], arguments.warmup, arguments.repetitions, common.clock_of(gates.device)
+            actions, [STAGE], arguments.warmup, arguments.repetitions, open_clock(gates.device.type)
         )
     except (RuntimeError, MemoryError) as error:
         if not memory.is_out_of_memory(error):

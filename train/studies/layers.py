@@ -10,20 +10,26 @@ docs/studies.md explains how each quantity is measured.
 """
 
 import argparse
+import ast
+import re
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from jobs.studies import Recorder
-from profiling.errors import UserError, run_command
+from profiling.cost.operators import Cost, operator_cost
+from profiling.cost.shapes import Inputs, Tensor
+from profiling.errors import UserError, did_you_mean, run_command
 from profiling.schemas import PASSES
+from profiling.step_clock import open_clock
 from train.calibrate import copy_rate, gemm_rate
 from train.device_name import device_name
-from train.studies import common, layer_spec, memory, operators, power
-from train.studies.layer_spec import LayerSpec, output_of
+from train.studies import common, memory, power
 
 LAYERS = (
     "ReLU()@256,3,224,224",
@@ -40,28 +46,125 @@ METERED_S = 5.0
 
 def main() -> None:
     parser = common.study_parser("layers", __doc__)
-    parser.add_argument(
-        "--layer",
-        action="append",
-        metavar="SPEC",
-        help="measure this layer instead of the default four; repeatable",
-    )
+    parser.add_argument("--layer", action="append", metavar="SPEC",
+                        help="measure this layer instead of the default four; repeatable")  # fmt: skip
     arguments = parser.parse_args()
     (device,) = common.devices(arguments.device)
-    notes: list[str] = []
-    specs = specs_of(arguments, device.type, notes)
+    specs = specs_of(arguments, device.type)
     for spec in specs:
-        layer_spec.check(spec)
+        check(spec)
     recorder = common.start("layers", arguments, gpu=device.type == "cuda")
     common.prepare(arguments)
-    for note in notes:
-        recorder.find(note)
     measure(recorder, specs, device, arguments.warmup, arguments.repetitions)
     common.finish(recorder, arguments)
 
 
-def specs_of(arguments: argparse.Namespace, kind: str, notes: list[str]) -> list[LayerSpec]:
-    """The layers that flags ask for; what they change of the usual sizes is noted.
+# --- layers by name -----------------------------------------------------------------------------------
+
+
+EXAMPLE = '"Conv2d(3, 64, 7, stride=2)@256,3,224,224"'
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """A class of torch.nn, its arguments (plain values, never evaluated), and the shape of its input."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+    shape: tuple[int, ...]
+
+    @property
+    def layer(self) -> str:
+        """The layer as one writes it: ``Conv2d(3, 64, 7, stride=2)``."""
+        options = [f"{name}={value!r}" for name, value in self.options.items()]
+        return f"{self.name}({', '.join([*map(repr, self.arguments), *options])})"
+
+    def __str__(self) -> str:
+        return f"{self.layer}@{','.join(map(str, self.shape))}"
+
+
+def parse(text: str) -> LayerSpec:
+    """Take a spec apart; whether it builds is :func:`check`'s to say.
+
+    Raises:
+        UserError: it is none; one line.
+    """
+    layer, _, shape = text.rpartition("@")
+    if not re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", shape):
+        raise UserError(f"--layer {text!r}: after @ stands the shape of its input, e.g. {EXAMPLE}")
+    try:
+        sizes = tuple(int(size) for size in shape.split(","))
+    except ValueError:  # Python reads no more than some thousand digits
+        raise UserError(f"--layer {text[:60]!r}...: a size of its input is no sensible number") from None
+    if 0 in sizes:
+        raise UserError(f"--layer {text!r}: its input is empty; every size must be at least 1")
+    try:
+        call = ast.parse(layer.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        call = None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise UserError(f"--layer {text!r} is no call of a class of torch.nn; it looks like {EXAMPLE}")
+    try:
+        arguments = tuple(ast.literal_eval(argument) for argument in call.args)
+        if any(option.arg is None for option in call.keywords):
+            raise ValueError("**")
+        options = {str(option.arg): ast.literal_eval(option.value) for option in call.keywords}
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise UserError(f"--layer {text!r}: its arguments must be plain values, e.g. {EXAMPLE}") from None
+    return LayerSpec(call.func.id, arguments, options, sizes)
+
+
+def build(spec: LayerSpec) -> torch.nn.Module:
+    """The layer, on the device that is torch's default.
+
+    Raises:
+        UserError: torch.nn has no such layer, or it does not take these arguments.
+    """
+    module = torch.nn.Module
+    kinds = {name: kind for name, kind in vars(torch.nn).items() if isinstance(kind, type) and kind != module}
+    layers = [name for name, kind in kinds.items() if issubclass(kind, module)]
+    if spec.name not in layers:
+        near = did_you_mean(spec.name, layers)
+        raise UserError(f"--layer: torch.nn has no layer {spec.name!r}{near if 'did' in near else ''}")
+    try:
+        return getattr(torch.nn, spec.name)(*spec.arguments, **spec.options)
+    except Exception as error:  # noqa: BLE001 - the arguments are the user's, the errors any layer's own
+        raise UserError(f"--layer: {spec.layer} does not build: {_short(error)}") from None
+
+
+def output_of(result: Any) -> torch.Tensor | None:
+    """The tensor that a layer gives; of several (recurrent layers) the first."""
+    while isinstance(result, tuple | list) and result:
+        result = result[0]
+    return result if isinstance(result, torch.Tensor) else None
+
+
+def check(spec: LayerSpec) -> None:
+    """Whether a layer builds, takes its input and has gradients; nothing is computed.
+
+    Raises:
+        UserError: it does not; one line.
+    """
+    with torch.device("meta"):
+        module = build(spec)
+        try:
+            output = output_of(module(torch.empty(spec.shape, requires_grad=True)))
+        except Exception as error:  # noqa: BLE001 - as above
+            raise UserError(f"--layer: {spec} does not take its input: {_short(error)}") from None
+    if output is None or not output.requires_grad:
+        raise UserError(f"--layer: {spec} has no output with gradients to go backward from")
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+# --- measuring ----------------------------------------------------------------------------------------
+
+
+def specs_of(arguments: argparse.Namespace, kind: str) -> list[LayerSpec]:
+    """The layers that flags ask for, on a device of this kind.
 
     Raises:
         UserError: a spec is none, or sizes are given beside one.
@@ -69,15 +172,10 @@ def specs_of(arguments: argparse.Namespace, kind: str, notes: list[str]) -> list
     if arguments.layer:
         if arguments.batch or arguments.image_size:
             raise UserError("--layer says the shape of its input: leave --batch and --image-size out")
-        return [layer_spec.parse(text) for text in dict.fromkeys(arguments.layer)]
-    usual = [layer_spec.parse(text) for text in LAYERS]
+        return [parse(text) for text in dict.fromkeys(arguments.layer)]
+    usual = [parse(text) for text in LAYERS]
     batch = arguments.batch or (BATCH_ON_CPU if kind == "cpu" else None)
-    specs = [_sized(spec, batch, arguments.image_size) for spec in usual]
-    if batch and batch < usual[0].shape[0]:
-        notes.append(f"sized down: batch {batch}, not {usual[0].shape[0]}")
-    if arguments.image_size and arguments.image_size < usual[0].shape[-1]:
-        notes.append(f"sized down: images of {arguments.image_size}, not {usual[0].shape[-1]} pixels a side")
-    return specs
+    return [_sized(spec, batch, arguments.image_size) for spec in usual]
 
 
 def _sized(spec: LayerSpec, batch: int | None, image_size: int | None) -> LayerSpec:
@@ -106,7 +204,7 @@ def measure(
             if not memory.is_out_of_memory(error):
                 raise
             recorder.quantity(str(spec), name, "peak_memory_bytes", None, "more than the device has")
-            recorder.find(f"{spec} does not fit in the memory of {name}; a smaller batch may")
+            recorder.find("case_out_of_memory", case=f"{spec} on {name}")
             continue
         if meter and idle_w:
             _meter(recorder, passes, name, meter, idle_w)
@@ -120,6 +218,7 @@ def _meter_and_idle(
     meter, note = power.open_meter(device)
     if meter is None:
         recorder.quantity("peaks", name, "idle_w", None, note)
+        recorder.find("power_unmetered", reason=note)
         return None, []
     idle = power.several(meter, lambda: time.sleep(power.PERIOD_S), METERED_S)
     for used in idle:
@@ -133,13 +232,13 @@ class Passes:
     def __init__(self, spec: LayerSpec, device: torch.device) -> None:
         self.spec, self.device = spec, device
         with torch.device(device):
-            self.layer = layer_spec.build(spec)
+            self.layer = build(spec)
             self.data = torch.randn(spec.shape, requires_grad=True)
             self.gradient = torch.randn_like(self.forward())
 
     def forward(self) -> torch.Tensor:
         output = output_of(self.layer(self.data))
-        assert output is not None  # layer_spec.check has seen one
+        assert output is not None  # check has seen one
         return output
 
     def backward(self, output: torch.Tensor) -> None:
@@ -167,7 +266,7 @@ def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, rep
         passes.backward(output)
         tick()
 
-    timed = common.time_cases({case: action}, PASSES, warmup, repetitions, common.clock_of(device))
+    timed = common.time_cases({case: action}, PASSES, warmup, repetitions, open_clock(device.type))
     for stage, durations in timed[case].items():
         recorder.durations(case, name, stage, durations)
     # What is freed must have been allocated before the eyes of who counts.
@@ -176,12 +275,12 @@ def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, rep
     recorder.quantity(case, name, "peak_memory_bytes", usage.peak)
     recorder.quantity(case, name, "retained_memory_bytes", usage.retained)
     theory = Passes(passes.spec, torch.device("meta"))
-    forward, backward, unknown = operators.count(theory.forward, theory.backward)
+    forward, backward, unknown = count(theory.forward, theory.backward)
     for stage, cost in zip(PASSES, (forward, backward), strict=True):
         recorder.quantity(case, name, f"{stage}_flops", cost.flops)
         recorder.quantity(case, name, f"{stage}_bytes", cost.bytes)
     if unknown:
-        recorder.find(f"{case}: no FLOPs or bytes are counted of {', '.join(sorted(unknown))}")
+        recorder.find("operators_uncounted", operators=sorted(unknown), case=case)
 
 
 def _meter(
@@ -192,13 +291,83 @@ def _meter(
     for used in metered:
         recorder.quantity(case, name, "power_w", used.watts, used.note)
     if metered[0].watts is None:
-        recorder.find(f"{case}: no power or energy ({metered[0].note})")
+        recorder.find("power_unmetered", reason=metered[0].note)
         return
     # One metering of the layer beside one of the idle device, so that the spread has the noise of both.
     for used, idle in zip(metered, cycle(idle_w), strict=False):
         assert used.watts is not None  # power.several leaves out what failed
         above = (used.watts - idle) * used.seconds / used.calls
         recorder.quantity(case, name, "energy_above_idle_j", above, "forward and backward, once")
+
+
+# --- counted FLOPs and bytes --------------------------------------------------------------------------
+
+
+class Counter(TorchDispatchMode):
+    """Sums the costs of the operators that PyTorch dispatches inside it.
+
+    Attributes:
+        total: FLOPs and bytes so far.
+        unknown: operators that have no formula.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = Cost(0.0, 0.0)
+        self.unknown: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        output = result[0] if isinstance(result, tuple | list) and result else result
+        sizes = tuple(output.shape) if isinstance(output, torch.Tensor) else None
+        # Of a backward operator the output is a gradient, not what its formula asks for.
+        cost = operator_cost(name, _inputs(args), None if "backward" in name else sizes)
+        if cost is None and sizes is not None and not any(isinstance(one, torch.Tensor) for one in args):
+            cost = Cost(0, output.nbytes)  # it reads nothing, and fills what it makes
+        if cost is None:
+            self.unknown.add(name)
+        else:
+            self.total = Cost(self.total.flops + cost.flops, self.total.bytes + cost.bytes)
+        return result
+
+
+def _inputs(args: Sequence[Any]) -> Inputs:
+    lists = [value for value in args if isinstance(value, list | tuple) and _are_tensors(value)]
+    return Inputs(
+        tuple(_tensor(value) if isinstance(value, torch.Tensor) else None for value in args),
+        tuple(tuple(_tensor(one) for one in value) for value in lists),
+        tuple(_value(value) for value in args),
+    )
+
+
+def _are_tensors(value: Sequence[Any]) -> bool:
+    return bool(value) and all(isinstance(one, torch.Tensor) for one in value)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return None if _are_tensors(value) else list(value)
+    return None if isinstance(value, torch.Tensor) else value
+
+
+def _tensor(tensor: torch.Tensor) -> Tensor:
+    # As profiling.cost.shapes has it: elements that stand still in memory (stride 0) are read once.
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        elements *= size if stride else 1
+    return Tensor(tuple(tensor.shape), elements, tensor.element_size())
+
+
+def count(
+    forward: Callable[[], torch.Tensor], backward: Callable[[torch.Tensor], object]
+) -> tuple[Cost, Cost, set[str]]:
+    """(forward, backward, operators without a formula) of passes over tensors on the meta device."""
+    with Counter() as first:
+        output = forward()
+    with Counter() as second:
+        backward(output)
+    return first.total, second.total, first.unknown | second.unknown
 
 
 if __name__ == "__main__":

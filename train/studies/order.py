@@ -16,6 +16,7 @@ from torch.nn import functional
 from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
 from profiling.schemas import PASSES
+from profiling.step_clock import open_clock
 from train.device_name import device_name
 from train.models import build_model, why_it_does_not_fit
 from train.studies import common, memory
@@ -47,16 +48,12 @@ def main() -> None:
             raise UserError(why)
     recorder = common.start("order", arguments, gpu=any(device.type == "cuda" for device in devices))
     for device, batch in zip(devices, batches, strict=True):
-        if batch < BATCH:
-            recorder.find(f"sized down on {device_name(device)}: batch {batch}, not {BATCH}")
-        if image_size < IMAGE_SIZE:
-            recorder.find(f"sized down: images of {image_size}, not {IMAGE_SIZE} pixels a side")
         try:
             measure(recorder, models, device, batch, image_size, arguments.warmup, arguments.repetitions)
         except (RuntimeError, MemoryError, ValueError, TypeError, AssertionError) as error:
             if not memory.is_out_of_memory(error):
                 raise UserError(f"{arguments.model}: {' '.join(str(error).split())[:200]}") from None
-            recorder.find(f"batch {batch} does not fit on {device_name(device)}; give a smaller --batch")
+            recorder.find("case_out_of_memory", case=f"batch {batch} on {device_name(device)}")
     common.finish(recorder, arguments)
 
 
@@ -144,7 +141,7 @@ def measure(
     difference = largest_difference(models, images)
     steps = {case: Step(model, images, labels) for case, model in models.items()}
     actions = {case: step.action for case, step in steps.items()}
-    timed = common.time_cases(actions, PASSES, warmup, repetitions, common.clock_of(device))
+    timed = common.time_cases(actions, PASSES, warmup, repetitions, open_clock(device.type))
     # All is measured before any is noted: a device whose memory does not suffice for all of it has no row.
     memory_of = {case: step.memory(device) for case, step in steps.items()}
     for case, step in steps.items():

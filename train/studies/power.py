@@ -1,8 +1,7 @@
-"""What power does a device draw while something runs on it, and how much of that when idle?
+"""Mean power of a device while something is repeated on it, and when it is idle.
 
-Counters that add up energy by themselves are read twice: a GPU's through NVML, a CPU's through RAPL where it
-may be read. A GPU without such a counter is asked for its power in a thread while the action is repeated.
-Where there is no meter, :func:`open_meter` says why.
+Counters of energy are read twice: a GPU's through NVML, a CPU's through RAPL where it may be read. A GPU
+without such a counter (before Volta) is asked for its power in a thread while the action is repeated.
 """
 
 import math
@@ -16,7 +15,6 @@ from typing import Any, Protocol
 
 import torch
 
-from profiling.wording import how_many
 from train.energy import POWERCAP, Meters, gpu_energy, open_rapl
 
 PERIOD_S = 0.02  # between two readings of a GPU's power; NVML's own are 20 to 100 ms apart
@@ -52,23 +50,17 @@ class Meter(Protocol):
 
 def several(meter: Meter, action: Action, seconds: float, times: int = TIMES) -> list[Metered]:
     """An action metered so many times, for ``seconds`` in all, less what failed; one of these if all did."""
-    metered = [
-        meter(action, seconds / times, settle_s=0.0 if number else SETTLE_S) for number in range(times)
-    ]
+    metered = [meter(action, seconds / times, 0.0 if number else SETTLE_S) for number in range(times)]
     return [used for used in metered if used.watts is not None] or metered[-1:]
 
 
 def counted(
-    meters: Meters,
-    action: Action,
-    seconds: float,
-    settle_s: float = SETTLE_S,
+    meters: Meters, action: Action, seconds: float, settle_s: float = SETTLE_S,
     clock: Clock = time.perf_counter,
-) -> Metered:
-    """Mean power by counters of energy, read before and after.
+) -> Metered:  # fmt: skip
+    """Mean power by counters of energy of one device or of the processors, read before and after.
 
     Args:
-        meters: of one device or of the processors.
         action: returns when the device has done it.
     """
     repeat(action, settle_s, clock)
@@ -82,13 +74,9 @@ def counted(
 
 
 def sampled(
-    watts: Callable[[], float],
-    action: Action,
-    seconds: float,
-    settle_s: float = SETTLE_S,
-    period_s: float = PERIOD_S,
-    clock: Clock = time.perf_counter,
-) -> Metered:
+    watts: Callable[[], float], action: Action, seconds: float, settle_s: float = SETTLE_S,
+    period_s: float = PERIOD_S, clock: Clock = time.perf_counter,
+) -> Metered:  # fmt: skip
     """Mean power by readings in a thread.
 
     Args:
@@ -117,8 +105,9 @@ def sampled(
         done.set()
         reader.join()
     mean, failed = mean_of(readings)
-    note = f"{len(readings) - failed} readings in {spent:.2f} s"
-    return Metered(mean, spent, calls, f"{note}; {failed} more failed" if failed else note)
+    return Metered(
+        mean, spent, calls, f"readings in {spent:.2f} s: {len(readings) - failed}, failed: {failed}"
+    )
 
 
 def repeat(action: Action, seconds: float, clock: Clock) -> int:
@@ -144,16 +133,21 @@ def open_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter |
         counter = gpu_energy(device)
         if isinstance(counter, str):
             return _nvml_power(device)
-        return partial(counted, Meters(counter, None)), "NVML's energy counter, for the whole board"
+        return partial(counted, Meters(counter, None)), "NVML's energy counter"
     counters = open_rapl(powercap)
     if isinstance(counters, str):
         return None, counters
-    return partial(counted, Meters(None, counters)), f"RAPL, {how_many(len(counters), 'package')}"
+    return partial(counted, Meters(None, counters)), f"RAPL, packages: {len(counters)}"
 
 
 def _nvml_power(device: torch.device) -> tuple[Meter | None, str]:
-    """Power of GPUs older than Volta, which have no counter of energy."""
     import pynvml
+
+    def watts(handle: Any) -> float:
+        try:
+            return pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3
+        except pynvml.NVMLError:
+            return math.nan  # a reading that fails must not cost the others
 
     try:
         pynvml.nvmlInit()
@@ -162,12 +156,5 @@ def _nvml_power(device: torch.device) -> tuple[Meter | None, str]:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
         pynvml.nvmlDeviceGetPowerUsage(handle)
     except pynvml.NVMLError as error:
-        return None, f"NVML does not report power here ({error})"
-    return partial(sampled, partial(_watts, pynvml, handle)), "NVML's power readings, for the whole board"
-
-
-def _watts(nvml: Any, handle: Any) -> float:
-    try:
-        return nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
-    except nvml.NVMLError:
-        return math.nan  # a reading that fails must not cost the others
+        return None, f"NVML: {error}"
+    return partial(sampled, partial(watts, handle)), "NVML's power readings"

@@ -206,7 +206,6 @@ def test_capacity_from_the_command_line(answer_of):
     assert [row["device"] for row in halves] == ["cpu, device 0", "cpu, device 1"]
     assert sum(int(row["linears"]) for row in halves) == int(outside["linears"])
     assert all(float(row["own_ms"]) > 0 and float(row["free_bytes"]) > 0 for row in halves)
-    assert all("room for" in row["why_free"] for row in halves)
 
 
 def test_a_gpus_own_memory_is_its_limit(gpu):

@@ -5,13 +5,13 @@ import torch
 
 from profiling import tables
 from profiling.errors import UserError
-from train.studies import common, layer_spec, layers, operators, power
+from train.studies import common, layers, power
 from train.studies.layers import LAYERS, Passes, specs_of
 
 
 def test_a_spec_comes_back_as_it_was_written():
     for text in [*LAYERS, "Conv2d(3, 64, (7, 3), stride=2)@256,3,224,224"]:
-        assert str(layer_spec.parse(text)) == text
+        assert str(layers.parse(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def test_a_spec_comes_back_as_it_was_written():
 )  # fmt: skip
 def test_a_layer_that_cannot_be_is_one_line(text, said):
     with pytest.raises(UserError) as caught:
-        layer_spec.check(layer_spec.parse(text))
+        layers.check(layers.parse(text))
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_operators_are_counted_without_computing():
-    passes = Passes(layer_spec.parse("Conv2d(3, 128, 3, padding=1)@256,3,224,224"), torch.device("meta"))
-    forward, backward, unknown = operators.count(passes.forward, passes.backward)
+    passes = Passes(layers.parse("Conv2d(3, 128, 3, padding=1)@256,3,224,224"), torch.device("meta"))
+    forward, backward, unknown = layers.count(passes.forward, passes.backward)
     output, data, weight = 256 * 128 * 224 * 224, 256 * 3 * 224 * 224, 128 * 27
     assert not unknown
     assert forward.flops == 2 * output * 27 and backward.flops == 2 * forward.flops
@@ -56,8 +56,8 @@ def test_operators_are_counted_without_computing():
 
 @pytest.mark.parametrize("text", ["Linear(25088, 4096)@256,25088", "MaxPool2d(2, 2)@8,3,32,32"])
 def test_bytes_of_a_layer_are_those_of_its_tensors(text):
-    passes = Passes(layer_spec.parse(text), torch.device("meta"))
-    forward, _, unknown = operators.count(passes.forward, passes.backward)
+    passes = Passes(layers.parse(text), torch.device("meta"))
+    forward, _, unknown = layers.count(passes.forward, passes.backward)
     tensors = [passes.data, passes.gradient, *passes.layer.parameters()]
     indices = 8 * passes.gradient.numel() if "Pool" in text else 0
     assert forward.bytes == sum(tensor.nbytes for tensor in tensors) + indices and not unknown
@@ -81,17 +81,15 @@ def test_a_layers_energy_is_that_above_idle_of_each_metering(answer_of, monkeypa
     assert (float(row["power_low_w"]), float(row["power_high_w"])) == (30, 44)
 
 
-def test_the_usual_layers_are_sized_and_it_is_said():
+def test_the_usual_layers_are_sized():
     flags = common.study_parser("layers", "")
     flags.add_argument("--layer", action="append")
-    notes = []
     small = flags.parse_args(["--batch", "2", "--image-size", "32"])
-    assert [spec.shape for spec in specs_of(small, "cpu", notes)] == [(2, 3, 32, 32)] * 3 + [(2, 25088)]
-    assert notes == ["sized down: batch 2, not 256", "sized down: images of 32, not 224 pixels a side"]
-    assert [str(spec) for spec in specs_of(flags.parse_args([]), "cuda", [])] == list(LAYERS)
-    assert {spec.shape[0] for spec in specs_of(flags.parse_args([]), "cpu", [])} == {16}
+    assert [spec.shape for spec in specs_of(small, "cpu")] == [(2, 3, 32, 32)] * 3 + [(2, 25088)]
+    assert [str(spec) for spec in specs_of(flags.parse_args([]), "cuda")] == list(LAYERS)
+    assert {spec.shape[0] for spec in specs_of(flags.parse_args([]), "cpu")} == {16}
     with pytest.raises(UserError, match="says the shape of its input"):
-        specs_of(flags.parse_args(["--layer", "ReLU()@3", "--batch", "2"]), "cpu", [])
+        specs_of(flags.parse_args(["--layer", "ReLU()@3", "--batch", "2"]), "cpu")
 
 
 def test_layers_from_the_command_line(answer_of, tmp_path):

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from tests.train.studies.conftest import GIB
-from train.studies import layer_spec, memory
+from train.studies import layers, memory
 from train.studies.layers import Passes
 
 
 def test_memory_of_a_layer_is_what_its_tensors_take():
-    passes = Passes(layer_spec.parse("ReLU()@64,3,32,32"), torch.device("cpu"))
+    passes = Passes(layers.parse("ReLU()@64,3,32,32"), torch.device("cpu"))
     taken = memory.measure(passes.device, passes.forward, passes.backward)
     one = 64 * 3 * 32 * 32 * 4
     assert taken.retained == one  # the output, which the backward pass reads

@@ -63,7 +63,6 @@ def test_order_from_the_command_line(answer_of):
         "1.0"
     }
     assert float(usual["time_ratio"]) == 1 and float(other["step_ms"]) > 0
-    assert "gives the same output" in told.err and "sized down on cpu: batch 1, not 128" in told.err
 
 
 def test_a_batch_that_a_model_does_not_take_is_one_line(answer_of, tmp_path):
@@ -83,4 +82,4 @@ def test_a_want_of_memory_after_timing_leaves_no_half_a_row(answer_of, monkeypat
         order.main, "--device", "cpu", "--model", "squeezenet1_1", "--batch", "1", "--image-size", "32",
         "--warmup", "0", "--repetitions", "1",
     )  # fmt: skip
-    assert told.code == 0 and told.csv == [] and "batch 1 does not fit on cpu" in told.err
+    assert told.code == 0 and told.csv == [] and "not enough memory" in told.err

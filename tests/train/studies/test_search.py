@@ -2,7 +2,7 @@
 
 import pytest
 
-from train.studies import search
+from train.studies import capacity as search
 
 
 @pytest.mark.parametrize("start", [1, 2, 16, 100, 5000])
