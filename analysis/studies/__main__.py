@@ -12,9 +12,11 @@ from analysis.studies.result import load
 from profiling.errors import UserError, run_command
 
 
+COLUMNS = {f"{name}:": study.metrics for name, study in STUDIES.items()}
+
+
 def main() -> int:
-    columns = {f"{name}:": study.metrics for name, study in STUDIES.items()}
-    parser = output.parser("analysis.studies", __doc__, columns=columns)
+    parser = output.parser("analysis.studies", __doc__, columns=COLUMNS)
     arguments = parser.parse_args()
     results = load(arguments.path)
     if len(results) > 1:
