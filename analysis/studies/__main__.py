@@ -11,7 +11,6 @@ from analysis.studies.answers import STUDIES, answer
 from analysis.studies.result import load
 from profiling.errors import UserError, run_command
 
-
 COLUMNS = {f"{name}:": study.metrics for name, study in STUDIES.items()}
 
 
