@@ -30,6 +30,7 @@ from profiling.attribution.kernel_rows import KernelRows, device_rows, host_rows
 from profiling.attribution.messages import between_two
 from profiling.attribution.windows import Window, Windows
 from profiling.converted import Converted, collect
+from profiling.findings import Finding
 from profiling.schemas import CLASSES, DIRECTIONS, END_OF_BATCH
 from profiling.tables import as_table
 
@@ -38,21 +39,19 @@ def attribute(
     trace: Trace,
     rank: int | None = None,
     first_batch: int | None = None,
-    subject: str = "the trace",
     name_operators: Callable[[Events, Context], Context] = lambda events, context: context,
 ) -> Converted:
     """All that :func:`attribute_in_windows` gives, as a whole."""
-    findings: list[str] = []
-    pieces = attribute_in_windows(trace, findings, rank, first_batch, subject, name_operators)
+    findings: list[Finding] = []
+    pieces = attribute_in_windows(trace, findings, rank, first_batch, name_operators)
     return collect(pieces, findings)
 
 
 def attribute_in_windows(
     trace: Trace,
-    findings: list[str],
+    findings: list[Finding],
     rank: int | None = None,
     first_batch: int | None = None,
-    subject: str = "the trace",
     name_operators: Callable[[Events, Context], Context] = lambda events, context: context,
     batches: bool = False,
     batch_marker: str = "",
@@ -63,7 +62,6 @@ def attribute_in_windows(
         findings: takes what was found on the way, when all pieces are made.
         rank: for the rows; None: the trace's own, else 0.
         first_batch, batch_marker: see :func:`profiling.attribution.batch_times.find_batches`.
-        subject: names the trace in findings.
         name_operators: puts operators and directions right where a tool knows better.
         batches: a recording is all there is of its batches: the table ``batches`` is made too, in which they
             are numbered from 0, and so they are in the others.
@@ -75,7 +73,7 @@ def attribute_in_windows(
     windows = Windows(trace, first_batch, batch_marker, batches)
     source = windows.batches.source
     tally = Tally(trace, windows.marks, source, rank)
-    collected = BatchRows(windows.batches, trace.on_device, bool(batch_marker)) if batches else None
+    collected = BatchRows(windows.batches, trace.on_device) if batches else None
     for window in windows:
         context = name_operators(window.events, find_context(window.events, windows.batches))
         rows = _rows(trace, windows, window, context)
@@ -84,7 +82,7 @@ def attribute_in_windows(
     if collected is not None:
         yield "batches", collected.table(rank)
         trace.findings += collected.findings
-    findings += [f"{subject}: {finding}" for finding in tally.findings()]
+    findings += tally.findings()
 
 
 def _rows(trace: Trace, windows: Windows, window: Window, context: Context) -> KernelRows:

@@ -17,8 +17,8 @@ from profiling.attribution.batch_times import NAMED, PERIOD, SLOW, WHOLE, BatchT
 from profiling.attribution.coding import COMMUNICATION, MEMCPY, MEMSET
 from profiling.attribution.context import BPROP, FPROP, LOADING, UPDATING
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.tables import as_table
-from profiling.wording import how_many, verb
 
 # What the table's metadata say of its batches: see BatchTimes.
 SOURCE, CONFIDENCE = b"source", b"confidence"
@@ -49,14 +49,12 @@ class BatchRows:
     """Collects the rows of all windows, and makes the table ``batches`` of them.
 
     Attributes:
-        marker_given: the user has named ranges that are the batches.
         findings: what is to be said of the batches.
     """
 
     batches: BatchTimes
     on_device: bool
-    marker_given: bool = False
-    findings: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     _earlier_ns: int = _UNKNOWN  # when the device had done what was launched before the first batch
     _known: dict[int, _Batch] = field(default_factory=dict)
 
@@ -119,15 +117,17 @@ class BatchRows:
         if self.on_device and times.source == WHOLE:
             start = self._started(known[0], start)
         start = np.minimum(start, end)
-        _refuse_empty(times.source, int((start == end).sum()), count)
+        if times.source.startswith(NAMED) and (empty := int((start == end).sum())):
+            raise UserError(
+                f"--batch-marker {times.source.removeprefix(NAMED)}: {empty} of {count} ranges have no time "
+                "on the GPU: name ranges that each hold a whole step"
+            )
         whole = self._whole(known)
         self._say(known, whole)
         slow = slow_head((end - start)[whole])
         if slow:
-            steps = "step" if slow == 1 else how_many(slow, "step")
             self.findings.append(
-                f"its first {steps} {verb(slow, 'take')} more than {SLOW:g} times as long "
-                "as the others: left out as warmup"
+                Finding("first_steps_left_out", data={"n": slow, "why": f"over {SLOW:g} times as long"})
             )
             whole[: int(np.argmax(whole)) + slow] = False
         if times.source == PERIOD:
@@ -148,10 +148,7 @@ class BatchRows:
             return start
         before_ns = recording.computes_ns - int(start[0])
         if before_ns > _LONG * (recording.reach_ns - int(start[0])):
-            self.findings.append(
-                f"its first kernel began {before_ns / 1e6:.4g} ms after the first launch (startup): that "
-                "time is left out"
-            )
+            self.findings.append(Finding("startup_left_out", data={"ns": before_ns}))
         return np.array([recording.computes_ns])
 
     def _whole(self, known: list[_Batch]) -> np.ndarray:
@@ -164,33 +161,13 @@ class BatchRows:
 
     def _say(self, known: list[_Batch], whole: np.ndarray) -> None:
         if len(whole) and not whole[0]:
-            self.findings.append("the recording begins in the middle of a step: that step is left out")
-        turns = sum(one.take_turns for one in known)
-        if turns:
-            self.findings.append(
-                f"forward and backward passes alternate in {turns} of {how_many(len(known), 'step')} "
-                "(gradient accumulation, or a pipeline): no stage times there"
-            )
-        if self.batches.source == WHOLE and any(one.rows for one in known):  # of an empty one, that is said
-            advice = "" if self.marker_given else "; --batch-marker REGEX selects ranges that are steps"
-            self.findings.append(
-                "no markers separate its steps (no ProfilerStep, End of Batch or Optimizer.step, and no "
-                "clear period of the kernels): the whole recording counts as one step" + advice
-            )
-        if self.batches.source == PERIOD:
-            self.findings.append(
-                f"no markers separate its steps: using {PERIOD}; "
-                f"{100 * self.batches.confidence:.1f} % of them recur in the next step"
-            )
-
-
-def _refuse_empty(source: str, empty: int, count: int) -> None:
-    if empty and source.startswith(NAMED):
-        raise UserError(
-            f"--batch-marker {source.removeprefix(NAMED)}: {empty} of {how_many(count, 'range')} "
-            f"{verb(empty, 'have')} no time on the GPU, and cannot be a step: name ranges that each hold a "
-            "whole step"
-        )
+            self.findings.append(Finding("first_steps_left_out", data={"n": 1, "why": "recorded in part"}))
+        if turns := sum(one.take_turns for one in known):
+            self.findings.append(Finding("passes_alternate", data={"n": turns, "of": len(known)}))
+        source, confidence = self.batches.source, self.batches.confidence
+        if source == PERIOD or (source == WHOLE and any(one.rows for one in known)):
+            data = {"by": source} | ({"recurring_pct": 100 * confidence} if source == PERIOD else {})
+            self.findings.append(Finding("steps_unmarked", data=data))
 
 
 def _stages(

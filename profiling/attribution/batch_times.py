@@ -18,7 +18,6 @@ import numpy as np
 from profiling.attribution.events import Columns, contained, find_ranges
 from profiling.errors import UserError
 from profiling.schemas import END_OF_BATCH
-from profiling.wording import verb
 
 MOST = 1 << 18  # kernels that are looked at
 FEWEST_PERIODS = 3
@@ -263,8 +262,13 @@ def find_batches(
         start, end = host["start_ns"][ranges], host["end_ns"][ranges]
         outer = ~contained(start, end)
         if outer.any():
-            _refuse_overlaps(start[outer], end[outer], marker)
-            return _within(start[outer], end[outer], np.arange(int(outer.sum())), f"{NAMED}{marker}")
+            start, end = start[outer], end[outer]
+            if overlapping := int((start[1:] < end[:-1]).sum()):
+                raise UserError(
+                    f"--batch-marker {marker}: {overlapping} of {len(start)} ranges overlap the one before: "
+                    "name ranges that follow one another"
+                )
+            return _within(start, end, np.arange(len(start)), f"{NAMED}{marker}")
     marks = find_ranges(names, host, lambda name: name == END_OF_BATCH)
     steps = find_ranges(names, host, lambda name: bool(_STEP.match(name)))
     if len(marks) and (first is not None or not len(steps)):
@@ -284,15 +288,6 @@ def find_batches(
         return _within(edges[:-1], edges[1:] - 1, whole, PERIOD, recurring.confidence)
     none = np.empty(0, np.int64)
     return BatchTimes(lambda times: np.full(len(times), -1), "", none, none, none, none)
-
-
-def _refuse_overlaps(start: np.ndarray, end: np.ndarray, marker: str) -> None:
-    overlapping = int((start[1:] < end[:-1]).sum())
-    if overlapping:
-        raise UserError(
-            f"--batch-marker {marker}: {overlapping} of {len(start)} ranges {verb(overlapping, 'overlap')} "
-            "the one before; steps follow one another: name ranges that do not overlap"
-        )
 
 
 def ended_by(ends: np.ndarray, first: int, source: str) -> BatchTimes:

@@ -1,7 +1,6 @@
-"""What is wrong with a profile? Marks or ranks that are missing, clocks that ran backwards.
+"""What is wrong with a profile: marks or ranks that are missing, clocks that ran backwards.
 
-What is found is named, so that no count is trusted that is short. Of a recording it is counted window by
-window and said once.
+Of a recording it is counted window by window, so that no count is trusted that is short.
 """
 
 from collections import Counter
@@ -10,45 +9,42 @@ from itertools import islice
 
 import numpy as np
 
+from profiling.attribution.batch_times import OPTIMIZER_STEP
 from profiling.attribution.events import RANGE, Columns, Trace
+from profiling.findings import Finding
 from profiling.schemas import MARKS
-from profiling.wording import how_many, noun, verb
 
 _SHOWN = 8
 # What marks a batch once, by our loop and by others'.
 MARKED_ONCE = (*MARKS, "Load Data", "Optimizer Step", "Allreduce Gradients")
 
 
-def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0) -> list[str]:
+def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0) -> list[Finding]:
     """What is wrong with how often each rank passed the stages of a batch.
 
     Args:
         counts: rank -> stage -> how often.
         world_size: how many ranks should be there.
     """
-    findings = []
-    marked = {
-        rank: {name: count for name, count in of.items() if name in MARKED_ONCE}
-        for rank, of in counts.items()
-    }
+    marked = {rank: {name: of[name] for name in MARKED_ONCE if name in of} for rank, of in counts.items()}
     most = max((count for of in marked.values() for count in of.values()), default=0)
-    everywhere = sorted({name for of in marked.values() for name in of}, key=MARKED_ONCE.index)
     if most == 0:
-        return ["no stage of a step is marked, so steps cannot be counted"] if counts else []
-    for rank in sorted(marked):
-        for name in everywhere:
-            count = marked[rank].get(name, 0)
-            if count < most:
-                findings.append(f"rank {rank}: {count:g} of {most:g} {name!r}: the last are missing")
+        return [Finding("steps_unmarked", data={"by": "nothing"})] if counts else []
+    findings = [
+        Finding("marks_missing", rank=rank, data={"stage": name, "n": count, "of": most})
+        for rank in sorted(marked)
+        for name in MARKED_ONCE
+        if any(name in of for of in marked.values()) and (count := marked[rank].get(name, 0)) < most
+    ]
     absent = world_size - len(counts)
-    if absent > 0:
-        # A damaged file may name rank 999,999,999: the absent ones are counted, not listed.
+    if absent > 0:  # a damaged file may name rank 999,999,999: the absent ones are counted, not listed
         first = list(islice((rank for rank in range(world_size) if rank not in counts), _SHOWN))
-        findings.append(f"{_ranks(first, absent)} of {world_size} left no profile")
+        data = {"n": absent, "of": world_size, "ranks": first}
+        findings.append(Finding("profiles_missing", data=data))
     return findings
 
 
-def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> list[str]:
+def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> list[Finding]:
     """What is wrong with the stages of a rank's batches: some are missing, or they are out of order.
 
     Args:
@@ -64,47 +60,14 @@ def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> lis
     begun = start_ns[stage >= 0]
     stage = stage[stage >= 0][np.argsort(begun, kind="stable")]
     wrong = int((stage != np.arange(len(stage)) % len(MARKS)).sum())
-    if wrong:
-        findings.append(
-            f"{wrong} of {how_many(len(stage), 'stage')} {verb(wrong, 'are')} out of order within the step: "
-            "the clock went backwards, or several processes wrote the markers"
-        )
-    return findings
-
-
-def clock_findings(early: int, launched: int, earliest_ns: int) -> list[str]:
-    """What is wrong with the clocks of the host and a device: activities that begin before they are launched.
-
-    Args:
-        early: how many do, of ``launched`` with a recorded launch.
-        earliest_ns: by how much the worst of them.
-    """
-    if not early:
-        return []
-    return [
-        f"{early} of {launched} device activities {verb(early, 'begin')} before the launch, by up to "
-        f"{earliest_ns / 1000:g} us: the clock went backwards, or device and host clocks differ"
-    ]
-
-
-def _ranks(first: list[int], count: int) -> str:
-    shown = ", ".join(map(str, first)) + (f" and {count - len(first)} more" if count > len(first) else "")
-    return f"{noun(count, 'rank')} {shown}"
-
-
-def malformed_finding(events: int) -> str:
-    """That some events cannot be used."""
-    return (
-        f"{how_many(events, 'event')} {verb(events, 'lack')} a required field or {verb(events, 'have')} an "
-        "impossible value: left out"
-    )
+    return [Finding("stages_out_of_order", rank=rank, data={"n": wrong, "of": len(stage)})] if wrong else []
 
 
 class Tally:
     """Counts over the rows of all windows.
 
     Args:
-        trace: the recording; its malformed events and its own findings are said with the rest.
+        trace: the recording, with its malformed events and its own findings.
         marks: its ranges that tell batches and stages, columns as of host events.
         source: what tells its batches apart; empty if nothing does.
         rank: whose recording it is.
@@ -123,36 +86,24 @@ class Tally:
         self._early += int((early > 0).sum())
         self._earliest_ns = max(self._earliest_ns, int(early.max(initial=0)))
 
-    def findings(self) -> list[str]:
-        """What is odd, one sentence each."""
-        trace, marks, source = self._trace, self._marks, self._source
-        texts = list(trace.findings)
+    def findings(self) -> list[Finding]:
+        """What is odd."""
+        trace, marks, rows = self._trace, self._marks, self._rows
+        found = list(trace.findings)
         if trace.malformed:
-            texts.append(malformed_finding(trace.malformed))
-        if self._rows and trace.world_size > 1 and not self._collectives:
-            where = "on its GPU" if trace.on_device else "among its operators"
-            texts.append(
-                f"{trace.world_size} ranks, but no collective {where}: either they do not communicate, or "
-                "it was not recorded"
-            )
-        texts += clock_findings(self._early, self._launched, self._earliest_ns)
+            found.append(Finding("records_damaged", data={"n": trace.malformed, "what": "events"}))
+        if rows and trace.world_size > 1 and not self._collectives:
+            found.append(Finding("no_collectives", data={"ranks": trace.world_size}))
+        if self._early:
+            data = {"n": self._early, "of": self._launched, "by_ns": self._earliest_ns}
+            found.append(Finding("begun_before_launch", data=data))
         ranges = marks["kind"] == RANGE
         names = [trace.names[name] for name in marks["name"][ranges]]
-        texts += stage_findings(self._rank, names, marks["start_ns"][ranges])
-        if self._launched < self._rows:
-            missing = self._rows - self._launched
-            texts.append(
-                f"{missing} of {self._rows} kernels and copies {verb(missing, 'have')} no recorded launch "
-                "(launched before the recording began): operator, stage and step are unknown"
-            )
-        if self._rows and not source:
-            texts.append("no markers separate its steps: no ProfilerStep, End of Batch or Optimizer.step")
-        elif source == "Optimizer.step":
-            texts.append(
-                "no ProfilerStep or End of Batch markers: using the end of Optimizer.step as the step "
-                "boundary"
-            )
-        if not trace.inputs and self._rows:
-            advice = "; profile with record_shapes" if trace.may_have_shapes else ""
-            texts.append(f"no input shapes: FLOPs and bytes of operators are unknown{advice}")
-        return texts
+        found += stage_findings(self._rank, names, marks["start_ns"][ranges])
+        if self._launched < rows:
+            found.append(Finding("launches_missing", data={"n": rows - self._launched, "of": rows}))
+        if rows and self._source in ("", OPTIMIZER_STEP):
+            found.append(Finding("steps_unmarked", data={"by": self._source or "nothing"}))
+        if rows and trace.may_have_shapes and not trace.inputs:
+            found.append(Finding("shapes_missing"))
+        return found

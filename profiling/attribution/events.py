@@ -14,6 +14,7 @@ import numpy as np
 from profiling.attribution.messages import NOT_RECORDED, Message
 from profiling.attribution.spill import Columns, Table
 from profiling.cost.shapes import Inputs
+from profiling.findings import Finding
 
 # The columns of each group of events; -1 stands for "not recorded" in integers, NaN in floats.
 HOST_COLUMNS = {
@@ -177,7 +178,7 @@ class Trace:
     world_size: int = 1
     shift_ns: int = 0
     malformed: int = 0  # events left out because a required field was absent or absurd
-    findings: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     group: Message = NOT_RECORDED
     unread: bool = False
     may_have_shapes: bool = False

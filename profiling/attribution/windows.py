@@ -23,7 +23,7 @@ from profiling.attribution.checks import MARKED_ONCE
 from profiling.attribution.coding import CLASS, COMMUNICATION, MEMCPY, MEMSET, classes_of, distinct
 from profiling.attribution.events import OPERATOR, RANGE, Events, Trace, name_flags
 from profiling.attribution.spill import Columns, Split, joined
-from profiling.wording import how_many
+from profiling.findings import Finding
 
 ROWS = 1 << 18  # of its largest table that a window should hold
 _MOST_NAMED = 5  # ranges that a line names
@@ -75,22 +75,15 @@ class Windows:
         batches = find_batches(trace.names, self.marks, first_batch, marker, period)
         self.batches = batches.or_whole(self._last_ns()).from_0() if alone else batches
         if marker and not any(re.search(marker, name) for name in self._names_of(self.marks)):
-            used = self.batches.source or "no steps"
-            trace.findings.append(f"{self._unmatched(marker)}; using {used} instead")
+            pieces = trace.tables["host"].pieces()
+            counts = Counter(name for piece in pieces for name in self._names_of(piece))
+            there = [f"{name} ({count})" for name, count in counts.most_common(_MOST_NAMED)]
+            trace.findings.append(Finding("batch_marker_unmatched", data={"marker": marker, "ranges": there}))
         self.by_launch = any((piece["correlation"] >= 0).any() for piece in trace.tables["launches"].pieces())
 
     def _names_of(self, host: Columns) -> list[str]:
         """The name of each range."""
         return [self._trace.names[name] for name in host["name"][host["kind"] == RANGE].tolist()]
-
-    def _unmatched(self, marker: str) -> str:
-        """That no range is like the marker, and which ranges there are."""
-        counts = Counter(
-            name for piece in self._trace.tables["host"].pieces() for name in self._names_of(piece)
-        )
-        most = ", ".join(f"{name} ({count})" for name, count in counts.most_common(_MOST_NAMED))
-        ranges = how_many(counts.total(), "range") + (f"; the most frequent: {most}" if most else "")
-        return f"--batch-marker {marker} matches none of {ranges}"
 
     def _last_ns(self) -> int:
         """When the last of its work ended."""

@@ -1,8 +1,8 @@
-"""How is a large JSON trace read a piece at a time, without a parser that walks it character by character?
+"""Texts and large JSON traces, plain or gzip, a piece at a time.
 
-The text is cut where one event ends and the next begins, and each piece is parsed by a fast parser. A cut is
-a guess (``},{`` may stand in a text, or in an event's own list), proved by the piece being valid JSON: only
-whole events are.
+A trace's text is cut where one event ends and the next begins, and each piece is parsed by a fast parser. A
+cut is a guess (``},{`` may stand in a text, or in an event's own list), proved by the piece being valid
+JSON: only whole events are.
 """
 
 import gzip
@@ -53,7 +53,38 @@ def read_head(path: Path, size: int = 1 << 20) -> bytes:
     return bytes(head)
 
 
-def readable_bytes(path: Path) -> int:
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text without their ends.
+
+    Raises:
+        UserError: unreadable, truncated or no text.
+    """
+    with open_text(path) as stream:
+        try:
+            for line in stream:
+                yield line.decode("utf-8", "replace").rstrip("\r\n").removeprefix("\ufeff").replace("\0", "")
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"{path} is truncated or damaged ({error}); fetch it again") from None
+
+
+def read_some(path: Path, stream: BinaryIO, size: int) -> bytes:
+    """The next bytes of an opened text.
+
+    Raises:
+        UserError: it ends too early, or its data or sum of check are wrong; the message says where.
+    """
+    try:
+        return stream.read(size)
+    except BROKEN as error:
+        raise UserError(
+            f"{path} is truncated or damaged ({error}): readable up to byte {_readable_bytes(path)} of its "
+            "text; write or fetch it again"
+        ) from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _readable_bytes(path: Path) -> int:
     """How many bytes of a truncated or damaged file's text can be read: of those that a large read loses."""
     count = 0
     with open_text(path) as stream:
@@ -65,16 +96,8 @@ def readable_bytes(path: Path) -> int:
     return count
 
 
-def broken(path: Path, error: Exception) -> UserError:
-    """The error of a compressed file that ends too early, or whose data or sum of check are wrong."""
-    return UserError(
-        f"{path} is truncated or damaged ({error}): readable up to byte {readable_bytes(path)} of its text; "
-        "write or fetch it again"
-    )
-
-
 def why_unreadable(path: Path) -> str:
-    """What is wrong with a file's first bytes, as the end of a sentence; "" if nothing is."""
+    """What is wrong with a file's first bytes, as the end of an error; "" if nothing is."""
     if path.stat().st_size == 0:
         return "is empty; write or fetch it again"
     with open_text(path) as stream:
@@ -129,16 +152,11 @@ class _Reader:
         """Read until the buffer holds ``size`` bytes or the file ends."""
         pieces = [self.buffer]
         held = len(self.buffer)
-        try:
-            while held < size and not self.ended:
-                piece = self.stream.read(min(size - held, CHUNK_BYTES))
-                self.ended = not piece
-                pieces.append(piece)
-                held += len(piece)
-        except BROKEN as error:
-            raise broken(self.path, error) from None
-        except OSError as error:
-            raise UserError(f"cannot read {self.path}: {error.strerror or error}") from None
+        while held < size and not self.ended:
+            piece = read_some(self.path, self.stream, min(size - held, CHUNK_BYTES))
+            self.ended = not piece
+            pieces.append(piece)
+            held += len(piece)
         self.buffer = b"".join(pieces)
 
     def enter(self, facts: dict[str, Any]) -> bool:

@@ -1,10 +1,15 @@
-"""Our own file of CUPTI's records: its layout, and its tables."""
+"""Our own file of CUPTI's records: its layout, and its tables.
+
+A text, one JSON object a line: what the file is and how CUPTI's clock stands to the epoch; then groups of
+records as columns (``{"kernel": {"start": [...], "end": [...], ...}}``), each after the names that it is the
+first to use (``{"names": [...]}``); last what is to be said of the recording. Names are numbers from 0, in
+order of their first sight. Times are CUPTI's, in ns. Nothing of the process's environment is in it.
+"""
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import orjson
@@ -12,24 +17,24 @@ import pyarrow as pa
 
 from profiling.attribution.attribute import attribute
 from profiling.attribution.events import Builder, Trace
-from profiling.clocks import rounded
 from profiling.converted import Converted
 from profiling.cost.classify import full_name
 from profiling.cost.shapes import Inputs
 from profiling.errors import UserError
+from profiling.findings import Finding
+from profiling.readers.chunks import read_lines
 from profiling.readers.gpu_records import (
+    UNNAMED,
     add_device,
     add_launches,
     add_ranges,
     call_names,
     coded,
-    copy_name,
+    copy_names,
     memory_name,
     triples,
 )
 from profiling.readers.origin import UNKNOWN, Origin
-from profiling.readers.printed import read_lines
-from profiling.wording import how_many
 
 WHAT, VERSION = "CUPTI records of scaleprof", 1
 _TIMES = ("start", "end")
@@ -46,13 +51,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 _CALLS = ("runtime", "driver")
 _LIMIT = 4 * 10**18  # ns; the sum of two such times fits 63 bits
-_UNNAMED = "(a kernel without a name)"
 
 Columns = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """Both clocks at one moment: CUPTI's, the epoch's, and by how much they may miss each other, in ns."""
 
     cupti_ns: int
@@ -80,7 +83,7 @@ class RecordsWriter:
         self._names: dict[str, int] = {}
         self._lock = threading.Lock()  # CUPTI hands records over in threads of its own
         place = {"rank": rank, "world_size": world_size, "first_batch": first_batch}
-        self._say({"what": WHAT, "version": VERSION, **place, **_of(clock)})
+        self._say({"what": WHAT, "version": VERSION, **place, "clock": list(clock)})
 
     def add(self, group: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Write records of a group: its columns of :data:`GROUPS`, ``name`` as texts."""
@@ -99,32 +102,40 @@ class RecordsWriter:
 
         Args:
             dropped: records that CUPTI had no room for.
-            problems: one sentence each.
+            problems: one line each.
         """
-        self._say({"end": {"dropped": dropped, "problems": list(problems), **_of(clock)}})
+        self._say({"end": {"dropped": dropped, "problems": list(problems), "clock": list(clock)}})
 
     def _say(self, line: dict[str, Any]) -> None:
         self._file.write(orjson.dumps(line) + b"\n")
 
 
-def _of(clock: Reading) -> dict[str, Any]:
-    return {"clock": [clock.cupti_ns, clock.epoch_ns, clock.error_ns]}
-
-
 # --- reading ------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Recording:
-    """What a file says beside its records."""
-
-    trace: Trace
-    first_batch: int
-    findings: list[str] = field(default_factory=list)
+def recognise(path: Path, head: bytes) -> bool:
+    """Whether a file is our own of CUPTI's records, by its first bytes."""
+    return head.startswith(b'{"what":"' + WHAT.encode() + b'"')
 
 
-def read_records(path: Path) -> Recording:
-    """The events of a file; times are since the epoch.
+def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
+    """A file of records as tables ``kernels`` and ``markers``, each in one piece.
+
+    The file says its rank, its first batch and how many ranks there are.
+    """
+    recording = converted(path, origin.rank)
+    findings += recording.findings
+    yield from recording.tables.items()
+
+
+def converted(path: Path, rank: int | None) -> Converted:
+    """A file of records as whole tables."""
+    trace, first_batch = read_records(path)
+    return attribute(trace, rank, first_batch)
+
+
+def read_records(path: Path) -> tuple[Trace, int]:
+    """(the events of a file, with times since the epoch, the batch with which they begin).
 
     Raises:
         UserError: unreadable, damaged, or no such file; the message names file and line.
@@ -133,11 +144,6 @@ def read_records(path: Path) -> Recording:
     for number, line in enumerate(read_lines(path), 1):
         reader.take(number, line)
     return reader.finish()
-
-
-def is_records(head: bytes) -> bool:
-    """Whether a file's first bytes are those of ours."""
-    return head.startswith(b'{"what":"' + WHAT.encode() + b'"')
 
 
 class _Reader:
@@ -189,14 +195,12 @@ class _Reader:
             columns = _columns(content, GROUPS[group])
             if columns is None:
                 raise self.fail(number, f"columns of {group} are not numbers, or differ in length")
-            if "name" in columns and len(columns["name"]) and not self.has(columns["name"]):
+            name = columns.get("name", np.zeros(0))
+            if len(name) and not (name.min() >= 0 and name.max() < len(self.names)):
                 raise self.fail(number, "a name that is not in the file")
             self.add(group, columns)
         else:
             raise self.fail(number, f"unknown group: {group[:20]!r}")
-
-    def has(self, name: np.ndarray) -> bool:
-        return bool(name.min() >= 0 and name.max() < len(self.names))
 
     def add(self, group: str, columns: Columns) -> None:
         sound = np.ones(len(columns["start"]), dtype=bool)
@@ -220,50 +224,44 @@ class _Reader:
         self.activities += len(rows["start"])
         builder, more = self.builder, {}
         if group == "kernel":
-            name = coded(builder, rows["name"], lambda key: full_name(self.names[key]) or _UNNAMED)
-            more = {
-                "grid": triples(builder, *(rows[size] for size in _SIZES[:3])),
-                "block": triples(builder, *(rows[size] for size in _SIZES[3:])),
-            }
+            name = coded(builder, rows["name"], lambda key: full_name(self.names[key]) or UNNAMED)
+            sizes = [rows[size] for size in _SIZES]
+            more = {"grid": triples(builder, *sizes[:3]), "block": triples(builder, *sizes[3:])}
         elif group == "memcpy":
-            kinds = [rows[each] & 0xFF for each in ("copy_kind", "src_kind", "dst_kind")]
-            name = coded(builder, kinds[0] | kinds[1] << 8 | kinds[2] << 16, _name_of_copy)
+            name = copy_names(builder, rows["copy_kind"], rows["src_kind"], rows["dst_kind"])
         else:
             name = coded(builder, rows["memory_kind"], lambda key: f"Memset ({memory_name(key)})")
         if group != "kernel":
             more = {"size": rows["bytes"]}
-        add_device(
-            builder, name=name, start_ns=rows["start"], end_ns=rows["end"], device=rows["device"],
-            stream=rows["stream"], correlation=rows["correlation"], **more,
-        )  # fmt: skip
+        add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
 
-    def finish(self) -> Recording:
+    def finish(self) -> tuple[Trace, int]:
         if not self.head:
             raise UserError(f"{self.path} is empty; it holds no CUPTI records of scaleprof")
-        readings = [_reading(fields) for fields in (self.head, self.last or {})]
+        last = self.last or {}
+        readings = [_reading(fields) for fields in (self.head, last)]
         if readings[0] is None:
             raise self.fail(1, "the offset of its clock from the epoch was not recorded")
-        clock_readings = [reading for reading in readings if reading is not None]
-        shift = sum(reading.shift_ns for reading in clock_readings) // len(clock_readings)
+        clocks = [reading for reading in readings if reading is not None]
+        shift = sum(reading.shift_ns for reading in clocks) // len(clocks)
         world_size = self.head.get("world_size", 1)  # older files do not say
         ranks = int(world_size) if _is_index(world_size) else 1
         trace = self.builder.finish(self.head["rank"], ranks, shift_ns=shift)
-        return Recording(trace, self.head["first_batch"], list(self.findings(clock_readings)))
-
-    def findings(self, clocks: Sequence[Reading]) -> Iterator[str]:
         if self.last is None or self.cut:
-            yield "its end is missing: the process was killed while recording; the last records are lost"
-        last = self.last or {}
+            trace.findings.append(Finding("recording_cut_short"))
         dropped, problems = last.get("dropped"), last.get("problems")
         if _is_index(dropped) and dropped:
-            yield f"CUPTI dropped {how_many(dropped, 'record')} for lack of space"
+            trace.findings.append(Finding("records_dropped", data={"n": dropped}))
         for problem in problems if isinstance(problems, list) else ():
-            yield " ".join(str(problem).split())[:300]
+            trace.findings.append(
+                Finding("tool_reported", data={"text": " ".join(str(problem).split())[:300]})
+            )
         apart = abs(clocks[-1].shift_ns - clocks[0].shift_ns)
         residual = apart // 2 + max(clock.error_ns for clock in clocks)
-        yield f"its clock was aligned to the host's, to within {rounded(residual)}"
+        trace.findings.append(Finding("clock_aligned", data={"residual_ns": residual}))
         if not self.activities:
-            yield "the recording is empty: nothing ran on a GPU during the recording"
+            trace.findings.append(Finding("recording_empty"))
+        return trace, self.head["first_batch"]
 
 
 def _is_index(value: Any) -> bool:
@@ -291,29 +289,3 @@ def _reading(fields: Mapping[str, Any]) -> Reading | None:
     if not all(isinstance(value, int) and abs(value) < _LIMIT // 2 for value in values):
         return None
     return Reading(*values)
-
-
-def _name_of_copy(key: int) -> str:
-    return copy_name(key & 0xFF, memory_name(key >> 8 & 0xFF), memory_name(key >> 16 & 0xFF))
-
-
-def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is our own of CUPTI's records, by its first bytes."""
-    return is_records(head)
-
-
-def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
-    """A file of records as tables ``kernels`` and ``markers``, each in one piece.
-
-    The file says its rank, its first batch and how many ranks there are.
-    """
-    recording = converted(path, origin.rank, path.name)
-    findings += recording.findings
-    yield from recording.tables.items()
-
-
-def converted(path: Path, rank: int | None, subject: str) -> Converted:
-    """A file of records as whole tables; ``subject`` names it in findings."""
-    recording = read_records(path)
-    recording.trace.findings += recording.findings
-    return attribute(recording.trace, rank, recording.first_batch, subject)

@@ -1,4 +1,4 @@
-"""How do the records of CUPTI (nvprof, Nsight Systems, CUPTI itself) become events?
+"""Records of CUPTI (of nvprof, Nsight Systems, CUPTI itself) as events.
 
 All three record the same: ranges of NVTX on the host's threads, calls that launch work, and what ran on a
 device, tied to its launch by a correlation number. Here are their columns, put into the form of
@@ -21,6 +21,7 @@ _COPY_KINDS = (
 # Calls of the runtime that wait for a device, by CUPTI's numbers (cupti_runtime_cbid.h).
 _WAITS = {131: "cudaStreamSynchronize", 137: "cudaEventSynchronize", 165: "cudaDeviceSynchronize"}
 _MEMORY = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed")
+UNNAMED = "(a kernel without a name)"
 
 
 def memory_name(kind: int) -> str:
@@ -28,16 +29,27 @@ def memory_name(kind: int) -> str:
     return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
 
 
-def copy_name(kind: int, source: str, target: str) -> str:
-    """A copy's name as PyTorch prints it, ``Memcpy HtoD (Pinned -> Device)``."""
-    way = _COPY_KINDS[kind] if 0 <= kind < len(_COPY_KINDS) else ""
-    return f"Memcpy {way or 'Unknown'} ({source} -> {target})"
-
-
 def coded(builder: Builder, keys: np.ndarray, text_of: Callable[[int], str]) -> np.ndarray:
     """Numbers of texts by keys, each distinct text made once."""
     distinct, which = _distinct(keys)
     return _numbered(builder.names.of([text_of(key) for key in distinct]), which)
+
+
+def copy_names(
+    builder: Builder, kind: np.ndarray, source: np.ndarray, target: np.ndarray, offset: int = 0
+) -> np.ndarray:
+    """Numbers of copies' names as PyTorch prints them, ``Memcpy HtoD (Pinned -> Device)``.
+
+    Args:
+        offset: to be added to numbers of memory, so that they are CUPTI's.
+    """
+
+    def text_of(key: int) -> str:
+        way = _COPY_KINDS[key & 0xFF] if key & 0xFF < len(_COPY_KINDS) else ""
+        source, target = (memory_name((key >> bits & 0xFF) + offset) for bits in (8, 16))
+        return f"Memcpy {way or 'Unknown'} ({source} -> {target})"
+
+    return coded(builder, kind & 0xFF | (source & 0xFF) << 8 | (target & 0xFF) << 16, text_of)
 
 
 def triples(builder: Builder, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:

@@ -1,4 +1,9 @@
-"""Traces of PyTorch's profiler (Kineto's JSON): facts, events and tables."""
+"""Traces of PyTorch's profiler (Kineto's JSON): facts, events and tables.
+
+The file is read, decompressed and parsed a few megabytes at a time: a trace of a million events never stands
+in memory as Python objects. Both schemas are read: the one of PyTorch before 1.11 (``Operator``, ``Kernel``,
+``Runtime``, ``Input dims``) and the later one (``cpu_op``, ``kernel``, ``cuda_runtime``, ``Input Dims``).
+"""
 
 import gc
 import math
@@ -18,10 +23,10 @@ from profiling.attribution.events import LAYER, OPERATOR, RANGE, Builder, Trace,
 from profiling.attribution.messages import of_arguments, of_process
 from profiling.cost.shapes import Inputs, parse_inputs
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.readers.chunks import read_chunks, read_facts
 from profiling.readers.origin import UNKNOWN, Origin
 from profiling.traced_job import ProcessGroup, TraceFacts
-from profiling.wording import in_a_row
 
 _PROPERTIES = re.compile(rb'"(device|compute)Properties"')
 _CATEGORY = re.compile(
@@ -40,7 +45,7 @@ def recognise(path: Path, head: bytes) -> bool:
     return is_list and (_CATEGORY.search(head) is not None or _LEGACY.search(head) is not None)
 
 
-def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
+def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
     """A Kineto trace as pieces of tables ``kernels``, ``markers`` and, of allocations, ``memory``.
 
     The rank is what the trace says (``distributedInfo``), where it is not known otherwise.
@@ -48,14 +53,11 @@ def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterato
     trace = read_trace(path)
     rank = origin.rank if trace.rank is not None else origin.rank_of(path)
     yield from attribute_in_windows(
-        trace, findings, rank, subject=path.name, batches=origin.batches, batch_marker=origin.batch_marker
+        trace, findings, rank, batches=origin.batches, batch_marker=origin.batch_marker
     )
 
 
-def facts(path: Path) -> TraceFacts:
-    """What a trace says of its job, before its events."""
-    return facts_of(read_facts(path), path)
-
+# --- facts --------------------------------------------------------------------------------------------
 
 # As torch.profiler.tensorboard_trace_handler names files: host_pid.time.pt.trace.json.
 _HANDLER = re.compile(r"^(?P<host>.+)_\d+\.\d+\.pt\.trace\.json(\.gz)?$")
@@ -68,130 +70,61 @@ _COMPARED = ("cuda:", "hip:", "xpu:")  # of a backend's configuration: cpu:gloo,
 _MOST_RANKS = 1 << 24
 
 
-def facts_of(facts: Mapping[str, Any], path: Path) -> TraceFacts:
-    """What is said before the events."""
-    told = facts.get("distributedInfo")
-    distributed: Mapping[str, Any] = told if isinstance(told, dict) else {}
-    rank, world_size = (_count(distributed.get(name)) for name in ("rank", "world_size"))
+def facts(path: Path) -> TraceFacts:
+    """What the fields before a trace's events, and its file's name, say of its job."""
+    fields = read_facts(path)
+    distributed = _dict(fields.get("distributedInfo"))
     name = _HANDLER.match(path.name)
     versions = {
-        title: str(facts[key])
+        title: str(fields[key])
         for key, title in _VERSIONS.items()
-        if isinstance(facts.get(key), int | float | str)
+        if isinstance(fields.get(key), int | float | str)
     }
     if isinstance(distributed.get("nccl_version"), str):
         versions["NCCL"] = distributed["nccl_version"]
+    devices = _dicts(fields.get("deviceProperties"))
+    names = sorted({str(one["name"]) for one in devices if one.get("name")})
     return TraceFacts(
-        rank=rank,
-        world_size=world_size or None,
-        host=str(facts.get("host_name") or (name["host"] if name else "")),
-        device=_device_names(facts.get("deviceProperties")),
+        rank=_count(distributed.get("rank")),
+        world_size=_count(distributed.get("world_size")) or None,
+        host=str(fields.get("host_name") or (name["host"] if name else "")),
+        device="cpu" if fields.get("deviceProperties") == [] else ", ".join(names),
         backend=str(distributed.get("backend") or ""),
-        groups=_groups(distributed.get("pg_config")),
+        groups=[_group(one) for one in _dicts(distributed.get("pg_config"))],
         versions=versions,
-        shapes=bool(facts["record_shapes"]) if "record_shapes" in facts else None,
+        shapes=bool(fields["record_shapes"]) if "record_shapes" in fields else None,
     )
 
 
-def _device_names(properties: Any) -> str:
-    """The name of the devices, all if they differ; ``cpu`` where the profiler says that none is there."""
-    if properties == []:
-        return "cpu"
-    listed = properties if isinstance(properties, list) else []
-    names = {str(one["name"]) for one in listed if isinstance(one, dict) and one.get("name")}
-    return in_a_row(sorted(names)) if names else ""
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _groups(listed: Any) -> list[ProcessGroup]:
-    groups = []
-    for one in listed if isinstance(listed, list) else []:
-        if not isinstance(one, dict):
-            continue
-        ranks = one.get("ranks")
-        members = ranks if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks) else []
-        groups.append(
-            ProcessGroup(
-                name=str(one.get("pg_name", "")),
-                backend=_backend(str(one.get("backend_config") or one.get("backend_name") or "")),
-                ranks=members,
-                size=_count(one.get("pg_size")) or len(members),
-                description=str(one.get("pg_desc", "")),
-            )
-        )
-    return groups
+def _dicts(listed: Any) -> list[dict[str, Any]]:
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
-def _backend(configured: str) -> str:
-    """``nccl`` of ``cpu:gloo,cuda:nccl``."""
-    for prefix in _COMPARED:
-        if prefix in configured:
-            return configured.split(prefix)[1].split(",")[0]
-    return configured.rpartition(":")[2]
+def _group(fields: Mapping[str, Any]) -> ProcessGroup:
+    ranks = fields.get("ranks")
+    members = ranks if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks) else []
+    backend = str(fields.get("backend_config") or fields.get("backend_name") or "")  # cpu:gloo,cuda:nccl
+    compared = next((prefix for prefix in _COMPARED if prefix in backend), None)
+    return ProcessGroup(
+        name=str(fields.get("pg_name", "")),
+        backend=backend.split(compared)[1].split(",")[0] if compared else backend.rpartition(":")[2],
+        ranks=members,
+        size=_count(fields.get("pg_size")) or len(members),
+        description=str(fields.get("pg_desc", "")),
+    )
 
 
 def _count(value: Any) -> int | None:
     """A number of ranks, or one of them; None: it is none."""
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
+    number = _integer(value)
     return number if 0 <= number < _MOST_RANKS else None
 
 
-# They hold no work of their own: links, ranges that others hold too, waits, what the profiler itself took.
-_NO_WORK = frozenset((
-    "gpu_user_annotation", "ac2g", "fwdbwd", "async_gpu", "async_cpu_to_gpu", "external_correlation", "Trace",
-    "overhead", "cuda_sync", "cuda_event", "collective_comm", "gpu_pm_counter",
-))  # fmt: skip
-# Counters of kernels. Their times are made up: Kineto divides the recording evenly among them.
-_COUNTERS = "cuda_profiler_range"
-_SHOWN, _LETTERS = 5, 40  # categories in a line, letters of one
-
-
-class Unread:
-    """Counts the events that are not read."""
-
-    def __init__(self) -> None:
-        self._events = Counter[tuple[str, str]]()  # by category and process
-
-    def add(self, category: str, process: str) -> None:
-        """Count an event of a category that no reader knows."""
-        if category not in _NO_WORK:
-            self._events[category, process] += 1
-
-    def note(self, trace: Trace, processes: set[str]) -> None:
-        """Say in the trace's findings what is left out, and mark it if a device's work is.
-
-        Args:
-            processes: those in which operators or launches ran; events of others are a device's.
-        """
-        counters = {one: count for one, count in self._events.items() if one[0] == _COUNTERS}
-        others = {one: count for one, count in self._events.items() if one[0] != _COUNTERS}
-        device = {one: count for one, count in others.items() if one[1] not in processes}
-        host = {one: count for one, count in others.items() if one[1] in processes}
-        if counters:
-            trace.findings.append(
-                f"{sum(counters.values())} events of kind {_COUNTERS} are left out: counters of kernels "
-                "without the kernels' times"
-            )
-        for where, mine in (("a device", device), ("the host", host)):
-            if mine:
-                kinds = _listed({category for category, _ in mine})
-                trace.findings.append(
-                    f"{sum(mine.values())} events of {where} are left out: unknown kind ({kinds})"
-                )
-        trace.unread = bool(counters or device)
-        if trace.unread and not trace.tables["device"].rows:
-            trace.findings.append("no device work can be read, so the host's operators are left out, too")
-
-
-def _listed(categories: set[str]) -> str:
-    """Some categories in a line; a damaged file may hold anything in their place."""
-    shown = [
-        "".join(one if one.isprintable() else "?" for one in name[:_LETTERS]) for name in sorted(categories)
-    ]
-    return ", ".join(shown[:_SHOWN]) + ", ..." * (len(shown) > _SHOWN)
-
+# --- events -------------------------------------------------------------------------------------------
 
 _OPERATORS, _RANGES, _OLD, _LAYERS = "operator", "range", "old", "layer"
 _LAUNCHES, _DEVICE, _MEMORY = "launch", "device", "memory"
@@ -208,6 +141,16 @@ _LEGACY_PROCESS = "CPU functions"  # of builds without Kineto: a bare list of op
 # In microseconds; with both, an event's end in nanoseconds fits 63 bits beside a base of 4e18.
 _LATEST, _LONGEST = 4e15, 4e14
 _NOTHING: dict[str, Any] = {}
+# They hold no work of their own: links, ranges that others hold too, waits, what the profiler itself took.
+_NO_WORK = frozenset((
+    "gpu_user_annotation", "ac2g", "fwdbwd", "async_gpu", "async_cpu_to_gpu", "external_correlation", "Trace",
+    "overhead", "cuda_sync", "cuda_event", "collective_comm", "gpu_pm_counter",
+))  # fmt: skip
+# Counters of kernels. Their times are made up: Kineto divides the recording evenly among them.
+_COUNTERS = "cuda_profiler_range"
+_LETTERS = 40  # of a category: a damaged file may hold anything in its place
+
+Unread = Counter[tuple[str, str]]  # events by category and process
 
 
 def read_trace(path: Path) -> Trace:
@@ -222,14 +165,20 @@ def read_trace(path: Path) -> Trace:
     with _without_garbage_collector():
         for chunk in read_chunks(path, facts):
             _add_chunk(builder, chunk, unread)
-    distributed = facts.get("distributedInfo")
-    distributed = distributed if isinstance(distributed, dict) else {}
-    rank, world_size = _distributed(distributed)
-    processes = {str(process) for process, _ in builder.threads.index}
-    trace = builder.finish(rank, world_size, _integer(facts.get("baseTimeNanoseconds"), 0))
+    distributed = _dict(facts.get("distributedInfo"))
+    rank = _integer(distributed.get("rank"))
+    world_size = max(1, _integer(distributed.get("world_size"), 1))
+    base_ns = _integer(facts.get("baseTimeNanoseconds"), 0)
+    trace = builder.finish(rank if 0 <= rank < 1 << 31 else None, world_size, base_ns)
     trace.may_have_shapes = True
     trace.group = of_process(distributed)
-    unread.note(trace, processes)
+    if unread:
+        kinds = sorted({category[:_LETTERS] for category, _ in unread})
+        trace.findings.append(Finding("parts_unread", data={"what": kinds, "n": unread.total()}))
+        # A new kind of device writes its work under categories of its own (mtia_ccp_events), in a process
+        # without operators. Else the trace would seem one of a CPU, and the host's operators the work.
+        hosts = {str(process) for process, _ in builder.threads.index}
+        trace.unread = any(category == _COUNTERS or process not in hosts for category, process in unread)
     if trace.is_empty:
         extra = f" ({trace.malformed} damaged)" if trace.malformed else ""
         raise UserError(f"{path} holds no events of PyTorch's profiler{extra}; is it the right file?")
@@ -246,11 +195,6 @@ def _without_garbage_collector() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _distributed(facts: dict[str, Any]) -> tuple[int | None, int]:
-    rank = _integer(facts.get("rank"), -1)
-    return (rank if 0 <= rank < 1 << 31 else None), max(1, _integer(facts.get("world_size"), 1))
 
 
 def _integer(value: Any, default: int = -1) -> int:
@@ -275,10 +219,10 @@ def _add_chunk(builder: Builder, chunk: list[Any], unread: Unread) -> None:
             append(event)
         elif category is None and event.get("name") == _ALLOCATION:  # before PyTorch 1.11
             groups[_MEMORY].append(event)
-        elif event.get("ph") != "X":
+        elif event.get("ph") != "X" or category in _NO_WORK:
             continue
         elif category is not None:
-            unread.add(str(category), str(event.get("pid")))
+            unread[str(category), str(event.get("pid"))] += 1
         elif event.get("pid") == _LEGACY_PROCESS:
             groups[_OLD].append(event)
         else:

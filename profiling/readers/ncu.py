@@ -1,4 +1,9 @@
-"""Nsight Compute's CSV: launches and their metrics."""
+"""Nsight Compute's CSV: launches and their metrics, whichever way it is laid out.
+
+On the raw page a row is a launch and a column a metric, with a row of units under the head; on the details
+page a row is a metric of a launch. Both come down to the metrics of one launch after the other. A summary
+(``--print-summary``) has a row a metric of each kernel, over its launches.
+"""
 
 import codecs
 import math
@@ -12,6 +17,7 @@ from profiling.attribution.context import direction_of_stage
 from profiling.attribution.events import OPERATOR
 from profiling.attribution.nvtx import parse_text
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.readers.chunks import read_head
 from profiling.readers.origin import UNKNOWN, Origin, rank_in
 from profiling.readers.printed import (
@@ -27,45 +33,12 @@ from profiling.readers.printed import (
     in_one_batch,
     number_and_unit,
     stream_printed,
+    whole_number,
 )
 from profiling.traced_job import TraceFacts
-from profiling.wording import how_many, left_out, verb
 
 _NEEDED = (b'"Process ID"', b'"Kernel Name"')
 _PAGES = (b'"ID"', b'"Invocations"')  # raw and details; summaries
-
-
-def recognise(path: Path, head: bytes) -> bool:
-    """Whether a text is Nsight Compute's CSV: its columns' names are in it."""
-    return any(
-        all(name in line for name in _NEEDED) and any(name in line for name in _PAGES)
-        for line in head.removeprefix(codecs.BOM_UTF8).splitlines()
-        if line.startswith((b'"ID"', b'"Process ID"'))
-    )
-
-
-def facts(path: Path) -> TraceFacts | None:
-    """What launches say of their job; None: the file is a summary, without launches."""
-    if b'"ID"' not in read_head(path):
-        return None
-    return TraceFacts(rank=rank_in(path), shapes=False)
-
-
-def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
-    """Nsight Compute's CSV as pieces of tables: ``kernels``, and in ``atomics`` each kernel's metrics; of
-    a summary ``intervals`` in place of ``kernels``.
-
-    FLOPs are those of the counted scalar instructions, where they were counted and the kernel does not
-    compute on tensor cores; bytes are those that reached the device's memory.
-    """
-    rank = origin.rank_of(path) or 0
-    metrics = Metrics()
-    pieces = stream_printed(read_launches(path, metrics), metrics.activities, metrics.all, rank)
-    if not (yield from in_one_batch(pieces, rank) if origin.batches else pieces):
-        raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
-    findings += [f"{path.name}: {finding}" for finding in metrics.findings()]
-
-
 _ROWS = 1 << 15
 # What describes the device or the replay, not the launch.
 _NOT_MEASURED = re.compile(
@@ -85,35 +58,129 @@ TENSOR_KERNEL = re.compile(
 )
 _DURATIONS = ("gpu__time_duration.sum", "Duration")
 _TRAFFIC = ("dram__bytes_read.sum", "dram__bytes_write.sum")
+_NONE = (math.nan, "")
 
 Values = dict[str, tuple[float, str]]  # by metric: value and unit
 
 
-class Metrics:
-    """The metrics of all launches, by kernel.
+def recognise(path: Path, head: bytes) -> bool:
+    """Whether a text is Nsight Compute's CSV: its columns' names are in it."""
+    return any(
+        all(name in line for name in _NEEDED) and any(name in line for name in _PAGES)
+        for line in head.removeprefix(codecs.BOM_UTF8).splitlines()
+        if line.startswith((b'"ID"', b'"Process ID"'))
+    )
+
+
+def facts(path: Path) -> TraceFacts | None:
+    """What launches say of their job; None: the file is a summary, without launches."""
+    if b'"ID"' not in read_head(path):
+        return None
+    return TraceFacts(rank=rank_in(path), shapes=False)
+
+
+def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
+    """Nsight Compute's CSV as pieces of tables: ``kernels``, and in ``atomics`` each kernel's metrics; of
+    a summary ``intervals`` in place of ``kernels``.
+
+    FLOPs are those of the counted scalar instructions, where they were counted and the kernel does not
+    compute on tensor cores; bytes are those that reached the device's memory.
+    """
+    rank = origin.rank_of(path) or 0
+    reader = _Reader(path)
+    pieces = stream_printed(reader.launches(), reader.activities, reader.metrics, rank)
+    if not (yield from in_one_batch(pieces, rank) if origin.batches else pieces):
+        raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
+    findings += reader.findings()
+
+
+class _Reader:
+    """Reads a CSV.
 
     Attributes:
         activities: of a summary, how long each kernel took.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self._blocks = Blocks(path, _is_header)
+        # ncu prints numbers as the user's language has them: 12,5.
+        lines = read_head(path).decode("utf-8", "replace").splitlines()
+        self._comma = any(has_decimal_commas(cells_of(line)) for line in lines if line.startswith('"'))
         self._spreads: dict[tuple[str, str], Spread] = {}
         self._summed: list[Metric] = []
         self.activities: list[Activity] = []
-        self.on_tensor_cores = self.untimed = self.damaged = 0
+        self._on_tensor_cores = self._untimed = 0
 
-    def add(self, kernel: str, values: Values) -> None:
-        """Count the metrics of a launch."""
-        for name, (value, unit) in values.items():
-            if not _NOT_MEASURED.match(name) and not math.isnan(value):
-                label = f"{name} ({unit})" if unit else name
-                self._spreads.setdefault((label, kernel), Spread()).add(value)
+    def metrics(self) -> list[Metric]:
+        """A metric's spread over the launches of each kernel."""
+        spreads = [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
+        return spreads + self._summed
 
-    def add_summary(self, facts: Mapping[str, str], decimal_comma: bool) -> None:
-        """Count a summary's row."""
+    def findings(self) -> list[Finding]:
+        """What the launches lack."""
+        damaged = {"n": self._blocks.damaged, "what": "lines"}
+        found = [
+            ("tensor_core_flops_missing", {"n": self._on_tensor_cores}),
+            ("durations_missing", {"n": self._untimed}),
+            ("records_damaged", damaged),
+        ]
+        return [Finding(code, data=data) for code, data in found if data["n"]]
+
+    def launches(self) -> Iterator[Launches]:
+        """The launches, some thousand at a time.
+
+        Raises:
+            UserError: unreadable.
+        """
+        launches = Launches()
+        for facts, values in self._measured():
+            launch = _launch(facts, values)
+            for name, (value, unit) in values.items():
+                if not _NOT_MEASURED.match(name) and not math.isnan(value):
+                    label = f"{name} ({unit})" if unit else name
+                    self._spreads.setdefault((label, launch.name), Spread()).add(value)
+            self._untimed += math.isnan(launch.duration_ns)
+            self._on_tensor_cores += math.isnan(launch.flops) and not values.keys().isdisjoint(_OPERATIONS)
+            launches.add(launch)
+            if len(launches) >= _ROWS:
+                yield launches
+                launches = Launches()
+        if len(launches):
+            yield launches
+
+    def _measured(self) -> Iterator[tuple[Mapping[str, str], Values]]:
+        """(what is said of a launch, what was measured of it) for each launch."""
+        units: list[str] = []
+        header: list[str] = []
+        current: tuple[str, Mapping[str, str], Values] | None = None
+        sections: dict[str, str] = {}  # of its metrics
+        for row in self._blocks:
+            if row.header is not header:
+                header, units = row.header, []
+            if "Invocations" in header and "Metric Name" in header:
+                self._add_summary(row.values)
+            elif not row.cells[0] and not units:
+                units = row.cells  # under the head of the raw page
+            elif "Metric Name" in header:
+                facts = row.values
+                key = facts["ID"] + facts.get("Process ID", "")
+                if current is None or current[0] != key:
+                    if current is not None:
+                        yield current[1:]
+                    current, sections = (key, facts, {}), {}
+                if facts["Metric Name"]:  # else the row is what a rule of ncu's says
+                    self._add(current[2], sections, facts)
+            elif row.cells[0].isdecimal():
+                yield row.values, self._values(row, units)
+            else:
+                self._blocks.damaged += 1
+        if current is not None:
+            yield current[1:]
+
+    def _add_summary(self, facts: Mapping[str, str]) -> None:
         unit, count = facts.get("Metric Unit", ""), number_and_unit(facts["Invocations"])[0]
         cells = [facts.get(name, "") for name in ("Minimum", "Maximum", "Average")]
-        figures = [number_and_unit(cell, unit, decimal_comma) for cell in cells]
+        figures = [number_and_unit(cell, unit, self._comma) for cell in cells]
         (low, high, mean), unit = (value for value, _ in figures), figures[2][1]
         name, kernel = facts["Metric Name"], facts["Kernel Name"]
         if math.isnan(mean) or not count > 0:
@@ -123,141 +190,56 @@ class Metrics:
         else:
             self._summed.append(Metric(f"{name} ({unit})" if unit else name, kernel, count, low, high, mean))
 
-    def all(self) -> list[Metric]:
-        """A metric's spread over the launches of each kernel."""
-        spreads = [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
-        return spreads + self._summed
+    def _add(self, values: Values, sections: dict[str, str], facts: Mapping[str, str]) -> None:
+        """Add a row of the details page to the metrics of its launch.
 
-    def findings(self) -> list[str]:
-        """What is to be said."""
-        texts = []
-        if self.on_tensor_cores:
-            texts.append(
-                f"{how_many(self.on_tensor_cores, 'launch')} {verb(self.on_tensor_cores, 'use')} tensor "
-                "cores, whose operations were not counted: FLOPs unknown there"
-            )
-        if self.untimed:
-            texts.append(
-                f"{how_many(self.untimed, 'launch')} {verb(self.untimed, 'have')} no duration: "
-                "gpu__time_duration.sum (or the section SpeedOfLight) was not collected"
-            )
-        if self.damaged:
-            texts.append(left_out(self.damaged, "damaged line"))
-        return texts
+        Sections share names of metrics: Memory Throughput is a percentage in one, and bytes a second in
+        another. The first keeps the name, each other has its section (within a section: its unit) behind it.
+        """
+        name, section, unit = (
+            facts["Metric Name"],
+            facts.get("Section Name", ""),
+            facts.get("Metric Unit", ""),
+        )
+        value = number_and_unit(facts.get("Metric Value", ""), unit, self._comma)
+        if sections.setdefault(name, section) != section:
+            name = f"{name} [{section}]"
+        if name in values and values[name][1] != value[1]:
+            name = f"{name} [{unit}]"
+        values[name] = value
 
-
-def read_launches(path: Path, metrics: Metrics) -> Iterator[Launches]:
-    """The launches of a CSV, some thousand at a time; ``metrics`` receives what was measured.
-
-    Raises:
-        UserError: unreadable.
-    """
-    launches = Launches()
-    for facts, values in _measured(path, metrics):
-        launch = _launch(facts, values)
-        metrics.add(launch.name, values)
-        metrics.untimed += math.isnan(launch.duration_ns)
-        metrics.on_tensor_cores += math.isnan(launch.flops) and _counts_operations(values)
-        launches.add(launch)
-        if len(launches) >= _ROWS:
-            yield launches
-            launches = Launches()
-    if len(launches):
-        yield launches
+    def _values(self, row: Row, units: list[str]) -> Values:
+        cells = zip(row.header, row.cells, units or [""] * len(row.cells), strict=True)
+        return {name: number_and_unit(cell, unit, self._comma) for name, cell, unit in cells if "__" in name}
 
 
-def is_header(cells: list[str]) -> bool:
+def _is_header(cells: list[str]) -> bool:
     """Whether these cells name the columns of a page, or of a summary."""
     return "Kernel Name" in cells and (cells[0] == "ID" or "Invocations" in cells)
 
 
-def _measured(path: Path, metrics: Metrics) -> Iterator[tuple[Mapping[str, str], Values]]:
-    """(what is said of a launch, what was measured of it) for each launch."""
-    blocks = Blocks(path, is_header)
-    comma = _has_decimal_commas(path)
-    units: list[str] = []
-    header: list[str] = []
-    current: tuple[str, Mapping[str, str], Values] | None = None
-    sections: dict[str, str] = {}  # of its metrics
-    for row in blocks:
-        if row.header is not header:
-            header, units = row.header, []
-        if "Invocations" in header and "Metric Name" in header:
-            metrics.add_summary(row.values, comma)
-        elif not row.cells[0] and not units:
-            units = row.cells  # under the head of the raw page
-        elif "Metric Name" in header:
-            facts = row.values
-            key = facts["ID"] + facts.get("Process ID", "")
-            if current is None or current[0] != key:
-                if current is not None:
-                    yield current[1:]
-                current, sections = (key, facts, {}), {}
-            if facts["Metric Name"]:  # else the row is what a rule of ncu's says
-                _add(current[2], sections, facts, comma)
-        elif row.cells[0].isdecimal():
-            yield row.values, _values(row, units, comma)
-        else:
-            blocks.damaged += 1
-    if current is not None:
-        yield current[1:]
-    metrics.damaged += blocks.damaged
-
-
-def _add(values: Values, sections: dict[str, str], facts: Mapping[str, str], comma: bool) -> None:
-    """Add a row of the details page to the metrics of its launch.
-
-    Sections share names of metrics: Memory Throughput is a percentage in one, and bytes a second in another.
-    The first keeps the name, each other has its section (within a section: its unit) behind it.
-    """
-    name, section, unit = facts["Metric Name"], facts.get("Section Name", ""), facts.get("Metric Unit", "")
-    value = number_and_unit(facts.get("Metric Value", ""), unit, comma)
-    if sections.setdefault(name, section) != section:
-        name = f"{name} [{section}]"
-    if name in values and values[name][1] != value[1]:
-        name = f"{name} [{unit}]"
-    values[name] = value
-
-
-def _has_decimal_commas(path: Path) -> bool:
-    """Whether ncu ran in a language that writes 12,5: it prints numbers as the user's language has them."""
-    lines = read_head(path).decode("utf-8", "replace").splitlines()
-    return any(has_decimal_commas(cells_of(line)) for line in lines if line.startswith('"'))
-
-
-def _values(row: Row, units: list[str], comma: bool) -> Values:
-    units = units or [""] * len(row.cells)
-    cells = zip(row.header, row.cells, units, strict=True)
-    return {name: number_and_unit(cell, unit, comma) for name, cell, unit in cells if "__" in name}
-
-
 def _launch(facts: Mapping[str, str], values: Values) -> Launch:
-    name = facts["Kernel Name"]
+    name, device = facts["Kernel Name"], values.get("launch__device_id", _NONE)[0]
     operator, direction = _operator(" ".join(facts[key] for key in facts if "Push/Pop_Range" in key))
     traffic = [values[key][0] for key in _TRAFFIC if key in values]
-    number = facts["ID"]
     return Launch(
         name,
         duration_ns=next((values[key][0] for key in _DURATIONS if key in values), math.nan),
-        device=_whole(values.get("launch__device_id", (math.nan, ""))[0], facts.get("Device", "")),
-        stream=_whole(math.nan, facts.get("Stream", ""), -1),
+        device=max(0, whole_number(facts.get("Device", ""), 9)) if math.isnan(device) else int(device),
+        stream=whole_number(facts.get("Stream", "")),
         grid=_sizes(values, "launch__grid_dim", facts.get("Grid Size", "")),
         block=_sizes(values, "launch__block_dim", facts.get("Block Size", "")),
-        bytes=sum(traffic) if traffic else values.get("dram__bytes.sum", (math.nan, ""))[0],
+        bytes=sum(traffic) if traffic else values.get("dram__bytes.sum", _NONE)[0],
         flops=_flops(name, values),
-        correlation=int(number) if number.isdecimal() and len(number) < 19 else -1,
+        correlation=whole_number(facts["ID"]),
         operator=operator,
         direction=direction,
     )
 
 
-def _counts_operations(values: Values) -> bool:
-    return any(name in values for name in _OPERATIONS)
-
-
 def _flops(name: str, values: Values) -> float:
     tensor = any(value > 0 for key, (value, _) in values.items() if _TENSOR_METRIC.search(key))
-    if not _counts_operations(values) or tensor or TENSOR_KERNEL.search(name):
+    if values.keys().isdisjoint(_OPERATIONS) or tensor or TENSOR_KERNEL.search(name):
         return math.nan
     return sum(count * values[key][0] for key, count in _OPERATIONS.items() if key in values)
 
@@ -274,16 +256,10 @@ def _operator(ranges: str) -> tuple[str, str]:
     return operator, staged[-1] if staged else "fprop" if forward else "none"
 
 
-def _whole(value: float, text: str, missing: int = 0) -> int:
-    if not math.isnan(value):
-        return int(value)
-    return int(text) if text.isdecimal() and len(text) < 10 else missing
-
-
 def _sizes(values: Values, prefix: str, text: str) -> str:
     """``x,y,z`` of metrics, or of a text such as ``(256, 1, 1)``."""
     sizes = re.findall(r"\d+", text)
-    of_metrics = [values.get(f"{prefix}_{axis}", (math.nan, ""))[0] for axis in "xyz"]
+    of_metrics = [values.get(f"{prefix}_{axis}", _NONE)[0] for axis in "xyz"]
     if not any(map(math.isnan, of_metrics)):
         sizes = [str(int(value)) for value in of_metrics]
     return ",".join(sizes) if len(sizes) == 3 else ""

@@ -1,8 +1,18 @@
-"""Nsight Systems: exported databases, and the tables of nsys stats."""
+"""Nsight Systems: exported databases, and the tables of ``nsys stats``.
+
+Releases differ: in an export texts stand in the row or in ``StringIds``, tables are absent where nothing
+was recorded, and columns come and go. Times count from the start of the session, whose date is a table of
+its own.
+
+In the tables of ``nsys stats`` a range's projection is the time from the first to the last work on a GPU
+that was launched within the range: ``Forward Pass (on the GPU)``. A kernel within a range is ``Forward Pass
+=> kernel``, once for each range that is around it. Neither is work of its own: both stand beside the
+ranges, not among the work of a device.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,15 +21,24 @@ import numpy as np
 import pyarrow as pa
 
 from profiling.attribution.attribute import attribute_in_windows
-from profiling.attribution.checks import malformed_finding
 from profiling.attribution.coding import distinct
 from profiling.attribution.events import Builder, Trace
 from profiling.attribution.nvtx import name_operators
 from profiling.cost.classify import full_name
 from profiling.cost.shapes import Inputs
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.readers.chunks import read_head
-from profiling.readers.gpu_records import add_device, add_launches, add_ranges, coded, copy_name, triples
+from profiling.readers.gpu_records import (
+    UNNAMED,
+    add_device,
+    add_launches,
+    add_ranges,
+    coded,
+    copy_names,
+    memory_name,
+    triples,
+)
 from profiling.readers.origin import NSYS_REPORT, UNKNOWN, Origin, rank_in
 from profiling.readers.printed import (
     Activity,
@@ -34,144 +53,93 @@ from profiling.readers.printed import (
     size_bytes,
     stream_printed,
     time_ns,
+    whole_number,
 )
 from profiling.readers.sqlite import MAGIC, Columns, Database, open_database
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import as_table
 from profiling.traced_job import TraceFacts
-from profiling.wording import how_many, in_a_row, left_out, verb
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is of Nsight Systems, by what is in it."""
+    """Whether a file is of Nsight Systems: also a table of ``nsys stats`` that is no CSV, hence not read."""
     if head.startswith(MAGIC):
         with open_database(path) as database:
             return is_nsys(database)
-    return head.startswith(NSYS_REPORT) or is_stats(head)
+    text = head.decode("utf-8-sig", "replace").replace('"', "")
+    return head.startswith(NSYS_REPORT) or any(one.search(text) for one in (_HEAD, _OTHER_HEAD))
 
 
 def facts(path: Path) -> TraceFacts | None:
     """What the export of a report says of its job; None: the file is a table of ``nsys stats``."""
     if read_head(path, len(MAGIC)) != MAGIC:
         return None
+
+    def rows(table: str, *columns: str) -> list[tuple[Any, ...]]:
+        return list(database.rows(table, *columns)) if database.has(table, *columns) else []
+
     with open_database(path) as database:
-        devices = _texts(database, "TARGET_INFO_GPU", "name")
+        devices = [str(name) for (name,) in rows("TARGET_INFO_GPU", "name") if name]
         # The table holds the environment of the machine: of it only the host's name is taken.
-        hosts = [
-            str(value)
-            for name, value in _rows(database, "TARGET_INFO_SYSTEM_ENV", "name", "value")
-            if name == "Hostname"
-        ]
-        made_by = release(database)
+        environment = rows("TARGET_INFO_SYSTEM_ENV", "name", "value")
+        hosts = [str(value) for name, value in environment if name == "Hostname"]
+        exports = [dict(found) for one in _VERSION_TABLES if (found := rows(one, "name", "value"))]
+        release = str(exports[0].get("EXPORT_PRODUCT_VERSION") or "") if exports else ""
     return TraceFacts(
         rank=rank_in(path),
         host=hosts[0] if hosts else "",
-        device=in_a_row(list(dict.fromkeys(devices))) if devices else "",
-        versions={"Nsight Systems": made_by} if made_by else {},
+        device=", ".join(dict.fromkeys(devices)),
+        versions={"Nsight Systems": release} if release else {},
         shapes=False,
     )
 
 
-def _texts(database: Database, table: str, column: str) -> list[str]:
-    return [str(value) for (value,) in _rows(database, table, column) if value]
-
-
-def _rows(database: Database, table: str, *columns: str) -> list[tuple[Any, ...]]:
-    return list(database.rows(table, *columns)) if database.has(table, *columns) else []
-
-
-def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
+def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
     """A file of Nsight Systems as pieces of tables: ``kernels`` and ``markers`` of a report's export; of the
     tables of ``nsys stats`` ``intervals``, ``atomics`` and, of a GPU trace, ``kernels``.
 
     A report may hold several processes; those with work on a GPU (else: with stages of batches, else: with
-    any range) are taken for ranks.
+    any range) are taken for ranks, one after the other.
     """
-    rank = origin.rank_of(path)
-    if read_head(path, len(MAGIC)) == MAGIC:
-        yield from _database(path, findings, rank, origin)
-    else:
-        yield from _stats(path, findings, rank or 0)
-
-
-def _database(
-    path: Path, findings: list[str], rank: int | None, origin: Origin
-) -> Iterator[tuple[str, pa.Table]]:
-    with open_database(path) as database:
-        reader = Reader(database)
-        processes = reader.read()
-    findings += [f"{path.name}: {finding}" for finding in reader.findings]
-    for trace in processes.values():
-        trace.world_size = origin.world_size
-    yield from stream_ranks(path, processes, reader.names, findings, rank, origin)
-
-
-def _stats(path: Path, findings: list[str], rank: int) -> Iterator[tuple[str, pa.Table]]:
-    stats = Stats()
-    if not (
-        yield from stream_printed(read_stats(path, stats), stats.activities, lambda: stats.metrics, rank)
-    ):
-        findings.append(
-            f"{path.name}: none of its tables is a summary or a GPU trace; for all data, convert the "
-            "report's SQLite export (nsys export --type sqlite)"
+    if read_head(path, len(MAGIC)) != MAGIC:
+        stats = _Stats(path)
+        pieces = stream_printed(
+            stats.launches(), stats.activities, lambda: stats.metrics, origin.rank_of(path) or 0
         )
-    findings += [f"{path.name}: {finding}" for finding in stats.findings]
-    if stats.damaged:
-        findings.append(f"{path.name}: {left_out(stats.damaged, 'damaged line')}")
+        if not (yield from pieces):
+            findings.append(Finding("recording_empty"))
+        findings += stats.findings()
+        return
+    with open_database(path) as database:
+        reader = _Reader(database)
+        processes = reader.read()
+    findings += reader.findings
+    ranks = _ranks(processes, reader.names, origin.rank_of(path))
+    if not ranks:
+        findings.append(Finding("recording_empty"))
+        yield from ((name, as_table(name, {})) for name in ("kernels", "markers"))
+    for rank, number in ranks.items():
+        processes[number].world_size = max(len(ranks), origin.world_size)
+        of_rank: list[Finding] = []
+        yield from attribute_in_windows(
+            processes[number], of_rank, rank, origin.first_batch, name_operators, origin.batches,
+            origin.batch_marker,
+        )  # fmt: skip
+        findings += [one.of(rank=rank) for one in of_rank] if len(ranks) > 1 else of_rank
 
 
 _STAGES = {FORWARD, BACKWARD, UPDATE, END_OF_BATCH}
 _MPI_RANK = re.compile(r"^MPI Rank (\d{1,9})$")
 
 
-def stream_ranks(
-    path: Path,
-    processes: Mapping[int, Trace],
-    names: Mapping[int, str],
-    findings: list[str],
-    rank: int | None = None,
-    origin: Origin = UNKNOWN,
-) -> Iterator[tuple[str, pa.Table]]:
-    """Pieces of the tables of a report's ranks, one rank after the other.
-
-    Args:
-        processes: what each process recorded.
-        names: what processes called themselves.
-        findings: takes what was found on the way.
-        rank: of the one process that is a rank; None: as its name says, or its place among them.
-        origin: what else is known of the report.
-    """
-    ranks = _ranks(processes, names, rank)
-    if not ranks:
-        findings.append(f"{path.name}: the report is empty: it has no ranges and no GPU activity")
-        yield from ((name, as_table(name, {})) for name in ("kernels", "markers"))
-    if len(ranks) > 1:
-        named = ", ".join(f"{number} as rank {rank}" for rank, number in ranks.items())
-        findings.append(f"{path.name}: {len(ranks)} processes are used as ranks: process {named}")
-        for number in ranks.values():
-            processes[number].world_size = max(len(ranks), processes[number].world_size)
-    for rank, number in ranks.items():
-        subject = _subject(path, rank, ranks)
-        yield from attribute_in_windows(
-            processes[number], findings, rank, origin.first_batch, subject, name_operators, origin.batches,
-            origin.batch_marker,
-        )  # fmt: skip
-
-
-def _subject(path: Path, rank: int, ranks: Mapping[int, int]) -> str:
-    return path.name if len(ranks) == 1 else f"{path.name}, rank {rank}"
-
-
 def _ranks(processes: Mapping[int, Trace], names: Mapping[int, str], rank: int | None) -> dict[int, int]:
-    """rank -> process."""
+    """rank -> process: of one process the rank that is known; of several as their names say, or by device."""
     ours = [number for number, trace in processes.items() if trace.on_device]
     ours = ours or [number for number, trace in processes.items() if not _STAGES.isdisjoint(trace.names)]
     ours = ours or [number for number, trace in processes.items() if not trace.is_empty]
-    matches = [_MPI_RANK.match(names.get(number, "")) for number in ours]
-    if rank is None and all(matches) and len({match[0] for match in matches if match}) == len(ours):
-        return dict(
-            sorted((int(match[1]), number) for match, number in zip(matches, ours, strict=True) if match)
-        )
+    matches = [match for number in ours if (match := _MPI_RANK.match(names.get(number, "")))]
+    if rank is None and len({match[0] for match in matches}) == len(ours) == len(matches):
+        return dict(sorted((int(match[1]), number) for match, number in zip(matches, ours, strict=True)))
     if len(ours) == 1:
         return {rank or 0: ours[0]}
 
@@ -182,17 +150,21 @@ def _ranks(processes: Mapping[int, Trace], names: Mapping[int, str], rank: int |
     return dict(enumerate(sorted(ours, key=order)))
 
 
+# --- exports ------------------------------------------------------------------------------------------
+
 _KIND = "CUPTI_ACTIVITY_KIND_"
-_KERNELS, _COPIES, _SETS = _KIND + "KERNEL", _KIND + "MEMCPY", _KIND + "MEMSET"
-_GRAPHS, _CALLS, _RANGES = _KIND + "GRAPH_TRACE", _KIND + "RUNTIME", "NVTX_EVENTS"
+_CALLS, _RANGES = _KIND + "RUNTIME", "NVTX_EVENTS"
 _MPI = ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 _TEXTS, _START = "StringIds", "TARGET_INFO_SESSION_START_TIME"
 _VERSION_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-_MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed")
+_MEMORY_OFFSET = 1  # of CUPTI's numbers of memory
 # Types of NVTX events.
 _MARK, _THREAD_NAME, _PUSHED, _STARTED = 34, 39, 59, 60
 _MANY = 0x7FFFFFFF
-_UNKNOWN = "(a kernel without a name)"
+_ON_DEVICE: dict[str, int | None] = {
+    "start": None, "end": None, "deviceId": 0, "streamId": -1, "correlationId": -1,
+}  # fmt: skip
+_SIZES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 
 def is_nsys(database: Database) -> bool:
@@ -201,17 +173,16 @@ def is_nsys(database: Database) -> bool:
     return database.has(_TEXTS, "id", "value") and not ours.isdisjoint(database.tables)
 
 
-class Reader:
+class _Reader:
     """Reads a database into one recording a process.
 
     Attributes:
-        findings: what is odd about the database as a whole.
         names: what the processes called themselves (``MPI Rank 0``), by process.
     """
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.findings: list[str] = []
+        self.findings: list[Finding] = []
         self.names: dict[int, str] = {}
         self._builders: dict[int, Builder] = {}
         self._texts = database.texts(_TEXTS, "id", "value")
@@ -223,42 +194,54 @@ class Reader:
             UserError: damaged, or of a release that is not known.
         """
         self._add_kernels()
-        self._add_copies()
-        self._add_sets()
-        self._add_graphs()
+        for builder, _, rows in self._activities("MEMCPY", bytes=0, copyKind=0, srcKind=_MANY, dstKind=_MANY):
+            kinds = rows["copyKind"], rows["srcKind"], rows["dstKind"]
+            self._add(builder, rows, copy_names(builder, *kinds, _MEMORY_OFFSET), size=rows["bytes"])
+        for builder, _, rows in self._activities("MEMSET", bytes=0, memKind=_MANY):
+            name = coded(
+                builder, rows["memKind"], lambda key: f"Memset ({memory_name(key + _MEMORY_OFFSET)})"
+            )
+            self._add(builder, rows, name, size=rows["bytes"])
+        # CUDA graphs that were recorded as a whole, not kernel by kernel.
+        for builder, _, rows in self._activities("GRAPH_TRACE", graphId=0):
+            self._add(builder, rows, coded(builder, rows["graphId"], lambda key: f"CUDA graph {key}"))
         columns = {"start": None, "end": 0, "globalTid": None, "correlationId": -1, "nameId": -1}
-        for rows in self._rows(_CALLS, columns):
-            for builder, process, mine in self._by_process(rows, "globalTid"):
-                thread = mine["globalTid"] & 0xFFFFFF
-                name = coded(builder, mine["nameId"], lambda key: self._texts.get(key, ""))
-                add_launches(
-                    builder, mine["start"], mine["end"], thread, mine["correlationId"], name, process
-                )
+        for builder, process, rows in self._by_process(_CALLS, columns, "globalTid"):
+            name = coded(builder, rows["nameId"], lambda key: self._texts.get(key, ""))
+            thread = rows["globalTid"] & 0xFFFFFF
+            add_launches(builder, rows["start"], rows["end"], thread, rows["correlationId"], name, process)
         self._add_ranges()
-        self._add_mpi()
+        columns = {"start": None, "end": None, "globalTid": None, "textId": -1}
+        of_mpi = (one for table in _MPI for one in self._by_process(table, columns, "globalTid"))
+        for builder, process, rows in of_mpi:
+            texts = [self._texts.get(number, "MPI") for number in rows["textId"].tolist()]
+            add_ranges(builder, texts, rows["start"], rows["end"], rows["globalTid"] & 0xFFFFFF, process)
         shift_ns = self._session_start_ns()
-        if self.database.malformed and self._builders:
-            next(iter(self._builders.values())).malformed += self.database.malformed
-        elif self.database.malformed:
-            self.findings.append(f"{malformed_finding(self.database.malformed)}, and no event remains")
+        if malformed := self.database.malformed:
+            self.findings.append(Finding("records_damaged", data={"n": malformed, "what": "events"}))
         return {process: builder.finish(shift_ns=shift_ns) for process, builder in self._builders.items()}
 
-    def _rows(self, table: str, columns: dict[str, int | None]) -> Iterator[Columns]:
-        if table in self.database.tables:
-            yield from self.database.integers(table, columns)
+    def _activities(self, kind: str, **columns: int) -> Iterator[tuple[Builder, int, Columns]]:
+        return self._by_process(_KIND + kind, {**_ON_DEVICE, "globalPid": 0, **columns}, "globalPid")
 
-    def _by_process(self, rows: Columns, key: str) -> Iterator[tuple[Builder, int, Columns]]:
+    def _by_process(
+        self, table: str, columns: Mapping[str, int | None], key: str
+    ) -> Iterator[tuple[Builder, int, Columns]]:
+        """The rows of a table, some at a time and of each process."""
+        if table in self.database.tables:
+            for rows in self.database.integers(table, columns):
+                yield from self._split(rows, key)
+
+    def _split(self, rows: Columns, key: str) -> Iterator[tuple[Builder, int, Columns]]:
         """The rows of each process; its number stands in the upper bits of global numbers."""
         process = rows[key] >> 24
         if not process.all():  # some releases do not say whose a kernel is
             process = np.where(process == 0, self._only_process, process)
         alone = len(process) > 0 and bool((process == process[0]).all())
         for number in [int(process[0])] if alone else distinct(process).tolist():
-            if number not in self._builders:
-                self._builders[number] = Builder(lambda _: Inputs())
+            builder = self._builders.setdefault(number, Builder(lambda _: Inputs()))
             mine = process == number
-            own = rows if alone else {name: column[mine] for name, column in rows.items()}
-            yield self._builders[number], number, own
+            yield builder, number, rows if alone else {name: column[mine] for name, column in rows.items()}
 
     @cached_property
     def _only_process(self) -> int:
@@ -272,58 +255,23 @@ class Reader:
         return processes.pop() if len(processes) == 1 else 0
 
     def _add_kernels(self) -> None:
-        sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-        texts = {"mangledName": 0, "demangledName": 0, "shortName": 0}
-        for rows in self._rows(_KERNELS, {**_DEVICE, **texts, **dict.fromkeys(sizes, 0)}):
-            for builder, _, mine in self._by_process(rows, "globalPid"):
-                demangled = np.where(mine["demangledName"] > 0, mine["demangledName"], mine["shortName"])
-                keys = (mine["mangledName"] & _MANY) << 31 | demangled & _MANY
-                self._add(
-                    builder,
-                    mine,
-                    coded(builder, keys, self._kernel_name),
-                    grid=triples(builder, *(mine[name] for name in sizes[:3])),
-                    block=triples(builder, *(mine[name] for name in sizes[3:])),
-                )
+        names = dict.fromkeys(("mangledName", "demangledName", "shortName", *_SIZES), 0)
 
-    def _kernel_name(self, key: int) -> str:
-        """The mangled name, demangled as every other tool's is; else as Nsight prints it."""
-        mangled = self._texts.get(key >> 31, "")
-        return full_name(mangled or self._texts.get(key & _MANY, _UNKNOWN))
+        def name_of(key: int) -> str:
+            """The mangled name, demangled as every other tool's is; else as Nsight prints it."""
+            mangled = self._texts.get(key >> 31, "")
+            return full_name(mangled or self._texts.get(key & _MANY, UNNAMED))
 
-    def _add_copies(self) -> None:
-        columns = {**_DEVICE, "bytes": 0, "copyKind": 0, "srcKind": _MANY, "dstKind": _MANY}
-        for rows in self._rows(_COPIES, columns):
-            for builder, _, mine in self._by_process(rows, "globalPid"):
-                keys = (
-                    mine["copyKind"] & 0xFF | (mine["srcKind"] & 0xFF) << 8 | (mine["dstKind"] & 0xFF) << 16
-                )
-                name = coded(builder, keys, _copy_of)
-                self._add(builder, mine, name, size=mine["bytes"])
+        for builder, _, rows in self._activities("KERNEL", **names):
+            demangled = np.where(rows["demangledName"] > 0, rows["demangledName"], rows["shortName"])
+            name = coded(builder, (rows["mangledName"] & _MANY) << 31 | demangled & _MANY, name_of)
+            sizes = [rows[size] for size in _SIZES]
+            self._add(
+                builder, rows, name, grid=triples(builder, *sizes[:3]), block=triples(builder, *sizes[3:])
+            )
 
-    def _add_sets(self) -> None:
-        for rows in self._rows(_SETS, {**_DEVICE, "bytes": 0, "memKind": _MANY}):
-            for builder, _, mine in self._by_process(rows, "globalPid"):
-                name = coded(builder, mine["memKind"], lambda key: f"Memset ({_memory(key)})")
-                self._add(builder, mine, name, size=mine["bytes"])
-
-    def _add_graphs(self) -> None:
-        """CUDA graphs that were recorded as a whole, not kernel by kernel."""
-        for rows in self._rows(_GRAPHS, {**_DEVICE, "graphId": 0}):
-            for builder, _, mine in self._by_process(rows, "globalPid"):
-                self._add(builder, mine, coded(builder, mine["graphId"], lambda key: f"CUDA graph {key}"))
-
-    def _add(
-        self,
-        builder: Builder,
-        rows: Columns,
-        name: np.ndarray,
-        size: np.ndarray | None = None,
-        grid: np.ndarray | None = None,
-        block: np.ndarray | None = None,
-    ) -> None:
-        device, stream, correlation = rows["deviceId"], rows["streamId"], rows["correlationId"]
-        add_device(builder, name, rows["start"], rows["end"], device, stream, correlation, size, grid, block)
+    def _add(self, builder: Builder, rows: Columns, name: np.ndarray, **more: np.ndarray) -> None:
+        add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
 
     def _add_ranges(self) -> None:
         """Add NVTX's ranges and marks; texts stand in the row, or are numbered, or both."""
@@ -346,53 +294,22 @@ class Reader:
             unended += int(open_ended.sum())
             rows["end"] = np.where(is_mark, rows["start"], rows["end"])
             closed = {name: column[wanted & ~open_ended] for name, column in rows.items()}
-            for builder, process, mine in self._by_process(closed, "globalTid"):
+            for builder, process, mine in self._split(closed, "globalTid"):
                 thread = mine["globalTid"] & 0xFFFFFF
                 add_ranges(builder, mine["text"].tolist(), mine["start"], mine["end"], thread, process)
         if unended:
-            self.findings.append(
-                f"{how_many(unended, 'range')} {verb(unended, 'were')} open when the recording ended: left "
-                "out"
-            )
-
-    def _add_mpi(self) -> None:
-        for table in _MPI:
-            for rows in self._rows(table, {"start": None, "end": None, "globalTid": None, "textId": -1}):
-                for builder, process, mine in self._by_process(rows, "globalTid"):
-                    texts = [self._texts.get(number, "MPI") for number in mine["textId"].tolist()]
-                    thread = mine["globalTid"] & 0xFFFFFF
-                    add_ranges(builder, texts, mine["start"], mine["end"], thread, process)
+            self.findings.append(Finding("ranges_unended", data={"n": unended}))
 
     def _session_start_ns(self) -> int:
         if self.database.has(_START, "utcEpochNs"):
             for (start,) in self.database.rows(_START, "utcEpochNs"):
                 if isinstance(start, int) and 0 <= start < 1 << 61:
                     return start
-        self.findings.append("the session's date is not recorded: times count from its start, not the epoch")
+        self.findings.append(Finding("epoch_missing"))
         return 0
 
 
-_DEVICE: dict[str, int | None] = {
-    "start": None, "end": None, "deviceId": 0, "streamId": -1, "correlationId": -1, "globalPid": 0,
-}  # fmt: skip
-
-
-def _memory(kind: int) -> str:
-    return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
-
-
-def _copy_of(key: int) -> str:
-    return copy_name(key & 0xFF, _memory(key >> 8 & 0xFF), _memory(key >> 16 & 0xFF))
-
-
-def release(database: Database) -> str:
-    """The release of Nsight Systems that exported a database; empty if it does not say."""
-    for table in _VERSION_TABLES:
-        if database.has(table, "name", "value"):
-            properties = dict(database.rows(table, "name", "value"))
-            return str(properties.get("EXPORT_PRODUCT_VERSION") or "")
-    return ""
-
+# --- nsys stats ---------------------------------------------------------------------------------------
 
 _ROWS = 1 << 16
 _HEAD = re.compile(
@@ -417,29 +334,24 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def is_stats(head: bytes) -> bool:
-    """Whether a text holds a table of ``nsys stats``, if only one that is not CSV, and so not read."""
-    text = head.decode("utf-8-sig", "replace").replace('"', "")
-    return _HEAD.search(text) is not None or _OTHER_HEAD.search(text) is not None
-
-
-@dataclass
-class Stats:
-    """All that a text says."""
-
-    activities: list[Activity] = field(default_factory=list)
-    metrics: list[Metric] = field(default_factory=list)
-    damaged: int = 0
-    findings: list[str] = field(default_factory=list)
-    projected: dict[str, Spread] = field(default_factory=dict)  # of a trace of ranges, by name
-
-
 @dataclass
 class _Columns:
     """A table's columns by their names in any release, with their units."""
 
     place: dict[str, int]
     unit: dict[str, str]
+
+    @classmethod
+    def of(cls, header: list[str]) -> "_Columns":
+        place: dict[str, int] = {}
+        unit: dict[str, str] = {}
+        for at, written in enumerate(header):
+            match = _UNIT.match(written)
+            name = match[1] if match else written
+            name = _COLUMNS.get(name, name)
+            place.setdefault(name, at)
+            unit[name] = match[2] if match else ""
+        return cls(place, unit)
 
     def text(self, row: Row, name: str) -> str:
         return row.cells[self.place[name]] if name in self.place else ""
@@ -451,111 +363,94 @@ class _Columns:
     def number(self, row: Row, name: str) -> float:
         return number_and_unit(self.text(row, name), self.unit.get(name, ""))[0]
 
-    def whole(self, row: Row, name: str) -> int:
-        text = self.text(row, name)
-        return int(text) if text.isdecimal() and len(text) < 19 else -1
+    def first(self, row: Row, names: tuple[str, ...]) -> str:
+        """The first of some columns that is there."""
+        return next((name for name in names if name in self.place), "")
 
 
-def read_stats(path: Path, stats: Stats) -> Iterator[Launches]:
-    """Read a text into ``stats``; launches of a GPU trace are handed out some thousand at a time.
+class _Stats:
+    """All that a text says."""
 
-    Raises:
-        UserError: unreadable, or no table of ``nsys stats``.
-    """
-    blocks = Blocks(path, lambda cells: bool(_HEAD.match(",".join(cells))))
-    header: list[str] = []
-    launches = Launches()
-    for row in blocks:
-        if row.header is not header:
-            header, columns = row.header, _columns(row.header)
-            unknown = (one for one in _unknown_units(columns) if one not in stats.findings)
-            stats.findings += unknown
-        name = next((columns.text(row, one) for one in _NAMES if one in columns.place), "")
-        if "Total" in columns.place:
-            _add_summary(stats, columns, row, name.removeprefix(":"))
-        elif "Projected Duration" in columns.place:
-            spread = stats.projected.setdefault(name.removeprefix(":"), Spread())
-            spread.add(columns.time_ns(row, "Projected Duration"))
-        elif "Start" in columns.place and {"Strm", "Device"} <= columns.place.keys():
-            _add_launch(launches, columns, row, name)
-            if len(launches) >= _ROWS:
-                yield launches
-                launches = Launches()
-    stats.activities += [one.activity(_projected(name)) for name, one in stats.projected.items()]
-    stats.damaged = blocks.damaged
-    if not header:
-        raise UserError(
-            f"{path} holds no table of nsys stats in CSV; write it again (nsys stats --format csv)"
-        )
-    if len(launches):
-        yield launches
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._blocks = Blocks(path, lambda cells: bool(_HEAD.match(",".join(cells))))
+        self.activities: list[Activity] = []
+        self.metrics: list[Metric] = []
+        self._unknown: dict[str, None] = {}  # columns of units that say nothing here
+        self._projected: dict[str, Spread] = {}  # of a trace of ranges, by name
 
+    def findings(self) -> list[Finding]:
+        """What could not be read."""
+        found = [Finding("parts_unread", data={"what": list(self._unknown)})] if self._unknown else []
+        if damaged := self._blocks.damaged:
+            found.append(Finding("records_damaged", data={"n": damaged, "what": "lines"}))
+        return found
 
-def _columns(header: list[str]) -> _Columns:
-    place: dict[str, int] = {}
-    unit: dict[str, str] = {}
-    for at, written in enumerate(header):
-        match = _UNIT.match(written)
-        name = match[1] if match else written
-        name = _COLUMNS.get(name, name)
-        place.setdefault(name, at)
-        unit[name] = match[2] if match else ""
-    return _Columns(place, unit)
+    def launches(self) -> Iterator[Launches]:
+        """Read the text; launches of a GPU trace are handed out some thousand at a time.
 
+        Raises:
+            UserError: unreadable, or no table of ``nsys stats``.
+        """
+        header: list[str] = []
+        launches = Launches()
+        for row in self._blocks:
+            if row.header is not header:
+                header, columns = row.header, _Columns.of(row.header)
+                units = [(name, unit) for name, unit in columns.unit.items() if name in _MEASURED and unit]
+                unknown = (f"{name} in {unit}" for name, unit in units if not is_known_unit(unit))
+                self._unknown |= dict.fromkeys(unknown)
+            name = columns.text(row, columns.first(row, _NAMES))
+            if "Total" in columns.place:
+                self._add_summary(columns, row, name.removeprefix(":"))
+            elif "Projected Duration" in columns.place:
+                spread = self._projected.setdefault(name.removeprefix(":"), Spread())
+                spread.add(columns.time_ns(row, "Projected Duration"))
+            elif "Start" in columns.place and {"Strm", "Device"} <= columns.place.keys():
+                launches.add(_launch(columns, row, name))
+                if len(launches) >= _ROWS:
+                    yield launches
+                    launches = Launches()
+        self.activities += [one.activity(f"{name} (on the GPU)") for name, one in self._projected.items()]
+        if not header:
+            raise UserError(
+                f"{self._path} holds no table of nsys stats in CSV; write it again (nsys stats --format csv)"
+            )
+        if len(launches):
+            yield launches
 
-def _unknown_units(columns: _Columns) -> list[str]:
-    """What is to be said of columns of times and sizes whose units say nothing here."""
-    return [
-        f"column {name} has the unknown unit {unit} and is left out; write the table again with another "
-        "(nsys stats --timeunit nsec; sizes in MB)"
-        for name, unit in columns.unit.items()
-        if name in _MEASURED and unit and not is_known_unit(unit)
-    ]
-
-
-def _add_summary(stats: Stats, columns: _Columns, row: Row, name: str) -> None:
-    count = next((columns.number(row, one) for one in _COUNTS if one in columns.place), float("nan"))
-    if columns.unit.get("Total") in ("B", "KB", "MB", "GB"):  # sizes of copies
-        sizes = [columns.number(row, one) for one in ("Min", "Max", "Avg", "StdDev")]
-        stats.metrics.append(Metric("Size (B)", name, count, *sizes))
-        return
-    if "Operations" in columns.place and "Time" not in columns.place:  # likewise before 2021, in KiB
-        sizes = [size_bytes(columns.text(row, one), "KB") for one in ("Min", "Max", "Avg")]
-        stats.metrics.append(Metric("Size (B)", name, count, *sizes))
-        return
-    total, mean, low, high, std = (
-        columns.time_ns(row, one) for one in ("Total", "Avg", "Min", "Max", "StdDev")
-    )
-    if "NVTX Range" in columns.place:
-        name = f"{columns.text(row, 'NVTX Range').removeprefix(':')} => {name}"
-    elif "Range Instances" in columns.place:
-        name = _projected(name)
-    of_kernels = "Instances" in columns.place and "Name" in columns.place
-    of_operations = "Operation" in columns.place and columns.text(row, "Category") != "CUDA_API"
-    stats.activities.append(
-        Activity(name, count, total, mean, low, high, std, on_device=of_kernels or of_operations)
-    )
+    def _add_summary(self, columns: _Columns, row: Row, name: str) -> None:
+        count = columns.number(row, counted) if (counted := columns.first(row, _COUNTS)) else float("nan")
+        if columns.unit.get("Total") in ("B", "KB", "MB", "GB"):  # sizes of copies
+            sizes = [columns.number(row, one) for one in ("Min", "Max", "Avg", "StdDev")]
+            self.metrics.append(Metric("Size (B)", name, count, *sizes))
+            return
+        if "Operations" in columns.place and "Time" not in columns.place:  # likewise before 2021, in KiB
+            sizes = [size_bytes(columns.text(row, one), "KB") for one in ("Min", "Max", "Avg")]
+            self.metrics.append(Metric("Size (B)", name, count, *sizes))
+            return
+        times = [columns.time_ns(row, one) for one in ("Total", "Avg", "Min", "Max", "StdDev")]
+        if "NVTX Range" in columns.place:
+            name = f"{columns.text(row, 'NVTX Range').removeprefix(':')} => {name}"
+        elif "Range Instances" in columns.place:
+            name = f"{name} (on the GPU)"
+        of_kernels = "Instances" in columns.place and "Name" in columns.place
+        of_operations = "Operation" in columns.place and columns.text(row, "Category") != "CUDA_API"
+        self.activities.append(Activity(name, count, *times, on_device=of_kernels or of_operations))
 
 
-def _projected(name: str) -> str:
-    return f"{name} (on the GPU)"
-
-
-def _add_launch(launches: Launches, columns: _Columns, row: Row, name: str) -> None:
+def _launch(columns: _Columns, row: Row, name: str) -> Launch:
     sizes = [",".join(columns.text(row, of + axis) for axis in "XYZ") for of in ("Grd", "Blk")]
     grid, block = (text if re.fullmatch(r"\d+,\d+,\d+", text) else "" for text in sizes)
     device = re.search(r"\((\d{1,4})\)\s*$", columns.text(row, "Device"))
-    size = columns.number(row, "Bytes")
-    launches.add(
-        Launch(
-            name,
-            columns.time_ns(row, "Start"),
-            columns.time_ns(row, "Duration"),
-            int(device[1]) if device else max(columns.whole(row, "Device"), 0),
-            columns.whole(row, "Strm"),
-            grid,
-            block,
-            size,
-            correlation=columns.whole(row, "CorrId"),
-        )
+    return Launch(
+        name,
+        columns.time_ns(row, "Start"),
+        columns.time_ns(row, "Duration"),
+        int(device[1]) if device else max(whole_number(columns.text(row, "Device")), 0),
+        whole_number(columns.text(row, "Strm")),
+        grid,
+        block,
+        columns.number(row, "Bytes"),
+        correlation=whole_number(columns.text(row, "CorrId")),
     )

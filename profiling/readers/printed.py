@@ -1,9 +1,14 @@
-"""What tools print: CSV tables among other lines, numbers with units, and the tables made of them."""
+"""What tools print (CSV among other lines, numbers with units), and the tables that it becomes.
+
+A summary's row is a row of ``intervals``, on thread -1 where a device did the work. How long its calls took
+is an event of ``atomics``, and so is each metric of each kernel: ``ipc : void kernel<float>(float*)``.
+Numbers have units, ``92.639ms``, ``4.0000KB``, and may be as the user's language has them: ``1.234,56``,
+``1 234,56`` or ``1'234.56`` for 1,234.56.
+"""
 
 import csv
 import math
 import re
-import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +21,10 @@ import pyarrow as pa
 from profiling.attribution.batch_rows import CONFIDENCE, SOURCE
 from profiling.attribution.batch_times import WHOLE
 from profiling.cost.classify import classify, full_name, short_name
-from profiling.errors import UserError
-from profiling.readers.chunks import open_text
+from profiling.readers.chunks import read_lines
 from profiling.tables import as_table
+
+# --- CSV ----------------------------------------------------------------------------------------------
 
 _LINES_OF_A_ROW = 64  # a quoted text has fewer; beyond that its end is missing
 
@@ -29,31 +35,15 @@ class Row:
 
     Attributes:
         header: the same object for all rows of a table.
-        line: where the row stands, from 1.
     """
 
     header: list[str]
     cells: list[str]
-    line: int
 
     @property
     def values(self) -> dict[str, str]:
         """The cells by column."""
         return dict(zip(self.header, self.cells, strict=True))
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text, decompressed if it is gzip, without their ends.
-
-    Raises:
-        UserError: unreadable, truncated or no text.
-    """
-    with open_text(path) as stream:
-        try:
-            for line in stream:
-                yield line.decode("utf-8", "replace").rstrip("\r\n").removeprefix("\ufeff").replace("\0", "")
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"{path} is truncated or damaged ({error}); fetch it again") from None
 
 
 def cells_of(line: str, delimiter: str = ",") -> list[str]:
@@ -76,13 +66,14 @@ class Blocks:
     """
 
     def __init__(self, path: Path, is_header: Callable[[list[str]], bool], delimiter: str = ",") -> None:
-        self.path, self._is_header, self._delimiter = path, is_header, delimiter
+        self._is_header, self._delimiter = is_header, delimiter
+        self._lines, self._ahead = read_lines(path), deque[str]()
         self.damaged = 0
 
     def __iter__(self) -> Iterator[Row]:
         header: list[str] = []
-        lines = _Lines(self.path)
-        for number, line in lines:
+        while self._ahead or list(self._peek(1)):
+            line = self._ahead.popleft()
             if not line.strip() or line.startswith("=="):
                 header = header if line.startswith("==") else []
                 continue
@@ -91,15 +82,25 @@ class Blocks:
                 header = [cell.strip() for cell in cells]
                 continue
             if header and line.count('"') % 2:
-                cells = self._with_breaks(line, len(header), lines) or cells
+                cells = self._with_breaks(line, len(header)) or cells
             if header and len(cells) == len(header):
-                yield Row(header, cells, number)
+                yield Row(header, cells)
             elif header:
                 self.damaged += 1
 
-    def _with_breaks(self, line: str, width: int, lines: "_Lines") -> list[str]:
+    def _peek(self, most: int) -> Iterator[str]:
+        """Up to so many of the lines to come; they stay to come."""
+        for place in range(most):
+            if place == len(self._ahead):
+                line = next(self._lines, None)
+                if line is None:
+                    return
+                self._ahead.append(line)
+            yield self._ahead[place]
+
+    def _with_breaks(self, line: str, width: int) -> list[str]:
         """The cells of a row whose quoted text goes on over the next lines; none if it is not that."""
-        for count, (_, more) in enumerate(lines.ahead(_LINES_OF_A_ROW), 1):
+        for count, more in enumerate(self._peek(_LINES_OF_A_ROW), 1):
             odd = more.count('"') % 2
             if not odd and len(cells_of(more, self._delimiter)) == width:
                 return []  # the next row: this one is cut
@@ -108,37 +109,13 @@ class Blocks:
                 cells = cells_of(line, self._delimiter)
                 if len(cells) != width:
                     return []
-                lines.skip(count)
+                for _ in range(count):
+                    self._ahead.popleft()
                 return cells
         return []
 
 
-class _Lines:
-    """The numbered lines of a text; one may look at those to come."""
-
-    def __init__(self, path: Path) -> None:
-        self._numbered = enumerate(read_lines(path), 1)
-        self._ahead: deque[tuple[int, str]] = deque()
-
-    def __iter__(self) -> Iterator[tuple[int, str]]:
-        while self._ahead or list(self.ahead(1)):
-            yield self._ahead.popleft()
-
-    def ahead(self, most: int) -> Iterator[tuple[int, str]]:
-        """Up to so many of the lines to come; they stay to come."""
-        for place in range(most):
-            if place == len(self._ahead):
-                line = next(self._numbered, None)
-                if line is None:
-                    return
-                self._ahead.append(line)
-            yield self._ahead[place]
-
-    def skip(self, count: int) -> None:
-        """Pass over lines that were looked at."""
-        for _ in range(count):
-            self._ahead.popleft()
-
+# --- numbers ------------------------------------------------------------------------------------------
 
 _TIMES = {
     "ns": 1.0, "nsec": 1.0, "nsecond": 1.0, "nanosecond": 1.0, "nanoseconds": 1.0, "us": 1e3, "usec": 1e3,
@@ -180,8 +157,7 @@ def number_and_unit(text: str, unit: str = "", decimal_comma: bool = False) -> t
         unit: what stands in the column's head or unit row, where the value has none.
         decimal_comma: ``1,234`` is a little more than one, and ``1.234`` a thousand.
     """
-    level = _LEVEL.search(text)
-    if level:
+    if level := _LEVEL.search(text):
         return float(level[1]), "level"
     value, own = _split(text, decimal_comma)
     own = (own or unit).strip("() ")
@@ -192,6 +168,11 @@ def number_and_unit(text: str, unit: str = "", decimal_comma: bool = False) -> t
     if match := _BYTES.match(own):
         return value * _PREFIXES[match[1]], "B/s" if match[2] else "B"
     return value, own
+
+
+def whole_number(text: str, digits: int = 18) -> int:
+    """A number without sign and fraction, of at most so many digits; -1 if it is none."""
+    return int(text) if text.isdecimal() and len(text) <= digits else -1
 
 
 def _split(text: str, decimal_comma: bool = False) -> tuple[float, str]:
@@ -242,6 +223,8 @@ def size_bytes(text: str, unit: str = "") -> float:
     return value * _BINARY.get(match[1].upper(), 1.0)
 
 
+# --- tables -------------------------------------------------------------------------------------------
+
 ON_DEVICE = -1  # the thread of work that a device did
 DURATION = "Duration (ns)"
 
@@ -253,10 +236,10 @@ class Activity:
     name: str
     calls: float
     total_ns: float
-    mean_ns: float
-    min_ns: float
-    max_ns: float
-    std_ns: float = float("nan")
+    mean_ns: float = math.nan
+    min_ns: float = math.nan
+    max_ns: float = math.nan
+    std_ns: float = math.nan
     on_device: bool = True
 
 
@@ -270,7 +253,7 @@ class Metric:
     min: float
     max: float
     mean: float
-    std: float = float("nan")
+    std: float = math.nan
 
 
 class Spread:
@@ -340,9 +323,9 @@ class Launches:
 
 
 def stream_printed(
-    launches: Iterable["Launches"],
-    activities: Sequence["Activity"],
-    metrics: Callable[[], Sequence["Metric"]],
+    launches: Iterable[Launches],
+    activities: Sequence[Activity],
+    metrics: Callable[[], Sequence[Metric]],
     rank: int,
 ) -> Generator[tuple[str, pa.Table], None, bool]:
     """What a tool printed as pieces of tables.
@@ -357,7 +340,7 @@ def stream_printed(
     launched = 0
     for some in launches:
         launched += len(some)
-        yield "kernels", kernels_table(some, rank)
+        yield "kernels", _kernels_table(some, rank)
     counters = metrics()
     if activities:
         yield "intervals", intervals_table(activities, rank)
@@ -386,7 +369,7 @@ def in_one_batch(
         return bool(done.value)
 
 
-def kernels_table(launches: Launches, rank: int) -> pa.Table:
+def _kernels_table(launches: Launches, rank: int) -> pa.Table:
     """Launches as table ``kernels``; their batches are not known."""
     given = launches.columns
     names = {name: full_name(name) for name in set(given["name"])}
@@ -399,13 +382,11 @@ def kernels_table(launches: Launches, rank: int) -> pa.Table:
         "short_name": [short_name(name) for name in full],
         "class": [classify(name) for name in full],
         "direction": given["direction"],
-        "operator": [operator or None for operator in given["operator"]],
+        **{name: [text or None for text in given[name]] for name in ("operator", "grid", "block")},
         "device": np.array(given["device"], dtype=np.int32),
         "stream": pa.array(given["stream"], pa.int64()),
         "flops": np.array(given["flops"], dtype=np.float64),
         "bytes": np.array(given["bytes"], dtype=np.float64),
-        "grid": [grid or None for grid in given["grid"]],
-        "block": [block or None for block in given["block"]],
         "correlation": pa.array([one if one >= 0 else None for one in given["correlation"]], pa.int64()),
     }
     return as_table("kernels", columns)
@@ -433,17 +414,24 @@ def intervals_table(activities: Sequence[Activity], rank: int) -> pa.Table:
 
 def atomics_table(activities: Sequence[Activity], metrics: Sequence[Metric], rank: int) -> pa.Table:
     """How long a summary's calls took, and metrics, as table ``atomics``."""
-    timed = [one for one in activities if one.min_ns == one.min_ns]
-    threads = [ON_DEVICE if one.on_device else 0 for one in timed] + [ON_DEVICE] * len(metrics)
-    columns = {
-        "rank": np.full(len(threads), rank, dtype=np.int32),
-        "thread": threads,
-        "event": [f"{DURATION} : {full_name(one.name)}" for one in timed]
-        + [f"{one.name} : {full_name(one.kernel)}" if one.kernel else one.name for one in metrics],
-        "count": [one.calls for one in timed] + [one.count for one in metrics],
-        "min": [one.min_ns for one in timed] + [one.min for one in metrics],
-        "max": [one.max_ns for one in timed] + [one.max for one in metrics],
-        "mean": [one.mean_ns for one in timed] + [one.mean for one in metrics],
-        "std": [one.std_ns for one in timed] + [one.std for one in metrics],
-    }
+    rows = [
+        (
+            one.on_device,
+            f"{DURATION} : {full_name(one.name)}",
+            one.calls,
+            one.min_ns,
+            one.max_ns,
+            one.mean_ns,
+            one.std_ns,
+        )
+        for one in activities
+        if one.min_ns == one.min_ns
+    ]
+    for one in metrics:
+        event = f"{one.name} : {full_name(one.kernel)}" if one.kernel else one.name
+        rows.append((True, event, one.count, one.min, one.max, one.mean, one.std))
+    names = ("event", "count", "min", "max", "mean", "std")
+    columns: dict[str, Any] = {name: [row[place] for row in rows] for place, name in enumerate(names, 1)}
+    columns["rank"] = np.full(len(rows), rank, dtype=np.int32)
+    columns["thread"] = [ON_DEVICE if row[0] else 0 for row in rows]
     return as_table("atomics", columns)

@@ -1,4 +1,9 @@
-"""PyProf's kernel tables (Parquet, one row a launch), as the reference keeps them."""
+"""PyProf's kernel tables (Parquet, one row a launch), as the reference keeps them.
+
+PyProf has no timestamps, only the order and the duration of launches. It calls every kernel "fprop" that it
+cannot assign, so un-attributed kernels get direction "none" here. Its batches are told from what runs once
+in each, the loss: a batch begins with the first launch of its forward pass.
+"""
 
 import os
 import re
@@ -17,10 +22,10 @@ from profiling.attribution.coding import coded
 from profiling.converted import Converted
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.readers.origin import UNKNOWN, Origin
 from profiling.schemas import CLASSES, DIRECTIONS
 from profiling.tables import as_table
-from profiling.wording import how_many, verb
 
 _LOSSES = (
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy",
@@ -134,7 +139,7 @@ def recognise(path: Path, head: bytes) -> bool:
         raise UserError(f"{path} is a truncated or damaged Parquet file ({why}); fetch it again") from None
 
 
-def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
+def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
     """A kernel table in one piece; see :func:`read_table`."""
     converted = read_table(path, origin.rank)
     findings += converted.findings
@@ -185,13 +190,19 @@ def read_table(
     if not len(launches):
         raise UserError(f"{path} holds no kernel launches; is it the right file?")
     columns = _as_kernels(launches, batches, _rank_in_name(path) if rank is None else rank)
-    findings = _findings(path, batches, len(rows) - len(launches))
-    ranks = _ranks_of(path)
+    findings = []
+    if damaged := len(rows) - len(launches):
+        findings.append(Finding("records_damaged", data={"n": damaged, "what": "rows"}))
+    if not batches.forward:
+        findings.append(Finding("steps_unmarked", data={"by": "nothing"}))
+    elif batches.backward < batches.forward:
+        data = {"n": batches.backward, "of": batches.forward}
+        findings.append(Finding("backward_passes_missing", data=data))
+    # The reference's file names tell the ranks: ..._config_NODES_GPUS_...
+    config = _CONFIG.search(path.name)
+    ranks = int(config[1]) * int(config[2]) if config else 1
     if ranks > 1 and "communication" not in columns["class"].dictionary.to_pylist():
-        findings.append(
-            f"{path.name}: {ranks} ranks, but no collective on its GPU: communication was not "
-            "recorded (Horovod over MPI sends from the host)"
-        )
+        findings.append(Finding("no_collectives", data={"ranks": ranks}))
     return Converted({"kernels": as_table("kernels", columns)}, findings)
 
 
@@ -233,33 +244,10 @@ def _amount(column: str) -> str:
     return f"if(isfinite({number}) and {number} >= 0, {number}, null)"
 
 
-def _findings(path: Path, batches: TableBatches, left_out: int) -> list[str]:
-    findings = []
-    if left_out:
-        findings.append(
-            f"{path.name}: {how_many(left_out, 'row')} without an index or a valid duration "
-            f"{verb(left_out, 'are')} left out"
-        )
-    if not batches.forward:
-        findings.append(f"{path.name}: no loss kernel found, so its steps cannot be counted")
-    elif batches.backward < batches.forward:
-        findings.append(
-            f"{path.name}: {batches.forward} forward passes, {batches.backward} attributed backward passes; "
-            "FLOPs and bytes cover only the attributed ones"
-        )
-    return findings
-
-
 def _rank_in_name(path: Path) -> int:
     # The reference's file names end in the rank: ..._ret_0_3.gzip
     last = path.name.partition(".")[0].rpartition("_")
     return int(last[2]) if "_ret_" in last[0] and last[2].isdigit() else 0
-
-
-def _ranks_of(path: Path) -> int:
-    """How many ranks the reference's file names tell: ``..._config_NODES_GPUS_...``; 1 if they do not."""
-    match = _CONFIG.search(path.name)
-    return int(match[1]) * int(match[2]) if match else 1
 
 
 def _as_kernels(launches: pa.Table, batches: TableBatches, rank: int) -> dict[str, Any]:

@@ -1,4 +1,13 @@
-"""TAU's file formats: text profiles, merged XML and snapshots."""
+"""TAU's formats: text profiles (``profile.N.C.T``), merged XML and snapshots.
+
+A text profile is a file a thread and metric: a count of functions, a row for each, a count of aggregates, a
+count of user events, a row for each. Numbers may be fractional, negative in old tables, or of more digits
+than a float holds.
+
+The XML is none that a parser takes: documents follow each other in one file with a control character
+between them, one begins before the last has ended, and most of it is lines of numbers. So the text is cut
+at the tags that matter, and the rest is passed over unread. Documents that define entities are refused.
+"""
 
 import html
 import re
@@ -6,15 +15,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import NoReturn
 
 import numpy as np
 
 from profiling.errors import UserError
-from profiling.readers.chunks import BROKEN, broken, open_text
+from profiling.readers.chunks import open_text, read_lines, read_some
+
+Thread = tuple[int, int, int]  # node, context and thread, as TAU numbers them
+
+# --- text ---------------------------------------------------------------------------------------------
 
 NAME = re.compile(r"^profile\.(\d{1,9})\.(\d{1,9})\.(\d{1,9})$")
-HEAD = re.compile(rb"^\s*\d{1,9} templated_functions(?:_MULTI_(\S+))?\s*\n")
+_TEXT_HEAD = re.compile(rb"^\s*\d{1,9} templated_functions(?:_MULTI_(\S+))?\s*\n")
 _COUNT = re.compile(r"^\s*(\d{1,9}) (aggregates|userevents)")
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf))"
 _FUNCTION = re.compile(r'^"(.*)" ' + " ".join([_NUMBER] * 5) + r'\s+GROUP="(.*)"\s*$')
@@ -42,7 +55,7 @@ class TextProfile:
 
 def metric_of(head: bytes) -> str | None:
     """The metric of the text profile that begins with ``head``; None if it is none."""
-    match = HEAD.match(head)
+    match = _TEXT_HEAD.match(head)
     return None if match is None else (match[1] or b"TIME").decode("utf-8", "replace")
 
 
@@ -52,16 +65,11 @@ def read_text(path: Path) -> TextProfile:
     Raises:
         UserError: damaged or truncated; the message names the line.
     """
-    with open_text(path) as stream:
-        try:
-            content = stream.read()
-        except (OSError, EOFError) as error:
-            raise UserError(f"{path} is truncated or damaged ({error}); fetch it again") from None
-    metric = metric_of(content)
+    lines = _Lines(path, list(read_lines(path)))
+    metric = metric_of("\n".join([*lines.lines[:20], ""]).encode())
     if metric is None:
         raise UserError(f"{path} is not a text profile of TAU: it does not begin with a count of functions")
-    lines = _Lines(path, content.decode("utf-8", "replace").split("\n"))
-    functions, intervals = lines.rows(int(lines.next().split()[0]), _FUNCTION, 5)
+    functions, intervals = lines.rows(int(lines.next().split()[0]), _FUNCTION)
     events: list[str] = []
     atomics = np.empty((0, 5))
     line = lines.next()
@@ -69,20 +77,22 @@ def read_text(path: Path) -> TextProfile:
         lines.fail("expected a count of aggregates or of user events")
     while (match := _COUNT.match(line)) is not None:
         if match[2] == "userevents":
-            events, atomics = lines.rows(int(match[1]), _EVENT, 5)
+            events, atomics = lines.rows(int(match[1]), _EVENT)
         else:
-            lines.skip(int(match[1]))
+            lines.at += int(match[1])
         line = lines.next()
     if line:
         lines.fail(f"{line[:60]!r} after the last row")
     return TextProfile(metric, functions, intervals[:, :4], events, atomics)
 
 
+@dataclass
 class _Lines:
-    def __init__(self, path: Path, lines: list[str]) -> None:
-        self.path, self.lines, self.at = path, lines, 0
+    path: Path
+    lines: list[str]
+    at: int = 0
 
-    def fail(self, what: str) -> None:
+    def fail(self, what: str) -> NoReturn:
         raise UserError(f"{self.path} is truncated or damaged at line {self.at}: {what}; fetch it again")
 
     def next(self) -> str:
@@ -94,23 +104,21 @@ class _Lines:
                 return line
         return ""
 
-    def skip(self, count: int) -> None:
-        self.at = min(self.at + count, len(self.lines))
-
-    def rows(self, count: int, pattern: re.Pattern[str], width: int) -> tuple[list[str], np.ndarray]:
+    def rows(self, count: int, pattern: re.Pattern[str]) -> tuple[list[str], np.ndarray]:
         names: list[str] = []
         numbers: list[tuple[str, ...]] = []
         for _ in range(min(count, len(self.lines))):
             match = pattern.match(line := self.next())
             if match is None:
                 self.fail(f"{count} rows expected, and row {len(names) + 1} is {line[:60]!r}")
-                break
             names.append(" ".join(match[1].split()))
-            numbers.append(match.groups()[1 : 1 + width])
+            numbers.append(match.groups()[1:6])
         if len(names) < count:
             self.fail(f"{count} rows expected, {len(names)} found")
-        return names, np.array(numbers, dtype=np.float64).reshape(-1, width)
+        return names, np.array(numbers, dtype=np.float64).reshape(-1, 5)
 
+
+# --- XML ----------------------------------------------------------------------------------------------
 
 _CHUNK_BYTES = 4 << 20
 _TAG = re.compile(
@@ -118,11 +126,7 @@ _TAG = re.compile(
     rb"|profile\s+thread=\"([^\"<>]*)\"[^<>]*>|(!DOCTYPE|!ENTITY))"
 )
 _ENDS = {name: b"</" + name + b">" for name in (b"definitions", b"interval_data", b"atomic_data")}
-_DEFINED = re.compile(
-    rb"<(event|userevent|metric)\s+id=\"(\d{1,9})\"[^<>]*>\s*<name>(.*?)</name>"
-    rb"\s*(?:<group>(.*?)</group>)?",
-    re.DOTALL,
-)
+_DEFINED = re.compile(rb"<(event|userevent|metric)\s+id=\"(\d{1,9})\"[^<>]*>\s*<name>(.*?)</name>", re.DOTALL)
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 _HEAD = re.compile(rb"\s*(?:<name>(.*?)</name>)?\s*(?:<timestamp>\s*(\d{1,18})\s*</timestamp>)?", re.DOTALL)
 _LONGEST_TAG = 1 << 12
@@ -130,35 +134,26 @@ _END = b"</profile_xml>"
 _BETWEEN = bytes(range(33))  # white space and control characters
 
 
-Thread = tuple[int, int, int]  # node, context and thread, as TAU numbers them
-
-
 @dataclass
 class Definitions:
-    """Names by number: of timers, of events and of metrics; groups of timers.
+    """Names by number: of timers (``event``), events (``userevent``) and metrics.
+
+    What a profile was given is not changed any more: later definitions are added to a copy.
 
     Attributes:
         thread: whose; None: every thread's.
-
-    What a profile was given is not changed any more: later definitions are added to a copy.
     """
 
-    event: dict[int, str] = field(default_factory=dict)
-    userevent: dict[int, str] = field(default_factory=dict)
-    metric: dict[int, str] = field(default_factory=dict)
-    group: dict[int, str] = field(default_factory=dict)
+    names: dict[str, dict[int, str]] = field(default_factory=dict)
     thread: Thread | None = None
 
     def copy(self) -> "Definitions":
         """The same, to be added to."""
-        return Definitions(
-            dict(self.event), dict(self.userevent), dict(self.metric), dict(self.group), self.thread
-        )
+        return Definitions({kind: dict(names) for kind, names in self.names.items()}, self.thread)
 
     def name(self, kind: str, number: int, common: "Definitions") -> str:
         """A name, the thread's own before the common one."""
-        own: dict[int, str] = getattr(self, kind)
-        shared: dict[int, str] = getattr(common, kind)
+        own, shared = self.names.get(kind, {}), common.names.get(kind, {})
         return own.get(number) or shared.get(number) or f"({kind} {number})"
 
 
@@ -182,24 +177,22 @@ class Profile:
     """What one thread had done up to a moment.
 
     Attributes:
-        name: of the snapshot; empty in merged profiles.
+        own, common: what is defined for this thread only, and for every thread.
         metrics: numbers of the metrics, in the order of the columns.
         intervals: rows of number, calls, subcalls, then exclusive and inclusive for each metric.
         atomics: rows of number, count, maximum, minimum, mean, sum of squares.
-        own, common: what is defined for this thread only, and for every thread.
     """
 
     thread: Thread
-    name: str
-    metrics: list[int]
-    intervals: Section
-    atomics: Section
     own: Definitions
     common: Definitions
+    metrics: list[int] = field(default_factory=lambda: [0])
+    intervals: Section = field(default_factory=Section)
+    atomics: Section = field(default_factory=Section)
 
 
 class Reader:
-    """Reads a file thread by thread; what has been read is not kept.
+    """Reads a file of XML thread by thread; what has been read is not kept.
 
     Attributes:
         common: what is defined for every thread.
@@ -224,12 +217,18 @@ class Reader:
         for kind, attributes, text, at in _sections(self.path):
             if kind == b"end":
                 current = before if current is not None and not current.intervals else current
-                self._truncated(current, at)
+                # A process that was killed leaves the snapshots that it had finished. A merged profile, which
+                # has definitions for all threads, is written at the end: of that a part is missing.
+                if current is None or self.common.names.get("event"):
+                    raise UserError(f"{self.path} is truncated at byte {at} of its text; fetch it again")
+                self.unended = True
             elif kind == b"definitions":
-                if current is not None and self._whose(attributes, at) not in (None, current.thread):
+                match = re.search(rb'thread="([^"]*)"', attributes)
+                whose = None if match is None or match[1] == b"*" else self._thread(match[1], at)
+                if current is not None and whose not in (None, current.thread):
                     yield self._defined(current)
                     current = None
-                self._define(attributes, text, at)
+                self._define(whose, text)
             elif kind == b"profile":
                 began = self._begin(attributes, text, at)
                 # A later snapshot of a thread holds all that an earlier one did.
@@ -252,44 +251,27 @@ class Reader:
         profile.own = self._own if self._own.thread == profile.thread else profile.own
         return profile
 
-    def _truncated(self, current: Profile | None, at: int) -> None:
-        # A process that was killed leaves the snapshots that it had finished. A merged profile, which has
-        # definitions for all threads, is written at the end: of that a part is missing.
-        if current is None or self.common.event:
-            raise UserError(f"{self.path} is truncated at byte {at} of its text; fetch it again")
-        self.unended = True
+    def _thread(self, text: bytes, at: int) -> Thread:
+        numbers = re.findall(rb"\d{1,9}", text)
+        if len(numbers) < 3:
+            raise UserError(f"{self.path} is damaged at byte {at} of its text: {text[:40]!r} is not a thread")
+        return int(numbers[0]), int(numbers[1]), int(numbers[2])
 
-    def _whose(self, attributes: bytes, at: int) -> Thread | None:
-        match = re.search(rb'thread="([^"]*)"', attributes)
-        return None if match is None or match[1] == b"*" else _thread(match[1], self.path, at)
-
-    def _define(self, attributes: bytes, text: bytes, at: int) -> None:
-        whose = self._whose(attributes, at)
+    def _define(self, whose: Thread | None, text: bytes) -> None:
         if whose is None:
             target = self.common = self.common.copy()
         else:
             target = self._own = self._own.copy() if whose == self._own.thread else Definitions(thread=whose)
-        for kind, number, name, group in _DEFINED.findall(text):
-            getattr(target, kind.decode())[int(number)] = _text(name)
-            if group:
-                target.group[int(number)] = _text(group)
+        for kind, number, name in _DEFINED.findall(text):
+            target.names.setdefault(kind.decode(), {})[int(number)] = _text(name)
 
     def _begin(self, attributes: bytes, text: bytes, at: int) -> Profile:
-        thread = _thread(attributes, self.path, at)
-        match = _HEAD.match(text)
-        name, timestamp = (_text(match[1] or b""), int(match[2] or 0)) if match else ("", 0)
-        if timestamp:
-            self.snapshots.append((thread, name, timestamp))
+        thread = self._thread(attributes, at)
+        if (match := _HEAD.match(text)) and int(match[2] or 0):
+            self.snapshots.append((thread, _text(match[1] or b""), int(match[2])))
         if self._own.thread != thread:
             self._own = Definitions(thread=thread)
-        return Profile(thread, name, [0], Section(), Section(), self._own, self.common)
-
-
-def _thread(text: bytes, path: Path, at: int) -> Thread:
-    numbers = re.findall(rb"\d{1,9}", text)
-    if len(numbers) < 3:
-        raise UserError(f"{path} is damaged at byte {at} of its text: {text[:40]!r} is not a thread")
-    return int(numbers[0]), int(numbers[1]), int(numbers[2])
+        return Profile(thread, self._own, self.common)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -329,16 +311,7 @@ def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
                     yield b"end", b"", b"", before + len(buffer)
                 return
             buffer, before = buffer[position:], before + position
-            piece = _more(path, stream, max(_CHUNK_BYTES, len(buffer)))
+            piece = read_some(path, stream, max(_CHUNK_BYTES, len(buffer)))
             ended = not piece
             buffer += piece
             closed = closed or _END in buffer
-
-
-def _more(path: Path, stream: BinaryIO, size: int) -> bytes:
-    try:
-        return stream.read(size)
-    except BROKEN as error:
-        raise broken(path, error) from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
