@@ -38,6 +38,7 @@ from analysis.results.load import load
 from analysis.results.study import Study
 from profiling.arguments import with_values
 from profiling.errors import UserError, run_command
+from profiling.findings import Finding, lines
 from profiling.readers.printed import ON_DEVICE
 from profiling.tools import recognition
 
@@ -89,7 +90,7 @@ def _of_file(path: Path, by: Iterable[str]) -> Profile:
 
 
 def _rows(
-    tables: "dict[str, pa.Table | None]", path: Path, by: Iterable[str], findings: Sequence[str] = ()
+    tables: "dict[str, pa.Table | None]", path: Path, by: Iterable[str], findings: Sequence[Finding] = ()
 ) -> Rows:
     kernels, intervals = tables.get("kernels"), tables.get("intervals")
     rows = of_kernels(kernels, by) if kernels is not None else []
@@ -143,7 +144,7 @@ def _answer(profiles: list[Profile], by: list[str], top: int | None, form: str) 
         rows += [{"run": profile.name, **row} for row in kept]
         parts.append(Part(profile.name, kept, shown))
     parts[-1] = replace(parts[-1], caption=ALL_LAUNCHES)
-    notes = [finding for profile in profiles for finding in profile.findings]
+    notes = lines(finding for profile in profiles for finding in profile.findings)
     return Answer(rows, [*([RUN] if several else []), *levels, *METRICS], parts, notes=notes)
 
 

@@ -22,6 +22,7 @@ from analysis.display.terminal import Answer
 from analysis.statistics import inside_run
 from profiling import tables
 from profiling.errors import UserError, run_command
+from profiling.findings import Finding, lines
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tau_markers import STAGE_EVENT, stage_of_event
 from profiling.tools import recognition
@@ -46,7 +47,7 @@ class Profile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.findings: list[str] = []
+        self.findings: list[Finding] = []
         self.timers: dict[int, dict[str, tuple[float, float]]] = {}
         self.events: dict[int, list[dict[str, Any]]] = {}
         self.marks: dict[int, list[int]] = {}
@@ -106,10 +107,11 @@ def _has_intervals(folder: Path) -> bool:
     return tables.table_path(folder, "intervals").exists()
 
 
-def _findings_of(folder: Path) -> list[str]:
+def _findings_of(folder: Path) -> list[Finding]:
     """What a rank of ours found of its profile."""
     report = folder / "rank.json"
-    return orjson.loads(report.read_bytes()).get("findings", []) if report.exists() else []
+    found = orjson.loads(report.read_bytes()).get("findings", []) if report.exists() else []
+    return [Finding.from_json(finding) for finding in found]
 
 
 METRICS = (
@@ -282,7 +284,11 @@ def main(words: list[str] | None = None) -> int:
     title = "Step duration from TAU"
     by_stages = any(row["preferred"] and row["estimator"] == "stages" for row in made)
     negative = any(row["estimator"] == "difference" and row["step_ms"] < 0 for row in made)
-    notes = [*profile.findings, *([BETWEEN_STAGES] if by_stages else []), *([NOISE] if negative else [])]
+    notes = [
+        *lines(profile.findings),
+        *([BETWEEN_STAGES] if by_stages else []),
+        *([NOISE] if negative else []),
+    ]
     return output.emit(Answer(made, METRICS, title=title, notes=notes), None, arguments)
 
 

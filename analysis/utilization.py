@@ -46,7 +46,7 @@ def of_trace(path: Path) -> tuple[Rows, list[Finding]]:
     if not answer:
         why = "".join(f"; {finding}" for finding in converted.findings[:1])
         raise UserError(f"{path} holds no timed kernel{why}")
-    return answer, list(map(Finding.from_json, converted.findings))
+    return answer, converted.findings
 
 
 def main(words: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""By how much does a tool's clock miss the clock of the rank's own batches?
+"""A tool's clock, aligned to the clock of the rank's own batches.
 
 What belongs to a stage of a batch must lie within that stage, as ``batches.parquet`` has it: the tool's marks
 of the stages on a CPU, the kernels of the forward and the backward pass on a GPU (where the device times the
@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profiling.findings import Finding
 from profiling.schemas import STAGES, TIMES_OF_BATCHES, is_model
 from profiling.tables import as_table, read, table_path, write
 
 AGREE_NS = 100_000  # clocks that differ by less are one: a mark itself takes some microseconds
 _OUTLIERS = 0.1  # of the bounds on either side: a batch in which something odd happened
 _OF_PASS = {"fprop": 0, "bprop": 1}  # the directions whose kernels lie in one stage alone
-AGREES = "and step timings agree"  # of a finding: all is well
 
 Columns = Mapping[str, np.ndarray]
 
@@ -162,8 +162,8 @@ _TIMES = {
 _UNKNOWN = {"batch_index": -1, "device": -1, "class": "", "direction": "", "layer": "", "name": ""}
 
 
-def set_clock(directory: Path, tool: str) -> list[str]:
-    """Put what a tool wrote of a rank on the clock of the rank's batches; what is to be said of it.
+def set_clock(directory: Path, tool: str) -> list[Finding]:
+    """Put what a tool wrote of a rank on the clock of the rank's batches; a finding where it was on another.
 
     Rows of kernels whose tool knew no batches are given theirs.
     """
@@ -179,8 +179,8 @@ def set_clock(directory: Path, tool: str) -> list[str]:
         _shift(directory, placement.shift_ns)
     if len(kernels["start_ns"]) and (kernels["batch_index"] < 0).all():
         _place(directory, batches)
-    how = f"was aligned to the step timings by {placement.by}" if placement.shift_ns else AGREES
-    return [f"{tool}: its clock {how}, to within {rounded(placement.residual_ns)}"]
+    data = {"tool": tool, "by": placement.by, "residual_ns": placement.residual_ns}
+    return [Finding("clock_aligned", data=data)] if placement.shift_ns else []
 
 
 def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.ndarray]:

@@ -135,7 +135,7 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     return code
 
 
-def collect_output(name: str, directory: Path, options: Options) -> list[str]:
+def collect_output(name: str, directory: Path, options: Options) -> list[Finding]:
     """Write the tables of what a tool wrote to ``directory`` beside it; what was found on the way.
 
     Raises:
@@ -149,7 +149,7 @@ def collect_output(name: str, directory: Path, options: Options) -> list[str]:
         return []
     if not outputs:
         raise UserError(f"profiler {name} wrote nothing to {directory}; see its messages in the log")
-    findings: list[str] = []
+    findings: list[Finding] = []
     origin = Origin(options.rank, options.first_batch, options.world_size, options.mode)
     with Writer(directory.parent) as writer:
         for path in outputs:
@@ -159,13 +159,12 @@ def collect_output(name: str, directory: Path, options: Options) -> list[str]:
     return findings + set_clock(directory.parent, name)
 
 
-def add_findings(report: Path, findings: list[str]) -> None:
+def add_findings(report: Path, findings: list[Finding]) -> None:
     """Add what was found to a rank's report, so that the analysis shows it."""
     if not findings or not report.exists():
         return
     content = orjson.loads(report.read_bytes())
-    found = [Finding.from_json(finding).to_json() for finding in findings]
-    content["findings"] = [*content.get("findings", []), *found]
+    content["findings"] = [*content.get("findings", []), *(finding.to_json() for finding in findings)]
     with whole_file(report) as file:
         file.write(orjson.dumps(content, option=orjson.OPT_INDENT_2))
 

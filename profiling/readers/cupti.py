@@ -258,7 +258,7 @@ class _Reader:
             )
         apart = abs(clocks[-1].shift_ns - clocks[0].shift_ns)
         residual = apart // 2 + max(clock.error_ns for clock in clocks)
-        trace.findings.append(Finding("clock_aligned", data={"residual_ns": residual}))
+        trace.findings.append(Finding("clock_aligned", data={"tool": "CUPTI", "residual_ns": residual}))
         if not self.activities:
             trace.findings.append(Finding("recording_empty"))
         return trace, self.head["first_batch"]

@@ -107,7 +107,7 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
             stats.launches(), stats.activities, lambda: stats.metrics, origin.rank_of(path) or 0
         )
         if not (yield from pieces):
-            findings.append(Finding("recording_empty"))
+            findings.append(Finding("parts_unread", data={"what": "unknown tables"}))
         findings += stats.findings()
         return
     with open_database(path) as database:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from profiling.converted import Converted, collect
+from profiling.findings import Finding
 from profiling.presence import Presence, of_program
 from profiling.readers.origin import UNKNOWN, Origin
 from profiling.traced_job import TraceFacts
@@ -66,8 +67,8 @@ class Capture(Protocol):
     def stop(self) -> None:
         """Cease to record and take the hooks off the model; a second call does nothing."""
 
-    def write(self) -> list[str]:
-        """Write the tables; what was found on the way is returned, one sentence each."""
+    def write(self) -> list[Finding]:
+        """Write the tables; what was found on the way is returned."""
 
 
 class NoCapture:
@@ -82,7 +83,7 @@ class NoCapture:
     def stop(self) -> None:
         """Nothing ends."""
 
-    def write(self) -> list[str]:
+    def write(self) -> list[Finding]:
         """No table is written, nothing is found."""
         return []
 
@@ -185,12 +186,12 @@ class Profiler:
         return path
 
     def stream(
-        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
+        self, path: Path, findings: list[Finding], origin: Origin = UNKNOWN
     ) -> "Iterator[tuple[str, pa.Table]]":
         """The tool's output as pieces of tables, in memory that need not hold all of it.
 
         Args:
-            findings: receives what is to be said of it, one sentence each.
+            findings: receives what was found on the way.
 
         Yields:
             (a table's name, a piece of it).
@@ -213,7 +214,7 @@ class Profiler:
 
     def read(self, path: Path, origin: Origin = UNKNOWN) -> Converted:
         """The tool's output as whole tables; see :meth:`stream`."""
-        findings: list[str] = []
+        findings: list[Finding] = []
         return collect(self.stream(path, findings, origin), findings)
 
     def open_capture(

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from profiling import markers
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.identity import read_identity
 from profiling.presence import Presence, is_importable
 from profiling.readers.cupti import GROUPS, Reading, RecordsWriter, converted
 from profiling.tables import write
 from profiling.tools.base import Profiler
-from profiling.wording import how_many
 
 if TYPE_CHECKING:
     import torch
@@ -174,20 +174,20 @@ class CuptiCapture:
                 api.activity_disable(kind)
             api.activity_flush_all(_FORCED)
         except (RuntimeError, api.cuptiError) as error:
-            self._problems.append(f"CUPTI did not deliver all its records ({error})")
+            self._problems.append(f"records not delivered ({error})")
 
-    def write(self) -> list[str]:
+    def write(self) -> list[Finding]:
         """Write the tables to the rank's directory; what was found on the way is returned."""
         self.stop()
         markers.unlisten(self._ranges)
         if self._writer is None:
-            return ["the profiler never ran: no step was to be attributed"]
+            return [Finding("recording_empty")]
         if self._ranges.rows:
             columns = zip(*self._ranges.rows, strict=True)
             self._writer.add("range", dict(zip(GROUPS["range"], columns, strict=True)))
         self._writer.end(self._clock(), self._dropped(), self._problems)
         self._close()
-        output = converted(self.path, self.rank, subject="CUPTI")
+        output = converted(self.path, self.rank)
         for name, table in output.tables.items():
             write(table, self.directory, name)
         if not self.keep_raw:
@@ -209,7 +209,7 @@ class CuptiCapture:
                     self._writer.add(group, _as_said(dict(zip(GROUPS[group], columns, strict=True))))
         except (AttributeError, TypeError, ValueError, OSError) as error:
             # An error would be lost in CUPTI's thread; a full disk must not end the training.
-            self._problems.append(f"{how_many(len(records), 'record')} could not be written ({error})")
+            self._problems.append(f"{len(records)} records not written ({error})")
 
     def _clock(self) -> Reading:
         """CUPTI's clock beside the epoch's: the closest of a few readings."""
@@ -226,7 +226,7 @@ class CuptiCapture:
         try:
             self._api.activity_get_num_dropped_records(0, 0, ctypes.addressof(count))
         except (RuntimeError, self._api.cuptiError) as error:
-            self._problems.append(f"the number of records that CUPTI dropped is unknown ({error})")
+            self._problems.append(f"dropped records not counted ({error})")
         return count.value
 
     def _close(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from profiling.findings import Finding
 from profiling.readers.chunks import read_head
 from profiling.readers.origin import NSYS_REPORT, UNKNOWN, Origin
 from profiling.tools.base import Options, Step
@@ -61,7 +62,7 @@ class Nsys(SwitchedOn):
         return [directory / _EXPORT]
 
     def stream(
-        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
+        self, path: Path, findings: list[Finding], origin: Origin = UNKNOWN
     ) -> "Iterator[tuple[str, pa.Table]]":
         """See :mod:`profiling.readers.nsys`; a report that is not exported yet is exported first."""
         if read_head(path, len(NSYS_REPORT)) != NSYS_REPORT:

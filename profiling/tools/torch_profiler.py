@@ -23,6 +23,7 @@ from profiling.attribution.context import LAYER_PREFIX
 from profiling.attribution.events import OPERATOR, RANGE, Builder, Trace, is_range
 from profiling.converted import Converted
 from profiling.cost.shapes import parse_inputs
+from profiling.findings import Finding
 from profiling.identity import read_identity
 from profiling.presence import Presence, is_importable
 from profiling.readers.kineto import read_trace
@@ -31,13 +32,6 @@ from profiling.tools.base import Profiler
 
 if TYPE_CHECKING:
     import torch
-
-
-NO_GPU_ACTIVITY = (
-    "torch profiler: CUPTI gave no GPU activity, so this run has no kernels, FLOPs or efficiencies. "
-    "Possible reasons: another profiler around the process (nsys), a driver older than PyTorch's CUPTI, a "
-    "container without CUPTI"
-)
 
 
 class TorchProfiler(Profiler):
@@ -79,7 +73,7 @@ class TorchCapture:
     ) -> None:
         self.directory, self.rank, self.keep_raw, self.memory = directory, rank, keep_raw, memory
         self._config: Any = None
-        self._findings: list[str] = []
+        self._findings: list[Finding] = []
         if all_threads:
             self._config, self._findings = _every_thread()
         self._recorded: list[tuple[int, Any]] = []  # first batch, and what recorded from there on
@@ -138,11 +132,11 @@ class TorchCapture:
             hook.remove()
         self._hooks = []
 
-    def write(self) -> list[str]:
+    def write(self) -> list[Finding]:
         """Write the tables to the rank's directory; what was found on the way is returned."""
         self.stop()
         if not self._recorded:
-            return ["the profiler never ran: no step was to be attributed"]
+            return [Finding("recording_empty")]
         findings = list(self._findings)
         with Writer(self.directory) as writer:
             for number, (first_batch, profiler) in enumerate(self._recorded):
@@ -156,11 +150,11 @@ class TorchCapture:
     def _converted(self, number: int, first_batch: int, profiler: Any) -> Converted:
         trace = self._trace(profiler, f"trace{number or ''}.json.gz")
         trace.world_size = max(trace.world_size, read_identity(os.environ).size)
-        converted = attribute(trace, self.rank, first_batch, subject="torch profiler")
+        converted = attribute(trace, self.rank, first_batch)
         if self._on_gpu and not _has_device(_events(profiler)):
             # What is left are the host's operators, whose times are those of launching.
             del converted.tables["kernels"]
-            converted.findings.append(NO_GPU_ACTIVITY)
+            converted.findings.append(Finding("gpu_activity_missing"))
         return converted
 
     def _trace(self, profiler: Any, name: str) -> Trace:
@@ -207,7 +201,7 @@ def _has_device(results: Sequence[Any]) -> bool:
     return any(str(event.device_type()) != "DeviceType.CPU" for event in results)
 
 
-def _every_thread() -> tuple[Any, list[str]]:
+def _every_thread() -> tuple[Any, list[Finding]]:
     """What makes PyTorch's profiler record every thread, and what is to be said where it cannot.
 
     By itself it records the thread that switches it on, and those of autograd.
@@ -217,10 +211,7 @@ def _every_thread() -> tuple[Any, list[str]]:
 
         return _ExperimentalConfig(profile_all_threads=True), []
     except (ImportError, TypeError):
-        return None, [
-            "this PyTorch's profiler records one thread: operators, layers and FLOPs of forward passes in "
-            "other threads (one per GPU) are missing; newer releases record them"
-        ]
+        return None, [Finding("one_thread_recorded")]
 
 
 def _is_compiled(model: "torch.nn.Module") -> bool:

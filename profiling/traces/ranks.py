@@ -112,7 +112,7 @@ def convert_unit(unit: Unit) -> Outcome:
 
 
 def _convert(unit: Unit) -> Outcome:
-    findings: list[str] = []
+    findings: list[Finding] = []
     try:
         name = unit.name or recognise(unit.path)
         reader = reader_of(unit.path, name)
@@ -122,7 +122,7 @@ def _convert(unit: Unit) -> Outcome:
             return Outcome(unit.target, as_it_is=True)
         facts = None if unit.batch_marker is None else reader.facts(unit.path)
         if facts is not None and (ranks := _ranks(unit, reader, name or "", facts, findings)):
-            return Outcome(unit.target, tuple(map(Finding.from_json, findings)), ranks=ranks)
+            return Outcome(unit.target, tuple(findings), ranks=ranks)
         with Writer(unit.target) as writer:
             for table, piece in reader.stream(unit.path, findings):
                 writer.add(table, piece)
@@ -136,7 +136,7 @@ def _convert(unit: Unit) -> Outcome:
     except OSError as error:
         do = "name another place (profiling.convert --out DIR, analysis.report --output FILE)"
         return Outcome(unit.target, error=f"cannot write to {unit.target}: {error.strerror or error}; {do}")
-    of_file = (Finding.from_json(finding).of(run=unit.path.name) for finding in findings)
+    of_file = (finding.of(run=unit.path.name) for finding in findings)
     return Outcome(unit.target, tuple(of_file))
 
 
@@ -168,7 +168,7 @@ class _Rank:
 
 
 def _ranks(
-    unit: Unit, reader: Profiler, name: str, facts: TraceFacts, findings: list[str]
+    unit: Unit, reader: Profiler, name: str, facts: TraceFacts, findings: list[Finding]
 ) -> tuple[Recorded, ...]:
     """Write the tables of a trace's ranks, each into a folder of its own.
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from profiling.attribution.kernel_rows import matching
 from profiling.schemas import SCHEMAS
 from profiling.tools import Origin, tool
+from tests.profiling.found import codes, data_of
 from tests.profiling.traces import Trace, tensors, training_step
 
 read = tool("torch").read
@@ -142,7 +143,7 @@ def test_a_thread_without_operators_works_for_the_loader_or_for_the_stage_of_its
     rows, converted = rows_of(trace, tmp_path)
     assert [row["direction"] for row in rows] == ["loader", "loader", "fprop"]
     assert {row["batch_index"] for row in rows} == {0}
-    assert not any("launch" in finding for finding in converted.findings)
+    assert not {"launches_missing", "begun_before_launch"} & set(codes(converted.findings))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_without_markers_autograd_tells_the_direction(tmp_path):
     assert told["sm80_xmma_dgrad_implicit_gemm_f32"] == "bprop"
     assert told["Memcpy HtoD"] == "loader"
     assert told["multi_tensor_apply_kernel"] == "update"
-    assert any("Optimizer.step" in finding for finding in converted.findings)
+    assert data_of(converted.findings, "steps_unmarked") == [{"by": "Optimizer.step"}]
 
 
 def test_a_kernel_launched_before_the_trace_is_kept_and_said(tmp_path):
@@ -209,7 +210,7 @@ def test_a_kernel_launched_before_the_trace_is_kept_and_said(tmp_path):
     orphan = one(rows, name="orphan")
     assert (orphan["batch_index"], orphan["direction"], orphan["operator"]) == (None, "none", None)
     assert [row["name"] for row in rows if row["launch_ns"] is None] == ["orphan"]
-    assert any("no recorded launch" in finding for finding in converted.findings)
+    assert "launches_missing" in codes(converted.findings)
 
 
 def test_on_a_cpu_the_rows_are_leaf_operators_each_once(tmp_path):
@@ -262,14 +263,14 @@ def test_a_collective_carries_the_bytes_of_its_message(tmp_path):
     trace.kernel("ncclDevKernel_AllGather_RING_LL(ncclWork*)", 5, 30, 50)
     rows, converted = rows_of(trace, tmp_path)
     assert rows[0]["bytes"] == 40
-    assert not any("collective" in finding for finding in converted.findings)
+    assert "no_collectives" not in codes(converted.findings)
 
 
 def test_a_gpu_rank_of_several_without_a_collective_is_a_finding(tmp_path):
     trace = Trace(distributedInfo={"rank": 0, "world_size": 4})
     training_step(trace, 0)
     _, converted = rows_of(trace, tmp_path)
-    assert any("no collective" in finding for finding in converted.findings)
+    assert "no_collectives" in codes(converted.findings)
 
 
 def test_without_shapes_costs_are_unknown_not_zero(tmp_path):
@@ -279,7 +280,7 @@ def test_without_shapes_costs_are_unknown_not_zero(tmp_path):
     rows, converted = rows_of(trace, tmp_path)
     assert rows[0]["flops"] is None
     assert rows[0]["bytes"] is None
-    assert any("no input shapes" in finding for finding in converted.findings)
+    assert "shapes_missing" in codes(converted.findings)
 
 
 def test_the_first_convolution_makes_no_input_gradient_where_the_trace_is_silent(tmp_path):

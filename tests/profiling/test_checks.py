@@ -1,12 +1,12 @@
 """Every profile is checked as it is read: marks, collectives and clocks, whichever tool recorded them."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 
-from profiling.attribution.checks import clock_findings, stage_findings
+from profiling.attribution.checks import stage_findings
+from profiling.findings import Finding
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tools import Options, Origin, tool
 from profiling.tools.cupti import CuptiCapture
@@ -28,20 +28,15 @@ def test_whole_batches_in_order_are_well():
 
 def test_a_missing_mark_is_named_with_its_rank():
     (finding,) = stage_findings(3, [*STAGES * 3][:-1], np.arange(11))
-    assert finding == "rank 3: 2 of 3 'End of Batch': the last are missing"
+    assert (finding.code, finding.rank) == ("marks_missing", 3)
+    assert finding.data == {"stage": END_OF_BATCH, "n": 2, "of": 3}
 
 
 def test_stages_out_of_order_are_a_clock_that_went_back():
     times = np.arange(12)
     times[7] = 0  # the second batch ends before it has begun
     (finding,) = stage_findings(0, STAGES * 3, times)
-    assert "stages are out of order within the step: the clock went backwards" in finding
-
-
-def test_work_before_its_launch_is_a_clock_that_differs():
-    assert clock_findings(0, 2, 0) == []
-    (finding,) = clock_findings(1, 2, 4000)
-    assert finding.startswith("1 of 2 device activities begins before the launch, by up to 4 us")
+    assert finding.code == "stages_out_of_order" and finding.data["of"] == 12
 
 
 # --- the same, from the file of each tool --------------------------------------------------------------
@@ -67,7 +62,13 @@ FILES = {
 
 
 def of_stages_and_clocks(findings):
-    return [one for one in findings if re.search(r"the last are missing|went backwards|no collective", one)]
+    codes = ("marks_missing", "stages_out_of_order", "begun_before_launch", "no_collectives")
+    return [one for one in findings if one.code in codes]
+
+
+def silent(findings):
+    """Of how many ranks it is said that no collective was recorded."""
+    return [one.data["ranks"] for one in findings if one.code == "no_collectives"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -103,7 +104,7 @@ def test_a_batch_without_its_end_is_a_finding(name, tmp_path):
     path = write(tmp_path / file)
     without_a_mark(name, path)
     found = of_stages_and_clocks(read(path, name).findings)
-    assert found and "'End of Batch': the last are missing" in found[-1], found
+    assert END_OF_BATCH in [one.data["stage"] for one in found if one.code == "marks_missing"], found
 
 
 def with_the_clock_back(name, path):
@@ -123,7 +124,7 @@ def test_a_devices_clock_behind_the_hosts_is_a_finding(name, tmp_path):
     path = write(tmp_path / file)
     with_the_clock_back(name, path)
     found = of_stages_and_clocks(read(path, name).findings)
-    assert len(found) == 1 and "begin before the launch" in found[0], found
+    assert [one.code for one in found] == ["begun_before_launch"] and found[0].data["by_ns"] > 0
 
 
 def test_several_ranks_without_a_collective_are_a_finding_of_the_tools_around_a_rank(tmp_path):
@@ -131,9 +132,9 @@ def test_several_ranks_without_a_collective_are_a_finding_of_the_tools_around_a_
         ("nvprof", nvprof_database(tmp_path / "a.sql")),
         ("nsys", nsys_database(tmp_path / "b.sqlite")),
     ):
-        findings: list[str] = []
+        findings: list[Finding] = []
         list(tool(name).stream(path, findings, Origin(1, first_batch=0, world_size=4)))
-        assert any("4 ranks, but no collective on its GPU" in one for one in findings)
+        assert silent(findings) == [4]
 
 
 def test_what_a_launcher_says_reaches_the_reader(tmp_path):
@@ -141,8 +142,8 @@ def test_what_a_launcher_says_reaches_the_reader(tmp_path):
     raw.mkdir(parents=True)
     nvprof_database(raw / "nvprof.sql")
     findings = collect_output("nvprof", raw, Options(world_size=2, rank=1))
-    assert any("2 ranks, but no collective on its GPU" in one for one in findings)
-    assert not any("no collective" in one for one in collect_output("nvprof", raw, Options(rank=1)))
+    assert silent(findings) == [2]
+    assert silent(collect_output("nvprof", raw, Options(rank=1))) == []
 
 
 def test_processes_of_one_report_are_ranks_whose_collectives_are_missed(tmp_path):
@@ -152,7 +153,7 @@ def test_processes_of_one_report_are_ranks_whose_collectives_are_missed(tmp_path
     for pid in (8, 9):
         database.batches(2, pid=pid, device=pid - 8)
     findings = read(database.close()).findings
-    assert sum("2 ranks, but no collective on its GPU" in one for one in findings) == 2
+    assert silent(findings) == [2, 2] and {one.rank for one in findings} == {0, 1}
 
 
 def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):
@@ -164,17 +165,16 @@ def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):
     capture = CuptiCapture(tmp_path, 1, True, api, lambda: None)
     capture.start()
     api.run("CONCURRENT_KERNEL", name=GEMM)
-    findings = capture.write()
-    assert any("2 ranks, but no collective on its GPU" in one for one in findings)
+    assert silent(capture.write()) == [2]
     # The file says it, too, whoever reads it later and wherever.
     monkeypatch.delenv("WORLD_SIZE")
-    assert any("2 ranks, but" in one for one in read(tmp_path / "raw" / "cupti.jsonl").findings)
+    assert silent(read(tmp_path / "raw" / "cupti.jsonl").findings) == [2]
     monkeypatch.setenv("WORLD_SIZE", "2")
     (tmp_path / "second").mkdir()
     capture = CuptiCapture(tmp_path / "second", 1, False, api, lambda: None)
     capture.start()
     api.run("CONCURRENT_KERNEL", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)")
-    assert not any("no collective" in one for one in capture.write())
+    assert silent(capture.write()) == []
 
 
 def test_pyprofs_tables_of_several_ranks_lack_what_horovod_sent_over_mpi(tmp_path):
@@ -182,6 +182,6 @@ def test_pyprofs_tables_of_several_ranks_lack_what_horovod_sent_over_mpi(tmp_pat
 
     name = "run_0_config_{}_2_ib_nvprof_8_resnet50_dali-gpu_64_fp16_fp32_ret_0_0.gzip"
     of_two = read(pyprof(tmp_path / name.format(8))).findings
-    assert any("16 ranks, but no collective on its GPU" in finding for finding in of_two)
+    assert silent(of_two) == [16]
     alone = read(pyprof(tmp_path / name.format(1).replace("_1_2_", "_1_1_"))).findings
-    assert not any("collective" in finding for finding in alone)
+    assert silent(alone) == []

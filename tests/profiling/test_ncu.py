@@ -6,6 +6,7 @@ import pytest
 
 from profiling.tools import tool
 from profiling.tools.recognition import recognise
+from tests.profiling.found import data_of
 from tests.profiling.samples import NCU_DETAILS, NCU_RAW
 
 read = tool("ncu").read
@@ -30,7 +31,7 @@ def test_the_raw_page_of_a_resnet18(shared_data):
     # TF32 convolutions run on tensor cores, whose operations this capture did not count.
     unknown = kernels[kernels["flops"].isna()]
     assert len(unknown) == 34 and set(unknown["class"]) == {"convolution"}
-    assert any("34 launches use tensor cores" in finding for finding in findings)
+    assert data_of(findings, "tensor_core_flops_missing") == [{"n": 34}]
     metrics = found["atomics"]["event"].str.partition(" : ")[0]
     assert "dram__bytes_read.sum (B)" in set(metrics)
     assert not metrics.str.startswith(("device__attribute", "nvlink__", "profiler__")).any()
@@ -98,7 +99,7 @@ def test_kernels_of_hopper_whose_names_say_that_they_use_tensor_cores(tmp_path, 
     path.write_text(NCU_RAW.replace("void kernel<(int)4>(float *)", name))
     found, findings = tables(path)
     assert math.isnan(found["kernels"]["flops"][0])
-    assert any("2 launches use tensor cores" in finding for finding in findings)
+    assert data_of(findings, "tensor_core_flops_missing") == [{"n": 2}]
 
 
 @pytest.mark.parametrize(("cycles", "flops"), [("640", math.nan), ("0", 1000 + 2 * 2000)])
@@ -129,7 +130,7 @@ def test_a_rules_text_may_have_line_breaks(tmp_path):
     assert recognise(path) == "ncu"
     found, findings = tables(path)
     assert list(found["kernels"]["duration_ns"]) == [10_500, 9_000]
-    assert not any("damaged" in finding for finding in findings)
+    assert data_of(findings, "records_damaged") == []
 
 
 @pytest.mark.parametrize("next_line", ["", '"2","7","kernel","Duration","us","5","",""\n'])
@@ -139,9 +140,7 @@ def test_a_row_whose_text_has_no_end_takes_no_other_with_it(next_line, tmp_path)
     path.write_text(RULED + cut + next_line)
     found, findings = tables(path)
     assert len(found["kernels"]) == (3 if next_line else 2)
-    assert [finding for finding in findings if "damaged" in finding] == [
-        "cut.csv: 1 damaged line is left out"
-    ]
+    assert data_of(findings, "records_damaged") == [{"n": 1, "what": "lines"}]
 
 
 def test_metrics_of_one_name_in_several_sections_or_units_are_all_kept(tmp_path):

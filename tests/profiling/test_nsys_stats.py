@@ -158,7 +158,7 @@ def test_a_trace_of_ranges_is_said_to_hold_nothing_that_is_read(tmp_path):
     path.write_text("Start (ns),End (ns),Duration (ns),Name,PID,TID\n10,30,20,Forward Pass,7,7\n")
     assert recognise(path) == "nsys"
     converted = read(path)
-    assert converted.tables == {} and "none of its tables is a summary" in converted.findings[0]
+    assert converted.tables == {} and converted.findings[0].code == "parts_unread"
 
 
 TRACE = """Start{0},Duration{0},CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Device,Ctx,Strm,Name
@@ -183,7 +183,7 @@ def test_a_unit_that_is_not_known_is_said_with_its_column(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text(TRACE.format(" (ns)").replace("Duration (ns)", "Duration (ticks)"))
     (finding,) = read(path).findings
-    assert finding.startswith("trace.csv: column Duration has the unknown unit ticks")
+    assert (finding.code, finding.data["what"]) == ("parts_unread", ["Duration in ticks"])
 
 
 OTHER_FORMATS = {

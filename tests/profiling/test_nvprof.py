@@ -7,6 +7,7 @@ import pytest
 from profiling.convert import main as convert
 from profiling.tools import tool
 from profiling.tools.recognition import recognise
+from tests.profiling.found import codes, data_of
 from tests.profiling.gpu_databases import change
 from tests.profiling.samples import nvprof_database
 
@@ -61,11 +62,10 @@ def test_times_are_of_the_epoch_and_copies_are_named_as_pytorch_names_them(lstm)
 
 def test_an_empty_capture_is_an_empty_result_with_a_finding(lstm, tmp_path, capsys):
     assert convert([str(lstm / "empty_capture.sql"), "--out", str(tmp_path)]) == 0
-    assert "counts as one step" not in capsys.readouterr().err
+    assert "steps are not marked" not in capsys.readouterr().err
     converted = read(lstm / "empty_capture.sql")
     assert [table.num_rows for table in converted.tables.values()] == [0, 0]
-    (finding,) = converted.findings
-    assert "empty_capture.sql: the capture is empty" in finding
+    assert codes(converted.findings) == ["recording_empty"]
 
 
 def test_a_mark_without_a_time_costs_no_other_row(tmp_path):
@@ -75,7 +75,7 @@ def test_a_mark_without_a_time_costs_no_other_row(tmp_path):
     converted = read(path)
     assert converted.tables["kernels"].num_rows == before["kernels"].num_rows
     assert converted.tables["markers"].num_rows == before["markers"].num_rows - 1
-    assert any("1 event lacks a required field" in finding for finding in converted.findings)
+    assert data_of(converted.findings, "records_damaged") == [{"n": 1, "what": "events"}]
 
 
 # --- what nvprof prints --------------------------------------------------------------------------------
@@ -142,8 +142,8 @@ def test_unified_memory_and_a_gpu_trace(nvprof):
     assert rows["[Unified Memory Host To Device]"] == 118432
     sizes = found["atomics"].set_index("event").loc["Size (B) : [Unified Memory Host To Device]"]
     assert (sizes["count"], sizes["min"], sizes["max"]) == (31, 4096, 65536)
-    assert any("no kernel was recorded" in finding for finding in findings)
-    assert any("2 records have invalid timestamps" in finding for finding in findings)
+    assert "recording_empty" in codes(findings)
+    assert any("2 records" in one["text"] for one in data_of(findings, "tool_reported"))
     trace, _ = tables(nvprof / "modes/print-gpu-trace.txt")
     kernels = trace["kernels"]
     moved = kernels[kernels["short_name"].str.contains("Memcpy HtoD")]
@@ -239,7 +239,8 @@ def test_numbers_wider_than_an_events_columns_are_told_apart(tmp_path):
 def test_a_line_of_no_process_is_no_process(tmp_path):
     path = tmp_path / "summary.txt"
     path.write_text(OLD + "======== Error: Application returned non-zero code 1\n")
-    assert tables(path)[1] == ["summary.txt: nvprof says: Error: Application returned non-zero code 1"]
+    said = data_of(tables(path)[1], "tool_reported")
+    assert said == [{"text": "Error: Application returned non-zero code 1"}]
 
 
 @pytest.mark.parametrize(
@@ -257,8 +258,7 @@ def test_samples_of_the_cpu_are_no_summary(block, tmp_path):
     path.write_text(OLD + sampled)
     found, findings = tables(path)
     assert "main" not in set(found["intervals"]["function"])
-    (finding,) = findings
-    assert "CPU samples (--cpu-profiling) are not read" in finding
+    assert data_of(findings, "parts_unread") == [{"what": "CPU samples"}] and len(findings) == 1
 
 
 RANGE = """==7== NVTX result:

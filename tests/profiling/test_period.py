@@ -9,6 +9,7 @@ from profiling.attribution.batch_times import find_period
 from profiling.convert import main
 from profiling.tables import read
 from profiling.traced_job import read_job
+from tests.profiling.found import data_of
 from tests.profiling.traced_jobs import START_US, Planted, trace_of
 
 UPDATE = 900  # an optimizer's kernel
@@ -106,7 +107,8 @@ def unmarked(tmp_path):
 def test_batches_of_an_unmarked_trace_are_told_by_their_kernels_and_it_is_said(unmarked, capsys):
     job = read_job(unmarked)
     assert (job.batches_from, job.batches_confidence) == ("a period of the kernels", 1.0)
-    assert any("100.0 % of them recur" in finding for finding in job.findings)
+    by = {"by": "a period of the kernels", "recurring_pct": 100}
+    assert data_of(job.findings, "steps_unmarked") == [by]
     rows = read(unmarked / "rank_0000", "batches").to_pylist()
     assert len(rows) == 8 and rows[1]["end_ns"] - rows[1]["start_ns"] == 1_000_000
     assert rows[0]["start_ns"] == round(START_US + 5) * 1000

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from profiling.tools import tool
+from tests.profiling.found import codes, data_of
 
 read = tool("torch").read
 
@@ -31,7 +32,7 @@ def test_every_trace_is_read_whole(kineto):
         counts[path.name.partition(".")[0]] = len(kernels)
         assert kernels["duration_ns"].min() >= 0
         assert len(converted.tables["markers"]) > 0
-        assert not any("left out" in finding for finding in converted.findings), path
+        assert not {"records_damaged", "parts_unread"} & set(codes(converted.findings)), path
     assert counts["resnet_kineto"] == 9628 + 362 + 123
     assert counts["nccl_data"] == 2700 + 960 + 114
     assert counts["resnet50_v100_dims_old_schema"] == 8772 + 312 + 12
@@ -63,7 +64,7 @@ def test_amd_recomputation_and_ranks(kineto):
     )  # bf16
     assert set(by_batch) == {11_689_512}  # ResNet18's parameters
     assert {"ReLU_1", "Conv2d_0"} <= set(kernels["layer"].dropna())
-    assert any("968 of 3653" in finding for finding in converted.findings)
+    assert data_of(converted.findings, "launches_missing") == [{"n": 968, "of": 3653}]
     flops = kernels.groupby(["batch_index", "direction"], observed=True)["flops"].sum().unstack()
     assert flops["fprop"].iloc[0] == pytest.approx(36.28e9, rel=0.01)
     # Forward twice again, and the checkpointed layers' forward once more.
@@ -73,7 +74,7 @@ def test_amd_recomputation_and_ranks(kineto):
 def test_batches_without_steps_are_told_by_the_optimizer(kineto):
     kernels, converted = rows_of(kineto / "resnet_kineto.json.gz")
     assert sorted(kernels["batch_index"].dropna().unique()) == list(range(30))
-    assert any("Optimizer.step" in finding for finding in converted.findings)
+    assert data_of(converted.findings, "steps_unmarked") == [{"by": "Optimizer.step"}]
     forward = kernels[(kernels["direction"] == "fprop") & (kernels["class"] == "convolution")]
     assert forward.groupby("batch_index").size().nunique() <= 2  # batch 0 has one more
 

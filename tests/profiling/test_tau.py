@@ -11,6 +11,7 @@ from profiling.errors import UserError
 from profiling.schemas import SCHEMAS
 from profiling.tools import tool
 from profiling.tools.recognition import recognise
+from tests.profiling.found import codes, data_of
 from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text
 
 read, bundle = tool("tau").read, tool("tau").bundle
@@ -94,11 +95,10 @@ def test_snapshots_of_batches_are_marks(tau):
 
 def test_a_missing_mark_is_found_and_named(tau):
     path = tau / "hvd_r2_merged/n24/tauprofile.xml"
-    assert read(path).findings == ["tauprofile.xml: rank 0: 23 of 24 'End of Batch': the last are missing"]
-    assert any(
-        "no stage of a step is marked" in finding
-        for finding in of_run(tau / "x_hvd_r2_merged_nomarks").findings
-    )
+    (finding,) = read(path).findings
+    assert (finding.code, finding.rank) == ("marks_missing", 0)
+    assert finding.data == {"stage": "End of Batch", "n": 23, "of": 24}
+    assert "steps_unmarked" in codes(of_run(tau / "x_hvd_r2_merged_nomarks").findings)
 
 
 def test_the_formats_have_the_same_timers_and_events(tau):
@@ -119,9 +119,7 @@ def test_the_formats_have_the_same_timers_and_events(tau):
 
 def test_other_metrics_are_named_and_left_out(tau):
     for run in ("x_mpi4py_r2_merged_two_metrics", "x_mpi4py_r2_profile_two_metrics"):
-        assert ["metric CPU_TIME is not wall time" in finding for finding in of_run(tau / run).findings] == [
-            True
-        ]
+        assert data_of(of_run(tau / run).findings, "parts_unread") == [{"what": ["metric CPU_TIME"]}]
     converted = read(tau / "x_mpi4py_r2_profile_two_metrics/MULTI__CPU_TIME")
     assert frame(converted, "intervals")["inclusive_ns"].isna().all()
 
@@ -141,7 +139,7 @@ def test_the_references_own_xml(tau):
         reduced = atomics[atomics["event"] == "Message size for all-reduce"]
         assert len(set(reduced["count"])) == (1 if ranks > 1 else len(reduced))
         assert set(reduced["thread"]) <= {1} and (atomics["count"] > 0).all()
-    assert any("negative exclusive times" in finding for finding in converted.findings)
+    assert "records_damaged" in codes(converted.findings)
 
 
 def test_call_paths_of_many_ranks_with_fractional_times(tau):
@@ -221,7 +219,7 @@ def training(ranks=2, batches=5):
 def test_a_rank_without_a_profile_is_named(tmp_path):
     threads = [one for one in training(4) if one.rank != 1]
     findings = read(write_text(tmp_path / "run", threads)).findings
-    assert findings[-1] == "run: rank 1 of 4 left no profile"
+    assert data_of(findings, "profiles_missing") == [{"n": 1, "of": 4, "ranks": [1]}]
 
 
 def test_a_truncated_profile_costs_no_other_rank(tmp_path):
@@ -230,8 +228,9 @@ def test_a_truncated_profile_costs_no_other_rank(tmp_path):
     broken.write_bytes(broken.read_bytes()[:60])
     converted = read(folder)
     assert set(frame(converted, "intervals")["rank"]) == {0, 2}
-    assert any("profile.1.0.0 is truncated or damaged at line" in finding for finding in converted.findings)
-    assert converted.findings[-1] == "run: rank 1 of 3 left no profile"
+    (unread,) = data_of(converted.findings, "parts_unread")
+    assert "profile.1.0.0 is truncated or damaged at line" in unread["what"][0]
+    assert data_of(converted.findings, "profiles_missing") == [{"n": 1, "of": 3, "ranks": [1]}]
 
 
 def test_profiles_that_are_all_truncated_are_one_line(tmp_path):
@@ -266,8 +265,7 @@ def test_a_thread_that_is_there_twice_counts_once_and_is_named(copied, tmp_path)
     calls = intervals[intervals["function"] == "Forward Pass"].set_index("rank")["calls"]
     assert calls.to_dict() == {0: 5, 1: 5}
     assert frame(converted, "atomics").groupby("rank").size().to_dict() == {0: 1, 1: 1}
-    (finding,) = (one for one in converted.findings if "twice" in one)
-    assert finding.startswith("1 thread appears twice, 1.0.0 in ") and "counts once" in finding
+    assert data_of(converted.findings, "threads_repeated") == [{"n": 1}]
 
 
 def test_snapshots_of_a_copy_are_no_batches(tmp_path):
@@ -280,7 +278,7 @@ def test_snapshots_of_a_copy_are_no_batches(tmp_path):
 def test_ranks_without_a_collective_of_mpi_are_a_finding(tmp_path):
     def silent(threads, folder):
         findings = read(write_text(tmp_path / folder, threads)).findings
-        return any("no collective among the timers" in finding for finding in findings)
+        return "no_collectives" in codes(findings)
 
     assert silent(training(2), "gloo") and not silent(training(1), "alone")
     threads = training(2)
@@ -291,9 +289,9 @@ def test_ranks_without_a_collective_of_mpi_are_a_finding(tmp_path):
 def test_snapshots_whose_clock_went_back_are_a_finding(tmp_path):
     write_snapshots(tmp_path, training(1), snapshots=3)
     path = tmp_path / "snapshot.0.0.0"
-    assert not any("backwards" in finding for finding in read(path).findings)
+    assert "records_damaged" not in codes(read(path).findings)
     path.write_text(path.read_text().replace("1700000000000001", "1600000000000001"))
-    assert "1 snapshot is older than the one before: the clock went backwards" in read(path).findings[0]
+    assert data_of(read(path).findings, "records_damaged") == [{"n": 1, "what": "times of snapshots"}]
 
 
 def test_a_standard_deviation_comes_of_the_sum_of_squares(tmp_path):
@@ -307,9 +305,7 @@ def test_a_killed_processs_snapshots_are_read_as_far_as_they_go(tmp_path):
     text = path.read_text()
     path.write_text(text[: text.index("<name>final</name>")])
     converted = read(path)
-    assert converted.findings[0].endswith(
-        "its process was killed: it is read up to snapshot 'End of Batch 1'"
-    )
+    assert data_of(converted.findings, "recording_cut_short") == [{"last": "End of Batch 1"}]
     assert len(frame(converted, "intervals")) == 4 and len(converted.tables["markers"]) == 2
 
 

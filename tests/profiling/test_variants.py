@@ -2,6 +2,7 @@
 
 import pytest
 
+from profiling.findings import Finding
 from profiling.readers.printed import has_decimal_commas, number_and_unit
 from profiling.tools.recognition import read, recognise
 from tests.profiling.samples import HOROVOD, NCU_DETAILS, NCU_RAW, VTUNE
@@ -115,10 +116,7 @@ def test_columns_that_a_page_lacks_are_null_and_a_missing_duration_is_said(tmp_p
     found, findings = tables(tmp_path / "raw.csv", text + '"0","5","k","1","7","12.5"\n', "ncu")
     row = found["kernels"].iloc[0]
     assert row["stream"] == 7 and row[["duration_ns", "bytes", "flops", "grid"]].isna().all()
-    assert findings == [
-        "raw.csv: 1 launch has no duration: gpu__time_duration.sum (or the section SpeedOfLight) was not "
-        "collected"
-    ]
+    assert findings == [Finding("durations_missing", data={"n": 1})]
 
 
 def test_a_summary_over_the_launches_of_each_kernel(tmp_path):

@@ -18,6 +18,7 @@ from analysis.results.study import Study
 from profiling import database
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.readers.printed import DURATION, ON_DEVICE
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
@@ -87,7 +88,7 @@ class Profile:
     batch: int | None = None
     backend: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
-    findings: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
 
 # --- from tables --------------------------------------------------------------------------------------
