@@ -18,7 +18,7 @@ from profiling.tools import TOOLS
 from profiling.tools.recognition import read as read_any
 from profiling.tools.recognition import recognise
 from profiling.traces.units import units_of
-from profiling.wording import how_many
+from tests.profiling.found import data_of
 from tests.profiling.samples import NSYS_STATS
 from tests.profiling.traces import Trace, training_step
 
@@ -85,7 +85,8 @@ def test_absurd_rows_of_a_pyprof_table_are_left_out_and_counted(tmp_path, change
     converted = read_any(pyprof(tmp_path / "table.parquet", *changes))
     assert converted.tables["kernels"]["flops"].to_pylist() == flops
     left_out = len(changes) - rows
-    assert any(how_many(left_out, "row") in finding for finding in converted.findings) == bool(left_out)
+    damaged = [{"n": left_out, "what": "rows"}] if left_out else []
+    assert data_of(converted.findings, "records_damaged") == damaged
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_ranges_that_overlap_are_no_batches(tmp_path):
         if event["name"] == "train step 4":
             event["dur"] += 500  # into step 5
     trace.write(tmp_path / "one.json")
-    with pytest.raises(UserError, match="1 of 5 ranges overlaps the one before"):
+    with pytest.raises(UserError, match="1 of 5 ranges overlap the one before"):
         main([str(tmp_path / "one.json"), "--out", str(tmp_path / "out"), "--batch-marker", "train step"])
 
 
