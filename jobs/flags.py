@@ -10,14 +10,14 @@ from jobs.model_names import model_names
 from jobs.run import Run, make_run
 from jobs.run_values import as_text, parse_value, wrong_values
 from jobs.validation import literal_options
-from profiling.arguments import Help, Parser, with_values
+from profiling.arguments import Parser, with_values
 from profiling.errors import Mistakes, UserError
 from profiling.whole_file import file_to_write
 
 
 def make_parser(prog: str, description: str | None) -> Parser:
     """A parser of a command's flags whose errors are :class:`UserError`; abbreviations are not taken."""
-    return Parser(prog=prog, description=description, formatter_class=Help)
+    return Parser(prog=prog, description=description)
 
 
 FORMATS = ("table", "csv", "json", "parquet")

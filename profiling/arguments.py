@@ -7,7 +7,6 @@ import argparse
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -20,39 +19,6 @@ _CHOICE = re.compile(
     r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)"
 )
 _REQUIRED = "the following arguments are required: "
-
-
-# A line of an example: a command, and behind two blanks or more what it does; or more of what it does.
-_EXAMPLE = re.compile(r"(?P<command> *\S+(?: \S+)*) {2,}(?P<what>\S.*)| {20,}(?P<more>\S.*)")
-_BELOW = " " * 8  # before what an example does, below it
-
-
-class Help(argparse.RawDescriptionHelpFormatter):
-    """Descriptions as they are written; what is wider than the terminal is wrapped."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(_wrapped(block, width) for block in text.split("\n\n"))
-
-
-def _wrapped(block: str, width: int) -> str:
-    """A paragraph in lines of ``width``; of indented examples, what each does on lines below it."""
-    lines = block.strip("\n").splitlines()
-    if max(map(len, lines), default=0) <= width:
-        return block
-    if not any(line.startswith(("    ", "python -m ")) for line in lines):
-        return textwrap.fill(" ".join(lines), width, break_on_hyphens=False)
-    examples: list[tuple[str, list[str]]] = []
-    for line in lines:
-        match = _EXAMPLE.fullmatch(line)
-        if match and match["more"] and examples:
-            examples[-1][1].append(match["more"])
-        else:
-            examples.append((match["command"], [match["what"]]) if match and match["what"] else (line, []))
-    pieces: list[str] = []
-    for command, what in examples:
-        pieces += textwrap.wrap(command, width, subsequent_indent=_BELOW, break_on_hyphens=False)
-        pieces += textwrap.wrap(" ".join(what), width, initial_indent=_BELOW, subsequent_indent=_BELOW)
-    return "\n".join(pieces)
 
 
 class Explain(argparse.Action):
@@ -100,7 +66,8 @@ class Parser(argparse.ArgumentParser):
     elsewhere: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, **named: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **named})
+        as_written = argparse.RawDescriptionHelpFormatter
+        super().__init__(**{"allow_abbrev": False, "formatter_class": as_written, **named})
         self._given: list[str] = []
 
     @property
@@ -151,9 +118,6 @@ class Parser(argparse.ArgumentParser):
 
 # --- the shell's Tab key --------------------------------------------------------------------------------
 
-# Positional arguments that are results: their folders are offered before any file.
-_RESULTS = ("DIR", "A", "B", "P=DIR")
-
 
 def completion_is_asked() -> bool:
     """Whether it is the shell that calls, for what may follow on its command line."""
@@ -165,8 +129,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
     import argcomplete
 
     # Flags are offered after a dash alone, or results would be lost among them.
-    by_default: Any = places  # it takes any function that is called so
-    argcomplete.autocomplete(parser, always_complete_options=False, default_completer=by_default)
+    argcomplete.autocomplete(parser, always_complete_options=False)
 
 
 def with_values(action: argparse.Action, values: Callable[[], Iterable[str]], several: bool = False) -> None:
@@ -186,22 +149,3 @@ def in_list(begun: str, values: Iterable[str]) -> list[str]:
     """``a,b`` with each of the values that it does not have yet: ``a,b,c``, ``a,b,d``."""
     before = begun.split(",") if begun else []
     return [",".join([*before, value]) for value in values if value not in before]
-
-
-def places(prefix: str, action: argparse.Action, **_: Any) -> list[str]:
-    """The folders and files that begin with ``prefix``; for results, files only where no folder does.
-
-    Of a folder of results with its number of ranks (``4=DIR``) what follows the number is completed.
-    """
-    number, sep, path = prefix.partition("=")
-    before, path = (number + sep, path) if sep and number.isdecimal() else ("", prefix)
-    begun = path.rpartition("/")[2]
-    folder = path.removesuffix(begun)
-    try:
-        inside = sorted(Path(folder).expanduser().iterdir())
-    except OSError:
-        return []
-    begins = [one for one in inside if one.name.startswith(begun) and (begun or one.name[0] != ".")]
-    folders = [one for one in begins if one.is_dir()]
-    shown = folders if folders and action.metavar in _RESULTS else begins
-    return [f"{before}{folder}{one.name}{'/' if one.is_dir() else ''}" for one in shown]

@@ -33,7 +33,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiling.arguments import Help, Parser, with_values
+from profiling.arguments import Parser, with_values
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.findings import lines
 from profiling.identity import check_mpi, read_identity
@@ -200,10 +200,7 @@ def _convert_alone(unit: Unit) -> Outcome:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        prog="python -m profiling.convert", description=__doc__,
-        formatter_class=Help,
-    )  # fmt: skip
+    parser = Parser(prog="python -m profiling.convert", description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
     tools = parser.add_argument(
         "--tool",

@@ -71,8 +71,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Program]:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python -m profiling.watch", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter, usage="%(prog)s [flags] SCRIPT|-m MODULE ...",
+        prog="python -m profiling.watch", description=__doc__, usage="%(prog)s [flags] SCRIPT|-m MODULE ...",
     )  # fmt: skip
     add = parser.add_argument
     add("--out", type=Path, metavar="DIR", help="the run's folder [a new one in results/by-hand]")

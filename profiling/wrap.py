@@ -9,15 +9,13 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from glob import glob
 from pathlib import Path
 
 import orjson
-import psutil
 
-from profiling.arguments import Help, Parser
+from profiling.arguments import Parser
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.findings import Finding
@@ -35,7 +33,6 @@ from profiling.whole_file import whole_file
 
 RAW = "raw"  # below a rank's directory: what the profiler itself wrote
 _REPORT = "rank.json"  # of the rank; what was found is added to it
-_TRIES = 4
 # A GPU's own device; under Windows its driver's stands in for it. /dev/nvidiactl says nothing: CUDA programs,
 # nvprof among them, make it where root runs them without a GPU.
 _GPUS = ("/dev/nvidia[0-9]*", "/dev/dxg")
@@ -73,34 +70,14 @@ def wrapped(
 
 
 # What profilers around a process set in it, as whole names or as beginnings of names.
+WRAPPED = "SCALEPROF_WRAPPED"  # is ours
 WATCHERS = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
-_THEIRS = (*WATCHERS, "NSYS_", "NV_COMPUTE_", "TAU_", "VTUNE_")
+_THEIRS = (WRAPPED, *WATCHERS, "NSYS_", "NV_COMPUTE_", "TAU_", "VTUNE_")
 
 
-def why_not_watched(name: str, environment: Mapping[str, str], above: Iterable[Sequence[str]]) -> str:
-    """Why a profiler that is to be around this process seems not to be, and what to do; "" if it is.
-
-    Args:
-        above: the command lines of the processes that started this one.
-    """
-    if not wraps(name) or any(variable.startswith(_THEIRS) for variable in environment):
-        return ""
-    programs = {tool(name).program, "aps", "profiling.wrap"}
-    if any(Path(word).name in programs for words in above for word in words):
-        return ""
-    return (
-        f"profile {name} records nothing here: {name} must be started around the run, as jobs.sweep does: "
-        f"python -m profiling.wrap --tool {name} --out DIR -- -m train --profile={name} --out=DIR ..."
-    )
-
-
-def commands_above() -> list[list[str]]:
-    """The command lines of the processes that started this one, as far as they may be read."""
-    lines = []
-    for process in psutil.Process().parents():
-        with suppress(psutil.Error):
-            lines.append(process.cmdline())
-    return lines
+def is_watched(name: str, environment: Mapping[str, str]) -> bool:
+    """Whether a profiler that is to be around this process seems to be."""
+    return not wraps(name) or any(variable.startswith(_THEIRS) for variable in environment)
 
 
 def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, keep_raw: bool = False) -> int:
@@ -115,16 +92,7 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     directory.mkdir(parents=True, exist_ok=True)
     command = profiler.wrap([sys.executable, *arguments], directory, options)
     variables = profiler.environment(directory, options)
-    heard: list[int] = []  # who was asked to end is not started again
-    code = run_tree(command, {**os.environ, **variables}, heard)
-    starts = 1
-    while code and not heard and profiler.may_not_start and not any(directory.iterdir()):
-        last = starts == _TRIES
-        what_next = f", {starts} times (exit code {code})" if last else "; trying again"
-        print(f"scaleprof: {name} ended before it had started anything{what_next}", file=sys.stderr)
-        if last:
-            break
-        code, starts = run_tree(command, {**os.environ, **variables}, heard), starts + 1
+    code = run_tree(command, {**os.environ, **variables, WRAPPED: name})
     check_permission(name, profiler.outputs(directory))
     if code == 0:
         findings = collect_output(name, directory, options)
@@ -176,10 +144,7 @@ def has_gpu() -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
-    parser = Parser(
-        prog="python -m profiling.wrap", description=__doc__,
-        formatter_class=Help,
-    )  # fmt: skip
+    parser = Parser(prog="python -m profiling.wrap", description=__doc__)
     tools = [name for name in TOOLS if wraps(name)]
     parser.add_argument("--tool", required=True, metavar="NAME", help=f"one of: {', '.join(tools)}")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run's directory")

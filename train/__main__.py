@@ -30,7 +30,7 @@ from profiling.identity import read_identity
 from profiling.process_facts import write_stacks_at_signal
 from profiling.tables import rank_directory
 from profiling.wording import command, how_many, three_digits
-from profiling.wrap import WATCHERS, commands_above, why_not_watched
+from profiling.wrap import WATCHERS, is_watched
 from train.ending import Stop, interruptible, leave_at_once, run_and_leave
 from train.world import World, read_world
 
@@ -59,8 +59,9 @@ def main() -> int:
         with said_by_rank_0(rank):
             by_hand.check_unused(arguments.out, arguments.overwrite)
             by_hand.check_no_other_files(arguments.out)
-    if mine and rank == 0 and (why := why_not_watched(run.profile, os.environ, commands_above())):
-        print(f"scaleprof: {why}", file=sys.stderr)
+    if mine and rank == 0 and not is_watched(run.profile, os.environ):
+        how = f"python -m profiling.wrap --tool {run.profile} --out DIR -- -m train ... --out DIR"
+        print(f"scaleprof: profile {run.profile} records nothing here; started by: {how}", file=sys.stderr)
     write_stacks_at_signal(None if mine else rank_directory(arguments.out, world.rank) / STACKS)
     code = train(run, world, place_of(run, arguments.out, mine), arguments.keep_raw)
     if code == EXIT_DONE and may_leave_at_once(run, os.environ, sys.modules):

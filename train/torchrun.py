@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from profiling.arguments import Help, Parser
+from profiling.arguments import Parser
 from profiling.errors import UserError, run_command, said_by_rank_0
 from profiling.identity import read_identity
 from train import rendezvous
@@ -63,7 +63,7 @@ def python_path(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 def main() -> None:
     """The command; see the module's docstring."""
-    parser = Parser(prog="python -m train.torchrun", description=__doc__, formatter_class=Help)
+    parser = Parser(prog="python -m train.torchrun", description=__doc__)
     add = parser.add_argument
     add("--folder", type=Path, default=Path.cwd(), metavar="DIR", help="where it is started [here]")
     add("--device", default="auto", help="cpu: hide the GPUs from it [auto]")

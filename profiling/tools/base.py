@@ -124,7 +124,6 @@ class Profiler:
         reader: the module that reads them, with ``recognise`` and ``stream``; it is loaded when a file is
             read, and not to start the tool.
         analysed_as_it_is: analysis reads these files themselves, so they are not converted.
-        may_not_start: its program sometimes ends before it has started anything.
         only_rank_0_writes: what it records of all ranks, rank 0 writes.
         one_rank_modes: modes that run each kernel again and again, so that a collective would wait forever.
     """
@@ -142,7 +141,6 @@ class Profiler:
     forms: ClassVar[str] = ""
     reader: ClassVar[str] = ""
     analysed_as_it_is: ClassVar[bool] = False
-    may_not_start: ClassVar[bool] = False
     only_rank_0_writes: ClassVar[bool] = False
     one_rank_modes: ClassVar[frozenset[str]] = frozenset()
 

@@ -30,8 +30,6 @@ class Nsys(SwitchedOn):
     started = "`nsys profile -t cuda,nvtx,osrt,mpi`; import and export are automatic, for any release"
     reader = "profiling.readers.nsys"
     reads = "`.nsys-rep`, SQLite, `nsys stats` CSV"
-    # Release 2022.4 waits for a semaphore that its second process may not have made yet on a busy machine.
-    may_not_start = True
     modes: ClassVar = {"auto": "kernels, copies, ranges of NVTX and MPI, and operating-system calls"}
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:

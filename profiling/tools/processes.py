@@ -28,16 +28,14 @@ _REFUSED = re.compile(rb"ERR_NVGPUCTRPERM|NVSOLN1000")
 GRANT = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
 
 
-def run_tree(command: Sequence[str], environment: Mapping[str, str], heard: list[int]) -> int:
+def run_tree(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command; signals to this process go to all that it started. Its exit code, as shells have it.
-
-    Args:
-        heard: receives the signals that were handed on.
 
     What it started stays in this process's group, so that who kills the group leaves nothing behind.
     """
     _end_in_order_with_parent()
     started: list[int] = []
+    heard: list[int] = []
 
     def hand_on(number: int, _: object) -> None:
         heard.append(number)

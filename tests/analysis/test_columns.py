@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import columns, stragglers
+from analysis import columns
 from analysis.display import output
 from analysis.display.metrics import FIELDS, Metric, names_of
 from analysis.measures.scaling import figures, use
@@ -249,19 +249,3 @@ def test_columns_of_a_row_are_all_in_order(sweep: Path) -> None:
     assert head[0] == "method"
     wanted = names_of([*figures.IN_DATA, *use.METRICS])
     assert [name for name in head if name in wanted] == wanted
-
-
-@pytest.mark.parametrize("wide", [80, 100])
-def test_help_is_no_wider_than_the_terminal(monkeypatch, capsys, wide):
-    monkeypatch.setenv("COLUMNS", str(wide))
-    with pytest.raises(SystemExit):
-        stragglers.main(["--help"])
-    told = capsys.readouterr().out
-    assert max(map(len, told.splitlines())) <= wide
-    assert "    python -m analysis.stragglers DIR --by step\n        one row per rank and step\n" in told
-    with pytest.raises(SystemExit):
-        stragglers.main(["--columns"])
-    assert wide - 15 < max(map(len, capsys.readouterr().out.splitlines())) <= wide
-    with pytest.raises(SystemExit):
-        convert.main(["--help"])
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= wide

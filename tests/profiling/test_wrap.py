@@ -231,26 +231,20 @@ def test_what_the_tool_wrote_is_set_to_the_clock_of_the_batches(tmp_path, fake):
     assert ((kernels["start_ns"] - 5_000_000_000) // 1000 == kernels["batch_index"]).all()
 
 
-def test_nsys_that_ends_before_it_starts_anything_is_started_again(tmp_path, fake, capfd):
+def test_a_report_of_nsys_is_exported_and_read(tmp_path, fake):
     made = nsys_database(tmp_path / "made.sqlite")
-    tries = tmp_path / "tries"
     body = (
-        f"open({str(tries)!r}, 'a').write('x')\n"
         f"if sys.argv[1] == 'export': shutil.copy({str(made)!r}, sys.argv[4].split('=')[1]); sys.exit()\n"
-        f"if len(open({str(tries)!r}).read()) < 3: sys.exit(1)\n"
         "open(sys.argv[sys.argv.index('--output') + 1] + '.nsys-rep', 'w').write('report')"
     )
     fake("nsys", body + RUN)
     assert main(["--tool", "nsys", "--out", str(tmp_path / "run"), "--", "-c", "pass"]) == 0
-    assert tries.read_text() == "xxxx" and capfd.readouterr().err.count("trying again") == 2
     assert pq.read_table(tmp_path / "run/rank_0000/markers.parquet").num_rows == 12
 
 
-def test_nsys_that_never_starts_anything_ends_with_its_exit_code_and_a_line(tmp_path, fake, capfd):
+def test_a_tool_that_never_starts_anything_ends_with_its_exit_code(tmp_path, fake):
     fake("nsys", "sys.exit(134)")
     assert main(["--tool", "nsys", "--out", str(tmp_path / "run"), "--", "-c", "pass"]) == 134
-    lines = capfd.readouterr().err.splitlines()
-    assert lines[-1] == "scaleprof: nsys ended before it had started anything, 4 times (exit code 134)"
 
 
 @pytest.mark.parametrize(

@@ -439,17 +439,11 @@ def test_a_profiler_that_is_not_around_a_run_by_hand_is_told_at_its_start(train_
     def begins(*_):
         raise UserError("begins")
 
-    monkeypatch.setattr(command, "commands_above", lambda: [["/bin/bash"], ["make", "test"]])
     monkeypatch.setattr(command, "train", begins)
     for name in WATCHERS:
         monkeypatch.delenv(name, raising=False)
     first, last = train_tiny(*SMALL, "--profile", "nsys")[2].splitlines()
-    assert first.startswith("scaleprof: profile nsys records nothing here: ") and "begins" in last
-    assert "python -m profiling.wrap --tool nsys --out DIR -- -m train --profile=nsys --out=DIR" in first
-    for above in (["/usr/bin/nsys", "profile"], ["python", "-m", "profiling.wrap", "--tool", "nsys"]):
-        monkeypatch.setattr(command, "commands_above", lambda above=above: [["bash"], above])
-        assert len(train_tiny(*SMALL, "--profile", "nsys")[2].splitlines()) == 1
-    monkeypatch.setattr(command, "commands_above", list)
+    assert first.startswith("scaleprof: profile nsys records nothing here") and "begins" in last
     assert len(train_tiny(*SMALL, "--profile", "torch")[2].splitlines()) == 1
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "libToolsInjection64.so")
     assert len(train_tiny(*SMALL, "--profile", "nsys")[2].splitlines()) == 1
