@@ -1,43 +1,180 @@
-"""How do the points of a sweep become lines? Each line is a level of the factors that the chart shows.
+"""Draw the points of a sweep as lines or stacked bars, in panels, by the factors that matter most.
 
-A line of several configurations is their mean, with a band from the lowest to the highest. It keeps them in
-``meta`` as ``members``, from which the page forms it again when a filter leaves out some of them.
+The factor that matters most gets the channel that is read best: colour, then dash, then columns and rows of
+panels. What finds no channel is averaged: a line, or bar, of several configurations is their mean, with a
+band or error bars from the lowest to the highest. It keeps them in ``meta`` as ``members``, from which the
+page forms it again when a filter leaves out some of them.
 """
 
 import itertools
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.display.canvas import (
+from analysis.display.plots import (
+    GREY,
     PALETTE,
     SYMBOLS,
     Figure,
     axis_end,
     axis_of_counts,
+    beside_ticks,
     error_bars,
     escaped,
+    is_drawn,
     layout,
     plain_numbers,
 )
-from analysis.display.colours import GREY
-from analysis.display.encoding import Encoding, levels
-from analysis.display.panels import Grid
+from jobs.run_fields import FACTOR
 
+MOST_COLOURS = 8  # as many as readers tell apart, the colour-blind and in print too
 DASHES = ("solid", "dash", "dot")
-_KEY_COLOUR = GREY  # of a legend's entry that shows a dash
-_MOST_LABELS = 4  # lines that are named at their end instead of in a legend
-_LONGEST_LABEL = 22  # characters
-_LETTER = 7  # pixels
-_LEAST_APART = 0.06  # of the chart's height, between labels
+MOST_PANELS = 4  # beside each other, or below each other
+MOST_LINES = 12  # in a panel
 _MOST_IDEAL = 6  # lines that have an ideal line each
+_GAP, _GAP_BELOW = 0.03, 0.06  # between panels, of the chart's width and height
+_ROW_TITLE = 20  # pixels
+_ROW = 220  # pixels that each further row of panels adds
 
+Facts = Mapping[str, Any]
+"""The level of each factor."""
 Name = Callable[[str, Any], str]
 """What a level of a factor is called."""
+
+
+# --- channels -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The factor that each channel of a chart shows; empty: none.
+
+    Attributes:
+        averaged: factors that vary and have no channel: lines are means over their levels.
+    """
+
+    colour: str = ""
+    dash: str = ""
+    columns: str = ""
+    rows: str = ""
+    averaged: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> list[str]:
+        """The factors that have a channel, the best channel first."""
+        return [name for name in (self.colour, self.dash, self.columns, self.rows) if name]
+
+
+def encode(points: Sequence[Facts], factors: Iterable[str], are_bars: bool = False) -> Encoding:
+    """The channels of the factors that vary among points.
+
+    Args:
+        factors: the most important first.
+        are_bars: the colours of stacked bars are their parts.
+    """
+    limits = {} if are_bars else {"colour": MOST_COLOURS, "dash": len(DASHES)}
+    limits |= {"columns": MOST_PANELS, "rows": MOST_PANELS}
+    channels: dict[str, str] = {}
+    averaged = []
+    lines = 1
+    for factor in factors:
+        count = len(levels(points, factor))
+        if count < 2:
+            continue
+        for channel, most in limits.items():
+            in_panel = channel in ("colour", "dash")
+            if channel not in channels and count <= most and not (in_panel and lines * count > MOST_LINES):
+                channels[channel] = factor
+                lines *= count if in_panel else 1
+                break
+        else:
+            averaged.append(factor)
+    return Encoding(**channels, averaged=tuple(averaged))
+
+
+def levels(points: Iterable[Facts], factor: str) -> list[Any]:
+    """The levels of a factor among points: unknown, numbers by size, then words; [None] without a factor."""
+    if not factor:
+        return [None]
+
+    def order(level: Any) -> tuple:
+        number = isinstance(level, int | float)
+        return level is not None, not number, level if number else str(level)
+
+    return sorted({point.get(factor) for point in points}, key=order)
+
+
+def caption(encoding: Encoding, spread: str = "band") -> str:
+    """``Colour: loader. Line: grad. Mean of batch (band: lowest and highest).``
+
+    Args:
+        spread: what shows the spread of what is averaged.
+    """
+    channels = {"Colour": encoding.colour, "Line": encoding.dash, "Columns": encoding.columns,
+                "Rows": encoding.rows}  # fmt: skip
+    texts = [f"{name}: {factor.removeprefix(FACTOR)}." for name, factor in channels.items() if factor]
+    if encoding.averaged:
+        averaged = ", ".join(factor.removeprefix(FACTOR) for factor in encoding.averaged)
+        texts.append(f"Mean over {averaged} ({spread}: lowest and highest).")
+    return " ".join(texts)
+
+
+# --- panels ---------------------------------------------------------------------------------------------
+
+
+def _panels(facts: Sequence[Facts], encoding: Encoding) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+    """Of each panel, row by row, the levels that it shows, and the axes that its traces name."""
+    places = itertools.product(levels(facts, encoding.rows), levels(facts, encoding.columns))
+    for number, (row, column) in enumerate(places, 1):
+        end = "" if number == 1 else str(number)
+        shown = {encoding.columns: column, encoding.rows: row}
+        shown.pop("", None)
+        yield shown, {"xaxis": f"x{end}", "yaxis": f"y{end}"}
+
+
+def _in(facts: Sequence[Facts], shown: Facts) -> list[bool]:
+    return [all(one.get(factor) == level for factor, level in shown.items()) for one in facts]
+
+
+def _layout(
+    title: str, xaxis: Mapping[str, Any], unit: str, facts: Sequence[Facts], encoding: Encoding, name: Name
+) -> dict[str, Any]:
+    """The axes of all panels, and above and beside them what they show.
+
+    Args:
+        xaxis: of each panel.
+        unit: of the axis on the left.
+    """
+    from plotly.subplots import make_subplots
+
+    columns, rows = levels(facts, encoding.columns), levels(facts, encoding.rows)
+    above, beside = (
+        [escaped(name(factor, level)) for level in some] if factor else None
+        for factor, some in ((encoding.columns, columns), (encoding.rows, rows))
+    )
+    grid = make_subplots(
+        len(rows), len(columns), column_titles=above,
+        row_titles=beside, horizontal_spacing=_GAP, vertical_spacing=_GAP_BELOW,
+    ).layout.to_plotly_json()  # fmt: skip
+    whole = layout(title)
+    whole["height"] += _ROW * (len(rows) - 1)
+    whole["margin"] = {**whole["margin"], "r": whole["margin"]["r"] + _ROW_TITLE * bool(encoding.rows)}
+    whole["annotations"] = [{**one, "font": {"size": 12}} for one in grid.get("annotations", ())]
+    for place, end in enumerate(["", *map(str, range(2, len(rows) * len(columns) + 1))]):
+        bottom, left = place // len(columns) == len(rows) - 1, place % len(columns) == 0
+        x, y = grid[f"xaxis{end}"], grid[f"yaxis{end}"]
+        titles = xaxis["title"] if bottom else None, beside_ticks(unit) if left else None
+        whole[f"xaxis{end}"] = {**xaxis, **x, "showticklabels": bottom, "title": titles[0]}
+        whole[f"yaxis{end}"] = {**y, "rangemode": "tozero", "showticklabels": left, "title": titles[1]}
+        for letter in "xy":  # all panels have one scale, whichever plotly's first is
+            whole[f"{letter}axis{end}"]["matches"] = letter if end else None
+    return whole
+
+
+# --- lines ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -71,82 +208,70 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
         name: of a level of a factor.
     """
     facts = points["facts"].tolist()
-    grid = Grid(levels(facts, encoding.columns), levels(facts, encoding.rows))
     colours, dashes = levels(facts, encoding.colour), levels(facts, encoding.dash)
-    looks = list(itertools.product(enumerate(colours), enumerate(dashes)))
+    panels = list(_panels(facts, encoding))
     traces: list[dict[str, Any]] = []
-    for panel in grid.panels():
-        for (hue, colour), (dash, dashed) in looks:
-            wanted = {
-                encoding.colour: colour,
-                encoding.dash: dashed,
-                encoding.columns: panel.column,
-                encoding.rows: panel.row,
-            }
-            wanted.pop("", None)
-            here = points[[all(one.get(key) == level for key, level in wanted.items()) for one in facts]]
-            if here.empty:
-                continue
-            words = [name(factor, wanted[factor]) for factor in encoding.shown]
-            look = {
-                "marker": {"symbol": SYMBOLS[hue], "size": 8, "color": PALETTE[hue]},
-                "line": {"color": PALETTE[hue], "width": 2, "dash": DASHES[dash]},
-                **panel.axes,
-            }
-            traces += _line(here, axes, escaped(", ".join(words) or axes.title), look)
-    _name_lines(traces, encoding, (colours, dashes), name, grid)
-    whole = grid.layout(
-        layout(axes.title), axis_of_counts(points[axes.x], axes.x_title), axes.unit, encoding, name
-    )
-    labels = [len(trace["name"]) for trace in traces if "text" in trace]
-    whole["margin"] = {**whole["margin"], "r": whole["margin"]["r"] + _LETTER * max(labels, default=0)}
-    ideal = _ideal(traces, axes, grid)
-    if top := _cut_at(points, axes, ideal):
-        for axis in (whole[name] for name in whole if name.startswith("yaxis")):
-            axis["range"] = [0, top]
+    for panel, on in panels:
+        for (hue, colour), (dash, dashed) in itertools.product(enumerate(colours), enumerate(dashes)):
+            shown = {encoding.colour: colour, encoding.dash: dashed} | panel
+            shown.pop("", None)
+            here = points[_in(facts, shown)]
+            if len(here):
+                words = [name(factor, shown[factor]) for factor in encoding.shown]
+                look = {**_look(hue), "legendgroup": str(colour), **on}
+                look["line"] = {**look["line"], "dash": DASHES[dash]}
+                traces += _line(here, axes, escaped(", ".join(words) or axes.title), look)
+    ideal = _ideal(traces, axes, [on for _, on in panels])
+    if len(panels) == 1 and not encoding.dash:
+        for trace in traces:
+            trace["showlegend"] = bool(encoding.colour) and not trace["meta"].get("band")
+        colours = []
+    for hue, level in enumerate(colours if encoding.colour else []):
+        look = {**_look(hue), "mode": "lines+markers", "legendgroup": str(level)}
+        traces.append(_entry(name, encoding.colour, level, "legend", look))
+    for dash, level in enumerate(dashes if encoding.dash else []):
+        look = {"mode": "lines", "line": {"color": GREY, "width": 2, "dash": DASHES[dash]}}
+        traces.append(_entry(name, encoding.dash, level, "legend2", look))
+    counts = axis_of_counts(points[axes.x], axes.x_title)
+    whole = _layout(axes.title, counts, axes.unit, facts, encoding, name)
+    if f"{axes.y}_high" in points:
+        highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
+        if top := axis_end(highest, points[f"{axes.y}_high"]):
+            for axis in (whole[name] for name in whole if name.startswith("yaxis")):
+                axis["range"] = [0, top]
     return {"data": [*traces, *ideal], "layout": whole}
 
 
-def has_open_intervals(points: Iterable[Mapping[str, Any]], axes: Axes) -> bool:
-    """Whether a point's interval has no end above, so that it has no error bar."""
-    return any(point.get(f"{axes.y}_high") == math.inf for point in points)
-
-
-def _cut_at(points: pd.DataFrame, axes: Axes, ideal: Sequence[Mapping[str, Any]]) -> float | None:
-    """Where the vertical axis ends if error bars would make the points a line at zero; None: they do not."""
-    if f"{axes.y}_high" not in points:
-        return None
-    highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
-    return axis_end(highest, points[f"{axes.y}_high"])
+def _look(hue: int) -> dict[str, Any]:
+    marker = {"symbol": SYMBOLS[hue], "size": 8, "color": PALETTE[hue]}
+    return {"marker": marker, "line": {"color": PALETTE[hue], "width": 2}}
 
 
 def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A line; of several configurations their mean, below it the band of their spread.
+    """The traces of a line: of one configuration with its intervals, of several their mean over its band.
 
     Args:
         name: as plotly reads it (:func:`escaped`).
     """
     members = [_member(of, axes) for _, of in points.sort_values(axes.x).groupby("label", sort=False)]
-    said = f"{name}<br>%{{x}} {axes.x_title}: %{{y:.4g}} {axes.unit}<extra></extra>"
+    hover = f"{name}<br>%{{x}} {axes.x_title}: %{{y:.4g}} {axes.unit}<extra></extra>"
     trace: dict[str, Any] = {
-        "name": name, "mode": "lines+markers", "showlegend": False, "hovertemplate": said, **look,
+        "name": name, "mode": "lines+markers", "showlegend": False, "hovertemplate": hover, **look,
     }  # fmt: skip
     if len(members) == 1:
         (member,) = members
         own = {name: value for name, value in member.items() if name != "facts"}
         return [trace | own | {"meta": member["facts"]}]
     x, mean, low, high = spread(members)
+    colour = look["line"]["color"]
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     band = {
-        "name": name, "mode": "none", "fill": "toself", "fillcolor": _pale(look["line"]["color"]),
+        "name": name, "mode": "none", "fill": "toself", "fillcolor": f"rgba({red}, {green}, {blue}, 0.15)",
         "hoverinfo": "skip", "showlegend": False, "x": [*x, *reversed(x)], "y": [*high, *reversed(low)],
-        "meta": {"members": members, "band": True}, **{key: look[key] for key in ("xaxis", "yaxis")},
+        "meta": {"members": members, "band": True},
+        **{key: look[key] for key in ("xaxis", "yaxis", "legendgroup")},
     }  # fmt: skip
     return [band, trace | {"x": x, "y": mean, "meta": {"members": members}}]
-
-
-def _pale(colour: str) -> str:
-    """A colour ``#RRGGBB`` through which lines are seen."""
-    return f"rgba({', '.join(str(int(colour[place : place + 2], 16)) for place in (1, 3, 5))}, 0.15)"
 
 
 def _member(points: pd.DataFrame, axes: Axes) -> dict[str, Any]:
@@ -174,78 +299,88 @@ def spread(members: Sequence[Mapping[str, Any]]) -> tuple[list, list, list, list
     return ordered, means, [min(one) for one in values], [max(one) for one in values]
 
 
-# --- which line is which --------------------------------------------------------------------------------
-
-
-def _name_lines(
-    traces: list[dict[str, Any]],
-    encoding: Encoding,
-    looks: tuple[Sequence[Any], Sequence[Any]],
-    name: Name,
-    grid: Grid,
-) -> None:
-    """Name the lines: at their ends, where few and apart; else in a legend of each factor's levels."""
-    drawn = [trace for trace in traces if not trace["meta"].get("band")]
-    if not encoding.colour:
-        return
-    if not encoding.dash and grid.single and named_at_ends(drawn):
-        for trace in drawn:
-            trace |= {"mode": "lines+markers+text", "textposition": "middle right", "cliponaxis": False}
-            trace |= {"text": [*[""] * (len(trace["x"]) - 1), trace["name"]]}
-        return
-    if not encoding.dash and grid.single:
-        for trace in drawn:
-            trace["showlegend"] = True
-        return
-    colours, dashes = looks
-    for hue, level in enumerate(colours):
-        look: dict[str, Any] = {"mode": "lines+markers", "line": {"color": PALETTE[hue], "width": 2}}
-        look["marker"] = {"symbol": SYMBOLS[hue], "size": 8, "color": PALETTE[hue]}
-        traces.append(_entry(name, encoding.colour, level, "legend", look))
-    for dash, level in enumerate(dashes if encoding.dash else []):
-        look = {"mode": "lines", "line": {"color": _KEY_COLOUR, "width": 2, "dash": DASHES[dash]}}
-        traces.append(_entry(name, encoding.dash, level, "legend2", look))
-
-
-def named_at_ends(traces: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether lines are few, with short names, and end so far apart that names stand there."""
-    if len(traces) > _MOST_LABELS or any(len(trace["name"]) > _LONGEST_LABEL for trace in traces):
-        return False
-    highest = max((y for trace in traces for y in trace["y"] if y is not None), default=0.0)
-    ends = sorted(trace["y"][-1] for trace in traces if trace["y"] and trace["y"][-1] is not None)
-    gaps = [b - a for a, b in itertools.pairwise(ends)]
-    return len(ends) == len(traces) and all(gap >= _LEAST_APART * highest for gap in gaps)
-
-
 def _entry(name: Name, factor: str, level: Any, legend: str, look: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a legend, which no point belongs to."""
     place = {"x": [None], "y": [None], "legend": legend, "hoverinfo": "skip"}
     return {**place, "name": escaped(name(factor, level)), "meta": {factor: level}, **look}
 
 
-# --- axes, and what would be ideal ----------------------------------------------------------------------
-
-
-def _ideal(traces: Sequence[dict[str, Any]], axes: Axes, grid: Grid) -> list[dict[str, Any]]:
+def _ideal(
+    traces: Sequence[dict[str, Any]], axes: Axes, panels: Sequence[dict[str, str]]
+) -> list[dict[str, Any]]:
     """What ideal scaling from the first point of each line would give."""
+    look: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
     if axes is EFFICIENCY:
-        xs = sorted({x for trace in traces for x in trace["x"] if x is not None})
-        look: dict[str, Any] = {"line": {"dash": "dash", "color": _KEY_COLOUR, "width": 1.5}}
-        look |= {"mode": "lines", "name": "ideal", "hoverinfo": "skip", "showlegend": False}
-        return [{"x": xs, "y": [100] * len(xs), **look, **panel.axes} for panel in grid.panels()]
+        xs = sorted({x for trace in traces for x in trace["x"]})
+        look |= {"name": "ideal", "line": {"dash": "dash", "color": GREY, "width": 1.5}}
+        return [{"x": xs, "y": [100] * len(xs), **look, **on} for on in panels]
     drawn = [
         trace for trace in traces if len(trace["x"]) > 1 and not {"band", "members"} & set(trace["meta"])
     ]
-    if axes is not THROUGHPUT or len(drawn) > _MOST_IDEAL * len(grid.panels()):
+    if axes is not THROUGHPUT or len(drawn) > _MOST_IDEAL * len(panels):
         return []
     return [
         {
             "x": trace["x"],
             "y": [trace["y"][0] * x / trace["x"][0] for x in trace["x"]],
-            "name": f"{trace['name']}, ideal", "mode": "lines", "showlegend": False, "hoverinfo": "skip",
+            "name": f"{trace['name']}, ideal",
             "line": {"dash": "dot", "color": trace["line"]["color"], "width": 1},
-            "xaxis": trace["xaxis"], "yaxis": trace["yaxis"], "meta": trace["meta"],
+            **look, **{key: trace[key] for key in ("xaxis", "yaxis", "meta", "legendgroup")},
         }
         for trace in drawn
         if trace["y"][0] is not None
     ]  # fmt: skip
+
+
+# --- stacked bars ---------------------------------------------------------------------------------------
+
+
+def stacked(
+    points: pd.DataFrame, encoding: Encoding, colours: Mapping[str, str], title: str, of: str, name: Name
+) -> Figure:
+    """What each part takes, by number of ranks; parts below 0 go down.
+
+    Args:
+        points: columns ``ranks``; the keys of ``colours``, each a part (absent ones are left out); and
+            ``facts``, the level of each factor, which the filters look at.
+        of: what the axis says.
+        name: of a level of a factor.
+    """
+    facts = points["facts"].tolist()
+    traces: list[dict[str, Any]] = []
+    totals: list[dict[str, Any]] = []
+    for shown, on in _panels(facts, encoding):
+        here = points[_in(facts, shown)]
+        parts = [part for part in colours if part in here and is_drawn(here[part])]
+        # What one configuration has as a whole, another has in its parts: all count in each mean, so that
+        # the means of the parts add up to that of the totals.
+        here = here.dropna(subset=parts, how="all").fillna(dict.fromkeys(parts, 0.0))
+        for part in parts:
+            words = part.replace("_", " ")
+            trace, _ = _mean(here, here[part], words, of)
+            new = all(one["name"] != words for one in traces)
+            bar = {"type": "bar", "marker": {"color": colours[part]}, "showlegend": new, "legendgroup": words}
+            traces.append(trace | bar | on)
+        if here["ranks"].duplicated().any():
+            trace, (lowest, highest) = _mean(here, here[parts].sum(axis=1), "total", of)
+            ends = {**error_bars(trace["y"], lowest, highest), "color": GREY}
+            look = {"mode": "markers", "marker": {"symbol": "diamond", "size": 7, "color": GREY}}
+            look |= {"name": "total, lowest to highest", "error_y": ends, "showlegend": not totals}
+            totals.append(trace | look | on)
+    order = {"categoryorder": "array", "categoryarray": plain_numbers(sorted(points["ranks"].unique()))}
+    axis = {"title": beside_ticks("ranks"), "type": "category", **order}
+    whole = _layout(title, axis, of, facts, encoding, name)
+    return {"data": [*traces, *totals], "layout": {**whole, "barmode": "relative"}}
+
+
+def _mean(points: pd.DataFrame, values: pd.Series, name: str, of: str) -> tuple[dict[str, Any], tuple]:
+    """For each number of ranks the mean of the configurations; and the lowest and highest of them."""
+    ranks = plain_numbers(points["ranks"])
+    members = [
+        {"facts": facts, "x": [count], "y": [value]}
+        for facts, count, value in zip(points["facts"], ranks, plain_numbers(values), strict=True)
+    ]
+    x, mean, lowest, highest = spread(members)
+    hover = f"%{{x}} ranks<br>{name}: %{{y:.2f}} {of}<extra></extra>"
+    trace = {"name": name, "x": x, "y": mean, "meta": {"members": members}, "hovertemplate": hover}
+    return trace, (lowest, highest)

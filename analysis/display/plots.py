@@ -1,45 +1,33 @@
-"""How does a table become a chart? Each function takes a table and gives a plotly figure as plain data.
+"""Draw a table as a plotly figure: plain data of ``data`` and ``layout``, with colours for both schemes.
 
-Series differ in symbol and dash as well as in colour.
+Hues are Okabe and Ito's, which colour-blind readers tell apart. Each colour has a contrast of 3:1 or more to
+what it stands on (WCAG 2.2, 1.4.11): where theirs is too pale for white paper, it is darker here. Series
+differ in symbol and dash as well as in colour.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.display.canvas import (
-    PALETTE,
-    SYMBOLS,
-    Figure,
-    axis_end,
-    axis_of_counts,
-    bars,
-    bars_across,
-    beside_ticks,
-    error_bars,
-    escaped,
-    figure,
-    in_order,
-    is_drawn,
-    layout,
-    plain_numbers,
-    shortened,
-)
-from analysis.display.colours import (
-    BLUE,
-    BROWN,
-    DARK_GREY,
-    GREEN,
-    MID_GREY,
+BLUE, GREEN, VERMILLION, OLIVE = "#0072B2", "#009E73", "#D55E00", "#8A8A00"
+PINK, GREY = "#CC79A7", "#7F7F7F"
+BROWN, SKY, YELLOW = "#8A5A00", "#2F93CC", "#A39700"
+WINE, BLACK = "#882255", "#000000"
+DARK_GREY, MID_GREY, PALE_GREY = "#636363", "#767676", "#949494"
+# Colour on white -> on a dark screen, where it is another one.
+ON_DARK = {
+    BROWN: "#E69F00", SKY: "#56B4E9", YELLOW: "#F0E442", WINE: "#C2557F", BLACK: "#E6EDF3",
+    DARK_GREY: "#8C8C8C", MID_GREY: "#AAAAAA", PALE_GREY: "#CCCCCC",
+}  # fmt: skip
+EVERY = (
+    BLUE, GREEN, VERMILLION, OLIVE, PINK, GREY, BROWN, SKY, YELLOW, WINE, BLACK, DARK_GREY, MID_GREY,
     PALE_GREY,
-    PINK,
-    SKY,
-    VERMILLION,
-    WINE,
-    YELLOW,
-)
-
+)  # fmt: skip
+PALETTE = (BLUE, BROWN, GREEN, PINK, SKY, VERMILLION, OLIVE, GREY)
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
 STAGE_COLOURS = {"load": BROWN, "forward": SKY, "backward": BLUE, "update": GREEN}
 PART_COLOURS = {
     "compute": BLUE,
@@ -52,6 +40,95 @@ PART_COLOURS = {
     "idle_other": PALE_GREY,
     "idle": MID_GREY,  # of runs whose idle time is not split
 }
+_LAYOUT: dict[str, Any] = {
+    "margin": {"l": 64, "r": 16, "t": 96, "b": 56},
+    # Where it lies and how high it is depends on the chart's width: page/charts.js.
+    "legend": {"orientation": "h", "x": 0, "y": 1.04, "yanchor": "bottom"},
+    "legend2": {"orientation": "h", "x": 0, "y": 1.12, "yanchor": "bottom"},
+    "height": 400,
+    "hovermode": "closest",
+}
+_MOST_ABOVE = 2.0  # times the highest point, to which error bars stretch the axis
+_ROOM = 1.1  # of the highest point, where they would stretch it further
+_LONGEST_NAME = 48  # characters beside a bar
+CUT = "Error bars are cut at the upper edge."
+
+Figure = dict[str, Any]
+Values = Sequence | pd.Series
+
+
+# --- of all charts --------------------------------------------------------------------------------------
+
+
+def layout(title: str) -> dict[str, Any]:
+    """What all charts have: margins, the legend above the plot, the title on the left."""
+    place = {"x": 0.01, "xanchor": "left", "y": 0.98, "yanchor": "top"}
+    return {**_LAYOUT, "title": {"text": title, "font": {"size": 15}, **place}}
+
+
+def of_one(figure: Figure, facts: Mapping[str, Any]) -> Figure:
+    """A figure of one configuration alone, which filters leave or take as a whole."""
+    return {**figure, "data": [{**trace, "meta": dict(facts)} for trace in figure["data"]]}
+
+
+def beside_ticks(text: str) -> dict[str, Any]:
+    """An axis's title near its ticks: by default it lies on the chart's frame."""
+    return {"text": text, "standoff": 8}
+
+
+def escaped(text: str) -> str:
+    """Text that plotly shows as it is: it reads a few HTML tags in labels."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def plain_numbers(values: Values) -> list:
+    """Numbers as JSON can hold them: NaN and infinity become null."""
+    return [value if np.isfinite(value) else None for value in pd.Series(list(values)).tolist()]
+
+
+def is_drawn(values: Iterable[float | None]) -> bool:
+    """Whether a bar of some length is drawn, so that a legend has to name it."""
+    return any(plain_numbers(list(values)))
+
+
+def error_bars(values: Values, low: Values, high: Values, width: int = 5) -> dict[str, Any]:
+    """Error bars from ``low`` to ``high``, none to an end that is NaN or infinite.
+
+    Args:
+        width: of the bars' caps, pixels.
+    """
+    middle, lowest, highest = (np.asarray(one, float) for one in (values, low, high))
+    ends = {"array": plain_numbers(highest - middle), "arrayminus": plain_numbers(middle - lowest)}
+    return {"type": "data", "symmetric": False, "thickness": 1.5, "width": width, **ends}
+
+
+def axis_end(highest: float, ends: pd.Series) -> float | None:
+    """Where a vertical axis ends if error bars would make the points a line at zero; None: they do not.
+
+    Args:
+        highest: point of the chart.
+        ends: of the error bars above; infinite or NaN where a point has none.
+    """
+    finite = ends.astype(float)
+    reach = finite[np.isfinite(finite)].max()  # NaN of none
+    return _ROOM * float(highest) if reach > _MOST_ABOVE * highest else None
+
+
+def is_cut(figure: Figure) -> bool:
+    """Whether some error bars end beyond the chart."""
+    return "range" in figure["layout"]["yaxis"]
+
+
+# --- lines ----------------------------------------------------------------------------------------------
+
+
+def axis_of_counts(counts: pd.Series, what: str) -> dict[str, Any]:
+    """The axis of counts: they double, so it is logarithmic; its ticks are what was measured."""
+    measured = plain_numbers(sorted(counts.unique()))
+    axis = {"title": beside_ticks(what), "tickvals": measured}
+    if len(measured) > 1:
+        axis |= {"type": "log", "ticktext": [f"{value:g}" for value in measured]}
+    return axis
 
 
 def predictions(points: pd.DataFrame, title: str) -> Figure:
@@ -63,19 +140,103 @@ def predictions(points: pd.DataFrame, title: str) -> Figure:
     traces = []
     ordered = points.sort_values("world_size")
     for index, (name, series) in enumerate(ordered.groupby("label", sort=False)):
-        trace = _styled(series, str(name), index, "world_size", "images_per_s")
-        trace["hovertemplate"] = f"{trace['name']}<br>%{{x}} ranks: %{{y:.4g}} images/s<extra></extra>"
+        trace = _line(series, str(name), index, "world_size", "images_per_s", "%{x} ranks: %{y:.4g} images/s")
         low, high = series["images_per_s_low"], series["images_per_s_high"]
-        trace["error_y"] = error_bars(series["images_per_s"], low, high)
-        traces.append(trace)
-    placed = _against(points, "world_size", "ranks", escaped(title), "images/s")
+        traces.append(trace | {"error_y": error_bars(series["images_per_s"], low, high)})
+    drawn = _lines(traces, points["world_size"], "ranks", escaped(title), "images/s")
     if top := axis_end(points["images_per_s"].max(), points["images_per_s_high"]):
-        placed["yaxis"]["range"] = [0, top]
-    return figure(traces, placed)
+        drawn["layout"]["yaxis"]["range"] = [0, top]
+    return drawn
+
+
+def shares(points: pd.DataFrame, unit: str = "GPU") -> Figure:
+    """Share of communication (drawn through) and of copies (dashed) against batch size, a line a label.
+
+    Args:
+        points: columns ``batch, communication_pct, copies_pct, label, facts``.
+        unit: of what the batch size is: ``GPU`` or ``rank``.
+    """
+    traces = [
+        _line(series, f"{name}: {part}", index, "batch", f"{part}_pct", "%{x}: %{y:.2f} %", dash)
+        for index, (name, series) in enumerate(points.sort_values("batch").groupby("label", sort=False))
+        for part, dash in (("communication", "solid"), ("copies", "dash"))
+    ]
+    title = "Communication and copies"
+    return _lines(traces, points["batch"], f"per-{unit} batch size, images", title, "% of time")
+
+
+def _lines(traces: list[dict[str, Any]], counts: pd.Series, what: str, title: str, unit: str) -> Figure:
+    yaxis = {"title": beside_ticks(unit), "rangemode": "tozero"}
+    axes = {"xaxis": axis_of_counts(counts, what), "yaxis": yaxis}
+    return {"data": traces, "layout": {**layout(title), **axes}}
+
+
+def _line(
+    series: pd.DataFrame, name: str, index: int, x: str, y: str, hover: str, dash: str = "solid"
+) -> dict[str, Any]:
+    """A line with marks in the look of the ``index``-th."""
+    colour = PALETTE[index % len(PALETTE)]
+    return {
+        "x": plain_numbers(series[x]),
+        "y": plain_numbers(series[y]),
+        "name": escaped(name),
+        "mode": "lines+markers",
+        "meta": series["facts"].iloc[0],
+        "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 9, "color": colour},
+        "line": {"color": colour, "width": 2, "dash": dash},
+        "hovertemplate": f"{escaped(name)}<br>{hover}<extra></extra>",
+    }
+
+
+# --- bars -----------------------------------------------------------------------------------------------
+
+
+def bars(traces: Sequence[dict[str, Any]], title: str, unit: str, order: Sequence[str]) -> Figure:
+    """A figure of horizontal bars, the first label on top; long labels are shortened beside them.
+
+    Args:
+        traces: of :func:`bars_across`.
+        order: of the labels.
+    """
+    names = [escaped(name) for name in order]
+    most = _LONGEST_NAME
+    short = [escaped(f"{name[: most - 1]}…" if len(name) > most else name) for name in order]
+    yaxis = {"automargin": True, "autorange": "reversed", "tickvals": names, "ticktext": short}
+    if any(trace["y"] != names for trace in traces):
+        yaxis |= {"categoryorder": "array", "categoryarray": names}
+    return {
+        "data": list(traces),
+        "layout": {
+            **layout(title),
+            "height": 152 + 26 * max(len(names), 3),
+            "margin": {"l": 16, "r": 16, "t": 80, "b": 56},
+            "legend": _LAYOUT["legend"] | {"traceorder": "normal"},
+            "barmode": "relative",
+            "xaxis": {"title": beside_ticks(unit), "rangemode": "tozero"},
+            "yaxis": yaxis,
+        },
+    }
+
+
+def bars_across(name: str, labels: Iterable[str], values: Values, colour: str, hover: str) -> dict[str, Any]:
+    """A series of horizontal bars.
+
+    Args:
+        hover: plotly's template of what a bar says under the mouse, below its label.
+    """
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": escaped(name),
+        "y": [escaped(label) for label in labels],
+        "x": plain_numbers(values),
+        "marker": {"color": colour},
+        "hovertemplate": f"%{{y}}<br>{hover}<extra></extra>",
+    }
 
 
 def parts(
-    points: pd.DataFrame, colours: dict[str, str], title: str, unit: str = "ms", of: str = "ms per step"
+    points: pd.DataFrame, colours: Mapping[str, str], title: str, unit: str = "ms", of: str = "ms per step"
 ) -> Figure:
     """What each part of a batch takes, a bar a configuration; parts below 0 go to the left.
 
@@ -85,15 +246,13 @@ def parts(
         colours: :data:`STAGE_COLOURS` or :data:`PART_COLOURS`.
         unit, of: how columns end, and what the axis says.
     """
-    labels = [escaped(str(name)) for name in points["label"]]
-    traces = []
+    labels, traces = points["label"].astype(str).tolist(), []
     for part, colour in colours.items():
         column, words = f"{part}_{unit}", part.replace("_", " ")
         if column in points and is_drawn(points[column]):
-            hover = f"%{{y}}<br>{words}: %{{x:.2f}} {of}"
-            trace = bars_across(words, labels, points[column], colour, hover)
+            trace = bars_across(words, labels, points[column], colour, f"{words}: %{{x:.2f}} {of}")
             traces.append(trace | {"customdata": points["facts"].tolist()})
-    return figure(traces, bars(title, of, len(points)))
+    return bars(traces, title, of, labels)
 
 
 def kernels(top: pd.DataFrame, title: str) -> Figure:
@@ -102,12 +261,12 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
     Args:
         top: columns ``short_name, class, ms_per_step``; the parts of a name stand in one bar.
     """
-    traces = []
-    for index, (name, of_class) in enumerate(top.groupby("class", sort=False)):
-        colour = PALETTE[index % len(PALETTE)]
-        traces.append(_of_kernels(escaped(str(name)), of_class, "short_name", "ms_per_step", colour))
     whole = top.groupby("short_name", sort=False)["ms_per_step"].sum().sort_values(ascending=False)
-    return in_order(traces, bars(title, "ms per step", len(whole)), [shortened(name) for name in whole.index])
+    traces = [
+        bars_across(str(name), of["short_name"], of["ms_per_step"], colour, "%{x:.3f} ms per step")
+        for (name, of), colour in zip(top.groupby("class", sort=False), cycle(PALETTE), strict=False)
+    ]
+    return bars(traces, title, "ms per step", list(whole.index))
 
 
 def changes(points: pd.DataFrame, colours: Mapping[str, str], title: str, names: Mapping[str, str]) -> Figure:
@@ -120,14 +279,12 @@ def changes(points: pd.DataFrame, colours: Mapping[str, str], title: str, names:
     traces = []
     for verdict, colour in colours.items():
         here = points[points["judged"] == verdict]
-        if here.empty:
-            continue
-        labels, values = [escaped(name) for name in here["configuration"]], here["effect_pct"]
-        trace = bars_across(names.get(verdict, verdict), labels, values, colour, "%{y}<br>%{x:+.2f} %")
-        trace["error_x"] = error_bars(values, here["effect_pct_low"], here["effect_pct_high"], width=4)
-        traces.append(trace | {"customdata": here["facts"].tolist()})
-    order = [escaped(name) for name in points["configuration"]]
-    return in_order(traces, bars(title, "% of the step in A", len(order)), order)
+        if len(here):
+            values, name = here["effect_pct"], names.get(verdict, verdict)
+            trace = bars_across(name, here["configuration"], values, colour, "%{x:+.2f} %")
+            trace["error_x"] = error_bars(values, here["effect_pct_low"], here["effect_pct_high"], width=4)
+            traces.append(trace | {"customdata": here["facts"].tolist()})
+    return bars(traces, title, "% of the step in A", points["configuration"].tolist())
 
 
 def growth(points: pd.DataFrame, title: str) -> Figure:
@@ -136,64 +293,12 @@ def growth(points: pd.DataFrame, title: str) -> Figure:
     Args:
         points: columns ``quantity, difference_ms, facts``.
     """
-    order = [shortened(name) for name in points["quantity"]]
     grew = points["difference_ms"] > 0
+    kinds = (("longer in B", points[grew], VERMILLION), ("shorter in B", points[~grew], GREEN))
     traces = [
-        _of_kernels(name, here, "quantity", "difference_ms", colour, sign="+")
+        bars_across(name, here["quantity"], here["difference_ms"], colour, "%{x:+.3f} ms per step")
         | {"customdata": here["facts"].tolist()}
-        for name, here, colour in (
-            ("longer in B", points[grew], VERMILLION),
-            ("shorter in B", points[~grew], GREEN),
-        )
-        if not here.empty
+        for name, here, colour in kinds
+        if len(here)
     ]
-    return in_order(traces, bars(title, "ms per step, B minus A", len(order)), order)
-
-
-def _of_kernels(
-    name: str, points: pd.DataFrame, label: str, column: str, colour: str, sign: str = ""
-) -> dict[str, Any]:
-    """Bars of kernels, whose names are shortened beside them and whole under the mouse."""
-    labels, hover = [shortened(kernel) for kernel in points[label]], f"%{{hovertext}}<br>%{{x:{sign}.3f}}"
-    trace = bars_across(name, labels, points[column], colour, f"{hover} ms per step")
-    return trace | {"hovertext": [escaped(kernel) for kernel in points[label]]}
-
-
-def shares(points: pd.DataFrame, unit: str = "GPU") -> Figure:
-    """Share of communication (drawn through) and of copies (dashed) against batch size, a line a label.
-
-    Args:
-        points: columns ``batch, communication_pct, copies_pct, label, facts``.
-        unit: of what the batch size is: ``GPU`` or ``rank``.
-    """
-    traces = []
-    for index, (name, series) in enumerate(points.sort_values("batch").groupby("label", sort=False)):
-        for part, dash in (("communication", "solid"), ("copies", "dash")):
-            trace = _styled(series, f"{name}: {part}", index, "batch", f"{part}_pct", dash)
-            hover = f"{escaped(str(name))}<br>%{{x}}: {part} %{{y:.2f}} %<extra></extra>"
-            traces.append({**trace, "hovertemplate": hover})
-    placed = _against(
-        points, "batch", f"per-{unit} batch size, images", "Communication and copies", "% of time"
-    )
-    return figure(traces, placed)
-
-
-def _styled(
-    series: pd.DataFrame, name: str, index: int, x: str, y: str, dash: str = "solid"
-) -> dict[str, Any]:
-    """A line with marks in the look of the ``index``-th."""
-    colour = PALETTE[index % len(PALETTE)]
-    return {
-        "x": plain_numbers(series[x]),
-        "y": plain_numbers(series[y]),
-        "name": escaped(name),
-        "mode": "lines+markers",
-        "meta": series["facts"].iloc[0],
-        "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 9, "color": colour},
-        "line": {"color": colour, "width": 2, "dash": dash},
-    }
-
-
-def _against(points: pd.DataFrame, column: str, what: str, title: str, unit: str) -> dict[str, Any]:
-    yaxis = {"title": beside_ticks(unit), "rangemode": "tozero"}
-    return {**layout(title), "xaxis": axis_of_counts(points[column], what), "yaxis": yaxis}
+    return bars(traces, title, "ms per step, B minus A", points["quantity"].tolist())

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from analysis.display.encoding import levels
 from analysis.display.left_out import in_counts, missing
+from analysis.display.lines import levels
 from analysis.display.metrics import RANKS_PER_NODE
 from analysis.measures.kernels import rows as kernels_of_run
 from analysis.report import (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.display import canvas, plots
+from analysis.display import plots
 from analysis.display.metrics import Rows
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
@@ -46,7 +46,7 @@ def foremost(rows: Rows) -> Rows:
     return sorted(ends, key=lambda row: row["rank"])
 
 
-def _figure(rows: Rows, title: str, meta: dict[str, Any]) -> canvas.Figure:
+def _figure(rows: Rows, title: str, meta: dict[str, Any]) -> plots.Figure:
     parts = [finest({name: row[f"{name}_ms"] for name in EVERY}) for row in rows]
     ranks = [str(row["rank"]) for row in rows]
     traces = [
@@ -55,11 +55,11 @@ def _figure(rows: Rows, title: str, meta: dict[str, Any]) -> canvas.Figure:
         if any(of.get(part) for of in parts)
     ]
     layout = {
-        **canvas.layout(title), "barmode": "relative",
-        "xaxis": {"title": canvas.beside_ticks("rank"), "type": "category"},
-        "yaxis": {"title": canvas.beside_ticks("ms per step"), "rangemode": "tozero"},
+        **plots.layout(title), "barmode": "relative",
+        "xaxis": {"title": plots.beside_ticks("rank"), "type": "category"},
+        "yaxis": {"title": plots.beside_ticks("ms per step"), "rangemode": "tozero"},
     }  # fmt: skip
-    return canvas.figure(traces, layout)
+    return {"data": traces, "layout": layout}
 
 
 def _bars(part: str, ranks: Sequence[str], ms: Sequence[float]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.colours import GREEN, GREY, SKY, VERMILLION
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIDENCE, CONFIGURATION, NOMINAL, Metric, Rows, columns
 from analysis.display.numbers import signed
+from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
 from analysis.display.terminal import Part
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
 from analysis.measures.scaling.compare_rows import Key

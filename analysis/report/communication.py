@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.colours import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.lines import Axes
 from analysis.display.metrics import Rows, columns, filled, names_of
 from analysis.display.numbers import digits, span
+from analysis.display.plots import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.kernels.activities import ALL_LAUNCHES, SHARES, of_study, shares

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.colours import BLUE, PALE_GREY
 from analysis.display.metrics import Rows
 from analysis.display.naming import in_words
 from analysis.display.numbers import digits
+from analysis.display.plots import BLUE, PALE_GREY
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.timeline import choose
 from analysis.measures.batches.series import series_of

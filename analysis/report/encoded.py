@@ -5,10 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.display import canvas, lines, plots
-from analysis.display.encoding import encode_bars, encode_lines, in_words
+from analysis.display import lines, plots
+from analysis.display.lines import caption, encode, stacked
 from analysis.display.metrics import Rows
-from analysis.display.stacked import stacked
 from analysis.report.base import Context
 from analysis.report.render import Chart
 from analysis.report.sentences import runs_in_words
@@ -29,7 +28,7 @@ def line_chart(
     """
     facts = [point["facts"] for point in points]
     others = context.by_effect([name for name in facts[0] if name not in first])
-    encoding = encode_lines(facts, [*first, *others])
+    encoding = encode(facts, [*first, *others])
     sizes = [name for name in ("nodes", "gpus_per_node") if name in context.factors]
     sized = [
         {**point, "sizes": {name: point[name] for name in sizes if point.get(name) is not None}}
@@ -37,11 +36,9 @@ def line_chart(
     ]
     figure = lines.lines(pd.DataFrame(sized), encoding, axes, _name)
     wide, runs = bool(encoding.columns), runs_in_words(points)
-    said = [in_words(encoding)]
-    if canvas.is_cut(figure):
-        said.append(canvas.CUT)
-    if lines.has_open_intervals(points, axes):
-        said.append("Points without an error bar have no usable interval.")
+    said = [caption(encoding)]
+    if plots.is_cut(figure):
+        said.append(plots.CUT)
     return Chart(id, figure, label, " ".join(filter(None, said)), wide, runs)
 
 
@@ -68,14 +65,14 @@ def bar_chart(
         return Chart(id, plots.parts(points, colours, title, unit=unit, of=of), label, runs=runs)
     facts = points["facts"].tolist()
     factors = [name for name in facts[0] if name not in ("nodes", "gpus_per_node")]
-    encoding = encode_bars(facts, context.by_effect(factors))
+    encoding = encode(facts, context.by_effect(factors), are_bars=True)
     # Only the parts: a field of the run may be called like one (compute).
     columns = {part: points[f"{part}_{unit}"] for part in colours if f"{part}_{unit}" in points}
     ranks = points["nodes"] * points["gpus_per_node"]
     by_part = pd.DataFrame({**columns, "ranks": ranks, "facts": points["facts"]})
     figure = stacked(by_part, encoding, colours, title, of, _name)
-    caption = in_words(encoding, spread="error bars of the total")
-    return Chart(id, figure, label, caption, bool(encoding.columns), runs)
+    said = caption(encoding, spread="error bars of the total")
+    return Chart(id, figure, label, said, bool(encoding.columns), runs)
 
 
 def with_lines(points: Rows, x: str) -> Rows:

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.display import canvas
-from analysis.display.colours import BLUE, BROWN
+from analysis.display import plots
 from analysis.display.metrics import Rows
 from analysis.display.naming import of_node
+from analysis.display.plots import BLUE, BROWN
 from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
 from analysis.measures.scaling.factors import Cell, varying_of
@@ -56,7 +56,7 @@ def _factors(context: Context) -> Content:
     )
 
 
-def effect_bars(rows: Rows, what: str) -> canvas.Figure:
+def effect_bars(rows: Rows, what: str) -> plots.Figure:
     """Omega squared of each factor and pair as a bar with its interval, largest on top.
 
     Args:
@@ -69,24 +69,18 @@ def effect_bars(rows: Rows, what: str) -> canvas.Figure:
         of_kind = [row for row in order if (" x " in row["factor"]) == (kind == "interaction")]
         if of_kind:
             traces.append(_bars(of_kind, kind, colour))
-    layout = {
-        **canvas.bars(f"What explains {what}", "share of the variance (omega squared)", len(order)),
-        "barmode": "overlay",
-    }
-    return canvas.in_order(traces, layout, [canvas.escaped(row["factor"]) for row in order])
+    factors = [row["factor"] for row in order]
+    return plots.bars(traces, f"What explains {what}", "share of the variance (omega squared)", factors)
 
 
 def _bars(rows: Rows, kind: str, colour: str) -> dict[str, Any]:
-    labels, shares = (
-        [canvas.escaped(row["factor"]) for row in rows],
-        [row["omega_squared"] for row in rows],
-    )
-    trace = canvas.bars_across(kind, labels, shares, colour, "%{y}: %{x:.3f} of the variance")
+    labels, shares = [row["factor"] for row in rows], [row["omega_squared"] for row in rows]
+    trace = plots.bars_across(kind, labels, shares, colour, "%{x:.3f} of the variance")
     if all(row["omega_squared_low"] is not None for row in rows):
         # The estimate of next to nothing may lie below 0, where no share is.
         low = [min(row["omega_squared_low"], row["omega_squared"]) for row in rows]
         high = [max(row["omega_squared_high"], row["omega_squared"]) for row in rows]
-        trace["error_x"] = canvas.error_bars(shares, low, high, width=4)
+        trace["error_x"] = plots.error_bars(shares, low, high, width=4)
     return trace
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.display import canvas, plots
+from analysis.display import plots
 from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, picked
 from analysis.display.naming import in_words
 from analysis.display.numbers import change, digits, span
@@ -45,7 +45,7 @@ def _top(context: Context) -> Content:
     top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
     names = _names(context, [by_id[run] for run in of_run])
     of_run_shown = facts(by_id[shown].fields, context.factors)
-    figure = canvas.of_one(plots.kernels(top, f"Top kernels: {names[shown]}"), of_run_shown)
+    figure = plots.of_one(plots.kernels(top, f"Top kernels: {names[shown]}"), of_run_shown)
     chart = Chart("kernels", figure, "Time per step by kernel", runs="1 run")
     of_table = [
         {**row, **facts(by_id[run].fields, context.factors), "configuration": names[run]}

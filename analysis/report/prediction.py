@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.display import canvas, plots
+from analysis.display import plots
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
@@ -113,9 +113,9 @@ def _headline(context: Context) -> str:
     return headline(*_of_row(shown, context), others)
 
 
-def _said_of(figure: canvas.Figure, measured: Rows) -> str:
+def _said_of(figure: plots.Figure, measured: Rows) -> str:
     """What stands below the chart."""
-    said = [canvas.CUT] if canvas.is_cut(figure) else []
+    said = [plots.CUT] if plots.is_cut(figure) else []
     sizes = [row["world_size"] for row in measured]
     if len(set(sizes)) < len(sizes):
         said.append("Predictions are made from the measurements on the fewest nodes.")

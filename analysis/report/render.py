@@ -12,7 +12,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from analysis.display.colours import ON_DARK
+from analysis.display.plots import ON_DARK
 from analysis.report.choices import Filter
 from analysis.report.filtered import Filtered
 from analysis.report.pieces import Answer, Pieces, answers

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display import canvas
-from analysis.display.colours import GREY
+from analysis.display import plots
 from analysis.display.metrics import Column, Rows, columns, picked
+from analysis.display.plots import GREY
 from analysis.display.terminal import Part
 from analysis.measures.kernels import costs
 from analysis.measures.kernels import rows as kernels
@@ -37,10 +37,10 @@ def _roofline(context: Context) -> Content:
     """The roofline of the run of which most ranks were recorded."""
     study, (source, rows, placed, named_roofs) = context.study, context.once(_foremost)
     name, of_run = called(source.fields, context.factors), facts(source.fields, context.factors)
-    drawn = figure(_points(placed[:TOP], named_roofs[0][1]), named_roofs, canvas.escaped(f"Roofline: {name}"))
+    drawn = figure(_points(placed[:TOP], named_roofs[0][1]), named_roofs, plots.escaped(f"Roofline: {name}"))
     chart = Chart(
         "roofline",
-        canvas.of_one(drawn, of_run),
+        plots.of_one(drawn, of_run),
         "FLOP rate of kernels against arithmetic intensity, with the device's roofs",
         runs="1 run",
     )
@@ -138,7 +138,7 @@ def _columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Column]:
     return [*columns([BY["class"], *figures]), *(of_roof[name] for name, _ in named_roofs)]
 
 
-def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str) -> canvas.Figure:
+def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str) -> plots.Figure:
     """FLOP/s against arithmetic intensity, log-log, with both roofs; a point a kernel, its area its time.
 
     Args:
@@ -157,7 +157,7 @@ def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str)
         for number, (name, of_class) in enumerate(kernels.groupby("class", sort=False))
     ]
     rates = [rate for line in (*lines, *points) for rate in line["y"] if rate > 0]
-    return canvas.figure([*lines, *points], _layout(title, span, (min(rates), max(rates))))
+    return {"data": [*lines, *points], "layout": _layout(title, span, (min(rates), max(rates)))}
 
 
 def _roof_line(name: str, roof: Roof, span: tuple[float, float], number: int) -> dict[str, Any]:
@@ -165,10 +165,10 @@ def _roof_line(name: str, roof: Roof, span: tuple[float, float], number: int) ->
     return {
         "x": at,
         "y": [roof.at(intensity) / 1e9 for intensity in at],
-        "name": canvas.escaped(name),
+        "name": plots.escaped(name),
         "mode": "lines",
         "line": {"color": GREY, "width": 2, "dash": "solid" if number == 0 else "dash"},
-        "hovertemplate": f"{canvas.escaped(name)}: %{{y:.4g}} GFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
+        "hovertemplate": f"{plots.escaped(name)}: %{{y:.4g}} GFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
     }
 
 
@@ -177,14 +177,14 @@ def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> di
     return {
         "x": of_class["intensity_flop_per_byte"].tolist(),
         "y": (of_class["flops_per_s"] / 1e9).tolist(),
-        "name": canvas.escaped(name),
+        "name": plots.escaped(name),
         "mode": "markers",
-        "hovertext": [canvas.escaped(text) for text in of_class["hint"]],
+        "hovertext": [plots.escaped(text) for text in of_class["hint"]],
         "hovertemplate": "%{hovertext}<br>%{x:.3g} FLOP/byte, %{y:.4g} GFLOP/s<extra></extra>",
         "marker": {
             "size": np.maximum(sizes, _SMALLEST).tolist(),
-            "color": canvas.PALETTE[number % len(canvas.PALETTE)],
-            "symbol": canvas.SYMBOLS[number % len(canvas.SYMBOLS)],
+            "color": plots.PALETTE[number % len(plots.PALETTE)],
+            "symbol": plots.SYMBOLS[number % len(plots.SYMBOLS)],
             "opacity": 0.8,
         },
     }
@@ -192,7 +192,7 @@ def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> di
 
 def _layout(title: str, span: tuple[float, float], rates: tuple[float, float]) -> dict[str, Any]:
     return {
-        **canvas.layout(title),
+        **plots.layout(title),
         "height": 480,
         "xaxis": _axis("arithmetic intensity, FLOP/byte", *span),
         "yaxis": _axis("GFLOP/s", *rates),
@@ -202,12 +202,12 @@ def _layout(title: str, span: tuple[float, float], rates: tuple[float, float]) -
 def _axis(title: str, low: float, high: float) -> dict[str, Any]:
     """A logarithmic axis whose ticks are whole numbers: plotly's own are single digits over few decades."""
     if not 0 < low <= high:
-        return {"title": canvas.beside_ticks(title), "type": "log"}
+        return {"title": plots.beside_ticks(title), "type": "log"}
     steps = (1, 2, 5) if high / low <= _FEW_DECADES else (1,)
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     ticks = [float(f"{step}e{power}") for power in powers for step in steps]
     return {
-        "title": canvas.beside_ticks(title),
+        "title": plots.beside_ticks(title),
         "type": "log",
         "tickvals": ticks,
         "ticktext": [f"{tick:,.10g}" for tick in ticks],

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis.display import plots
-from analysis.display.colours import BLACK
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
 from analysis.display.numbers import digits
+from analysis.display.plots import BLACK
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest

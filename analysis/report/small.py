@@ -7,9 +7,8 @@ from types import MappingProxyType
 
 from markupsafe import Markup
 
-from analysis.display.canvas import PALETTE
-from analysis.display.colours import GREY
 from analysis.display.numbers import change, digits
+from analysis.display.plots import GREY, PALETTE
 
 MOST_BARS = 4  # that the first screen has room for
 _WIDTH, _HEIGHT = 320, 132

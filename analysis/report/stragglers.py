@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.canvas import Figure, bars, escaped
-from analysis.display.colours import BLUE, VERMILLION
 from analysis.display.metrics import Rows, telling
+from analysis.display.plots import BLUE, VERMILLION, Figure, bars, escaped
 from analysis.display.terminal import Part
 from analysis.measures.lateness import in_words, straggler_table, stragglers
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
@@ -237,10 +236,16 @@ def heat_map(
         "hovertemplate": f"rank %{{y}}, step %{{x}}: %{{z}} {unit}<extra></extra>",
         "meta": meta,
     }
-    shape = bars(title, "step", 0)
+    figure = bars([trace], title, "step", [])
+    shape = figure["layout"]
     shape |= {"height": 152 + 12 * max(len(names), 8)}
-    shape["yaxis"] |= {"title": {"text": "rank"}, "type": "category"}
+    shape["yaxis"] = {
+        "automargin": True,
+        "autorange": "reversed",
+        "title": {"text": "rank"},
+        "type": "category",
+    }
     shape["xaxis"] |= {"rangemode": "normal"}  # from the first batch that tells, not from 0
     if len(columns) <= _FEW_COLUMNS:
         shape["xaxis"] |= {"tickvals": list(columns)}  # plotly's own would be fractions of a step
-    return {"data": [trace], "layout": shape}
+    return figure

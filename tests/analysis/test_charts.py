@@ -138,7 +138,7 @@ def test_kernels(sections):
     drawn: Counter[str] = Counter()
     listed: Counter[str] = Counter()
     for trace in chart["data"]:
-        for kernel, ms in zip(trace["hovertext"], trace["x"], strict=True):
+        for kernel, ms in zip(trace["y"], trace["x"], strict=True):
             drawn[kernel] += ms
     for row, ms in zip(view.rows, column(view, "ms/step"), strict=True):
         if row in rows:

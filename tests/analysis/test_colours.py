@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.display import canvas, colours, plots
-from analysis.display.colours import EVERY, ON_DARK
+from analysis.display import plots
+from analysis.display.plots import EVERY, ON_DARK
 from analysis.report.small import bars, differences, lines
 
-ANALYSIS = Path(colours.__file__).parents[1]
+ANALYSIS = Path(plots.__file__).parents[1]
 COLOUR = re.compile(r"#[0-9A-Fa-f]{6}\b")
 LEAST = 3.0  # WCAG 2.2, 1.4.11: graphical objects
 
@@ -60,12 +60,12 @@ def test_colours_that_differ_on_white_differ_on_a_dark_screen():
 
 
 def test_charts_have_no_other_colours():
-    assert {*canvas.PALETTE, *plots.STAGE_COLOURS.values(), *plots.PART_COLOURS.values()} <= set(EVERY)
+    assert {*plots.PALETTE, *plots.STAGE_COLOURS.values(), *plots.PART_COLOURS.values()} <= set(EVERY)
     elsewhere = {
         (path.name, colour)
         for folder in ("display", "report")
         for path in (ANALYSIS / folder).glob("*.py")
-        if path.name != "colours.py"
+        if path.name != "plots.py"
         for colour in COLOUR.findall(path.read_text())
     }
     assert elsewhere <= {("stragglers.py", "#F2F2F2")}, "the middle of a scale alone may be pale"

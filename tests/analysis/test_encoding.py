@@ -7,10 +7,18 @@ import pandas as pd
 import pytest
 from plotly.graph_objects import Figure
 
-from analysis.display import canvas, plots
-from analysis.display.encoding import Encoding, encode_bars, encode_lines, in_words, levels
-from analysis.display.lines import EFFICIENCY, THROUGHPUT, lines, named_at_ends, spread
-from analysis.display.stacked import stacked
+from analysis.display import plots
+from analysis.display.lines import (
+    EFFICIENCY,
+    THROUGHPUT,
+    Encoding,
+    caption,
+    encode,
+    levels,
+    lines,
+    spread,
+    stacked,
+)
 from analysis.report import base
 from analysis.report.base import Context
 from analysis.report.build import build
@@ -38,29 +46,29 @@ def crossed(**factors) -> list[dict]:
 )
 def test_the_factors_take_the_channels_in_their_order(factors, expected):
     points = crossed(**{name: FACTORS[name] for name in factors})
-    assert encode_lines(points, factors) == expected
+    assert encode(points, factors) == expected
 
 
 def test_a_factor_takes_the_first_channel_that_has_enough_levels():
     points = crossed(batch=list(range(9)), workers=list(range(5)), loader=["a", "b"], grad=["x", "y"])
     # No channel has nine colours, nor three dashes five; eight lines of five colours would be too many.
-    assert encode_lines(points, ["batch", "workers", "loader", "grad"]) == Encoding(
+    assert encode(points, ["batch", "workers", "loader", "grad"]) == Encoding(
         "workers", "loader", "grad", "", ("batch",)
     )
 
 
 def test_a_panel_has_no_more_lines_than_can_be_followed():
     points = crossed(loader=list("abcdefg"), grad=["x", "y"])
-    assert encode_lines(points, ["loader", "grad"]) == Encoding("loader", "", "grad")
+    assert encode(points, ["loader", "grad"]) == Encoding("loader", "", "grad")
 
 
 def test_what_does_not_vary_takes_no_channel():
-    assert encode_lines(crossed(loader=["a"], grad=["x", "y"]), ["loader", "grad"]) == Encoding("grad")
+    assert encode(crossed(loader=["a"], grad=["x", "y"]), ["loader", "grad"]) == Encoding("grad")
 
 
 def test_colours_of_stacked_bars_are_their_parts():
     points = crossed(**FACTORS)
-    assert encode_bars(points, list(FACTORS)) == Encoding(
+    assert encode(points, list(FACTORS), are_bars=True) == Encoding(
         "", "", "loader", "grad", ("batch", "workers", "threads")
     )
 
@@ -71,7 +79,7 @@ def test_levels_stand_in_the_order_in_which_one_reads_them():
 
 
 def test_the_caption_names_every_factor_once():
-    said = in_words(Encoding("loader", "grad", "batch", "", ("workers", "threads")))
+    said = caption(Encoding("loader", "grad", "batch", "", ("workers", "threads")))
     assert said == (
         "Colour: loader. Line: grad. Columns: batch. Mean over workers, threads (band: lowest and highest)."
     )
@@ -92,7 +100,7 @@ def drawn(names: list[str], axes=THROUGHPUT) -> dict:
          "scaling_efficiency_pct": 100.0 / ranks, "label": str(one), "sizes": {"nodes": ranks}}
         for one in facts for ranks in (1, 2, 4)
     ]  # fmt: skip
-    figure = lines(pd.DataFrame(points), encode_lines(facts, names), axes, lambda name, level: str(level))
+    figure = lines(pd.DataFrame(points), encode(facts, names), axes, lambda name, level: str(level))
     Figure(figure)  # plotly accepts it: notebooks have it, too
     return figure
 
@@ -156,7 +164,7 @@ def test_a_level_that_looks_like_markup_stays_text(factor, others):
     encoding = Encoding(**{factor: "lr"}, dash=others)
     figure = lines(pd.DataFrame(points), encoding, THROUGHPUT, lambda name, level: level)
     said = json.dumps(figure)
-    # Plotly reads tags, and the page writes a line's name at its end again.
+    # Plotly reads tags.
     assert "&lt;b&gt;0&lt;/b&gt;" in said and "<b>" not in json.dumps([one["name"] for one in figure["data"]])
 
 
@@ -171,21 +179,8 @@ def test_bars_and_their_legends_keep_such_names_as_text_too():
 
 
 def test_a_caption_names_a_factor_of_a_programs_own_as_its_sweep_file_does():
-    words = in_words(Encoding("factors.lr", averaged=("factors.hidden",)))
+    words = caption(Encoding("factors.lr", averaged=("factors.hidden",)))
     assert words == "Colour: lr. Mean over hidden (band: lowest and highest)."
-
-
-def test_lines_are_named_at_their_ends_where_they_are_few_and_apart():
-    def ending(*values, name="a"):
-        return [{"name": name, "y": [1.0, value]} for value in values]
-
-    assert named_at_ends(ending(100, 90, 50))
-    assert not named_at_ends(ending(100, 97, 50))
-    assert not named_at_ends(ending(100, 80, 60, 40, 20))
-    assert not named_at_ends(ending(100, 50, name="dali-cpu-to-gpu, fp16 gradients"))
-    figure = drawn(["loader"])
-    assert [trace["text"][-1] for trace in solid(figure)] == ["dali", "pytorch"]
-    assert not any(trace["showlegend"] for trace in figure["data"])
 
 
 def test_a_legend_has_an_entry_for_a_level_and_not_for_a_line():
@@ -294,19 +289,17 @@ def noisy(high: float) -> dict:
 
 def test_error_bars_far_above_all_points_do_not_stretch_the_axis():
     cut = noisy(15528.0)
-    assert canvas.is_cut(cut) and cut["layout"]["yaxis"]["range"] == pytest.approx(
-        [0, 110]
-    )  # ideal is at 100
+    assert plots.is_cut(cut) and cut["layout"]["yaxis"]["range"] == pytest.approx([0, 110])  # ideal is at 100
     plain = noisy(150.0)
-    assert not canvas.is_cut(plain) and "range" not in plain["layout"]["yaxis"]
+    assert not plots.is_cut(plain) and "range" not in plain["layout"]["yaxis"]
 
 
 def test_a_chart_whose_error_bars_are_cut_says_so(tmp_path):
     runs = [run_of(gpus_per_node=ranks) for ranks in (1, 2)]
     write_sweep(tmp_path, runs, Truth(run_noise_ms=40.0))
     (section,) = (one for one in build(load(tmp_path)).sections if one.id == "scaling")
-    cut = [chart for chart in section.charts if canvas.is_cut(chart.figure)]
-    assert cut and all("error bars are cut" in chart.caption for chart in cut)
+    cut = [chart for chart in section.charts if plots.is_cut(chart.figure)]
+    assert cut and all(plots.CUT in chart.caption for chart in cut)
 
 
 def test_a_part_that_is_0_everywhere_is_in_no_legend():
@@ -325,6 +318,6 @@ def test_ranges_far_above_all_predictions_do_not_stretch_the_axis():
     rates = {"images_per_s": [10.0, 20.0], "images_per_s_low": [9.0, 2.0], "images_per_s_high": [11.0, 900.0]}
     points = pd.DataFrame({"world_size": [1.0, 2.0], **rates, "label": "curve", "facts": [{}, {}]})
     figure = plots.predictions(points, "Predicted")
-    assert canvas.is_cut(figure) and figure["layout"]["yaxis"]["range"] == pytest.approx([0, 22])
+    assert plots.is_cut(figure) and figure["layout"]["yaxis"]["range"] == pytest.approx([0, 22])
     points["images_per_s_high"] = [11.0, 30.0]
-    assert not canvas.is_cut(plots.predictions(points, "Predicted"))
+    assert not plots.is_cut(plots.predictions(points, "Predicted"))

@@ -13,9 +13,8 @@ import pytest
 from defusedxml.ElementTree import parse
 
 from analysis.display import images
-from analysis.display.encoding import encode_lines
 from analysis.display.images import Order, draw
-from analysis.display.lines import EFFICIENCY, lines
+from analysis.display.lines import EFFICIENCY, encode, lines
 from analysis.report import figures
 from analysis.report.build import build
 from analysis.report.figures import Figure, caption, figures_of, points, write_figures
@@ -184,7 +183,7 @@ def test_a_mean_says_of_how_many_configurations_it_is_and_what_they_differ_in():
         for loader, batch, values in (("a", 32, (100, 90)), ("a", 64, (100, 80)), ("b", 32, (100, 60)))
         for ranks, value in zip((1, 2), values, strict=True)
     ]  # fmt: skip
-    encoding = encode_lines([row["facts"] for row in rows], ["loader"])
+    encoding = encode([row["facts"] for row in rows], ["loader"])
     figure = lines(pd.DataFrame(rows), encoding, EFFICIENCY, lambda factor, level: f"{factor} {level}")
     on_two = [row for row in points(figure) if row["ranks"] == 2 and row["series"] != "ideal"]
     y = "% of ideal"

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from analysis.display.colours import GREY
+from analysis.display.plots import GREY
 from analysis.measures.scaling import expense
 from analysis.measures.scaling.certainty import sizes_without_result
 from analysis.report import small

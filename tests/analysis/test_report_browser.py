@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.display.colours import BLACK, ON_DARK
+from analysis.display.plots import BLACK, ON_DARK
 from tests.analysis.commands import run
 from tests.analysis.report_page import FIRST_SCREEN, OF_ALL, Watched, violations
 from tests.analysis.report_page import browser as browser  # a fixture

@@ -28,21 +28,14 @@ function visibleData(data, filters) {
   return data
     .filter((trace) => trace.meta === undefined || passes(trace.meta, filters))
     .map((trace) => (trace.meta?.members ? summarised(trace, filters) : picked(trace, filters)))
-    .filter((trace) => trace !== null)
-    .map(labelled);
-}
-
-// A line that is named at its end is named at the end of what is left of it.
-function labelled(trace) {
-  if (!trace.mode?.includes("text")) return trace;
-  return { ...trace, text: trace.x.map((_, index) => (index === trace.x.length - 1 ? trace.name : "")) };
+    .filter((trace) => trace !== null);
 }
 
 function picked(trace, filters) {
   if (!Array.isArray(trace.customdata)) return trace;
   const keep = trace.customdata.map((facts) => passes(facts, filters));
   const pick = (values) => (Array.isArray(values) ? values.filter((_, index) => keep[index]) : values);
-  const left = { ...trace, x: pick(trace.x), y: pick(trace.y), text: pick(trace.text) };
+  const left = { ...trace, x: pick(trace.x), y: pick(trace.y) };
   for (const ends of ["error_x", "error_y"]) {
     if (!trace[ends]) continue;
     const { array, arrayminus } = trace[ends];
@@ -82,7 +75,7 @@ function summarised(trace, filters) {
   return { ...trace, x, y: mean, error_y: { ...trace.error_y, ...ends } };
 }
 
-// A grid of panels (analysis/display/panels.py) without the columns and rows in which nothing is left, not even
+// A grid of panels (analysis/display/lines.py) without the columns and rows in which nothing is left, not even
 // their ideal lines; the others take their place.
 function withoutEmptyPanels(data, layout) {
   const ends = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name)).map((name) => name.slice(5));
@@ -223,7 +216,7 @@ const isDark = () =>
   matchMedia("(prefers-color-scheme: dark)").matches && !document.documentElement.classList.contains("paper");
 
 // A figure's colours are those for white paper; on a dark screen others stand for them
-// (analysis/display/colours.py).
+// (analysis/display/plots.py).
 function figureOf(element) {
   const text = figureTexts[Number(element.dataset.figure)];
   if (!isDark()) return JSON.parse(text);
