@@ -1,6 +1,6 @@
-"""Which profilers are there? One file a profiler: how it wraps a rank's command, how its output is read.
+"""The profilers: how each wraps a rank's command, and how its output is read.
 
-Adding one is a file with a subclass of :class:`profiling.tools.base.Profiler`, and one line in :data:`TOOLS`.
+Adding one is a subclass of :class:`profiling.tools.base.Profiler`, and one line in :data:`TOOLS`.
 What reads its files is a module of :mod:`profiling.readers`, loaded when there is a file to be read.
 """
 
@@ -23,14 +23,14 @@ __all__ = [
 TOOLS: dict[str, tuple[str, str]] = {
     "none": ("profiling.tools.base", "Profiler"),
     "torch": ("profiling.tools.torch_profiler", "TorchProfiler"),
-    "pyprof": ("profiling.tools.pyprof", "PyProf"),
-    "nvprof": ("profiling.tools.nvprof", "Nvprof"),
-    "nsys": ("profiling.tools.nsys", "Nsys"),
-    "tau": ("profiling.tools.tau", "Tau"),
+    "pyprof": ("profiling.tools.others", "PyProf"),
+    "nvprof": ("profiling.tools.nvidia", "Nvprof"),
+    "nsys": ("profiling.tools.nvidia", "Nsys"),
+    "tau": ("profiling.tools.others", "Tau"),
     "cupti": ("profiling.tools.cupti", "Cupti"),
-    "ncu": ("profiling.tools.ncu", "Ncu"),
-    "vtune": ("profiling.tools.vtune", "Vtune"),
-    "horovod": ("profiling.tools.horovod", "Horovod"),
+    "ncu": ("profiling.tools.nvidia", "Ncu"),
+    "vtune": ("profiling.tools.others", "Vtune"),
+    "horovod": ("profiling.tools.others", "Horovod"),
 }
 # What a sweep or a rank may name; PyProf's tables are read, but it is not started any more.
 STARTED = tuple(name for name in TOOLS if name != "pyprof")

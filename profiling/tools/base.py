@@ -1,10 +1,10 @@
-"""What is a profiler to the rest? A class that does nothing; each tool overrides what it can do."""
+"""What profilers have in common: classes that do nothing, of which each tool overrides a part."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from profiling.converted import Converted, collect
 from profiling.findings import Finding
@@ -14,7 +14,7 @@ from profiling.traced_job import TraceFacts
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import torch
+    from torch.nn import Module
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class Step:
     output: Path | None = None
 
 
-class Capture(Protocol):
+class Capture:
     """A recording of one rank from inside its process; the training loop starts and stops it.
 
-    A tool that takes a schedule is started and stopped several times.
+    This one records nothing, at no cost. A tool that takes a schedule is started and stopped several times.
     """
 
-    def prepare(self, model: "torch.nn.Module | None" = None) -> None:
+    def prepare(self, model: "Module | None" = None) -> None:
         """Be on from now on, but keep nothing until :meth:`start`: the tool's own warm-up."""
 
-    def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
+    def start(self, model: "Module | None" = None, first_batch: int = 0) -> None:
         """Begin to record, at the start of batch ``first_batch``; layers of ``model`` are named."""
 
     def stop(self) -> None:
@@ -69,27 +69,11 @@ class Capture(Protocol):
 
     def write(self) -> list[Finding]:
         """Write the tables; what was found on the way is returned."""
-
-
-class NoCapture:
-    """A :class:`Capture` that records nothing, at no cost."""
-
-    def prepare(self, model: "torch.nn.Module | None" = None) -> None:
-        """Nothing is warmed up."""
-
-    def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
-        """Nothing begins."""
-
-    def stop(self) -> None:
-        """Nothing ends."""
-
-    def write(self) -> list[Finding]:
-        """No table is written, nothing is found."""
         return []
 
 
 def switch(
-    capture: Capture, recordings: Sequence[range], warm_up: int, index: int, model: "torch.nn.Module | None"
+    capture: Capture, recordings: Sequence[range], warm_up: int, index: int, model: "Module | None"
 ) -> None:
     """Batch ``index`` is about to begin: end, prepare or begin a recording.
 
@@ -219,4 +203,4 @@ class Profiler:
         self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool
     ) -> Capture:
         """A recording from inside the process; see :func:`profiling.tools.open_capture`."""
-        return NoCapture()
+        return Capture()

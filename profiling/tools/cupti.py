@@ -1,4 +1,4 @@
-"""What does CUPTI itself record of this process? For GPUs that nvprof no longer serves (``cupti-python``).
+"""Record this process by CUPTI itself (``cupti-python``), on GPUs that nvprof no longer serves.
 
 A rank records itself: kernels, copies, sets and the calls that launch them as CUPTI tells them, and the
 stages of batches by our own markers on CUPTI's clock. CUPTI hands its records over in large buffers, most of
@@ -25,10 +25,10 @@ from profiling.identity import read_identity
 from profiling.presence import Presence, is_importable
 from profiling.readers.cupti import GROUPS, Reading, RecordsWriter, converted
 from profiling.tables import write
-from profiling.tools.base import Profiler
+from profiling.tools.base import Capture, Profiler
 
 if TYPE_CHECKING:
-    import torch
+    from torch.nn import Module
 
 _FILE = "cupti.jsonl"
 _BUFFER_BYTES = 32 << 20  # about 100,000 records: few are handed over while batches run
@@ -104,7 +104,7 @@ class Ranges:
             self.rows.append((now, now, threading.get_native_id(), name))
 
 
-class CuptiCapture:
+class CuptiCapture(Capture):
     """Records a rank by CUPTI's activities; see :class:`profiling.tools.Capture`.
 
     Args:
@@ -134,10 +134,7 @@ class CuptiCapture:
         """The rank's own file of records."""
         return self.directory / "raw" / _FILE
 
-    def prepare(self, model: "torch.nn.Module | None" = None) -> None:
-        """Nothing: it takes no schedule."""
-
-    def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
+    def start(self, model: "Module | None" = None, first_batch: int = 0) -> None:
         """Begin to record, at the start of batch ``first_batch``.
 
         Raises:

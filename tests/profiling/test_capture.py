@@ -8,7 +8,7 @@ import pytest
 from profiling.errors import UserError
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import read
-from profiling.tools import Options, Origin, open_capture, tool, torch_profiler
+from profiling.tools import Options, Origin, open_capture, tool
 
 torch = pytest.importorskip("torch")
 from torch.profiler import record_function  # noqa: E402
@@ -102,7 +102,7 @@ def test_rows_of_a_thread_do_not_overlap(recorded):
         assert (ends.to_numpy()[:-1] <= some["start_ns"].to_numpy()[1:]).all()
 
 
-def test_memory_and_file_give_the_same_tables(recorded):
+def test_the_file_that_is_kept_gives_the_same_tables(recorded):
     directory = recorded[0]
     from_file = tool("torch").read(directory / "raw" / "trace.json.gz", Origin(5))
     for name, table in from_file.tables.items():
@@ -122,27 +122,6 @@ def test_a_gpu_that_cupti_tells_nothing_of_is_not_taken_for_a_cpu(tmp_path):
     train(model, images(2))
     assert [one.code for one in capture.write()] == ["gpu_activity_missing"]
     assert not (tmp_path / "kernels.parquet").exists() and read(tmp_path, "markers").num_rows
-
-
-def test_an_older_pytorch_whose_events_say_less_is_read_from_the_file(tmp_path, recorded, monkeypatch):
-    """Before 2.13 events have neither a kind nor shapes."""
-    monkeypatch.setattr(torch_profiler, "_readable", lambda results: False)
-    assert record(small_model(), images(*[2] * BATCHES), tmp_path) == []
-    columns = ["name", "direction", "layer", "flops"]
-    both = [read(directory, "kernels").to_pandas()[columns] for directory in (tmp_path, recorded[0])]
-    assert both[0].equals(both[1])
-
-
-def test_a_recording_of_a_gpu_is_exported_once_and_read_from_there(tmp_path, recorded, monkeypatch):
-    """The way by the file, taken here although there is no GPU: a second export would be refused."""
-    monkeypatch.setattr(torch_profiler, "_has_device", lambda results: True)
-    for keep_raw in (True, False):
-        directory = tmp_path / str(keep_raw)
-        assert record(small_model(), images(2, 2, 2), directory, keep_raw=keep_raw) == []
-        assert (directory / "raw").exists() == keep_raw
-        kernels, expected = (read(place, "kernels").to_pandas() for place in (directory, recorded[0]))
-        columns = ["batch_index", "name", "direction", "operator", "layer", "flops", "bytes"]
-        assert kernels[columns].equals(expected[columns])
 
 
 def test_the_model_is_left_as_it_was(recorded):

@@ -1,0 +1,176 @@
+"""Start a rank under TAU, VTune or with Horovod's timeline; PyProf's tables are only read."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from profiling.converted import Converted
+from profiling.readers.origin import TAU_METRIC_FOLDER, TAU_THREAD_FILE, UNKNOWN, Origin
+from profiling.tables import as_table
+from profiling.tools.base import Options, Profiler, Step
+
+# What TAU must have been built with. tau_exec adds MPI of itself where there is a TAU with it, and takes a
+# serial one else; TAU built with OpenMP has no "pthread" among its tags.
+_TAUS = "python"
+
+
+class Tau(Profiler):
+    """TAU, around a rank."""
+
+    program = "tau_exec"
+    install = "the site's TAU module, or: spack install tau +python +mpi"
+    wraps = True
+    started = "`tau_exec` or `tau_python`"
+    reader = "profiling.readers.tau"
+    reads = "`profile.N.C.T`, merged XML, snapshots"
+    modes: ClassVar = {
+        "auto": "timers of MPI, of our stages and of threads, and GPU activity (tau_exec)",
+        "io": "the same, plus timers of reading and writing",
+        "python": "also timers of every Python function (tau_python): the most overhead",
+        "ebs": "also samples of where time is spent",
+    }
+
+    def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
+        """The command under TAU, which sums up the whole run: it records no single batches."""
+        taus = _TAUS + (",cupti" if options.gpu else "")
+        if options.mode == "python":
+            return ["tau_python", "-T", taus, f"-tau-python-interpreter={command[0]}", *command[1:]]
+        more = [*(["-cupti"] if options.gpu else []), *(["-io"] if options.mode == "io" else [])]
+        return ["tau_exec", "-T", taus, *more, *(["-ebs"] if options.mode == "ebs" else []), *command]
+
+    def environment(self, directory: Path, options: Options) -> dict[str, str]:
+        """Where and what TAU writes: a text file a thread, for a merged one is not written without MPI."""
+        variables = {
+            "PROFILEDIR": str(directory),
+            "TAU_PROFILE_FORMAT": "profile",
+            # A trace of the user's asking would take the profile's place, and lie in the working folder.
+            "TAU_PROFILE": "1",
+            "TAU_TRACE": "0",
+            # TAU up to 2.35.0 with MPI crashes in a process that neither calls MPI nor was started by mpirun.
+            "TAU_SET_NODE": str(options.rank),
+        }
+        # TAU stops timing what is called often and takes no time, and then its pytau.stop ends another timer.
+        # In mode python that keeps the run from crawling, and the stages are events.
+        return variables if options.mode == "python" else {**variables, "TAU_THROTTLE": "0"}
+
+    def outputs(self, directory: Path) -> list[Path]:
+        """The folder with the threads' files."""
+        return [directory]
+
+    def bundle(self, path: Path) -> Path:
+        """The folder of a run whose threads lie in files of their own; else the file itself."""
+        if not TAU_THREAD_FILE.match(path.name):
+            return path
+        return path.parent.parent if path.parent.name.startswith(TAU_METRIC_FOLDER) else path.parent
+
+    def read(self, path: Path, origin: Origin = UNKNOWN) -> Converted:
+        """See :meth:`stream`; tables ``intervals`` and ``atomics`` are always there."""
+        converted = super().read(path, origin)
+        for name in ("intervals", "atomics"):
+            converted.tables.setdefault(name, as_table(name, {}))
+        return converted
+
+
+_ANALYSES = {"auto": "hotspots", "hw-hotspots": "hotspots", "uarch": "uarch-exploration"}
+_RESULT, _REPORT = "vtune", "vtune.csv"
+
+
+class Vtune(Profiler):
+    """Intel VTune, around a rank."""
+
+    program = "vtune"
+    install = "the site's VTune module, or Intel's oneAPI toolkit"
+    wraps = True
+    started = "`vtune` or `aps`"
+    reader = "profiling.readers.vtune"
+    reads = "report CSV"
+    modes: ClassVar = {
+        "auto": "where CPU time is spent, by sampling (hotspots)",
+        "hw-hotspots": "the same with hardware counters, which need permission",
+        "memory-access": "memory traffic and memory stalls",
+        "uarch": "stalls of the processor's pipeline (uarch-exploration)",
+        "aps": "Application Performance Snapshot: one page per run, kept as written (--keep-raw)",
+    }
+
+    def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
+        """The command under vtune or aps; Symbols are looked up later (:func:`finish`)."""
+        result = str(directory / _RESULT)
+        if options.mode == "aps":
+            return ["aps", f"--result-dir={result}", *command]
+        words = [
+            "vtune",
+            "-collect",
+            _ANALYSES.get(options.mode, options.mode),
+            "-result-dir",
+            result,
+            "-quiet",
+        ]
+        words += ["-knob", "sampling-mode=hw"] if options.mode == "hw-hotspots" else []
+        # The ranks of a node would else all look up symbols at once, while others still compute.
+        return [*words, "-finalization-mode=none", "--", *command]
+
+    def finish(self, directory: Path, options: Options) -> list[Step]:
+        """Look up symbols and write the report."""
+        result, report = directory / _RESULT, directory / _REPORT
+        if options.mode == "aps":
+            return [Step(["aps", f"--report={result}"], result, directory / "aps.txt", directory / "aps.txt")]
+        kind = "hw-events" if options.mode in ("memory-access", "uarch") else "hotspots"
+        done = directory / "finalized.txt"
+        words = [
+            "vtune",
+            "-report",
+            kind,
+            "-result-dir",
+            str(result),
+            "-format",
+            "csv",
+            "-csv-delimiter",
+            "comma",
+        ]
+        return [
+            Step(["vtune", "-finalize", "-result-dir", str(result)], result, done, done),
+            Step([*words, "-report-output", str(report)], result, report),
+        ]
+
+    def outputs(self, directory: Path) -> list[Path]:
+        """What :func:`finish` leaves."""
+        return [directory / _REPORT]
+
+
+_TIMELINE = "timeline.json"
+
+
+class Horovod(Profiler):
+    """Horovod's timeline, which Horovod itself writes."""
+
+    wraps = True
+    started = "`HOROVOD_TIMELINE`; written by Horovod's rank 0, with the time at which each rank was ready"
+    reader = "profiling.readers.horovod"
+    reads = "the timeline"
+    only_rank_0_writes = True
+    modes: ClassVar = {
+        "auto": "when each tensor was negotiated and reduced",
+        "cycles": "also Horovod's own cycles",
+    }
+
+    def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
+        """The command as it is: Horovod itself records."""
+        return list(command)
+
+    def environment(self, directory: Path, options: Options) -> dict[str, str]:
+        """Where each rank's timeline goes."""
+        cycles = {"HOROVOD_TIMELINE_MARK_CYCLES": "1"} if options.mode == "cycles" else {}
+        return {"HOROVOD_TIMELINE": str(directory / _TIMELINE), **cycles}
+
+    def outputs(self, directory: Path) -> list[Path]:
+        """What Horovod writes."""
+        return [directory / _TIMELINE]
+
+
+class PyProf(Profiler):
+    """PyProf's kernel tables."""
+
+    started = "discontinued; its tables can be read"
+    reads = "not converted: `analysis` reads its kernel tables (Parquet) as they are"
+    forms = "Parquet"
+    reader = "profiling.readers.pyprof"
+    analysed_as_it_is = True
