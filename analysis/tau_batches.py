@@ -23,8 +23,8 @@ from analysis.statistics import inside_run
 from profiling import tables
 from profiling.errors import UserError, run_command
 from profiling.findings import Finding, lines
+from profiling.markers import STAGE_EVENT, stage_of_event
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
-from profiling.tau_markers import STAGE_EVENT, stage_of_event
 from profiling.tools import recognition
 from profiling.wording import how_many
 

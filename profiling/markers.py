@@ -1,4 +1,4 @@
-"""How does a collector see where a batch's stages begin and end?
+"""Tell collectors where a batch's stages begin and end.
 
 One call marks a stage for every collector that is attached: NVTX (nvprof, Nsight Systems, Nsight Compute;
 also without CUDA), the torch profiler (record_function), TAU (pytau) and a recording by CUPTI. One that is
@@ -9,12 +9,13 @@ import ctypes
 import ctypes.util
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, STAGES, UPDATE
-from profiling.tau_markers import tau_emitter
 
 # Set in the processes that a collector of NVTX starts.
 _NVTX_COLLECTOR = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NVPROF_TMPDIR")
@@ -270,3 +271,90 @@ def _nvtx_of_library(environment: Mapping[str, str]) -> Emitter | None:
         library.nvtxRangePop,
         lambda text: library.nvtxMarkA(text.encode()),
     )
+
+
+# --- TAU ----------------------------------------------------------------------------------------------
+#
+# A stage is a timer of TAU, ``Forward Pass``; a batch is an event with its duration, ``Batch Duration (ns)``.
+# Where TAU times every function of Python (tau_python) stages are events too, ``Forward Pass (ns)``: there a
+# timer must end in the function that started it, or TAU aborts ("Runtime overlap"). Durations are the host's.
+
+BATCH_DURATION = "Batch Duration"
+_GROUP = "PYTORCH"
+STAGE_EVENT = rf"^({BATCH_DURATION}|{'|'.join(STAGES)}) \((ns|us|ms|s)\)$"  # events that time stages
+_UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+# Imported by tau_python: its own module up to Python 3.11, PerfStubs from 3.12 on.
+_TIMES_PYTHON = ("ctau_impl", "perfstubs")
+
+
+def stage_of_event(event: str) -> tuple[str, float]:
+    """Which stage an event times that :data:`STAGE_EVENT` matches, and the ns of its unit.
+
+    The event of a whole batch is triggered at its end: ``End of Batch``.
+    """
+    stage, _, unit = event.removesuffix(")").rpartition(" (")
+    return (END_OF_BATCH if stage == BATCH_DURATION else stage), _UNITS_NS[unit]
+
+
+class _BatchMarker:
+    """What both ways have in common: the event of a batch.
+
+    Names are registered once: an unknown id crashes the process.
+    """
+
+    def __init__(self, pytau: Any) -> None:
+        self._pytau = pytau
+        self._batch = pytau.registerEvent(f"{BATCH_DURATION} (ns)")
+        self._began_ns = time.perf_counter_ns()
+
+    def begin(self) -> None:
+        self._began_ns = time.perf_counter_ns()
+
+    def mark(self, name: str) -> None:
+        # No timer that is stopped at once: TAU switches off what was called often and took no time, and then
+        # ``stop`` ends whatever else runs.
+        now_ns = time.perf_counter_ns()
+        self._pytau.event(self._batch, now_ns - self._began_ns)
+        self._began_ns = now_ns
+
+
+class TauTimers(_BatchMarker):
+    """Stages as timers. They must be nested and closed: an open one would lose the thread's profile."""
+
+    def __init__(self, pytau: Any) -> None:
+        super().__init__(pytau)
+        # A timer that is off does not start, but its stop ends another. TAU up to 2.35.1 switches all groups
+        # off where it finds "--profile" and a word among the program's arguments.
+        pytau.enableGroupName(_GROUP)
+        self._timers = {name: pytau.profileTimer(name, "", _GROUP) for name in STAGES}
+
+    def push(self, name: str) -> None:
+        self._pytau.start(self._timers[name])
+
+    def pop(self, name: str) -> None:
+        self._pytau.stop(self._timers[name])
+
+
+class TauEvents(_BatchMarker):
+    """Stages as events, triggered at their ends: nothing of TAU's is open between two calls."""
+
+    def __init__(self, pytau: Any) -> None:
+        super().__init__(pytau)
+        self._events = {name: pytau.registerEvent(f"{name} (ns)") for name in STAGES}
+        self._pushed_ns: list[int] = []
+
+    def push(self, name: str) -> None:
+        self._pushed_ns.append(time.perf_counter_ns())
+
+    def pop(self, name: str) -> None:
+        self._pytau.event(self._events[name], time.perf_counter_ns() - self._pushed_ns.pop())
+
+
+def tau_emitter(modules: Container[str] = sys.modules) -> TauTimers | TauEvents | None:
+    """TAU, where it has started this process: its module is found only there."""
+    try:
+        import pytau
+    except ImportError:
+        return None
+    times_python = any(name in modules for name in _TIMES_PYTHON)
+    return TauEvents(pytau) if times_python else TauTimers(pytau)

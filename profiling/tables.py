@@ -1,8 +1,10 @@
-"""How is a table kept? One Parquet file a rank (``rank_0003/kernels.parquet``), written whole or not at all.
+"""Keep a table: one Parquet file a rank (``rank_0003/kernels.parquet``), written whole or not at all.
 
 :mod:`profiling.schemas` says which columns each has.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.schemas import LATER, SCHEMAS, TEXT
 
 ROWS_OF_A_GROUP = 1 << 17  # of a table that is written in pieces
@@ -131,6 +134,23 @@ class Writer:
                     path.with_suffix(".partial").replace(path)
                 else:
                     path.with_suffix(".partial").unlink(missing_ok=True)
+
+
+@dataclass
+class Converted:
+    """What a tool's output became: tables by name, and findings."""
+
+    tables: dict[str, pa.Table]
+    findings: list[Finding] = field(default_factory=list)
+
+
+def collect(pieces: Iterable[tuple[str, pa.Table]], findings: list[Finding]) -> Converted:
+    """Pieces of tables as whole tables; tables may be absent."""
+    by_name: dict[str, list[pa.Table]] = {}
+    for name, piece in pieces:
+        by_name.setdefault(name, []).append(piece)
+    tables = {name: pa.concat_tables(some).unify_dictionaries() for name, some in by_name.items()}
+    return Converted(tables, findings)
 
 
 def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Table:

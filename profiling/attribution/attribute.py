@@ -29,10 +29,9 @@ from profiling.attribution.events import LAYER, RANGE, Events, Trace, name_flags
 from profiling.attribution.kernel_rows import KernelRows, device_rows, host_rows, synchronizations_table
 from profiling.attribution.messages import between_two
 from profiling.attribution.windows import Window, Windows
-from profiling.converted import Converted, collect
 from profiling.findings import Finding
 from profiling.schemas import CLASSES, DIRECTIONS, END_OF_BATCH
-from profiling.tables import as_table
+from profiling.tables import Converted, as_table, collect
 
 
 def attribute(

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from profiling.attribution.attribute import attribute
 from profiling.attribution.events import Builder, Trace
-from profiling.converted import Converted
 from profiling.cost.classify import full_name
 from profiling.cost.shapes import Inputs
 from profiling.errors import UserError
@@ -35,6 +34,7 @@ from profiling.readers.gpu_records import (
     triples,
 )
 from profiling.readers.origin import UNKNOWN, Origin
+from profiling.tables import Converted
 
 WHAT, VERSION = "CUPTI records of scaleprof", 1
 _TIMES = ("start", "end")

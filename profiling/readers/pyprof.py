@@ -19,13 +19,12 @@ import pyarrow.parquet as pq
 
 from profiling import database
 from profiling.attribution.coding import coded
-from profiling.converted import Converted
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers.origin import UNKNOWN, Origin
 from profiling.schemas import CLASSES, DIRECTIONS
-from profiling.tables import as_table
+from profiling.tables import Converted, as_table
 
 _LOSSES = (
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy",

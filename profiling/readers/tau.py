@@ -18,6 +18,7 @@ from profiling.attribution.checks import MARKED_ONCE, missing_marks
 from profiling.attribution.coding import array_of
 from profiling.errors import UserError
 from profiling.findings import Finding
+from profiling.markers import STAGE_EVENT, stage_of_event
 from profiling.readers.chunks import read_head
 from profiling.readers.origin import TAU_METRIC_FOLDER, TAU_THREAD_FILE, UNKNOWN, Origin, rank_in
 from profiling.readers.tau_formats import NAME, Reader, Thread, metric_of, read_text
@@ -31,7 +32,6 @@ from profiling.readers.tau_tables import (
 )
 from profiling.schemas import END_OF_BATCH
 from profiling.tables import as_table
-from profiling.tau_markers import STAGE_EVENT, stage_of_event
 from profiling.traced_job import TraceFacts
 
 _OF_A_TRACE = re.compile(r"^(tautrace\..*|tau)\.trc$|^events\.\d{1,9}\.edf$")

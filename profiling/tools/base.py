@@ -6,10 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from profiling.converted import Converted, collect
 from profiling.findings import Finding
 from profiling.presence import Presence, of_program
 from profiling.readers.origin import UNKNOWN, Origin
+from profiling.tables import Converted, collect
 from profiling.traced_job import TraceFacts
 
 if TYPE_CHECKING:

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import ClassVar
 
-from profiling.converted import Converted
 from profiling.readers.origin import TAU_METRIC_FOLDER, TAU_THREAD_FILE, UNKNOWN, Origin
-from profiling.tables import as_table
+from profiling.tables import Converted, as_table
 from profiling.tools.base import Options, Profiler, Step
 
 # What TAU must have been built with. tau_exec adds MPI of itself where there is a TAU with it, and takes a

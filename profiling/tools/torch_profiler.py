@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from profiling.attribution.attribute import attribute
 from profiling.attribution.context import LAYER_PREFIX
 from profiling.attribution.events import Trace
-from profiling.converted import Converted
 from profiling.findings import Finding
 from profiling.identity import read_identity
 from profiling.presence import Presence, is_importable
 from profiling.readers.kineto import read_trace
-from profiling.tables import Writer
+from profiling.tables import Converted, Writer
 from profiling.tools.base import Capture, Profiler
 
 if TYPE_CHECKING:
