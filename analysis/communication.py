@@ -13,22 +13,15 @@ not recorded; a note says so.
 """
 
 from analysis.display import output
-from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer, Part
 from analysis.measures.anatomy.communication import (
-    CAPTION,
     COLUMNS,
-    at_once,
     columns_of,
-    no_bandwidth,
-    no_transfer,
     rows,
     shown,
 )
 from analysis.measures.tau import messages
-from analysis.results.counted_steps import left_out
 from analysis.results.load import load
-from profiling.clocks import rounded
 from profiling.errors import run_command
 
 
@@ -44,23 +37,9 @@ def main(words: list[str] | None = None) -> int:
         return output.emit(messages.answer(study), study, arguments)
     by_rank = arguments.by == "rank"
     answer = rows(study, by_rank)
-    said = caption(answer, no_transfer(study), left_out(study, study.recorded))
-    part = Part("Collectives, per step and rank", answer, shown(answer), said)
+    caption = "Wait: until the last rank enters the collective; transfer: after that."
+    part = Part("Collectives, per step and rank", answer, shown(answer), caption)
     return output.emit(Answer(answer, columns_of(by_rank), parts=[part]), study, arguments)
-
-
-def caption(rows: Rows, why_no_transfer: str, steps: str = "") -> str:
-    """What stands below the table: how to read it, what is not known, how well the clocks are aligned.
-
-    Args:
-        steps: which are left out, a line; empty: none.
-    """
-    lines = [CAPTION, *([steps] if steps else []), *at_once(rows), *no_bandwidth(rows, why_no_transfer)]
-    residuals = [row["clock_residual_us"] for row in rows if row.get("clock_residual_us") is not None]
-    if residuals:
-        within = rounded(1e3 * max(residuals))
-        lines.append(f"The ranks' clocks are aligned on their collectives to within {within}.")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

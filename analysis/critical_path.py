@@ -10,22 +10,9 @@ kernel, a collective to the last rank that entered it. What would be saved if a 
 by the longest path without it, not by subtraction (docs/methods.md: critical path).
 """
 
-from collections.abc import Sequence
-
 from analysis.display import output
-from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer, Part
-from analysis.measures.critical_path.rows import (
-    COLUMNS,
-    LEVELS,
-    caption,
-    columns_of,
-    has_waits,
-    rows,
-    shown,
-    title,
-)
-from analysis.results.counted_steps import left_out
+from analysis.measures.critical_path.rows import COLUMNS, LEVELS, caption, columns_of, rows, shown
 from analysis.results.load import load
 from profiling.arguments import with_values
 from profiling.errors import run_command
@@ -52,18 +39,14 @@ def main(words: list[str] | None = None) -> int:
     output.check_top(arguments.top, "parts")
     study = load(arguments.path, arguments.peaks)
     every = rows(study, by)
-    kept = output.first_of_each(every, arguments.top or most_shown(every, by, arguments.format), "run")
+    several = len({row["run"] for row in every}) > 1
+    most = (TOP_OF_EACH if several else TOP) if by and arguments.format == "table" else None
+    kept = output.first_of_each(every, arguments.top or most, "run")
     of = study.a_step(row["run"] for row in every)
-    below = [caption(by, len(every) - len(kept), of, has_waits(kept)), left_out(study, study.recorded)]
-    table = Part(title(of), kept, shown(kept, by, of), "\n".join(filter(None, below)))
+    more = len(every) - len(kept)
+    below = caption(by, of) + (f"\n{more} more rows (--top N)" if more else "")
+    table = Part(f"Critical path of {of}", kept, shown(kept, by, of), below)
     return output.emit(Answer(kept, columns_of(by), [table]), study, arguments)
-
-
-def most_shown(every: Rows, by: Sequence[str], form: str) -> int | None:
-    """How many rows of a run are kept, where nobody says it; None: all."""
-    if not by or form != "table":
-        return None
-    return TOP if len({row["run"] for row in every}) == 1 else TOP_OF_EACH
 
 
 if __name__ == "__main__":

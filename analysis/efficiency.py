@@ -83,7 +83,7 @@ def _caption(study: Study, method: str) -> str:
     bounds = [bound_of(study, source) for source in study.sources]
     devices = ", ".join(sorted({bound.device for bound in bounds})) or "an unknown device"
     sheets = [peaks.find(device, study.own_peaks) for source in study.sources for device in source.devices]
-    doubted = any(sheet is not None and sheet.doubt for sheet in sheets)
+    doubted = any(sheet is not None and sheet.unconfirmed for sheet in sheets)
     known = {
         f"by its datasheet{' (not confirmed)' if doubted else ''}": any(
             bound.flops_per_s or bound.bytes_per_s for bound in bounds

@@ -24,13 +24,8 @@ def main(words: list[str] | None = None) -> int:
     output.check_top(arguments.top, "kernels")
     study = load(arguments.path, arguments.peaks)
     kernels, caption = rows(study, arguments.top, arguments.run)
-    notes = (
-        []
-        if any(row["counters"] for row in kernels)
-        else ["no counters were read: only times and the roofline are available"]
-    )
-    table = part("The hottest kernels, and what bounds them", kernels, caption)
-    return output.emit(Answer(kernels, METRICS, parts=[table], notes=notes), study, arguments)
+    table = part("Hottest kernels", kernels, caption)
+    return output.emit(Answer(kernels, METRICS, parts=[table]), study, arguments)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ the step. The published method reads PyProf tables, by kernel name, largest firs
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from analysis.display import output
 from analysis.display.metrics import RUN, Metric, Rows
 from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels import difference as kernel_difference
-from analysis.measures.kernels.roofline import flops_efficiency_of, of_measured_peaks, over_the_roof
+from analysis.measures.kernels.roofline import flops_efficiency_of
 from analysis.measures.kernels.rows import (
     BY,
     DEFAULT_BY,
@@ -38,7 +37,6 @@ from analysis.measures.kernels.rows import (
     with_kernels,
 )
 from analysis.published import kernels_published
-from analysis.results.counted_steps import left_out
 from analysis.results.load import load
 from analysis.results.source import Source
 from analysis.results.study import RECORDING, Study
@@ -46,7 +44,6 @@ from jobs.flags import make_parser
 from profiling.arguments import with_values
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.schemas import DIRECTIONS
-from profiling.wording import how_many
 
 COLUMNS = {
     "Columns: run, if there are several; kernel, class and direction, or the fields of --by; then:": (
@@ -68,10 +65,7 @@ def _only(study: Study) -> Source:
     sources = with_kernels(study)
     if len(sources) != 1:
         examples = ", ".join(source.id for source in sources[:3])
-        raise UserError(
-            f"runs with kernels in {study.path}: {len(sources)}; name one run (or file)"
-            + (f", e.g. {examples}" if examples else "")
-        )
+        raise UserError(f"runs with kernels in {study.path}: {len(sources)}; name one run ({examples})")
     return sources[0]
 
 
@@ -186,16 +180,12 @@ def _difference(
 
 
 def _differ(a: Source, b: Source) -> str:
-    """In what two runs differ, a line; empty: in nothing that a run's fields, or its devices, say."""
-    fields = [
-        f"{name} ({a.fields[name]}, {b.fields[name]})"
-        for name in a.fields
-        if name in b.fields and a.fields[name] != b.fields[name]
-    ]
+    """The fields, and the device, in which two runs differ, a line; empty: none."""
     devices = [", ".join(one.devices) for one in (a, b)]
-    if devices[0] != devices[1] and all(devices):
-        fields.append(f"the device ({', '.join(devices)})")
-    return f"\nA and B differ in {', '.join(fields)}" if fields else ""
+    pairs = {name: (a.fields[name], b.fields[name]) for name in a.fields if name in b.fields}
+    pairs |= {"device": (devices[0], devices[1])} if all(devices) else {}
+    unlike = ", ".join(f"{name} ({one}, {other})" for name, (one, other) in pairs.items() if one != other)
+    return f"\nA and B differ in {unlike}" if unlike else ""
 
 
 def _first(
@@ -209,24 +199,19 @@ def _first(
     more = len(rows) - len(kept)
     if not more or not as_table:
         return kept, []
-    return kept, [f"({how_many(more, f'more {kernel_difference.group_in_words(by)}')}: use --top N)"]
+    return kept, [f"{more} more {kernel_difference.group_in_words(by)}s (--top N)"]
 
 
 def _parts(study: Study, kept: Rows, by: Sequence[str], title: str) -> list[Part]:
-    """A table a run: its id is too long for a column. None of a run of whose kernels nothing of ``by`` is
-    known: a note says why."""
+    """A table a run: its id is too long for a column."""
     of_run: dict[str, Rows] = {}
     for row in kept:
         of_run.setdefault(row["run"], []).append(row)
-    parts = [
+    return [
         Part(run if len(of_run) > 1 else title, rows, [*named, *shown(study.a_step([run]) == RECORDING)])
         for run, rows in of_run.items()
         if (named := naming(by, rows))
     ]
-    said = "\n".join(
-        filter(None, [of_measured_peaks(kept), over_the_roof(kept), left_out(study, with_kernels(study))])
-    )
-    return [*parts[:-1], *(replace(last, caption=said) for last in parts[-1:])]
 
 
 if __name__ == "__main__":

@@ -10,18 +10,19 @@ does not count.
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.lateness.in_words import sentences
-from analysis.measures.lateness.straggler_table import (
+from analysis.measures.lateness.stragglers import (
     COLUMNS,
     caption,
     columns_of,
     latest_steps,
     notable_ranks,
+    rows,
     shown,
+    verdict,
 )
-from analysis.measures.lateness.stragglers import rows
 from analysis.results.load import load
 from profiling.errors import run_command
+from profiling.findings import lines
 
 
 def main(words: list[str] | None = None) -> int:
@@ -38,12 +39,12 @@ def main(words: list[str] | None = None) -> int:
     answer = rows(study, by_step)
     select = latest_steps if by_step else notable_ranks
     some, others = (answer, "") if arguments.wide else select(answer)
-    title = "Lateness of each rank in each step, ms" if by_step else "Lateness of each rank"
-    below = "\n".join([*([others] if others else []), caption(some)])
+    title = "Lateness by rank and step, ms" if by_step else "Lateness of each rank"
+    below = "\n".join(filter(None, [caption(some), others]))
     # Which columns tell runs apart does not depend on the rows that are shown.
     part = Part(title, some, shown(answer, by_step), below)
-    notes = [] if by_step else sentences(answer)
-    return output.emit(Answer(answer, columns_of(by_step), [part], notes=notes), study, arguments)
+    lead = [] if by_step else lines(verdict(answer))
+    return output.emit(Answer(answer, columns_of(by_step), [part], lead=lead), study, arguments)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import numpy as np
 
 from analysis.display.metrics import Rows
 from analysis.measures.anatomy.divide import finest
-from analysis.measures.lateness.in_words import is_late
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, CHANCE, STRAGGLER, TOO_FEW
+from analysis.measures.lateness.stragglers import is_late
 from analysis.measures.scaling.certainty import LEAST_PCT
 
 # A rank that is named in no more than this share of the runs is not what slows the job.

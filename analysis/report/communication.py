@@ -85,17 +85,7 @@ def _collectives(context: Context) -> Content:
         "exposed and overlapped time counts once, transfer and wait for each of them: the charts then have "
         "different totals. busbw is the bus bandwidth as nccl-tests defines it."
     )
-    part = Part(
-        "",
-        rows,
-        communication.shown(rows),
-        "\n".join(
-            [
-                *communication.at_once(rows),
-                *communication.no_bandwidth(rows, communication.no_transfer(context.study)),
-            ]
-        ),
-    )
+    part = Part("", rows, communication.shown(rows))
     view = as_view(part, "communication-table", context.factors)
     return Content(text, charts, [view])
 

@@ -20,13 +20,14 @@ from analysis.display.terminal import Part
 from analysis.measures.anatomy.timeline import choose
 from analysis.measures.batches.series import series_of
 from analysis.measures.critical_path.paths import PARTS, RunPaths, paths_of
-from analysis.measures.critical_path.rows import caption, has_waits, of_run, shown
+from analysis.measures.critical_path.rows import caption, of_run, shown
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, facts
 from analysis.results.source import Source
 from analysis.results.study import RECORDING, Study
 from profiling.errors import UserError
+from profiling.findings import lines
 from profiling.wording import how_many
 
 SLOWEST = "the slowest profiled run of the largest world size"
@@ -117,10 +118,10 @@ def _critical_path(context: Context) -> Content:
         "python -m analysis.critical_path has the other runs, and the path by operator, kernel, layer "
         "and rank."
     )
-    below = caption(of=of, waits=has_waits(rows))
+    below = caption(of=of)
     part = Part("", [{**row, **of_run} for row in rows], shown(rows, of=of), below)
     view = as_view(part, "critical-path-table", context.factors)
-    return Content(text, [chart], [view], paths.unknown)
+    return Content(text, [chart], [view], lines(paths.findings))
 
 
 def _saved(context: Context) -> str:

@@ -21,6 +21,7 @@ from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, called, facts
 from analysis.results.source import Source
 from profiling.errors import UserError
+from profiling.findings import lines
 from profiling.wording import how_many, in_a_row
 
 TOP = 60  # kernels of the chart: those that take most time
@@ -50,7 +51,7 @@ def _roofline(context: Context) -> Content:
         if row["intensity_flop_per_byte"] is not None
     ]
     view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
-    notes = kernels.exceeded(study, rows)
+    notes = lines(kernels.exceeded(rows))
     others = [one for one in context.once(_sources) if one != source]
     whose = f"{name}: " if others and context.factors else ""
     return Content(f"{whose}{_text(rows, placed, named_roofs)}", [chart], [view], notes=notes)

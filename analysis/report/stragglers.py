@@ -14,14 +14,15 @@ import numpy as np
 from analysis.display.metrics import Rows, telling
 from analysis.display.plots import BLUE, VERMILLION, Figure, bars, escaped
 from analysis.display.terminal import Part
-from analysis.measures.lateness import in_words, straggler_table, stragglers
+from analysis.measures.lateness import stragglers
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
-from analysis.measures.lateness.straggler_table import notable_ranks
+from analysis.measures.lateness.stragglers import notable_ranks
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts
 from analysis.results.source import Source
 from analysis.results.study import Study
+from profiling.findings import lines
 from profiling.wording import how_many
 
 # Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.
@@ -76,8 +77,8 @@ def _stragglers(context: Context) -> Content:
     chart = Chart("lateness", figure, _label(lateness, most), caption=_caption(most), runs="1 run")
     every = [{"run": source.id, **source.fields, **row} for row in shown.rows]
     rows, not_shown = notable_ranks(every, "analysis.stragglers --format csv")
-    caption = " ".join([*([not_shown] if not_shown else []), straggler_table.caption(rows)])
-    part = Part("", rows, straggler_table.shown(every), caption)
+    caption = " ".join([*([not_shown] if not_shown else []), stragglers.caption(rows)])
+    part = Part("", rows, stragglers.shown(every), caption)
     called_so = "" if name == source.id else f" ({name})"
     others = f", one of {len(judged)} on {most} ranks" if len(judged) > 1 else f", on {most} ranks"
     text = (
@@ -91,7 +92,7 @@ def _stragglers(context: Context) -> Content:
 
 def _shown(judged: Sequence[Judged]) -> Judged:
     """The run that is drawn: the one that the sentences are about, so that both show the same rank."""
-    late = in_words.foremost(rows_of(judged))
+    late = stragglers.foremost(rows_of(judged))
     if late is not None:
         return next(run for run in judged if run.source.id == late["run"])
     # Collectives tell the whole lateness, stages a lower bound of it.
@@ -136,7 +137,7 @@ def said_of(judged: Sequence[Judged], several_jobs: bool = False) -> list[str]:
         named.append(called(row, fields) if fields and not row.get("job") else str(row["run"]))
         return named[-1]
 
-    said = in_words.sentences(rows, name)
+    said = lines(stragglers.verdict(rows, name))
     if named or not several_jobs:
         return said
     ranks = how_many(judged[0].source.ranks, "rank")

@@ -1,7 +1,11 @@
-"""What launches do the attributed batches of a run hold, whoever recorded them?
+"""Launches in attributed batches, whoever recorded them: sums by rank, step and kernel, and costs.
 
-Our runs have tables of kernels and batches, a rank each; PyProf's tables are read as such here, so that no
-measure asks which of the two a source is.
+Our runs have tables of kernels and batches, a rank each; PyProf's tables are read as such here. What launches
+cost that a tool recorded which knows no shapes (nvprof, Nsight Systems, CUPTI) is taken from the run under
+PyTorch's profiler of the same point, which launched the same kernels: the k-th launch of a kernel in a
+direction is the k-th launch of that kernel in that direction, if both runs launch it equally often in a
+batch. Where they do not (another algorithm was chosen), what is left of a class of kernels in a direction is
+matched in its order, if it is equally many. What remains has no FLOPs and bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +34,6 @@ from analysis.results.source import reading
 from profiling.schemas import ATTRIBUTED
 
 PLAIN = "read_parquet($kernels)"
-# In these the two runs may differ: what a batch launches does not depend on them.
-
 # The model's launches in attributed batches, numbered by kernel and direction within each batch.
 _LAUNCHES = f"""
     select *, row_number() over (kernel order by start_ns, row) as k, count(*) over kernel as n,
@@ -110,12 +112,10 @@ def relation(study: Study, source: Source) -> str:
     """
     kept: dict[str, str] = study.kept("relations of launches")
     if source.id not in kept:
-        kept[source.id] = PLAIN
         try:
             kept[source.id] = _relation(study, source)
         except (duckdb.Error, OSError):
-            # Whoever reads the damaged table says so, and takes its run out.
-            study.note("FLOPs and bytes are not joined to its launches: a table is damaged", source)
+            kept[source.id] = PLAIN  # who reads the damaged table says so, and takes its run out
     return kept[source.id]
 
 
@@ -129,11 +129,7 @@ def _relation(study: Study, source: Source) -> str:
     lender = lender_of(study, source)
     if lender is None:
         if source.kind == "run":  # what a trace says itself is among its findings
-            study.note(
-                "its profiler records no shapes, so FLOPs and bytes are unknown; they can be taken from a "
-                "run of the same configuration under PyTorch's profiler (profile: torch)",
-                source,
-            )
+            study.note("not_recorded", source, what="FLOPs of kernels")
         return PLAIN
     number = len(study.kept("relations of launches"))
     names = {"lent": f"lent_{number}", "credit": f"credit_{number}"}
@@ -145,22 +141,14 @@ def _relation(study: Study, source: Source) -> str:
     for one in paths["kernels"]:  # a rank at a time: a run of many need not be in memory
         study.connection.execute(_CREDIT.format(**names), {**paths, "kernels": [one]})
     whole, by_name, by_class = study.connection.execute(_COVERED.format(**names), paths).fetchall()[0]
-    _tell(study, source, lender, 100 * by_name / (whole or 1), 100 * by_class / (whole or 1))
+    pct, by_class_pct = (100 * ns / (whole or 1) for ns in (by_name + by_class, by_class))
+    study.note("flops_borrowed", source, pct=pct, by_class_pct=by_class_pct, lender=lender.id)
     return (
         "(select of_run.* replace (coalesce(of_run.flops, credit.flops) as flops, "
         "coalesce(of_run.bytes, credit.bytes) as bytes) "
         "from read_parquet($kernels, file_row_number = true) as of_run "
         f"left join {names['credit']} as credit "
         "on credit.rank = of_run.rank and credit.row = of_run.file_row_number)"
-    )
-
-
-def _tell(study: Study, source: Source, lender: Source, by_name: float, by_class: float) -> None:
-    study.note(
-        f"its profiler records no shapes; FLOPs and bytes are taken from the same launches in {lender.id} "
-        f"and cover {by_name + by_class:.1f} % of its kernel time ({by_name:.1f} % matched by kernel and "
-        f"order, {by_class:.1f} % by class and order)",
-        source,
     )
 
 
@@ -326,10 +314,10 @@ def sums_of_each(study: Study, sources: Sequence[Source]) -> Iterator[tuple[Sour
 def _sums_of_table(study: Study, source: Source, sums: TableSums | None) -> Costs | None:
     # A table without rows has no sums.
     if sums is None or sums.batches.attributed_from is None:
-        study.note("no step in it has an attributed backward pass, so no cost is counted", source)
+        study.note("not_recorded", source, what="attributed backward passes")
         return None
     if not sums.kernel_ns:
-        study.note("no launch of its profiled steps has a time, so no cost is counted", source)
+        study.note("not_recorded", source, what="times of launches")
         return None
     return Costs(
         sums.batches.backward,
@@ -353,7 +341,7 @@ def _sums_of_run(study: Study, source: Source) -> Costs | None:
     # Only batches that have kernels count: a profiler may watch some ranks alone, or its recording be cut.
     if not recorded or sums[0] is None:
         note_left_out(study, source, 0, attributed, untimed)
-        study.note("its kernels belong to no profiled step, so no cost is counted", source)
+        study.note("not_recorded", source, what="profiled steps of kernels")
         return None
     note_left_out(study, source, attributed - recorded, attributed, untimed)
     # One rank of DataParallel has the kernels of all its GPUs.
@@ -469,7 +457,7 @@ def _groups_of_table(
     if isinstance(rows, UserError):
         raise Unusable(source, str(rows))
     if rows is None:
-        study.note("no step in it has an attributed backward pass", source)
+        study.note("not_recorded", source, what="attributed backward passes")
         return None
     return Groups(batches.backward, rows)
 

@@ -1,11 +1,5 @@
-"""Which of the profiled steps are means of what was recorded made of?
+"""Find the profiled steps that means are made of: without warmup, the same for all answers."""
 
-Not those of the warm-up: of traces the first that are off the level, or were recorded in part, and of a run
-whose steps before the recording do not tell that it had warmed up, the first of the recording that are.
-All answers leave out the same steps, so that what they say of a step adds up.
-"""
-
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,15 +10,10 @@ from analysis.statistics import estimates
 from profiling import tables
 from profiling.attribution.batch_times import slow_head
 from profiling.schemas import ATTRIBUTED
-from profiling.wording import how_many
 
 _READ = ["batch_index", "start_ns", "end_ns", "attributed"]
 # By so much the steps before a recording may take longer than those in it: recording makes no step shorter.
 _AS_STEADY = 1.2
-_RECORDED_EARLY = (
-    "recorded during warmup: warmup steps are left out of the means of profiled steps (column "
-    "warmup_dropped of analysis.anatomy; its --by step shows them)"
-)
 
 
 @dataclass(frozen=True)
@@ -56,8 +45,8 @@ def counted_steps(study: Study, source: Source, read: Read | None = None) -> Cou
     if source.id not in kept:
         kept[source.id] = _counted_steps(source, read)
     counted = kept[source.id]
-    if counted is not None and counted.dropped and source.kind == "run":
-        study.note(_RECORDED_EARLY, source)
+    if counted is not None and counted.dropped:
+        study.note("warmup_left_out", source, n=counted.dropped)
     return counted
 
 
@@ -137,25 +126,3 @@ def warmup_of_traces(rank_ns: np.ndarray, attributed: np.ndarray) -> int:
     step_ns = rank_ns.max(axis=0)[head:]
     few = len(step_ns) < estimates.FEWEST_FOR_WIDTH
     return head + (slow_head(step_ns) if few else estimates.warmup(step_ns))
-
-
-def left_out(study: Study, sources: Iterable[Source]) -> str:
-    """Which first steps of traces do not count, a line; empty: all do. Of runs a note says it."""
-    jobs = [source for source in sources if source.job is not None]
-    counted = ((job.id, counted_steps(study, job)) for job in jobs)
-    return in_words({name: one.dropped for name, one in counted if one}, len(jobs) > 1)
-
-
-def in_words(dropped: Mapping[str, int], several: bool) -> str:
-    """Which first steps are left out, a line; empty: none is.
-
-    Args:
-        dropped: job -> how many.
-        several: there is more than one job.
-    """
-    named = [
-        f"the first {'step' if count == 1 else how_many(count, 'step')}{f' of {job}' if several else ''}"
-        for job, count in dropped.items()
-        if count
-    ]
-    return f"Left out (warmup, or recorded in part): {', '.join(named)}." if named else ""

@@ -1,14 +1,11 @@
-"""What is in a folder of results, and what of it can be used?
+"""Load the results in a folder: a sweep, one run, converted traces, PyProf or TAU tables, or one such file.
 
-:func:`load` takes a sweep, one run, a folder of runs that were started by hand, converted traces, a
-folder of the reference's files (PyProf kernel tables, TAU tables), or one such file. It reads the facts of
-the runs; tables are read when an analysis asks for them, and of these only the columns it needs. What failed,
-was left out or cannot be read is listed with its reason, never dropped silently.
+The facts of runs are read here; tables when an analysis asks for them. What failed, was left out or cannot be
+read is listed with its reason, never dropped silently.
 """
 
 import json
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +21,9 @@ from analysis.results.study import Contents, Study
 from jobs import store
 from jobs.run_fields import ID_FIELDS
 from jobs.run_id import attempted, in_order, parse_id
-from jobs.states import QUEUED, RESUME, by_hand_again, of_begun, of_failed, where_calibrating
+from jobs.states import QUEUED, RESUME, of_begun, of_failed, where_calibrating
 from jobs.store import Calibration, Manifest
-from profiling import database, yaml_text
+from profiling import database
 from profiling.errors import UserError, nearest_file
 from profiling.readers import pyprof
 from profiling.tables import rank_directory
@@ -34,37 +31,34 @@ from profiling.tools import tool
 from profiling.tools.recognition import recognise
 from profiling.traced_job import JOB, read_job
 from profiling.traces.units import files_of, is_unfinished
-from profiling.wording import command, how_many
+from profiling.wording import command
 
 _RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder
 _MOST_NAMED = 8
 _RANK = re.compile(r"rank_\d{4,}")  # the folder of one (profiling.tables)
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")  # of Python's tempfile: in /tmp these may be anybody's
-# What became of a run that had failed, by its state.
-_LATER: dict[FailureKind, str] = {
-    "done": "succeeded in a later attempt", "running": "is running again",
-    "interrupted": "was interrupted in a later attempt",
-}  # fmt: skip
+_LATER: tuple[FailureKind, ...] = ("done", "running", "interrupted")  # states of a run that had failed
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:
-    """The results in ``path``: a sweep, a run, a folder of the reference's files, or one such file.
+    """The results in ``path``.
 
     Raises:
-        UserError: it does not exist, is empty, or holds nothing known; one line that says what was expected.
+        UserError: it does not exist, is empty, or holds nothing known.
     """
     path = Path(path)
     contents = Contents(path)
     if path.is_file():
-        _add_one_file(contents, path)
+        try:
+            add_file(contents, path)
+        except UserError as error:
+            raise UserError(how_to_convert(path) or str(error)) from None
     elif not path.is_dir():
         raise UserError(f"{path} does not exist{_near(path)}")
     elif (path / JOB).is_file():
         _add_trace(contents, path)
     elif _is_known(path):
         _add_run(contents, path)
-        if (path.parent / store.SWEEP).is_file():
-            _say_what_to_do(contents, f"unless the sweep is running, {RESUME}")
         _read_calibration(contents, path.parent)
     elif _is_sweep(path):
         _add_sweep(contents, path)
@@ -76,13 +70,6 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
     return study
 
 
-def _add_one_file(contents: Contents, path: Path) -> None:
-    try:
-        add_file(contents, path)
-    except UserError as error:
-        raise UserError(how_to_convert(path) or str(error)) from None
-
-
 def _near(path: Path) -> str:
     """What was meant by a folder that does not exist: one like it, beside it or in ``results``; else all."""
     places = dict.fromkeys(place for place in (path.parent, _RESULTS) if place.is_dir())
@@ -91,27 +78,18 @@ def _near(path: Path) -> str:
     if near := nearest_file(path, folders):
         return f"; did you mean {str(near)!r}?"
     results = [str(folder) for folder in folders if _is_sweep(folder) or any(folder.glob(f"*/{JOB}"))]
-    if not results:
-        return "; give a folder of results (results/<sweep>) or a file"
-    more = f" and {len(results) - _MOST_NAMED} more" if len(results) > _MOST_NAMED else ""
-    return f"; results are in {', '.join(results[:_MOST_NAMED])}{more}"
+    return f"; results are in {', '.join(results[:_MOST_NAMED])}" if results else ""
 
 
 def no_result(study: Study) -> str:
     """Why a study has nothing to analyse, in one line."""
-    bad = missing(study.failed)
-    if bad:
-        # Runs that never started are in the order of the sweep file, not of jobs.
-        which = "the first is" if bad[0].kind != "not started" else "for example" if bad[1:] else "it is"
-        return f"{study.path} has no usable result: {in_counts(bad)}; {which} {bad[0].point}: {bad[0].reason}"
+    if bad := missing(study.failed):
+        return f"{study.path} has no usable result: {in_counts(bad)}; {bad[0].point}: {bad[0].reason}"
     if is_unfinished(study.path):
-        return f"{study.path} is not complete: the conversion was ended; run the same command again to resume"
+        return f"{study.path} is not complete: run the conversion again to resume"
     if _has_rank_folders(study.path):
         return f"{study.path} has no usable result: {of_begun(study.path)[1]}"
-    return (
-        f"{study.path} holds no results; expected runs (run_..._ret_0/manifest.json), converted traces "
-        "(profiling.convert TRACES --out DIR), PyProf kernel tables or TAU tables (Parquet)"
-    )
+    return f"{study.path} holds no results: no runs, converted traces, PyProf or TAU tables"
 
 
 # --- our own results ----------------------------------------------------------------------------------
@@ -154,7 +132,7 @@ def _add_sweep(contents: Contents, path: Path) -> None:
         elif directory.name.startswith("run_") or store.is_run(directory):
             _add_run(contents, directory)
         elif _is_sweep(directory):
-            contents.note(f"not included: {directory} is a result of its own")
+            contents.note("not_included", what=[str(directory)])
     _forget_superseded(contents)
     _read_sweep(contents, path)
     _read_calibration(contents, path)
@@ -176,14 +154,12 @@ def _add_run(contents: Contents, directory: Path) -> None:
     wrong = manifest.reason or f"exit code {manifest.exit_code}" if manifest.exit_code else ""
     wrong = wrong or store.why_not_right(manifest.run, manifest.ranks)
     if wrong:
-        state = of_failed(manifest)
-        again = f"; {by_hand_again(directory)}" if state == "interrupted" else ""
-        contents.fail(name, wrong + again, state)
+        contents.fail(name, wrong, of_failed(manifest))
         return
     fields = manifest.fields
     source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
     if any(fields[key] != value for key, value in said.items()):
-        contents.note("its manifest and its name give different configurations; the manifest is used", source)
+        contents.note("configuration_doubtful", source)
     contents.sources.append(source)
     for finding in manifest.findings:
         # That all is well stays in the run's record: notes are what a reader has to mind.
@@ -232,7 +208,7 @@ def _forget_superseded(contents: Contents) -> None:
         state = now.get(attempted(failure.point), failure.kind)
         if state != failure.kind:
             contents.log.failed.remove(failure)
-            contents.note(f"{failure.point} failed once ({failure.reason}) and {_LATER[state]}")
+            contents.log.note("failed_before", failure.point, reason=failure.reason, state=state)
 
 
 def _read_sweep(contents: Contents, path: Path) -> None:
@@ -244,29 +220,17 @@ def _read_sweep(contents: Contents, path: Path) -> None:
         left_out = [(str(entry["id"]), str(entry["reason"])) for entry in content.get("excluded", [])]
         order = [str(point) for point in content.get("order", [])]
         whys = {str(point): str(why) for point, why in content.get("why_not_started", {}).items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        contents.note(f"{record} is damaged ({error}): runs that were left out are unknown")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        contents.note("record_damaged", file=str(record))
         return
     contents.log.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
     known = {attempted(source.id) for source in contents.sources}
     known |= {attempted(failure.point) for failure in contents.log.failed}
-    calibrating = where_calibrating(path)
-    running = calibrating or any(failure.kind == "running" for failure in contents.log.failed)
-    queued = f"unless {QUEUED}, {RESUME}" if content.get("launcher") == "slurm" else ""
-    _say_what_to_do(contents, "the sweep is running again" if running else queued or RESUME)
-    at_what = f": it measures this machine's peak rates {calibrating}" if calibrating else ""
-    idle = queued or f"unless the sweep is running, {RESUME}"
-    usual = f"the sweep is running{at_what}" if running else idle
+    running = where_calibrating(path) or any(one.kind == "running" for one in contents.log.failed)
+    idle = f"unless {QUEUED}, {RESUME}" if content.get("launcher") == "slurm" else RESUME
+    usual = "the sweep is running" if running else idle
     contents.log.failed += [
         Failure(point, whys.get(point, usual), "not started") for point in order if point not in known
-    ]
-
-
-def _say_what_to_do(contents: Contents, what: str) -> None:
-    """Of runs of a sweep that were interrupted: nothing, as long as a sweep that will repeat them runs."""
-    contents.log.failed = [
-        replace(failure, reason=f"{failure.reason}; {what}") if failure.kind == "interrupted" else failure
-        for failure in contents.log.failed
     ]
 
 
@@ -274,9 +238,11 @@ def _read_calibration(contents: Contents, path: Path) -> None:
     record = path / store.CALIBRATION
     try:
         contents.calibration = store.read_record(record, Calibration)
-    except UserError as error:
-        missing = "no peaks were measured on this machine" if not record.exists() else str(error)
-        contents.note(f"{missing}: efficiencies only where a datasheet has the peaks")
+    except UserError:
+        if record.exists():
+            contents.note("record_damaged", file=str(record))
+        else:
+            contents.note("peaks_unmeasured")
 
 
 # --- folders ------------------------------------------------------------------------------------------
@@ -309,20 +275,12 @@ def first_trace(path: Path) -> tuple[Path, str] | None:
 
 
 def how_to_convert(path: Path) -> str | None:
-    """In a line that traces have to be converted first; None: there are none."""
+    """That traces have to be converted first; None: there are none."""
     found = first_trace(path)
     if found is None:
         return None
-    file, name = found
-    of = "the torch profiler" if name == "torch" else name
-    held = f"is a raw trace of {of}" if file == path else f"holds raw traces of {of} ({_below(file, path)})"
-    again = command("profiling.convert", path, "--out", "DIR")
-    return f"{path} {held}; convert {'it' if file == path else 'them'} first: {again}"
-
-
-def _below(file: Path, folder: Path) -> Path:
-    """Where in the folder a file is."""
-    return file.relative_to(folder) if file.is_relative_to(folder) else file
+    held = f"raw traces ({found[1]}: {found[0].name})"
+    return f"{path} holds {held}; convert them first: {command('profiling.convert', path, '--out', 'DIR')}"
 
 
 def _tool_of(path: Path) -> str | None:
@@ -332,6 +290,8 @@ def _tool_of(path: Path) -> str | None:
     except UserError:
         return None
 
+
+# --- several folders of one program -------------------------------------------------------------------
 
 _SIZED = re.compile(r"^(\d{1,7})=(.+)$")
 
@@ -348,27 +308,12 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
     sized = [_SIZED.match(path) for path in paths]
     if len(paths) == 1 and not (sized[0] and not Path(paths[0]).exists()):
         return load(paths[0], own_peaks)
-    if unnamed := next((path for path, match in zip(paths, sized, strict=True) if match is None), ""):
-        words = shlex.join(map(_with_ranks, paths))
-        raise UserError(f"{unnamed}: to load several folders, give each with its number of ranks: {words}")
     contents = Contents(Path(paths[0]))
-    for match in sized:
-        assert match is not None
+    for path, match in zip(paths, sized, strict=True):
+        if match is None:
+            raise UserError(f"{path}: give each of several folders with its number of ranks: P={path}")
         _add_sized(contents, int(match[1]), Path(match[2]))
     return Study(contents.path, tuple(contents.sources), contents.log, None, own_peaks, named=True)
-
-
-def _with_ranks(path: str) -> str:
-    """The word for a folder, with the number of ranks that what is in it says, else P."""
-    if _SIZED.match(path):
-        return path
-    folder = path if Path(path).exists() else path.rpartition("=")[2]
-    try:
-        sizes = {source.world_size for source in load(folder).sources}
-    except UserError:  # what is wrong with it is said when it is given with a number
-        sizes = set()
-    known = sizes.pop() if len(sizes) == 1 else None
-    return f"{known or 'P'}={folder}"
 
 
 def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
@@ -389,19 +334,17 @@ def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
 
 def _sized_run(source: Source, ranks: int, path: Path) -> Source:
     if source.world_size != ranks:
-        raise UserError(f"{ranks}={path}: its run {source.id} has {how_many(source.world_size or 0, 'rank')}")
+        raise UserError(f"{ranks}={path}: its run {source.id} has {source.world_size} ranks")
     return source
 
 
 def _sized_trace(found: Study, ranks: int, path: Path) -> Source:
     traces = found.of_kind("trace")
     if len(traces) != 1 or traces[0].job is None:
-        held = f"the traces of {len(traces)} jobs" if traces else "no runs and no converted traces"
-        raise UserError(f"{path} holds {held}: name the folder of one as {ranks}=DIR")
+        raise UserError(f"{path} holds the traces of {len(traces)} jobs: name the folder of one: {ranks}=DIR")
     job = traces[0].job
     if not job.world_size_from and job.world_size not in (None, ranks):
-        said = how_many(job.world_size or 0, "rank")
-        raise UserError(f"{ranks}={path}: its traces say that the job has {said}")
+        raise UserError(f"{ranks}={path}: its traces are of a job of {job.world_size} ranks")
     return replace(traces[0], job=job.model_copy(update={"world_size": ranks}))
 
 
@@ -416,6 +359,10 @@ def _named(contents: Contents, source: Source, ranks: int, path: Path) -> Source
     return replace(source, id=name, fields={**source.fields, "program": program})
 
 
+# --- tables of the reference --------------------------------------------------------------------------
+
+# PyProf kernel tables and TAU tables are known by their columns, whatever they are called; the configuration
+# of a PyProf table is what its name says. A run that failed by its name does not count.
 _TAU_POINT = {
     "run", "nodes", "gpus_per_node", "workers", "data_loader", "batch_size_per_gpu", "gpu", "thread",
 }  # fmt: skip
@@ -432,27 +379,10 @@ def add_file(contents: Contents, file: Path) -> None:
         UserError: it is not a readable table of the reference's; one line that says why.
     """
     if not _is_parquet(file):
-        if file.suffix in (".yaml", ".yml"):
-            raise UserError(_of_sweep_file(file))
-        raise UserError(
-            f"{file} is not a Parquet file; expected a PyProf or TAU table, or a folder of results"
-        )
+        raise UserError(f"{file} is no PyProf or TAU table, and no folder of results (results/<sweep>)")
     columns = _columns(file)
     if not _add_table(contents, file, columns):
         raise UserError(_of_another_kind(file, columns))
-
-
-def _of_sweep_file(file: Path) -> str:
-    """What to name in the place of a sweep file: the folder in ``results/`` that its sweep writes."""
-    try:
-        content = yaml_text.read(file, "sweep file").content
-    except UserError:
-        content = None
-    if not (isinstance(content, dict) and "run" in content):
-        return f"{file} holds no results; give the folder of a sweep's results"
-    results = Path("results") / str(content.get("name", file.stem))
-    there = f"did you mean {str(results)!r}?" if results.is_dir() else f"its sweep writes them to {results}"
-    return f"{file} is a sweep file, not its results; {there}"
 
 
 def add_files(contents: Contents, files: Sequence[Path]) -> None:
@@ -475,8 +405,7 @@ def add_files(contents: Contents, files: Sequence[Path]) -> None:
                 continue
             if _nearly(columns):
                 raise UserError(_of_another_kind(file, columns))
-            name = _name_in(contents, file)
-            contents.note(f"{name} is not read: it is neither a PyProf kernel table nor a TAU table")
+            contents.note("not_included", what=[_name_in(contents, file)])
         except UserError as error:
             _fail(contents, file, error)
 
@@ -489,9 +418,6 @@ def _name_in(contents: Contents, file: Path) -> str:
     return file.name if file == contents.path else str(file.relative_to(contents.path))
 
 
-# --- kinds --------------------------------------------------------------------------------------------
-
-
 def _is_parquet(file: Path) -> bool:
     """Whether a file is Parquet by its first bytes; one that is not and is named so is an error."""
     try:
@@ -500,8 +426,7 @@ def _is_parquet(file: Path) -> bool:
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from None
     if head != b"PAR1" and file.suffix in (".gzip", ".parquet"):
-        what = "is not a Parquet file, despite its name" if head else "is empty"
-        raise UserError(f"{file} {what}; fetch it again")
+        raise UserError(f"{file} is {'not a Parquet file' if head else 'empty'}")
     return head == b"PAR1"
 
 
@@ -523,8 +448,7 @@ def _columns(file: Path) -> set[str]:
     try:
         return _columns_of_all([file])[file]
     except (duckdb.Error, OSError) as error:
-        why = str(error).splitlines()[0]
-        raise UserError(f"{file} is a damaged or truncated Parquet file ({why}); fetch it again") from None
+        raise UserError(f"{file} is damaged or truncated ({str(error).splitlines()[0]})") from None
 
 
 def _add_table(contents: Contents, file: Path, columns: set[str]) -> bool:
@@ -567,6 +491,6 @@ def _pyprof_source(contents: Contents, file: Path) -> Source:
     try:
         run_id = parse_id(file.name.partition(".")[0])
     except UserError:
-        contents.note(f"{named} is not named after a run: its configuration is unknown")
+        contents.log.note("configuration_doubtful", named)
         return Source(named, "pyprof", dict.fromkeys(ID_FIELDS), 0, None, file)
     return Source(named, "pyprof", dict(run_id.fields), run_id.repetition, run_id.exit_code, file)

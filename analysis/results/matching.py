@@ -1,4 +1,4 @@
-"""Which collectives of a run's ranks are the same, and by how much do the ranks' clocks differ?
+"""Match the same collective across ranks, and align the ranks' clocks.
 
 Ranks make collectives in process groups: all ranks, or some of them (that share a layer, or its shards).
 The n-th collective of a kind that a group makes in a recording is the same on all its ranks.
@@ -139,7 +139,7 @@ def match(ranks: Sequence[Calls]) -> Matched | None:
     transfer = tuple(np.full(len(one.kind), np.nan) for one in ranks)
     for one in shared:
         if len(set(clock[list(one.members)])) > 1:
-            left.append((one.kind, "the clocks of its ranks are unknown"))
+            left.append((one.kind, "clocks unknown"))
             continue
         lasted = np.maximum(one.of(end) - one.of(start).max(axis=0), 0)
         for member, calls, values in zip(one.members, one.calls, lasted, strict=True):
@@ -191,13 +191,11 @@ def _shared(ranks: Sequence[Calls]) -> tuple[list[Shared], list[tuple[str, str]]
         members = tuple(sorted(of_rank))
         batches = [ranks[member].batch_index[of_rank[member]] for member in members]
         if group == ONE_OF_SEVERAL or len(members) > (size or len(ranks)):
-            left.append((kind, "the process group is not recorded, and there are several"))
+            left.append((kind, "process groups not recorded"))
         elif len(members) != (size or len(ranks)):
-            left.append(
-                (kind, f"only {len(members)} of the {size or len(ranks)} ranks of its group recorded it")
-            )
+            left.append((kind, "ranks of the group not recorded"))
         elif any(not np.array_equal(one, batches[0]) for one in batches):
-            left.append((kind, "ranks of its group recorded different ones"))
+            left.append((kind, "ranks recorded different calls"))
         else:
             matched.append(Shared(group, kind, members, np.stack([of_rank[member] for member in members])))
     return matched, left

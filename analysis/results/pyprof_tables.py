@@ -1,4 +1,4 @@
-"""What do the launches of a PyProf table add up to, and how many batches are in it?
+"""Sums over the launches of PyProf tables, and the batches in them.
 
 PyProf tables are read some at a time, and each for itself where one of them is damaged, so that a bad table
 costs no other one. What was read of a file is kept as long as the file stays as it is, for the next question
@@ -237,6 +237,6 @@ def per_name(study: Study, source: Source, direction: str | None = None) -> list
 
 def damaged(error: Exception) -> str:
     """That a file is damaged, or has columns of other types, in one line."""
-    if isinstance(error, duckdb.BinderException | duckdb.ConversionException):
-        return f"holds a column of another type than PyProf's ({str(error).splitlines()[0]})"
-    return f"is damaged or truncated ({str(error).splitlines()[0]}); fetch it again"
+    other = isinstance(error, duckdb.BinderException | duckdb.ConversionException)
+    what = "holds a column of another type" if other else "is damaged or truncated"
+    return f"{what} ({str(error).splitlines()[0]})"

@@ -1,7 +1,4 @@
-"""What do a run's tables hold? A damaged one makes the run unusable (:class:`Unusable`).
-
-Notes on what all questions about kernels leave out are here, too.
-"""
+"""Queries over a run's tables; a damaged one makes the run unusable (:class:`Unusable`)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +9,6 @@ import numpy as np
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
 from profiling import tables
-from profiling.wording import how_many, verb
 
 
 def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple]:
@@ -63,27 +59,16 @@ def _check_numbers(study: Study, batches: Sequence[Path]) -> None:
 
 
 def note_left_out(study: Study, source: Source, without: int, batches: int, untimed: int = 0) -> None:
-    """Say what figures of a run leave out.
+    """Note what figures of a run leave out.
 
     Args:
         without: attributed batches (of ranks that have kernels) that hold no kernel, of ``batches``.
         untimed: launches without a duration (:func:`untimed_launches`).
     """
-    for text in left_out(without, batches, untimed):
-        study.note(text, source)
-
-
-def left_out(without: int, batches: int, untimed: int = 0) -> list[str]:
-    """The same in words."""
-    said = []
     if without:
-        said.append(
-            f"{without} of {how_many(batches, 'profiled step')} {verb(without, 'hold')} no kernel: left out "
-            "(recording cut short, or different clocks?)"
-        )
+        study.note("steps_without_kernels", source, n=without, of=batches)
     if untimed:
-        said.append(f"launches with a missing or negative duration are left out: {untimed}")
-    return said
+        study.note("untimed", source, n=untimed, what="launches")
 
 
 def untimed_launches(study: Study, source: Source) -> int:

@@ -57,10 +57,7 @@ def are_two_results(paths: Sequence[Path]) -> bool:
     for path, error in errors.items():
         if first_trace(path) is None:
             raise error
-        raise UserError(
-            f"{path} holds raw traces and {results[0]} results; to compare them, convert the traces first: "
-            f"{command('profiling.convert', path)}"
-        )
+        raise UserError(f"{path} holds raw traces: convert them first: {command('profiling.convert', path)}")
     if len(results) > 2:
         raise UserError(f"{len(results)} sets of results: give one, or two to compare")
     return True
@@ -93,11 +90,7 @@ def _converted(paths: Sequence[Path], output: Path | None) -> tuple[Path, int]:
     out = target_of(paths, output)
     place = out if out.exists() else out.parent
     if not (place.is_dir() and os.access(place, os.W_OK)):
-        why = "cannot be written" if place.is_dir() else "is not a folder"
-        raise UserError(
-            f"the traces cannot be converted into {out}: {place} {why}; name a file in another folder with "
-            "--output, and they are converted beside it"
-        )
+        raise UserError(f"the traces cannot be converted into {out}: name a file elsewhere with --output")
     # Standard output is the answer's: where tables went is said beside it.
     print(f"scaleprof: converting the traces into {out}", file=sys.stderr)
     with redirect_stdout(sys.stderr):

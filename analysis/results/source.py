@@ -1,4 +1,4 @@
-"""What is one source of results, and what if its tables cannot be read?"""
+"""One source of results: a run, the traces of a job, or a table of the reference's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,6 @@ from jobs.store import Manifest
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 from profiling.traced_job import TracedJob
-from profiling.wording import command
 
 Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics"]
 
@@ -136,18 +135,6 @@ class Unusable(UserError):
         self.reason = " ".join(reason.split())
 
 
-def no_steps(source: Source, in_note: bool = False) -> str:
-    """What is said of a source without times of steps where these are asked for.
-
-    Args:
-        in_note: many profiles of TAU share one note, which names none of them.
-    """
-    if source.of_sums:
-        estimate = command("analysis.tau_batches", "JOB" if in_note else source.path)
-        return f"holds sums of the run (TAU), and no times of single steps; its mean step: {estimate}"
-    return f"holds no times of steps; what it holds: {command('analysis.activities', source.path)}"
-
-
 @contextmanager
 def reading(source: Source) -> Iterator[None]:
     """Within it an error of reading a table is one of this run: :class:`Unusable`."""
@@ -158,5 +145,4 @@ def reading(source: Source) -> Iterator[None]:
     except UserError as error:
         raise Unusable(source, str(error)) from None
     except (duckdb.Error, OSError) as error:
-        why = str(error).splitlines()[0]
-        raise Unusable(source, f"a table is damaged or truncated ({why}); repeat the run") from None
+        raise Unusable(source, f"a table is damaged or truncated ({str(error).splitlines()[0]})") from None

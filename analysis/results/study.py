@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import duckdb
 
 from analysis.results.log import Failure, FailureKind, Log
-from analysis.results.source import Kind, Source, Unusable, no_steps
+from analysis.results.source import Kind, Source, Unusable
 from jobs.run import Run
 from jobs.run_fields import own_names
 from jobs.store import Calibration
@@ -135,7 +135,7 @@ class Study:
             return function(source)
         except Unusable as error:
             if error.source.without_times:  # nothing is wrong with it
-                self.note(no_steps(error.source, in_note=True), error.source)
+                self.note("no_step_times", error.source)
                 return None
             self.log.leave_out(error.source.id, error.source.path, error.reason)
             return None
@@ -201,7 +201,7 @@ class Study:
         bad = [failure for failure in self.failed if failure.kind == "unusable"]
         without = [source for source in self.sources if source.without_times]
         if without and not bad:
-            return UserError(f"{why}; {without[0].id} {no_steps(without[0])}")
+            return UserError(f"{why}; {without[0].id} holds no times of steps")
         return UserError(f"{why}; {bad[0].point} is not used: {bad[0].reason}" if bad else why)
 
     @property

@@ -1,4 +1,4 @@
-"""What did a profiler record of each rank of a run: its batches and its kernels, as arrays.
+"""Recorded batches and kernels of each rank of a run, as arrays.
 
 A rank's kernels may be gigabytes: ranks are read some at a time, and a measure keeps of each what it needs
 before the next is read.

@@ -162,7 +162,7 @@ def test_a_study_of_several_batch_sizes_has_the_chart_with_a_line_a_backend(tmp_
     for each in runs:  # the backend is no part of the id
         write_run(tmp_path / "sweep", each, Truth(), repetition=runs.index(each))
     section = {one.id: one for one in build(load(tmp_path / "sweep")).sections}["activities"]
-    assert "All recorded launches count, warmup included" in section.text
+    assert "All recorded launches, warmup included" in section.text
     names = [trace["name"] for trace in section.charts[0].figure["data"]]
     assert names == [f"2 GPUs, {backend}: {part}" for backend in ("ddp", "horovod")
                      for part in ("communication", "copies")]  # fmt: skip

@@ -57,11 +57,9 @@ def test_each_launch_has_the_flops_and_bytes_of_the_same_one(tmp_path, profile):
     found = costs.costs_of(study, [own, lender])
     assert found[own.id].flops == pytest.approx(TRUTH.flops)
     assert vars(found[own.id]) == pytest.approx(vars(found[lender.id]))
-    assert study.notes() == [
-        f"{own.id}: its profiler records no shapes; FLOPs and bytes are taken from the same launches in "
-        f"{lender.id} and cover 100.0 % of its kernel time (100.0 % matched by kernel and order, 0.0 % by "
-        "class and order)"
-    ]
+    (found,) = (one for one in study.findings if one.code == "flops_borrowed")
+    assert (found.run, found.data["lender"]) == (own.id, lender.id)
+    assert (found.data["pct"], found.data["by_class_pct"]) == pytest.approx((100, 0))
 
 
 def test_all_answers_take_them(tmp_path):
@@ -75,7 +73,7 @@ def test_all_answers_take_them(tmp_path):
     assert dict(mine) == pytest.approx(dict(theirs))
     for command in ("efficiency", "scaled"):
         answer = run(f"analysis.{command}", tmp_path / "sweep")
-        assert answer.code == 0 and "cover 100.0 %" in " ".join(answer.out.split())
+        assert answer.code == 0 and "100 % of the kernel time" in " ".join(answer.out.split())
     (row,) = run("analysis.scaled", tmp_path / "sweep", "--format", "json").json
     analytic = TRUTH.training_flops_per_image * 32
     assert row["flop_coverage_pct"] == pytest.approx(100 * TRUTH.flops / analytic)
@@ -98,7 +96,8 @@ def test_another_algorithm_is_matched_by_its_class_where_as_many_are_left(tmp_pa
     assert flops["other_conv"] == pytest.approx(TRUTH.flops / 3)
     assert flops["conv_bprop"] is None  # twice as many as the lender's: which is which is not known
     # Five launches of one length: relu and sgd by name, one by class, two not at all.
-    assert "cover 60.0 % of its kernel time (40.0 % matched by kernel and order, 20.0 %" in study.notes()[0]
+    (found,) = (one for one in study.findings if one.code == "flops_borrowed")
+    assert (found.data["pct"], found.data["by_class_pct"]) == pytest.approx((60, 20))
 
 
 def test_order_within_a_batch_tells_launches_of_one_kernel_apart(tmp_path):
@@ -141,7 +140,7 @@ def test_own_figures_are_not_touched_and_none_is_made_up(tmp_path):
     own = source_of(study, "nsys")
     assert relation(study, own) == PLAIN
     assert {row[3] for row in columns(study, own) if "conv" in row[0]} == {None}
-    assert "under PyTorch's profiler (profile: torch)" in study.notes()[0]
+    assert "not recorded: FLOPs of kernels" in study.notes()[0]
     write_run(tmp_path / "sweep", run_of(nodes=2, profile="ncu"), TRUTH, 0)  # with FLOPs of its own
     study = load(tmp_path / "sweep")
     assert relation(study, source_of(study, "ncu")) == PLAIN
@@ -169,7 +168,6 @@ def test_a_damaged_lender_costs_only_itself(tmp_path):
     (lender.path / "rank_0000" / "kernels.parquet").write_bytes(b"PAR1 nothing")
     found = costs.costs_of(study, list(study.sources))
     assert own.id in found and found[own.id].flops == 0 and lender.id not in found
-    assert any("not joined to its launches: a table is damaged" in finding for finding in study.notes())
     assert [failure.point for failure in study.failed] == [lender.id]
     assert np.isfinite(found[own.id].kernel_ns)
 
@@ -197,5 +195,5 @@ def test_half_of_a_real_trace_lends_to_the_other_half(tmp_path, shared_data):
     own, lender = (found[source_of(study, profile).id] for profile in ("cupti", "torch"))
     assert own.flops == pytest.approx(lender.flops, rel=1e-3) and own.flops > 0
     assert own.bytes == pytest.approx(lender.bytes, rel=1e-3)
-    (finding,) = [finding for finding in study.notes() if "records no shapes" in finding]
-    assert float(finding.split("and cover ")[1].split(" %")[0]) > 99.5
+    (borrowed,) = (one for one in study.findings if one.code == "flops_borrowed")
+    assert borrowed.data["pct"] > 99.5

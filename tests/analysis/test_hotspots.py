@@ -24,26 +24,26 @@ ROW = {"kernel": "k", "mean_us": 500.0}
 @pytest.mark.parametrize(
     ("figures", "says"),
     [
-        ({"dram_utilization_pct": 80.0, "roof_pct": 30.0, "bound": "compute"}, "memory, at 80 %"),
-        ({"dram_utilization_pct": 80.0, "load_efficiency_pct": 25.0}, "of which loads use 25 %"),
-        ({"roof_pct": 75.0, "bound": "compute"}, "arithmetic, at 75 % of the peak"),
-        ({"roof_pct": 75.0, "bound": "bandwidth"}, "memory, at 75 % of its bandwidth"),
-        ({"roof_pct": None, "roof_of_measured_pct": 70.0, "bound": "compute"}, "arithmetic, at 70 %"),
-        ({"mean_us": 3.25}, "calls: each takes 3.2 us"),
-        ({"load_efficiency_pct": 12.5, "store_efficiency_pct": 100.0}, "12 % of the bytes moved by loads"),
-        ({"achieved_occupancy_pct": 12.0, "ipc": 0.4}, "latency: only 12 % of the possible warps"),
-        ({"achieved_occupancy_pct": 50.0, "ipc": 0.4}, "latency: 0.40 instructions per cycle"),
-        ({"roof_pct": 20.0, "bound": "compute", "counters": "ncu", "ipc": 2.0}, "its counters show no"),
-        ({"roof_pct": 20.0, "bound": "bandwidth"}, "of the memory roof; no counters"),
-        ({}, "unknown: no counters"),
+        ({"dram_utilization_pct": 80.0, "roof_pct": 30.0, "bound": "compute"}, "memory"),
+        ({"dram_utilization_pct": 80.0, "load_efficiency_pct": 25.0}, "memory"),
+        ({"roof_pct": 75.0, "bound": "compute"}, "arithmetic"),
+        ({"roof_pct": 75.0, "bound": "bandwidth"}, "memory"),
+        ({"roof_pct": None, "roof_of_measured_pct": 70.0, "bound": "compute"}, "arithmetic"),
+        ({"mean_us": 3.25}, "calls"),
+        ({"load_efficiency_pct": 12.5, "store_efficiency_pct": 100.0}, "memory access"),
+        ({"achieved_occupancy_pct": 12.0, "ipc": 0.4}, "latency"),
+        ({"achieved_occupancy_pct": 50.0, "ipc": 0.4}, "latency"),
+        ({"roof_pct": 20.0, "bound": "compute", "counters": "ncu", "ipc": 2.0}, "nothing near"),
+        ({"roof_pct": 20.0, "bound": "bandwidth"}, "nothing near"),
+        ({}, "unknown"),
         # More than the roof is no bound: caches hold the tensors, as counters say too; or a figure is wrong.
-        ({"roof_pct": 250.0, "bound": "bandwidth"}, "not the memory: its tensors alone would need 250 %"),
-        ({"roof_pct": 75.0, "bound": "bandwidth", "dram_utilization_pct": 10.0}, "moved at 10 % of its"),
-        ({"roof_pct": 160.0, "bound": "compute"}, "unknown: at 160 % of the peak"),
+        ({"roof_pct": 250.0, "bound": "bandwidth"}, "cache"),
+        ({"roof_pct": 75.0, "bound": "bandwidth", "dram_utilization_pct": 10.0}, "cache"),
+        ({"roof_pct": 160.0, "bound": "compute"}, "unknown"),
     ],
 )  # fmt: skip
 def test_what_bounds_a_kernel(figures, says):
-    assert says in why({**ROW, **figures})
+    assert why({**ROW, **figures}) == says
 
 
 def test_counters_by_the_names_of_each_tool():
@@ -86,9 +86,9 @@ def test_times_alone_where_nothing_counted(timed):
     # Four kernels take 15 of 62 ms each; the order among equals is by name.
     assert [row["kernel"] for row in ran.json] == ["conv_bprop", "conv_fprop"]
     assert ran.json[0]["ms_per_step"] == pytest.approx(15) and ran.json[0]["calls_per_step"] == 1
-    assert ran.json[0]["ipc"] is None and "no counters were read: only times and the roofline" in ran.err
+    assert ran.json[0]["ipc"] is None
     # 0.49 TFLOP in 15 ms were planted, more than an A100 can do in fp32.
-    assert ran.json[0]["why"].startswith("unknown: at 169 % of the peak")
+    assert ran.json[0]["why"] == "unknown"
 
 
 def test_the_counters_of_nvprof_beside_the_times(timed, tmp_path):
@@ -100,7 +100,7 @@ def test_the_counters_of_nvprof_beside_the_times(timed, tmp_path):
     names = ("achieved_occupancy_pct", "load_efficiency_pct", "dram_utilization_pct")
     assert [counted[name] for name in names] == pytest.approx([20, 75, 30])
     assert counted["counters"] == "nvprof" and counted["ms_per_step"] == pytest.approx(15)
-    assert other["counters"] == "" and "nvprof has no counters for conv_bprop" in ran.err
+    assert other["counters"] == "" and "without counters of nvprof: conv_bprop" in ran.err
     section = {one.id: one for one in build(load(timed)).sections}["hotspots"]
     assert section.tables[0].rows[1].cells[0].text == "conv_fprop"
     table = run(MODULE, timed, "--top", "2").out
@@ -139,16 +139,12 @@ def test_of_several_points_the_asked_one_is_shown_with_its_own_counters(timed, t
     log.write_text(NVPROF_METRICS.replace("void kernel<int=4>(float*)", "void conv_fprop<float>(float*)"))
     plant(timed, "nvprof", log, "nvprof")  # of batch 32
     first = run(MODULE, timed, "--format", "json")
-    assert {row["ms_per_step"] for row in first.json} == {
-        15.0
-    } and "several configurations were timed" in first.err
+    assert {row["ms_per_step"] for row in first.json} == {15.0}
     assert [row["counters"] for row in first.json if row["kernel"] == "conv_fprop"] == ["nvprof"]
     second = run(MODULE, timed, "--run", other.name, "--format", "json")
-    assert {row["ms_per_step"] for row in second.json} == {
-        30.0
-    } and "several configurations were timed" not in second.err
+    assert {row["ms_per_step"] for row in second.json} == {30.0}
     assert not any(row["counters"] for row in second.json)
-    assert "holds no run 'run_9' under torch" in one_line_error(run(MODULE, timed, "--run", "run_9"))
+    assert "run_9" in one_line_error(run(MODULE, timed, "--run", "run_9"))
 
 
 def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
@@ -167,8 +163,7 @@ def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
     assert low < planted.mean() < high and 4 * error < high - low < 14 * error
     assert still["ms_per_step_low"] == still["ms_per_step_high"] == 15
     said = " ".join(run(MODULE, timed).out.split())
-    assert "Times: one run on 1 rank, steps 20 to 39 of 40." in said
-    assert "over these steps" in said
+    assert "Times: steps 20-39 of 40, ranks: 1" in said
 
 
 def test_an_interval_that_reaches_below_zero_is_no_interval_in_tables(timed):
@@ -182,7 +177,7 @@ def test_an_interval_that_reaches_below_zero_is_no_interval_in_tables(timed):
     (row,) = run(MODULE, timed, "--top", "1", "--format", "json").json
     assert row["kernel"] == "relu" and row["ms_per_step_low"] < 0 < row["ms_per_step_high"]
     said = " ".join(run(MODULE, timed, "--top", "2").out.split())
-    assert " [?] " in said and "the mean may be 10 times as high or as low" in said
+    assert " [?] " in said
     assert f"[{row['ms_per_step_low']:.0f}" not in said
 
 
@@ -200,7 +195,7 @@ def test_times_and_intervals_are_of_the_steps_that_analysis_kernels_counts(tmp_p
     }
     every = {row["kernel"]: row["ms_per_step"] for row in kernels.rows(study)[0]}
     assert all(row["ms_per_step"] == every[row["kernel"]] for row in hot)
-    assert "one run on 1 rank, steps 3 to 39 of 40; 3 recorded before left out as warmup." in caption
+    assert caption == "Times: steps 3-39 of 40, ranks: 1"
 
 
 def test_a_launch_of_a_negative_duration_is_in_no_interval(timed):
@@ -216,8 +211,9 @@ def test_a_launch_of_a_negative_duration_is_in_no_interval(timed):
 
 def test_of_few_batches_there_is_no_interval(tmp_path):
     write_run(tmp_path / "hot", run_of(profile="torch", batches=6), Truth())
-    ran = run(MODULE, tmp_path / "hot")
-    assert "Too few steps for an interval." in " ".join(ran.out.split())
+    assert all(
+        row["ms_per_step_low"] is None for row in run(MODULE, tmp_path / "hot", "--format", "json").json
+    )
 
 
 def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):
@@ -232,5 +228,5 @@ def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):
 
 def test_without_a_timing_run_it_is_one_line(tmp_path):
     write_run(tmp_path / "hot", run_of(), Truth())
-    assert "python -m jobs.hotspots makes such a run" in one_line_error(run(MODULE, tmp_path / "hot"))
+    assert "jobs.hotspots" in one_line_error(run(MODULE, tmp_path / "hot"))
     assert "not a valid number of kernels" in one_line_error(run(MODULE, tmp_path, "--top", "0"))

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pytest
 
 from analysis.results.load import load
-from analysis.results.log import OTHERS_ONLY
 from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import MS, Truth, run_of, write_sweep
 
-LEFT_OUT = "profiled steps hold no kernel: left out"
+LEFT_OUT = "profiled steps without kernels, left out: "
 
 
 def change(directory: Path, name: str, **columns) -> None:
@@ -54,10 +53,10 @@ def another_clock(ranks: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("damage", "says", "in_time"),
     [
-        (one_rank_alone, "no kernels of rank 1 (of 2)", 20),
-        (one_rank_without_rows, "no kernels of rank 1 (of 2)", 20),
-        (cut, f"24 of 40 {LEFT_OUT}", 16),
-        (another_clock, f"20 of 40 {LEFT_OUT}", 20),
+        (one_rank_alone, "ranks without kernels: 1 of 2 (1)", 20),
+        (one_rank_without_rows, "ranks without kernels: 1 of 2 (1)", 20),
+        (cut, f"{LEFT_OUT}24 of 40", 16),
+        (another_clock, f"{LEFT_OUT}20 of 40", 20),
     ],
 )
 def test_figures_are_of_what_was_recorded(tmp_path: Path, damage, says: str, in_time: int) -> None:
@@ -65,8 +64,8 @@ def test_figures_are_of_what_was_recorded(tmp_path: Path, damage, says: str, in_
     damage(sorted(next(tmp_path.glob("run_*torch*")).glob("rank_*")))
     names = ("scaled", "efficiency", "kernels", "anatomy", "utilization", "communication")
     ran = {name: run(f"analysis.{name}", tmp_path, "--format", "json") for name in names}
-    of_a_part = [note for note in load(tmp_path).notes(of_loading=False) if note.endswith(OTHERS_ONLY)]
-    assert len(of_a_part) == ("of rank 1" in says)  # shown, not only counted
+    of_a_part = [one for one in load(tmp_path).findings if one.code == "kernels_of_ranks_missing"]
+    assert len(of_a_part) == ("1 of 2" in says)
     (row,) = ran["scaled"].json
     assert row["kernel_ms_per_step"] == pytest.approx(60)
     assert row["tflop_per_step"] == pytest.approx(0.74)
@@ -107,7 +106,7 @@ def test_flops_that_nobody_knows_are_not_zero(tmp_path: Path) -> None:
 
 def test_a_torch_run_without_any_credit_says_so(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(flops=0.0))
-    assert "no launch has FLOPs" in run("analysis.scaled", tmp_path).out.replace("\n", " ")
+    assert "not recorded: FLOPs of kernels" in run("analysis.scaled", tmp_path).out.replace("\n", " ")
 
 
 def test_batches_that_only_gather_gradients_count(tmp_path: Path) -> None:

@@ -16,8 +16,6 @@ from analysis.measures.kernels import rows as kernels
 from analysis.measures.lateness import stragglers
 from analysis.measures.lateness.causes import kernel_times
 from analysis.measures.scaling import traced
-from analysis.report.build import build
-from analysis.report.render import render
 from analysis.results.counted_steps import Counted, counted_steps, warmup_of_traces
 from analysis.results.load import load
 from analysis.statistics.estimates import FEWEST_FOR_WIDTH, warmup
@@ -111,12 +109,11 @@ def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
     assert whole["wall_ms"] == row["wall_ms"]
     assert (whole["warmup_dropped"], whole["attributed_steps"]) == (2, 2 * 18)
     assert batches.rows(study)[0]["warmup_dropped"] == 2
-    caption, headers = shown(study)
-    assert f"{LEFT_OUT}the first 2 steps." in caption and "warmup" in headers
-    assert f"{LEFT_OUT}the first 2 steps." in render(build(study))
+    _, headers = shown(study)
+    assert "warmup" in headers
+    assert [one.data["n"] for one in study.findings if one.code == "warmup_left_out"] == [2]
     by_step = anatomy.rows(study, ["step"])  # no mean, and so nothing is left out of it
     assert [one["step"] for one in by_step] == list(range(20))
-    assert LEFT_OUT not in anatomy.parts(by_step, ["step"])[0].caption
 
 
 def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
@@ -150,10 +147,10 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
     times = kernel_times(study, study.recorded[0])
     assert times is not None and times.batch_index.tolist() == list(range(2, 20))
     for command in ("analysis.kernels", "analysis.communication", "analysis.critical_path"):
-        assert f"{LEFT_OUT}the first 2 steps." in run(command, job).out
+        assert "left out, warmup: 2" in run(command, job).out
     # But for the summary of all that was launched, which says so.
     for words in ((), ("--shares",)):
-        assert "All recorded launches count, warmup included" in run("analysis.activities", job, *words).out
+        assert "All recorded launches, warmup included" in run("analysis.activities", job, *words).out
 
 
 @pytest.mark.parametrize(
@@ -181,7 +178,7 @@ def test_steps_before_a_recording_that_are_all_warmup_do_not_count(tmp_path, fir
     counted = counted_steps(study, source)
     assert counted == (Counted(range(begin, 40), max(warm - first, 0)) if begin else None)
     assert series_of(study, source).steady_ns.max() == 100 * MS * (1.25 if begin else 1)
-    assert any("recorded during warmup" in said for said in study.notes()) == (warm > first)
+    assert any(one.code == "warmup_left_out" for one in study.findings) == (warm > first)
 
 
 def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):
@@ -189,8 +186,8 @@ def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):
     jobs = {"slow": Planted(ranks=2, batches=6, head=(3 * step,)), "steady": Planted(ranks=4, batches=6)}
     study = load(converted(tmp_path, **jobs))
     assert [row["warmup_dropped"] for row in traced.answer(study).rows] == [1, 0]
-    caption, headers = shown(study)
-    assert caption.endswith(f"{LEFT_OUT}the first step of slow.") and "warmup" in headers
+    assert "warmup" in shown(study)[1]
+    assert [one.run for one in study.findings if one.code == "warmup_left_out"] == ["slow"]
 
 
 def test_where_no_step_is_left_out_nothing_is_said_of_it(tmp_path):

@@ -1,4 +1,4 @@
-"""What does communication cost?"""
+"""Collectives per step and rank: calls, bytes, transfer and wait, exposure and bandwidth."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import OF_A_RUN, RANK, Column, Metric, Rows, columns, fields, telling
-from analysis.display.numbers import digits
-from analysis.measures.anatomy.rows import STEPS_OF_RANKS, WAITS_ARE_MEANS
+from analysis.measures.anatomy.rows import STEPS_OF_RANKS
 from analysis.measures.anatomy.traces import RunTrace, trace_of
 from analysis.measures.batches.overlap import length, union
 from analysis.measures.tau import messages
@@ -15,55 +14,30 @@ from analysis.results.matching import Calls, Matched
 from analysis.results.source import Source
 from analysis.results.study import Study
 from profiling.attribution.messages import ONE_OF_SEVERAL
-from profiling.wording import how_many
 
 METRICS = (
     Metric("collective", "allreduce, broadcast, ...", text=True),
     Metric("group_size", "number of ranks in the process group"),
-    Metric("groups", "number of process groups with this shape (number of ranks and distance between them)"),
+    Metric("groups", "number of process groups with this shape (ranks and distance between them)"),
     Metric("group_ranks", "ranks of the first of these groups", "group's\nranks", text=True),
     Metric("calls_per_step", "calls", "calls/\nstep"),
     Metric("mbyte_per_call", "bytes per call, 1e6; empty: unknown"),
     Metric("mbyte_per_step", "bytes of all calls, 1e6", "MB/\nstep"),
     Metric("ms_per_step", "duration of the calls, from the rank's entry to the end", "ms/\nstep"),
     Metric("transfer_ms", "part of the duration after the last rank entered the collective"),
-    Metric(
-        "transferring_ms",
-        "time in which any of these calls transfers: less than transfer_ms where they overlap each other",
-        "any\ntransfer",
-    ),
+    Metric("transferring_ms", "time in which any of these calls transfers", "any\ntransfer"),
     Metric("wait_ms", "part of the duration until the last rank entered the collective"),
-    Metric(
-        "exposed_ms",
-        "part of the duration in which no kernel of the model runs on that rank, in the profiled steps; "
-        "time shared by several collectives counts once, so the rows of a run sum to the value of "
-        "analysis.anatomy",
-    ),
-    Metric(
-        "overlapped_ms",
-        "part of the duration in which a kernel of the model runs, counted in the same way",
-        "over-\nlapped",
-    ),
+    Metric("exposed_ms", "part of the duration without a kernel of the model, concurrent calls counted once"),
+    Metric("overlapped_ms", "part of the duration in which a kernel of the model runs", "over-\nlapped"),
     Metric("algbw_gb_per_s", "algorithm bandwidth: bytes divided by transfer time"),
-    Metric(
-        "busbw_gb_per_s",
-        "bus bandwidth, as in nccl-tests (for an allreduce of P ranks of the group: algbw x 2(P-1)/P)",
-    ),
-    Metric(
-        "busbw_together_gb_per_s",
-        "bus bandwidth of the calls together: by transferring_ms instead of transfer_ms",
-        "busbw,\ntogether",
-    ),
+    Metric("busbw_gb_per_s", "bus bandwidth, as in nccl-tests (allreduce of P ranks: algbw x 2(P-1)/P)"),
+    Metric("busbw_together_gb_per_s", "bus bandwidth by transferring_ms instead", "busbw,\ntogether"),
     Metric(
         "busbw_of_measured_pct",
-        "busbw divided by the bus bandwidth that was measured before the sweep's runs: of an allreduce of as "
-        "many ranks on as many nodes",
+        "busbw divided by the bus bandwidth measured before the sweep's runs",
         "busbw, % of\nmeasured",
     ),
-    Metric(
-        "clock_residual_us",
-        "remaining error of the alignment of the ranks' clocks (aligned at the ends of collectives)",
-    ),
+    Metric("clock_residual_us", "remaining error of the alignment of the ranks' clocks"),
     Metric("attributed_steps", STEPS_OF_RANKS),
 )
 COLUMNS = {
@@ -75,7 +49,6 @@ COLUMNS = {
 }
 # Calls whose transfers add up to more than this many times the time of any are said to overlap each other.
 AT_ONCE = 1.05
-_SHOWN_REASONS = 3  # reasons that are named
 
 
 def bus_factor(kind: str, ranks: int) -> float:
@@ -102,10 +75,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
     for _, of_run in study.each(recorded, lambda source: _of_run(study, source, by_rank)):
         collectives += of_run
     if not collectives:
-        raise study.nothing(
-            f"{study.path} holds no collective: this needs runs of several ranks with profile: torch, or "
-            "traces with NCCL kernels"
-        )
+        raise study.nothing(f"{study.path} holds no collective: it needs profiled runs of several ranks")
     return collectives
 
 
@@ -113,12 +83,9 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
     trace = trace_of(study, source)
     if not trace.has_collectives:
         if source.ranks > 1:
-            study.note(f"its trace of {source.ranks} ranks holds no collective", source)
+            study.note("not_recorded", source, what="collectives")
         return []
-    for text in trace.unmatched:
-        study.note(text, source)
-    for rank in [one.rank for one in trace.calls if by_rank and not one.counted_batches]:
-        study.note(f"rank {rank} has no step with kernels, and therefore no row", source)
+    trace.note_unmatched(study)
     return [
         {"run": source.id, **source.fields, "repetition": source.repetition, **row}
         for row in rows_of(trace, by_rank, _measured(study, source))
@@ -219,72 +186,6 @@ def _bandwidth(
     }
 
 
-def at_once(rows: Rows) -> list[str]:
-    """That collectives of a rank overlap each other, where they do, and what that is to their bandwidth."""
-    of = [row for row in rows if _overlap(row) > AT_ONCE]
-    if not of:
-        return []
-    most = max(of, key=_overlap)
-    return [
-        f"Collectives of a rank overlap each other: transfers of {most['collective']} add up to "
-        f"{digits(most['transfer_ms'], 3)} ms per step, in {digits(most['transferring_ms'], 3)} ms in which "
-        "any of them transfers. busbw, of each call alone, understates the links; busbw, together, does not."
-    ]
-
-
-def _overlap(row: Mapping[str, Any]) -> float:
-    """How many times over the calls of a row transfer at once; 0: not known."""
-    return (row.get("transfer_ms") or 0.0) / (row.get("transferring_ms") or np.inf)
-
-
-def no_transfer(study: Study) -> str:
-    """Why the transfer of some runs is not known, and of which where it is of others; "" if it is of all."""
-    traces: dict[str, RunTrace] = study.kept("traces")
-    talking = {name: trace for name, trace in traces.items() if trace.has_collectives}
-    whys: dict[str, list[str]] = {}
-    for name, trace in talking.items():
-        for text in trace.unmatched:
-            whys.setdefault(text, []).append(name)
-    said = [
-        text if len(names) == len(talking) else f"{text} ({_whose(names)})" for text, names in whys.items()
-    ]
-    return "; ".join(said[:_SHOWN_REASONS]) + ("; ..." if len(said) > _SHOWN else "")
-
-
-def _whose(runs: Sequence[str]) -> str:
-    return runs[0] if len(runs) == 1 else how_many(len(runs), "run")
-
-
-def no_bandwidth(rows: Rows, why_no_transfer: str) -> list[str]:
-    """Why a row has no bandwidth, or none to compare it with: lines for below the table.
-
-    Args:
-        why_no_transfer: where it is not known; see :func:`no_transfer`.
-    """
-    lines = []
-    if unknown := [row for row in rows if row.get("busbw_gb_per_s") is None]:
-        whys = {
-            "the profiler did not record the bytes of its calls": "mbyte_per_step",
-            why_no_transfer: "transfer_ms",
-        }
-        said = [why for why, name in whys.items() if any(row.get(name) is None for row in unknown)]
-        lines.append(f"No busbw (-): {'; or '.join(said) or 'its calls moved nothing, or took no time'}.")
-    known = [row for row in rows if row.get("busbw_gb_per_s") is not None]
-    if any(row.get("busbw_of_measured_pct") is None for row in known):
-        lines.append(
-            "No % of measured (-): this needs an allreduce of as many ranks on as many nodes, which a sweep "
-            "measures before its profiled runs; other runs and traces have none."
-        )
-    return lines
-
-
-CAPTION = (
-    "Wait: until the last rank enters the collective; transfer: after that. Exposed: while no kernel of "
-    f"the model runs.\n{WAITS_ARE_MEANS}\nalgbw: algorithm bandwidth, bytes divided by transfer time; busbw: "
-    "bus bandwidth, as in nccl-tests (% of measured: of the one measured before the sweep's runs)."
-)
-
-
 def columns_of(by_rank: bool = False) -> list[Metric]:
     """The columns of :func:`rows`."""
     return [*OF_A_RUN, *([RANK] if by_rank else []), *METRICS]
@@ -292,11 +193,14 @@ def columns_of(by_rank: bool = False) -> list[Metric]:
 
 def shown(rows: Rows) -> list[Column]:
     """The tables' columns."""
+    at_once = any(
+        (row.get("transfer_ms") or 0) > AT_ONCE * (row.get("transferring_ms") or np.inf) for row in rows
+    )
     several = len({row["group_ranks"] for row in rows}) > 1 and {row["groups"] for row in rows} != {1}
     left_out = {
         "group_size", "groups", "mbyte_per_call", "clock_residual_us", "attributed_steps",
         *(() if several else ("group_ranks",)),
-        *(() if at_once(rows) else ("transferring_ms", "busbw_together_gb_per_s")),
+        *(() if at_once else ("transferring_ms", "busbw_together_gb_per_s")),
     }  # fmt: skip
     by_rank = [RANK] if "rank" in rows[0] else []
     wanted = [metric for metric in METRICS if metric.name not in left_out]

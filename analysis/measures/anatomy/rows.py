@@ -1,4 +1,4 @@
-"""Where does a batch go?"""
+"""Parts of the profiled step of each run, rank, step or stage: they sum to its wall time."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,11 +21,9 @@ from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN
 from analysis.measures.anatomy.traces import RunTrace, anatomy_of, traces_of
-from analysis.results.counted_steps import in_words
 from analysis.results.study import A_STEP, RECORDING, Study
 
 STEPS_OF_RANKS = "steps averaged, each counted once for every rank that recorded it"
-LEFT_OUT = "first profiled steps that are left out: warmup, or, of traces, recorded in part"
 LEVELS = {
     "rank": RANK,
     "step": STEP,
@@ -37,39 +35,19 @@ LEVELS = {
 # A name of divide.EVERY -> header and meaning.
 _PARTS = {
     "compute": ("compute", "time in which kernels of the model run (on a CPU: operators)"),
-    "exposed_communication": (
-        "exposed\ncomm.",
-        "time in which collectives run and no kernel of the model does: exposed transfer plus exposed "
-        "wait; empty: several ranks, but no collective was recorded (its time counts as idle)",
-    ),
-    "exposed_transfer": ("exposed\ntransfer", "part of exposed communication after the last rank entered "
-    "the collective"),
-    "exposed_wait": ("wait for\nranks", "part of exposed communication until the last rank entered the "
-    "collective"),
-    "exposed_loader": (
-        "exposed\nloader",
-        "time in which only the loader's kernels and copies run, or the next batch is awaited: sum of the "
-        "next three",
-    ),
+    "exposed_communication": ("exposed\ncomm.", "time with collectives and no kernel of the model"),
+    "exposed_transfer": ("exposed\ntransfer", "part of exposed communication after the last rank entered"),
+    "exposed_wait": ("wait for\nranks", "part of exposed communication until the last rank entered"),
+    "exposed_loader": ("exposed\nloader", "time with only loader's work, or waiting for the next batch"),
     "loader_kernels": ("loader's\nkernels", "part of exposed loader: kernels of the loader"),
     "loader_copies": ("loader's\ncopies", "part of exposed loader: copies of the loader"),
     "loader_wait": ("wait for\nthe loader", "part of exposed loader: waiting for the next batch"),
     "exposed_copies": ("other\ncopies", "time in which only other copies and memory sets run"),
     "idle": ("idle", "time in which nothing runs; on a GPU the sum of the next two"),
-    "idle_host_bound": (
-        "idle,\nhost-bound", "part of idle: all launched work had started, so the device waits for the "
-        "next launch"
-    ),
-    "idle_other": ("idle,\nother", "part of idle: launched work had not started (dependencies, "
-    "synchronisation, latency)"),
-    "overlapped_communication": (
-        "overlapped\ncomm.", "not one of the parts: time in which collectives and kernels of the model run"
-    ),
-    "overlapped_loader": (
-        "overlapped\nloader", "not one of the parts: time in which the loader's kernels and copies and "
-                "kernels of the "
-                "model run"
-    ),
+    "idle_host_bound": ("idle,\nhost-bound", "part of idle in which the device waits for the next launch"),
+    "idle_other": ("idle,\nother", "part of idle in which launched work had not started"),
+    "overlapped_communication": ("overlapped\ncomm.", "not a part: collectives and kernels of the model"),
+    "overlapped_loader": ("overlapped\nloader", "not a part: loader and kernels of the model"),
 }  # fmt: skip
 # What a narrow terminal shows last, and first.
 _PRIORITIES = {
@@ -78,12 +56,10 @@ _PRIORITIES = {
 }  # fmt: skip
 METRICS = (
     Metric("attributed_steps", STEPS_OF_RANKS, "steps x\nranks"),
-    Metric("warmup_dropped", LEFT_OUT, "warmup"),
+    Metric("warmup_dropped", "first profiled steps that are left out: warmup, or recorded in part", "warmup"),
     Metric(
         "wall_ms",
-        "duration of a profiled step, mean over steps and ranks: sum of the parts (step_ms of "
-        "analysis.batches and analysis.scaled: median over steps of the slowest rank; of runs, of "
-        "unprofiled steps)",
+        "duration of a profiled step, mean over steps and ranks: sum of the parts",
         "wall",
     ),
     *(
@@ -92,8 +68,10 @@ METRICS = (
     ),
 )
 COLUMNS = {
-    "Columns: run, the fields of the run, repetition, the fields of --by, then the parts of a step. Time "
-    "in which several of them overlap counts for the first in this order:": (*LEVELS.values(), *METRICS)
+    "Columns: run, the fields of the run, repetition, the fields of --by, then the parts of a step:": (
+        *LEVELS.values(),
+        *METRICS,
+    )
 }
 
 
@@ -107,16 +85,12 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     if "stage" in by:
         for trace in traces:
             if not trace.staged:
-                study.note(
-                    "forward, backward and update of its steps cannot be separated: no rows per stage",
-                    trace.source,
-                )
+                study.note("not_recorded", trace.source, what="stages of steps")
         traces = [trace for trace in traces if trace.staged]
     answer = [row for trace in traces for row in means(trace, by)]
     if not answer:
         raise study.nothing(
-            f"{study.path} holds no profiled step with timed kernels: this needs a run with profile: "
-            "torch, or a trace with kernels"
+            f"{study.path} holds no profiled step with timed kernels: needed is profile: torch, or a trace"
         )
     return answer
 
@@ -172,10 +146,12 @@ def parts(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Part]:
     beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
     within = _shares(name for names in WITHIN.values() for name in names)
     whole_columns = [*keys, *runs, *whole, *_shares(PARTS), *beside]
-    made_of = "Components of communication, loader and idle time, ms"
+    title = f"Anatomy of {of}, ms" + ("" if of == RECORDING else " (mean of profiled steps)")
     return [
-        Part(_title(of), rows, whole_columns, _RECORDED_CAPTION if of == RECORDING else _of_steps(rows)),
-        Part(made_of, rows, [*keys, *within], _caption(rows)),
+        Part(
+            title, rows, whole_columns, "The parts sum to the wall time; overlapped times are not among them."
+        ),
+        Part("Components, ms", rows, [*keys, *within]),
     ]
 
 
@@ -193,45 +169,3 @@ def _shares(names: Iterable[str]) -> list[Column]:
         return metric.column(printed=printed)
 
     return [of(metric) for metric in picked(METRICS, *(f"{name}_ms" for name in names))]
-
-
-WAITS_ARE_MEANS = (
-    "The wait is a mean over ranks, not what a step would gain without late ranks (analysis.critical_path; "
-    "analysis.predict: no-stragglers)."
-)
-
-
-def _title(of: str) -> str:
-    title = f"Anatomy of {of}, ms"
-    return title if of == RECORDING else f"{title} (mean of profiled steps)"
-
-
-_RECORDED_CAPTION = (
-    "Nothing separates steps. The parts sum to the duration of the recording, mean over ranks; overlapped "
-    "times are not among them."
-)
-_CAPTION = (
-    "The parts sum to the wall time of a profiled step, mean over steps and ranks; overlapped times are not "
-    "among them. analysis.batches and analysis.scaled show the slowest rank's median step instead, of "
-    "unprofiled steps where there are any."
-)
-
-
-def _of_steps(rows: Rows) -> str:
-    """What the parts are of, and which steps are left out."""
-    dropped = {row["job"]: row["warmup_dropped"] or 0 for row in rows if row.get("job")}
-    return "\n".join(filter(None, [_CAPTION, in_words(dropped, len(dropped) > 1)]))
-
-
-def _caption(rows: Rows) -> str:
-    text = (
-        f"Wait: until the last rank enters the collective; transfer: after that.\n{WAITS_ARE_MEANS}\n"
-        "Host-bound: all launched "
-        "work had started, so the device waited for the next launch. Other: launched work had not started."
-    )
-    if any(math.isnan(row["idle_host_bound_ms"] or math.nan) for row in rows):
-        text += (
-            "\n- : not available. On a CPU there are no launches, so host-bound has no meaning; on a GPU "
-            "the notes give the reason."
-        )
-    return text

@@ -5,7 +5,7 @@ rank is read, reduced and dropped: all kernels of all ranks are never in memory.
 read here; what follows from a trace reads nothing.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,12 +25,11 @@ from analysis.measures.anatomy.divide import (
 from analysis.measures.batches.overlap import NOTHING, Intervals, covered, union
 from analysis.results.counted_steps import Counted, counted_steps, in_steps
 from analysis.results.matching import Calls, Matched, match, unmatched
-from analysis.results.query import left_out
-from analysis.results.source import Source, no_steps
+from analysis.results.query import note_left_out
+from analysis.results.source import Source
 from analysis.results.study import Study
 from analysis.results.traces import RankTables, each_rank
 from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
-from profiling.wording import how_many, verb, which_ranks
 
 
 def calls_of(
@@ -101,30 +100,19 @@ def _group(name: str | None, ranks: str | None, size: float) -> str:
     return name or ""
 
 
-def recorded_only(ranks: Collection[int], world_size: int | None) -> str:
-    """That a job has more ranks than those: ``only rank 0 of 8 was recorded``."""
-    of = "an unknown number" if world_size is None else world_size
-    return f"only {which_ranks(ranks)} of {of} {verb(len(ranks), 'were')} recorded"
-
-
 def match_ranks(
     ranks: list[Calls], world_size: int | None, gpus_per_rank: int
-) -> tuple[Matched | None, list[str]]:
-    """The same collectives of all ranks, on one clock; None if none is known. And in words what is not."""
+) -> tuple[Matched | None, list[tuple[str, str]]]:
+    """The same collectives of all ranks, on one clock (None: none is known); kinds that are not, and why."""
     if gpus_per_rank > 1:
-        return None, [_not_separated("", "one process made the collectives of all its GPUs")]
+        return None, [("all", "one process for all GPUs")]
     whole = len(ranks) == world_size
     # Of some of the ranks those groups are told apart that say how many they are.
     sized = all((one.group_size > 0).all() for one in ranks)
     matched = match(ranks) if whole or sized else None
     if matched is None and not whole:
-        return None, [_not_separated("", recorded_only([one.rank for one in ranks], world_size))]
-    left = unmatched(ranks) if matched is None else matched.unmatched
-    return matched, [_not_separated(f" of {kinds}", why) for kinds, why in left]
-
-
-def _not_separated(of: str, why: str) -> str:
-    return f"transfer and wait{of} cannot be separated: {why}"
+        return None, [("all", "ranks not recorded")]
+    return matched, list(unmatched(ranks) if matched is None else matched.unmatched)
 
 
 @dataclass(frozen=True)
@@ -161,15 +149,19 @@ class RunTrace:
 
     Attributes:
         matched: the same collectives of all ranks, on one clock; None: not known, or there is none.
-        unmatched: in words, of what transfer and wait are not known and why.
+        unmatched: the kinds of collectives whose transfer and wait are not known, and why.
         counted: the batches that means are of; None: all attributed.
     """
 
     source: Source
     ranks: tuple[RankTrace, ...]
     matched: Matched | None
-    unmatched: tuple[str, ...]
+    unmatched: tuple[tuple[str, str], ...]
     counted: Counted | None = None
+
+    def note_unmatched(self, study: Study) -> None:
+        for kinds, reason in self.unmatched:
+            study.note("transfer_unknown", self.source, collectives=kinds, reason=reason)
 
     @property
     def calls(self) -> list[Calls]:
@@ -200,17 +192,18 @@ Anatomy = list[dict[str, Any]]
 
 
 def traces_of(study: Study, sources: Iterable[Source]) -> list[RunTrace]:
-    """The trace of each of the runs that can be used; what of its anatomy is not known is noted."""
+    """The trace of each of the runs that can be used, with findings on what its anatomy lacks."""
     traces = [trace for _, trace in study.each(sources, lambda source: trace_of(study, source))]
     for trace in traces:
-        source = trace.source
-        for text in [no_steps(source, in_note=True)] if source.without_times else unknown(trace):
-            study.note(text, source)
+        if trace.source.without_times:
+            study.note("no_step_times", trace.source)
+        else:
+            _note_unknown(study, trace)
     return traces
 
 
 def trace_of(study: Study, source: Source) -> RunTrace:
-    """A run's trace; a study reads it once, and notes what of it is left out.
+    """A run's trace; a study reads it once.
 
     Raises:
         Unusable: a table is missing, damaged or wrong.
@@ -218,27 +211,18 @@ def trace_of(study: Study, source: Source) -> RunTrace:
     kept: dict[str, RunTrace] = study.kept("traces")
     if source.id not in kept:
         kept[source.id] = _read(source, counted_steps(study, source))
-    for text in _left_out(kept[source.id]):
-        study.note(text, source)
+        ranks = kept[source.id].ranks
+        if untimed := sum(one.untimed_batches for one in ranks):
+            study.note("untimed", source, n=untimed, what="profiled steps")
+        attributed = sum(one.attributed for one in ranks)
+        without = attributed - sum(one.calls.batches for one in ranks)
+        note_left_out(study, source, without, attributed, sum(one.untimed_kernels for one in ranks))
     return kept[source.id]
 
 
 def _read(source: Source, counted: Counted | None) -> RunTrace:
     ranks = list(each_rank(source, lambda tables: reduced(tables, counted.steps if counted else None)))
     return replace(_joined(source, ranks), counted=counted)
-
-
-def _left_out(trace: RunTrace) -> list[str]:
-    attributed = sum(one.attributed for one in trace.ranks)
-    without = attributed - sum(one.calls.batches for one in trace.ranks)
-    return [
-        *(
-            f"profiled steps of rank_{one.calls.rank:04d} without times are left out: {one.untimed_batches}"
-            for one in trace.ranks
-            if one.untimed_batches
-        ),
-        *left_out(without, attributed, sum(one.untimed_kernels for one in trace.ranks)),
-    ]
 
 
 # --- reducing -----------------------------------------------------------------------------------------
@@ -281,16 +265,16 @@ def _joined(source: Source, ranks: Sequence[tuple[RankTrace, Intervals]]) -> Run
     """The ranks of a run; what their exposed communication is made of, where that is known."""
     calls = [one.calls for one, _ in ranks]
     if not any(len(one.kind) for one in calls):
-        matched, unmatched = None, list[str]()
+        matched, left = None, list[tuple[str, str]]()
         # One rank has no collective to make; those of several were not recorded.
         transfers = [NOTHING] * len(ranks) if source.ranks == 1 else None
     else:
-        matched, unmatched = match_ranks(calls, source.world_size, source.gpus_per_rank)
+        matched, left = match_ranks(calls, source.world_size, source.gpus_per_rank)
         transfers = transfers_of(calls, matched)
     whole = [one for one, _ in ranks]
     if transfers is not None:
         whole = [_divided(*one, moved) for one, moved in zip(ranks, transfers, strict=True)]
-    return RunTrace(source, tuple(whole), matched, tuple(unmatched))
+    return RunTrace(source, tuple(whole), matched, tuple(left))
 
 
 def transfers_of(calls: Sequence[Calls], matched: Matched | None) -> list[Intervals] | None:
@@ -345,26 +329,14 @@ def _of_steps(rank: dict[str, Any], steps: range) -> dict[str, Any]:
     return {name: value if name == "rank" else value[among] for name, value in rank.items()}
 
 
-def unknown(trace: RunTrace) -> list[str]:
-    """What of a run's anatomy is not known, and of which batches none is, in words."""
-    ranks, said = trace.recorded, list(trace.unmatched)
-    if not trace.has_collectives and trace.ranks and trace.source.ranks > 1:
-        said.insert(0, f"its trace of {trace.source.world_size} ranks holds no collective")
-    if not ranks:
-        said.append("no profiled step with kernels")
+def _note_unknown(study: Study, trace: RunTrace) -> None:
+    """What of a run's anatomy is not known, and of which batches none is."""
+    source, ranks = trace.source, trace.recorded
+    trace.note_unmatched(study)
+    if not trace.has_collectives and trace.ranks and source.ranks > 1:
+        study.note("not_recorded", source, what="collectives")
     attributed = sum(one.attributed for one in trace.ranks)
-    said += left_out(attributed - sum(len(one.batch_index) for one in ranks), attributed)
-    silent = [one for one in ranks if one.activities and one.unknown_launches == one.activities]
-    if silent:
-        said.append(
-            f"launch times are missing on {len(silent)} of {how_many(len(ranks), 'rank')}: idle time there "
-            "is not split into host-bound and other"
-        )
+    note_left_out(study, source, attributed - sum(len(one.batch_index) for one in ranks), attributed)
     count, unknown = (sum(getattr(one, name) for one in ranks) for name in ("activities", "unknown_launches"))
-    if not silent and unknown > _UNKNOWN_SHARE * count:
-        on_all = f" on all {len(ranks)} ranks together" if len(ranks) > 1 else ""
-        said.append(
-            f"{unknown} of {count} kernels and copies{on_all} {verb(unknown, 'have')} no recorded launch: "
-            "idle time before counts as other, not host-bound"
-        )
-    return said
+    if unknown > _UNKNOWN_SHARE * count:
+        study.note("launches_unknown", source, n=unknown, of=count)

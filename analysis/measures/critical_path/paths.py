@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from analysis.display.perfetto import Slices, Words
 from analysis.measures.anatomy.timeline import NOTHING_MORE, Added
 from analysis.measures.anatomy.timeline_rows import Tracks
-from analysis.measures.anatomy.traces import RankTrace, RunTrace, recorded_only, trace_of
+from analysis.measures.anatomy.traces import RankTrace, RunTrace, trace_of
 from analysis.measures.critical_path.activities import (
     COMMUNICATION,
     MEMCPY,
@@ -34,6 +34,7 @@ from analysis.results.matching import Ahead, Shared
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
 from profiling import tables
+from profiling.findings import Finding
 from profiling.schemas import APART, CLASSES
 
 COLLECTIVES, MODEL_KERNELS, WAITING = "collectives", "all of the model's kernels", "waiting for other ranks"
@@ -89,11 +90,11 @@ class StepPath:
 
 @dataclass(frozen=True)
 class RunPaths:
-    """The critical paths of a run's steps; ``unknown``: in words, what they do not show, and why."""
+    """The critical paths of a run's steps, and findings on what they do not show."""
 
     source: Source
     steps: tuple[StepPath, ...]
-    unknown: tuple[str, ...]
+    findings: tuple[Finding, ...]
 
 
 # Of a run with more kernels the path is that of the steps in its middle that have as many: some seconds.
@@ -112,14 +113,18 @@ def paths_of(study: Study, source: Source) -> RunPaths:
     kept: dict[str, RunPaths] = study.kept("critical paths")
     if source.id not in kept:
         trace = trace_of(study, source)
-        places, ranks, left_out = _read(source, trace)
+        places, ranks, in_part = _read(source, trace)
         steps = tuple(step for group in _groups(trace, places, ranks) for step in group)
-        kept[source.id] = RunPaths(source, steps, (*left_out, *_unknown(trace, ranks)))
+        findings = [Finding(code, source.id, data=data) for code, data in (*in_part, *_unknown(trace, ranks))]
+        kept[source.id] = RunPaths(source, steps, tuple(findings))
     return kept[source.id]
 
 
-def _read(source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded], list[str]]:
-    """Which ranks and steps of a run are looked at: the ranks' places, what they did, in words if not all."""
+_Found = tuple[str, dict[str, int | str]]  # the code and the data of a finding
+
+
+def _read(source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded], list[_Found]]:
+    """Which ranks and steps of a run are looked at: the ranks' places, what they did, and if not all."""
     folders = [path.parent for path in source.tables("kernels")]
     batches = [steps_of(source, folder) for folder in folders]
     with reading(source):
@@ -136,19 +141,12 @@ def _read(source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded
         for place in places
         if len(batches[place])
     ]
-    left_out = []
+    found = []
     if count < len(steps):
-        left_out.append(
-            f"its critical path is that of {count} of {len(steps)} steps, in the middle of the recording: "
-            f"the steps have {kernels:,} kernels in all"
-        )
+        found.append(("path_in_part", {"n": count, "of": len(steps), "what": "steps"}))
     if len(places) < len(folders):
-        left_out.append(
-            f"its critical path uses {len(places)} of {len(folders)} ranks: those that came last to "
-            "collectives, began or ended a step last, and some of the others. What would be saved is an "
-            "upper limit: without a part, a rank that is left out may be the last"
-        )
-    return places, [one for one in ranks if len(one.kind)], left_out
+        found.append(("path_in_part", {"n": len(places), "of": len(folders), "what": "ranks"}))
+    return places, [one for one in ranks if len(one.kind)], found
 
 
 def looked_at_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
@@ -264,22 +262,18 @@ def _named(
     )
 
 
-def _unknown(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[str]:
+def _unknown(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[_Found]:
     devices = [one for one in ranks if (one.kernels["device"] >= 0).any()]
     if devices and not any((one.kernels["launch_ns"] >= 0).any() for one in devices):
-        yield "launches are not recorded: the path stays on the device, and what the host took counts as gaps"
+        every = sum(len(one.kind) for one in devices)
+        yield "launches_unknown", {"n": every, "of": every}
     elif any(not one.calls_timed for one in devices):
-        yield (
-            "it is not recorded when calls returned and which waited for the device (convert the traces "
-            "again): such waits count as host"
-        )
+        yield "not_recorded", {"what": "waits of calls, counted as host"}
     if len(trace.ranks) < trace.source.ranks:
-        only = recorded_only([one.rank for one in trace.calls], trace.source.world_size)
-        yield f"{only}: the critical path is of these alone, and not comparable with that of all ranks"
-    if len(ranks) > 1 and trace.matched is None:
-        yield "the ranks' clocks are not aligned: each rank has a path of its own, with its waits for others"
-    elif trace.matched is not None and len(np.unique(trace.matched.clock)) > 1:
-        yield "no process group joins all ranks: each set of ranks on one clock has a path of its own"
+        yield "path_in_part", {"n": len(trace.ranks), "of": trace.source.ranks, "what": "ranks"}
+    clocks = len(ranks) if trace.matched is None else len(np.unique(trace.matched.clock))
+    if clocks > 1:
+        yield "clocks_unmatched", {"n": clocks}
 
 
 WHAT = "pieces of the critical path"

@@ -1,4 +1,4 @@
-"""What is on the critical path of a run's steps, and what would each step take without it?"""
+"""Parts of the critical path per step, and the duration of a step without each of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,10 +16,8 @@ from analysis.display.metrics import (
     fields,
     telling,
 )
-from analysis.measures.critical_path.paths import PARTS, TOGETHER, WAITING, RunPaths, paths_of
-from analysis.measures.kernels.rows import not_recorded
+from analysis.measures.critical_path.paths import PARTS, TOGETHER, RunPaths, paths_of
 from analysis.results.study import A_STEP, RECORDING, Study
-from profiling.wording import how_many
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,38 +27,26 @@ LEVELS = {
     "step": STEP,
     "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
     "layer": Metric("layer", "layer of the operator, where it is known", text=True, key=True),
-    "operator": Metric(
-        "operator",
-        "operator that ran, or that launched or was about to launch the kernel",
+    "operator": Metric("operator", "operator that ran, or that launched the kernel", text=True, key=True),
+    "kernel": Metric(
+        "kernel", "kernel that ran or was launched, or the call that waited", text=True, key=True
+    ),
+}
+METRICS = (
+    Metric(
+        "part",
+        "class of kernels, collectives, copies, host, launches, ...; or several of these",
         text=True,
         key=True,
     ),
-    "kernel": Metric(
-        "kernel", "kernel that ran or was launched; of a synchronization the call", text=True, key=True
-    ),
-}
-_MEANINGS = (
-    "what the time is: a class of kernels, or collectives (transfer; with the wait for other ranks where "
-    "clocks are not aligned), copies, host (its code between calls), data loading (the same, until the "
-    "forward pass), launches (calls, and the time until the kernel starts), synchronization (returning from "
-    "calls that waited for the device), gaps (between a kernel and the one that it waited for); or several "
-    "of these"
-)
-METRICS = (
-    Metric("part", _MEANINGS, text=True, key=True),
     Metric("steady_steps", "steps averaged: recorded, without warmup", "steps"),
-    Metric(
-        "step_ms",
-        "mean step duration of the job, each step from the last rank's start to the last rank's end: shorter "
-        "than on its slowest rank (analysis.batches, analysis.scaled) where ranks start at different times",
-    ),
+    Metric("step_ms", "mean step duration, from the last rank's start to the last rank's end"),
     Metric("path_ms", "time on the critical path; the parts sum to step_ms", "on path\nms"),
     Metric("path_pct", "path_ms in percent of the step", "on path\n%", places=1),
     Metric("pieces", "pieces of the path per step", places=1),
     Metric(
         "step_without_ms",
-        "duration of the step if this part took no time, all else being as recorded; another path may then "
-        "be the longest",
+        "duration of the step if this part took no time, all else as recorded",
         "step\nwithout ms",
     ),
     Metric("saved_ms", "step_ms minus step_without_ms", "saved\nms"),
@@ -81,17 +67,16 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     """
     answer = []
     for _, paths in study.each(study.recorded, lambda source: paths_of(study, source)):
-        for text in paths.unknown:
-            study.note(text, paths.source)
+        for finding in paths.findings:
+            study.log.add(finding)
         found = of_run(paths, by)
         for name in by:
-            if found and not any(_is_known(row[name]) for row in found):
-                study.note(not_recorded(paths.source, name), paths.source)
+            if found and all(row[name] == "" for row in found):
+                study.note("not_recorded", paths.source, what=f"{name} of kernels")
         answer += found
     if not answer:
         raise study.nothing(
-            f"{study.path} holds no profiled step with timed kernels: this needs a run with profile: "
-            "torch, or a trace with steps and launches"
+            f"{study.path} holds no profiled step with timed kernels: needed is profile: torch, or a trace"
         )
     return answer
 
@@ -101,11 +86,6 @@ def of_run(paths: RunPaths, by: Sequence[str] = ()) -> Rows:
     if not paths.steps:
         return []
     return _by_levels(paths, by) if by else _by_part(paths)
-
-
-def _is_known(value: Any) -> bool:
-    """Whether a piece's level was recorded; a rank and a step always are."""
-    return value != ""
 
 
 def _by_levels(paths: RunPaths, by: Sequence[str]) -> Rows:
@@ -168,19 +148,14 @@ def columns_of(by: Sequence[str] = ()) -> list[Metric]:
     return [*OF_A_RUN, METRICS[0], *(LEVELS[name] for name in by), *METRICS[1:]]
 
 
-def title(of: str = A_STEP) -> str:
-    """What is said above the table.
+def shown(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Column]:
+    """The table's columns.
 
     Args:
         of: what the paths are of, from :meth:`Study.a_step`.
     """
-    return f"Critical path of {of}"
-
-
-def shown(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Column]:
-    """The table's columns; ``of`` as in :func:`title`."""
     runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in rows) else []
-    known = [name for name in by if any(_is_known(row[name]) for row in rows)]
+    known = [name for name in by if any(row[name] != "" for row in rows)]
     keys = [*columns(fields(telling(rows))), METRICS[0].column(), *(LEVELS[name].column() for name in known)]
     figures = ("step_ms", "path_ms", "path_pct", "pieces")
     saved = () if by else ("step_without_ms", "saved_ms", "saved_pct")
@@ -190,31 +165,7 @@ def shown(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Column]:
     return [*keys, *runs, *measured]
 
 
-_WAITING = (
-    f"Without {WAITING} each keeps its own pace, so that the slowest still sets the step. How long they "
-    "wait: analysis.communication; a step without late ranks: analysis.predict (no-stragglers)."
-)
-
-
-def caption(by: Iterable[str] = (), left_out: int = 0, of: str = A_STEP, waits: bool = False) -> str:
-    """What is said below the table, from which so many rows are left out; ``of`` as in :func:`title`.
-
-    Args:
-        waits: whether the table has a row of waiting for other ranks.
-    """
-    text = "The pieces of the path sum to the duration of the profiled step."
-    if of == RECORDING:
-        text = "Nothing separates steps: the pieces of the path sum to the whole recording."
-    if left_out:
-        text += f"\n{how_many(left_out, 'shorter part')} not shown: use --top N."
-    if not list(by):
-        text += (
-            f"\nSaved: how much shorter {'it' if of == RECORDING else 'the step'} would be if this part took "
-            "no time and all else stayed as it is; savings do not add up."
-        )
-    return f"{text}\n{_WAITING}" if waits else text
-
-
-def has_waits(rows: Rows) -> bool:
-    """Whether rows show what would be saved if no rank waited for another."""
-    return any(row["part"] == WAITING for row in rows)
+def caption(by: Iterable[str] = (), of: str = A_STEP) -> str:
+    """What the pieces sum to; ``of`` as in :func:`shown`."""
+    whole = "recording" if of == RECORDING else "profiled step"
+    return f"The pieces sum to the {whole}." + ("" if list(by) else " Saved: the other parts as recorded.")

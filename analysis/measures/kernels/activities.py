@@ -1,4 +1,4 @@
-"""What are the activities in a table of kernels, or in a printed summary, and how are they shared out?"""
+"""Summary of GPU activities from tables of kernels or printed summaries, and their shares."""
 
 import csv
 import re
@@ -23,15 +23,14 @@ from profiling.readers.printed import DURATION, ON_DEVICE
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 UNNAMED = "(without a name)"
-ALL_LAUNCHES = "All recorded launches count, warmup included; analysis.kernels leaves it out."
+ALL_LAUNCHES = "All recorded launches, warmup included."
 _CALL = re.compile(r"^cu(da)?[A-Z]")
 LEVELS = {"rank": RANK, "step": STEP}
 _COLUMN_OF = {"step": "batch_index"}  # a level -> its column in the tables
 METRICS = (
     Metric(
         "type",
-        "GPU activities; CPU operators, if a run had no GPU; API calls and ranges, if a printed summary "
-        "has them",
+        "GPU activities, CPU operators (without a GPU), API calls, ranges",
         text=True,
     ),
     Metric("time_pct", "share of the time of its type"),
@@ -56,8 +55,7 @@ SHARES = (
     Metric("runs", "number of runs summed"),
     Metric(
         "time_s",
-        "time of GPU activities (if a table holds only the first rows of its summaries: of all rows, from "
-        "the printed percentages)",
+        "time of GPU activities",
     ),
     Metric("communication_pct", "share of collectives"),
     Metric("copies_pct", "share of copies and memory sets"),
@@ -123,8 +121,7 @@ def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> 
         names = [column[0] for column in found.description or ()]
         rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
     except (duckdb.Error, OSError) as error:
-        why = str(error).splitlines()[0]
-        raise UserError(f"a table is damaged or truncated ({why}); repeat the run") from None
+        raise UserError(f"a table is damaged or truncated ({str(error).splitlines()[0]})") from None
     return _finished([_of_kernel(row) for row in rows], by)
 
 

@@ -1,4 +1,4 @@
-"""What did a batch's kernels cost: time, FLOPs and bytes?
+"""Cost of a step's kernels: time, FLOPs and bytes, and the peaks of the device beside which they stand.
 
 Costs are of steady, attributed batches and of the model's own kernels; the loader's kernels, collectives and
 copies are apart. They are a batch of a rank (of DataParallel's one rank: a GPU's), so that tables with more
@@ -43,7 +43,7 @@ def bound_of(study: Study, source: Source) -> Bound:
     precision = str(source.fields.get("compute") or "fp32")
     kinds = list(dict.fromkeys(devices))
     if len(kinds) > 1:
-        study.note(f"its ranks ran on {', '.join(kinds)}: the datasheet's peak is the mean of theirs", source)
+        study.note("devices_differ", source, devices=kinds)
     sheets = {device: _datasheet(study, device, precision) for device in kinds}
     return Bound(
         ", ".join(kinds),
@@ -62,9 +62,7 @@ def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bou
         # Of a CPU no peak is known, whatever its kernels compute in.
         comparable = any(one.lower() != "cpu" or peaks.find(one, study.own_peaks) for one in devices)
         if comparable and not precision:
-            study.note(
-                "no matrix kernel's name gives its precision: there is no peak to compare with", source
-            )
+            study.note("peak_unknown", source, device=devices, precision="precision unknown")
         kept[source.id] = Bound(
             ", ".join(devices), _mean([one[0] for one in sheets]), _mean([one[1] for one in sheets])
         )
@@ -93,12 +91,12 @@ def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None,
     peak = peaks.find(device, study.own_peaks)
     if peak is None:
         if device.lower() != "cpu":
-            study.note(f"no datasheet peak is known for {device}; give its peaks with --peaks FILE")
+            study.note("peak_unknown", device=device, precision=precision)
         return None, None
-    if peak.doubt:
-        study.note(peak.doubt)
+    if peak.unconfirmed:
+        study.note("peak_unconfirmed", device=peak.name, what=peak.unconfirmed)
     if precision not in peak.flops_per_s:
-        study.note(f"{peak.name} has no datasheet peak for {precision}")
+        study.note("peak_unknown", device=peak.name, precision=precision)
     return peak.flops_per_s.get(precision), peak.bytes_per_s
 
 
@@ -127,7 +125,7 @@ def _measured(study: Study, source: Source, precision: str) -> tuple[float | Non
     ranks = int(source.fields["gpus_per_node"])
     moved = _at(calibration.copy_bytes_per_s, ranks)
     if calibration.precision != precision:
-        study.note(f"the measured peak is for {calibration.precision}; there is none for runs in {precision}")
+        study.note("peak_unknown", device="measured", precision=precision)
         return None, moved
     return _at(calibration.gemm_flops_per_s, ranks), moved
 
@@ -146,5 +144,5 @@ def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
     costs = {source.id: sums.per_batch for source, sums in sums_of_each(study, sources)}
     for source in sources:
         if source.id in costs and source.fields["profile"] == "torch" and not costs[source.id].flops:
-            study.note("no launch has FLOPs, so FLOP efficiencies are not available", source)
+            study.note("not_recorded", source, what="FLOPs of kernels")
     return costs

@@ -1,4 +1,4 @@
-"""Which kernels make one run's batch longer than another's?
+"""Kernels that make one run's step longer than another's, by what changed of them; the parts add up.
 
 A kernel's difference has two parts, which add up to it (:func:`effects`): of other numbers of calls, and of
 other durations per call. The larger one says which of the :data:`KINDS` a kernel is: one that is called more
@@ -27,7 +27,6 @@ from analysis.results.source import Source
 from analysis.results.study import Study
 from profiling import tables
 from profiling.errors import UserError
-from profiling.wording import plural
 from profiling.workers import in_threads
 
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
@@ -41,19 +40,8 @@ FIGURES = {"duration": "ms_per_step", "flops-efficiency": "flops_efficiency_pct"
 _RATIO = Metric("b_to_a", "B divided by A", "B / A")
 # They add up to difference_ms, but for kernels of other calls.
 _EFFECTS = (
-    Metric(
-        "by_calls_ms",
-        "part of the difference that the number of calls makes: B's calls minus A's, times the mean of both "
-        "durations per call (new and gone kernels: all of it; other calls: in neither column)",
-        "by calls\nms",
-        show=signed(3),
-    ),
-    Metric(
-        "by_duration_ms",
-        "part that the duration per call makes: B's minus A's, times the mean of both numbers of calls",
-        "by duration\nms",
-        show=signed(3),
-    ),
+    Metric("by_calls_ms", "part that the number of calls makes", "by calls\nms", show=signed(3)),
+    Metric("by_duration_ms", "part that the duration per call makes", "by duration\nms", show=signed(3)),
 )
 METRICS = {
     "duration": (
@@ -64,10 +52,7 @@ METRICS = {
         *_EFFECTS,
         Metric(
             "change",
-            "slower, faster: calls take longer or shorter; more calls, fewer calls: their number makes the "
-            "larger part of the difference; other calls: at least 4 times as many, each at most half as long "
-            "(or the reverse), so that number and duration cannot be separated; new, gone; same: within "
-            "1 %, or 0.0005 ms",
+            "slower, faster, more or fewer calls, other calls (not separable), new, gone, same (1 %)",
             text=True,
         ),
         Metric("a_calls_per_step", "launches per step in A", "A, calls/\nstep", places=1),
@@ -93,8 +78,7 @@ def _or_zero(milliseconds: float) -> str:
 SUMMARY_METRICS = (
     Metric(
         "change",
-        f"{', '.join(KINDS[:-1])} and {KINDS[-1]} sum to all kernels; adding the time that concurrent "
-        "kernels share (run at once) and the time without a kernel (no kernel runs) gives the step",
+        "kinds of kernels; their sum; time shared by concurrent kernels; time without one; step",
         text=True,
     ),
     Metric("kernels", "number of kernels", "kernels"),
@@ -121,8 +105,7 @@ def side_of(study: Study, source: Source, direction: str | None, by: Sequence[st
         return Side(kernels)
     try:
         return Side(kernels, *_wall_and_busy(study, source))
-    except UserError as error:
-        study.note(f"its steps cannot be compared with its kernels: {error}", source)
+    except UserError:  # who reads the damaged table names it
         return Side(kernels)
 
 
@@ -291,39 +274,24 @@ def parts(
         "a_calls_per_step", "b_calls_per_step",
     )  # fmt: skip
     sums = [
-        replace(column, header=plural(group)) if column.header == "kernels" else column
+        replace(column, header=f"{group}s") if column.header == "kernels" else column
         for column in columns(SUMMARY_METRICS)
     ]
+    whole = "; step = all kernels + run at once + no kernel runs" if totals[-1]["change"] == BATCH else ""
+    kinds = " + ".join(row["change"] for row in totals if is_kind(row))
+    below = f"All kernels = {kinds}{whole}\n{caption}"
     of_kernels = [*naming, *columns(METRICS["duration"], *figures)]
     return [
-        Part(f"{title}: the difference", totals, sums, f"{_caption(totals)}\n{_ONE_OF_EACH}\n{caption}"),
+        Part(f"{title}: the difference", totals, sums, below),
         Part("Largest differences", shown, of_kernels),
     ]
 
 
-_OTHERS = (
-    "Other calls: so many more or fewer, of such other durations, that the two cannot be separated; "
-    "they are in neither column."
-)
-_ONE_OF_EACH = "Slower, faster: of these two runs; whether others would differ too is not tested."
-
-
 def group_in_words(names: Sequence[str]) -> str:
-    """What a row is that is grouped by these fields: a kernel, a class, a group."""
+    """What a row is that is grouped by these fields: a kernel, a direction, a group."""
     if "kernel" in names:
         return "kernel"
-    return names[0] if len(names) == 1 else "group"
-
-
-def _caption(totals: Rows) -> str:
-    sums = f"Per step and rank. All kernels = {' + '.join(row['change'] for row in totals if is_kind(row))}."
-    if any(row["change"] == OTHER_CALLS for row in totals):
-        sums = f"{sums}\n{_OTHERS}"
-    if totals[-1]["change"] != BATCH:
-        return f"{sums} The step duration of these runs is not available."
-    return (
-        f"{sums}\nStep = all kernels + run at once (shared by concurrent kernels, negative) + no kernel runs."
-    )
+    return names[0] if len(names) == 1 and names[0] != "class" else "group"
 
 
 def is_kind(total: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""How well do the kernels of groups of runs use the device?"""
+"""Efficiency of the kernels of groups of runs: rates divided by the device's peaks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,8 +45,7 @@ def rows(study: Study, group_by: Sequence[str]) -> Rows:
             groups.setdefault(group_of(source, group_by), []).append(source)
     if not groups:
         raise study.nothing(
-            f"{study.path} holds no kernels with FLOPs: this needs runs with profile: torch, "
-            "traces with input shapes, or PyProf kernel tables"
+            f"{study.path} holds no kernels with FLOPs: it needs profile: torch, shapes in traces, or PyProf"
         )
     answer = []
     for key in sorted(groups, key=sortable):

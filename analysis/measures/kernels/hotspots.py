@@ -1,4 +1,8 @@
-"""Which kernels take the time, and what bounds each? From a timing run and one that read counters."""
+"""Hottest kernels and what bounds each, from a timing run and one that read counters.
+
+The tools' readers keep a metric of a kernel as an event of ``atomics``: ``NAME (UNIT) : KERNEL``, with its
+mean over the launches (which metric of nvprof is which of ncu: profiling/tools/ncu.py).
+"""
 
 import re
 from collections import defaultdict
@@ -9,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import IN_RUN, Column, Metric, Rows, columns, filled, names_of, picked
-from analysis.display.numbers import digits, shortened
-from analysis.display.open_ends import WIDEST_FACTOR, has_open_interval, with_open_ends
+from analysis.display.numbers import shortened
+from analysis.display.open_ends import with_open_ends
 from analysis.display.terminal import Part
 from analysis.measures.kernels import roofline
 from analysis.measures.kernels import rows as kernels
@@ -28,7 +32,6 @@ from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError, did_you_mean
 from profiling.readers.ncu import TENSOR_KERNEL
 from profiling.schemas import APART
-from profiling.wording import command, how_many
 
 GROUPED_BY = ("kernel", "class")
 TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
@@ -92,29 +95,11 @@ def _chosen(study: Study, wanted: str | None) -> tuple[Source, Source | None]:
     runs = study.of_kind("run")
     counting = {one.id: _counting(runs, one) for one in runs if one.fields["profile"] == "torch"}
     timed = [one for one in runs if one.id in counting]
-    if not timed and study.only_traces:
-        raise UserError(
-            f"{study.path} holds only traces: to read counters a run is repeated, and traces cannot be "
-            "(python -m jobs.hotspots CONFIG starts such a run); the kernels of traces: "
-            f"{command('analysis.kernels', study.path)}"
-        )
     if not timed:
-        raise UserError(
-            f"{study.path} holds no kernels of a run under the torch profiler; python -m jobs.hotspots "
-            "makes such a run"
-        )
-    if wanted is not None:
-        if wanted not in counting:
-            raise UserError(
-                f"--run: {study.path} holds no run {wanted!r} under torch{did_you_mean(wanted, counting)}"
-            )
-        return next(one for one in timed if one.id == wanted), counting[wanted]
-    chosen = next((one for one in timed if counting[one.id]), timed[0])
-    if len({one.point for one in timed}) > 1:
-        study.note(
-            f"several configurations were timed; these are the kernels of {chosen.id} (python -m "
-            "analysis.hotspots DIR --run ID selects another)"
-        )
+        raise UserError(f"{study.path} holds no kernels of a run under the torch profiler (jobs.hotspots)")
+    if wanted is not None and wanted not in counting:
+        raise UserError(f"--run: {study.path} holds no such run {wanted!r}{did_you_mean(wanted, counting)}")
+    chosen = next((one for one in timed if one.id == wanted or (not wanted and counting[one.id])), timed[0])
     return chosen, counting[chosen.id]
 
 
@@ -143,7 +128,7 @@ def _counted(study: Study, counting: Source) -> tuple[dict[str, dict[str, float]
 def _table(study: Study, source: Source, name: str) -> Rows:
     paths = source.tables(name)
     if not paths:
-        study.note(f"{source.fields['profile']} left no {name}", source)
+        study.note("counters_missing", source, tool=source.fields["profile"], kernels=[])
         return []
     names = schemas.SCHEMAS[name].names
     sql = f"select {', '.join(names)} from read_parquet($paths)"
@@ -233,12 +218,18 @@ METRICS = (
     *COUNTED,
     Metric(
         "tensor_cores",
-        "used, not used, or deduced from the kernel's name (if their instructions were not counted)",
+        "used, not used, or deduced from the kernel's name",
         text=True,
     ),
     *roofline.METRICS,
     Metric("counters", "profiler that read the counters; empty: none", text=True),
-    Metric("why", "what bounds the kernel, in a sentence", "bound by", text=True, priority=2),
+    Metric(
+        "why",
+        "what bounds the kernel: memory, arithmetic, calls, memory access, latency, ...",
+        "bound by",
+        text=True,
+        priority=2,
+    ),
 )
 _NAMES = names_of(METRICS)
 COLUMNS = {"Columns, one row per kernel (on a CPU: operator), longest first:": METRICS}
@@ -250,65 +241,32 @@ LOW_OCCUPANCY_PCT, LOW_EFFICIENCY_PCT, LOW_IPC = 25.0, 50.0, 1.0
 
 
 def why(row: Mapping[str, Any]) -> str:
-    """What bounds a kernel, in a sentence, by the first of these that its figures show."""
-    roof = roofline.share_of(row)
-    dram = row.get("dram_utilization_pct")
-    if dram is not None and dram >= NEAR_PCT:
-        return _memory(f"memory, at {dram:.0f} % of its throughput", row)
-    if roof is not None and roof > roofline.ABOVE_PCT and row.get("bound") == "compute":
-        return f"unknown: at {roof:.0f} % of the peak, either its FLOPs or the peak (--peaks) are wrong"
-    if roof is not None and roof >= NEAR_PCT and row.get("bound") == "compute":
-        return f"arithmetic, at {roof:.0f} % of the peak: fewer FLOPs or a lower precision would help"
-    # Tensors that stay in a cache move less: counters know better, and more than all cannot be.
-    if (
-        roof is not None
-        and NEAR_PCT <= roof <= roofline.ABOVE_PCT
-        and row.get("bound") == "bandwidth"
-        and dram is None
-    ):
-        return _memory(f"memory, at {roof:.0f} % of its bandwidth, from the bytes of its tensors", row)
-    if (row.get("mean_us") or SHORT_US) < SHORT_US:
-        return f"calls: each takes {row['mean_us']:.1f} us, about as long as a launch; merge some"
-    wasted = [
-        f"{row[name]:.0f} % of the bytes moved by {what} are used"
-        for name, what in (("load_efficiency_pct", "loads"), ("store_efficiency_pct", "stores"))
-        if row.get(name) is not None and row[name] < LOW_EFFICIENCY_PCT
+    """What bounds a kernel: the first of these that its figures show."""
+    roof, dram = roofline.share_of(row), row.get("dram_utilization_pct")
+    bound, near = row.get("bound"), roof is not None and roof >= NEAR_PCT
+    possible = roof is not None and roof <= roofline.ABOVE_PCT
+    low = [
+        row.get(name) is not None and row[name] < least
+        for name, least in (
+            ("load_efficiency_pct", LOW_EFFICIENCY_PCT),
+            ("store_efficiency_pct", LOW_EFFICIENCY_PCT),
+            ("achieved_occupancy_pct", LOW_OCCUPANCY_PCT),
+            ("ipc", LOW_IPC),
+        )
     ]
-    if wasted:
-        return f"memory access: {' and '.join(wasted)}; neighbouring threads should access neighbouring bytes"
-    occupancy, ipc = row.get("achieved_occupancy_pct"), row.get("ipc")
-    if occupancy is not None and occupancy < LOW_OCCUPANCY_PCT:
-        return (
-            f"latency: only {occupancy:.0f} % of the possible warps are resident to hide it; use more or "
-            "smaller blocks"
-        )
-    if ipc is not None and ipc < LOW_IPC:
-        return f"latency: {ipc:.2f} instructions per cycle, and no unit near its peak"
-    return _by_the_roof(row, roof)
-
-
-def _memory(what: str, row: Mapping[str, Any]) -> str:
-    load = row.get("load_efficiency_pct")
-    if load is not None and load < LOW_EFFICIENCY_PCT:
-        return (
-            f"{what}, of which loads use {load:.0f} %: neighbouring threads should access neighbouring bytes"
-        )
-    return f"{what}: fewer bytes (fused operators, lower precision) would help"
-
-
-def _by_the_roof(row: Mapping[str, Any], roof: float | None) -> str:
-    if row.get("bound") is None:
-        return "unknown: no counters, and FLOPs, bytes or the peak are missing"
-    side = "arithmetic" if row["bound"] == "compute" else "memory"
-    if roof is not None and roof >= NEAR_PCT:
-        dram = row.get("dram_utilization_pct")
-        moved = "" if dram is None else f", which moved at {dram:.0f} % of its throughput"
-        return (
-            f"not the memory{moved}: its tensors alone would need {roof:.0f} % of the bandwidth, so they "
-            "are cached"
-        )
-    counted = "its counters show no unit near its peak" if row.get("counters") else "no counters were read"
-    return f"not near any limit: {digits(roof, 2)} % of the {side} roof; {counted}"
+    rules = (
+        ("memory", dram is not None and dram >= NEAR_PCT),
+        ("arithmetic", bound == "compute" and near and possible),
+        ("unknown", bound == "compute" and near),
+        # Tensors that stay in a cache move less: counters know better, and more than all cannot be.
+        ("memory", bound == "bandwidth" and near and possible and dram is None),
+        ("calls", (row.get("mean_us") or SHORT_US) < SHORT_US),
+        ("memory access", any(low[:2])),
+        ("latency", any(low[2:])),
+        ("unknown", bound is None),
+        ("cache", near),
+    )
+    return next((code for code, applies in rules if applies), "nothing near")
 
 
 def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
@@ -321,10 +279,11 @@ def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
         UserError: no run under the torch profiler, or no kernels in it.
     """
     inputs = read(study, wanted)
-    hottest, below = rows_of(inputs, top), caption(inputs)
-    for text in _uncounted(inputs, hottest):
-        study.note(text)
-    return hottest, below
+    hottest = rows_of(inputs, top)
+    missing = [row["kernel"] for row in hottest if not row["counters"]]
+    if missing and inputs.tool in ("ncu", "nvprof"):  # VTune knows functions, and no kernels
+        study.note("counters_missing", inputs.counting, tool=inputs.tool, kernels=missing)
+    return hottest, caption(inputs)
 
 
 def rows_of(inputs: Inputs, top: int) -> Rows:
@@ -340,17 +299,6 @@ def rows_of(inputs: Inputs, top: int) -> Rows:
     known = intervals(inputs.per_batch)
     answer = [_row(row, inputs.counters.get(row["kernel"], {}), inputs.tool, known) for row in hot]
     return answer + (_functions(inputs.timers, inputs.counters, top) if inputs.tool == "vtune" else [])
-
-
-def _uncounted(inputs: Inputs, rows: Rows) -> list[str]:
-    missing = [row["kernel"] for row in rows if not row["counters"]]
-    # VTune knows functions, and no kernels.
-    if inputs.tool in ("", "vtune") or not missing:
-        return []
-    return [
-        f"{inputs.tool} has no counters for {', '.join(missing)}: the other run did not launch them, or "
-        "under other names"
-    ]
 
 
 Ends = dict[tuple[str, str], tuple[float, float]]  # of an interval, ms, by short name and class
@@ -373,31 +321,13 @@ def intervals(per_batch: Iterable[tuple[str, str, int, float]]) -> Ends:
 
 
 def caption(inputs: Inputs) -> str:
-    """Of which batches the figures are, which are left out, and what their intervals are of."""
-    spans = _batches(inputs.timing, inputs.counted)
-    said = [f"Times: one run on {how_many(inputs.timing.ranks, 'rank')}, {spans}."]
-    said.append(
-        "Their intervals are over these steps, not over runs."
-        if intervals(inputs.per_batch)
-        else "Too few steps for an interval."
-    )
-    if inputs.tool == "vtune":
-        said.append("Counters: vtune, over the whole of another run.")
-    elif inputs.counting is not None:
-        said.append(
-            f"Counters: {inputs.tool}, means over all launches of another run, {_batches(inputs.counting)}."
-        )
-    return " ".join(said)
-
-
-def _batches(source: Source, counted: Counted | None = None) -> str:
-    """The recorded batches that count."""
+    """Of which steps the times are, and whose counters stand beside them."""
+    source, first = inputs.timing, inputs.counted.steps.start if inputs.counted else 0
     run = source.manifest.run if source.manifest else Run(**source.fields)
-    first = counted.steps.start if counted else 0
     ranges = [range(max(one.start, first), one.stop) for one in run.recordings if one.stop > first]
-    spans = [f"{one.start} to {one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in ranges]
-    before = f"; {counted.dropped} recorded before left out as warmup" if counted and counted.dropped else ""
-    return f"steps {', '.join(spans)} of {run.batches}{before}"
+    steps = ", ".join(f"{one.start}-{one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in ranges)
+    counters = f"; counters: {inputs.tool}, another run" if inputs.tool else ""
+    return f"Times: steps {steps} of {run.batches}, ranks: {source.ranks}{counters}"
 
 
 def _row(
@@ -429,21 +359,13 @@ def _functions(timers: Rows, counters: Mapping[str, Mapping[str, float]], top: i
         row = {"kernel": name, "class": classify(name), "cpu_s": spent[name] / 1e9, "counters": "vtune"}
         row |= {column: counters.get(name, {}).get(column) for column in names_of(COUNTED)}
         slow = row["ipc"] is not None and row["ipc"] < LOW_IPC
-        known = f"{row['ipc']:.2f} instructions per cycle" if row["ipc"] is not None else ""
-        rows.append(
-            {**row, "why": f"latency: {known}" if slow else known or "unknown: VTune took samples of time"}
-        )
+        rows.append({**row, "why": "latency" if slow else "unknown"})
     return rows
 
 
 def part(title: str, rows: Rows, caption: str) -> Part:
     """The table, with ``[?]`` for intervals that tell nothing: a kernel takes no negative time."""
     usable = [with_open_ends(row, ["ms_per_step"]) for row in rows]
-    if any(map(has_open_interval, usable)):
-        caption += (
-            f" [?]: no usable interval, steps differ so much that the mean may be {WIDEST_FACTOR:g} times as "
-            "high or as low."
-        )
     return Part(title, usable, _shown(usable), caption)
 
 

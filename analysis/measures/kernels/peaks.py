@@ -1,4 +1,4 @@
-"""What could this device do at best, by its datasheet?
+"""Datasheet peaks of devices.
 
 The values and their sources are in ``peaks.yaml``; ``--peaks FILE`` adds the user's own, in the same form.
 """
@@ -40,16 +40,6 @@ class Peak:
     source: str
     unconfirmed: str = ""
 
-    @property
-    def doubt(self) -> str:
-        """What a command that uses the peaks says of them; empty: they are confirmed."""
-        if not self.unconfirmed:
-            return ""
-        return (
-            f"the peaks of {self.name} are not confirmed ({self.unconfirmed}); give your own with "
-            "--peaks FILE"
-        )
-
 
 def read_peaks(path: Path = _FILE) -> list[Peak]:
     """The entries of a peaks file.
@@ -63,10 +53,7 @@ def read_peaks(path: Path = _FILE) -> list[Peak]:
 def _load(path: Path) -> list[Any]:
     content = yaml_text.read(path, "peaks file").content
     if not isinstance(content, list):
-        raise UserError(
-            f"{path} is not a peaks file: expected a list of entries as in "
-            "analysis/measures/kernels/peaks.yaml"
-        )
+        raise UserError(f"{path} is not a peaks file (see analysis/measures/kernels/peaks.yaml)")
     return content
 
 
@@ -119,16 +106,13 @@ def _slice(whole: Peak, name: str, match: re.Match) -> Peak | None:
     parts, slices = (4, 4) if whole.name == "A30" else (7, 8)
     computing = int(match["parts"]) / parts
     of_memory = min(slices, max(1, round(int(match["gb"]) / known * slices)))
-    doubt = (
-        f"{match['parts']}/{parts} of the arithmetic and {of_memory}/{slices} of the memory's of {whole.name}"
-    )
     return Peak(
         name,
         re.escape(name),
         {precision: rate * computing for precision, rate in whole.flops_per_s.items()},
         None if whole.bytes_per_s is None else whole.bytes_per_s * of_memory / slices,
         whole.source,
-        f"a MIG slice's are taken as {doubt}",
+        f"{match['parts']}/{parts} of the arithmetic, {of_memory}/{slices} of the memory of {whole.name}",
     )
 
 

@@ -1,4 +1,4 @@
-"""How near is a kernel to what its device allows, and which of the two roofs is above it?
+"""Roofline of kernels: arithmetic intensity, the roof above it, and the share of that roof.
 
 The roofline model (Williams, Waterman, Patterson 2009): work of F FLOPs over B bytes takes no less than
 F over the peak FLOP rate, nor B over the memory's bandwidth. Its arithmetic intensity F / B says which of the
@@ -8,7 +8,7 @@ Bytes are tensors read plus tensors written. What a cache keeps is not taken off
 tensors stay in a cache can pass 100 % of the roof of the memory.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,13 @@ from analysis.measures.kernels.costs import Bound
 METRICS = (
     Metric(
         "intensity_flop_per_byte",
-        "arithmetic intensity: FLOPs divided by bytes, over the model's launches whose bytes are known",
+        "arithmetic intensity: FLOPs divided by bytes, over launches whose bytes are known",
         "FLOP/\nbyte",
     ),
     Metric("bound", "compute or bandwidth: the roof that limits this intensity", "bound by", text=True),
     Metric(
         "roof_pct",
-        "achieved share of the datasheet's roof: shortest possible time divided by actual time",
+        "share of the datasheet's roof: shortest possible time divided by actual time",
         "of roof\n%",
         places=1,
     ),
@@ -39,13 +39,6 @@ COLUMNS = tuple(names_of(METRICS))
 COMPUTE, BANDWIDTH = "compute", "bandwidth"
 # From here on it is not that roof that bounds: clocks and measured peaks are some per cent off, and no more.
 ABOVE_PCT = 110.0
-# Why a share of a roof is more than 100 %, which nothing can reach.
-_CACHED = "bytes are the sizes of tensors, and a cache is faster than the memory"
-_NOT_ITS_OWN = (
-    "FLOPs or peak (--peaks) are not those of the kernel, for example of its precision (TF32) or algorithm "
-    "(Winograd)"
-)
-_MEASURED_LOW = "the peak was measured on a busy machine"
 
 
 @dataclass(frozen=True)
@@ -116,28 +109,3 @@ def _of_peak(row: Mapping[str, Any], name: str) -> float | None:
     of_datasheet, of_measured = row.get(f"{name}_pct"), row.get(f"{name}_of_measured_pct")
     share = of_measured if of_datasheet is None else of_datasheet
     return None if share is None else float(share)
-
-
-def of_measured_peaks(rows: Iterable[Mapping[str, Any]]) -> str:
-    """That shares of these rows are of peaks measured on the machine, a line; empty: none is."""
-    shares = ("flops_efficiency", "roof")
-    of_measured = any(
-        row.get(f"{name}_pct") is None and row.get(f"{name}_of_measured_pct") is not None
-        for row in rows
-        for name in shares
-    )
-    where = "FLOPS eff. and roof: relative to the peaks measured on this machine"
-    return f"{where}, where no datasheet's are known." if of_measured else ""
-
-
-def over_the_roof(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Why kernels that are printed above 100 % of their roof can be there, a line; empty: none is."""
-    over = [row for row in rows if (share_of(row) or 0.0) >= 100.05]
-    of_datasheet = [row for row in over if row.get("roof_pct") is not None]
-    reasons = {
-        _CACHED: any(row["bound"] == BANDWIDTH for row in over),
-        _NOT_ITS_OWN: any(row["bound"] == COMPUTE for row in of_datasheet),
-        _MEASURED_LOW: len(of_datasheet) < len(over),
-    }
-    possible = ", or ".join(why for why, is_one in reasons.items() if is_one)
-    return f"Roof above 100 %: {possible}." if possible else ""

@@ -1,4 +1,4 @@
-"""Which kernels take the time, and how well do they use the device?"""
+"""Kernels of runs: calls, time, FLOPs, bytes and efficiency per step, by name, class, operator or layer."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,10 +13,10 @@ from analysis.results.load import no_result
 from analysis.results.source import Source
 from analysis.results.study import Study
 from profiling.errors import UserError
+from profiling.findings import Finding
 
 if TYPE_CHECKING:
     import pandas as pd
-import shlex
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -24,7 +24,6 @@ from analysis.measures.kernels import costs
 from analysis.measures.kernels.roofline import ABOVE_PCT, BANDWIDTH, COMPUTE
 from analysis.results import attributed
 from analysis.results.attributed import Groups, Question, groups_of_each
-from jobs import store
 
 # What kernels can be grouped by, and the column of the table that says it.
 GROUPS = {
@@ -42,13 +41,6 @@ BY = {
     "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
 }
 DEFAULT_BY = ("kernel", "class", "direction")
-
-_RECORDED_BY = {
-    ("layer", "run"): "profile: torch records layers, if the model is not compiled",
-    ("layer", "trace"): "torch.profiler records layers with with_stack=True",
-    ("operator", "run"): "profile: torch records operators",
-    ("operator", "trace"): "torch.profiler records operators",
-}
 
 _CORRECTED = """
 with sums as (select * from {sums} where calls > 0)
@@ -78,14 +70,8 @@ def kernels_of_each(
     for source, groups in groups_of_each(study, sources, question_of(by, direction)):
         for place, name in enumerate(by):
             if groups.rows and all(row[place] is None for row in groups.rows):
-                study.note(not_recorded(source, name), source)
+                study.note("not_recorded", source, what=f"{name} of kernels")
         yield source, rows_of(groups, by, costs.bound_of(study, source))
-
-
-def not_recorded(source: Source, name: str) -> str:
-    """That a run's kernels have no layer, for example, and what would record it."""
-    how = _RECORDED_BY.get((name, source.kind), "")
-    return f"no {name} of its kernels was recorded{how and f': {how}'}"
 
 
 def reading_ahead(study: Study) -> AbstractContextManager[None]:
@@ -145,13 +131,13 @@ METRICS = (
     Metric("mbyte_per_step", "bytes per step, 1e6", "MB/\nstep"),
     Metric(
         "flops_efficiency_pct",
-        "FLOP rate divided by the datasheet's peak; empty where no FLOPs are counted (copies, collectives)",
+        "FLOP rate divided by the datasheet's peak",
         "FLOPS\neff. %",
         places=2,
     ),
     Metric(
         "bandwidth_efficiency_pct",
-        "bytes per second divided by the datasheet's bandwidth; empty where no bytes are counted",
+        "bytes per second divided by the datasheet's bandwidth",
         "bandw.\neff. %",
         places=2,
     ),
@@ -181,11 +167,8 @@ def with_kernels(study: Study) -> list[Source]:
 
 
 def why_none(runs: Iterable[Source]) -> str:
-    """Why none of these runs has kernels: none was profiled, or the profilers have recorded none."""
-    profiles = dict.fromkeys(run.fields["profile"] for run in runs if run.fields["profile"] != "none")
-    if not profiles:
-        return "no run was profiled (profile: torch)"
-    return f"the profiled runs hold no kernels (profile: {', '.join(profiles)})"
+    """Why none of these runs has kernels: by which profilers they ran."""
+    return f"no kernels (profile: {', '.join(dict.fromkeys(run.fields['profile'] for run in runs))})"
 
 
 def rows(
@@ -197,24 +180,22 @@ def rows(
         sources = [source for source in sources if source.id == run]
     if not sources:
         which = f"run {run} of {study.path}" if run else str(study.path)
-        raise UserError(
-            f"{which} has no kernels: this needs a run with profile: torch, or a trace with kernels"
-        )
+        raise UserError(f"{which} has no kernels: needed is profile: torch, or a trace")
     answer = []
     for source, kernels in kernels_of_each(study, sources, direction, by):
         answer += [{"run": source.id, **row} for row in kernels]
     if not answer:
         raise UserError(nothing(study, direction))
-    for line in exceeded(study, answer, by):
-        study.note(line)
+    for finding in exceeded(answer, by):
+        study.log.add(finding)
     return answer, [*([RUN] if len(sources) > 1 else []), *(BY[name] for name in by), *METRICS]
 
 
 def nothing(study: Study, direction: str | None) -> str:
     if not with_kernels(study):
         return no_result(study)
-    which = f"no kernels of direction {direction}" if direction else "no kernels in profiled steps"
-    return " ".join([f"{study.path} has {which}", *(f"({note})" for note in study.notes()[:1])])
+    which = f"of direction {direction}" if direction else "in profiled steps"
+    return " ".join([f"{study.path} has no kernels {which}", *(f"({note})" for note in study.notes()[:1])])
 
 
 def naming(by: Sequence[str], kernels: Rows) -> list[Column]:
@@ -253,61 +234,27 @@ _OF_WEIGHT_PCT = 1.0
 # What a launch moves at least to judge the bandwidth: as much as the copy that measured it on a CPU. Smaller
 # tensors are faster, in a cache.
 _UNCACHED_MB = 128.0
-_RATES = {COMPUTE: "FLOP rate", BANDWIDTH: "memory bandwidth"}
-_WHY = {
-    COMPUTE: "it was measured too low (a busy machine, for example)",
-    # Bytes are those of tensors, which need not leave a cache.
-    BANDWIDTH: "it was measured too low (a busy machine, for example), or tensors stayed in a cache",
-}
 
 
-def too_low(study: Study, bound: str, reached: str) -> str:
-    """What is said of a measured peak that work exceeds, and how to measure it again.
+def exceeded(kernels: Rows, by: Sequence[str] = DEFAULT_BY) -> list[Finding]:
+    """A finding for each measured peak that kernels exceed: it was measured too low.
 
     Args:
-        bound: the peak, :data:`COMPUTE` or :data:`BANDWIDTH`.
-        reached: the work and its share of that peak: ``2 configurations reach up to 113 %``.
+        kernels: rows of :func:`kernels_of`, grouped ``by``.
     """
-    return (
-        f"{reached} of the {_RATES[bound]} measured on this machine: {_WHY[bound]}. Efficiencies relative to "
-        f"it are then too high. To measure it again, while nothing else runs: {_command(study)}"
-    )
-
-
-def exceeded(study: Study, kernels: Rows, by: Sequence[str] = DEFAULT_BY) -> list[str]:
-    """A line for each measured peak that kernels exceed, which names the one that exceeds it most.
-
-    Args:
-        kernels: rows of :func:`analysis.measures.kernels.of_run.kernels_of`, grouped ``by``.
-    """
-    lines = []
+    found = []
     for bound, name in _SHARES.items():
-        most = max(
-            (row for row in kernels if _judges(row, bound)), key=lambda row: row[name] or 0, default=None
-        )
-        if most and (most[name] or 0) > ABOVE_PCT:
-            first, *others = [shortened(str(most[one])) for one in by if most[one]] or ["a kernel"]
-            kernel = f"{first} ({', '.join(others)})" if others else first
-            lines.append(too_low(study, bound, f"{kernel} reaches {most[name]:.0f} %"))
-    return lines
+        judging = [row for row in kernels if row[name] and _judges(row, bound)]
+        most = max(judging, key=lambda row: row[name], default=None)
+        if most and most[name] > ABOVE_PCT:
+            kernel = ", ".join(str(most[one]) for one in by if most[one])
+            over = sum(row[name] > ABOVE_PCT for row in judging)
+            data = {"what": kernel, "peak": f"measured {bound}", "most_pct": most[name]}
+            found.append(Finding("above_peak", data=data | {"n": over, "of": len(judging)}))
+    return found
 
 
 def _judges(row: Mapping[str, Any], bound: str) -> bool:
     """Whether a kernel is long enough, and for the bandwidth large enough, to judge a peak by."""
     large = (row["mbyte_per_step"] or 0) >= _UNCACHED_MB * row["calls_per_step"]
     return (row["share_pct"] or 0) >= _OF_WEIGHT_PCT and (large or bound == COMPUTE)
-
-
-def _command(study: Study) -> str:
-    """What measures the peaks again as the sweep did, with as many ranks per node as its largest run."""
-    runs = [source.fields for source in study.of_kind("run")]
-    largest = max(runs, key=lambda fields: fields["gpus_per_node"])
-    ranks = largest["gpus_per_node"]
-    starts = ["torchrun", "--nproc-per-node", str(ranks)] if ranks > 1 else ["python"]
-    precision = study.calibration.precision if study.calibration else largest["compute"]
-    flags = {"device": largest["device"], "precision": precision, "threads": largest["threads"]}
-    folder = study.path if (study.path / store.CALIBRATION).exists() else study.path.parent
-    return shlex.join([
-        *starts, "-m", "train.calibrate", *(f"--{name}={value}" for name, value in flags.items()),
-        f"--out={folder / store.CALIBRATION}",
-    ])  # fmt: skip

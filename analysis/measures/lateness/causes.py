@@ -1,8 +1,8 @@
-"""Why is a rank late: its node, its loader, its GPU, or what feeds the GPU?
+"""Match a late rank with its likely cause: its node, its loader, its GPU, or what feeds the GPU.
 
-The evidence is what the rank's own stages and kernels took longer than those of the others, against how late
-it was. Kernels are compared with the same kernels (by direction and name, launched as often) of the other
-ranks; a run without a profiler borrows that comparison from a profiled run of its point.
+What its stages and kernels took longer than those of the others, against how late it was. Kernels are
+compared with the same kernels (by direction and name, launched as often) of the other ranks; a run without a
+profiler borrows that comparison from a profiled run of its point.
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,14 +107,6 @@ def compare(rows: Mapping[str, np.ndarray], ranks: int, borrowed: bool = False) 
     return KernelTimes(batches[whole], own[:, whole], over_others(own[:, whole]), borrowed)
 
 
-@dataclass(frozen=True)
-class Cause:
-    """In one word or two, and the figures that say so."""
-
-    cause: str
-    evidence: str
-
-
 def cause_of(
     place: int,
     lateness: Lateness,
@@ -122,54 +114,41 @@ def cause_of(
     device: str,
     node: Sequence[int],
     node_name: str,
-    profiled: bool = False,
-) -> Cause:
-    """The likely cause of a rank's lateness.
+) -> tuple[str, str]:
+    """The likely cause of a rank's lateness, and the figures that support it.
 
     Args:
         place: the rank's, in the arrays of ``lateness``.
         device: the rank's; ``cpu`` has a processor for a GPU.
         node: the places of all late ranks of its node, if those are all the ranks of the node and there are
             several, on several nodes; else empty.
-        profiled: whether the run is; the evidence says which run it is of.
     """
-    own = _of_rank(place, lateness, kernels, "processor" if device == "cpu" else "GPU", profiled)
+    cause, evidence = _of_rank(place, lateness, kernels, "processor" if device == "cpu" else "GPU")
     if not node:
-        return own
+        return cause, evidence
     each = sorted(_mean_late(lateness, one) for one in node)
-    text = f"all {len(node)} ranks of {node_name} are late, by {span(_ms(each[0]), _ms(each[-1]))} ms"
-    return Cause("node", f"{text}; this rank: {own.evidence}")
+    return "node", f"all {len(node)} ranks of {node_name}: {span(_ms(each[0]), _ms(each[-1]))} ms; {evidence}"
 
 
-def _of_rank(
-    place: int, lateness: Lateness, kernels: KernelTimes | None, device: str, profiled: bool
-) -> Cause:
+def _of_rank(place: int, lateness: Lateness, kernels: KernelTimes | None, device: str) -> tuple[str, str]:
     late = _mean_late(lateness, place)
     when = lateness.late[place]
     parts = {name: float(over[place, when].mean()) for name, over in lateness.parts_ns.items()}
     if parts["load"] >= MOST * late:
-        return Cause(
-            "loader", f"its load stage takes {_ms(parts['load'])} ms longer (lateness: {_ms(late)} ms)"
-        )
+        return "loader", f"load +{_ms(parts['load'])} ms"
     longest = max(parts, key=lambda name: parts[name])
-    run = "profiled" if profiled else "unprofiled"
-    stage = f"in this {run} run its {longest} stage takes {_ms(parts[longest])} ms longer"
+    stage = f"{longest} +{_ms(parts[longest])} ms"
     if kernels is None:
-        return Cause(
-            f"{device} or host", f"{stage}; profile this configuration (profile: torch) to tell which"
-        )
+        return f"{device} or host", stage
     # A rank that is late at times is slow at these times; which those are in another run is not known.
     over_ns, ratio = kernels.of(place, lateness.batch_index[when])
     behind = float(lateness.late_ns[place].mean()) if kernels.borrowed else late
-    where = "the profiled run of this configuration" if kernels.borrowed else "this profiled run"
-    which = "" if kernels.borrowed or when.all() else " in the steps in which it is late"
-    same = f"in {where} the same kernels take {ratio:.2f} times as long as on the other ranks{which}"
+    same = f"{'profiled run: ' if kernels.borrowed else ''}kernels {ratio:.2f} x"
     if over_ns >= MOST * behind:
-        return Cause(device, f"{same} (+{_ms(over_ns)} ms per step; lateness: {_ms(behind)} ms)")
+        return device, f"{same}, +{_ms(over_ns)} ms"
     # Only what supports it: kernels that are faster than elsewhere, or somewhat slower, do not.
     supports = [stage] if parts[longest] >= MOST * late else []
-    supports += [same] if abs(ratio - 1) <= AS_LONG else []
-    return Cause("host", "; ".join(supports) or "neither its stages nor its kernels explain the lateness")
+    return "host", "; ".join([*supports, *([same] if abs(ratio - 1) <= AS_LONG else [])])
 
 
 def _mean_late(lateness: Lateness, place: int) -> float:

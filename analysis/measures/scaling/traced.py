@@ -29,7 +29,7 @@ METRICS = (
     JOB,
     FIELDS["world_size"],
     Metric("steady_steps", "recorded steps, without warmup", "steps"),
-    Metric("warmup_dropped", anatomy.LEFT_OUT, "warmup"),
+    Metric("warmup_dropped", "first profiled steps that are left out: warmup, or recorded in part", "warmup"),
     Metric(
         "step_ms",
         "median duration of the job's recorded steps (each of its slowest rank), without warmup",
