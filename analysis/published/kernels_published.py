@@ -53,9 +53,6 @@ def durations(
         ]
     of_b = {name: ns / 1e9 for name, ns, _ in _by_name(second, direction, only)}
     both = [name for name in of_a if name in of_b]
-    apart = len(of_a) + len(of_b) - 2 * len(both)
-    if apart:
-        first.note("kernels_in_one_only", n=apart)
     kernels = [{"kernel": name, "a_s": round(of_a[name], 6), "b_s": round(of_b[name], 6)} for name in both]
     return kernels, DURATION_METRICS
 

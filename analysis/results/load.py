@@ -241,8 +241,6 @@ def _read_calibration(contents: Contents, path: Path) -> None:
     except UserError:
         if record.exists():
             contents.note("record_damaged", file=str(record))
-        else:
-            contents.note("peaks_unmeasured")
 
 
 # --- folders ------------------------------------------------------------------------------------------

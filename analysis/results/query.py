@@ -66,9 +66,9 @@ def note_left_out(study: Study, source: Source, without: int, batches: int, unti
         untimed: launches without a duration (:func:`untimed_launches`).
     """
     if without:
-        study.note("steps_without_kernels", source, n=without, of=batches)
+        study.note("rows_left_out", source, n=without, what=f"of {batches} profiled steps, without kernels")
     if untimed:
-        study.note("untimed", source, n=untimed, what="launches")
+        study.note("rows_left_out", source, n=untimed, what="launches without a duration")
 
 
 def untimed_launches(study: Study, source: Source) -> int:

@@ -149,7 +149,7 @@ def change_kernels(run: Path, column: str, value: object, every: int = 1, kind: 
 
 
 def untimed(broken: Path, count: int) -> str:
-    return f"without a time, left out: {count} launches ({broken.name})"
+    return f"left out: {count} launches without a duration ({broken.name})"
 
 
 READS_KERNELS = ("anatomy", "communication", "efficiency", "kernels", "utilization")
@@ -244,7 +244,7 @@ def test_a_batch_without_a_time_is_left_out_of_the_anatomy_and_counted(tmp_path:
     change(batches(broken, 0), "forward_ns", lambda took: [*took[:-2], None, None])
     ran = run("analysis.anatomy", tmp_path, "--format", "csv")
     assert (ran.code, ran.csv[-1]["attributed_steps"]) == (0, "38")
-    assert f"left out: 2 profiled steps ({broken.name})" in ran.err
+    assert f"left out: 2 profiled steps without times ({broken.name})" in ran.err
     assert float(ran.csv[-1]["compute_ms"]) == pytest.approx(60)
 
 

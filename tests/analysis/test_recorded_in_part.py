@@ -14,7 +14,7 @@ from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import MS, Truth, run_of, write_sweep
 
-LEFT_OUT = "profiled steps without kernels, left out: "
+LEFT_OUT = "profiled steps, without kernels"
 
 
 def change(directory: Path, name: str, **columns) -> None:
@@ -55,8 +55,8 @@ def another_clock(ranks: list[Path]) -> None:
     [
         (one_rank_alone, "ranks without kernels: 1 of 2 (1)", 20),
         (one_rank_without_rows, "ranks without kernels: 1 of 2 (1)", 20),
-        (cut, f"{LEFT_OUT}24 of 40", 16),
-        (another_clock, f"{LEFT_OUT}20 of 40", 20),
+        (cut, f"left out: 24 of 40 {LEFT_OUT}", 16),
+        (another_clock, f"left out: 20 of 40 {LEFT_OUT}", 20),
     ],
 )
 def test_figures_are_of_what_was_recorded(tmp_path: Path, damage, says: str, in_time: int) -> None:

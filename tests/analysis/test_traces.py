@@ -313,8 +313,6 @@ def test_nothing_calls_a_recording_without_steps_a_step(shared_data, tmp_path):
         done = run(command, tmp_path)
         table = done.out.partition("─")[0]
         assert done.code == 0 and "step" not in table, table
-    notes = run("kernels", tmp_path, "--notes").out
-    assert notes.count("shapes") == 1, notes  # that it holds none is said once
     assert "Anatomy of the whole recording" in run("anatomy", tmp_path).out
     assert "Critical path of the whole recording" in run("critical_path", tmp_path).out
     page = build(load(tmp_path))

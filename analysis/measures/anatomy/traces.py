@@ -213,7 +213,7 @@ def trace_of(study: Study, source: Source) -> RunTrace:
         kept[source.id] = _read(source, counted_steps(study, source))
         ranks = kept[source.id].ranks
         if untimed := sum(one.untimed_batches for one in ranks):
-            study.note("untimed", source, n=untimed, what="profiled steps")
+            study.note("rows_left_out", source, n=untimed, what="profiled steps without times")
         attributed = sum(one.attributed for one in ranks)
         without = attributed - sum(one.calls.batches for one in ranks)
         note_left_out(study, source, without, attributed, sum(one.untimed_kernels for one in ranks))

@@ -128,7 +128,7 @@ def _counted(study: Study, counting: Source) -> tuple[dict[str, dict[str, float]
 def _table(study: Study, source: Source, name: str) -> Rows:
     paths = source.tables(name)
     if not paths:
-        study.note("counters_missing", source, tool=source.fields["profile"], kernels=[])
+        study.note("not_recorded", source, what="counters")
         return []
     names = schemas.SCHEMAS[name].names
     sql = f"select {', '.join(names)} from read_parquet($paths)"
@@ -282,7 +282,7 @@ def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
     hottest = rows_of(inputs, top)
     missing = [row["kernel"] for row in hottest if not row["counters"]]
     if missing and inputs.tool in ("ncu", "nvprof"):  # VTune knows functions, and no kernels
-        study.note("counters_missing", inputs.counting, tool=inputs.tool, kernels=missing)
+        study.note("not_recorded", inputs.counting, what=[f"counters of {kernel}" for kernel in missing])
     return hottest, caption(inputs)
 
 
