@@ -25,7 +25,7 @@ def main(words: list[str] | None = None) -> int:
     what, cells = responses(study)
     effects = rows(cells, factors)
     check(study, cells, effects)
-    part = Part(f"Effect of each factor on {what}", effects, shown(study.on_cpus))
+    part = Part(f"Effect of each factor on {what}", effects, shown())
     return output.emit(Answer(effects, METRICS, parts=[part]), study, arguments)
 
 

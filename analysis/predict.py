@@ -34,14 +34,14 @@ from analysis.prediction.simulate_rows import Network
 from analysis.results.load import load
 from jobs.flags import make_parser
 from profiling.errors import UserError, run_command
-from profiling.findings import lines
+from profiling.findings import Finding, lines
 
 
 def main(words: list[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     network = _network(arguments)
     what_ifs = simulate.parse_what_ifs(arguments.what_if)
-    study, findings = None, []
+    study, findings = None, list[Finding]()
     if arguments.path.suffix == ".csv" and arguments.path.is_file():
         if what_ifs or network != Network():
             raise UserError("--what-if, --alpha-us and --beta-gb-per-s need a sweep's results, not a table")

@@ -359,12 +359,20 @@ def stacked(
             words = part.replace("_", " ")
             trace, _ = _mean(here, here[part], words, of)
             new = all(one["name"] != words for one in traces)
-            bar = {"type": "bar", "marker": {"color": colours[part]}, "showlegend": new, "legendgroup": words}
+            bar: dict[str, Any] = {
+                "type": "bar",
+                "marker": {"color": colours[part]},
+                "showlegend": new,
+                "legendgroup": words,
+            }
             traces.append(trace | bar | on)
         if here["ranks"].duplicated().any():
             trace, (lowest, highest) = _mean(here, here[parts].sum(axis=1), "total", of)
             ends = {**error_bars(trace["y"], lowest, highest), "color": GREY}
-            look = {"mode": "markers", "marker": {"symbol": "diamond", "size": 7, "color": GREY}}
+            look: dict[str, Any] = {
+                "mode": "markers",
+                "marker": {"symbol": "diamond", "size": 7, "color": GREY},
+            }
             look |= {"name": "total, lowest to highest", "error_y": ends, "showlegend": not totals}
             totals.append(trace | look | on)
     order = {"categoryorder": "array", "categoryarray": plain_numbers(sorted(points["ranks"].unique()))}

@@ -1,8 +1,14 @@
-"""How is a value printed? With as many digits as one reads; a dash where nothing is known."""
+"""Print a value with as many digits as one reads, an interval, and the label of a configuration."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from jobs.run_fields import FACTOR, ROLES
+from jobs.run_values import as_text
+
+_LEAST = 0.5e-8  # what is less is 0, up to rounding
+_SMALL = 1e-4  # below it nobody counts the zeros
 
 
 def sortable(key: Sequence[Any]) -> tuple:
@@ -26,10 +32,6 @@ def shown(value: Any) -> str:
     return digits(value) if isinstance(value, float) else str(value)
 
 
-_LEAST = 0.5e-8  # what is less is 0, up to rounding
-_SMALL = 1e-4  # below it nobody counts the zeros
-
-
 def digits(value: float | None, significant: int = 4) -> str:
     """A figure with as many digits as one reads: ``12.34``, ``1234``, ``0.01234``; a dash for none.
 
@@ -47,7 +49,7 @@ def digits(value: float | None, significant: int = 4) -> str:
 
 
 def change(value: float, significant: int = 3) -> str:
-    """A difference in a sentence: :func:`digits` with its sign: ``+857``, ``-0.0900``, ``0``."""
+    """A difference: :func:`digits` with its sign: ``+857``, ``-0.0900``, ``0``."""
     printed = digits(value, significant)
     return f"+{printed}" if value >= _LEAST else printed
 
@@ -89,6 +91,61 @@ def shortened(text: str, most: int = 40) -> str:
     return text if len(text) <= most else f"{text[: most // 2 - 3]}...{text[-most // 2 :]}"
 
 
+def label_of(row: Mapping[str, Any], fields: Iterable[str]) -> str:
+    """A configuration by its values of these fields: ``dali-cpu, fp16 gradients``; empty where none is known.
+
+    Args:
+        fields: in which it differs from others.
+    """
+    templates = {name: role.label for name, role in ROLES.items()}
+    templates |= {"repetition": "repetition {}", "global_batch": "global batch {:.0f}"}
+    parts = []
+    for name in fields:
+        value = row.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) and name in templates:
+            parts.append(name if value else f"no {name}")
+        elif name.startswith(FACTOR):
+            parts.append(f"{name.removeprefix(FACTOR)} {as_text(value)}")
+        elif name == "world_size":
+            parts.append(f"{int(value)} rank{'s' * (value != 1)}")
+        else:
+            parts.append(templates.get(name, "{}").format(value))
+    return ", ".join(parts)
+
+
+# --- intervals ------------------------------------------------------------------------------------------
+
+# An interval that reaches beyond so many times its value, or below that fraction of it, does not even tell
+# the order of magnitude. Two runs of which one takes more than 1.5 times as long as the other have such an
+# interval; of three runs the longest takes more than 5 times as long as the shortest.
+WIDEST_FACTOR = 10.0
+OPEN = (-math.inf, math.inf)  # the ends of an interval that is not usable: ``[?]`` in a table, no error bar
+
+
+def with_open_ends(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """A row in which unusable intervals of figures (all above 0) have the ends :data:`OPEN`."""
+    shown = dict(row)
+    for name in names:
+        if not is_usable(row, name):
+            shown[f"{name}_low"], shown[f"{name}_high"] = OPEN
+    return shown
+
+
+def is_usable(row: Mapping[str, Any], name: str) -> bool:
+    """Whether the interval of a figure tells its order of magnitude; also of a figure without one."""
+    value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    if value is None or low is None or high is None or math.isnan(low) or math.isnan(high):
+        return True
+    return bool(high <= WIDEST_FACTOR * value and low >= value / WIDEST_FACTOR)
+
+
+def has_open_interval(row: Mapping[str, Any]) -> bool:
+    """Whether a row that is shown has an interval that is not usable."""
+    return any(name.endswith("_high") and value == math.inf for name, value in row.items())
+
+
 def with_interval(
     value: float | None, low: float | None, high: float | None, places: int | None = None
 ) -> str:
@@ -98,7 +155,7 @@ def with_interval(
     """
     if value is None or not math.isfinite(value):
         return "-"
-    if (low, high) == (-math.inf, math.inf):
+    if (low, high) == OPEN:
         return f"{with_interval(value, None, None, places)} [?]"
     ends = [end for end in (low, high) if end is not None and math.isfinite(end)]
     if not ends:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import Rows, telling
-from analysis.display.naming import in_words
+from analysis.display.numbers import label_of
 from analysis.prediction import curve
 from analysis.prediction.configurations import FARTHEST, Configuration, Nodes, error_of
 from profiling.errors import UserError
@@ -77,7 +77,7 @@ def names_of(series: Sequence[Series]) -> list[str]:
         for one in series
     ]
     differing = telling(rows, dict.fromkeys(name for row in rows for name in row))
-    return [in_words(row, differing) for row in rows]
+    return [label_of(row, differing) for row in rows]
 
 
 def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[Finding]]:
@@ -252,7 +252,8 @@ def read_table(path: Path) -> list[Series]:
     table[[ranks, rate]] = numbers
     fields = [name for name in _FIELDS if name in table.columns]
     series = []
-    for key, members in table.groupby(fields, dropna=False, sort=False) if fields else [((), table)]:
+    groups: Any = table.groupby(fields, dropna=False, sort=False) if fields else [((), table)]
+    for key, members in groups:
         means = members.groupby(ranks)[rate].mean()
         known = {name: value for name, value in zip(fields, key, strict=True) if pd.notna(value)}
         batch = float(pd.to_numeric(pd.Series([known.get("batch_per_gpu")]), errors="coerce").iloc[0])

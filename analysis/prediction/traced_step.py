@@ -282,10 +282,8 @@ def step_of(
         whole_buckets,
         own,
         load,
-        *(
-            np.stack([getattr(one, name) for one in late.values()]) / slowed if late else np.zeros((0, 1))
-            for name in ("late_ns", "load_ns")
-        ),
+        np.stack([one.late_ns for one in late.values()]) / slowed if late else np.zeros((0, 1)),
+        np.stack([one.load_ns for one in late.values()]) / slowed if late else np.zeros((0, 1)),
     )
 
 

@@ -13,8 +13,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.metrics import Rows
-from analysis.display.naming import in_words
-from analysis.display.numbers import digits
+from analysis.display.numbers import digits, label_of
 from analysis.display.plots import BLUE, PALE_GREY
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.timeline import choose
@@ -140,7 +139,7 @@ def _saved(context: Context) -> str:
 
 def _slowest(context: Context, source: Source) -> str:
     """Which run was chosen, and of which configuration it is where there are several."""
-    name = in_words(source.fields, context.series)
+    name = label_of(source.fields, context.series)
     return f"{SLOWEST}: {name}" if name else SLOWEST
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from analysis.display import plots
 from analysis.display.metrics import Rows
-from analysis.display.naming import of_node
 from analysis.display.plots import BLUE, BROWN
 from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
@@ -37,8 +36,7 @@ def _varying(context: Context) -> bool:
 def _factors(context: Context) -> Content:
     """Share of the variance by factor with its interval, largest first."""
     what, cells = context.once(responses)
-    on_cpus = context.study.on_cpus
-    rows = [{**row, "factor": of_node(row["factor"], on_cpus)} for row in context.once(effects)]
+    rows = context.once(effects)
     finite = [row for row in rows if math.isfinite(row["omega_squared"])]
     together = factors.not_told(rows)
     if not finite:
@@ -46,8 +44,8 @@ def _factors(context: Context) -> Content:
         return Content(text, finding=first_sentence(text))
     label = "Share of the variance that each factor explains, largest first"
     runs = sum(len(cell.responses) for cell in cells)
-    part = Part("", rows, factors.shown(on_cpus))
-    text = of_node(explained(finite, what, together, cells), on_cpus)
+    part = Part("", rows, factors.shown())
+    text = explained(finite, what, together, cells)
     return Content(
         text,
         [Chart("factors", effect_bars(finite, what), label, runs=how_many(runs, "run"))],

@@ -6,8 +6,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, picked
-from analysis.display.naming import in_words
-from analysis.display.numbers import change, digits, span
+from analysis.display.numbers import change, digits, label_of, span
 from analysis.display.terminal import Part
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels import hotspots
@@ -187,7 +186,7 @@ def _totals(context: Context) -> Rows:
 
 def _of_which(context: Context, pair: tuple[Source, Source]) -> str:
     """`` (synthetic, fp32 gradients)``: of which configuration two runs are; empty: there is only one."""
-    name = in_words(pair[1].fields, context.series)
+    name = label_of(pair[1].fields, context.series)
     return f" ({name})" if name else ""
 
 

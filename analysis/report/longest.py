@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from analysis.display.metrics import Rows
-from analysis.display.naming import in_words
-from analysis.display.numbers import digits
+from analysis.display.numbers import digits, label_of
 from analysis.report.sentences import number
 from analysis.report.views import varied
 from profiling.wording import how_many
@@ -35,7 +34,7 @@ def longest(
     if jobs:
         whose = f", {row['job']}" if several else ""
     else:
-        name = in_words(row, varied(one for _, _, one in largest))
+        name = label_of(row, varied(one for _, _, one in largest))
         whose = f"; {name}" if name else ""
     where = f" on {how_many(max(of_size), 'rank')}" if len(of_size) > 1 else ""
     part = max(known, key=known.__getitem__)

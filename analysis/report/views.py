@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, telling
-from analysis.display.naming import in_words
-from analysis.display.numbers import plain
+from analysis.display.numbers import label_of, plain
 from analysis.display.terminal import Part, by_repetition
 from analysis.report.render import Cell, Heading, Row, TableView
 from jobs.run_fields import fields_of
@@ -27,7 +26,7 @@ def varied(rows: Iterable[Mapping[str, Any]], fields: Sequence[str] = FACTORS) -
 
 def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     """A configuration's name: ``dali-cpu, fp16 gradients``."""
-    return in_words(row, fields) or str(
+    return label_of(row, fields) or str(
         row.get("model") or row.get("job") or row.get("program") or "all runs"
     )
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import IN_RUN, Column, Metric, Rows, columns, filled, names_of, picked
-from analysis.display.numbers import shortened
-from analysis.display.open_ends import with_open_ends
+from analysis.display.numbers import shortened, with_open_ends
 from analysis.display.terminal import Part
 from analysis.measures.kernels import roofline
 from analysis.measures.kernels import rows as kernels

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 from analysis.display.left_out import missing
 from analysis.display.metrics import CONFIDENCE, Rows, telling
-from analysis.display.naming import in_words
-from analysis.display.open_ends import OPEN, has_open_interval, is_usable, with_open_ends
+from analysis.display.numbers import OPEN, has_open_interval, is_usable, label_of, with_open_ends
 from analysis.measures.scaling import figures, use
 from analysis.measures.scaling.point import UNPROFILED
 from analysis.results.log import Failure
@@ -156,7 +155,7 @@ def sizes_without_result(study: Study) -> list[Finding]:
         own = done.get(key, set())
         without = {size: of[size] for size in of.keys() - own if size in completed}
         if len(without) > 1 and 2 * len(without) > len((of.keys() | own) & completed):
-            findings.append(_without_result(without).of(configuration=in_words(dict(key), names)))
+            findings.append(_without_result(without).of(configuration=label_of(dict(key), names)))
     return findings
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns, picked
-from analysis.display.naming import of_node
+from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns
 from analysis.display.numbers import probability
 from analysis.measures.batches.series import all_series
 from analysis.measures.scaling.point import NO_SAMPLES, OWN_RUNS, point_fields
@@ -270,9 +269,8 @@ def check(study: Study, cells: Sequence[Cell], rows: Rows) -> None:
         study.note("interactions_unknown", n=once, of=len(cells))
 
 
-def shown(on_cpus: bool) -> list[Column]:
+def shown() -> list[Column]:
     """The tables' columns."""
-    factor, *others = picked(
+    return columns(
         METRICS, "factor", "best_level", "effect_pct", "signal_to_noise_db", "omega_squared", "p_value"
     )
-    return [factor.column(printed=lambda row: of_node(row["factor"], on_cpus)), *columns(others)]

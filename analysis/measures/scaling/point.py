@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from analysis.display.metrics import telling
-from analysis.display.naming import in_words
+from analysis.display.numbers import label_of
 from analysis.measures.batches.series import Series, all_series
 from analysis.measures.kernels.costs import Bound, bound_of, costs_of
 from analysis.results.attributed import COSTS, Costs
@@ -169,7 +169,7 @@ class Point:
 def called(point: Point, points: Sequence[Point]) -> str:
     """The label of a point, and, where others of ``points`` have the same, what tells it from these."""
     alike = [one.fields for one in points if one.label == point.label]
-    return ", ".join([point.label, *filter(None, [in_words(point.fields, telling(alike, POINT_FIELDS))])])
+    return ", ".join([point.label, *filter(None, [label_of(point.fields, telling(alike, POINT_FIELDS))])])
 
 
 # --- baselines --------------------------------------------------------------------------------------------
