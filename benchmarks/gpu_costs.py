@@ -14,12 +14,11 @@ from profiling.errors import UserError
 from profiling.markers import open_markers
 from profiling.step_clock import open_clock
 from profiling.tools import open_capture
-from train import loop, timing
+from train import loop
 from train.device import set_kernels
 from train.loaders import build_loader
-from train.precision import Precision
 from train.rank import bare_model, compiled, make_optimizer
-from train.step import make_step
+from train.step import Precision, make_step
 
 MOST_MARKERS_US = 20.0
 
@@ -46,7 +45,7 @@ def host(part: Part) -> None:
     step = make_step(run, model, make_optimizer(model, run, part.device), Precision(run, part.device))
     capture = open_capture("none", part.work, 0)
     loop.train(run, step, batches, open_markers(), clock, capture, lambda index, loss: None)
-    ticks = np.array(at_instants).reshape(-1, timing.INSTANTS)[run.batches // 2 :]
+    ticks = np.array(at_instants).reshape(-1, loop.INSTANTS)[run.batches // 2 :]
     stages = np.diff(ticks, axis=1)
     rows = part.table("stage", "ms of processor time a step")
     names = ("load", "forward", "backward", "update", "end")

@@ -13,8 +13,7 @@ from benchmarks import gpu_checks, training
 from benchmarks.gpu_part import Part, finish, free
 from jobs.run import Run, make_run
 from profiling.errors import UserError
-from train.device import set_kernels
-from train.device_name import device_name
+from train.device import device_name, set_kernels
 from train.loaders import build_loader
 from train.models import build_model, flops_per_image
 from train.rank import bare_model, compiled

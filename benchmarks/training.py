@@ -37,12 +37,11 @@ from profiling.step_clock import Clock, open_clock
 from profiling.tools import open_capture
 from train import data, loop
 from train.device import choose_device
-from train.loaders import augment, build_loader
+from train.loaders import build_loader, dataset
 from train.loaders.ahead import memory_format
 from train.models import build_model
-from train.precision import AUTOCAST, Precision
 from train.rank import make_optimizer, speaker
-from train.step import make_step
+from train.step import AUTOCAST, Precision, make_step
 from train.world import World
 
 BAR_RATIO, BAR_MARKERS_US = 1.01, 20.0
@@ -150,10 +149,10 @@ def bare_batches(run: Run, device: torch.device) -> Iterator[loop.Batch]:
     def pipeline() -> Any:
         jpegs, labels = dali.readers.file(file_root=str(Path(str(run.data)) / "images"), random_shuffle=True)
         images = dali.decoders.image_random_crop(
-            jpegs, device="cpu", output_type=kinds.RGB, random_area=augment.CROP_AREA
+            jpegs, device="cpu", output_type=kinds.RGB, random_area=dataset.CROP_AREA
         )
         images = dali.resize(images, resize_x=run.image_size, resize_y=run.image_size)
-        mean, std = ([255 * value for value in values] for values in (augment.MEAN, augment.STD))
+        mean, std = ([255 * value for value in values] for values in (dataset.MEAN, dataset.STD))
         images = dali.crop_mirror_normalize(
             images, dtype=kinds.FLOAT, mean=mean, std=std, mirror=dali.random.coin_flip()
         )

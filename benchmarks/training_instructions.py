@@ -29,7 +29,7 @@ from jobs.flags import make_parser
 from jobs.run import make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.step_clock import open_clock
-from train import timing
+from train import loop
 from train.device import choose_device, set_kernels
 from train.loaders import build_loader
 from train.rank import bare_model
@@ -76,7 +76,7 @@ def of_stages(counted: list[int]) -> dict[str, float]:
     Args:
         counted: of all steps, from the first instant of the first to the last of the last.
     """
-    rows = [counted[first : first + timing.INSTANTS] for first in range(0, len(counted), timing.INSTANTS)]
+    rows = [counted[first : first + loop.INSTANTS] for first in range(0, len(counted), loop.INSTANTS)]
     columns = zip(*rows[WARM_UP:-1], strict=True)  # after the last step there is no next
     return {
         name: statistics.median(column)

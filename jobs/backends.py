@@ -27,7 +27,7 @@ BACKENDS: dict[str, BackendKind] = {
     "horovod": BackendKind(
         "train.backends.horovod", "Horovod, over NCCL, MPI or Gloo (`make horovod` builds it)"
     ),
-    "dp": BackendKind("train.backends.dp", "torch.nn.DataParallel: one process for all GPUs of a node"),
+    "dp": BackendKind("train.backends.single", "torch.nn.DataParallel: one process for all GPUs of a node"),
 }
 
 NO_HOROVOD = "Horovod is not installed (make horovod builds it): using DDP instead"

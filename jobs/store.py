@@ -61,7 +61,7 @@ class RankReport(_Record):
     images_done: int
     images_corrupt: int = 0  # skipped by the loader
     losses_finite: bool
-    parameter_digest: str  # of the parameters at the end (train.report): equal on all ranks
+    parameter_digest: str  # of the parameters at the end (train.rank): equal on all ranks
     parameters: int = 0  # how many
     gradient_elements: dict[str, int] = {}  # rank 0: of each trained parameter, as the model registers them
     # Of a program that was watched (profiling.watch): the class of its outermost module, the precision of the

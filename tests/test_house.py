@@ -70,7 +70,7 @@ DEFERRED = {
     ),
 }
 # Modules of ours that functions of others import: those that would go round in a circle, or import torch.
-DEFERRED_OF_OURS = {"analysis.studies", "train.studies.memory"}
+DEFERRED_OF_OURS = {"analysis.studies"}
 HEAVY = {"torch", "torchvision", "nvidia.dali"}
 
 

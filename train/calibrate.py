@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -22,11 +23,9 @@ from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.workers import cores
 from train.backends import Backend, open_backend
-from train.device import choose_device
-from train.device_name import device_name
+from train.device import choose_device, device_name
 from train.ending import run_and_leave
-from train.precision import Precision
-from train.waiting import findings_of, share_of, waited_s
+from train.step import Precision
 from train.world import World, read_world
 
 TOTAL_S = 1.5  # of measuring; allocation, first calls, barriers and the ranks' start come on top
@@ -34,6 +33,8 @@ GEMM_SIZE = {"cpu": 1024, "cuda": 8192}
 COPY_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 # ResNet50's gradients in fp32: the message whose bandwidth matters here.
 ALLREDUCE_BYTES = 25_557_032 * 4
+_TASKS = Path("/proc/self/task")
+_BUSY = 0.1  # of the time that threads wait for a core; by then what is measured is as much too low
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -137,7 +138,9 @@ def calibrate(
         device=device_name(device),
         precision=precision,
         seconds=time.perf_counter() - start,
-        findings=[Finding.from_json(finding) for finding in findings_of(waiting)],
+        findings=[Finding("calibration_disturbed", data={"pct": 100 * min(waiting, 1)})]
+        if waiting >= _BUSY
+        else [],
     )
 
 
@@ -156,22 +159,35 @@ def _peaks(
     return gemm, copy, share_of(before, waited_s(), time.perf_counter() - begun, used)
 
 
+def waited_s() -> float | None:
+    """How long the threads of this process have been ready to run without a core; None: it is not known.
+
+    A load average is the whole host's, also of cores that a container does not have, and counts the ranks
+    that measure.
+    """
+    waits = []
+    for path in _TASKS.glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended
+            waits.append(int(path.read_text().split()[1]))
+    return sum(waits) / 1e9 if waits else None
+
+
+def share_of(before: float | None, now: float | None, wall_s: float, threads: int) -> float:
+    """Which share of their time threads have waited between two readings; 0 if it is not known."""
+    if before is None or now is None or wall_s <= 0:
+        return 0.0
+    return max(0.0, now - before) / (wall_s * threads)
+
+
 def main() -> None:
     parser = make_parser("python -m train.calibrate", __doc__)
-    parser.add_argument("--out", type=Path, required=True, help="the file to write")
-    parser.add_argument(
-        "--device", default="auto", choices=("auto", "cpu", "gpu"), help="where to compute [auto]"
-    )
-    parser.add_argument(
-        "--precision", default="fp32", choices=sorted(_TYPES), help="precision of the matrix product [fp32]"
-    )
-    parser.add_argument(
-        "--threads", type=int, default=0, help="CPU threads per rank [its share of the cores]"
-    )
-    parser.add_argument("--network", default="eth", help="that nodes exchange over, for the record [eth]")
-    parser.add_argument(
-        "--allreduce", action="store_true", help="only an allreduce of all ranks, beside what the file has"
-    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="the file to write")
+    add("--device", default="auto", choices=("auto", "cpu", "gpu"), help="where to compute [auto]")
+    add("--precision", default="fp32", choices=sorted(_TYPES), help="precision of the matrix product [fp32]")
+    add("--threads", type=int, default=0, help="CPU threads per rank [its share of the cores]")
+    add("--network", default="eth", help="that nodes exchange over, for the record [eth]")
+    add("--allreduce", action="store_true", help="only an allreduce of all ranks, beside what the file has")
     arguments = parser.parse_args()
     world = read_world(os.environ)
     if arguments.allreduce and world.size == 1:

@@ -1,4 +1,4 @@
-"""Where does the data come from? Create a small photo-like data set, or the indexes of TFRecord files.
+"""Create a small photo-like data set, or the indexes of TFRecord files.
 
 python -m train.data make data/demo            images and TFRecord files with the same pictures
 python -m train.data index FILE.tfrecord ...   DALI's index of each, next to it (FILE.idx)
@@ -20,7 +20,6 @@ from rich.progress import track
 from jobs.flags import make_parser
 from jobs.store import remove
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from profiling.wording import how_many
 from train.loaders import records
 from train.models import CLASSES
 
@@ -72,7 +71,7 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
     wanted = json.dumps({"images": images, "classes": classes, "seed": seed})
     description = folder / _DESCRIPTION
     if description.is_file() and description.read_text(errors="replace") == wanted:
-        return f"{folder} already exists: {_contents(images, classes)}"
+        return f"{folder} already exists"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} contains something else; choose another folder, or remove it")
     partial = folder.with_name(folder.name + ".partial")
@@ -87,11 +86,7 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
     if folder.exists():
         folder.rmdir()
     partial.rename(folder)
-    return f"made {folder}: {_contents(images, classes)}, as image folders and as TFRecord files"
-
-
-def _contents(images: int, classes: int) -> str:
-    return f"{how_many(images, 'image')} in {how_many(classes, 'class')}"
+    return f"made {folder}: images: {images}, classes: {classes}"
 
 
 def _pictures(labels: list[int], classes: int, seed: int) -> Iterator[bytes]:
@@ -132,7 +127,7 @@ def index(files: list[Path]) -> int:
             if not path.is_file():
                 raise UserError(f"there is no file {path}")
             count = records.write_index(path)
-            print(f"{path}: {how_many(count, 'record')}")
+            print(f"{path}: {count} records")
         except UserError as error:
             failed += 1
             print(f"scaleprof: error: {error}", file=sys.stderr)

@@ -1,6 +1,16 @@
-"""Where does a rank compute, and in how many threads?"""
+"""A rank's device, its name and threads, and the processors and network cards near it.
 
+What is near what the kernel has in /sys: a PCI device's processors (local_cpulist) and its place in the tree
+of bridges. Where it has nothing (a virtual machine, macOS), or where all is equally near, nothing is bound.
+NCCL finds the nearest card of those it may use by itself; UCX is told here.
+"""
+
+import math
 import os
+from collections.abc import Iterable, MutableMapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
 
 import torch
 
@@ -8,9 +18,12 @@ from jobs.gpus import NO_AMD, why_not_built_for
 from jobs.loaders import LOADERS
 from jobs.run import Run
 from profiling.errors import UserError
-from profiling.wording import how_many
+from profiling.number_ranges import ranges
 from profiling.workers import cores
 from train.world import World
+
+SYS = Path("/sys")
+UCX_CARDS = "UCX_NET_DEVICES"
 
 
 def choose_device(run: Run, world: World) -> torch.device:
@@ -37,7 +50,7 @@ def choose_device(run: Run, world: World) -> torch.device:
         raise UserError(f"local rank {world.local_rank} has no GPU: this node has {gpus}; use --device cpu")
     if index >= gpus:
         raise UserError(
-            f"local rank {world.local_rank} of {world.local_size} sees {how_many(gpus, 'GPU')}: start fewer "
+            f"local rank {world.local_rank} of {world.local_size} sees {gpus} GPUs: start fewer "
             "ranks, or have the launcher show each its own (srun --gpus-per-task=1) or all of them "
             "(--gpu-bind=none)"
         )
@@ -72,3 +85,114 @@ def set_threads(run: Run, device: torch.device, world: World) -> None:
         torch.set_num_threads(run.threads)
     elif device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cores() // world.local_size))
+
+
+def device_name(device: torch.device) -> str:
+    """What results call a device: "cpu", or the GPU's name, with its memory where several boards share it.
+
+    "NVIDIA H100" is what SXM5 boards of 64, 94 and 96 GB are called; that of 80 GB names its memory itself.
+    """
+    if device.type != "cuda":
+        return "cpu"
+    name = torch.cuda.get_device_name(device)
+    if name != "NVIDIA H100":
+        return name
+    # What ECC and the driver keep for themselves is not told: some hundred MB.
+    return f"{name} {math.ceil(torch.cuda.get_device_properties(device).total_memory / 2**30)}GB"
+
+
+# --- what is near --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a rank is bound to; empty: nothing, since nothing is nearer than the rest.
+
+    Attributes:
+        cpus: of the kernel's numbering, as a list, e.g. "0-15,32-47".
+        cards: names of InfiniBand devices, e.g. ("mlx5_0",).
+    """
+
+    cpus: str = ""
+    cards: tuple[str, ...] = ()
+
+
+def bind_near(device: torch.device, environment: MutableMapping[str, str], sys: Path = SYS) -> Place:
+    """Bind this process to what is nearest to its GPU; must come before threads and connections are made.
+
+    Args:
+        environment: of this process; ``UCX_NET_DEVICES`` is narrowed where it names several cards.
+    """
+    address = _pci_address(device)
+    if not address:
+        return Place()
+    allowed = os.sched_getaffinity(0)
+    cpus = near_cpus(address, allowed, sys)
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    ports = environment.get(UCX_CARDS, "").split(",")
+    near = near_cards(address, [port.partition(":")[0] for port in ports], sys)
+    if near:
+        environment[UCX_CARDS] = ",".join(port for port in ports if port.partition(":")[0] in near)
+    return Place(as_list(cpus), near)
+
+
+def near_cpus(address: str, allowed: Iterable[int], sys: Path = SYS) -> set[int]:
+    """Of the processors that a process may use, those near a PCI device; empty if that binds to nothing."""
+    allowed = set(allowed)
+    try:
+        text = (sys / "bus/pci/devices" / address / "local_cpulist").read_text()
+        near = allowed & from_list(text)
+    except (OSError, ValueError):
+        return set()
+    return near if near < allowed else set()
+
+
+def near_cards(address: str, cards: Sequence[str], sys: Path = SYS) -> tuple[str, ...]:
+    """Of InfiniBand devices, those with most bridges in common with a PCI device; empty if all are."""
+    gpu = _bridges(sys / "bus/pci/devices" / address)
+    shared = {}
+    for card in cards:
+        bridges = _bridges(sys / "class/infiniband" / card / "device")
+        if not gpu or not bridges:
+            return ()
+        shared[card] = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(gpu, bridges, strict=False))
+        )
+    most = max(shared.values(), default=0)
+    near = tuple(card for card in cards if shared[card] == most)
+    return near if len(near) < len(cards) else ()
+
+
+def _bridges(device: Path) -> list[str]:
+    """The way to a PCI device, from the root complex down: its real path's parts below /sys/devices."""
+    return list(device.resolve().parts[:-1]) if device.exists() else []
+
+
+def _pci_address(device: torch.device) -> str:
+    """A GPU's address as the kernel writes it, "0000:65:00.0"; "" if PyTorch does not say."""
+    if device.type != "cuda" or not hasattr(os, "sched_getaffinity"):
+        return ""
+    properties = torch.cuda.get_device_properties(device)
+    names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
+    if not all(hasattr(properties, name) for name in names):  # before PyTorch 2.8
+        return ""
+    return "{:04x}:{:02x}:{:02x}.0".format(*(int(getattr(properties, name)) for name in names))
+
+
+def from_list(text: str) -> set[int]:
+    """The numbers of a kernel's list: "0-2,8" -> {0, 1, 2, 8}.
+
+    Raises:
+        ValueError: it is none.
+    """
+    numbers: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        low, _, high = part.partition("-")
+        numbers |= set(range(int(low), int(high or low) + 1))
+    return numbers
+
+
+def as_list(numbers: Iterable[int]) -> str:
+    """Numbers as the kernel lists them: {0, 1, 2, 8} -> "0-2,8"."""
+    return ",".join(ranges(numbers))

@@ -1,8 +1,8 @@
-"""What energy did the timed batches take? The meters of GPUs (NVML) and of processors (RAPL), read twice.
+"""Energy of the timed batches: the counters of GPUs (NVML) and of processors (RAPL), read twice.
 
 Counters add up energy by themselves: one reading before the first batch and one after the last say all, and
 cost the batches nothing. A GPU's counter is its rank's; the processors' are the node's, whose first rank
-(local rank 0) reads them. Where there is no meter, the reason is kept in words.
+(local rank 0) reads them. Where there is no meter, the reason is kept.
 """
 
 import math
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from profiling.findings import Finding
 
 POWERCAP = Path("/sys/class/powercap")
 MOST_W = 1000.0  # of a processor package that does not say its limit
@@ -30,7 +32,6 @@ class Used:
         device_j: of its GPU (with backend dp all that it drives), whole boards, joules; None: not known.
         processors_j: of all processor packages of the node; None: not known, or not this rank's to say.
         why_not: why a figure is not there, a line each.
-        notes: what a reader should know of those that are there.
     """
 
     seconds: float = 0.0
@@ -39,14 +40,11 @@ class Used:
     why_not: list[str] = field(default_factory=list)
 
     @property
-    def notes(self) -> list[str]:
+    def findings(self) -> list[Finding]:
         if self.device_j is None or self.seconds >= _LONG_ENOUGH_S:
             return []
         off = min(1.0, GPU_COUNTS_EVERY_S / max(self.seconds, GPU_COUNTS_EVERY_S))
-        return [
-            f"energy of the GPU may be off by {off:.0%}: its counter moves about every "
-            f"{GPU_COUNTS_EVERY_S:g} s, and the batches took {self.seconds:.1f} s"
-        ]
+        return [Finding("energy_uncertain", data={"pct": 100 * off, "seconds": self.seconds})]
 
 
 class Meters:
@@ -77,7 +75,7 @@ class Meters:
             try:
                 self._processors.used()
             except (OSError, ValueError) as error:
-                self._processors = f"RAPL could not be read before the batches ({error})"
+                self._processors = f"RAPL before the batches: {error}"
                 self._why_not.append(self._processors)
         self._at = self._clock()
 
@@ -85,26 +83,18 @@ class Meters:
         seconds, why_not = self._clock() - self._at, list(self._why_not)
         device_j = self._device() - self._device_j if callable(self._device) else None
         if device_j is not None and math.isnan(device_j):
-            when = "before" if math.isnan(self._device_j) else "after"
             device_j = None
-            why_not.append(f"NVML did not report the energy of this GPU {when} the batches")
-        counted = _counted(self._processors, seconds) if isinstance(self._processors, Rapl) else None
-        if isinstance(counted, str):
-            why_not.append(counted)
-        return Used(seconds, device_j, counted if isinstance(counted, float) else None, why_not)
-
-
-def _counted(counters: "Rapl", seconds: float) -> float | str:
-    """Joules since the counters' last reading; why they are not known."""
-    if seconds >= counters.unambiguous_s:
-        return (
-            f"RAPL's counters may have wrapped around more than once in {seconds:.0f} s "
-            f"(they cover at most {counters.unambiguous_s:.0f} s)"
-        )
-    try:
-        return counters.used()[0]
-    except (OSError, ValueError) as error:
-        return f"RAPL could not be read after the batches ({error})"
+            why_not.append("NVML: the energy counter stopped")
+        processors_j = None
+        if isinstance(self._processors, Rapl):
+            try:
+                processors_j = self._processors.used()
+            except (OSError, ValueError) as error:
+                why_not.append(f"RAPL after the batches: {error}")
+            if seconds >= self._processors.unambiguous_s:
+                processors_j = None
+                why_not.append(f"RAPL: counters wrap around within {seconds:.0f} s")
+        return Used(seconds, device_j, processors_j, why_not)
 
 
 def open_meters(
@@ -141,7 +131,7 @@ def counter_of(nvml: Any, uuid: str) -> Callable[[], float] | str:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
         nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except nvml.NVMLError as error:
-        return f"NVML does not report the energy of this GPU ({error})"
+        return f"NVML: energy of this GPU: {error}"
 
     def joules() -> float:
         try:
@@ -167,13 +157,13 @@ def open_rapl(powercap: Path = POWERCAP) -> "Rapl | str":
     """The counters of a node's processor packages; why there are none."""
     packages = [path for path in sorted(powercap.glob("intel-rapl:*")) if _is_package(path)]
     if not packages:
-        return "RAPL is not available on this machine (no /sys/class/powercap/intel-rapl:*)"
+        return f"no RAPL ({powercap}/intel-rapl:*)"
     try:
         return Rapl(packages)
     except OSError as error:
-        return f"RAPL cannot be read ({error.strerror}); sudo chmod a+r {packages[0]}/energy_uj"
+        return f"RAPL: {error.strerror}; sudo chmod a+r {packages[0]}/energy_uj"
     except ValueError as error:
-        return f"RAPL's counters are no numbers ({error})"
+        return f"RAPL: {error}"
 
 
 def _is_package(path: Path) -> bool:
@@ -190,10 +180,10 @@ class Rapl:
         ValueError: they hold no numbers.
     """
 
-    def __init__(self, packages: Sequence[Path], clock: Callable[[], float] = time.perf_counter) -> None:
-        self._packages, self._clock = packages, clock
+    def __init__(self, packages: Sequence[Path]) -> None:
+        self._packages = packages
         self._ranges = [_whole(path / "max_energy_range_uj") for path in packages]
-        self._last, self._at = self._read(), clock()
+        self._last = self._read()
 
     def __len__(self) -> int:
         return len(self._packages)
@@ -207,18 +197,12 @@ class Rapl:
     def _read(self) -> list[int]:
         return [_whole(path / "energy_uj") for path in self._packages]
 
-    def used(self) -> tuple[float, float]:
-        """Joules since the last call, and the seconds since."""
-        now, at = self._read(), self._clock()
+    def used(self) -> float:
+        """Joules since the last call."""
+        now = self._read()
         counted = zip(now, self._last, self._ranges, strict=True)
-        used = sum((new - old) % (whole + 1) for new, old, whole in counted)
-        seconds, self._last, self._at = at - self._at, now, at
-        return used * _MICRO, seconds
-
-    def watts(self) -> float:
-        """Mean power since the last call."""
-        joules, seconds = self.used()
-        return joules / seconds if seconds > 0 else 0.0
+        self._last = now
+        return sum((new - old) % (whole + 1) for new, old, whole in counted) * _MICRO
 
 
 def _most_w(package: Path) -> float:

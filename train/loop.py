@@ -5,8 +5,9 @@ It is one function for what a batch leaves behind: its images, and the graph of 
 stage in which the next batch's take their place. In functions of their own they would be freed in others.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +19,44 @@ from profiling.tools import Capture, switch
 from train.step import Step
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # images (N, 3, H, W), labels (N,)
+INSTANTS = 6  # a batch: it begins, forward begins, backward begins, update begins, update ends, it ends
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the loop leaves: the instants of :mod:`train.timing`, and each batch's loss."""
+    """What the loop leaves: :data:`INSTANTS` a batch, shape (6 x batches,), and each batch's loss."""
 
     instants_ns: np.ndarray
-    losses: list[float]
+    losses: Sequence[float]
+
+    def columns(self, rank: int, images: int, recordings: Sequence[range]) -> dict[str, Any]:
+        """The columns of the ``batches`` table (:mod:`profiling.schemas`).
+
+        Args:
+            images: of one batch.
+            recordings: the batches that a profiler recorded.
+        """
+        start, forward, backward, update, updated, end = self.instants_ns.reshape(-1, INSTANTS).T
+        index = np.arange(len(start))
+        return {
+            "rank": np.full(len(start), rank),
+            "batch_index": index,
+            "start_ns": start,
+            "load_ns": forward - start,
+            "forward_ns": backward - forward,
+            "backward_ns": update - backward,
+            "update_ns": updated - update,
+            "end_ns": end,
+            "images": np.full(len(start), images),
+            "loss": np.asarray(self.losses, dtype=float),
+            "attributed": np.isin(index, [batch for recording in recordings for batch in recording]),
+        }
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning to the end of each batch, all together."""
+        instants = self.instants_ns.reshape(-1, INSTANTS)
+        return float((instants[:, -1] - instants[:, 0]).sum()) / 1e9
 
 
 def train(
@@ -46,7 +77,7 @@ def train(
     """
     model = step.model
     device = next(model.parameters()).device
-    synchronize = torch.cuda.synchronize if run.sync_stages and device.type == "cuda" else _no_wait
+    synchronize = torch.cuda.synchronize if run.sync_stages and device.type == "cuda" else lambda: None
     # Losses stay on the device: reading one would wait for it.
     losses = torch.zeros(run.batches, device=device)
     recordings = run.recordings
@@ -84,7 +115,3 @@ def train(
     instants_ns = clock.instants_ns()
     capture.stop()
     return Recorded(instants_ns, losses.tolist())
-
-
-def _no_wait() -> None:
-    return None

@@ -1,4 +1,4 @@
-"""Which network is trained, and how much arithmetic is one image?"""
+"""torchvision's classification models, and the arithmetic of one image."""
 
 import importlib.util
 import itertools
@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from profiling.errors import UserError, did_you_mean
-from profiling.wording import how_many
 
 if TYPE_CHECKING:
     import torch
@@ -115,8 +114,7 @@ def why_it_does_not_fit(name: str, image_size: int, batch: int, classes: int = C
         model(images)
     except (RuntimeError, ValueError, AssertionError) as error:
         reason = " ".join(str(error).split())[:200]
-        images_of = f"{how_many(batch, 'image')} of {image_size} x {image_size}"
-        return f"{name} does not take batches of {images_of}: {reason}"
+        return f"{name} does not take batch {batch} of {image_size} x {image_size} images: {reason}"
     return ""
 
 

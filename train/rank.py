@@ -1,11 +1,13 @@
-"""What does one rank do from its start to its report? It sets up, trains, checks itself, writes its files."""
+"""One rank from its start to its report: it sets up, trains, checks itself, and writes its files."""
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from jobs.run import Run
@@ -13,20 +15,18 @@ from jobs.store import RANK_REPORT, RankReport, write_record
 from profiling import tables
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_FAILED, UserError
+from profiling.findings import Finding
 from profiling.markers import open_markers
-from profiling.process_facts import process_age_ns
+from profiling.process_facts import facts_of_process, process_age_ns
 from profiling.step_clock import open_clock
 from profiling.tools import open_capture
-from train import loop, timing
+from train import loop
 from train.backends import Backend, open_backend, peers_lost
-from train.device import choose_device, driven, set_kernels, set_threads
+from train.device import Place, bind_near, choose_device, device_name, driven, set_kernels, set_threads
 from train.energy import open_meters
 from train.loaders import Loader, build_loader
-from train.locality import Place, bind_near
 from train.models import build_model, flops_per_image, why_it_does_not_fit
-from train.precision import Precision
-from train.report import Ended, parameter_digest, report_of, why_wrong
-from train.step import make_step, stream_of
+from train.step import Precision, make_step, stream_of
 from train.studies.memory import is_out_of_memory
 from train.world import World
 
@@ -81,12 +81,16 @@ def run_rank(
     except (RuntimeError, ValueError, AssertionError) as error:
         opened.abandon()
         # First of all: NCCL's lack of memory comes as an error of the exchange.
-        if not is_out_of_memory(error) and peers_lost(error):
+        if is_out_of_memory(error):
+            size = f"batch {run.batch} of {run.image_size} x {run.image_size} images"
+            raise OutOfMemory(
+                f"not enough memory for {size} through {run.model}; lower --batch or --image-size"
+            ) from None
+        if peers_lost(error):
             raise PeersLost(f"rank {world.rank} stops: another rank has failed") from error
-        reason = users_fault(error, run)
-        if not reason:
-            raise
-        raise (OutOfMemory if is_out_of_memory(error) else UserError)(reason) from None
+        if reason := why_it_does_not_fit(run.model, run.image_size, run.batch):
+            raise UserError(reason) from None
+        raise
     except BaseException:
         opened.abandon()
         raise
@@ -129,7 +133,12 @@ def _run_rank(
     begun: Callable[[], None],
     opened: Opened,
 ) -> Finished:
-    device, place = _set_up(run, world)
+    device = choose_device(run, world)
+    # What is near one of its GPUs is far from another.
+    place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
+    set_threads(run, device, world)
+    set_kernels(run, device)
+    torch.manual_seed(run.seed)
     precision = Precision(run, device)
     # Data that are not there are found before the ranks meet: no rank waits for one that has given up.
     loader = opened.loader = build_loader(run, world.rank, world.size, device)
@@ -156,29 +165,48 @@ def _run_rank(
         used = meters.stop()
     # Profilers end before MPI does: a library that leaves MPI early would take the last marks with it.
     backend.barrier()
-    findings = [*capture.write(), *precision.findings, *loader.findings, *backend.findings, *used.notes]
-    findings += graph_findings(run, device)
-    _write_batches(run, world, directory, recorded)
-    findings += set_clock(directory, run.profile)
+    found = [*capture.write(), *precision.findings, *loader.findings, *backend.findings, *used.findings]
+    found += graph_findings(run, device)
+    recordings = [] if run.profile == "none" else run.recordings
+    columns = recorded.columns(world.rank, run.rank_batch, recordings)
+    tables.write(tables.as_table("batches", columns), directory, "batches")
+    found += set_clock(directory, run.profile)
     # From here on no rank waits for another.
     digests = backend.gather(parameter_digest(bare))
-    ended = Ended(
-        run, world, device, place, backend, loader, bare, flops, recorded, startup_ns, used, digests, findings
+    losses = recorded.losses
+    report = RankReport(
+        rank=world.rank,
+        world_size=world.size,
+        local_rank=world.local_rank,
+        device=device_name(device),
+        bound_cpus=place.cpus,
+        bound_cards=list(place.cards),
+        backend=backend.description,
+        batches_done=len(losses),
+        images_done=len(losses) * run.rank_batch,
+        images_corrupt=loader.images_corrupt,
+        losses_finite=bool(np.isfinite(losses).all()),
+        parameter_digest=digests[world.rank],
+        parameters=sum(parameter.numel() for parameter in bare.parameters()),
+        # The same on every rank, as are the FLOPs: one has them.
+        gradient_elements={} if world.rank else gradient_elements(bare),
+        forward_flops_per_image=flops[0],
+        training_flops_per_image=flops[1],
+        startup_ns=startup_ns,
+        metered_s=used.seconds,
+        device_energy_j=used.device_j,
+        processors_energy_j=used.processors_j,
+        unmetered=used.why_not,
+        findings=[Finding.from_json(finding) for finding in found],
+        **facts_of_process(driven(run, device)),
     )
-    report = report_of(ended)
     write_record(directory / RANK_REPORT, report)
-    return Finished(report, _rate(run, recorded), why_wrong(report, digests), out)
-
-
-def _set_up(run: Run, world: World) -> tuple[torch.device, Place]:
-    """The rank's device, and what near it this process is bound to; threads, kernels and seed are set."""
-    device = choose_device(run, world)
-    # What is near one of its GPUs is far from another.
-    place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
-    set_threads(run, device, world)
-    set_kernels(run, device)
-    torch.manual_seed(run.seed)
-    return device, place
+    wrong = ""
+    if not report.losses_finite:
+        wrong = "a loss is not finite; lower --learning-rate, or use another --compute precision"
+    elif other := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
+        wrong = f"ranks 0 and {other[0]} ended with different parameters"
+    return Finished(report, run.world_size * run.batches * run.batch / recorded.seconds, wrong, out)
 
 
 def _agree(out: Path | Callable[[], Path], backend: Backend, world: World) -> Path:
@@ -205,16 +233,11 @@ def compiled(model: torch.nn.Module, run: Run) -> torch.nn.Module:
     return torch.compile(model, mode=None if run.compile is True else run.compile)  # type: ignore[return-value]
 
 
-def graph_findings(run: Run, device: torch.device) -> list[str]:
-    """What a profile of a run in CUDA graphs does not know."""
-    compiled_into = run.compile in ("max-autotune", "reduce-overhead")
-    if device.type != "cuda" or run.profile == "none" or not (run.graph or compiled_into):
-        return []
-    option = "graph true" if run.graph else f"compile {run.compile}"
-    return [
-        f"{option}: kernels of CUDA graphs have the stage of the graph's launch; their layers, operators and "
-        "FLOPs are not known"
-    ]
+def graph_findings(run: Run, device: torch.device) -> list[Finding]:
+    """A profile of CUDA graphs knows neither layers, operators nor FLOPs."""
+    graphs = run.graph or run.compile in ("max-autotune", "reduce-overhead")
+    profiled = device.type == "cuda" and run.profile != "none"
+    return [Finding("graphs_unattributed")] if graphs and profiled else []
 
 
 def make_optimizer(model: torch.nn.Module, run: Run, device: torch.device) -> torch.optim.Optimizer:
@@ -249,25 +272,19 @@ def speaker(
     return speak
 
 
-def users_fault(error: Exception, run: Run) -> str:
-    """What the user can put right about an error of PyTorch's: no memory, images too small; "" if nothing."""
-    if is_out_of_memory(error):
-        what = f"batch {run.batch} of {run.image_size} x {run.image_size} images through {run.model}"
-        return f"not enough memory for {what}; lower --batch or --image-size"
-    return why_it_does_not_fit(run.model, run.image_size, run.batch)
+def parameter_digest(model: torch.nn.Module) -> str:
+    """SHA-256 of checksums of a model's parameters; buffers (batch norm's statistics) are each rank's own.
+
+    Of each parameter the words' sum and exclusive or, which differ whenever a rank went its own way. All
+    bytes through SHA-256 would take five times as long: 0.4 s of each rank with VGG16.
+    """
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        words = parameter.detach().float().cpu().contiguous().numpy().reshape(-1).view(np.uint32)
+        digest.update(np.array([words.sum(dtype=np.uint32), np.bitwise_xor.reduce(words)]).tobytes())
+    return digest.hexdigest()
 
 
-def _write_batches(run: Run, world: World, directory: Path, recorded: loop.Recorded) -> None:
-    recordings = [] if run.profile == "none" else run.recordings
-    columns = timing.batch_columns(
-        recorded.instants_ns, world.rank, run.rank_batch, recorded.losses, recordings
-    )
-    tables.write(tables.as_table("batches", columns), directory, "batches")
-
-
-def _rate(run: Run, recorded: loop.Recorded) -> float:
-    begins, ends = (
-        recorded.instants_ns[:: timing.INSTANTS],
-        recorded.instants_ns[timing.INSTANTS - 1 :: timing.INSTANTS],
-    )
-    return run.world_size * run.batches * run.batch / (float((ends - begins).sum()) / 1e9)
+def gradient_elements(model: torch.nn.Module) -> dict[str, int]:
+    """How many elements each trained parameter has, by its name, as the model registers them."""
+    return {name: one.numel() for name, one in model.named_parameters() if one.requires_grad}

@@ -1,4 +1,4 @@
-"""How do the ranks of a job meet on a node's free port, however many other jobs are on that node?
+"""The meeting of a job's ranks on a free port of a node, however many other jobs are on that node.
 
 No port is agreed on beforehand. Rank 0 opens the store on a port that the kernel gives it, and tells it to
 those who ask at the first free one of a few known ports and can say the job's name. A rank that comes upon
@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from profiling.errors import UserError
-from profiling.wording import verb, which_ranks
+from profiling.number_ranges import listed
 from train.world import World
 
 if TYPE_CHECKING:
@@ -137,8 +137,7 @@ def announce(name: str, port: int, others: int, deadline: float) -> int:
 
 
 def _not_here(missing: set[int], size: int, seconds: float) -> str:
-    who = f"{which_ranks(missing)} of {size} {verb(len(missing), 'have')}"
-    return f"{who} not started within {seconds:.0f} s; the other ranks wait"
+    return f"not started within {seconds:.0f} s: {len(missing)} of {size} ranks ({listed(missing)})"
 
 
 def _listen(ports: Sequence[int]) -> socket.socket:

@@ -1,4 +1,4 @@
-"""How are the stages of a step issued: kernel by kernel, or each as a CUDA graph?
+"""The stages of a step, kernel by kernel or each as a CUDA graph, in the precision of the run.
 
 A stage that was captured is launched as a whole: the host issues one graph instead of hundreds of kernels, so
 that small batches no longer wait for it. Each stage is a graph of its own rather than all of them one: events
@@ -7,12 +7,55 @@ Two more launches a step, of some microseconds each, are what that costs.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 from jobs.run import Run
-from train.precision import Precision
+from profiling.errors import UserError
+from profiling.findings import Finding
+
+_AMPERE = (8, 0)
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """What the training loop needs for one compute precision.
+
+    fp32: true fp32 on every device. tf32: fp32 tensors, multiplied in TensorFloat-32. bf16, fp16: autocast;
+    fp16 scales the loss, since its gradients would underflow.
+    """
+
+    def __init__(self, run: Run, device: torch.device) -> None:
+        self._type = AUTOCAST.get(run.compute)
+        self._device = device.type
+        if device.type == "cpu" and run.compute in ("tf32", "fp16"):
+            raise UserError(f"compute {run.compute} needs a GPU; on a CPU use fp32 or bf16")
+        allow_tf32 = run.compute == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = allow_tf32
+        torch.backends.cudnn.allow_tf32 = allow_tf32
+        self.findings: list[Finding] = []
+        if device.type == "cuda" and run.compute in ("tf32", "bf16"):
+            # Before Ampere: tf32 is done in fp32, bf16 emulated without tensor cores.
+            capability = torch.cuda.get_device_capability(device)
+            if capability < _AMPERE:
+                data = {"compute": run.compute, "capability": ".".join(map(str, capability))}
+                self.findings.append(Finding("precision_emulated", data=data))
+        self._scaler = torch.amp.GradScaler(device.type) if run.compute == "fp16" else None
+
+    def forward(self) -> AbstractContextManager:
+        """The context of the forward pass and the loss."""
+        return torch.autocast(self._device, self._type) if self._type else nullcontext()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        (self._scaler.scale(loss) if self._scaler else loss).backward()
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._scaler is None:
+            optimizer.step()
+        else:
+            self._scaler.step(optimizer)
+            self._scaler.update()
 
 
 class Step:

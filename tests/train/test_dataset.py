@@ -68,7 +68,7 @@ def test_a_corrupt_image_is_left_out_counted_and_told(own_data_set, content):
     shard = find_shard(run_of(own_data_set), 0, 1)
     assert shard.corrupt == [str(victim)]
     assert len(shard.samples) == IMAGES - 1 and victim not in {sample.path for sample in shard.samples}
-    assert shard.findings == [f"1 corrupt image is skipped: {victim}"]
+    assert shard.findings[0].data == {"n": 1, "first": str(victim)}
 
 
 def test_a_corrupt_record_is_left_out_counted_and_told(own_data_set):
@@ -79,7 +79,7 @@ def test_a_corrupt_record_is_left_out_counted_and_told(own_data_set):
     first.path.write_bytes(content)
     shard = find_shard(run_of(own_data_set, data_format="tfrecord"), 0, 1)
     assert shard.corrupt == [first.place, second.place]
-    assert shard.findings == [f"2 corrupt images are skipped, the first is {first.path}, byte 0"]
+    assert shard.findings[0].data == {"n": 2, "first": first.place}
 
 
 def test_a_record_of_no_picture_is_corrupt_too(tmp_path):
@@ -150,10 +150,7 @@ def test_all_corrupt(tmp_path):
     (tmp_path / "a").mkdir()
     for index in range(3):
         (tmp_path / "a" / f"{index}.jpg").write_bytes(b"\xff\xd8 broken")
-    refuse(
-        run_of(tmp_path),
-        r"no readable image for rank 0 of 1 \(3 images in all; this rank has 3 corrupt images\)",
-    )
+    refuse(run_of(tmp_path), "no readable image for rank 0 of 1")
 
 
 def test_fewer_images_than_ranks(data_set):

@@ -86,9 +86,7 @@ def test_counters_that_may_have_wrapped_twice_tell_nothing(tmp_path):
     meters.start()
     used = meters.stop()
     assert used.processors_j is None
-    assert used.why_not == [
-        "RAPL's counters may have wrapped around more than once in 3 s (they cover at most 3 s)"
-    ]
+    assert len(used.why_not) == 1
     assert Rapl([path]).unambiguous_s == pytest.approx(2.62)
 
 
@@ -97,7 +95,7 @@ def test_where_there_is_no_meter_the_reason_is_told(tmp_path):
     meters.start()
     used = meters.stop()
     assert used.device_j is None and used.processors_j is None and used.seconds > 0
-    assert used.why_not == ["RAPL is not available on this machine (no /sys/class/powercap/intel-rapl:*)"]
+    assert used.why_not == [f"no RAPL ({tmp_path}/intel-rapl:*)"]
 
 
 def test_a_node_is_metered_once(tmp_path):
@@ -116,10 +114,7 @@ def test_a_counter_that_goes_away_costs_its_figure_and_not_the_run(tmp_path):
     (path / "energy_uj").unlink()
     used = meters.stop()
     assert (used.device_j, used.processors_j) == (None, None)
-    assert [why.split(" (")[0] for why in used.why_not] == [
-        "NVML did not report the energy of this GPU after the batches",
-        "RAPL could not be read after the batches",
-    ]  # fmt: skip
+    assert [why.split(":")[0] for why in used.why_not] == ["NVML", "RAPL after the batches"]
 
 
 def test_a_counter_that_fails_at_the_start_costs_its_figure_and_not_the_run(tmp_path):
@@ -130,10 +125,7 @@ def test_a_counter_that_fails_at_the_start_costs_its_figure_and_not_the_run(tmp_
     package(tmp_path, 1, 5)
     used = meters.stop()
     assert (used.device_j, used.processors_j) == (None, None)
-    assert sorted(why.split(" (")[0] for why in used.why_not) == [
-        "NVML did not report the energy of this GPU before the batches",
-        "RAPL could not be read before the batches",
-    ]  # fmt: skip
+    assert sorted(why.split(":")[0] for why in used.why_not) == ["NVML", "RAPL before the batches"]
 
 
 def test_a_gpus_counter_is_read_by_its_uuid():
@@ -150,26 +142,17 @@ def test_the_gpus_of_one_rank_add_up():
     meters = Meters(added([one, other]), None, ticking(1.0, 2.0))
     meters.start()
     assert meters.stop().device_j == 3.0
-    assert (
-        added([one, counter_of(Nvml(), "GPU-2")])
-        == "NVML does not report the energy of this GPU (Not Supported)"
-    )
-
-
-def test_a_gpu_without_a_counter_says_so():
-    assert counter_of(Nvml(), "GPU-abc") == "NVML does not report the energy of this GPU (Not Supported)"
+    assert added([one, counter_of(Nvml(), "GPU-2")]) == "NVML: energy of this GPU: Not Supported"
 
 
 def test_counters_that_hold_no_numbers_are_none(tmp_path):
     (package(tmp_path, 0, 0) / "energy_uj").write_text("n/a")
-    assert "are no numbers" in str(open_rapl(tmp_path))
+    assert isinstance(open_rapl(tmp_path), str)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "joules", "said"),
-    [(0.8, 300.0, "off by 12%: its counter moves about every 0.1 s, and the batches took 0.8 s"),
-     (0.05, 300.0, "off by 100%"), (8.0, 300.0, ""), (0.8, None, "")],
-)  # fmt: skip
-def test_energy_of_a_short_run_is_said_to_be_coarse(seconds, joules, said):
-    notes = Used(seconds, joules).notes
-    assert len(notes) == bool(said) and all(said in note for note in notes)
+    ("seconds", "joules", "pct"),
+    [(0.8, 300.0, [12.5]), (0.05, 300.0, [100]), (8.0, 300.0, []), (0.8, None, [])],
+)
+def test_energy_of_a_short_run_is_uncertain(seconds, joules, pct):
+    assert [finding.data["pct"] for finding in Used(seconds, joules).findings] == pytest.approx(pct)

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from profiling.errors import UserError
-from train.loaders import augment, build_loader, dataset, records
+from train.loaders import build_loader, dataset, records
 
 from .conftest import IMAGES, run_of
 
@@ -62,7 +62,7 @@ def colours(tmp_path_factory) -> Path:
 
 def pictures_in(images: torch.Tensor) -> list[int]:
     """Which picture each image of a batch is, by its colour; it must be of that colour all over."""
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (augment.MEAN, augment.STD))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (dataset.MEAN, dataset.STD))
     found = []
     for image in images:
         seen = (image * std + mean) * 255
@@ -149,7 +149,7 @@ class TestEveryLoader:
         built = build_loader(run_of(own_data_set, loader, data_format, workers=workers), 0, 1, CPU)
         assert built.images_corrupt == 1
         (finding,) = built.findings
-        assert finding.startswith("1 corrupt image is skipped: ") and str(victim) in finding
+        assert finding.data["n"] == 1 and finding.data["first"].startswith(str(victim))
         for _ in range(IMAGES // 4 + 2):  # into the next epoch
             images, labels = next(built)
             assert len(images) == len(labels) == 4
@@ -179,7 +179,7 @@ class TestEveryLoader:
             return
         built = build_loader(run, 0, 1, CPU)
         assert all(pictures_in(next(built)[0]) == [0] * 4 for _ in range(5))
-        assert built.images_corrupt == 1 and "is skipped" in built.findings[0]
+        assert built.images_corrupt == 1
         built.close()
 
     def test_what_cannot_be_loaded_is_one_line(self, loader, workers, data_format, tmp_path):
@@ -200,7 +200,7 @@ def test_loaders_and_forms_agree_on_the_pixels_of_a_picture(colours, data_format
         pictures = pictures_in(images)
         order = sorted(range(PICTURES), key=pictures.__getitem__)
         by_loader.append(images[order].mean((2, 3)))
-    assert torch.allclose(*by_loader, atol=2 / 255 / min(augment.STD))
+    assert torch.allclose(*by_loader, atol=2 / 255 / min(dataset.STD))
 
 
 def test_our_index_is_the_one_that_dalis_script_makes(data_set, tmp_path):

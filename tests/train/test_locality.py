@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.locality import UCX_CARDS, as_list, bind_near, from_list, near_cards, near_cpus
+from train.device import UCX_CARDS, as_list, bind_near, from_list, near_cards, near_cpus
 
 # address -> (the bridges above it, its processors)
 DEVICES = {

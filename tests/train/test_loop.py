@@ -6,8 +6,7 @@ import torch
 from jobs.run import make_run
 from profiling.markers import Markers
 from train import loop
-from train.precision import Precision
-from train.step import make_step
+from train.step import Precision, make_step
 
 CPU = torch.device("cpu")
 FORWARD, BACKWARD, UPDATE = (

@@ -5,7 +5,7 @@ import torch
 
 from jobs.run import make_run
 from profiling.errors import UserError
-from train.precision import Precision
+from train.step import Precision
 
 CPU = torch.device("cpu")
 

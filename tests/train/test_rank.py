@@ -13,10 +13,8 @@ from profiling.errors import UserError
 from profiling.tools import open_capture
 from train import models, rank
 from train.backends import open_backend
-from train.device import choose_device
-from train.locality import Place
-from train.rank import run_rank
-from train.report import parameter_digest
+from train.device import Place, choose_device
+from train.rank import parameter_digest, run_rank
 from train.world import World
 
 from .conftest import IMAGES, run_of
@@ -135,8 +133,6 @@ def test_a_profiler_attributes_batches_from_the_one_that_is_asked(data_set, tmp_
     assert flops.to_numpy() == pytest.approx(finished.report.training_flops_per_image, rel=0.01)
     within = kernels[kernels.batch_index == 3]
     assert within.start_ns.between(batches.start_ns[3], batches.end_ns[3]).all(), "two clocks that disagree"
-    clock = "torch: its clock and step timings agree, to within"
-    assert any(finding.startswith(clock) for finding in finished.report.findings)
 
 
 def test_the_profilers_mode_reaches_it(data_set, tmp_path):
@@ -156,7 +152,6 @@ def test_a_schedule_of_the_profiler_is_kept_in_one_table_of_kernels(data_set, tm
     run = tiny(data_set, loader="synthetic", profile="torch", batches=8, profile_schedule="1,1,1,2")
     finished, batches, _ = do(run, tmp_path)
     assert np.flatnonzero(batches.attributed).tolist() == [2, 5]
-    assert all("clock" in finding for finding in finished.report.findings)
     kernels = tables.read(tables.rank_directory(tmp_path, 0), "kernels").to_pandas()
     assert set(kernels.batch_index.dropna()) == {2, 5}
     products = kernels[kernels["class"].isin(["gemm", "convolution"])]
@@ -174,7 +169,7 @@ def test_dataparallel_on_a_cpu_runs_the_model_plainly_on_all_gpus_images_and_say
     assert asked[0][-1] is True  # to record all threads
     assert (batches.images == 2 * run.batch).all() and finished.report.images_done == 2 * 2 * run.batch
     assert finished.report.backend == "dp/no device" and finished.wrong == ""
-    assert f"on batches of {2 * run.batch} images: nothing was broadcast" in finished.report.findings[0]
+    assert [finding.code for finding in finished.report.findings] == ["data_parallel_without_devices"]
     assert why_not_right(run, [finished.report], tmp_path) == ""
 
 
@@ -244,7 +239,7 @@ def test_a_corrupt_image_is_in_the_report(own_data_set, tmp_path):
     sorted((own_data_set / "images").rglob("*.jpg"))[3].write_bytes(b"\xff\xd8 broken")
     finished, _, _ = do(tiny(own_data_set, batches=IMAGES // 4 + 1), tmp_path)
     assert finished.report.images_corrupt == 1 and finished.wrong == ""
-    assert finished.report.findings[0].startswith("1 corrupt image is skipped: ")
+    assert [finding.code for finding in finished.report.findings] == ["images_corrupt"]
 
 
 def test_a_loss_that_is_not_finite_makes_the_run_not_right(data_set, tmp_path):
@@ -259,20 +254,12 @@ def test_a_loss_that_is_not_finite_makes_the_run_not_right(data_set, tmp_path):
 
 
 def test_parameters_that_differ_are_noticed():
-    from train.report import why_wrong
-
     layers = [torch.nn.Linear(2, 2) for _ in range(2)]
     layers[1].load_state_dict(layers[0].state_dict())
-    equal = [parameter_digest(layer) for layer in layers]
+    assert parameter_digest(layers[0]) == parameter_digest(layers[1])
     with torch.no_grad():
         layers[1].bias[1] = torch.nextafter(layers[1].bias[1], torch.tensor(9.0))
-    digests = [*equal, parameter_digest(layers[1])]
-    report = RankReport(
-        rank=0, world_size=3, hostname="", device="cpu", backend="", batches_done=1, images_done=1,
-        losses_finite=True, parameter_digest=digests[0],
-    )  # fmt: skip
-    assert why_wrong(report, equal) == ""
-    assert why_wrong(report, digests) == "ranks 0 and 2 ended with different parameters"
+    assert parameter_digest(layers[0]) != parameter_digest(layers[1])
 
 
 # --- what cannot be done is one line ------------------------------------------------------------------
@@ -281,8 +268,8 @@ def test_parameters_that_differ_are_noticed():
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"loader": "synthetic", "model": "alexnet"}, "alexnet does not take batches of 4 images of 32 x 32"),
-        ({"model": "resnet18", "loader": "synthetic", "batch": 1}, "resnet18 does not take batches of 1 im"),
+        ({"loader": "synthetic", "model": "alexnet"}, "alexnet does not take batch 4 of 32 x 32"),
+        ({"model": "resnet18", "loader": "synthetic", "batch": 1}, "resnet18 does not take batch 1 of"),
         ({"loader": "synthetic", "model": "resnet81"}, "no torchvision classification model 'resnet81'; did"),
         ({"loader": "synthetic", "compute": "fp16"}, "compute fp16 needs a GPU"),
         ({"data": "/nowhere"}, "there is no data folder /nowhere"),
@@ -292,21 +279,6 @@ def test_what_cannot_be_trained_is_one_line(data_set, tmp_path, fields, told):
     with pytest.raises(UserError) as error:
         do(tiny(data_set, **fields), tmp_path)
     assert str(error.value).startswith(told) and "\n" not in str(error.value)
-
-
-def test_lack_of_memory_is_told_as_such(data_set):
-    run = tiny(data_set, batch=4096)
-    short = "not enough memory for batch 4096 of 32 x 32 images through squeezenet1_1"
-    told = f"{short}; lower --batch or --image-size"
-    cpu = RuntimeError(
-        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried"
-    )
-    assert (
-        rank.users_fault(cpu, run)
-        == rank.users_fault(torch.OutOfMemoryError("CUDA out of memory."), run)
-        == told
-    )
-    assert rank.users_fault(RuntimeError("something else"), run) == ""
 
 
 @pytest.mark.parametrize(
@@ -329,9 +301,7 @@ def test_running_out_of_memory_is_told_in_any_words_and_not_taken_for_lost_ranks
         raise error
 
     monkeypatch.setattr(rank.loop, "train", full)
-    with pytest.raises(
-        UserError, match=r"^not enough memory for batch 4 of 32 x 32 images through squeezenet1_1"
-    ):
+    with pytest.raises(rank.OutOfMemory, match=r"^not enough memory for batch 4 of 32 x 32 images"):
         do(tiny(data_set, loader="synthetic"), tmp_path)
     # So does the log of a rank that died before it could say so.
     assert failures.explain(1, "", f"RuntimeError: {error}").kind == "out of memory"

@@ -9,13 +9,13 @@ import pytest
 
 from profiling import tables
 from profiling.step_clock import DeviceClock, HostClock, open_clock
-from train.timing import INSTANTS, batch_columns
+from train.loop import INSTANTS, Recorded
 
 
 def test_stages_lie_between_a_batchs_instants_and_what_is_between_batches_in_none():
     # begin, load 10, forward 20, backward 30, update 5, rest 1; a profiler starts in 700; the same again
     instants = np.cumsum([1000, 10, 20, 30, 5, 1, 700, 10, 20, 30, 5, 1])
-    columns = batch_columns(instants, rank=3, images=8, losses=[2.0, 1.0], recordings=[range(1, 2)])
+    columns = Recorded(instants, [2.0, 1.0]).columns(rank=3, images=8, recordings=[range(1, 2)])
     rows = tables.as_table("batches", columns).to_pylist()
     assert [row["start_ns"] for row in rows] == [1000, 1766]
     assert [row["end_ns"] for row in rows] == [1066, 1832]

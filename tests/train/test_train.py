@@ -300,11 +300,11 @@ def test_a_run_by_hand_that_is_refused_leaves_no_folder(train_tiny, tmp_path, mo
     assert list(tmp_path.iterdir()) == []
     # What the first step finds: the folder is there by then.
     too_small = ("--model", "resnet18", "--loader", "synthetic", "--batch", "1", "--image-size", "32")
-    assert "resnet18 does not take batches of 1" in one_line(train_tiny(*too_small))
-    assert "resnet18 does not take batches of 1" in one_line(train_tiny(*too_small, "--out", "mine"))
+    assert "resnet18 does not take batch 1" in one_line(train_tiny(*too_small))
+    assert "resnet18 does not take batch 1" in one_line(train_tiny(*too_small, "--out", "mine"))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine" / "rank_0000" / "raw").mkdir(parents=True)  # a profiler's
-    assert "resnet18 does not take batches of 1" in one_line(train_tiny(*too_small, "--out", "mine"))
+    assert "resnet18 does not take batch 1" in one_line(train_tiny(*too_small, "--out", "mine"))
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "rank_0000", "raw"]
 
 

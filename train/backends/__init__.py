@@ -1,12 +1,13 @@
-"""How do ranks exchange gradients? One file a backend; :mod:`jobs.backends` names them."""
+"""Backends by which ranks exchange gradients, one file each; :mod:`jobs.backends` names them."""
 
 import re
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from jobs.backends import BACKENDS
 from jobs.run import Run
+from profiling.findings import Finding
 from train.world import World
 
 if TYPE_CHECKING:
@@ -17,22 +18,25 @@ _GLOO_LOST = re.compile(
 )
 
 
-class Backend(Protocol):
-    """What the training loop asks of a backend."""
+class Backend:
+    """What the training loop asks of a backend; this one is of a rank that has no others."""
 
-    description: str  # e.g. "ddp/gloo"
-    findings: Sequence[str]  # what a reader of the results should know of it
+    description = "single"  # and the library, e.g. "ddp/gloo"
+    findings: Sequence[Finding] = ()
 
     def wrap(self, model: "torch.nn.Module") -> "torch.nn.Module":
         """The model whose backward pass exchanges gradients."""
+        return model
 
     def wrap_optimizer(
         self, optimizer: "torch.optim.Optimizer", model: "torch.nn.Module"
     ) -> "torch.optim.Optimizer":
         """The optimizer of ``model`` (the wrapped one), for a backend that exchanges gradients through it."""
+        return optimizer
 
     def gather(self, value: str) -> list[str]:
         """``value`` of every rank, in rank order, on every rank."""
+        return [value]
 
     def barrier(self) -> None:
         """Wait for all ranks."""

@@ -1,8 +1,11 @@
 """PyTorch's DistributedDataParallel: NCCL between GPUs, Gloo between CPUs."""
 
 import inspect
+import json
 import os
+import socket
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -14,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jobs.run import Run
 from profiling.errors import UserError
-from train.backends.gpus import check_gpus, exchange, gpu_of
+from train.backends import Backend
 from train.rendezvous import gather_at, open_store
 from train.studies.memory import is_out_of_memory
 from train.world import World, check_interface, gloo_interface
@@ -35,10 +38,8 @@ _CONNECTED_BY = {
 _SENT_AS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-class Ddp:
+class Ddp(Backend):
     """Ranks joined in torch.distributed's default group."""
-
-    findings: Sequence[str] = ()
 
     def __init__(self, run: Run, world: World, device: torch.device) -> None:
         self._run, self._device = run, device
@@ -82,11 +83,6 @@ class Ddp:
         if self._run.grad in _SENT_AS:
             wrapped.register_comm_hook(_SENT_AS[self._run.grad], send_as)
         return wrapped
-
-    def wrap_optimizer(
-        self, optimizer: torch.optim.Optimizer, model: torch.nn.Module
-    ) -> torch.optim.Optimizer:
-        return optimizer
 
     def gather(self, value: str) -> list[str]:
         if self._device.type == "cuda":
@@ -163,6 +159,52 @@ def send_as(kind: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Future[
 
     work = dist.all_reduce(sent, async_op=True)
     return work.get_future().then(received)
+
+
+# --- NCCL refuses two ranks on one GPU, in words that name neither --------------------------------------
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU of a rank: its host, its PCI address there ("" if PyTorch does not say), its UUID and name."""
+
+    host: str
+    address: str
+    uuid: str
+    name: str
+
+
+def gpu_of(device: torch.device) -> Gpu:
+    """The GPU ``device`` of this process."""
+    properties = torch.cuda.get_device_properties(device)
+    numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    address = "" if None in numbers else ":".join(f"{number:02x}" for number in numbers)
+    return Gpu(socket.gethostname(), address, str(getattr(properties, "uuid", "")), properties.name)
+
+
+def exchange(store: dist.Store, world: World, mine: Gpu) -> list[Gpu]:
+    """Every rank's GPU, in rank order; waits for all ranks, as long as the store does."""
+    return [Gpu(**json.loads(text)) for text in gather_at(store, world, json.dumps(asdict(mine)))]
+
+
+def check_gpus(gpus: Sequence[Gpu]) -> None:
+    """Raise UserError where two ranks have the same GPU, or slices (MIG) of one."""
+    first: dict[tuple[str, str], int] = {}
+    for rank, gpu in enumerate(gpus):
+        place = (gpu.host, gpu.address or gpu.uuid)
+        other = first.setdefault(place, rank)
+        if other == rank:
+            continue
+        if gpus[other].uuid != gpu.uuid or "MIG " in gpu.name:
+            raise UserError(
+                f"ranks {other} and {rank} have MIG slices of one GPU ({gpu.host}, {gpu.name}), between "
+                "which NCCL does not work: use one slice of each GPU, or switch MIG off"
+            )
+        raise UserError(
+            f"ranks {other} and {rank} have the same GPU ({gpu.host}, {gpu.name}, {gpu.uuid}), and NCCL "
+            "needs one for each: CUDA_VISIBLE_DEVICES or the batch system shows both ranks that one alone; "
+            "start fewer ranks, or show each its own (srun --gpus-per-task=1) or all (--gpu-bind=none)"
+        )
 
 
 def open_backend(run: Run, world: World, device: torch.device) -> Ddp:

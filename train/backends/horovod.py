@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from jobs.run import Run, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.identity import check_mpi
 from train import rendezvous
+from train.backends import Backend
 from train.world import World, check_interface, read_world
 
 _MPI_LAUNCHERS = ("Open MPI", "MPICH", "MVAPICH")
@@ -28,10 +28,8 @@ _CHECK_S = 120
 _BY_MPI = ("PMIX_RANK", "PMI_RANK")  # srun has set MPI up: --mpi=pmix or pmi2
 
 
-class Horovod:
+class Horovod(Backend):
     """Ranks joined by Horovod. The gradients are exchanged when the backward pass is done, within it."""
-
-    findings: Sequence[str] = ()
 
     def __init__(self, run: Run, world: World, device: torch.device) -> None:
         hvd = import_horovod()

@@ -1,10 +1,11 @@
-"""Where do batches come from? One file a kind of loader; :mod:`jobs.loaders` names them."""
+"""Loaders of batches, one file a kind; :mod:`jobs.loaders` names them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from jobs.loaders import LOADERS
 from jobs.run import Run
+from profiling.findings import Finding
 
 if TYPE_CHECKING:
     import torch
@@ -18,8 +19,8 @@ class Loader(Protocol):
         """Images of this rank's shard that cannot be decoded; they are skipped."""
 
     @property
-    def findings(self) -> list[str]:
-        """What a reader of the results should know of the data, a sentence each."""
+    def findings(self) -> list[Finding]:
+        """What a reader of the results should know of the data."""
 
     def __iter__(self) -> "Loader": ...
 

@@ -1,4 +1,4 @@
-"""How do batches come from the host to a GPU that does not wait for them? One ahead, on their own stream.
+"""Batches copied from the host to a GPU one ahead, on a stream of their own.
 
 While the device computes on a batch, the next one is copied from pinned memory and put into the form that the
 model takes. The stream that computes waits for that, and the host for nothing.
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from jobs.run import Run
-from train.loaders.augment import MEAN, STD
+from train.loaders.dataset import MEAN, STD
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

@@ -17,9 +17,17 @@ from profiling.errors import UserError
 from profiling.workers import cores
 from train.loaders import records
 from train.loaders.ahead import Ahead
-from train.loaders.augment import CROP_AREA, CROP_ASPECT, MEAN, STD
-from train.loaders.dataset import Shard, Undecodable, data_seed, find_shard
-from train.loaders.skipping import Skipping
+from train.loaders.dataset import (
+    CROP_AREA,
+    CROP_ASPECT,
+    MEAN,
+    STD,
+    Shard,
+    Skipping,
+    Undecodable,
+    data_seed,
+    find_shard,
+)
 
 _HOPPER = (9, 0)
 # As DALI's own example for ImageNet has them; for each thread they take the bytes below.

@@ -1,7 +1,10 @@
-"""Which images does a rank read, and what are their labels? One answer for every loader.
+"""A rank's shard of a data set, the same for every loader; images that cannot be decoded are skipped.
 
 A data set is a folder of classes with images (``class/image.jpg``), or TFRecord files, each with its index. A
 rank's shard is every ``world_size``-th sample from its *global* rank on: ranks share none, together have all.
+
+An image is prepared alike by every loader, so that they differ in speed only: a random crop of 8 to 100 % of
+the area, resized; a random flip; ImageNet's mean and deviation taken off.
 """
 
 import io
@@ -10,17 +13,25 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from jobs import data_sets
 from jobs.data_sets import MAKE_DATA
 from jobs.run import Run
 from profiling.errors import UserError
-from profiling.wording import command, how_many, verb
+from profiling.findings import Finding
 from train.loaders import records
 from train.models import CLASSES
 
+if TYPE_CHECKING:
+    import torch
+
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+CROP_AREA = (0.08, 1.0)
+CROP_ASPECT = (3 / 4, 4 / 3)
 # Up to this many images a rank are decoded whole before training (4 ms each); of more only the ends are read,
-# and the rest shows when an image's turn comes (train.loaders.skipping).
+# and the rest shows when an image's turn comes (Skipping).
 FULL_CHECK_IMAGES = 1000
 # How many images a loader may have read ahead of the last batch.
 READ_AHEAD_IMAGES = 4096
@@ -59,12 +70,9 @@ class Shard:
     corrupt: list[str]
 
     @property
-    def findings(self) -> list[str]:
-        if not self.corrupt:
-            return []
-        count = len(self.corrupt)
-        what = f"{how_many(count, 'corrupt image')} {verb(count, 'are')} skipped"
-        return [f"{what}{', the first is' if count > 1 else ':'} {self.corrupt[0]}"]
+    def findings(self) -> list[Finding]:
+        data = {"n": len(self.corrupt), "first": self.corrupt[0]} if self.corrupt else {}
+        return [Finding("images_corrupt", data=data)] if data else []
 
 
 def find_shard(run: Run, rank: int, world_size: int) -> Shard:
@@ -78,9 +86,10 @@ def find_shard(run: Run, rank: int, world_size: int) -> Shard:
     mine = reached(shard_of(samples, rank, world_size), run, rank)
     shard = sift(mine, is_whole if len(mine) <= FULL_CHECK_IMAGES else looks_whole)
     if not shard.samples:
-        corrupt = how_many(len(shard.corrupt), "corrupt image")
-        held = f"{how_many(len(samples), 'image')} in all; this rank has {corrupt}"
-        raise UserError(f"{folder} has no readable image for rank {rank} of {world_size} ({held})")
+        raise UserError(
+            f"{folder} has no readable image for rank {rank} of {world_size} (images in all: {len(samples)}; "
+            f"of this rank, corrupt: {len(shard.corrupt)})"
+        )
     return shard
 
 
@@ -159,7 +168,7 @@ def find_records(folder: Path) -> list[Sample]:
         if not index.is_file():
             index = path.with_suffix(".idx")  # as DALI's own script names it, at its user's choice
         if not index.is_file():
-            raise UserError(f"{path} has no index; create it with: {command('train.data', 'index', path)}")
+            raise UserError(f"{path} has no index; create it with: python -m train.data index {path}")
         # The label is read with the image: reading all of a large set's now would take minutes.
         samples += [Sample(path, -1, offset, size) for offset, size in records.read_index(index)]
     if not samples:
@@ -231,3 +240,59 @@ def _has_ends(head: bytes, end: bytes) -> bool:
     # A JPEG's end is two bytes, followed by padding at most; a truncated download lacks them. Pillow alone
     # would take some of those for whole.
     return bool(end) and (head != b"\xff\xd8" or b"\xff\xd9" in end)
+
+
+class Batches(Protocol):
+    """Endless batches of a shard; ``next`` raises :class:`Undecodable` where an image cannot be decoded."""
+
+    def __next__(self) -> "tuple[torch.Tensor, torch.Tensor]": ...
+
+    def close(self) -> None: ...
+
+
+class Skipping:
+    """A loader over a shard, which skips the images that cannot be decoded.
+
+    Of a large shard only the ends of images are read before. Where one proves corrupt when its turn comes,
+    all are looked at, which takes seconds, and the run is not lost.
+
+    Args:
+        open_batches: starts over with a shard; it may raise :class:`Undecodable`, too.
+    """
+
+    def __init__(self, shard: Shard, open_batches: Callable[[Shard], Batches]) -> None:
+        self._shard, self._open = shard, open_batches
+        try:
+            self._batches = open_batches(shard)
+        except Undecodable as error:
+            self._batches = self._without_corrupt(error)
+
+    @property
+    def images_corrupt(self) -> int:
+        return len(self._shard.corrupt)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return self._shard.findings
+
+    def __iter__(self) -> "Skipping":
+        return self
+
+    def __next__(self) -> "tuple[torch.Tensor, torch.Tensor]":
+        try:
+            return next(self._batches)
+        except Undecodable as error:
+            self._batches.close()
+            self._batches = self._without_corrupt(error)
+            return next(self._batches)
+
+    def close(self) -> None:
+        self._batches.close()
+
+    def _without_corrupt(self, error: Undecodable) -> Batches:
+        """Batches of the shard's whole images; ``error`` stands if all of them are whole, or none."""
+        sifted = sift(self._shard.samples, is_whole)
+        if not sifted.corrupt or not sifted.samples:
+            raise error
+        self._shard = Shard(sifted.samples, self._shard.corrupt + sifted.corrupt)
+        return self._open(self._shard)

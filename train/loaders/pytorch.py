@@ -17,9 +17,17 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from jobs.run import Run
 from train.loaders.ahead import Ahead, normaliser
-from train.loaders.augment import CROP_AREA, CROP_ASPECT, MEAN, STD
-from train.loaders.dataset import Shard, Undecodable, data_seed, find_shard
-from train.loaders.skipping import Skipping
+from train.loaders.dataset import (
+    CROP_AREA,
+    CROP_ASPECT,
+    MEAN,
+    STD,
+    Shard,
+    Skipping,
+    Undecodable,
+    data_seed,
+    find_shard,
+)
 from train.models import import_torchvision
 
 

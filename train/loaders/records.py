@@ -1,4 +1,4 @@
-"""What is in a TFRecord file, and where?
+"""TFRecord files, and DALI's index of them.
 
 The format: records of (length: uint64, its masked CRC32C: uint32, data, their masked CRC32C: uint32), all
 little-endian. The data are a protobuf ``tf.train.Example``: a map of names to lists of bytes, floats or
@@ -14,7 +14,6 @@ import google_crc32c
 
 from jobs.store import write_text
 from profiling.errors import UserError
-from profiling.wording import command
 
 _HEAD, _TAIL = 12, 4  # bytes before and after a record's data
 _CRC_MASK = 0xA282EAD8
@@ -92,8 +91,10 @@ def read_index(index_file: Path) -> list[tuple[int, int]]:
     for number, line in enumerate(index_file.read_bytes().splitlines(), 1):
         match = _ENTRY.fullmatch(line)
         if match is None or int(match[2]) < _HEAD + _TAIL:
-            again = "create it again: python -m train.data index"
-            raise UserError(f"{index_file}, line {number}: not the offset and size of a record; {again}")
+            raise UserError(
+                f"{index_file}, line {number}: not the offset and size of a record; "
+                "create it again: python -m train.data index"
+            )
         entries.append((int(match[1]), int(match[2])))
     return entries
 
@@ -130,8 +131,9 @@ def check_head(path: Path, offset: int, size: int) -> None:
 
 
 def _no_record(path: Path, offset: int) -> UserError:
-    again = f"create its index again: {command('train.data', 'index', path)}"
-    return UserError(f"{path} has no complete record at byte {offset}; {again}")
+    return UserError(
+        f"{path} has no complete record at byte {offset}; create its index again: python -m train.data index"
+    )
 
 
 # --- Example ------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
-"""No data at all: one random batch, made on the device once. The bound for every other loader."""
+"""One random batch, made on the device once: the bound for every other loader."""
 
 import torch
 
 from jobs.run import Run
+from profiling.findings import Finding
 from train.loaders.ahead import memory_format
 from train.loaders.dataset import data_seed
 from train.models import CLASSES
@@ -18,7 +19,7 @@ class Synthetic:
         self._images = images.contiguous(memory_format=memory_format(run))
         self._labels = torch.randint(CLASSES, (run.rank_batch,), generator=generator).to(device)
         self.images_corrupt = 0
-        self.findings: list[str] = []
+        self.findings: list[Finding] = []
 
     def __iter__(self) -> "Synthetic":
         return self

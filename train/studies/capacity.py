@@ -21,11 +21,14 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
+import torch
+
 from jobs import studies
 from jobs.studies import Ended, Recorder
 from profiling.errors import UserError, run_command
-from train.device_name import device_name
+from train.device import device_name
 from train.studies import common
+from train.studies.memory import says_out_of_memory
 
 BATCH, IMAGE_SIZE = 16, 112
 BATCH_ON_CPU, IMAGE_SIZE_ON_CPU, LIMIT_ON_CPU = 4, 56, "1GiB"
@@ -73,8 +76,6 @@ def size(text: str) -> int:
 
 def _device_names(arguments: argparse.Namespace, gpu: bool) -> list[str]:
     """The devices to lay a network over, as tables call them."""
-    import torch
-
     if not gpu:
         if not sys.platform.startswith("linux"):
             raise UserError("on a CPU this study needs Linux, whose kernel enforces the limit of memory")
@@ -270,8 +271,6 @@ def judged(answers: list[dict | None], ended: Ended, printed: str) -> list[dict]
     Raises:
         UserError: it ended, but not for want of memory.
     """
-    from train.studies.memory import says_out_of_memory
-
     nothing = {
         "fits": False, "reason": "", "limit": 0, "base": 0, "peak": 0, "held": 0, "missed": 0,
         "durations_ns": {},

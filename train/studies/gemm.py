@@ -19,7 +19,7 @@ from torch.nn import functional
 from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
 from profiling.step_clock import open_clock
-from train.device_name import device_name
+from train.device import device_name
 from train.studies import common, memory
 
 BATCH, BATCH_ON_CPU = 64, 16

@@ -28,7 +28,7 @@ from profiling.errors import UserError, did_you_mean, run_command
 from profiling.schemas import PASSES
 from profiling.step_clock import open_clock
 from train.calibrate import copy_rate, gemm_rate
-from train.device_name import device_name
+from train.device import device_name
 from train.studies import common, memory, power
 
 LAYERS = (

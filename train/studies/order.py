@@ -17,7 +17,7 @@ from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
 from profiling.schemas import PASSES
 from profiling.step_clock import open_clock
-from train.device_name import device_name
+from train.device import device_name
 from train.models import build_model, why_it_does_not_fit
 from train.studies import common, memory
 

@@ -66,9 +66,7 @@ def test_order_from_the_command_line(answer_of):
 
 
 def test_a_batch_that_a_model_does_not_take_is_one_line(answer_of, tmp_path):
-    with pytest.raises(
-        UserError, match="resnet18 does not take batches of 1 image of 32 x 32: Expected more"
-    ):
+    with pytest.raises(UserError, match="resnet18 does not take batch 1 of 32 x 32 images: Expected more"):
         answer_of(order.main, "--device", "cpu", "--model", "resnet18", "--batch", "1", "--image-size", "32")
     assert not (tmp_path / "result").exists()
 
