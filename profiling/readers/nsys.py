@@ -258,7 +258,7 @@ class _Reader:
         names = dict.fromkeys(("mangledName", "demangledName", "shortName", *_SIZES), 0)
 
         def name_of(key: int) -> str:
-            """The mangled name, demangled as every other tool's is; else as Nsight prints it."""
+            # The mangled name, demangled as every other tool's is; else as Nsight prints it.
             mangled = self._texts.get(key >> 31, "")
             return full_name(mangled or self._texts.get(key & _MANY, UNNAMED))
 

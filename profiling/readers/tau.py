@@ -256,7 +256,7 @@ class _Tally:
             found.append(Finding("mode_without_data", data={"mode": origin.mode}))
         for count, what in (
             (self._absurd, "times of timers"),
-            (self._negative, "(negative) times of timers"),
+            (self._negative, "negative times"),
         ):
             if count:
                 found.append(Finding("records_damaged", data={"n": count, "what": what}))

@@ -221,7 +221,7 @@ def test_shares_of_runs_over_gpus_and_batch_size_sum_times_before_they_divide():
 
 def test_the_terminal_shows_the_first_rows_and_findings(shared_data):
     answer = run(MODULE, shared_data / "nvprof/lstm_pyprof/net.sql", "--top", "2")
-    assert answer.out.count("GPU activities") == 2 and "no input shapes" in answer.out
+    assert answer.out.count("GPU activities") == 2
     by = run(
         MODULE, shared_data / "nsys/h100_2gpu_1s.sqlite", "--by", "rank", "--top", "1", "--format", "csv"
     )

@@ -45,7 +45,7 @@ def test_a_run_without_a_gpu_is_an_empty_result_with_nvprofs_own_words(tmp_path)
     assert recognise(path) == "nvprof"
     findings = read(path).findings
     assert any(
-        "No profile data collected" in finding or "GPU profiling skipped" in finding for finding in findings
+        "No profile data collected" in str(one) or "GPU profiling skipped" in str(one) for one in findings
     )
 
 
@@ -175,7 +175,4 @@ def test_the_real_horovod_times_every_gradient_of_every_batch(tmp_path):
     its = batches.loc[reduced["batch_index"]]
     assert (reduced["start_ns"].to_numpy() >= its["start_ns"].to_numpy()).all()
     findings = [json.loads((rank / "rank.json").read_text())["findings"] for rank in ranks]
-    assert [
-        finding for finding in findings[0] if finding.startswith("horovod: its clock and step timings agree")
-    ]
-    assert findings[1] == [] and not (ranks[1] / "kernels.parquet").exists()  # rank 0 writes for all
+    assert findings == [[], []] and not (ranks[1] / "kernels.parquet").exists()  # rank 0 writes for all

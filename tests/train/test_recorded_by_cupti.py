@@ -42,4 +42,4 @@ def test_the_stages_of_the_attributed_steps_lie_where_the_batches_have_them(data
     assert (forward["start_ns"].to_numpy() > batches["start_ns"].to_numpy() - CLOCKS_NS).all()
     assert (forward["end_ns"].to_numpy() < batches["end_ns"].to_numpy() + CLOCKS_NS).all()
     assert finished.wrong == "" and not api.enabled
-    assert finished.report.findings  # nothing ran on a GPU
+    assert {"clock_aligned", "recording_empty"} <= {finding.code for finding in finished.report.findings}
