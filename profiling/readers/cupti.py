@@ -21,18 +21,8 @@ from profiling.cost.classify import full_name
 from profiling.cost.shapes import Inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
+from profiling.readers import gpu_records as gpu
 from profiling.readers.chunks import read_lines
-from profiling.readers.gpu_records import (
-    UNNAMED,
-    add_device,
-    add_launches,
-    add_ranges,
-    call_names,
-    coded,
-    copy_names,
-    memory_name,
-    triples,
-)
 from profiling.readers.origin import UNKNOWN, Origin
 from profiling.tables import Converted
 
@@ -212,11 +202,13 @@ class _Reader:
         self.builder.malformed += len(sound) - int(sound.sum())
         rows = {name: column[sound] for name, column in columns.items()}
         if group in _CALLS:
-            names = call_names(self.builder, rows["call"], group == "runtime")
-            add_launches(self.builder, rows["start"], rows["end"], rows["thread"], rows["correlation"], names)
+            names = gpu.call_names(self.builder, rows["call"], group == "runtime")
+            gpu.add_launches(
+                self.builder, rows["start"], rows["end"], rows["thread"], rows["correlation"], names
+            )
         elif group == "range":
             texts = [self.names[name] for name in rows["name"].tolist()]
-            add_ranges(self.builder, texts, rows["start"], rows["end"], rows["thread"])
+            gpu.add_ranges(self.builder, texts, rows["start"], rows["end"], rows["thread"])
         else:
             self.add_activities(group, rows)
 
@@ -224,16 +216,16 @@ class _Reader:
         self.activities += len(rows["start"])
         builder, more = self.builder, {}
         if group == "kernel":
-            name = coded(builder, rows["name"], lambda key: full_name(self.names[key]) or UNNAMED)
+            name = gpu.coded(builder, rows["name"], lambda key: full_name(self.names[key]) or gpu.UNNAMED)
             sizes = [rows[size] for size in _SIZES]
-            more = {"grid": triples(builder, *sizes[:3]), "block": triples(builder, *sizes[3:])}
+            more = {"grid": gpu.triples(builder, *sizes[:3]), "block": gpu.triples(builder, *sizes[3:])}
         elif group == "memcpy":
-            name = copy_names(builder, rows["copy_kind"], rows["src_kind"], rows["dst_kind"])
+            name = gpu.copy_names(builder, rows["copy_kind"], rows["src_kind"], rows["dst_kind"])
         else:
-            name = coded(builder, rows["memory_kind"], lambda key: f"Memset ({memory_name(key)})")
+            name = gpu.coded(builder, rows["memory_kind"], lambda key: f"Memset ({gpu.memory_name(key)})")
         if group != "kernel":
             more = {"size": rows["bytes"]}
-        add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
+        gpu.add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
 
     def finish(self) -> tuple[Trace, int]:
         if not self.head:

@@ -24,7 +24,6 @@ from profiling.readers.printed import (
     Activity,
     Blocks,
     Launch,
-    Launches,
     Metric,
     Row,
     Spread,
@@ -39,7 +38,6 @@ from profiling.traced_job import TraceFacts
 
 _NEEDED = (b'"Process ID"', b'"Kernel Name"')
 _PAGES = (b'"ID"', b'"Invocations"')  # raw and details; summaries
-_ROWS = 1 << 15
 # What describes the device or the replay, not the launch.
 _NOT_MEASURED = re.compile(
     r"^(device__attribute|nvlink__|numa__|profiler__|launch__(context|device|stream|func)|smsp?__max)"
@@ -126,13 +124,12 @@ class _Reader:
         ]
         return [Finding(code, data=data) for code, data in found if data["n"]]
 
-    def launches(self) -> Iterator[Launches]:
-        """The launches, some thousand at a time.
+    def launches(self) -> Iterator[Launch]:
+        """The launches; their metrics are counted.
 
         Raises:
             UserError: unreadable.
         """
-        launches = Launches()
         for facts, values in self._measured():
             launch = _launch(facts, values)
             for name, (value, unit) in values.items():
@@ -141,12 +138,7 @@ class _Reader:
                     self._spreads.setdefault((label, launch.name), Spread()).add(value)
             self._untimed += math.isnan(launch.duration_ns)
             self._on_tensor_cores += math.isnan(launch.flops) and not values.keys().isdisjoint(_OPERATIONS)
-            launches.add(launch)
-            if len(launches) >= _ROWS:
-                yield launches
-                launches = Launches()
-        if len(launches):
-            yield launches
+            yield launch
 
     def _measured(self) -> Iterator[tuple[Mapping[str, str], Values]]:
         """(what is said of a launch, what was measured of it) for each launch."""

@@ -28,23 +28,13 @@ from profiling.cost.classify import full_name
 from profiling.cost.shapes import Inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
+from profiling.readers import gpu_records as gpu
 from profiling.readers.chunks import read_head
-from profiling.readers.gpu_records import (
-    UNNAMED,
-    add_device,
-    add_launches,
-    add_ranges,
-    coded,
-    copy_names,
-    memory_name,
-    triples,
-)
 from profiling.readers.origin import NSYS_REPORT, UNKNOWN, Origin, rank_in
 from profiling.readers.printed import (
     Activity,
     Blocks,
     Launch,
-    Launches,
     Metric,
     Row,
     Spread,
@@ -196,26 +186,28 @@ class _Reader:
         self._add_kernels()
         for builder, _, rows in self._activities("MEMCPY", bytes=0, copyKind=0, srcKind=_MANY, dstKind=_MANY):
             kinds = rows["copyKind"], rows["srcKind"], rows["dstKind"]
-            self._add(builder, rows, copy_names(builder, *kinds, _MEMORY_OFFSET), size=rows["bytes"])
+            self._add(builder, rows, gpu.copy_names(builder, *kinds, _MEMORY_OFFSET), size=rows["bytes"])
         for builder, _, rows in self._activities("MEMSET", bytes=0, memKind=_MANY):
-            name = coded(
-                builder, rows["memKind"], lambda key: f"Memset ({memory_name(key + _MEMORY_OFFSET)})"
+            name = gpu.coded(
+                builder, rows["memKind"], lambda key: f"Memset ({gpu.memory_name(key + _MEMORY_OFFSET)})"
             )
             self._add(builder, rows, name, size=rows["bytes"])
         # CUDA graphs that were recorded as a whole, not kernel by kernel.
         for builder, _, rows in self._activities("GRAPH_TRACE", graphId=0):
-            self._add(builder, rows, coded(builder, rows["graphId"], lambda key: f"CUDA graph {key}"))
+            self._add(builder, rows, gpu.coded(builder, rows["graphId"], lambda key: f"CUDA graph {key}"))
         columns = {"start": None, "end": 0, "globalTid": None, "correlationId": -1, "nameId": -1}
         for builder, process, rows in self._by_process(_CALLS, columns, "globalTid"):
-            name = coded(builder, rows["nameId"], lambda key: self._texts.get(key, ""))
+            name = gpu.coded(builder, rows["nameId"], lambda key: self._texts.get(key, ""))
             thread = rows["globalTid"] & 0xFFFFFF
-            add_launches(builder, rows["start"], rows["end"], thread, rows["correlationId"], name, process)
+            gpu.add_launches(
+                builder, rows["start"], rows["end"], thread, rows["correlationId"], name, process
+            )
         self._add_ranges()
         columns = {"start": None, "end": None, "globalTid": None, "textId": -1}
         of_mpi = (one for table in _MPI for one in self._by_process(table, columns, "globalTid"))
         for builder, process, rows in of_mpi:
             texts = [self._texts.get(number, "MPI") for number in rows["textId"].tolist()]
-            add_ranges(builder, texts, rows["start"], rows["end"], rows["globalTid"] & 0xFFFFFF, process)
+            gpu.add_ranges(builder, texts, rows["start"], rows["end"], rows["globalTid"] & 0xFFFFFF, process)
         shift_ns = self._session_start_ns()
         if malformed := self.database.malformed:
             self.findings.append(Finding("records_damaged", data={"n": malformed, "what": "events"}))
@@ -260,18 +252,22 @@ class _Reader:
         def name_of(key: int) -> str:
             # The mangled name, demangled as every other tool's is; else as Nsight prints it.
             mangled = self._texts.get(key >> 31, "")
-            return full_name(mangled or self._texts.get(key & _MANY, UNNAMED))
+            return full_name(mangled or self._texts.get(key & _MANY, gpu.UNNAMED))
 
         for builder, _, rows in self._activities("KERNEL", **names):
             demangled = np.where(rows["demangledName"] > 0, rows["demangledName"], rows["shortName"])
-            name = coded(builder, (rows["mangledName"] & _MANY) << 31 | demangled & _MANY, name_of)
+            name = gpu.coded(builder, (rows["mangledName"] & _MANY) << 31 | demangled & _MANY, name_of)
             sizes = [rows[size] for size in _SIZES]
             self._add(
-                builder, rows, name, grid=triples(builder, *sizes[:3]), block=triples(builder, *sizes[3:])
+                builder,
+                rows,
+                name,
+                grid=gpu.triples(builder, *sizes[:3]),
+                block=gpu.triples(builder, *sizes[3:]),
             )
 
     def _add(self, builder: Builder, rows: Columns, name: np.ndarray, **more: np.ndarray) -> None:
-        add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
+        gpu.add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
 
     def _add_ranges(self) -> None:
         """Add NVTX's ranges and marks; texts stand in the row, or are numbered, or both."""
@@ -296,7 +292,7 @@ class _Reader:
             closed = {name: column[wanted & ~open_ended] for name, column in rows.items()}
             for builder, process, mine in self._split(closed, "globalTid"):
                 thread = mine["globalTid"] & 0xFFFFFF
-                add_ranges(builder, mine["text"].tolist(), mine["start"], mine["end"], thread, process)
+                gpu.add_ranges(builder, mine["text"].tolist(), mine["start"], mine["end"], thread, process)
         if unended:
             self.findings.append(Finding("ranges_unended", data={"n": unended}))
 
@@ -311,7 +307,6 @@ class _Reader:
 
 # --- nsys stats ---------------------------------------------------------------------------------------
 
-_ROWS = 1 << 16
 _HEAD = re.compile(
     r"^(Time ?\(%\),Total Time|Start ?\(?\w*\)?,|Total \(\w+\),Count|Total,Operations,Average|"
     r"NVTX Range,Style,|Range,Style,Total Proj Time|Name,Projected Start)",
@@ -386,14 +381,13 @@ class _Stats:
             found.append(Finding("records_damaged", data={"n": damaged, "what": "lines"}))
         return found
 
-    def launches(self) -> Iterator[Launches]:
-        """Read the text; launches of a GPU trace are handed out some thousand at a time.
+    def launches(self) -> Iterator[Launch]:
+        """Read the text; the launches of a GPU trace.
 
         Raises:
             UserError: unreadable, or no table of ``nsys stats``.
         """
         header: list[str] = []
-        launches = Launches()
         for row in self._blocks:
             if row.header is not header:
                 header, columns = row.header, _Columns.of(row.header)
@@ -407,17 +401,12 @@ class _Stats:
                 spread = self._projected.setdefault(name.removeprefix(":"), Spread())
                 spread.add(columns.time_ns(row, "Projected Duration"))
             elif "Start" in columns.place and {"Strm", "Device"} <= columns.place.keys():
-                launches.add(_launch(columns, row, name))
-                if len(launches) >= _ROWS:
-                    yield launches
-                    launches = Launches()
+                yield _launch(columns, row, name)
         self.activities += [one.activity(f"{name} (on the GPU)") for name, one in self._projected.items()]
         if not header:
             raise UserError(
                 f"{self._path} holds no table of nsys stats in CSV; write it again (nsys stats --format csv)"
             )
-        if len(launches):
-            yield launches
 
     def _add_summary(self, columns: _Columns, row: Row, name: str) -> None:
         count = columns.number(row, counted) if (counted := columns.first(row, _COUNTS)) else float("nan")

@@ -19,23 +19,12 @@ from profiling.cost.classify import full_name
 from profiling.cost.shapes import Inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
+from profiling.readers import gpu_records as gpu
 from profiling.readers.chunks import read_head, read_lines
-from profiling.readers.gpu_records import (
-    UNNAMED,
-    add_device,
-    add_launches,
-    add_ranges,
-    call_names,
-    coded,
-    copy_names,
-    memory_name,
-    triples,
-)
 from profiling.readers.origin import UNKNOWN, Origin, rank_in
 from profiling.readers.printed import (
     Activity,
     Launch,
-    Launches,
     Metric,
     Spread,
     cells_of,
@@ -79,7 +68,7 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     rank = origin.rank_of(path)
     if read_head(path, len(MAGIC)) != MAGIC:
         reader = _Reader()
-        printed = stream_printed(reader.launched(path), reader.activities, lambda: reader.metrics, rank or 0)
+        printed = stream_printed(reader.launches(path), reader.activities, lambda: reader.metrics, rank or 0)
         anything = yield from printed
         findings += reader.findings
         if reader.nothing or not anything:
@@ -125,25 +114,25 @@ def read_database(database: Database) -> Trace:
         return database.integers(_KIND + kind, columns) if _KIND + kind in database.tables else iter(())
 
     def add(rows: dict[str, np.ndarray], name: np.ndarray, **more: np.ndarray) -> None:
-        add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
+        gpu.add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
 
     for kind in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL"):
         for rows in rows_of(kind, {**_ON_DEVICE, "name": None, **dict.fromkeys(_SIZES, 0)}):
-            name = coded(builder, rows["name"], lambda key: full_name(texts.get(key, UNNAMED)))
+            name = gpu.coded(builder, rows["name"], lambda key: full_name(texts.get(key, gpu.UNNAMED)))
             sizes = [rows[size] for size in _SIZES]
-            add(rows, name, grid=triples(builder, *sizes[:3]), block=triples(builder, *sizes[3:]))
+            add(rows, name, grid=gpu.triples(builder, *sizes[:3]), block=gpu.triples(builder, *sizes[3:]))
     for kind in ("MEMCPY", "MEMCPY2"):
         for rows in rows_of(kind, {**_ON_DEVICE, "bytes": 0, "copyKind": 0, "srcKind": 0, "dstKind": 0}):
-            name = copy_names(builder, rows["copyKind"], rows["srcKind"], rows["dstKind"])
+            name = gpu.copy_names(builder, rows["copyKind"], rows["srcKind"], rows["dstKind"])
             add(rows, name, size=rows["bytes"])
     for rows in rows_of("MEMSET", {**_ON_DEVICE, "bytes": 0, "memoryKind": 0}):
-        name = coded(builder, rows["memoryKind"], lambda key: f"Memset ({memory_name(key)})")
+        name = gpu.coded(builder, rows["memoryKind"], lambda key: f"Memset ({gpu.memory_name(key)})")
         add(rows, name, size=rows["bytes"])
     for kind in ("RUNTIME", "DRIVER"):
         for rows in rows_of(kind, {"start": None, "end": 0, "threadId": 0, "correlationId": None, "cbid": 0}):
-            names = call_names(builder, rows["cbid"], kind == "RUNTIME")
+            names = gpu.call_names(builder, rows["cbid"], kind == "RUNTIME")
             thread = rows["threadId"] & 0xFFFFFFFF
-            add_launches(builder, rows["start"], rows["end"], thread, rows["correlationId"], names)
+            gpu.add_launches(builder, rows["start"], rows["end"], thread, rows["correlationId"], names)
     unended = _add_markers(builder, database, texts)
     builder.malformed += database.malformed
     trace = builder.finish()
@@ -185,7 +174,7 @@ def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) ->
     end_ns = np.where(partner >= 0, rows["timestamp"][partner], rows["timestamp"].max())
     end_ns = np.where(rows["flags"][place] & _INSTANT > 0, start_ns, end_ns)
     range_texts = [texts.get(name, "") for name in rows["name"][place].tolist()]
-    add_ranges(builder, range_texts, start_ns, end_ns, thread[place])
+    gpu.add_ranges(builder, range_texts, start_ns, end_ns, thread[place])
     return int((starts & ~follows).sum())
 
 
@@ -203,7 +192,6 @@ _MEMORY = re.compile(r"^\s*(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S.*
 _COUNT = re.compile(r"^Total (CPU .+?): (\d+)$")
 _KERNEL = re.compile(r"^\s+Kernel: (.+?)\s*$")
 _DEVICE = re.compile(r"\((\d{1,4})\)\s*$")
-_ROWS = 1 << 16
 _DEVICE_TYPES = ("GPU activities", "")
 _LAUNCH_COLUMNS = {
     "Start", "Duration", "Grid Size", "Block Size", "Grid X", "Grid Y", "Grid Z", "Block X", "Block Y",
@@ -227,7 +215,7 @@ class _Reader:
         self.findings: list[Finding] = []
         self.processes: set[int] = set()
         self.nothing = False
-        self._launches = Launches()
+        self._launches: list[Launch] = []
         self._blocks = self._unread = 0
         self._spoke = False  # a line is nvprof's own
         self._header: list[str] = []
@@ -238,25 +226,22 @@ class _Reader:
         self._spreads: dict[tuple[str, str], Spread] = {}
         self._calls: dict[str, Spread] = {}
 
-    def launched(self, path: Path) -> Iterator[Launches]:
-        """Read a text; launches are handed out some thousand at a time.
+    def launches(self, path: Path) -> Iterator[Launch]:
+        """Read a text; the launches of a trace.
 
         Raises:
             UserError: unreadable, or no text of nvprof.
         """
         for line in read_lines(path):
             self._take(line)
-            if len(self._launches) >= _ROWS:
-                yield self._launches
-                self._launches = Launches()
+            yield from self._launches
+            self._launches.clear()
         if not self._spoke and not self._blocks:
             raise UserError(f"{path} is not text printed by nvprof: it has no line that begins with ==PID==")
         self.metrics += [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
         self.activities += [spread.activity(name) for name, spread in self._calls.items() if spread.count]
         if self._unread:
             self.findings.append(Finding("records_damaged", data={"n": self._unread, "what": "lines"}))
-        if len(self._launches):
-            yield self._launches
 
     def _take(self, line: str) -> None:
         if banner := _BANNER.match(line):
@@ -417,7 +402,7 @@ class _Reader:
             size_bytes(row.get("Size", row.get("Unified Memory", "")), units.get("Size", "")),
             correlation=whole_number(row.get("Correlation_ID", "")),
         )
-        self._launches.add(launch)
+        self._launches.append(launch)
         for key in (one for one in row if one not in _LAUNCH_COLUMNS):
             value, unit = number_and_unit(row[key], units.get(key, ""))
             label = f"{key} ({unit})" if unit not in ("", "level") else key

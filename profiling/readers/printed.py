@@ -12,8 +12,9 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -225,6 +226,7 @@ def size_bytes(text: str, unit: str = "") -> float:
 
 # --- tables -------------------------------------------------------------------------------------------
 
+_ROWS = 1 << 16
 ON_DEVICE = -1  # the thread of work that a device did
 DURATION = "Duration (ns)"
 
@@ -287,8 +289,7 @@ class Spread:
         return Activity(name, self.count, total, self.mean, self.min, self.max, self.std, on_device=False)
 
 
-@dataclass
-class Launch:
+class Launch(NamedTuple):
     """A launch as printed; what is not said is NaN, -1 or empty."""
 
     name: str
@@ -305,25 +306,8 @@ class Launch:
     direction: str = "none"
 
 
-class Launches:
-    """Launches as columns; each text is kept once."""
-
-    def __init__(self) -> None:
-        self.columns: dict[str, list[Any]] = {name: [] for name in Launch.__dataclass_fields__}
-        self._texts: dict[str, str] = {}
-
-    def __len__(self) -> int:
-        return len(self.columns["name"])
-
-    def add(self, launch: Launch) -> None:
-        """Append a launch."""
-        for name, column in self.columns.items():
-            value = getattr(launch, name)
-            column.append(self._texts.setdefault(value, value) if isinstance(value, str) else value)
-
-
 def stream_printed(
-    launches: Iterable[Launches],
+    launches: Iterator[Launch],
     activities: Sequence[Activity],
     metrics: Callable[[], Sequence[Metric]],
     rank: int,
@@ -331,22 +315,22 @@ def stream_printed(
     """What a tool printed as pieces of tables.
 
     Args:
-        launches: some at a time; while they are read, ``activities`` grow.
+        launches: while they are read, ``activities`` grow.
         metrics: what is known of them when all has been read.
 
     Returns:
         Whether anything was printed.
     """
-    launched = 0
-    for some in launches:
-        launched += len(some)
+    launched = False
+    while some := list(islice(launches, _ROWS)):
+        launched = True
         yield "kernels", _kernels_table(some, rank)
     counters = metrics()
     if activities:
         yield "intervals", intervals_table(activities, rank)
     if activities or counters:
         yield "atomics", atomics_table(activities, counters, rank)
-    return bool(launched or activities or counters)
+    return launched or bool(activities or counters)
 
 
 def in_one_batch(
@@ -369,11 +353,10 @@ def in_one_batch(
         return bool(done.value)
 
 
-def _kernels_table(launches: Launches, rank: int) -> pa.Table:
+def _kernels_table(launches: Sequence[Launch], rank: int) -> pa.Table:
     """Launches as table ``kernels``; their batches are not known."""
-    given = launches.columns
-    names = {name: full_name(name) for name in set(given["name"])}
-    full = [names[name] for name in given["name"]]
+    given = dict(zip(Launch._fields, zip(*launches, strict=True), strict=True))
+    full = [full_name(name) for name in given["name"]]
     columns = {
         "rank": np.full(len(full), rank, dtype=np.int32),
         "start_ns": _whole(given["start_ns"]),
