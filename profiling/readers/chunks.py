@@ -118,11 +118,16 @@ def read_chunks(path: Path, facts: dict[str, Any]) -> Iterator[list[Any]]:
         UserError: unreadable, truncated, or no trace; the message says where.
     """
     with open_text(path) as stream:
-        reader = _Reader(path, stream)
-        is_object = reader.enter(facts)
-        while not reader.ended:
-            yield from reader.next_chunk()
-        yield reader.finish(facts, is_object)
+        text = _Text(path, stream)
+        is_object = text.enter(facts)
+        wanted = CHUNK_BYTES
+        while not text.ended:
+            text.fill(wanted)
+            events = next(filter(None, map(text.events_until, _cuts(text.buffer))), None)
+            wanted = CHUNK_BYTES if events else 2 * len(text.buffer) + CHUNK_BYTES
+            if events:
+                yield events
+        yield text.finish(facts, is_object)
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -133,20 +138,21 @@ def read_facts(path: Path) -> dict[str, Any]:
     """
     facts: dict[str, Any] = {}
     with open_text(path) as stream:
-        _Reader(path, stream).enter(facts)
+        _Text(path, stream).enter(facts)
     return facts
 
 
-class _Reader:
+class _Text:
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self.path, self.stream = path, stream
         self.buffer = b""
         self.before = 0  # bytes of text that have been handed on
         self.ended = False
-        self.wanted = CHUNK_BYTES
 
-    def fail(self, what: str, at: int) -> UserError:
-        return UserError(f"{self.path} {what} at byte {at} of its text; write or fetch it again")
+    def fail(self, at: int, error: Exception | None = None) -> UserError:
+        what = "nested too deeply" if isinstance(error, RecursionError) else "truncated or damaged"
+        place = f"byte {self.before + at} of its text"
+        return UserError(f"{self.path} is {what} at {place}; write or fetch it again")
 
     def fill(self, size: int) -> None:
         """Read until the buffer holds ``size`` bytes or the file ends."""
@@ -159,6 +165,10 @@ class _Reader:
             held += len(piece)
         self.buffer = b"".join(pieces)
 
+    def skip(self, size: int) -> None:
+        self.buffer = self.buffer[size:]
+        self.before += size
+
     def enter(self, facts: dict[str, Any]) -> bool:
         """Go to the first event; whether the trace is an object (else it is a bare list)."""
         self.fill(1 << 16)
@@ -168,56 +178,40 @@ class _Reader:
             return False
         if not start.startswith(b"{"):
             raise UserError(f"{self.path} is not a JSON trace: it does not begin with {{ or [")
-        match = self.find_events(facts)
-        while match is None and not self.ended and len(self.buffer) < _HEAD_BYTES:
+        while True:
+            for match in _EVENTS.finditer(self.buffer):
+                head = _parse(self.buffer[: match.start()].removeprefix(_BOM) + b'"":0}')
+                if isinstance(head, dict):  # else the words stand inside a text
+                    facts.update(head)
+                    self.skip(match.end())
+                    return True
+            if self.ended or len(self.buffer) >= _HEAD_BYTES:
+                raise UserError(f'{self.path} is not a trace of PyTorch\'s profiler: it has no "traceEvents"')
             self.fill(2 * len(self.buffer))
-            match = self.find_events(facts)
-        if match is None:
-            raise UserError(f'{self.path} is not a trace of PyTorch\'s profiler: it has no "traceEvents"')
-        self.skip(match.end())
-        return True
 
-    def find_events(self, facts: dict[str, Any]) -> re.Match[bytes] | None:
-        for match in _EVENTS.finditer(self.buffer):
-            head = _parse(self.buffer[: match.start()].removeprefix(_BOM) + b'"":0}')
-            if isinstance(head, dict):  # else the words stand inside a text
-                facts.update(head)
-                return match
-        return None
-
-    def skip(self, size: int) -> None:
-        self.buffer = self.buffer[size:]
-        self.before += size
-
-    def next_chunk(self) -> Iterator[list[Any]]:
-        self.fill(self.wanted)
-        for cut in _cuts(self.buffer):
-            try:
-                events = _load(b"[" + self.buffer[:cut] + b"]")
-            except json.JSONDecodeError as error:
-                if _is_damage(error):
-                    raise self.fail("is truncated or damaged", self.before + error.pos - 1) from None
-                continue
-            except RecursionError:
-                raise self.fail("is nested too deeply", self.before) from None
-            self.skip(cut + 1)
-            self.wanted = CHUNK_BYTES
-            yield events
-            return
-        self.wanted = 2 * len(self.buffer) + CHUNK_BYTES
+    def events_until(self, cut: int) -> list[Any] | None:
+        """The events before ``cut``; None if that is not between two events."""
+        try:
+            events: list[Any] = _load(b"[" + self.buffer[:cut] + b"]")
+        except json.JSONDecodeError as error:
+            if _is_damage(error):
+                raise self.fail(error.pos - 1) from None
+            return None
+        except RecursionError as error:
+            raise self.fail(0, error) from None
+        self.skip(cut + 1)
+        return events
 
     def finish(self, facts: dict[str, Any], is_object: bool) -> list[Any]:
         """The last events, and the fields after them."""
         try:
             events, text, end = _first_value("[" + self.buffer.decode("utf-8", "replace"))
-        except json.JSONDecodeError as error:
-            raise self.fail("is truncated or damaged", self.before + max(0, error.pos - 1)) from None
-        except RecursionError:
-            raise self.fail("is nested too deeply", self.before) from None
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise self.fail(max(0, getattr(error, "pos", 0) - 1), error) from None
         rest = text[end:].strip().removeprefix(",").encode()
         after = _parse(b"{" + rest) if is_object else {}
         if not isinstance(after, dict) or (not is_object and rest):
-            raise self.fail("is truncated or damaged", self.before + end - 1)
+            raise self.fail(end - 1)
         facts.update(after)
         return cast(list[Any], events)
 
