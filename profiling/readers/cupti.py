@@ -214,18 +214,14 @@ class _Reader:
 
     def add_activities(self, group: str, rows: Columns) -> None:
         self.activities += len(rows["start"])
-        builder, more = self.builder, {}
+        builder, size, sizes = self.builder, rows.get("bytes"), [rows[one] for one in _SIZES if one in rows]
         if group == "kernel":
             name = gpu.coded(builder, rows["name"], lambda key: full_name(self.names[key]) or gpu.UNNAMED)
-            sizes = [rows[size] for size in _SIZES]
-            more = {"grid": gpu.triples(builder, *sizes[:3]), "block": gpu.triples(builder, *sizes[3:])}
         elif group == "memcpy":
             name = gpu.copy_names(builder, rows["copy_kind"], rows["src_kind"], rows["dst_kind"])
         else:
-            name = gpu.coded(builder, rows["memory_kind"], lambda key: f"Memset ({gpu.memory_name(key)})")
-        if group != "kernel":
-            more = {"size": rows["bytes"]}
-        gpu.add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
+            name = gpu.set_names(builder, rows["memory_kind"])
+        gpu.add_device(builder, name, *(rows[one] for one in _ON_DEVICE), size, sizes)
 
     def finish(self) -> tuple[Trace, int]:
         if not self.head:

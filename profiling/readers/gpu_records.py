@@ -24,15 +24,24 @@ _MEMORY = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Devic
 UNNAMED = "(a kernel without a name)"
 
 
-def memory_name(kind: int) -> str:
-    """Which memory CUPTI means by a number."""
-    return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
-
-
 def coded(builder: Builder, keys: np.ndarray, text_of: Callable[[int], str]) -> np.ndarray:
     """Numbers of texts by keys, each distinct text made once."""
-    distinct, which = _distinct(keys)
-    return _numbered(builder.names.of([text_of(key) for key in distinct]), which)
+    return _interned(keys, lambda distinct: builder.names.of([text_of(key) for key in distinct]))
+
+
+def _interned(keys: np.ndarray, numbers_of: Callable[[list[int]], list[int]]) -> np.ndarray:
+    """The number of each key; each is asked for once, in order of first sight."""
+    keys = np.ascontiguousarray(keys, dtype=np.int64)
+    if len(keys) and (keys == keys[0]).all():  # of a thread, most often
+        return np.broadcast_to(np.int32(numbers_of([int(keys[0])])[0]), len(keys))
+    array = array_of(keys).dictionary_encode()  # without sorting
+    # to_numpy would import pandas.
+    which = np.frombuffer(array.indices.buffers()[1] or b"", dtype=np.int32, count=len(keys))
+    return np.array(numbers_of(array.dictionary.to_pylist()), dtype=np.int32)[which]
+
+
+def _memory(kind: int) -> str:
+    return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
 
 
 def copy_names(
@@ -46,13 +55,24 @@ def copy_names(
 
     def text_of(key: int) -> str:
         way = _COPY_KINDS[key & 0xFF] if key & 0xFF < len(_COPY_KINDS) else ""
-        source, target = (memory_name((key >> bits & 0xFF) + offset) for bits in (8, 16))
+        source, target = (_memory((key >> bits & 0xFF) + offset) for bits in (8, 16))
         return f"Memcpy {way or 'Unknown'} ({source} -> {target})"
 
     return coded(builder, kind & 0xFF | (source & 0xFF) << 8 | (target & 0xFF) << 16, text_of)
 
 
-def triples(builder: Builder, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+def set_names(builder: Builder, kind: np.ndarray, offset: int = 0) -> np.ndarray:
+    """Numbers of the names of memory that is set; ``offset`` as of copies."""
+    return coded(builder, kind, lambda key: f"Memset ({_memory(key + offset)})")
+
+
+def call_names(builder: Builder, call: np.ndarray, of_runtime: bool) -> np.ndarray:
+    """The names of calls by CUPTI's numbers; of those that do not wait for the device, empty."""
+    names = _WAITS if of_runtime else {}
+    return coded(builder, call, lambda key: names.get(key, ""))
+
+
+def _triples(builder: Builder, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Numbers of the texts ``x,y,z``; empty texts where a size is below 1."""
 
     def text_of(key: int) -> str:
@@ -72,14 +92,14 @@ def add_device(
     stream: np.ndarray,
     correlation: np.ndarray,
     size: np.ndarray | None = None,
-    grid: np.ndarray | None = None,
-    block: np.ndarray | None = None,
+    grid_and_block: Sequence[np.ndarray] = (),
 ) -> None:
     """Add what ran on devices; rows that end before they begin, or have no times, are left out and counted.
 
     Args:
-        name: numbers of the builder's names; so are ``grid`` and ``block``.
+        name: numbers of the builder's names.
         size: bytes of a copy or a set.
+        grid_and_block: of kernels: x, y and z of both.
     """
     sound = (end_ns >= start_ns) & (end_ns > 0)  # CUPTI writes 0 where it does not know
     builder.malformed += int((~sound).sum())
@@ -92,8 +112,8 @@ def add_device(
         "stream": stream,
         "correlation": correlation,
         "bytes": np.nan if size is None else size,
-        "grid": empty if grid is None else grid,
-        "block": empty if block is None else block,
+        "grid": _triples(builder, *grid_and_block[:3]) if grid_and_block else empty,
+        "block": _triples(builder, *grid_and_block[3:]) if grid_and_block else empty,
     }
     if not sound.all():
         columns = {key: column[sound] if np.ndim(column) else column for key, column in columns.items()}
@@ -115,22 +135,15 @@ def add_launches(
     Args:
         name: numbers of the builder's names; -1: not recorded.
     """
-    builder.launches.add(
-        {
-            "name": name,
-            "start_ns": start_ns,
-            "end_ns": np.maximum(start_ns, end_ns),
-            "thread": _threads(builder, thread, process),
-            "correlation": correlation,
-            "external": -1,
-        }
-    )
-
-
-def call_names(builder: Builder, call: np.ndarray, of_runtime: bool) -> np.ndarray:
-    """The names of calls by CUPTI's numbers; of those that do not wait for the device, empty."""
-    names = _WAITS if of_runtime else {}
-    return coded(builder, call, lambda key: names.get(key, ""))
+    columns = {
+        "name": name,
+        "start_ns": start_ns,
+        "end_ns": np.maximum(start_ns, end_ns),
+        "thread": _threads(builder, thread, process),
+        "correlation": correlation,
+        "external": -1,
+    }
+    builder.launches.add(columns)
 
 
 def add_ranges(
@@ -146,40 +159,17 @@ def add_ranges(
     usable = np.array([one.kind is not None for one in ranges], dtype=bool) & (end_ns >= start_ns)
     builder.malformed += int((end_ns < start_ns).sum())
     ranges = [ranges[place] for place in np.flatnonzero(usable)]
-    builder.host.add(
-        {
-            "name": builder.names.of([one.name for one in ranges]),
-            "start_ns": start_ns[usable],
-            "end_ns": end_ns[usable],
-            "thread": _threads(builder, thread[usable], process),
-            "sequence": [one.sequence for one in ranges],
-            "forward_thread": 0,
-            "external": -1,
-            "inputs": -1,
-            "kind": [RANGE if one.kind is None else one.kind for one in ranges],
-            "message": -1,
-        }
-    )
+    columns = {
+        "name": builder.names.of([one.name for one in ranges]),
+        "start_ns": start_ns[usable],
+        "end_ns": end_ns[usable],
+        "thread": _threads(builder, thread[usable], process),
+        "sequence": [one.sequence for one in ranges],
+        "forward_thread": 0,
+        "kind": [RANGE if one.kind is None else one.kind for one in ranges],
+    }
+    builder.host.add(columns | dict.fromkeys(("external", "inputs", "message"), -1))
 
 
 def _threads(builder: Builder, thread: np.ndarray, process: int) -> np.ndarray:
-    distinct, which = _distinct(thread)
-    numbers = builder.threads.of([(process, one) for one in distinct])
-    return _numbered(numbers, which)
-
-
-def _numbered(numbers: Sequence[int], which: np.ndarray) -> np.ndarray:
-    if len(numbers) == 1:
-        return np.broadcast_to(np.int32(numbers[0]), len(which))
-    return np.array(numbers, dtype=np.int32)[which]
-
-
-def _distinct(keys: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """(each key once, in order of first sight; which of them each is), without sorting."""
-    keys = np.ascontiguousarray(keys, dtype=np.int64)
-    if len(keys) and (keys == keys[0]).all():  # of a thread, most often
-        return [int(keys[0])], np.broadcast_to(np.int32(0), len(keys))
-    array = array_of(keys).dictionary_encode()
-    # to_numpy would import pandas.
-    which = np.frombuffer(array.indices.buffers()[1] or b"", dtype=np.int32, count=len(keys))
-    return array.dictionary.to_pylist(), which
+    return _interned(thread, lambda distinct: builder.threads.of([(process, one) for one in distinct]))

@@ -188,9 +188,7 @@ class _Reader:
             kinds = rows["copyKind"], rows["srcKind"], rows["dstKind"]
             self._add(builder, rows, gpu.copy_names(builder, *kinds, _MEMORY_OFFSET), size=rows["bytes"])
         for builder, _, rows in self._activities("MEMSET", bytes=0, memKind=_MANY):
-            name = gpu.coded(
-                builder, rows["memKind"], lambda key: f"Memset ({gpu.memory_name(key + _MEMORY_OFFSET)})"
-            )
+            name = gpu.set_names(builder, rows["memKind"], _MEMORY_OFFSET)
             self._add(builder, rows, name, size=rows["bytes"])
         # CUDA graphs that were recorded as a whole, not kernel by kernel.
         for builder, _, rows in self._activities("GRAPH_TRACE", graphId=0):
@@ -257,16 +255,9 @@ class _Reader:
         for builder, _, rows in self._activities("KERNEL", **names):
             demangled = np.where(rows["demangledName"] > 0, rows["demangledName"], rows["shortName"])
             name = gpu.coded(builder, (rows["mangledName"] & _MANY) << 31 | demangled & _MANY, name_of)
-            sizes = [rows[size] for size in _SIZES]
-            self._add(
-                builder,
-                rows,
-                name,
-                grid=gpu.triples(builder, *sizes[:3]),
-                block=gpu.triples(builder, *sizes[3:]),
-            )
+            self._add(builder, rows, name, grid_and_block=[rows[size] for size in _SIZES])
 
-    def _add(self, builder: Builder, rows: Columns, name: np.ndarray, **more: np.ndarray) -> None:
+    def _add(self, builder: Builder, rows: Columns, name: np.ndarray, **more: Any) -> None:
         gpu.add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
 
     def _add_ranges(self) -> None:

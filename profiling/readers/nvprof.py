@@ -8,6 +8,7 @@ that begin with ``==PID==`` are nvprof's own words; what the program printed in 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -113,21 +114,19 @@ def read_database(database: Database) -> Trace:
     def rows_of(kind: str, columns: dict[str, int | None]) -> Iterator[dict[str, np.ndarray]]:
         return database.integers(_KIND + kind, columns) if _KIND + kind in database.tables else iter(())
 
-    def add(rows: dict[str, np.ndarray], name: np.ndarray, **more: np.ndarray) -> None:
+    def add(rows: dict[str, np.ndarray], name: np.ndarray, **more: Any) -> None:
         gpu.add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
 
     for kind in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL"):
         for rows in rows_of(kind, {**_ON_DEVICE, "name": None, **dict.fromkeys(_SIZES, 0)}):
             name = gpu.coded(builder, rows["name"], lambda key: full_name(texts.get(key, gpu.UNNAMED)))
-            sizes = [rows[size] for size in _SIZES]
-            add(rows, name, grid=gpu.triples(builder, *sizes[:3]), block=gpu.triples(builder, *sizes[3:]))
+            add(rows, name, grid_and_block=[rows[size] for size in _SIZES])
     for kind in ("MEMCPY", "MEMCPY2"):
         for rows in rows_of(kind, {**_ON_DEVICE, "bytes": 0, "copyKind": 0, "srcKind": 0, "dstKind": 0}):
             name = gpu.copy_names(builder, rows["copyKind"], rows["srcKind"], rows["dstKind"])
             add(rows, name, size=rows["bytes"])
     for rows in rows_of("MEMSET", {**_ON_DEVICE, "bytes": 0, "memoryKind": 0}):
-        name = gpu.coded(builder, rows["memoryKind"], lambda key: f"Memset ({gpu.memory_name(key)})")
-        add(rows, name, size=rows["bytes"])
+        add(rows, gpu.set_names(builder, rows["memoryKind"]), size=rows["bytes"])
     for kind in ("RUNTIME", "DRIVER"):
         for rows in rows_of(kind, {"start": None, "end": 0, "threadId": 0, "correlationId": None, "cbid": 0}):
             names = gpu.call_names(builder, rows["cbid"], kind == "RUNTIME")
