@@ -9,7 +9,7 @@ import gc
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pyarrow as pa
 from profiling.attribution.attribute import attribute_in_windows
 from profiling.attribution.events import LAYER, OPERATOR, RANGE, Builder, Trace, is_range
 from profiling.attribution.messages import of_arguments, of_process
-from profiling.cost.shapes import Inputs, parse_inputs
+from profiling.cost.shapes import parse_inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers.chunks import read_chunks, read_facts
@@ -159,7 +159,7 @@ def read_trace(path: Path) -> Trace:
     Raises:
         UserError: unreadable, truncated, no trace of PyTorch's profiler, or empty; it names file and place.
     """
-    builder = Builder(_decode_inputs)
+    builder = Builder(lambda key: parse_inputs(*orjson.loads(key)))
     facts: dict[str, Any] = {}
     unread = Unread()
     with _without_garbage_collector():
@@ -227,31 +227,22 @@ def _add_chunk(builder: Builder, chunk: list[Any], unread: Unread) -> None:
             groups[_OLD].append(event)
         else:
             builder.malformed += 1
-    layers = [event for event in groups[_LAYERS] if str(event.get("name")).startswith(_LAYER_PREFIX)]
-    _add(builder, groups[_OPERATORS], _host(OPERATOR, False))
-    _add(builder, groups[_OLD], _host(OPERATOR, True))
-    _add(builder, groups[_RANGES], _host(RANGE, False))
-    _add(builder, layers, _host(LAYER, False))
-    _add(builder, groups[_LAUNCHES], _launch)
-    _add(builder, groups[_DEVICE], _device)
-    changes = [{"dur": 0, **event} for event in groups[_MEMORY] if event.get("name") == _ALLOCATION]
-    _add(builder, changes, _memory)
-
-
-Adder = Callable[[Builder, list[dict[str, Any]]], None]
-
-
-def _add(builder: Builder, events: list[dict[str, Any]], add: Adder) -> None:
-    if not events:
-        return
-    try:
-        add(builder, events)
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-        # Somewhere a field is absent or absurd: put right what can be, leave out the rest, count it.
-        sound = [tidy for event in events if (tidy := _tidied(event)) is not None]
-        builder.malformed += len(events) - len(sound)
-        if sound:
-            add(builder, sound)
+    groups[_LAYERS] = [one for one in groups[_LAYERS] if str(one.get("name")).startswith(_LAYER_PREFIX)]
+    groups[_MEMORY] = [{"dur": 0, **one} for one in groups[_MEMORY] if one.get("name") == _ALLOCATION]
+    for group, events in groups.items():
+        if not events:
+            continue
+        try:
+            columns = _columns(builder, group, events)
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            # Somewhere a field is absent or absurd: put right what can be, leave out the rest, count it.
+            sound = [tidy for event in events if (tidy := _tidied(event)) is not None]
+            builder.malformed += len(events) - len(sound)
+            if not sound:
+                continue
+            columns = _columns(builder, group, sound)
+        tables = {_LAUNCHES: builder.launches, _DEVICE: builder.device, _MEMORY: builder.memory}
+        tables.get(group, builder.host).add(columns)
 
 
 _SHAPES = ("Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs")
@@ -297,108 +288,8 @@ def _times(events: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     return start_ns, np.rint(duration * 1000).astype(np.int64)
 
 
-def _args(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [event.get("args") or _NOTHING for event in events]
-
-
 def _numbers(args: list[dict[str, Any]], key: str, default: int = -1) -> np.ndarray:
     return np.array([one.get(key, default) for one in args], dtype=np.int64)
-
-
-def _external(args: list[dict[str, Any]]) -> np.ndarray:
-    return np.array(
-        [one["External id"] if "External id" in one else one.get("external id", -1) for one in args],
-        dtype=np.int64,
-    )
-
-
-def _names(events: list[dict[str, Any]]) -> list[str]:
-    names = [event["name"] for event in events]
-    if not set(map(type, names)) <= {str}:
-        raise TypeError("a name that is not text")
-    return names
-
-
-def _host(kind: int, old_schema: bool) -> Adder:
-    def add(builder: Builder, events: list[dict[str, Any]]) -> None:
-        names, args = _names(events), _args(events)
-        start_ns, duration_ns = _times(events)
-        kinds = (
-            [kind] * len(events)
-            if kind != OPERATOR
-            else [RANGE if is_range(name, old_schema) else OPERATOR for name in names]
-        )
-        columns = {
-            "name": builder.names.of(names),
-            "start_ns": start_ns,
-            "end_ns": start_ns + duration_ns,
-            "thread": builder.threads.of([(event.get("pid"), event.get("tid")) for event in events]),
-            "sequence": _numbers(args, "Sequence number"),
-            "forward_thread": _numbers(args, "Fwd thread id", 0),
-            "external": _external(args),
-            "inputs": _inputs(builder, args),
-            "kind": kinds,
-            "message": _messages(builder, args),
-        }
-        builder.host.add(columns)
-
-    return add
-
-
-def _inputs(builder: Builder, args: list[dict[str, Any]]) -> list[int]:
-    numbers = [-1] * len(args)
-    for position, one in enumerate(args):
-        dims = one.get("Input Dims") or one.get("Input dims")
-        if dims:
-            key = orjson.dumps(
-                (dims, one.get("Input type"), one.get("Input Strides"), one.get("Concrete Inputs"))
-            )
-            numbers[position] = builder.inputs.of((key,))[0]
-    return numbers
-
-
-def _decode_inputs(key: bytes) -> Inputs:
-    return parse_inputs(*orjson.loads(key))
-
-
-def _messages(builder: Builder, args: list[dict[str, Any]]) -> list[int]:
-    messages = [of_arguments(one) for one in args]
-    return [-1 if one is None else builder.messages.of((one,))[0] for one in messages]
-
-
-def _launch(builder: Builder, events: list[dict[str, Any]]) -> None:
-    args = _args(events)
-    start_ns, duration_ns = _times(events)
-    columns = {
-        "name": builder.names.of(_names(events)),
-        "start_ns": start_ns,
-        "end_ns": start_ns + duration_ns,
-        "thread": builder.threads.of([(event.get("pid"), event.get("tid")) for event in events]),
-        "correlation": _numbers(args, "correlation"),
-        "external": _external(args),
-    }
-    builder.launches.add(columns)
-
-
-def _device(builder: Builder, events: list[dict[str, Any]]) -> None:
-    names, args = _names(events), _args(events)
-    start_ns, duration_ns = _times(events)
-    columns = {
-        "name": builder.names.of(names),
-        "start_ns": start_ns,
-        "duration_ns": duration_ns,
-        "device": _numbers(args, "device", 0),
-        "stream": _numbers(args, "stream"),
-        "correlation": _numbers(args, "correlation"),
-        "external": _external(args),
-        "bytes": [one.get("bytes", math.nan) for one in args],
-        "message": _messages(builder, args),
-        "grid": builder.names.of([_triple(one.get("grid")) for one in args]),
-        "block": builder.names.of([_triple(one.get("block")) for one in args]),
-        "blocks_per_sm": _finite(args, "blocks per SM"),
-        "occupancy_pct": _finite(args, "est. achieved occupancy %"),
-    }
-    builder.device.add(columns)
 
 
 def _finite(args: list[dict[str, Any]], key: str) -> np.ndarray:
@@ -407,17 +298,71 @@ def _finite(args: list[dict[str, Any]], key: str) -> np.ndarray:
     return np.where(np.abs(numbers) < 1e30, numbers, np.nan)  # what 32 bits hold
 
 
-def _memory(builder: Builder, events: list[dict[str, Any]]) -> None:
-    args = _args(events)
-    builder.memory.add({
-        "time_ns": _times(events)[0],
+def _columns(builder: Builder, group: str, events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The columns of a table of :mod:`profiling.attribution.events`."""
+    args = [event.get("args") or _NOTHING for event in events]
+    start_ns, duration_ns = _times(events)
+    if group == _MEMORY:
         # A host's number says nothing; PyTorch's device types begin with it.
-        "device": [_integer(one.get("Device Id")) if one.get("Device Type") else -1 for one in args],
-        "bytes": _finite(args, "Bytes"),
-        "allocated_bytes": _finite(args, "Total Allocated"),
-        "reserved_bytes": _finite(args, "Total Reserved"),
-    })  # fmt: skip
+        devices = [_integer(one.get("Device Id")) if one.get("Device Type") else -1 for one in args]
+        return {
+            "time_ns": start_ns,
+            "device": devices,
+            "bytes": _finite(args, "Bytes"),
+            "allocated_bytes": _finite(args, "Total Allocated"),
+            "reserved_bytes": _finite(args, "Total Reserved"),
+        }
+    names = [event["name"] for event in events]
+    if not set(map(type, names)) <= {str}:
+        raise TypeError("a name that is not text")
+    external = [one["External id"] if "External id" in one else one.get("external id", -1) for one in args]
+    columns = {
+        "name": builder.names.of(names),
+        "start_ns": start_ns,
+        "external": np.array(external, dtype=np.int64),
+    }
+    if group == _DEVICE:
+        sizes = {
+            name: [",".join(map(str, one[name])) if isinstance(one.get(name), list) else "" for one in args]
+            for name in ("grid", "block")
+        }
+        return columns | {
+            "duration_ns": duration_ns,
+            "device": _numbers(args, "device", 0),
+            "stream": _numbers(args, "stream"),
+            "correlation": _numbers(args, "correlation"),
+            "bytes": np.array([one.get("bytes", math.nan) for one in args], dtype=np.float64),
+            "message": _messages(builder, args),
+            **{name: builder.names.of(texts) for name, texts in sizes.items()},
+            "blocks_per_sm": _finite(args, "blocks per SM"),
+            "occupancy_pct": _finite(args, "est. achieved occupancy %"),
+        }
+    columns |= {
+        "end_ns": start_ns + duration_ns,
+        "thread": builder.threads.of([(event.get("pid"), event.get("tid")) for event in events]),
+    }
+    if group == _LAUNCHES:
+        return columns | {"correlation": _numbers(args, "correlation")}
+    kind = {_RANGES: RANGE, _LAYERS: LAYER}.get(group)
+    return columns | {
+        "sequence": _numbers(args, "Sequence number"),
+        "forward_thread": _numbers(args, "Fwd thread id", 0),
+        "inputs": [_inputs(builder, one) for one in args],
+        "kind": [
+            (RANGE if is_range(name, group == _OLD) else OPERATOR) if kind is None else kind for name in names
+        ],
+        "message": _messages(builder, args),
+    }
 
 
-def _triple(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else ""
+def _inputs(builder: Builder, args: dict[str, Any]) -> int:
+    dims = args.get("Input Dims") or args.get("Input dims")
+    if not dims:
+        return -1
+    key = orjson.dumps((dims, args.get("Input type"), args.get("Input Strides"), args.get("Concrete Inputs")))
+    return builder.inputs.of((key,))[0]
+
+
+def _messages(builder: Builder, args: list[dict[str, Any]]) -> list[int]:
+    messages = [of_arguments(one) for one in args]
+    return [-1 if one is None else builder.messages.of((one,))[0] for one in messages]

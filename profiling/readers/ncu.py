@@ -25,7 +25,6 @@ from profiling.readers.printed import (
     Blocks,
     Launch,
     Metric,
-    Row,
     Spread,
     cells_of,
     has_decimal_commas,
@@ -100,7 +99,9 @@ class _Reader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._blocks = Blocks(path, _is_header)
+        self._blocks = Blocks(
+            path, lambda cells: "Kernel Name" in cells and (cells[0] == "ID" or "Invocations" in cells)
+        )
         # ncu prints numbers as the user's language has them: 12,5.
         lines = read_head(path).decode("utf-8", "replace").splitlines()
         self._comma = any(has_decimal_commas(cells_of(line)) for line in lines if line.startswith('"'))
@@ -163,7 +164,9 @@ class _Reader:
                 if facts["Metric Name"]:  # else the row is what a rule of ncu's says
                     self._add(current[2], sections, facts)
             elif row.cells[0].isdecimal():
-                yield row.values, self._values(row, units)
+                cells = zip(row.header, row.cells, units or [""] * len(row.cells), strict=True)
+                named = ((name, cell, unit) for name, cell, unit in cells if "__" in name)
+                yield row.values, {one: number_and_unit(cell, unit, self._comma) for one, cell, unit in named}
             else:
                 self._blocks.damaged += 1
         if current is not None:
@@ -199,15 +202,6 @@ class _Reader:
         if name in values and values[name][1] != value[1]:
             name = f"{name} [{unit}]"
         values[name] = value
-
-    def _values(self, row: Row, units: list[str]) -> Values:
-        cells = zip(row.header, row.cells, units or [""] * len(row.cells), strict=True)
-        return {name: number_and_unit(cell, unit, self._comma) for name, cell, unit in cells if "__" in name}
-
-
-def _is_header(cells: list[str]) -> bool:
-    """Whether these cells name the columns of a page, or of a summary."""
-    return "Kernel Name" in cells and (cells[0] == "ID" or "Invocations" in cells)
 
 
 def _launch(facts: Mapping[str, str], values: Values) -> Launch:

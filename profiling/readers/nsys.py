@@ -55,7 +55,8 @@ def recognise(path: Path, head: bytes) -> bool:
     """Whether a file is of Nsight Systems: also a table of ``nsys stats`` that is no CSV, hence not read."""
     if head.startswith(MAGIC):
         with open_database(path) as database:
-            return is_nsys(database)
+            ours = {_RANGES, _START, "ANALYSIS_DETAILS", *_VERSION_TABLES}
+            return database.has(_TEXTS, "id", "value") and not ours.isdisjoint(database.tables)
     text = head.decode("utf-8-sig", "replace").replace('"', "")
     return head.startswith(NSYS_REPORT) or any(one.search(text) for one in (_HEAD, _OTHER_HEAD))
 
@@ -155,12 +156,6 @@ _ON_DEVICE: dict[str, int | None] = {
     "start": None, "end": None, "deviceId": 0, "streamId": -1, "correlationId": -1,
 }  # fmt: skip
 _SIZES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-
-
-def is_nsys(database: Database) -> bool:
-    """Whether a database is an export of Nsight Systems."""
-    ours = {_RANGES, _START, "ANALYSIS_DETAILS", *_VERSION_TABLES}
-    return database.has(_TEXTS, "id", "value") and not ours.isdisjoint(database.tables)
 
 
 class _Reader:

@@ -51,7 +51,8 @@ def recognise(path: Path, head: bytes) -> bool:
     """Whether a file is nvprof's: a database with its tables, or text that it printed."""
     if head.startswith(MAGIC):
         with open_database(path) as database:
-            return is_nvprof(database)
+            kinds = any(name.startswith(_KIND) for name in database.tables)
+            return kinds and database.has(_NAMES, "_id_", "value")
     return _HEAD.search(head) is not None
 
 
@@ -95,11 +96,6 @@ _INSTANT, _START, _END = 1, 2, 4  # flags of a marker's row
 # What every activity of a device has, and what it is where the database does not say.
 _ON_DEVICE = {"start": None, "end": None, "deviceId": 0, "streamId": -1, "correlationId": -1}
 _SIZES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-
-
-def is_nvprof(database: Database) -> bool:
-    """Whether a database is nvprof's."""
-    return database.has(_NAMES, "_id_", "value") and any(name.startswith(_KIND) for name in database.tables)
 
 
 def read_database(database: Database) -> Trace:

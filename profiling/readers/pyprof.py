@@ -175,7 +175,9 @@ def read_table(
     connection = database.connect() if connection is None else connection
     arguments = {"path": str(path)}
     try:
-        have = connection.execute(_NAMES, arguments).fetchall()
+        have = connection.execute(
+            "select name from parquet_schema($path) where num_children is null", arguments
+        ).fetchall()
         lacks = sorted(NEEDED - {name for (name,) in have})
         if lacks:
             raise UserError(f"{path} is not a PyProf kernel table: it lacks {', '.join(lacks)}")
@@ -185,10 +187,16 @@ def read_table(
     except (duckdb.Error, OSError) as error:
         why = str(error).splitlines()[0]
         raise UserError(f"{path} is not a readable PyProf kernel table ({why}); fetch it again") from None
-    launches = _in_order(rows.filter(rows["is_sound"]))
+    launches = rows.filter(rows["is_sound"])
     if not len(launches):
         raise UserError(f"{path} holds no kernel launches; is it the right file?")
-    columns = _as_kernels(launches, batches, _rank_in_name(path) if rank is None else rank)
+    idx = launches["idx"].to_numpy()
+    if not (np.diff(idx) >= 0).all():  # PyProf writes them in order
+        launches = launches.take(np.argsort(idx, kind="stable"))
+    if rank is None:  # the reference's file names end in it: ..._ret_0_3.gzip
+        head, _, last = path.name.partition(".")[0].rpartition("_")
+        rank = int(last) if "_ret_" in head and last.isdigit() else 0
+    columns = _as_kernels(launches, batches, rank)
     findings = []
     if damaged := len(rows) - len(launches):
         findings.append(Finding("records_damaged", data={"n": damaged, "what": "rows"}))
@@ -203,15 +211,6 @@ def read_table(
     if ranks > 1 and "communication" not in columns["class"].dictionary.to_pylist():
         findings.append(Finding("no_collectives", data={"ranks": ranks}))
     return Converted({"kernels": as_table("kernels", columns)}, findings)
-
-
-def _in_order(launches: pa.Table) -> pa.Table:
-    """The launches by their index; PyProf has written them so already."""
-    idx = launches["idx"].to_numpy()
-    return launches if (np.diff(idx) >= 0).all() else launches.take(np.argsort(idx, kind="stable"))
-
-
-_NAMES = "select name from parquet_schema($path) where num_children is null"
 
 
 def _launches(optional: Sequence[str]) -> str:
@@ -241,12 +240,6 @@ def _launches(optional: Sequence[str]) -> str:
 def _amount(column: str) -> str:
     number = f'"{column}"::double'
     return f"if(isfinite({number}) and {number} >= 0, {number}, null)"
-
-
-def _rank_in_name(path: Path) -> int:
-    # The reference's file names end in the rank: ..._ret_0_3.gzip
-    last = path.name.partition(".")[0].rpartition("_")
-    return int(last[2]) if "_ret_" in last[0] and last[2].isdigit() else 0
 
 
 def _as_kernels(launches: pa.Table, batches: TableBatches, rank: int) -> dict[str, Any]:
