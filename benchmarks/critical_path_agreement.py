@@ -88,7 +88,7 @@ def ours(trace: Path) -> list[dict[str, float]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        convert([trace], out=out, jobs=1, suggest=False)
+        convert([trace], out=out, jobs=1)
         study = load(out)
         (source,) = study.recorded
         return [of_step(step) for step in paths_of(study, source).steps]

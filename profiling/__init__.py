@@ -1,4 +1,4 @@
-"""What did the tools write, as tables?
+"""What profilers and watched programs write, as tables.
 
 docs/structure.md says which of its folders answers what, from the commands down.
 

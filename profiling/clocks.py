@@ -34,12 +34,10 @@ class Alignment:
     Attributes:
         shift_ns: to be added to the tool's times; 0 where the clocks agree already.
         residual_ns: how far off they may still be.
-        by: what was matched, for people.
     """
 
     shift_ns: int
     residual_ns: int
-    by: str
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,6 @@ class _Placed:
     stage: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray
-    by: str
 
 
 def align(batches: Columns, markers: Columns, kernels: Columns) -> Alignment | None:
@@ -70,7 +67,7 @@ def align(batches: Columns, markers: Columns, kernels: Columns) -> Alignment | N
     low, high = np.quantile(begin, 1 - _OUTLIERS), np.quantile(end, _OUTLIERS)
     middle, residual = round((low + high) / 2), math.ceil(abs(high - low) / 2)
     fits = min(low, high) - AGREE_NS <= 0 <= max(low, high) + AGREE_NS
-    return Alignment(0 if fits else middle, residual, placed.by)
+    return Alignment(0 if fits else middle, residual)
 
 
 def _edges(batches: Columns) -> np.ndarray:
@@ -90,7 +87,7 @@ def _by_kernels(batches: Columns, kernels: Columns) -> _Placed | None:
     if not mine.any():
         return None
     stage = np.where(direction[mine] == "bprop", _OF_PASS["bprop"], _OF_PASS["fprop"])
-    return _joined(row[mine], stage, kernels["start_ns"][mine], _ends(kernels)[mine], "kernels of each pass")
+    return _joined(row[mine], stage, kernels["start_ns"][mine], _ends(kernels)[mine])
 
 
 def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
@@ -106,7 +103,7 @@ def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
         stages.append(np.full(len(marks), stage))
     place = np.concatenate(places)
     times = markers["start_ns"][place], markers["end_ns"][place]
-    return _Placed(np.concatenate(rows), np.concatenate(stages), *times, "marks of the stages")
+    return _Placed(np.concatenate(rows), np.concatenate(stages), *times)
 
 
 def _by_tensors(batches: Columns, kernels: Columns) -> _Placed | None:
@@ -126,7 +123,7 @@ def _by_tensors(batches: Columns, kernels: Columns) -> _Placed | None:
         return None
     place = talks[mine]
     stage = np.full(len(place), _OF_PASS["bprop"])
-    return _joined(turn[mine], stage, kernels["start_ns"][place], _ends(kernels)[place], "its collectives")
+    return _joined(turn[mine], stage, kernels["start_ns"][place], _ends(kernels)[place])
 
 
 def _ends(kernels: Columns) -> np.ndarray:
@@ -140,14 +137,14 @@ def _rows_of(batches: Columns, index: np.ndarray) -> np.ndarray:
     return np.where(numbers[place] == index, place, -1) if len(numbers) else np.full(len(index), -1)
 
 
-def _joined(row: np.ndarray, stage: np.ndarray, start: np.ndarray, end: np.ndarray, by: str) -> _Placed:
+def _joined(row: np.ndarray, stage: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Placed:
     """From the first start to the last end of each stage of each batch."""
     distinct, which = np.unique(row * len(STAGES) + stage, return_inverse=True)
     first = np.full(len(distinct), np.iinfo(np.int64).max)
     last = np.full(len(distinct), np.iinfo(np.int64).min)
     np.minimum.at(first, which, start)
     np.maximum.at(last, which, end)
-    return _Placed(distinct // len(STAGES), distinct % len(STAGES), first, last, by)
+    return _Placed(distinct // len(STAGES), distinct % len(STAGES), first, last)
 
 
 # --- of a rank's directory ----------------------------------------------------------------------------
@@ -179,7 +176,7 @@ def set_clock(directory: Path, tool: str) -> list[Finding]:
         _shift(directory, placement.shift_ns)
     if len(kernels["start_ns"]) and (kernels["batch_index"] < 0).all():
         _place(directory, batches)
-    data = {"tool": tool, "by": placement.by, "residual_ns": placement.residual_ns}
+    data = {"tool": tool, "residual_ns": placement.residual_ns}
     return [Finding("clock_aligned", data=data)] if placement.shift_ns else []
 
 

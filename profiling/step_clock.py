@@ -1,4 +1,4 @@
-"""When did a loop reach each of its instants, without slowing the loop that is timed?
+"""Clocks of the instants of a loop that do not slow the loop.
 
 On a GPU the loop records events into the device's stream and goes on; their times are read later. On a CPU
 the stages run where the clock is read, so it is read directly.

@@ -35,7 +35,7 @@ from profiling.errors import (
     run_command,
     said_by_rank_0,
 )
-from profiling.findings import MOST_SHOWN, Finding, lines
+from profiling.findings import MOST_SHOWN, lines
 from profiling.identity import Identity, is_restarted, read_identity
 from profiling.process_facts import write_stacks_at_signal
 from profiling.tools import STARTED, Options, check_can_record, check_mode, open_capture
@@ -88,13 +88,7 @@ def _parser() -> Parser:
     add("--keep-raw", action="store_true", help="keep the profiler's own files, too")
     # This process is the one that a profiler of ours has started.
     add("--inside", action="store_true", help=argparse.SUPPRESS)
-    add(
-        "-m",
-        dest="module",
-        nargs=argparse.REMAINDER,
-        metavar="MODULE",
-        help="run a module, as python -m does",
-    )
+    add("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module, as python does")
     add("program", nargs=argparse.REMAINDER, help="your script and its arguments")
     return parser
 
@@ -185,9 +179,9 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
         if me.rank == 0:
             _say(f"no results: {reason}")
         return Ended(code, reason)
-    findings = [*map(Finding.from_json, capture.write()), *findings_of(watch, steps)]
+    findings = [*capture.write(), *findings_of(watch, steps)]
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
-    findings += map(Finding.from_json, set_clock(directory, given.profile))
+    findings += set_clock(directory, given.profile)
     report = watched.report_of(
         me, watch.model_facts, len(steps), usual_samples(steps, wanted), watch.hooks.seen.workers,
         watch.startup_ns, findings, code,
@@ -248,10 +242,9 @@ def _write_run(
     return EXIT_DONE
 
 
-def _say(*lines: str) -> None:
-    # Not into what the program prints to standard output.
-    for line in lines:
-        print(f"scaleprof: {line}", file=sys.stderr)
+def _say(*messages: str) -> None:
+    for message in messages:  # not into what the program prints to standard output
+        print(f"scaleprof: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

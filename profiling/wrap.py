@@ -21,13 +21,7 @@ from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.findings import Finding
 from profiling.identity import read_identity
 from profiling.tables import Writer, rank_directory
-from profiling.tools import (
-    TOOLS,
-    Options,
-    Origin,
-    check_can_record,
-    tool,
-)
+from profiling.tools import TOOLS, Options, Origin, check_can_record, tool
 from profiling.tools.processes import check_permission, run_step, run_tree
 from profiling.whole_file import whole_file
 

@@ -1,4 +1,4 @@
-"""How are a tool's processes run: around a rank, and then to make one file of another?
+"""Run a tool's processes: around a rank, and then to make one file of another.
 
 None of what a tool has started outlives who asked for it. tau_exec is a shell that waits for the rank it
 started: asked to end, it ends and leaves the rank training.

@@ -1,21 +1,243 @@
-"""Place the tables of ranks in the folders of their jobs, each with a record of what its traces say.
+"""Group the recordings of ranks into jobs, and place their tables with a record of what their traces say.
+
+The traces of a job are those of one tool in one folder (folders of single ranks or hosts left out) that say
+the same of their world size and process groups and were recorded at the same time.
 
 A job that was converted before takes its folder again. What an earlier conversion wrote there is replaced;
 jobs of other files, and what a user or another command put there, are left alone.
 """
 
+import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from profiling.errors import UserError
 from profiling.findings import Finding
+from profiling.readers.origin import rank_in
 from profiling.schemas import SCHEMAS
 from profiling.tables import rank_directory, table_path
-from profiling.traced_job import JOB, TracedJob, read_job, write_job
-from profiling.traces.grouping import jobs_of, names_of, record_of
+from profiling.traced_job import JOB, ProcessGroup, TracedJob, TracedRank, read_job, write_job
 from profiling.traces.ranks import Recorded
+from profiling.traces.units import ENDINGS
+
+# Traces that begin further apart are of different jobs; the clocks of a cluster's hosts are not.
+_APART_NS = 600 * 10**9
+# The clocks of hosts that differ by more are worth a line.
+_CLOCKS_NS = 10**9
+
+
+@dataclass
+class Job:
+    """Recordings of one job, each rank once, and others of the same ranks."""
+
+    ranks: list[Recorded]
+    unused: list[Recorded] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def jobs_of(recorded: Sequence[Recorded]) -> list[Job]:
+    """The jobs, in the order of their first recordings."""
+    groups: dict[tuple, list[Recorded]] = {}
+    for one in _with_rank_folders(recorded):
+        # A file that says no rank could be anybody's; several ranks of one report are the report's, and what
+        # says that it is alone is a job of its own.
+        shared = one.rank_known and one.alone and one.facts.world_size != 1
+        shapes = {tuple(group.ranks) for group in one.facts.groups if len(group.ranks) > 2}
+        full = any(len(ranks) == one.facts.world_size for ranks in shapes)
+        alike = (one.tool, one.root, one.facts.world_size, full, "" if shared else str(one.source))
+        groups.setdefault((alike, one.folder), []).append(one)
+    several: dict[tuple, list[list[Recorded]]] = {}
+    for (alike, _), members in groups.items():
+        several.setdefault(alike, []).append(members)
+    jobs: list[Job] = []
+    for (_, _, size, *_), parts in several.items():
+        # Folders (a host each) that together are a whole job are one.
+        together = [one for members in parts for one in members]
+        if size and sorted(one.rank for one in together) == list(range(size)):
+            parts = [together]
+        jobs += [job for members in parts for job in _by_time(members)]
+    return jobs
+
+
+def _with_rank_folders(recorded: Sequence[Recorded]) -> list[Recorded]:
+    """The same, where it is known which folders with a bare number for a name are single ranks'.
+
+    ``1``, ``2`` and ``4`` may be ranks, but also numbers of ranks or repetitions: of a rank each are those
+    beside each other that hold one rank each, and no two of them the same.
+    """
+    numbered = [
+        (one, place, (one.root, one.source.parts[:place]), part)
+        for one in recorded
+        for place, part in enumerate(one.source.parent.parts)
+        if part.isdecimal()
+    ]
+    inside: dict[tuple, dict[str, set[int]]] = {}
+    for one, _, above, part in numbered:
+        inside.setdefault(above, {}).setdefault(part, set()).add(one.rank)
+    places: dict[int, list[int]] = {}
+    for one, place, above, _ in numbered:
+        ranks = inside[above]
+        if len(ranks) == 1:
+            of_ranks = all({int(name)} == there for name, there in ranks.items())
+        else:
+            of_ranks = len(set().union(*ranks.values())) == sum(map(len, ranks.values())) == len(ranks)
+        if of_ranks:
+            places.setdefault(id(one), []).append(place)
+    return [replace(one, rank_folders=tuple(places.get(id(one), ()))) for one in recorded]
+
+
+def _by_time(members: Sequence[Recorded]) -> list[Job]:
+    """Recordings of ranks that are there several times, or far apart in time, as jobs of their own."""
+    by_stem: dict[str, list[Recorded]] = {}
+    for one in members:
+        by_stem.setdefault(one.stem, []).append(one)
+    # The recordings of all ranks at several steps have names of their own: step_10, step_20. Where one rank
+    # alone is there twice, that is not another job.
+    ranks = [sorted(one.rank for one in part) for part in by_stem.values()]
+    several = all(one == ranks[0] for one in ranks) and len(set(ranks[0])) == len(ranks[0])
+    parts = list(by_stem.values()) if several else [list(members)]
+    if members[0].facts.world_size is None and len({one.rank for one in members}) == 1:
+        parts = [[one] for one in members]  # nothing says that they are of one job
+    return [job for part in parts for job in _at_once(part)]
+
+
+def _at_once(members: Sequence[Recorded]) -> list[Job]:
+    order = sorted(members, key=lambda one: one.started_ns)
+    parts: list[list[Recorded]] = [[order[0]]]
+    for before, one in pairwise(order):
+        apart = one.started_ns - max(each.ended_ns for each in parts[-1])
+        if before.dated_ns and apart > _APART_NS:
+            parts.append([])
+        parts[-1].append(one)
+    jobs = [_job(part) for part in parts]
+    if len(jobs) > 1:
+        for job in jobs:
+            apart_ns = order[-1].started_ns - order[0].started_ns
+            job.findings.append(Finding("folder_recorded_apart", data={"ns": apart_ns}))
+    return jobs
+
+
+def _job(members: Sequence[Recorded]) -> Job:
+    ranks: dict[int, list[Recorded]] = {}
+    for one in sorted(members, key=lambda one: (one.rank, str(one.source))):
+        ranks.setdefault(one.rank, []).append(one)
+    job = Job([])
+    for same in ranks.values():
+        used = max(same, key=lambda one: _claim(one, members))
+        job.ranks.append(used)
+        unused = [one for one in same if one is not used]
+        job.unused += unused
+        if unused:
+            data = {"used": used.source.name, "unused": [one.source.name for one in unused]}
+            job.findings.append(Finding("duplicate_traces", rank=used.rank, data=data))
+    return job
+
+
+def _claim(one: Recorded, members: Sequence[Recorded]) -> tuple[int, int, int, int, int]:
+    """How good one of several traces of a rank is to be used, the weightiest first.
+
+    It is named as those of other ranks are (rank1.json beside rank0.json, not again_rank1.json); was recorded
+    while they were; its name says the rank; it is the newest.
+    """
+    others = [other for other in members if other.rank != one.rank]
+    alike = len({other.rank for other in others if other.stem == one.stem})
+    at_once = {
+        other.rank
+        for other in others
+        if one.dated_ns and other.dated_ns
+        if one.started_ns < other.ended_ns and other.started_ns < one.ended_ns
+    }
+    says_rank = rank_in(Path(one.source.name)) == one.rank
+    return alike, len(at_once), says_rank, one.dated_ns, one.written_ns
+
+
+def record_of(name: str, job: Job) -> TracedJob:
+    """What the traces of a job say of it."""
+    first, numbers = job.ranks[0], [one.rank for one in job.ranks]
+    told = [one.facts for one in job.ranks]
+    hosts = {facts.host for facts in told}
+    size, size_from = max((facts.world_size or 0 for facts in told), default=0) or None, ""
+    if size is None and len(numbers) > 1:
+        size, size_from = max(numbers) + 1, "the available traces"
+    elif size is None and numbers == [0] and not first.rank_known and not first.facts.groups:
+        size = 1
+    groups: dict[tuple, ProcessGroup] = {}
+    for group in (group for facts in told for group in facts.groups):
+        groups.setdefault((group.name, tuple(group.ranks), group.size), group)
+    return TracedJob(
+        name=name,
+        tool=first.tool,
+        root=str(first.root.resolve()),
+        world_size=size,
+        world_size_from=size_from,
+        nodes=len(hosts) if "" not in hosts and len(told) == size else None,
+        backend=next((facts.backend for facts in told if facts.backend), ""),
+        groups=list(groups.values()),
+        versions={key: value for facts in reversed(told) for key, value in facts.versions.items()},
+        batches_from=next((one.batches_from for one in job.ranks if one.batches_from), ""),
+        batches_confidence=min(one.confidence for one in job.ranks),
+        ranks=[
+            TracedRank(
+                rank=one.rank, source=str(one.source), host=one.facts.host, device=one.facts.device,
+                batches=one.batches, started_ns=one.started_ns, written_ns=one.written_ns,
+            )
+            for one in job.ranks
+        ],
+        findings=[*job.findings, *_findings(job, size)],
+        unused=[str(one.source) for one in job.unused],
+    )  # fmt: skip
+
+
+def _findings(job: Job, size: int | None) -> Iterator[Finding]:
+    present = {one.rank for one in job.ranks}
+    if size and size > 1 and len(present) < size:
+        absent = [rank for rank in range(size) if rank not in present]
+        yield Finding("traces_missing", data={"n": len(absent), "of": size, "ranks": absent})
+    elif size is None:
+        yield Finding("world_size_unknown", data={"n": len(present)})
+    counts = {one.batches for one in job.ranks}
+    if len(counts) > 1:
+        yield Finding("steps_differ", data={"least": min(counts), "most": max(counts)})
+    dated = [one.dated_ns for one in job.ranks if one.dated_ns]
+    apart = max(dated, default=0) - min(dated, default=0)
+    if apart > _CLOCKS_NS:
+        yield Finding("hosts_clocks_apart", data={"ns": apart})
+
+
+def names_of(jobs: Sequence[Job]) -> list[str]:
+    """What each job's folder is called: as its file, if it is one that names itself; else as its folder.
+
+    A folder that holds several jobs gives its name to none that is of one file. Where two would be called
+    alike, the folders above that are not those of all are named too; of one folder, what the names of a job's
+    files share.
+    """
+    roots = [job.ranks[0].root for job in jobs]
+    folders = [Path(os.path.commonpath({str(one.folder) for one in job.ranks})) for job in jobs]
+    counts = Counter(zip(roots, folders, strict=True))
+    names = []
+    for job, root, folder in zip(jobs, roots, folders, strict=True):
+        first = job.ranks[0]
+        of_file = len({one.source for one in job.ranks}) == 1 and (first.stem or counts[root, folder] > 1)
+        of_folder = folder.name or root.resolve().name or "job"
+        file = first.source.name
+        names.append((ENDINGS.sub("", file) or file) if of_file else of_folder)
+    for name in {name for name in names if names.count(name) > 1}:
+        alike = [place for place, one in enumerate(names) if one == name]
+        paths = [Path(roots[place].resolve().name, jobs[place].ranks[0].folder) for place in alike]
+        shared = len(Path(os.path.commonpath(paths)).parts)
+        for place, path in zip(alike, paths, strict=True):
+            parts = [*path.parts[shared:], *([] if path.name == name else [name])]
+            names[place] = "_".join(parts) or name
+    stems = [{one.stem.strip() for one in job.ranks} for job in jobs]
+    return [
+        name if names.count(name) == 1 or len(stem) > 1 else "_".join(filter(None, [name, *stem]))
+        for name, stem in zip(names, stems, strict=True)
+    ]
 
 
 def jobs_in(out: Path) -> dict[Path, TracedJob]:

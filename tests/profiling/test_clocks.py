@@ -85,7 +85,6 @@ WAYS = {
 @pytest.mark.parametrize("by", WAYS)
 def test_a_planted_shift_is_found_within_the_residual(by, shift):
     found = align(batches(), *WAYS[by](shift))
-    assert found.by == by
     assert abs(found.shift_ns - shift) <= found.residual_ns + 1
     assert found.residual_ns <= (13 * MS if by == "its collectives" else 21_000)
 
@@ -140,7 +139,7 @@ def lay(directory, own_markers=None, own_kernels=None):
 def test_the_tables_are_shifted_and_the_residual_is_said(tmp_path):
     shift = 7 * 10**9
     (said,) = set_clock(lay(tmp_path, markers(shift), kernels()), "nsys")
-    assert (said.code, said.data["by"]) == ("clock_aligned", "marks of the stages")
+    assert said.code == "clock_aligned"
     assert said.data["residual_ns"] <= 5_000
     found = read(tmp_path, "markers").to_pandas()
     assert np.abs(found["start_ns"].to_numpy() - markers(0)["start_ns"]).max() <= 5_000
@@ -168,7 +167,7 @@ def test_launches_are_shifted_with_what_they_launched(tmp_path):
 
 def test_collectives_of_a_tool_without_batches_get_theirs(tmp_path):
     (said,) = set_clock(lay(tmp_path, own_kernels=tensors(START - 10**9)), "horovod")
-    assert (said.code, said.data["by"]) == ("clock_aligned", "its collectives")
+    assert said.code == "clock_aligned"
     assert 10_000_000 < said.data["residual_ns"] <= 20_000_000
     found = read(tmp_path, "kernels").to_pandas()
     exchanged = found[found["layer"].astype(str).str.startswith("grad")]

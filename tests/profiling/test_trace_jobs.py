@@ -367,7 +367,8 @@ def test_jobs_of_one_name_are_told_apart_by_as_few_folders_as_that_takes(tmp_pat
     assert {path.name for path in out.iterdir()} == names
     (tmp_path / "exp/n8/again/run").rename(tmp_path / "exp/n8/again/other/once")
     _, out = converted(tmp_path / "second", tmp_path / "exp")
-    assert {path.name for path in out.iterdir()} == {"n4_run", "n8_run", "once", "other_a", "other_b"}
+    names = {"n4_traces_run", "n8_traces_run", "once", "other_a", "other_b"}
+    assert {path.name for path in out.iterdir()} == names
 
 
 def test_folders_named_by_numbers_are_of_ranks_only_where_each_holds_another_rank(tmp_path):
