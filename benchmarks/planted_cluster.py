@@ -205,7 +205,7 @@ def _traced(cluster: Cluster, point: Point, generator: np.random.Generator) -> T
     calls = _calls(ran, cluster) if ranks > 1 else None
     step = step_of(point, recorded, ready, np.full(LAYERS, ELEMENTS), False, calls)
     assert step is not None
-    return Traced(point.timed[0][0], step, exchanges(calls, cluster.layout(ranks)))
+    return Traced(step, exchanges(calls, cluster.layout(ranks)))
 
 
 def _calls(ran: Ran, cluster: Cluster) -> Allreduces:

@@ -18,9 +18,13 @@ confidence interval: of what begins beyond the points it knows nothing.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What fits counts if its chi-square is within this of the least (95 % of one parameter).
 _AS_GOOD = 3.84
@@ -60,7 +64,6 @@ class Prediction:
     Where the points set no lower limit, ``low`` is 0.
     """
 
-    ranks: int
     time: float
     low: float
     high: float
@@ -94,17 +97,17 @@ def predict(
     least = float(fits.chi_square.min())
     # Points that no shape meets are known less well than was said.
     scale = max(1.0, least / max(1, len(values) - 2))
-    good = fits.of(fits.chi_square <= least + _AS_GOOD * scale)
+    good = fits[fits.chi_square <= least + _AS_GOOD * scale]
     reach = np.sqrt(_AS_GOOD * scale - (good.chi_square - least)) * good.error
     # The centre is of the simplest that is as good: nothing hidden.
-    simple = good.of(good.allowed & ~good.hidden) if (good.allowed & ~good.hidden).any() else good
+    simple = good[good.allowed & ~good.hidden] if (good.allowed & ~good.hidden).any() else good
     centre = float(np.average(simple.time, weights=np.exp((least - simple.chi_square) / scale / 2)))
     stays, grows = _least_and_most(measured, values, point_errors * np.sqrt(scale), float(wanted), strong)
     low = min(max(float((good.time - reach).min()), stays) if not strong else stays, centre)
     low = max(low, 0.0)  # the errors of few points reach below what a time can be
     high = max(float((good.most + reach).max()), grows, centre)
     names = tuple(name for name in SHAPES if any(name in one for one in good.shapes))
-    return Prediction(wanted, centre, low, high, names)
+    return Prediction(centre, low, high, names)
 
 
 def _least_and_most(
@@ -139,53 +142,34 @@ def _own_errors(ranks: np.ndarray, times: np.ndarray, strong: bool) -> np.ndarra
 # --- the fits ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Fits:
-    """Ways to go on; arrays of one element each.
+def fits_of(
+    ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, wanted: float, strong: bool
+) -> "pd.DataFrame":
+    """All shapes and pairs of them, with all shares hidden, exposed from each point on (or from none).
 
-    Attributes:
-        allowed: no cost came out below 0 (those that did so by chance are kept for the range).
-        hidden: whether something is hidden.
-        time, most: on the wanted ranks; ``most`` where not all is known of what is hidden.
-        error: of that time, of one chi-square more.
+    Returns:
+        A row a way to go on: its ``shapes``, ``chi_square`` and number of ``parameters``; ``allowed``: no
+        cost came out below 0 (those that did so by chance are kept for the range); ``hidden``: whether
+        something is; ``time`` and ``most`` on the wanted ranks (``most`` where not all is known of what is
+        hidden); ``error`` of that time, of one chi-square more.
     """
+    import pandas as pd
 
-    shapes: list[tuple[str, ...]]
-    chi_square: np.ndarray
-    parameters: np.ndarray
-    allowed: np.ndarray
-    hidden: np.ndarray
-    time: np.ndarray
-    most: np.ndarray
-    error: np.ndarray
-
-    def of(self, which: np.ndarray) -> "Fits":
-        """Some of them."""
-        shapes = [one for one, chosen in zip(self.shapes, which, strict=True) if chosen]
-        arrays = [getattr(self, one.name)[which] for one in fields(self) if one.name != "shapes"]
-        return Fits(shapes, *arrays)
-
-
-def fits_of(ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, wanted: float, strong: bool) -> Fits:
-    """All shapes and pairs of them, with all shares hidden, exposed from each point on (or from none)."""
     points = _Points(ranks, times, errors, wanted, strong)
-    none_hidden = [
-        _fitted(points, names, overhead, np.zeros(1), 0, 1.0)
-        for overhead in ((False, True) if strong else (False,))
-        for names in _TOGETHER
+    overheads = (False, True) if strong else (False,)
+    some = [names for names in _TOGETHER if names and "constant" not in names]
+    tried = [
+        *((names, overhead, np.zeros(1), 0, 1.0) for overhead in overheads for names in _TOGETHER),
+        *(
+            (names, overhead, _shares(names, visible), first, visible)
+            for overhead in overheads
+            for names in some
+            for first in range(len(ranks) + 1)
+            for visible in _VISIBLE
+        ),
     ]
-    some_hidden = [
-        _fitted(points, names, overhead, _shares(names, visible), first, visible)
-        for overhead in ((False, True) if strong else (False,))
-        for names in _TOGETHER
-        if names and "constant" not in names
-        for first in range(len(ranks) + 1)
-        for visible in _VISIBLE
-    ]
-    parts = [*none_hidden, *some_hidden]
-    shapes = [shape for one in parts for shape in one.shapes]
-    arrays = [np.concatenate([getattr(one, name.name) for one in parts]) for name in fields(Fits)[1:]]
-    return Fits(shapes, *arrays)
+    parts = [part for one in tried if (part := _fitted(points, *one)) is not None]
+    return pd.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
 def _shares(names: Sequence[str], visible: float) -> np.ndarray:
@@ -219,8 +203,8 @@ class _Points:
 
 def _fitted(
     points: _Points, names: tuple[str, ...], overhead: bool, hidden: np.ndarray, first: int, visible: float
-) -> Fits:
-    """Least squares with each share ``hidden``, the exchange exposed from the ``first`` point on.
+) -> dict[str, np.ndarray] | None:
+    """Rows of :func:`fits_of`, a share ``hidden`` each, the exchange exposed from the ``first`` point on.
 
     Args:
         visible: the share of the exchange that nothing hides.
@@ -235,7 +219,7 @@ def _fitted(
     columns += [np.broadcast_to(cost, columns[0].shape) for cost in seen if cost.any()]
     solved = _solved(points, np.stack(columns, axis=2))
     if solved is None:
-        return _none()
+        return None
     values, covariance, chi_square = solved
     separable = values.shape[1] > parts
     rise = (1 - visible) * values[:, parts:] @ costs if separable else None
@@ -252,9 +236,13 @@ def _fitted(
     spread = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
     allowed = np.asarray((values[:, 1:] >= 0).all(axis=1))
     keep = right & (values[:, 0] > 0) & (values[:, 1:] >= -1.96 * spread[:, 1:]).all(axis=1)
-    count = np.full(len(hidden), values.shape[1])
-    every = Fits([names] * len(hidden), chi_square, count, allowed, hidden > 0, time, most, error)
-    return every.of(keep)
+    shapes = np.empty(len(hidden), dtype=object)
+    shapes[:] = [names] * len(hidden)
+    every = {
+        "shapes": shapes, "chi_square": chi_square, "parameters": np.full(len(hidden), values.shape[1]),
+        "allowed": allowed, "hidden": hidden > 0, "time": time, "most": most, "error": error,
+    }  # fmt: skip
+    return {name: column[keep] for name, column in every.items()}
 
 
 def _exposed_as_said(
@@ -302,8 +290,3 @@ def _solved(points: _Points, columns: np.ndarray) -> tuple[np.ndarray, np.ndarra
     values = np.einsum("gij,gnj,n->gi", inverse, scaled, wanted) / size
     rest = wanted - np.einsum("gni,gi->gn", design, values)
     return values, inverse / (size[:, :, None] * size[:, None]), np.square(rest).sum(axis=1)
-
-
-def _none() -> Fits:
-    nothing = np.zeros(0)
-    return Fits([], nothing, nothing, nothing > 0, nothing > 0, nothing, nothing, nothing)

@@ -38,7 +38,7 @@ METRICS = (
     Metric("backtest", "whether a measured configuration is predicted, from smaller ones only"),
     Metric("scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True),
     Metric("global_batch", "images of a step of all ranks", "global\nbatch"),
-    Metric("believed", "false: the other method has smaller errors"),
+    Metric("believed", "false: the other method is better founded", show=lambda one: "yes" if one else "no"),
     Metric("images_per_s", "images/s of all ranks", "images/s", RANGE, priority=2),
     Metric("step_ms", "duration of a step of the job", interval=RANGE),
     Metric(
@@ -236,6 +236,7 @@ def shown(rows: Rows) -> list[Column]:
     strong = all(row["scaling"] == "strong" for row in rows)
     varying = [name for name in telling(rows, fields_of(rows)) if name != "batch" or not strong]
     sizes = ["global_batch"] if strong and telling(rows, ["global_batch"]) else []
+    sizes += telling(rows, ["believed"])
     figures = picked(
         METRICS, *sizes, "predicted_by", "world_size", "what_if", "images_per_s", "gain_pct",
         "scaling_efficiency_pct", "exposed_ms", "exchange", "fit_error_pct", "measured_images_per_s",

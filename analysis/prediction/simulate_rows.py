@@ -149,9 +149,6 @@ def rows_of(
             missed = max(missed, _missed(_row(basis, layout_of(point)), point, basis))
     basis = replace(basis, missed=missed)
     findings: list[Finding] = []
-    if len(basis.anchor.timed) < 2:
-        data = {"pct": 100 * basis.models[0].scatter}
-        findings.append(Finding("spread_assumed", configuration=name or None, data=data))
     near, too_far = within_reach(name, one.points[-1].world_size, wanted)
     # What a change gives is surest on the ranks that were measured: nothing is extrapolated there.
     here = layout_of(one.points[-1])

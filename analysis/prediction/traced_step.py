@@ -59,7 +59,6 @@ class Recording:
         allreduce_names: of the kernels that made allreduces.
     """
 
-    source: Source
     batches: Mapping[str, np.ndarray]
     ready: Mapping[str, np.ndarray]
     trace: RunTrace
@@ -76,7 +75,6 @@ class Traced:
             not known.
     """
 
-    source: Source
     step: Step
     exchanges: Exchanges
     exposed_share: float = math.nan
@@ -142,7 +140,7 @@ def traced(study: Study, point: Point) -> Traced | str:
         wall = sum(int(one["wall_ns"].sum()) for one in ranks)
         exposed = sum(int(one["exposed_transfer_ns"].sum()) for one in ranks) / wall if wall else math.nan
     exchanged = exchanges(calls, Layout(point.world_size, point.fields["nodes"]))
-    return Traced(source, step, exchanged, exposed)
+    return Traced(step, exchanged, exposed)
 
 
 def read(study: Study, source: Source) -> Recording:
@@ -163,7 +161,7 @@ def read(study: Study, source: Source) -> Recording:
         }
     ready = query_arrays(study, source, _READY, kernels=kernels)
     names = query_arrays(study, source, _ALLREDUCE_NAMES, kernels=source.tables("kernels"))
-    return Recording(source, batches, ready, trace_of(study, source), list(map(str, names["name"])))
+    return Recording(batches, ready, trace_of(study, source), list(map(str, names["name"])))
 
 
 def _rank_0(source: Source) -> Path:
@@ -175,7 +173,7 @@ def _rank_0(source: Source) -> Path:
 
 def _ready(recording: Recording) -> tuple[np.ndarray, np.ndarray] | None:
     """(when each gradient is ready, ns from the begin of the backward pass; its elements), in that order."""
-    manifest = recording.source.manifest
+    manifest = recording.trace.source.manifest
     counts = manifest.ranks[0].gradient_elements if manifest and manifest.ranks else {}
     if not counts:
         return None
@@ -349,7 +347,7 @@ def allreduces(recording: Recording, series: Series) -> Allreduces | None:
     Args:
         series: the run's batches.
     """
-    source, ranks, matched = recording.source, recording.trace.calls, recording.trace.matched
+    source, ranks, matched = recording.trace.source, recording.trace.calls, recording.trace.matched
     if len(ranks) != source.world_size or not recording.trace.has_collectives or matched is None:
         return None
     whole = [
