@@ -24,10 +24,15 @@ from pathlib import Path
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
 from analysis.measures.scaling import compare_rows, traced_difference
-from analysis.measures.scaling.compare_rows import columns_of, regressed, same_runs
-from analysis.measures.scaling.compare_words import least_runs, sentence, shown
-from analysis.measures.scaling.compared import compared
-from analysis.measures.scaling.watched_runs import in_the_same_words
+from analysis.measures.scaling.compare_rows import (
+    columns_of,
+    least_runs,
+    regressed,
+    same_runs,
+    shown,
+    verdict,
+)
+from analysis.measures.scaling.compared import align_watched, compared
 from analysis.results.load import load
 from analysis.results.study import Study
 from jobs.flags import make_parser
@@ -47,19 +52,22 @@ def main(words: list[str] | None = None) -> int:
         return _of_traces(studies[0], studies[1], arguments)
     own = [name for study in studies for name in study.own_factors]
     across = output.parse_fields(arguments.across, flag="--across", own=own)
-    studies = list(in_the_same_words(studies[0], studies[1], across))
+    studies = list(align_watched(studies[0], studies[1], across))
     found = compared(studies[0], studies[1], across)
     a, b, figures = found.a, found.b, found.rows
     worse = regressed(figures, arguments.threshold)
-    notes = [text for text in (sentence(a, b, figures, arguments.threshold), least_runs(figures)) if text]
     alike = ("no difference", "too few runs")
     changed = [row for row in figures if row["kind"] != "kernels" or row["verdict"] not in alike]
     title = f"{arguments.b.name} (B) compared with {arguments.a.name} (A)"
-    parts = [Part(title, changed, shown(figures), _CAPTION)]
+    parts = [Part(title, changed, shown(figures))]
     if same_runs(a, b):
         parts = []  # a table of intervals would look like an answer
     studies[0].log.join(studies[1].log, studies[0].path.resolve() == studies[1].path.resolve())
-    code = output.emit(Answer(figures, columns_of(figures), parts=parts, notes=notes), studies[0], arguments)
+    said = [verdict(a, b, figures, arguments.threshold)]
+    if not same_runs(a, b):
+        said += least_runs(figures)
+    answer = Answer(figures, columns_of(figures), parts=parts, verdict=said)
+    code = output.emit(answer, studies[0], arguments)
     return EXIT_FAILED if worse else code
 
 
@@ -86,13 +94,6 @@ def _parser() -> argparse.ArgumentParser:
         "--threshold", type=float, default=0.0, metavar="PCT", help="accepted slowdown of a step, %% [0]"
     )
     return output.add_output_flags(parser, COLUMNS)
-
-
-_CAPTION = (
-    "Medians over runs. p: Mann-Whitney test, corrected over the rows of a kind (Holm). 95 % confidence "
-    "intervals of each row alone, where there are 4 runs per side: effects that the test does not reject. "
-    "Kernels: those that differ."
-)
 
 
 if __name__ == "__main__":

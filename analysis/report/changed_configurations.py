@@ -17,8 +17,7 @@ from analysis.display.numbers import signed
 from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
 from analysis.display.terminal import Part
 from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
-from analysis.measures.scaling.compare_rows import Key
-from analysis.measures.scaling.compare_words import SHOWN
+from analysis.measures.scaling.compare_rows import SHOWN, Key
 from analysis.report.base import Content
 from analysis.report.encoded import line_chart
 from analysis.report.render import Chart

@@ -7,9 +7,8 @@ from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.measures.kernels import rows as kernels_of_run
-from analysis.measures.scaling import compare_rows, compare_words
-from analysis.measures.scaling.compared import compared
-from analysis.measures.scaling.watched_runs import in_the_same_words
+from analysis.measures.scaling import compare_rows
+from analysis.measures.scaling.compared import align_watched, compared
 from analysis.report import beside, changed_configurations, changes, compared_traces, small
 from analysis.report.base import Context
 from analysis.report.choices import Key
@@ -39,7 +38,7 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
             stack.enter_context(kernels_of_run.reading_ahead(study))
         if all(study.of_kind("trace") and not study.of_kind("run") for study in (a, b)):
             return compared_traces.build(a, b, names)
-        a, b = in_the_same_words(a, b, across)
+        a, b = align_watched(a, b, across)
         found = compared(a, b, across)
         if compare_rows.same_runs(found.a, found.b):
             raise UserError("A and B are the same runs, so nothing can differ; compare two separate results")
@@ -123,7 +122,7 @@ def verdict(rows: Rows, sides: Sides) -> str:
     """Whether B is better than A: of all configurations together, or of the one that there is."""
     steps = [row for row in rows if row["kind"] == "step"]
     if not steps:
-        return compare_words.NO_STEPS if sides.whole is None else _NONE_LEFT
+        return _NONE_LEFT
     whole = next((row for row in rows if row["kind"] == "combined"), steps[0])
     a, b = (f"{side} ({name})" for side, _, name in (one.partition(": ") for one in sides.names))
     of_all = f", over all {len(steps)} configurations" if len(steps) > 1 else ""
@@ -131,7 +130,8 @@ def verdict(rows: Rows, sides: Sides) -> str:
     if {"faster", "slower"} <= {row["verdict"] for row in steps}:
         low, high = (with_ends(row, "effect_pct", 1, " %") for row in ends)
         return f"Mixed: from {a} to {b} the step changes by {low} to {high}, by configuration."
-    if effects := compare_words.unlike(whole):  # a mean of what differs would be that of no configuration
+    if whole.get("least_effect_pct") is not None:  # a mean of what differs would be that of no configuration
+        effects = compare_rows.change(whole)
         change = {"faster": "Better", "slower": "Worse"}.get(whole["verdict"], "Mixed")
         return f"{change}: from {a} to {b} the step changes by {effects}, by configuration."
     # Changes of opposite sign are no change of a mean.
@@ -145,7 +145,7 @@ def verdict(rows: Rows, sides: Sides) -> str:
     if whole["verdict"] == "slower":
         return f"Worse: a step of {b} takes {change} more time than one of {a}{of_all}."
     if whole["verdict"] == "no difference":
-        possible = compare_words.may_have_changed([whole])
+        possible = compare_rows.change(whole)
         measured = f" (measured: {apart})" if opposite else ""
         return (
             f"No difference shown: from {a} to {b} the step may have changed by {possible}{of_all}{measured}."

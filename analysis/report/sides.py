@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.display.metrics import Rows
-from analysis.measures.scaling.compare_rows import Key
-from analysis.measures.scaling.compare_words import least_runs, verdict_of
+from analysis.measures.scaling.compare_rows import SHOWN, Key, least_runs
 from analysis.measures.scaling.compared import Compared
 from analysis.measures.scaling.point import point_names
 from analysis.report import choices
@@ -91,13 +90,13 @@ def of_test(tested: Mapping[str, Any], tests: int) -> dict[str, Any]:
     """
     names = ("kind", "quantity", "a", "b", "effect_pct", "effect_pct_low", "effect_pct_high")
     return {name: tested[name] for name in names} | {
-        "judged": tested["verdict"], "verdict": verdict_of(tested, tests)
+        "judged": tested["verdict"], "verdict": SHOWN.get(tested["verdict"], tested["verdict"])
     }  # fmt: skip
 
 
 def least_runs_of(kind: str, sides: Sides) -> str:
     """How many runs a verdict on a row of this kind takes, where some have fewer."""
-    return least_runs([row for row in sides.compared.rows if row["kind"] == kind])
+    return ", ".join(map(str, least_runs(sides.compared.rows, kind)))
 
 
 def most_changed(rows: Rows, change: str) -> dict[str, Any]:

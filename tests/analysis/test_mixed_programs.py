@@ -45,11 +45,15 @@ def test_what_is_compared_with_nothing_is_called_by_what_it_has_and_lacks(tmp_pa
         write_sweep_record(tmp_path / name)
     other = run_of(program="mine.py --lr {lr}", factors={"lr": 0.2})
     write_run(tmp_path / "one", other, WIDE, outside=("lr",))
-    said = " ".join(
-        run_command("analysis.compare", tmp_path / "both", tmp_path / "one", "--notes").out.split()
-    )
-    assert f"only in {tmp_path / 'both'}, so not compared: program=mine.py without lr" in said
-    assert f"only in {tmp_path / 'one'}, so not compared: program=mine.py --lr {{lr}} lr=0.2" in said
+    answer = run_command(
+        "analysis.compare", tmp_path / "both", tmp_path / "one", "--format", "json", "--notes"
+    ).json
+    alone = {
+        one["side"]: one["data"]["configurations"]
+        for one in answer["findings"]
+        if one["code"] == "one_side_only"
+    }
+    assert alone == {"A": ["program=mine.py without lr"], "B": ["program=mine.py --lr {lr} lr=0.2"]}
 
 
 def test_the_report_averages_no_runs_that_differ_in_a_factor_of_a_programs_own(tmp_path):

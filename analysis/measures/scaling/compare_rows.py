@@ -1,12 +1,13 @@
-"""Which figures differ between two sets of runs? :mod:`.compare_words` says what follows from that."""
+"""Figures of two sets of runs, tested for a difference: a row a configuration and quantity."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import NOMINAL, Metric, Rows, fields
-from analysis.display.numbers import probability
+from analysis.display.metrics import NOMINAL, Column, Metric, Rows, columns, fields
+from analysis.display.numbers import probability, signed
 from analysis.measures.kernels.difference import OTHER_CALLS, effects
 from analysis.statistics.two_samples import (
     SIGNIFICANCE,
@@ -14,30 +15,25 @@ from analysis.statistics.two_samples import (
     difference,
     least_p_value,
     runs_enough,
+    runs_needed,
     unlike_effects,
 )
 from analysis.statistics.variance import holm
 from jobs.run import Run
 from jobs.run_fields import own_names
+from profiling.findings import Finding
 
 Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
 Values = dict[tuple[Key, str, str], list[float]]  # (configuration, kind, quantity) -> a value a run
 
 METRICS = (
-    Metric(
-        "kind",
-        "step, combined (the steps of all configurations together, if there are several: test stratified by "
-        "configuration; the effect is the median ratio of two runs of a configuration), stages and, for "
-        "profiled runs, kernels; the rows of a kind are tested together, at 5 %",
-        text=True,
-    ),
+    Metric("kind", "step, combined (the steps of all configurations), stages, or kernels", text=True),
     Metric("quantity", "quantity compared", text=True),
     Metric("a", "median over the runs of A"),
     Metric("b", "median over the runs of B"),
     Metric(
         "effect_pct",
-        "b divided by a, minus 1; the interval holds the effects that the test does not reject. There is one "
-        "from 4 runs per side on (or 3 and 5, or 2 and 8); a verdict on one of many rows needs more",
+        "b divided by a, minus 1; interval: the effects that the test does not reject",
         "effect, %",
         NOMINAL,
         places=2,
@@ -51,36 +47,29 @@ METRICS = (
     ),
     Metric(
         "verdict",
-        "slower or faster: significant at 5 %; of a kernel whose number of calls makes the larger part of "
-        "the difference: more calls or fewer calls; other calls: as in analysis.kernels A B; no difference: "
-        "none was shown (texts say so), the effect may be any that the interval holds; too few runs: no "
-        "result could have been significant, repeat the runs",
+        "slower, faster (p up to 0.05), more, fewer or other calls, no difference, too few runs",
         text=True,
         priority=2,
     ),
-    Metric(
-        "detectable_pct",
-        "for no difference: the slowdown of this quantity alone that the corrected test would find in at "
-        "least 3 of 4 cases (4 of 5 if runs are normally distributed), given the spread of these runs",
-    ),
+    Metric("detectable_pct", "slowdown that such runs would show in at least 3 of 4 cases"),
     Metric("runs_a", "number of runs of A", priority=0),
     Metric("runs_b", "number of runs of B"),
     Metric(
         "runs_enough",
-        "runs per side that would find an effect as large as effect_pct in at least 3 of 4 cases (empty: "
-        "more than 20, or the spread of runs is unknown)",
+        "runs per side that would show such an effect in at least 3 of 4 cases",
+        "runs\nneeded",
     ),
-    Metric(
-        "least_effect_pct",
-        "of combined, where the effects of configurations differ from each other (F test at 1 %) by more "
-        "than the effect of all: the lowest effect of a configuration; text then gives no effect of all",
-    ),
-    Metric("most_effect_pct", "in these cases: the highest effect of a configuration"),
+    Metric("least_effect_pct", "of combined, where effects differ (F test, 1 %): the lowest"),
+    Metric("most_effect_pct", "the same: the highest effect of a configuration"),
 )
 COLUMNS = {"Columns: the kind, the fields in which configurations differ, then": METRICS}
 KINDS = ("step", "combined", "stages", "kernels")
 STEP = ("step", "step_ms")  # kind and quantity of the duration of a step
-CALLS = "calls"  # of kernels, per step: not tested, they say why a kernel's time differs
+CALLS = "calls"  # of kernels, per step: not tested, they tell why a kernel's time differs
+SHOWN = {"no difference": "no difference shown"}  # a verdict as tables have it: its effect may be any
+FOUND = ("slower", "faster")  # verdicts on a step that is shown to differ
+WORSE, BETTER, ACCEPTED, TOO_FEW = "worse", "better", "slower within --threshold", "too few runs"
+_OF_ALL = "step_ms of all"
 _DECIDING = ("step", "combined")
 
 
@@ -118,7 +107,7 @@ def rows(a: Values, b: Values) -> Rows:
 
 def _combined(strata: Sequence[Stratum]) -> dict[str, Any]:
     """The row of the steps of all configurations together."""
-    row = {"kind": "combined", "quantity": "step_ms of all", "a": None, "b": None, **_tested(strata, 1)}
+    row = {"kind": "combined", "quantity": _OF_ALL, "a": None, "b": None, **_tested(strata, 1)}
     _judge([row])
     return row
 
@@ -156,12 +145,12 @@ def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
 
 
 def _judge(of_kind: Rows) -> None:
-    """Correct the p of the rows of a kind and say what follows."""
+    """Correct the p of the rows of a kind, and give each its verdict."""
     corrected = holm([float(row["p_value"]) for row in of_kind])
     for row, p_value in zip(of_kind, corrected, strict=True):
         row["p_value"] = p_value
         if row["least_p"] > SIGNIFICANCE:
-            row["verdict"] = "too few runs"
+            row["verdict"] = TOO_FEW
         elif p_value > SIGNIFICANCE:
             row["verdict"] = "no difference"
         else:
@@ -196,6 +185,68 @@ def regressed(rows: Rows, threshold_pct: float) -> Rows:
 def same_runs(a: Values, b: Values) -> bool:
     """Whether both sides have the same figures, which two measurements never have."""
     return all(a[key] == b[key] for key in a if key in b)
+
+
+def verdict(a: Values, b: Values, rows: Rows, threshold_pct: float) -> Finding:
+    """Whether steps of B take longer than those of A: of the code ``compared``.
+
+    Worse wherever a row regresses (:func:`regressed`), whatever else became faster.
+    """
+    steps = [row for row in rows if row["kind"] == "step"]
+    if not steps:
+        return Finding("steps_not_compared")
+    if same_runs(a, b):
+        return Finding("same_results")
+    row = next((row for row in rows if row["kind"] == "combined"), steps[0])
+    counts = Counter(row["verdict"] for row in steps)
+    deciding = [one for one in (row, *steps) if one["verdict"] in FOUND]
+    if worse := regressed(rows, threshold_pct):
+        said, row = WORSE, row if row in worse else max(worse, key=lambda one: one["effect_pct"])
+    elif any(one["verdict"] == "slower" for one in deciding):
+        said = ACCEPTED
+    elif deciding:
+        said, row = BETTER, deciding[0]
+    else:
+        said = SHOWN.get(row["verdict"], row["verdict"])
+    figures = ("effect_pct", "effect_pct_low", "effect_pct_high", "detectable_pct")
+    data = {name: row[name] for name in figures if np.isfinite(row[name])}
+    data |= {name: counts[name] for name in FOUND}
+    return Finding("compared", data={"verdict": said, "change": change(row), **data, "of": len(steps)})
+
+
+def change(row: Mapping[str, Any]) -> str:
+    """``+3.1 % [2.9, 3.3]``; of effects that differ from each other ``-88.9 to +7.3 %``."""
+    if row.get("least_effect_pct") is not None:
+        return f"{signed(1)(row['least_effect_pct'])} to {signed(1)(row['most_effect_pct'])} %"
+    low, high = row["effect_pct_low"], row["effect_pct_high"]
+    ends = f" [{low:.1f}, {high:.1f}]" if np.isfinite([low, high]).all() else ""
+    return f"{row['effect_pct']:+.1f} %{ends}"
+
+
+def least_runs(rows: Rows, kind: str = "step") -> list[Finding]:
+    """How many runs a verdict on one row of a kind takes at least, if some have fewer."""
+    verdicts = [row["verdict"] for row in rows if row["kind"] == kind]
+    if TOO_FEW not in verdicts:
+        return []
+    data = {"n": verdicts.count(TOO_FEW), "of": len(verdicts), "runs": runs_needed(len(verdicts))}
+    return [Finding("too_few_runs", data=data)]
+
+
+def shown(rows: Rows) -> list[Column]:
+    """The terminal's columns."""
+    by_name = {metric.name: metric for metric in METRICS}
+    effect = by_name["effect_pct"]
+    return [
+        *columns([*fields_of(rows), *(by_name[name] for name in ("quantity", "a", "b"))]),
+        effect.column(
+            printed=lambda row: (
+                effect.printed(row) if row.get("least_effect_pct") is None else change(row).removesuffix(" %")
+            )
+        ),
+        by_name["p_value"].column(),
+        by_name["runs_a"].column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}"),
+        by_name["verdict"].column(printed=lambda row: SHOWN.get(row["verdict"], row["verdict"])),
+    ]
 
 
 def columns_of(rows: Rows) -> list[Metric]:

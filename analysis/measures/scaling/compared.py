@@ -1,8 +1,8 @@
-"""What differs between two sets of runs? Their values, what is compared of them, and what is to be noted."""
+"""Two sets of runs that are compared: their figures by configuration, and what limits the comparison."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,17 +10,16 @@ from analysis.display.metrics import Rows
 from analysis.measures.batches.series import STAGES, all_series
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.scaling.compare_rows import CALLS, STEP, Key, Values, rows, telling
-from analysis.measures.scaling.point import point_fields
-from analysis.measures.scaling.watched_runs import in_the_same_words
+from analysis.measures.scaling.point import POINT_FIELDS, point_fields
 from analysis.results.log import BOTH
 from analysis.results.source import Source
 from analysis.results.study import Study
-from jobs.run_fields import FACTOR, fields_of
+from jobs.program import PER_STEP, command_of
+from jobs.run import LONGEST_PROGRAM, Run
+from jobs.run_fields import FACTOR, STARTING, fields_of, own_names
 from profiling.errors import UserError
-from profiling.wording import in_a_row
 
 _SIZES = fields_of("size")
-MOST_NAMED = 6  # configurations that a note names
 _NONE = str(None)  # a value that is not known, or of a factor that is another program's
 
 
@@ -49,23 +48,59 @@ class Compared:
 
 
 def compared(a: Study, b: Study, across: Sequence[str] = ()) -> Compared:
-    """Two sets of runs; notes of both say what was not compared, and what may explain a difference.
+    """Two sets of runs; findings tell what was not compared, and what may explain a difference.
 
     Raises:
         UserError: they have nothing in common.
     """
-    of_a, of_b, paths = values_of(a, across), values_of(b, across), (a.path, b.path)
+    of_a, of_b = values_of(a, across), values_of(b, across)
+    for study, values in ((a, of_a), (b, of_b)):
+        if not values:
+            raise UserError(f"{study.path} holds no run to compare")
+    keys_a, keys_b = ({key for key, _, _ in values} for values in (of_a, of_b))
+    if not keys_a & keys_b:
+        differ = _nearest_differ(a, b, across)
+        raise UserError(
+            f"no configuration of {a.path} is in {b.path}: the nearest differ in {', '.join(differ)}; "
+            f"compare them anyway with --across {','.join(differ)}"
+        )
+    timed_a, timed_b = ({key for key, kind, _ in values if kind == "step"} for values in (of_a, of_b))
+    if (timed_a or timed_b) and not timed_a & timed_b:
+        raise UserError(
+            f"nothing to compare: no configuration has unprofiled runs in both {a.path} and {b.path}"
+        )
     figures = rows(of_a, of_b)
     if not figures:
-        raise UserError(_nothing_alike(of_a, of_b, paths) or _apart(a, b, across))
-    if wrong := _no_batch(of_a, of_b, paths):
-        raise UserError(wrong)
+        raise UserError(f"nothing to compare: no kernel of {a.path} is in {b.path}")
     alone = _alone(of_a, of_b)
-    _note_alone(a, alone, paths)
-    _note_pooled_sizes(a, b, across)
-    _note_if_apart(a, b)
-    _note_if_other_devices(a, b, paths)
+    _check(a, b, across, alone)
     return Compared(of_a, of_b, figures, alone, tuple(across))
+
+
+def _check(a: Study, b: Study, across: Sequence[str], alone: tuple[list[str], list[str]]) -> None:
+    """Findings on what was not compared, and on what may explain a difference."""
+    for study, side, names in ((a, "A", alone[0]), (b, "B", alone[1])):
+        if names:
+            study.note("one_side_only", side=side, n=len(names), configurations=names)
+    pooled = [name for name in across if name in _SIZES]
+    sizes: dict[tuple, set[tuple]] = {}
+    for study in (a, b):
+        for run in study.of_kind("run"):
+            fields = point_fields(run.fields)
+            key = (id(study), *(str(of) for name, of in fields.items() if name not in across))
+            sizes.setdefault(key, set()).add(tuple(fields[name] for name in pooled))
+    if any(len(of) > 1 for of in sizes.values()):
+        b.note("sizes_pooled", side=BOTH, fields=pooled)
+    spans = [
+        (min(one.started for one in of), max(one.ended for one in of))
+        for study in (a, b)
+        if (of := [source.manifest for source in study.sources if source.manifest])
+    ]
+    if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):
+        b.note("sides_apart_in_time", side=BOTH)
+    devices = [{device for run in study.of_kind("run") for device in run.devices} for study in (a, b)]
+    if all(devices) and devices[0] != devices[1]:
+        b.note("devices_differ", side=BOTH, devices=devices[0] | devices[1])
 
 
 def values_of(study: Study, across: Sequence[str] = ()) -> Values:
@@ -95,13 +130,11 @@ def values_of(study: Study, across: Sequence[str] = ()) -> Values:
 
 
 def _kernels_of(study: Study, source: Source) -> Rows:
-    """The kernels of a profiled run; none, and a finding, where they cannot be told: batches still can."""
+    """The kernels of a profiled run; none, and a finding, where they are unknown."""
     try:
         return kernels.rows(study, source.id)[0]
     except UserError:
-        reasons = [failure.reason for failure in study.failed if failure.point == source.id]
-        why = reasons[0] if reasons else "it has none in profiled steps"
-        study.note(f"its kernels are not compared: {why}", source)
+        study.note("kernels_not_compared", source)
         return []
 
 
@@ -112,7 +145,7 @@ def _configurations(values: Values) -> set[Key]:
 
 
 def _alone(a: Values, b: Values) -> tuple[list[str], list[str]]:
-    """What configurations are called that only one of the two has."""
+    """The labels of configurations that only one of the two has."""
     of_a, of_b = _configurations(a), _configurations(b)
     fields = telling([*of_a, *of_b])
     only_a, only_b = (
@@ -131,97 +164,130 @@ def _level(name: str, value: str | None) -> str:
     return f"{name}={value}" if known else f"{name} unknown"
 
 
-def _note_alone(study: Study, alone: Sequence[Sequence[str]], paths: tuple[Path, Path]) -> None:
-    """A note where configurations are on one side only: nothing is said of them."""
-    for path, names in zip(paths, alone, strict=True):
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        if names:
-            study.note(f"only in {path}, so not compared: {', '.join(names[:MOST_NAMED])}{more}", side=BOTH)
-
-
-def _no_batch(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
-    """Why no duration of a batch can be compared; empty: it can, or no side has any and kernels are."""
-    timed = [{key for key, kind, _ in values if kind == "step"} for values in (a, b)]
-    if timed[0] & timed[1] or not (timed[0] or timed[1]):
-        return ""
-    for path, keys in zip(paths, timed, strict=True):
-        if not keys:
-            return f"nothing to compare: {path} holds no readable unprofiled run"
-    return f"nothing to compare: no configuration has unprofiled runs both in {paths[0]} and {paths[1]}"
-
-
-def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
-    if not a or not b:
-        return f"{paths[0] if not a else paths[1]} holds no run to compare"
-    if {key for key, _, _ in a} & {key for key, _, _ in b}:
-        return _no_batch(a, b, paths) or f"nothing to compare: no kernel of {paths[0]} is in {paths[1]}"
-    return ""
-
-
-def _apart(a: Study, b: Study, across: Sequence[str]) -> str:
-    """In what the nearest configurations of two studies differ, whose configurations are none of the other's.
-
-    Of a program that was watched under another command, what only the other side knows is no difference: with
-    ``--across program`` it is taken to be the same.
-    """
-    keys_a, keys_b = (
-        _configurations(values_of(study, across)) for study in in_the_same_words(a, b, (*across, "program"))
-    )
-    differ = _fewest_apart(keys_a, keys_b)
-    return (
-        f"no configuration of {a.path} is in {b.path}: the nearest differ in {in_a_row(differ)}; "
-        f"compare them anyway with --across {','.join(differ)}"
-    )
-
-
-def _fewest_apart(a: set[Key], b: set[Key]) -> list[str]:
+def _nearest_differ(a: Study, b: Study, across: Sequence[str]) -> list[str]:
     """The fewest fields without which a configuration of A is one of B; a size rather not among them."""
-    fields = telling([*a, *b])
+    # What only a sweep's record tells of a program is no difference from one that was watched.
+    keys_a, keys_b = (
+        _configurations(values_of(study, across)) for study in align_watched(a, b, (*across, "program"))
+    )
+    fields = telling([*keys_a, *keys_b])
     pairs = [
         [name for name in fields if one.get(name) != other.get(name)]
-        for one in map(dict, sorted(a))
-        for other in map(dict, sorted(b))
+        for one in map(dict, sorted(keys_a))
+        for other in map(dict, sorted(keys_b))
     ]
     return min(pairs, key=lambda differ: (len(differ), len(set(_SIZES) & set(differ))))
 
 
-def _note_pooled_sizes(a: Study, b: Study, across: Sequence[str]) -> None:
-    """A note where fields ``across`` put runs of several sizes into one configuration of a side."""
-    pooled = [name for name in across if name in _SIZES]
-    if not pooled:
-        return
-    sizes: dict[tuple[int, Key], set[Key]] = {}
-    for side, study in enumerate((a, b)):
-        for run in study.of_kind("run"):
-            fields = point_fields(run.fields)
-            key = tuple((name, str(value)) for name, value in fields.items() if name not in across)
-            sizes.setdefault((side, key), set()).add(tuple((name, str(fields[name])) for name in pooled))
-    if any(len(of) > 1 for of in sizes.values()):
-        b.note(
-            f"--across {','.join(pooled)} pools runs of different sizes: their median is that of no job; "
-            "leave it out to compare equal sizes",
-            side=BOTH,
-        )
+# --- watched programs and swept ones ----------------------------------------------------------------------
 
 
-def _note_if_apart(a: Study, b: Study) -> None:
-    """A finding where all runs of one were before those of the other."""
-    times = [
-        [(source.manifest.started, source.manifest.ended) for source in study.sources if source.manifest]
-        for study in (a, b)
-    ]
-    spans = [(min(of_a)[0], max(ended for _, ended in of_a)) for of_a in times if of_a]
-    if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):
-        b.note(
-            "all runs of one side came before those of the other, so drift of the machine looks like a "
-            "difference; alternate the runs to rule this out",
-            side=BOTH,
-        )
+class _Swept(NamedTuple):
+    """A configuration of a program in a sweep.
+
+    Attributes:
+        fields: of its point.
+        known: those that are known beside its command.
+        command: filled, in one line.
+    """
+
+    fields: Mapping[str, Any]
+    known: Mapping[str, Any]
+    command: str
 
 
-def _note_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None:
-    """A finding where the two ran on different devices: the effect is theirs, too."""
-    names = [sorted({device for run in study.of_kind("run") for device in run.devices}) for study in (a, b)]
-    if all(names) and names[0] != names[1]:
-        ran = [f"{path} ran on {in_a_row(of)}" for path, of in zip(paths, names, strict=True)]
-        b.note(f"{', '.join(ran)}: differences may come from the devices", side=BOTH)
+def align_watched(a: Study, b: Study, across: Sequence[str] = ()) -> tuple[Study, Study]:
+    """Two studies in which watched runs of either have the fields of the other's swept configurations.
+
+    A sweep declares what it starts; of a watched program its command is known, and what was found of it.
+    Where the commands are the same, fields that only one side knows are taken to be equal.
+
+    Args:
+        across: fields in which the two may differ.
+    """
+    return _aligned(a, b, across), _aligned(b, a, across)
+
+
+def _aligned(study: Study, other: Study, across: Sequence[str]) -> Study:
+    swept: dict[str, _Swept] = {}
+    for run in other.of_kind("run"):
+        if run.manifest is not None and run.manifest.run.program and not _was_watched(run):
+            fields = {name: of for name, of in point_fields(run.fields).items() if name not in across}
+            swept.setdefault(repr(fields), _Swept(fields, _known(run, across), _command(run.manifest.run)))
+    there = [point_fields(run.fields) for run in other.of_kind("run")]
+    loaded, assumed = list[Source](), set[str]()
+    for run in study.loaded:
+        asked = swept and _was_watched(run) and point_fields(run.fields) not in there
+        nearest = _nearest(run, list(swept.values()), across) if asked else []
+        if not nearest:
+            loaded.append(run)
+            continue
+        first, known = nearest[0], _known(run, across)
+        differ = _apart(known, first.known).union(*(_apart(first.fields, one.fields) for one in nearest))
+        fields = {name: of for name, of in first.fields.items() if name not in differ}
+        loaded.append(replace(run, fields={**run.fields, **fields}))
+        if len(nearest) == 1 and not _apart(known, first.known):
+            assumed |= known.keys() ^ first.known.keys()
+            if not _same_command(str(run.fields["program"]), first.command):
+                assumed |= set(own_names(first.fields))  # else its command has them
+    if assumed:
+        study.note("taken_as_equal", side=BOTH, fields=sorted(name.removeprefix(FACTOR) for name in assumed))
+    return replace(study, loaded=tuple(loaded))
+
+
+def _was_watched(run: Source) -> bool:
+    """Whether it is a program that no sweep started: a sweep declares all of :data:`STARTING`."""
+    manifest = run.manifest
+    return manifest is not None and bool(manifest.run.program) and bool({*STARTING} & {*manifest.unknown})
+
+
+def _command(run: Run) -> str:
+    """The command of a sweep's run, as that of a program that was watched is recorded."""
+    words = command_of(run)
+    first = next(place for place, word in enumerate(words) if not word.startswith("--"))
+    of_watch = [word for word in words[:first] if word.startswith(f"{PER_STEP}=") and word != f"{PER_STEP}=1"]
+    return " ".join([*of_watch, *words[first:]])[:LONGEST_PROGRAM]
+
+
+def _known(run: Source, across: Sequence[str]) -> dict[str, Any]:
+    """The known fields of a run's configuration beside its command, which holds its own factors."""
+    unknown = run.manifest.unknown if run.manifest else ()
+    names = [name for name in POINT_FIELDS if name not in (*unknown, *across, "program")]
+    fields = {name: run.fields[name] for name in names}
+    if fields.get("device") == "auto":
+        fields["device"] = "cpu" if run.on_cpus else "gpu"
+    return fields
+
+
+def _nearest(run: Source, swept: Sequence[_Swept], across: Sequence[str]) -> list[_Swept]:
+    """The configurations of its command that differ from a run in the fewest fields that both know.
+
+    Where none has its command, and commands may differ: of any.
+    """
+    program, known = str(run.fields["program"]), _known(run, across)
+    alike = [one for one in swept if _same_command(program, one.command)]
+    if not alike and "program" in across:
+        alike = list(swept)
+    apart = [(len(_apart(known, one.known)), one) for one in alike]
+    fewest = min((count for count, _ in apart), default=0)
+    return [one for count, one in apart if count == fewest]
+
+
+def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+    """The fields in which two differ, of those that both know."""
+    return {name for name in one.keys() & other.keys() if one[name] != other[name]}
+
+
+def _same_command(watched: str, swept: str) -> bool:
+    """Whether two commands are the same; one may name the script by a longer path."""
+    (a_step, one), (other_step, other) = _step_and_program(watched), _step_and_program(swept)
+    short, long = sorted((one, other), key=len)
+    folder = long.removesuffix(short)
+    named_longer = long.endswith(short) and folder.endswith("/") and " " not in folder
+    return a_step == other_step and (short == long or named_longer)
+
+
+def _step_and_program(command: str) -> tuple[str, str]:
+    """The flag of how many optimizer steps are one, where they are several, and the program."""
+    flag, _, program = command.partition(" ")
+    return (flag, program) if flag.startswith(f"{PER_STEP}=") else ("", command)
