@@ -1,7 +1,6 @@
 """The timeline of a run: everything in the tables is in it, on one clock, and Perfetto opens it."""
 
 import gzip
-import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -172,7 +171,7 @@ def test_arrows_join_a_collective_of_all_ranks(perfetto):
 
 def test_the_trace_is_what_the_published_schema_says(sweep, tmp_path):
     made = timeline.write(timeline.choose(load(sweep)), tmp_path / "t.gz")
-    packets = parsed(made.path).packet
+    packets = parsed(tmp_path / "t.gz").packet
     kinds = Counter(packet.track_event.type for packet in packets if packet.HasField("track_event"))
     assert kinds[1] == kinds[2] == sum(made.slices.values()) and kinds[3] == 1
     assert not any(packet.FindInitializationErrors() for packet in packets)
@@ -181,9 +180,7 @@ def test_the_trace_is_what_the_published_schema_says(sweep, tmp_path):
 def test_of_a_sweep_the_largest_profiled_run_is_chosen(sweep, tmp_path):
     ran = run("analysis.timeline", sweep, "--output", tmp_path / "t.gz")
     assert ran.code == 0 and ran.out.strip() == str(tmp_path / "t.gz")
-    assert "_1_4_eth_torch_" in ran.err and "480 kernels" in ran.err and "within 1 us" in ran.err
-    assert re.search(r"timeline of run_\S+_torch_\S+, the largest profiled of 4 runs", ran.err)
-    assert "for another use --run ID: run_" in ran.err
+    assert "_1_4_eth_torch_" in ran.err and "480 kernels" in ran.err and "aligned to 1 us" in ran.err
 
 
 def test_a_named_run_is_drawn_and_a_misspelled_one_is_answered(sweep, tmp_path):
@@ -228,8 +225,8 @@ def test_too_many_kernels_ask_for_some_batches(sweep, tmp_path, monkeypatch):
 def test_a_run_without_a_profile_has_batches_alone_and_says_so(sweep, tmp_path):
     name = next(sweep.glob("run_*_1_4_*_none_*")).name
     ran = run("analysis.timeline", sweep / name, "--output", tmp_path / "t.gz")
-    assert ran.code == 0 and "160 steps, 800 stages;" in ran.err
-    assert "the run was not profiled" in ran.err
+    assert ran.code == 0 and "160 steps, 800 stages" in ran.err
+    assert "not recorded: kernels" in ran.err
 
 
 def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
@@ -241,9 +238,8 @@ def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
     (copy / "rank_0003" / "batches.parquet").unlink()
     made = timeline.write(timeline.choose(load(copy)), tmp_path / "t.gz")
     assert made.slices["steps"] == 3 * 40 and made.slices["kernels"] == 2 * 120
-    assert "rank 3 of 4 left out: no batches table" in made.notes
-    assert any("rank_0001 has no kernels" in note for note in made.notes)
-    assert any("clocks are not aligned" in note for note in made.notes)
+    found = {(one.code, one.rank) for one in made.findings}
+    assert found >= {("not_recorded", 3), ("run_unusable", 1), ("clocks_unmatched", None)}
     assert made.clock_residual_ns is None
 
 

@@ -1,4 +1,4 @@
-"""How does a run become a file that Perfetto opens? Ranks on one clock, their tables as tracks of slices."""
+"""Timeline of a run as a file that Perfetto opens: ranks on one clock, their tables as tracks of slices."""
 
 import argparse
 import gzip
@@ -22,8 +22,8 @@ from analysis.results.study import Study
 from profiling import tables
 from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
+from profiling.findings import Finding, lines
 from profiling.whole_file import whole_file
-from profiling.wording import how_many, which_ranks
 
 _COMPRESSION = 1  # most of what gzip can save, at a third of the time
 
@@ -39,14 +39,16 @@ class Written:
     Attributes:
         slices: how many, by what they are: steps, stages, ranges, marks, kernels; and what was added.
         clock_residual_ns: what the alignment of clocks leaves, median; None: not aligned.
-        notes: what is not there and why, a line each.
+        findings: on what is not there.
     """
 
     run: str
-    path: Path
     slices: dict[str, int] = field(default_factory=dict)
     clock_residual_ns: float | None = None
-    notes: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def note(self, code: str, rank: int | None = None, **data: object) -> None:
+        self.findings.append(Finding(code, self.run, rank, data=data))
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def write(source: Source, path: Path, span: Span | None = None, more: Added = NO
     Raises:
         UserError: no rank has such batches, or the file cannot be written.
     """
-    timeline = Written(source.id, path)
+    timeline = Written(source.id)
     try:
         # The name inside and the time are left out: the same run gives the same bytes.
         with (
@@ -98,7 +100,8 @@ def _write(source: Source, timeline: Written, trace: TraceWriter, span: Span | N
     limits = [_limits(rank.batches, span) for rank in ranks]
     drawn = [(low, clock) for (low, high), clock in zip(limits, ahead, strict=True) if low < high]
     if not drawn:
-        raise UserError(f"--batches: {source.id} has {_extent(ranks)}")
+        index = np.concatenate([rank.batches["batch_index"].to_numpy() for rank in ranks])
+        raise UserError(f"--batches: {source.id} has steps {index.min()} to {index.max()}")
     start = min(int(clock.remove(np.array([low]))[0]) for low, clock in drawn)
     trace.start(start)
     _about(source, timeline, ranks, ahead, trace, start)
@@ -132,35 +135,20 @@ def _limits(batches: pa.Table, span: Span | None) -> tuple[int, int]:
     return (int(start[mine].min()), int(end[mine].max())) if mine.any() else (0, 0)
 
 
-def _extent(ranks: Sequence[_Rank]) -> str:
-    index = np.concatenate([rank.batches["batch_index"].to_numpy() for rank in ranks])
-    return f"steps {index.min()} to {index.max()}"
-
-
 def _ranks(source: Source, timeline: Written) -> list[_Rank]:
-    """The ranks that have batches with times; notes say which do not.
+    """The ranks that have batches with times.
 
     Raises:
         UserError: none has.
     """
     ranks = []
-    absent = []
     for rank in range(source.ranks):
         directory = tables.rank_directory(source.path, rank)
-        if not tables.table_path(directory, "batches").exists():
-            absent.append(rank)
-            continue
-        try:
-            batches = tables.read(directory, "batches", list(timeline_rows.BATCH_COLUMNS))
-            batches = batches.filter(
-                pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
-            )
-            if len(batches):
+        batches = _read(rank, directory, "batches", list(timeline_rows.BATCH_COLUMNS), timeline)
+        if batches is not None:
+            timed = pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
+            if len(batches := batches.filter(timed)):
                 ranks.append(_Rank(rank, directory, batches))
-        except UserError as error:
-            timeline.notes.append(f"rank {rank} is left out: {error}")
-    if absent:
-        timeline.notes.append(f"{which_ranks(absent)} of {source.ranks} left out: no batches table")
     if not ranks:
         raise UserError(f"{source.id}: no rank has steps with times; a timeline needs them")
     return ranks
@@ -175,56 +163,52 @@ def _of_rank(rank: _Rank, calls: np.ndarray | None, timeline: Written) -> Iterat
     directory = rank.directory
     yield from zip(("steps", "stages"), timeline_rows.of_batches(rank.batches), strict=True)
     if tables.table_path(directory, "markers").is_file():
-        markers = _read(directory, "markers", ["name", "kind", "start_ns", "end_ns", "thread"], timeline)
+        markers = _read(
+            rank.number, directory, "markers", ["name", "kind", "start_ns", "end_ns", "thread"], timeline
+        )
         if markers is not None:
             yield from zip(("ranges", "marks"), timeline_rows.of_markers(markers), strict=True)
     if tables.table_path(directory, "kernels").is_file():
-        kernels = _read(directory, "kernels", list(timeline_rows.KERNEL_COLUMNS), timeline)
+        kernels = _read(rank.number, directory, "kernels", list(timeline_rows.KERNEL_COLUMNS), timeline)
         if kernels is not None:
             tracks = timeline_rows.of_kernels(kernels, calls)
             if tracks.timeless:
-                count = how_many(tracks.timeless, "kernel")
-                timeline.notes.append(f"{directory.name}: {count} without a time left out")
+                timeline.note("rows_left_out", rank.number, n=tracks.timeless, what="kernels")
             yield "kernels", tracks
 
 
-def _read(directory: Path, name: str, columns: list[str], timeline: Written) -> pa.Table | None:
+def _read(rank: int, directory: Path, name: str, columns: list[str], timeline: Written) -> pa.Table | None:
     try:
         return tables.read(directory, name, columns)
     except UserError as error:
-        timeline.notes.append(f"{directory.name} has no {name} here: {error}")
+        if tables.table_path(directory, name).exists():
+            timeline.note("run_unusable", rank, reason=str(error))
+        else:
+            timeline.note("not_recorded", rank, what=name)
         return None
 
 
 def _align(ranks: Sequence[_Rank], timeline: Written) -> Matched | None:
-    """The ranks' collectives on one clock; None, and a note says why, if the clocks cannot be told."""
+    """The ranks' collectives on one clock; None if the clocks are not known."""
     having = [rank for rank in ranks if tables.table_path(rank.directory, "kernels").is_file()]
     if not having:
-        timeline.notes.append("the run was not profiled: only steps and stages, on the clocks of their hosts")
+        timeline.note("not_recorded", what="kernels")
         return None
     if len(ranks) == 1:
         return None
     calls = []
     for rank in having:
-        unsaid = Written(timeline.run, timeline.path)  # whoever draws the kernels says that they are damaged
-        table = _read(rank.directory, "kernels", list(timeline_rows.CALL_COLUMNS), unsaid)
+        unsaid = Written(timeline.run)  # whoever draws the kernels notes that they are damaged
+        table = _read(rank.number, rank.directory, "kernels", list(timeline_rows.CALL_COLUMNS), unsaid)
         if table is not None:
             calls.append(timeline_rows.calls_of(rank.number, timeline_rows.in_time(table)))
     matched = match(calls) if len(calls) == len(ranks) and len(calls[0].kind) else None
     if matched is None:
-        what = "made the same collectives" if len(calls) == len(ranks) else "have kernels"
-        timeline.notes.append(
-            f"the ranks' clocks are not aligned, since not all {what}: host clocks are used"
-        )
+        timeline.note("clocks_unmatched", n=len(ranks))
         return None
     timeline.clock_residual_ns = matched.residual_ns
-    apart = np.unique(matched.clock)
-    if len(apart) > 1:
-        first = ", ".join(str(ranks[place].number) for place in apart)
-        timeline.notes.append(
-            f"no process group joins all ranks: clocks are aligned with those of ranks {first}, not with "
-            "each other"
-        )
+    if (apart := len(np.unique(matched.clock))) > 1:
+        timeline.note("clocks_unmatched", n=apart)
     return matched
 
 
@@ -254,13 +238,12 @@ def _about(
     for rank, clock in zip(ranks, ahead, strict=True):
         if timeline.clock_residual_ns is not None:
             arguments[f"clock_of_rank_{rank.number}_ahead_ns"] = clock.at(at).astype(float)
-    for number, note in enumerate(timeline.notes):
-        arguments[f"note_{number + 1}"] = Words.same(note, 1)
+    for number, line in enumerate(lines(timeline.findings)):
+        arguments[f"note_{number + 1}"] = Words.same(line, 1)
     trace.slices(Slices(track, at, None, Words.same(source.id, 1), None, arguments))
 
 
 FILE = "trace.pftrace.gz"
-_MOST_NAMED = 4
 MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -283,20 +266,6 @@ def choose(study: Study, run: str | None = None) -> Source:
     return max(
         sources,
         key=lambda source: (_kernels(source) > 0, len(source.tables("batches")), _kernels(source)),
-    )
-
-
-def _others(study: Study, chosen: Source) -> str:
-    """Which of several runs or jobs was drawn unasked, and how to name another; empty: there is only one."""
-    others = [source.id for source in study.of_kind("run", "trace") if source is not chosen]
-    if not others:
-        return ""
-    what = "job" if chosen.kind == "trace" else "run"
-    largest = "largest profiled" if what == "run" and _kernels(chosen) else "largest"
-    named = ", ".join(others[:_MOST_NAMED]) + (", ..." if len(others) > _MOST_NAMED else "")
-    return (
-        f"timeline of {chosen.id}, the {largest} of {how_many(len(others) + 1, what)}; for another use --run "
-        f"{named if len(others) == 1 else f'ID: {named}'}"
     )
 
 
@@ -328,13 +297,9 @@ def parse_span(text: str) -> Span:
 
 
 def write_of(
-    study: Study,
-    path: Path,
-    run: str | None,
-    batches: str | None,
-    more: Callable[[Study, Source], Added],
+    study: Study, path: Path, run: str | None, batches: str | None, more: Callable[[Study, Source], Added]
 ) -> int:
-    """Write the timeline of a study's run; says which, what it holds and what it does not.
+    """Write the timeline of a study's run, and print what it holds.
 
     Args:
         more: what it holds beside the run's tables.
@@ -345,21 +310,11 @@ def write_of(
     span = None if batches is None else parse_span(batches)
     source = choose(study, run)
     if span is None and (count := _kernels(source)) > MOST_KERNELS:
-        raise UserError(
-            f"{source.id} has {count:,} kernels, too many for one timeline; select steps (--batches 40 or "
-            "--batches 40-42)"
-        )
+        raise UserError(f"{source.id} has {count:,} kernels, too many: select steps (--batches 40-42)")
     timeline = write(source, path, span, more(study, source))
-    print(timeline.path)
-    if run is None and (others := _others(study, source)):
-        print(others, file=sys.stderr)
+    print(path)
     counts = ", ".join(f"{count} {what}" for what, count in timeline.slices.items() if count)
-    print(f"{timeline.run}: {counts}; open it at ui.perfetto.dev", file=sys.stderr)
-    if timeline.clock_residual_ns is not None:
-        print(
-            f"the ranks' clocks are aligned to within {rounded(timeline.clock_residual_ns)}",
-            file=sys.stderr,
-        )
-    for note in timeline.notes:
-        print(note, file=sys.stderr)
+    residual = timeline.clock_residual_ns
+    aligned = "" if residual is None else f"; clocks aligned to {rounded(residual)}"
+    print(f"{timeline.run}: {counts}{aligned}", *lines(timeline.findings), sep="\n", file=sys.stderr)
     return EXIT_DONE
