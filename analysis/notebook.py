@@ -116,8 +116,6 @@ class Question:
                 command.main(words)
             except UnknownFlags as wrong:
                 raise UserError(_no_parameter(self._module, wrong)) from None
-            except UserError as wrong:
-                raise UserError(_in_python(str(wrong), settings)) from None
         ((answer, findings),) = answers
         frame = output.to_frame(answer.rows, answer.columns)
         of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
@@ -133,20 +131,10 @@ _OF_A_TERMINAL = ("columns", "format", "help", "notes", "out", "output", "wide")
 
 
 def _no_parameter(command: str, wrong: UnknownFlags) -> str:
-    """That a command has no such parameter, in the words of Python: a notebook has no flags."""
     known = [_parameter(flag) for flag in wrong.known if flag.startswith("--")]
-    known = [name for name in known if name not in _OF_A_TERMINAL]
-    names = map(_parameter, wrong.unknown)
-    return "; ".join(
-        f"{command.rpartition('.')[2]} has no parameter {name!r}{did_you_mean(name, known)}" for name in names
-    )
-
-
-def _in_python(said: str, names: Iterable[str]) -> str:
-    """What a command says of its flags, of those that were given as parameters: ``group_by: ...``."""
-    for name in names:
-        said = said.replace(_flag_of(name), name)
-    return said
+    name = _parameter(wrong.unknown[0])
+    near = did_you_mean(name, [one for one in known if one not in _OF_A_TERMINAL])
+    return f"{command.rpartition('.')[2]} has no parameter {name!r}{near}"
 
 
 def _parameter(flag: str) -> str:

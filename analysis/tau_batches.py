@@ -26,7 +26,6 @@ from profiling.findings import Finding, lines
 from profiling.markers import STAGE_EVENT, stage_of_event
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tools import recognition
-from profiling.wording import how_many
 
 _APPLICATION = ".TAU application"
 _TABLES = ("intervals", "atomics", "markers")
@@ -97,9 +96,7 @@ def folders_of_tables(path: Path) -> Sequence[Path]:
     ranks = sorted(folder for folder in path.glob("rank_*") if _has_intervals(folder))
     runs = sorted({file.parents[1] for file in path.glob("*/rank_*/intervals.parquet")})
     if not ranks and runs:
-        raise UserError(
-            f"{path} holds {how_many(len(runs), 'run')} under TAU; name one of them, e.g. {runs[0]}"
-        )
+        raise UserError(f"{path} holds runs under TAU: name one of them, e.g. {runs[0]}")
     return ranks
 
 
@@ -118,41 +115,18 @@ METRICS = (
     RANK,
     Metric(
         "estimator",
-        'event: mean of the event "Batch Duration", which our own runs trigger; timers: mean of the timers '
-        '"Batch 0", "Batch 1", ...; marks: from one snapshot at the end of a step to the next; stages: '
-        "sum of the stages' timers (or events) divided by the number of steps (time between stages is "
-        "missing, see the note); difference: (T_N - T_1) / (N - 1), where T_N is the application's time "
-        "and T_1 the median time of runs of one step",
+        "event, timers or marks of whole steps; stages (without the time between); difference of runs",
         text=True,
         key=True,
     ),
     Metric("steps", "number of steps"),
-    Metric(
-        "step_ms",
-        "step duration; interval for timers and marks: of the mean over the steps of the run; for the "
-        "difference: of the startup, which differs from run to run (Student's t over three or more runs of "
-        "one step); for events: none, since TAU keeps no series",
-        interval=IN_RUN,
-    ),
-    Metric(
-        "preferred",
-        "whether it is the best available estimate; the difference is preferred only if nothing better "
-        "was recorded",
-    ),
+    Metric("step_ms", "step duration; interval of the difference: of the startup", interval=IN_RUN),
+    Metric("preferred", "whether it is the best available estimate"),
 )
 COLUMNS = {"Columns:": METRICS}
 _BATCH_MS = METRICS[3].names
 _TIMER = re.compile(r"^Batch \d+$")
 _STAGES = (FORWARD, BACKWARD, UPDATE, "Load Data", "Optimizer Step", "Allreduce Gradients")
-BETWEEN_STAGES = (
-    "stages: the time between the stages of a step is missing, so steps take longer than this; no timer "
-    "or mark here covers a whole step"
-)
-
-NOISE = (
-    "a negative difference is not a duration: startup differed by more than the steps took, so the "
-    "result is noise"
-)
 # Of Student's t: start-up is skewed, so that the quantile of 95 % holds the truth in 90 % of cases
 # (python -m benchmarks.interval_coverage --only differences).
 _QUANTILE = 0.995
@@ -277,19 +251,11 @@ def main(words: list[str] | None = None) -> int:
     profile = Profile(arguments.path)
     made = rows_of(profile, [Profile(path) for path in arguments.startup], arguments.batches)
     if not made:
-        raise UserError(
-            f"{arguments.path} holds no steps: neither stages nor step events; name runs of one step "
-            "(--startup) and the number of steps of this run (--batches)"
-        )
-    title = "Step duration from TAU"
-    by_stages = any(row["preferred"] and row["estimator"] == "stages" for row in made)
-    negative = any(row["estimator"] == "difference" and row["step_ms"] < 0 for row in made)
-    notes = [
-        *lines(profile.findings),
-        *([BETWEEN_STAGES] if by_stages else []),
-        *([NOISE] if negative else []),
-    ]
-    return output.emit(Answer(made, METRICS, title=title, notes=notes), None, arguments)
+        raise UserError(f"{arguments.path} holds no steps: give --startup and --batches")
+    negative = [row["rank"] for row in made if row["estimator"] == "difference" and row["step_ms"] < 0]
+    found = [*profile.findings, *(Finding("startup_differs", rank=rank) for rank in negative)]
+    answer = Answer(made, METRICS, title="Step duration (TAU)", notes=lines(found))
+    return output.emit(answer, None, arguments)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def test_wrong_use_is_one_line(sweep, tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         load(tmp_path / "nowhere")
     results = load(sweep)
-    with pytest.raises(UserError, match=r"^group_by: unknown field 'noodes'; did you mean 'nodes'\?$"):
+    with pytest.raises(UserError, match=r"^--group-by: unknown field 'noodes'; did you mean 'nodes'\?$"):
         results.scaled(group_by="noodes")
     with pytest.raises(
         UserError, match=r"^scaled has no parameter 'gruop_by'; did you mean 'group_by'\?$"

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -71,9 +69,6 @@ def test_marks_stand_before_stages_and_stages_say_what_they_leave_out(tmp_path):
     rows = answer(marked)
     assert rows[0, "marks"]["preferred"] and rows[0, "marks"]["steps"] == 2
     assert rows[0, "marks"]["step_ms"] == pytest.approx(0.001)  # a microsecond from one to the next
-    assert "between the stages" not in run(MODULE, marked).out
-    staged = run(MODULE, merged(tmp_path / "staged.xml", 30.0, batches=41))
-    assert "between the stages of a step is missing" in " ".join(staged.out.split())
 
 
 def merged(path, application_s, batches=0):
@@ -128,7 +123,7 @@ def test_a_run_whose_tables_are_there_is_answered_by_its_event(timed, tmp_path):
 
 def test_a_sweep_is_no_run(tmp_path):
     tables_of_a_run(tmp_path / "run", 0)
-    assert "1 run under TAU; name one of them" in one_line_error(run(MODULE, tmp_path))
+    assert "runs under TAU: name one of them" in one_line_error(run(MODULE, tmp_path))
 
 
 def test_a_difference_below_zero_is_called_noise_and_two_starts_bound_nothing(tmp_path):
@@ -137,13 +132,4 @@ def test_a_difference_below_zero_is_called_noise_and_two_starts_bound_nothing(tm
     (row,) = answer(long, "--batches", "41", "--startup", *starts).values()
     assert row["step_ms"] < 0 and row["step_ms_low"] is None and row["step_ms_high"] is None
     said = run(MODULE, long, "--batches", "41", "--startup", *starts).out
-    assert "a negative difference is not a duration" in " ".join(said.split())
-
-
-@pytest.mark.parametrize("module", ["analysis.measures.tau.applications", "analysis.measures.tau.messages"])
-def test_a_module_that_is_no_command_names_the_one_that_is(module, root):
-    ran = subprocess.run(
-        [sys.executable, "-m", module, "DIR"], cwd=root, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 2 and ran.stderr.count("\n") == 1
-    assert f"{module} is no command; what it finds is shown by: python -m analysis." in ran.stderr
+    assert "startup differs by more" in " ".join(said.split())

@@ -1,8 +1,7 @@
-"""How did the reference measure scaling? By how long whole applications took, start-up included.
+"""Scaling as the reference measured it: by how long whole applications took, startup included.
 
-TAU tables hold the inclusive time of ``.tau application`` by rank; runs of our own are timed alike, by their
-whole wall time, so that the published method can be set beside the corrected one. Neither is the duration
-of a batch.
+TAU tables hold the inclusive time of ``.tau application`` by rank; runs of our own are timed by their whole
+wall time. The formulas are the reference's, published with SURFBoard (2020).
 """
 
 import re
@@ -19,8 +18,6 @@ from analysis.results.source import Source, Unusable
 from analysis.results.study import Study
 from jobs.run import Run
 from jobs.run_fields import ID_FIELDS
-from profiling.errors import no_command
-from profiling.wording import left_out
 
 BATCHES = 50  # optimizer steps of a timed run
 PROFILED_BATCHES = 25  # batches the reference divides the FLOPs of a PyProf table by
@@ -104,12 +101,7 @@ def batch_independent_s(smaller_s: float, larger_s: float, smaller: int, larger:
 METRICS = (
     Metric("runs", "number of runs of the configuration"),
     Metric("runs_kept", "number of runs within the 2-sigma cut", "runs\nkept"),
-    Metric(
-        "application_s",
-        "duration of the application, startup included, median over these runs",
-        "application\ns",
-        places=2,
-    ),
+    Metric("application_s", "median duration of the application", "application\ns", places=2),
     Metric("epoch_duration_s", "application_s scaled to 1e6 images", "epoch of 1e6\nimages, s"),
     Metric("base_nodes", "smallest number of nodes with the same number of GPUs per node (the baseline)"),
     Metric(
@@ -120,8 +112,7 @@ METRICS = (
     ),
     Metric(
         "batch_independent_pct",
-        "share of the duration that does not depend on the batch size: intercept of a line through the "
-        "batch sizes (not in the reference)",
+        "share of the duration that does not depend on the batch size",
         "does not depend\non batch size %",
         places=1,
     ),
@@ -160,7 +151,7 @@ def applications(study: Study, table: Source, rank_0_only: bool = False) -> dict
     )
     rows = query_table(study, table, sql)
     if not rows:
-        raise Unusable(table, "holds no timer '.tau application', so run durations are not available")
+        raise Unusable(table, "holds no timer '.tau application'")
     seconds_by_key: dict[Key, list[float]] = {}
     for *key, _run, seconds in with_known_size(study, table, rows):
         seconds_by_key.setdefault(tuple(key), []).append(float(seconds))
@@ -192,8 +183,8 @@ def with_known_size(study: Study, table: Source, rows: Sequence[tuple]) -> list[
     needed = [ID_FIELDS.index(name) for name in _NEEDED]
     known = [row for row in rows if all(row[position] and row[position] > 0 for position in needed)]
     if len(known) < len(rows):
-        without = len(rows) - len(known)
-        study.note(f"{table.id}: {left_out(without, 'run')}: nodes, gpus_per_node or batch missing")
+        what = "runs without nodes, GPUs or batch size"
+        study.log.note("rows_left_out", table.id, n=len(rows) - len(known), what=what)
     return known
 
 
@@ -205,8 +196,7 @@ def query_table(study: Study, table: Source, sql: str) -> list[tuple]:
     try:
         return ask(study, sql, {"path": str(table.path)})
     except (duckdb.Error, OSError) as error:
-        why = str(error).splitlines()[0]
-        raise Unusable(table, f"is a damaged or truncated TAU table ({why}); fetch it again") from None
+        raise Unusable(table, f"is damaged or truncated ({str(error).splitlines()[0]})") from None
 
 
 def batches_of(study: Study, table: Source) -> int:
@@ -235,12 +225,10 @@ def timed_and_started(
     def of_table(table: Source) -> tuple[int, dict[Key, np.ndarray]]:
         return batches_of(study, table), applications(study, table, rank_0_only)
 
-    for table, (batches, seconds_by_key) in study.each(study.tau_intervals, of_table):
+    for _, (batches, seconds_by_key) in study.each(study.tau_intervals, of_table):
         into = started if batches == 1 else timed
         for key, seconds in seconds_by_key.items():
             into[key] = np.concatenate([into.get(key, np.array([])), seconds])
-        if batches == 1:
-            study.note(f"{table.id}: 1-batch runs measure startup; they give no epoch duration")
     return timed, started
 
 
@@ -255,10 +243,7 @@ def tau_rows(study: Study) -> Rows:
 
 
 def run_rows(study: Study) -> Rows:
-    """A row a configuration of our own runs, timed as the reference timed its own: by whole wall time.
-
-    Columns as :func:`tau_rows`. The unprofiled runs count; the profiled ones, if there are no others.
-    """
+    """The same of our own runs, by whole wall time; the unprofiled ones, if there are any."""
     seconds: dict[Key, list[float]] = {}
     fields: dict[Key, dict[str, Any]] = {}
     sources = study.of_kind("run")
@@ -350,7 +335,3 @@ def _mean_row(members: Rows) -> dict[str, Any]:
         else:
             row[name] = sum(values) / len(values)
     return row
-
-
-if __name__ == "__main__":
-    no_command("analysis.measures.tau.applications", "analysis.scaled")

@@ -1,8 +1,4 @@
-"""What did MPI cost, as TAU saw it?
-
-From TAU tables of the reference, from runs of our own under TAU (each a repetition), and from converted
-profiles of TAU: a row a configuration. Those of our own may differ in more than a run's id says.
-"""
+"""Cost of MPI as TAU saw it: tables of the reference, runs of our own under TAU, converted profiles."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +22,7 @@ from analysis.results.query import query_arrays
 from analysis.results.source import Source
 from analysis.results.study import Study
 from jobs.run_fields import ID_FIELDS, fields_of
-from profiling.errors import UserError, no_command
+from profiling.errors import UserError
 
 # The functions whose time and messages count -> what TAU calls the event of their messages.
 _EVENTS = {
@@ -41,7 +37,7 @@ METRICS = (
     Metric("runs", "number of runs"),
     Metric(
         "mpi_s",
-        "inclusive time of mpi_allreduce, _bcast, _gather and _allgather, summed over ranks",
+        "inclusive time of MPI's allreduce, bcast, gather and allgather, summed over ranks",
         "MPI, s",
         _OVER_RUNS,
     ),
@@ -59,8 +55,7 @@ _MORE_FIELDS = (
 )
 FIGURES = tuple(metric.name for metric in METRICS[1:])
 COLUMNS = {
-    "TAU tables, and runs under TAU: the ten fields of a run's id, world_size, then medians with the central "
-    "95 % of repetitions (percentiles that show the spread of runs, not confidence intervals):": METRICS
+    "TAU: fields of a run's id, world_size, then medians with the central 95 % of repetitions:": METRICS
 }
 
 _TIME = """
@@ -113,8 +108,7 @@ def _of_own(study: Study, source: Source) -> dict[str, float]:
 def _of_table(study: Study, sql: str, table: Source) -> list[tuple] | None:
     """The values of ID_FIELDS, the repetition and the figures of each run in a table of the reference's."""
     if table.kind == "tau_intervals" and batches_of(study, table) == 1:
-        study.note(f"{table.id}: runs of one step measure startup; their messages are left out")
-        return None
+        return None  # runs of one step measure startup
     relation = {"fields": fields_of_table(study, table), "table": table_of(study, table)}
     rows = query_table(study, table, sql.format(**relation, functions=FUNCTIONS, events=EVENTS))
     return with_known_size(study, table, rows)
@@ -181,10 +175,5 @@ def answer(study: Study) -> Answer:
     repeated = any(row["runs"] > 1 for row in of_configurations)
     figures = METRICS[1:] if repeated else [replace(metric, interval="") for metric in METRICS[1:]]
     shown = columns([*fields(telling(of_configurations, named)), *figures])
-    title = "MPI in TAU's tables" + (" (median and central 95 % of repetitions)" if repeated else "")
-    part = Part(title, of_configurations, shown)
+    part = Part("MPI (TAU)", of_configurations, shown)
     return Answer(of_configurations, [*fields((*named, "world_size")), *METRICS], parts=[part])
-
-
-if __name__ == "__main__":
-    no_command("analysis.measures.tau.messages", "analysis.communication")
