@@ -34,7 +34,7 @@ from analysis.prediction.simulate_rows import Network
 from analysis.results.load import load
 from jobs.flags import make_parser
 from profiling.errors import UserError, run_command
-from profiling.findings import Finding, lines
+from profiling.findings import Finding
 
 
 def main(words: list[str] | None = None) -> int:
@@ -52,7 +52,7 @@ def main(words: list[str] | None = None) -> int:
     rows = [_with_batch_of_a_rank(row) for row in rows]
     part = Part("Predicted throughput", rows, shown(rows), caption(rows))
     metrics = [*fields(fields_of(rows)), *METRICS]
-    return output.emit(Answer(rows, metrics, [part], notes=lines(findings)), study, arguments)
+    return output.emit(Answer(rows, metrics, [part], verdict=findings), study, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

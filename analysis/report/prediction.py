@@ -22,6 +22,7 @@ from analysis.report.sentences import number, range_in_words, ranks_in_words, ru
 from analysis.report.views import as_view, called, facts
 from jobs.run_fields import own_names
 from profiling.errors import UserError
+from profiling.findings import Finding
 
 _CURVE = "The curve extrapolates the measured throughput; its range covers the other curves that fit."
 _SIMULATION = (
@@ -47,8 +48,8 @@ def predicted(context: Context) -> Rows:
     Raises:
         UserError: nothing, and why.
     """
-    if shared := shared_cores(context.study):
-        raise UserError(shared)
+    if shared_cores(context.study):
+        raise UserError(str(Finding("cores_shared")))
     return predictions.of_study(context.study, what_ifs=DEFAULT_WHAT_IFS)
 
 

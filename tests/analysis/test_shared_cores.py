@@ -10,6 +10,7 @@ from analysis.report.build import build
 from analysis.results.load import load
 from jobs import store
 from jobs.store import Manifest
+from profiling.findings import Finding
 from tests.analysis.commands import found, one_line_error
 from tests.analysis.commands import run as run_command
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
@@ -42,7 +43,7 @@ def plant(directory, device="cpu", cores: int | None = 4, hosts=1, **fields: Any
     ],
 )
 def test_ranks_that_would_share_cores_are_told(tmp_path, given, share):
-    assert bool(shared_cores(plant(tmp_path, **given))) == share
+    assert shared_cores(plant(tmp_path, **given)) == share
 
 
 def test_the_report_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path):
@@ -50,8 +51,8 @@ def test_the_report_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path)
     said = " ".join(one.text for one in page.summary)
     assert "Largest simulated gain" not in said and "simulated" not in said
     (section,) = [one for one in page.sections if one.id == "prediction"]
-    assert "ranks share the cores" in section.text and not section.charts
-    assert "ranks share the cores" in run_command("analysis.predict", tmp_path, "--notes").out
+    assert str(Finding("cores_shared")) in section.text and not section.charts
+    assert "cores_shared" in found("analysis.predict", tmp_path)
 
 
 def test_where_nothing_can_be_predicted_shared_cores_are_the_reason(tmp_path):
@@ -59,7 +60,7 @@ def test_where_nothing_can_be_predicted_shared_cores_are_the_reason(tmp_path):
     plant(tmp_path)
     for path in tmp_path.glob("run_*_1_2_*"):
         shutil.rmtree(path)
-    assert "ranks share the cores" in one_line_error(run_command("analysis.predict", tmp_path))
+    assert str(Finding("cores_shared")) in one_line_error(run_command("analysis.predict", tmp_path))
 
 
 @pytest.mark.parametrize(("threads_of", "differ"), [({1: 2, 2: 1}, True), ({1: 2, 2: 2}, False)])

@@ -125,7 +125,6 @@ def uncertain(rows: Rows) -> list[Finding]:
 
 _FAILED = ("failed", "unusable")
 _NOT_OF_CONFIGURATION = fields_of("size", "length", "observation")
-_SHARED_CORES = "all ranks share the cores of one host, so with more ranks each has fewer"
 
 
 def sizes_without_result(study: Study) -> list[Finding]:
@@ -178,8 +177,8 @@ def _id_of(name: str) -> RunId | None:
         return None  # the name of a run by hand may be none
 
 
-def shared_cores(study: Study) -> str:
-    """Why more ranks would have fewer cores each than the measured ones; empty: they would not.
+def shared_cores(study: Study) -> bool:
+    """Whether more ranks would have fewer cores each than the measured ones.
 
     So it is where ranks without GPUs run on one host, and twice as many would have more threads than it has
     cores, or get their share of these by being so many (``threads: 0``). Points of several hosts are taken to
@@ -188,10 +187,10 @@ def shared_cores(study: Study) -> str:
     runs = [(run, run.manifest) for run in study.of_kind("run") if run.manifest and run.manifest.ranks]
     hosts = {rank.hostname for _, manifest in runs for rank in manifest.ranks}
     if len(hosts) != 1:
-        return ""
+        return False
     widest, manifest = max(runs, key=lambda run: run[0].ranks)
     if any(rank.device != "cpu" for rank in manifest.ranks):
-        return ""
+        return False
     cores, threads = manifest.host.get("cores"), widest.fields["threads"]
     enough = threads and 2 * widest.ranks * threads <= (cores if isinstance(cores, int) else 0)
-    return "" if enough else _SHARED_CORES
+    return not enough
