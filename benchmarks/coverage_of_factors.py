@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from analysis.measures.scaling.factors import Cell, rows
-from analysis.statistics.effect_size import omega_squared_interval
-from analysis.statistics.variance import analysis_of_variance
+from analysis.statistics.variance import analysis_of_variance, omega_squared_interval
 
 Rows = list[dict[str, Any]]
 

@@ -18,6 +18,7 @@ from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from signal import SIGTERM
 
 from jobs import by_hand
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
@@ -134,19 +135,19 @@ def recorded(run: Run, folder: by_hand.Folder | None, started: datetime) -> Iter
             yield
         except (Exception, KeyboardInterrupt) as error:
             stop.hear_no_more()
-            if kept := folder.end_early(run, *why_ended(error, stop, run.ranks), started):
+            if kept := folder.end_early(run, *why_ended(error, stop), started):
                 print(kept, file=sys.stderr)
             raise
 
 
-def why_ended(error: BaseException, stop: Stop, ranks: int) -> tuple[str, Kind | None]:
+def why_ended(error: BaseException, stop: Stop) -> tuple[str, Kind | None]:
     """Why a run has ended early, in one line, and the kind of that (None: the line tells)."""
     from train.rank import OutOfMemory, PeersLost
 
     if isinstance(error, UserError):
         return str(error), "out of memory" if isinstance(error, OutOfMemory) else "wrong use"
     if isinstance(error, KeyboardInterrupt) or stop.asked:
-        return stop.why(ranks), "interrupted"
+        return f"stopped by {'SIGTERM' if stop.asked == SIGTERM else 'Ctrl-C'}", "interrupted"
     said = f"{error}" if isinstance(error, PeersLost) else f"{type(error).__name__}: {error}"
     return said.splitlines()[0], None
 

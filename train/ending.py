@@ -1,4 +1,4 @@
-"""How does a rank's process end? At once where nobody waits for it, or where it would wait for others."""
+"""The end of a rank's process: at once where nobody waits for it, or where it would wait for others."""
 
 import atexit
 import os
@@ -58,17 +58,6 @@ class Stop:
         """What is now written of the end is not to be interrupted: launchers ask more than once."""
         for number in _STOPPING:
             signal.signal(number, signal.SIG_IGN)
-
-    def why(self, ranks: int) -> str:
-        """Who may have ended the run, in one line."""
-        if self.asked != signal.SIGTERM:
-            return "stopped by Ctrl-C"
-        by = "kill, the batch system"
-        return (
-            f"stopped by SIGTERM ({by}, or a launcher of which another rank has failed)"
-            if ranks > 1
-            else (f"stopped by SIGTERM ({by})")
-        )
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class Used:
         if self.device_j is None or self.seconds >= _LONG_ENOUGH_S:
             return []
         off = min(1.0, GPU_COUNTS_EVERY_S / max(self.seconds, GPU_COUNTS_EVERY_S))
-        return [Finding("energy_uncertain", data={"pct": 100 * off, "seconds": self.seconds})]
+        return [Finding("uncertain", data={"figure": "GPU energy", "why": f"{off:.1%}"})]
 
 
 class Meters:
@@ -75,7 +75,7 @@ class Meters:
             try:
                 self._processors.used()
             except (OSError, ValueError) as error:
-                self._processors = f"RAPL before the batches: {error}"
+                self._processors = f"RAPL at start: {error}"
                 self._why_not.append(self._processors)
         self._at = self._clock()
 
@@ -84,16 +84,16 @@ class Meters:
         device_j = self._device() - self._device_j if callable(self._device) else None
         if device_j is not None and math.isnan(device_j):
             device_j = None
-            why_not.append("NVML: the energy counter stopped")
+            why_not.append("NVML energy: not readable")
         processors_j = None
         if isinstance(self._processors, Rapl):
             try:
                 processors_j = self._processors.used()
             except (OSError, ValueError) as error:
-                why_not.append(f"RAPL after the batches: {error}")
+                why_not.append(f"RAPL at end: {error}")
             if seconds >= self._processors.unambiguous_s:
                 processors_j = None
-                why_not.append(f"RAPL: counters wrap around within {seconds:.0f} s")
+                why_not.append(f"RAPL: ambiguous after {self._processors.unambiguous_s:.0f} s")
         return Used(seconds, device_j, processors_j, why_not)
 
 
@@ -131,7 +131,7 @@ def counter_of(nvml: Any, uuid: str) -> Callable[[], float] | str:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
         nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except nvml.NVMLError as error:
-        return f"NVML: energy of this GPU: {error}"
+        return f"NVML energy: {error}"
 
     def joules() -> float:
         try:

@@ -104,8 +104,8 @@ def flops_per_image(model: "torch.nn.Module", image_size: int) -> tuple[float, f
     return forward, 3 * forward - first[0]
 
 
-def why_it_does_not_fit(name: str, image_size: int, batch: int, classes: int = CLASSES) -> str:
-    """Why a model cannot be trained with such batches, in one line; "" if it can. Nothing is computed."""
+def check_images(name: str, image_size: int, batch: int, classes: int = CLASSES) -> None:
+    """Raise UserError if a model cannot be trained with such batches; nothing is computed."""
     import torch
 
     with torch.device("meta"):
@@ -114,8 +114,9 @@ def why_it_does_not_fit(name: str, image_size: int, batch: int, classes: int = C
         model(images)
     except (RuntimeError, ValueError, AssertionError) as error:
         reason = " ".join(str(error).split())[:200]
-        return f"{name} does not take batch {batch} of {image_size} x {image_size} images: {reason}"
-    return ""
+        raise UserError(
+            f"{name} does not take batch {batch} of {image_size} x {image_size} images: {reason}"
+        ) from None
 
 
 def _layer_flops(layer: "torch.nn.Module", out: "torch.Tensor") -> float:

@@ -25,7 +25,7 @@ from train.backends import Backend, open_backend, peers_lost
 from train.device import Place, bind_near, choose_device, device_name, driven, set_kernels, set_threads
 from train.energy import open_meters
 from train.loaders import Loader, build_loader
-from train.models import build_model, flops_per_image, why_it_does_not_fit
+from train.models import build_model, check_images, flops_per_image
 from train.step import Precision, make_step, stream_of
 from train.studies.memory import is_out_of_memory
 from train.world import World
@@ -88,8 +88,7 @@ def run_rank(
             ) from None
         if peers_lost(error):
             raise PeersLost(f"rank {world.rank} stops: another rank has failed") from error
-        if reason := why_it_does_not_fit(run.model, run.image_size, run.batch):
-            raise UserError(reason) from None
+        check_images(run.model, run.image_size, run.batch)
         raise
     except BaseException:
         opened.abandon()

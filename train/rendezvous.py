@@ -182,7 +182,7 @@ def ask(host: str, name: str, rank: int, deadline: float) -> int:
                 continue
             if answer.isdigit():
                 return int(answer)
-            problem = "other programs answer there"
+            problem = "another program answers"
         time.sleep(again_s * random.uniform(0.5, 1.0))  # or all ranks would ask at the same moment
         again_s = min(2 * again_s, _AGAIN_AT_MOST_S)
     raise UserError(

@@ -1,1 +1,1 @@
-"""How sure is a number?"""
+"""Estimates, their intervals, and tests."""

@@ -1,4 +1,4 @@
-"""How sure is a figure?
+"""Medians over runs with their intervals, warm-up, and resampling.
 
 After Hoefler and Belli, *Scientific Benchmarking of Parallel Computing Systems* (SC15): the unit of
 repetition is the run, and intervals between runs resample the runs (inside one run:
@@ -281,7 +281,7 @@ def of_resamples(runs: Sequence[np.ndarray], statistic: Statistic, drawn: np.nda
     return Estimate(value, *interval(drawn))
 
 
-ONE_REPETITION = "one repetition: the spread between runs is unknown; repeat the run"
+ONE_REPETITION = "one repetition"
 
 
 def interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[float, float]:

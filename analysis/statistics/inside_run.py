@@ -1,4 +1,4 @@
-"""How sure is the median, or the mean, of one run's batches? It says nothing of other runs.
+"""Intervals of the median and the mean of one run's batches; they say nothing of other runs.
 
 Neighbouring batches are alike, so an interval counts as many independent batches as would tell as much. How
 alike they are is itself an estimate, and in a short series a poor one: 20 batches whose neighbours correlate
@@ -9,7 +9,6 @@ allows, and a series that holds too few independent batches by that gets no inte
 import numpy as np
 
 from analysis.statistics.estimates import LEVEL, Estimate, correlation_time
-from profiling.wording import how_many
 
 # Standard errors by which the neighbours' correlation is taken above its estimate. Fewer, and too many short
 # series of correlated batches get intervals that are too narrow; more, and those of independent batches get
@@ -33,7 +32,7 @@ def of_median(values: np.ndarray) -> Estimate:
     value = float(np.median(values))
     many = independent_of_median(values)
     if many < _FEWEST:
-        return Estimate(value, float("nan"), float("nan"), _few(values))
+        return Estimate(value, float("nan"), float("nan"), f"too few steps: {len(values)}")
     half = special.stdtrit(many - 1, (1 + LEVEL) / 2) / 2 / np.sqrt(many)
     low, high = np.quantile(values, [max(0.0, 0.5 - half), min(1.0, 0.5 + half)])
     return Estimate(value, float(low), float(high))
@@ -44,7 +43,7 @@ def of_mean(values: np.ndarray) -> Estimate:
     value = float(np.mean(values)) if len(values) else float("nan")
     many = independent_of_mean(values)
     if not many:
-        return Estimate(value, float("nan"), float("nan"), _few(values))
+        return Estimate(value, float("nan"), float("nan"), f"too few steps: {len(values)}")
     from scipy import special
 
     half = float(special.stdtrit(many - 1, (1 + LEVEL) / 2) * values.std(ddof=1) / np.sqrt(many))
@@ -123,7 +122,3 @@ def _highest_correlation(values: np.ndarray) -> float:
     shown = min(max(shown + (1 + 3 * shown) / count, -_HIGHEST), _HIGHEST)
     # Fisher's transformation: its standard error is the same for any correlation.
     return min(max(float(np.tanh(np.arctanh(shown) + _CAUTION / np.sqrt(count - 3))), 0.0), _HIGHEST)
-
-
-def _few(values: np.ndarray) -> str:
-    return f"only {how_many(len(values), 'step')}, too few for the autocorrelation"

@@ -1,4 +1,4 @@
-"""Do two sets of runs differ, by how much, and what difference would so many runs have shown?
+"""The difference of two sets of runs, its test, and what difference so many runs would have shown.
 
 The test is Mann and Whitney's (1947), exact, which assumes no distribution. Several configurations together
 are its strata: their counts are added, as in van Elteren's test (1960). A difference's interval holds what

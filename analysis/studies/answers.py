@@ -44,10 +44,7 @@ def answer(result: Result, own_peaks: Path | None = None) -> Answer:
 
 def timing(manifest: StudyManifest) -> str:
     """How a study's durations were taken."""
-    return (
-        f"Medians [intervals] over {manifest.repetitions} repetitions of one run, after {manifest.warmup} "
-        "of warmup."
-    )
+    return f"Medians [intervals] over {manifest.repetitions} repetitions after {manifest.warmup} of warmup."
 
 
 # --- columns ------------------------------------------------------------------------------------------
@@ -116,6 +113,7 @@ def _compared(rows: Rows, name: str, case: Callable[[Row], str]) -> list[Finding
 
 # --- capacity -----------------------------------------------------------------------------------------
 
+LARGEST, SMALLEST = "largest that fits", "smallest that does not"
 _SPLIT = re.compile(r"(?P<network>\d+\+\d+) split after (?P<place>\d+)")
 _CAPACITY = (
     Metric("layers", "convolutions + linear layers", text=True, key=True),
@@ -147,16 +145,18 @@ def _capacity(result: Result, _: Path | None) -> Answer:
     chosen = [row for row in two if row["chosen"]]
     fit, wanting = ([row for row in one if row["fits"] == whether] for whether in (True, False))
     if fit:
-        fit[-1]["boundary"] = "largest that fits"
+        fit[-1]["boundary"] = LARGEST
     if wanting:
-        wanting[0]["boundary"] = "smallest that does not"
+        wanting[0]["boundary"] = SMALLEST
         for name in ("step_ms", "step_low_ms", "step_high_ms", "step_on_devices") if chosen else ():
             wanting[0][name] = chosen[0][name]  # over two devices
-    verdict = Finding("study_limit_not_found")
+    verdict = Finding("study_limit_not_found", data={"why": "all fit" if fit else "none fits"})
     if fit and wanting:
-        data = {"fits": fit[-1]["layers"], "fails": wanting[0]["layers"], "reason": wanting[0]["reason"]}
-        beyond = _layers(fit[-1]) > _layers(wanting[0])
-        verdict = Finding("study_smaller_failed" if beyond else "study_limit", data=data)
+        fits, fails, reason = fit[-1]["layers"], wanting[0]["layers"], wanting[0]["reason"]
+        verdict = Finding("study_limit", data={"fits": fits, "fails": fails})
+        if _layers(fit[-1]) > _layers(wanting[0]):
+            why = f"{fails} fails, {fits} fits: {reason}"
+            verdict = Finding("study_limit_not_found", data={"why": why})
     sizes = ("base_bytes", "peak_memory_bytes", "free_bytes")
     limit = next((row["limit_bytes"] for row in one if row["limit_bytes"] is not None), None)
     settings = result.manifest.settings
@@ -171,7 +171,7 @@ def _capacity(result: Result, _: Path | None) -> Answer:
     ]
     if two:
         names = ("layers", "device", "convolutions", "linears", "own_ms", *sizes)
-        title = f"The next network on two devices, its {settings.get('balance')} balanced"
+        title = f"On two devices, {settings.get('balance')} balanced"
         parts.append(Part(title, chosen or two, columns(_CAPACITY, *names)))
     return Answer([*one, *two], _CAPACITY, parts, verdict=[verdict])
 
@@ -252,7 +252,7 @@ _LAYERS = (
 
 def _costs(result: Result, own_peaks: Path | None) -> Answer:
     """A row a layer: time, memory, power and energy; of each stage FLOPs, bytes and its place."""
-    rows, verdict = [], []
+    rows, above = [], []
     for key in result.keys:
         case, device = key
         if case == _PEAKS:
@@ -272,8 +272,7 @@ def _costs(result: Result, own_peaks: Path | None) -> Answer:
             row |= _place(result, key, stage, row[f"{stage}_ms"], own_peaks)
             share = row[f"{stage}_roof_pct"] or row[f"{stage}_roof_of_measured_pct"]
             if share and share > roofline.ABOVE_PCT:
-                data = {"share": share, "bound": row[f"{stage}_bound"]}
-                verdict.append(Finding("study_above_roof", configuration=f"{layer} {stage}", data=data))
+                above.append((f"{layer} {stage}", f"{row[f'{stage}_bound']} roof's", share))
         rows.append(row)
     costs = ("layer", "input", "forward_ms", "backward_ms", *_MEMORY, "power_w", "energy_above_idle_j")
     places = columns(
@@ -294,11 +293,13 @@ def _costs(result: Result, own_peaks: Path | None) -> Answer:
         and (moved := result.quantity(key, "bytes_per_s"))
     ]
     measured = f"Measured peaks (fp32): {'; '.join(roofs)}." if roofs else ""
-    cost = Part(
-        f"What a layer costs on {_devices(rows)}", rows, columns(_LAYERS, *costs), timing(result.manifest)
-    )
-    parts = [cost, Part("Roofline of each layer", stages, places, measured)]
-    return Answer(rows, _LAYERS, parts, verdict=verdict)
+    cost = Part(f"Layers on {_devices(rows)}", rows, columns(_LAYERS, *costs), timing(result.manifest))
+    parts = [cost, Part("Their rooflines", stages, places, measured)]
+    if not above:
+        return Answer(rows, _LAYERS, parts)
+    what, peak, shares = zip(*above, strict=True)
+    data = {"what": what, "peak": set(peak), "n": len(what), "of": len(stages), "most_pct": max(shares)}
+    return Answer(rows, _LAYERS, parts, verdict=[Finding("above_peak", data=data)])
 
 
 def _place(result: Result, key: Key, stage: str, duration_ms: float | None, own_peaks: Path | None) -> Row:
@@ -357,7 +358,7 @@ def _orders(result: Result, _: Path | None) -> Answer:
         ratio.column(printed=lambda row: "1" if row["order"] == _USUAL else ratio.printed(row)),
         *columns(_ORDER, "activation_memory_bytes", "peak_memory_bytes", "same_output"),
     ]
-    title = f"{result.manifest.settings.get('model')}: ReLU before or after MaxPool2d, on {_devices(rows)}"
+    title = f"{result.manifest.settings.get('model')} on {_devices(rows)}"
     others = [row for row in rows if row["order"] != _USUAL]
     verdict = _compared(others, "time_ratio", lambda row: f"{row['order']}, {row['device']}")
     return Answer(rows, _ORDER, [Part(title, rows, shown, timing(result.manifest))], verdict=verdict)
@@ -403,7 +404,7 @@ def _products(result: Result, _: Path | None) -> Answer:
         rows.append(row | _same(result, key))
     names = ("device", "inputs", "hidden", "way", "batch", "products", "time_ms", "flops_per_s", "speedup",
              "same_output")  # fmt: skip
-    title = f"Products of a recurrent layer's gates, on {_devices(rows)}"
+    title = f"Matrix products on {_devices(rows)}"
     merged = [row for row in rows if row["way"] == _MERGED]
     verdict = _compared(merged, "speedup", lambda row: f"hidden {row['hidden']:.0f}, {row['device']}")
     part = Part(title, rows, columns(_GEMM, *names), timing(result.manifest))

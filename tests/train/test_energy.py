@@ -114,7 +114,7 @@ def test_a_counter_that_goes_away_costs_its_figure_and_not_the_run(tmp_path):
     (path / "energy_uj").unlink()
     used = meters.stop()
     assert (used.device_j, used.processors_j) == (None, None)
-    assert [why.split(":")[0] for why in used.why_not] == ["NVML", "RAPL after the batches"]
+    assert [why.split(":")[0] for why in used.why_not] == ["NVML energy", "RAPL at end"]
 
 
 def test_a_counter_that_fails_at_the_start_costs_its_figure_and_not_the_run(tmp_path):
@@ -125,7 +125,7 @@ def test_a_counter_that_fails_at_the_start_costs_its_figure_and_not_the_run(tmp_
     package(tmp_path, 1, 5)
     used = meters.stop()
     assert (used.device_j, used.processors_j) == (None, None)
-    assert sorted(why.split(":")[0] for why in used.why_not) == ["NVML", "RAPL before the batches"]
+    assert sorted(why.split(":")[0] for why in used.why_not) == ["NVML energy", "RAPL at start"]
 
 
 def test_a_gpus_counter_is_read_by_its_uuid():
@@ -142,7 +142,7 @@ def test_the_gpus_of_one_rank_add_up():
     meters = Meters(added([one, other]), None, ticking(1.0, 2.0))
     meters.start()
     assert meters.stop().device_j == 3.0
-    assert added([one, counter_of(Nvml(), "GPU-2")]) == "NVML: energy of this GPU: Not Supported"
+    assert added([one, counter_of(Nvml(), "GPU-2")]) == "NVML energy: Not Supported"
 
 
 def test_counters_that_hold_no_numbers_are_none(tmp_path):

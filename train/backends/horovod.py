@@ -192,7 +192,7 @@ def main() -> int:
         if any(rank.returncode for rank in ranks):
             print(output, file=sys.stderr)
             raise UserError(f"Horovod over {way} does not work on this machine; what it said is above")
-        print(f"horovod: two ranks agree over {way}")
+        print(f"horovod over {way}: two ranks agree")
     return EXIT_DONE
 
 

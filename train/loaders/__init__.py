@@ -1,14 +1,13 @@
 """Loaders of batches, one file a kind; :mod:`jobs.loaders` names them."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import torch
 
 from jobs.loaders import LOADERS
 from jobs.run import Run
 from profiling.findings import Finding
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Loader(Protocol):
@@ -24,7 +23,7 @@ class Loader(Protocol):
 
     def __iter__(self) -> "Loader": ...
 
-    def __next__(self) -> "tuple[torch.Tensor, torch.Tensor]":
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(images (batch, 3, H, W), normalised, in the model's layout; labels (batch,) int64).
 
         Images are float32; of DALI on a GPU float16 where autocast would make that of them.
@@ -34,7 +33,7 @@ class Loader(Protocol):
         """End threads and processes."""
 
 
-def build_loader(run: Run, rank: int, world_size: int, device: "torch.device") -> Loader:
+def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Loader:
     """The loader of a rank: its share of the data, in batches on its device.
 
     Raises:

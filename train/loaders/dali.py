@@ -207,8 +207,9 @@ def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> 
     try:
         _dali()
     except ImportError as error:
-        install = f"{DALI.install}; or use loader pytorch"
-        raise UserError(f"loader {run.loader} needs {DALI.name} ({error}); {install}") from None
+        raise UserError(
+            f"loader {run.loader} needs {DALI.name} ({error}); {DALI.install}; or use loader pytorch"
+        ) from None
     if device.type != "cuda" and (instead := LOADERS[run.loader].on_cpu):
         raise UserError(f"loader {run.loader} needs a GPU; on a CPU use {instead}")
     return Skipping(find_shard(run, rank, world_size), partial(PipelineBatches, run, rank, device))

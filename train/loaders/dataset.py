@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import torch
 
 from jobs import data_sets
 from jobs.data_sets import MAKE_DATA
@@ -22,9 +24,6 @@ from profiling.errors import UserError
 from profiling.findings import Finding
 from train.loaders import records
 from train.models import CLASSES
-
-if TYPE_CHECKING:
-    import torch
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -245,7 +244,7 @@ def _has_ends(head: bytes, end: bytes) -> bool:
 class Batches(Protocol):
     """Endless batches of a shard; ``next`` raises :class:`Undecodable` where an image cannot be decoded."""
 
-    def __next__(self) -> "tuple[torch.Tensor, torch.Tensor]": ...
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]: ...
 
     def close(self) -> None: ...
 
@@ -278,7 +277,7 @@ class Skipping:
     def __iter__(self) -> "Skipping":
         return self
 
-    def __next__(self) -> "tuple[torch.Tensor, torch.Tensor]":
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
         try:
             return next(self._batches)
         except Undecodable as error:

@@ -9,6 +9,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import google_crc32c
 
@@ -110,7 +111,7 @@ def read_record(path: Path, offset: int, size: int) -> bytes:
         file.seek(offset)
         record = file.read(size)
     if len(record) != size or _size_from_head(record[:_HEAD]) != size:
-        raise _no_record(path, offset)
+        _refuse(path, offset)
     data = record[_HEAD:-_TAIL]
     if record[-_TAIL:] != _masked_crc(data):
         raise ValueError(f"the checksum of the record at byte {offset} is not that of its data")
@@ -127,11 +128,11 @@ def check_head(path: Path, offset: int, size: int) -> None:
         file.seek(offset)
         actual = _size_from_head(file.read(_HEAD))
     if actual != size or offset + size > path.stat().st_size:
-        raise _no_record(path, offset)
+        _refuse(path, offset)
 
 
-def _no_record(path: Path, offset: int) -> UserError:
-    return UserError(
+def _refuse(path: Path, offset: int) -> NoReturn:
+    raise UserError(
         f"{path} has no complete record at byte {offset}; create its index again: python -m train.data index"
     )
 

@@ -281,7 +281,7 @@ def judged(answers: list[dict | None], ended: Ended, printed: str) -> list[dict]
     killed = code == -9 or says_out_of_memory(printed)
     if any(answer is None for answer in answers) and not wanting and not killed:
         raise UserError(f"a try {ended.reason or f'ended with exit code {code}'}: {line[:200]}")
-    why = "the kernel killed it (SIGKILL)" if code == -9 else line[:160]
+    why = "killed (SIGKILL)" if code == -9 else line[:160]
     died = {**nothing, "reason": why}
     left = {**nothing, "fits": True}
     return [

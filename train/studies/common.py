@@ -94,7 +94,7 @@ def devices(wanted: str, both: bool = False) -> "list[torch.device]":
 
 def time_cases(
     cases: Mapping[str, Action], stages: Sequence[str], warmup: int, repetitions: int, clock: Clock
-) -> "dict[str, dict[str, np.ndarray]]":
+) -> dict[str, dict[str, np.ndarray]]:
     """Durations in ns, by case and stage, shape (repetitions,).
 
     Cases that are compared take turns, in an order that is turned round at every repetition, so that a drift

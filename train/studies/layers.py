@@ -203,7 +203,7 @@ def measure(
         except (RuntimeError, MemoryError) as error:
             if not memory.is_out_of_memory(error):
                 raise
-            recorder.quantity(str(spec), name, "peak_memory_bytes", None, "more than the device has")
+            recorder.quantity(str(spec), name, "peak_memory_bytes", None, "out of memory")
             recorder.find("case_out_of_memory", case=f"{spec} on {name}")
             continue
         if meter and idle_w:
@@ -297,7 +297,7 @@ def _meter(
     for used, idle in zip(metered, cycle(idle_w), strict=False):
         assert used.watts is not None  # power.several leaves out what failed
         above = (used.watts - idle) * used.seconds / used.calls
-        recorder.quantity(case, name, "energy_above_idle_j", above, "forward and backward, once")
+        recorder.quantity(case, name, "energy_above_idle_j", above, "both passes, once")
 
 
 # --- counted FLOPs and bytes --------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from profiling.errors import UserError, run_command
 from profiling.schemas import PASSES
 from profiling.step_clock import open_clock
 from train.device import device_name
-from train.models import build_model, why_it_does_not_fit
+from train.models import build_model, check_images
 from train.studies import common, memory
 
 BATCH, BATCH_ON_CPU = 128, 4
@@ -44,8 +44,7 @@ def main() -> None:
     models = in_both_orders(build_model(arguments.model, CLASSES), arguments.model)
     batches = [arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH) for device in devices]
     for batch in dict.fromkeys(batches):
-        if why := why_it_does_not_fit(arguments.model, image_size, batch, CLASSES):
-            raise UserError(why)
+        check_images(arguments.model, image_size, batch, CLASSES)
     recorder = common.start("order", arguments, gpu=any(device.type == "cuda" for device in devices))
     for device, batch in zip(devices, batches, strict=True):
         try:

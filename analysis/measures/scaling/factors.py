@@ -18,13 +18,13 @@ from analysis.measures.scaling.point import NO_SAMPLES, OWN_RUNS, point_fields
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau.applications import EPOCH_IMAGES
 from analysis.results.study import Study
-from analysis.statistics.effect_size import omega_squared_interval
 from analysis.statistics.variance import (
     Adjusted,
     Effect,
     adjusted_means,
     analysis_of_variance,
     holm,
+    omega_squared_interval,
     range_quantile,
 )
 from jobs.run import Run
