@@ -22,6 +22,7 @@ Exit code 0: all profiles were converted, or need not be; 1: some, or other file
 be read; 2: none could. Other files in the folders that are searched (images, notes) are counted.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -34,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiling.arguments import Parser, with_values
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command, said_by_rank_0
 from profiling.findings import lines
 from profiling.identity import check_mpi, read_identity
 from profiling.tools import TOOLS, tool
@@ -228,46 +229,45 @@ def _parser() -> Parser:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
-    given = _parser().parse_args(arguments)
-    if given.jobs is not None and given.jobs < 1:
-        raise UserError(f"--jobs {given.jobs}: at least 1")
-    if given.tool is not None:
-        tool(given.tool)
-    if given.out is not None and given.out.exists() and not given.out.is_dir():
-        raise UserError(f"--out {given.out} is a file; name a folder")
-    try:
-        re.compile(given.batch_marker)
-    except re.error as error:
-        raise UserError(f"--batch-marker {given.batch_marker!r} is no regular expression: {error}") from None
-    if given.batch_marker and given.out is None:
-        raise UserError("--batch-marker says what the steps of a job are: it goes with --out DIR")
-
-    def convert_all(ranks: Executor | None = None) -> int:
-        done = convert(
-            given.paths, given.tool, given.out, given.jobs, given.batch_marker, given.overwrite,
-            given.skip_existing, ranks,
-        )  # fmt: skip
-        if not (done.converted or done.as_they_are or done.skipped):
-            unread = done.failed + done.foreign
-            raise UserError(
-                f"nothing was converted: {unread} files cannot be read"
-                if unread
-                else "nothing to convert: no files there"
-            )
-        print(f"scaleprof: {done}", file=sys.stderr)
-        return EXIT_FAILED if done.failed else EXIT_DONE
-
     me = read_identity(os.environ)
+    with said_by_rank_0(me.rank):
+        given = _parser().parse_args(arguments)
+        if given.jobs is not None and given.jobs < 1:
+            raise UserError(f"--jobs {given.jobs}: at least 1")
+        if given.tool is not None:
+            tool(given.tool)
+        if given.out is not None and given.out.exists() and not given.out.is_dir():
+            raise UserError(f"--out {given.out} is a file; name a folder")
+        try:
+            re.compile(given.batch_marker)
+        except re.error as error:
+            raise UserError(
+                f"--batch-marker {given.batch_marker!r} is no regular expression: {error}"
+            ) from None
+        if given.batch_marker and given.out is None:
+            raise UserError("--batch-marker says what the steps of a job are: it goes with --out DIR")
+        if me.size > 1:
+            try:
+                from mpi4py import MPI
+                from mpi4py.futures import MPICommExecutor
+            except ImportError as error:
+                raise UserError(f"ranks share a conversion by mpi4py, which is not here: {error}") from None
+            check_mpi(MPI.COMM_WORLD.size, me.size, "mpi4py", me.launcher)
     if me.size == 1:
-        return convert_all()
-    try:
-        from mpi4py import MPI
-        from mpi4py.futures import MPICommExecutor
-    except ImportError as error:
-        raise UserError(f"several ranks share a conversion by mpi4py, which is not here: {error}") from None
-    check_mpi(MPI.COMM_WORLD.size, me.size, "mpi4py", me.launcher)
+        return _convert_all(given, None)
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as ranks:
-        return convert_all(ranks) if ranks is not None else EXIT_DONE  # type: ignore[arg-type]
+        return _convert_all(given, ranks) if ranks is not None else EXIT_DONE  # type: ignore[arg-type]
+
+
+def _convert_all(given: argparse.Namespace, ranks: Executor | None) -> int:
+    done = convert(
+        given.paths, given.tool, given.out, given.jobs, given.batch_marker, given.overwrite,
+        given.skip_existing, ranks,
+    )  # fmt: skip
+    if not (done.converted or done.as_they_are or done.skipped):
+        raise UserError(f"nothing was converted; files that cannot be read: {done.failed + done.foreign}")
+    print(f"scaleprof: {done}", file=sys.stderr)
+    return EXIT_FAILED if done.failed else EXIT_DONE
 
 
 if __name__ == "__main__":

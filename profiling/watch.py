@@ -27,14 +27,7 @@ from jobs.store import RANK_REPORT, STACKS, write_record
 from profiling import tables
 from profiling.arguments import Parser
 from profiling.clocks import set_clock
-from profiling.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    UserError,
-    did_you_mean,
-    run_command,
-    said_by_rank_0,
-)
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean, run_command, said_by_rank_0
 from profiling.findings import MOST_SHOWN, lines
 from profiling.identity import Identity, is_restarted, read_identity
 from profiling.process_facts import write_stacks_at_signal

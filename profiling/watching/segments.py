@@ -61,11 +61,7 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        clock: Clock,
-        markers: Markers,
-        begins: Callable[[int], None],
-        ended: Callable[[int, int], None],
+        self, clock: Clock, markers: Markers, begins: Callable[[int], None], ended: Callable[[int, int], None]
     ) -> None:
         self.begins: Callable[[int], None] | None = begins
         self.open = [0] * len(KINDS)

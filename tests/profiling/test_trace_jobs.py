@@ -408,5 +408,5 @@ def test_a_trace_of_the_users_may_be_called_as_our_record_is(tmp_path):
     _, out = converted(tmp_path, tmp_path / "mine")
     assert [path.name for path in out.iterdir()] == ["job"]
     # What was converted holds a record of that name: it is no trace.
-    with pytest.raises(UserError, match="no files"):
+    with pytest.raises(UserError, match="nothing was converted"):
         main([str(out), "--out", str(tmp_path / "again")])
