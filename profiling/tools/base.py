@@ -108,6 +108,7 @@ class Profiler:
         reader: the module that reads them, with ``recognise`` and ``stream``; it is loaded when a file is
             read, and not to start the tool.
         analysed_as_it_is: analysis reads these files themselves, so they are not converted.
+        writes: the names of what :meth:`wrap` and :meth:`finish` leave.
         only_rank_0_writes: what it records of all ranks, rank 0 writes.
         one_rank_modes: modes that run each kernel again and again, so that a collective would wait forever.
     """
@@ -125,6 +126,7 @@ class Profiler:
     forms: ClassVar[str] = ""
     reader: ClassVar[str] = ""
     analysed_as_it_is: ClassVar[bool] = False
+    writes: ClassVar[tuple[str, ...]] = ()
     only_rank_0_writes: ClassVar[bool] = False
     one_rank_modes: ClassVar[frozenset[str]] = frozenset()
 
@@ -150,7 +152,7 @@ class Profiler:
 
     def outputs(self, directory: Path) -> list[Path]:
         """What :meth:`wrap` and :meth:`finish` leave, to be read by :meth:`stream`."""
-        return []
+        return [directory / name for name in self.writes]
 
     def recognise(self, path: Path, head: bytes) -> bool:
         """Whether a file is the tool's output.

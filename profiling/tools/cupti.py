@@ -257,11 +257,6 @@ class Cupti(Profiler):
     def open_capture(
         self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool
     ) -> CuptiCapture:
-        """See :func:`profiling.tools.open_capture`.
-
-        Raises:
-            UserError: the package or a driver for it is not there.
-        """
         api = load_api()
         import torch
 

@@ -67,11 +67,15 @@ def _cuda() -> Any:
 class SwitchedOn(Profiler):
     """A profiler around a rank that the rank itself switches on and off."""
 
+    by: ClassVar[str] = BY_CUDA
+
     def open_capture(
         self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool
     ) -> RangeCapture:
-        """What switches it on; the tables are made when the process has ended."""
         return RangeCapture()
+
+    def environment(self, directory: Path, options: Options) -> dict[str, str]:
+        return {VARIABLE: self.by} if options.first_batch else {}
 
 
 METRICS = (
@@ -102,6 +106,7 @@ class Nvprof(SwitchedOn):
         "analysis-metrics": "all metrics that NVIDIA's Visual Profiler analyses (kernels run many times)",
     }
     one_rank_modes = frozenset({"metrics", "analysis-metrics"})
+    writes = (_NVPROF_DATABASE, _NVPROF_PRINTED)
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under nvprof; to record later batches the process switches it on."""
@@ -118,14 +123,6 @@ class Nvprof(SwitchedOn):
         }
         return [*words, *how.get(options.mode, recorded), *command]
 
-    def environment(self, directory: Path, options: Options) -> dict[str, str]:
-        """How the process switches nvprof on."""
-        return {VARIABLE: BY_CUDA} if options.first_batch else {}
-
-    def outputs(self, directory: Path) -> list[Path]:
-        """What :func:`wrap` makes nvprof write."""
-        return [directory / _NVPROF_DATABASE, directory / _NVPROF_PRINTED]
-
 
 _REPORT, _STREAM, _EXPORT = "nsys.nsys-rep", "nsys.qdstrm", "nsys.sqlite"
 
@@ -140,6 +137,8 @@ class Nsys(SwitchedOn):
     reader = "profiling.readers.nsys"
     reads = "`.nsys-rep`, SQLite, `nsys stats` CSV"
     modes: ClassVar = {"auto": "kernels, copies, ranges of NVTX and MPI, and operating-system calls"}
+    writes = (_EXPORT,)
+    by = BY_RANGE
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under nsys, which records from the batch on that the process marks."""
@@ -148,30 +147,21 @@ class Nsys(SwitchedOn):
         words += ["--cuda-graph-trace=node"]
         words += ["--force-overwrite=true", "--output", _escaped(directory / "nsys")]
         if options.first_batch:
-            words += [
-                "--capture-range=nvtx",
-                f"--nvtx-capture={RANGE}",
-                "--capture-range-end=stop",
-                "--kill=none",
-            ]
+            words += ["--capture-range=nvtx", f"--nvtx-capture={RANGE}"]
+            words += ["--capture-range-end=stop", "--kill=none"]
         return [*words, *command]
 
     def environment(self, directory: Path, options: Options) -> dict[str, str]:
-        """How the process switches nsys on: by a range, whose text need not be registered."""
-        return {VARIABLE: BY_RANGE, "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if options.first_batch else {}
+        by_range = super().environment(directory, options)  # whose text need not be registered
+        return by_range and {**by_range, "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 
     def finish(self, directory: Path, options: Options) -> list[Step]:
         """Import what nsys recorded, where it does not do that itself, and export it."""
         return [*_import(directory / _STREAM), _export(directory / _REPORT, directory / _EXPORT)]
 
-    def outputs(self, directory: Path) -> list[Path]:
-        """What :func:`finish` leaves."""
-        return [directory / _EXPORT]
-
     def stream(
         self, path: Path, findings: list[Finding], origin: Origin = UNKNOWN
     ) -> "Iterator[tuple[str, pa.Table]]":
-        """See :mod:`profiling.readers.nsys`; a report that is not exported yet is exported first."""
         if read_head(path, len(NSYS_REPORT)) != NSYS_REPORT:
             yield from super().stream(path, findings, origin)
             return
@@ -251,6 +241,7 @@ class Ncu(SwitchedOn):
         "roofline": "the sections of the roofline charts",
     }
     one_rank_modes = frozenset(modes)
+    writes = (_NCU_PRINTED,)
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under ncu; to record later batches the process switches it on."""
@@ -264,11 +255,3 @@ class Ncu(SwitchedOn):
         metrics = {"auto": _NCU_METRICS, "counters": (*_NCU_METRICS, *_NCU_COUNTERS)}.get(options.mode)
         chosen = ["--metrics", ",".join(metrics)] if metrics else ["--set", options.mode]
         return [*words, *chosen, *command]
-
-    def environment(self, directory: Path, options: Options) -> dict[str, str]:
-        """How the process switches ncu on."""
-        return {VARIABLE: BY_CUDA} if options.first_batch else {}
-
-    def outputs(self, directory: Path) -> list[Path]:
-        """What :func:`wrap` makes ncu write."""
-        return [directory / _NCU_PRINTED]

@@ -27,6 +27,7 @@ class Tau(Profiler):
         "python": "also timers of every Python function (tau_python): the most overhead",
         "ebs": "also samples of where time is spent",
     }
+    writes = ("",)  # the folder with the threads' files
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under TAU, which sums up the whole run: it records no single batches."""
@@ -50,10 +51,6 @@ class Tau(Profiler):
         # TAU stops timing what is called often and takes no time, and then its pytau.stop ends another timer.
         # In mode python that keeps the run from crawling, and the stages are events.
         return variables if options.mode == "python" else {**variables, "TAU_THROTTLE": "0"}
-
-    def outputs(self, directory: Path) -> list[Path]:
-        """The folder with the threads' files."""
-        return [directory]
 
     def bundle(self, path: Path) -> Path:
         """The folder of a run whose threads lie in files of their own; else the file itself."""
@@ -89,20 +86,15 @@ class Vtune(Profiler):
         "uarch": "stalls of the processor's pipeline (uarch-exploration)",
         "aps": "Application Performance Snapshot: one page per run, kept as written (--keep-raw)",
     }
+    writes = (_REPORT,)
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under vtune or aps; Symbols are looked up later (:func:`finish`)."""
         result = str(directory / _RESULT)
         if options.mode == "aps":
             return ["aps", f"--result-dir={result}", *command]
-        words = [
-            "vtune",
-            "-collect",
-            _ANALYSES.get(options.mode, options.mode),
-            "-result-dir",
-            result,
-            "-quiet",
-        ]
+        analysis = _ANALYSES.get(options.mode, options.mode)
+        words = ["vtune", "-collect", analysis, "-result-dir", result, "-quiet"]
         words += ["-knob", "sampling-mode=hw"] if options.mode == "hw-hotspots" else []
         # The ranks of a node would else all look up symbols at once, while others still compute.
         return [*words, "-finalization-mode=none", "--", *command]
@@ -114,25 +106,12 @@ class Vtune(Profiler):
             return [Step(["aps", f"--report={result}"], result, directory / "aps.txt", directory / "aps.txt")]
         kind = "hw-events" if options.mode in ("memory-access", "uarch") else "hotspots"
         done = directory / "finalized.txt"
-        words = [
-            "vtune",
-            "-report",
-            kind,
-            "-result-dir",
-            str(result),
-            "-format",
-            "csv",
-            "-csv-delimiter",
-            "comma",
-        ]
+        words = ["vtune", "-report", kind, "-result-dir", str(result)]
+        words += ["-format", "csv", "-csv-delimiter", "comma"]
         return [
             Step(["vtune", "-finalize", "-result-dir", str(result)], result, done, done),
             Step([*words, "-report-output", str(report)], result, report),
         ]
-
-    def outputs(self, directory: Path) -> list[Path]:
-        """What :func:`finish` leaves."""
-        return [directory / _REPORT]
 
 
 _TIMELINE = "timeline.json"
@@ -146,23 +125,16 @@ class Horovod(Profiler):
     reader = "profiling.readers.horovod"
     reads = "the timeline"
     only_rank_0_writes = True
+    writes = (_TIMELINE,)
     modes: ClassVar = {
         "auto": "when each tensor was negotiated and reduced",
         "cycles": "also Horovod's own cycles",
     }
 
-    def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
-        """The command as it is: Horovod itself records."""
-        return list(command)
-
     def environment(self, directory: Path, options: Options) -> dict[str, str]:
         """Where each rank's timeline goes."""
         cycles = {"HOROVOD_TIMELINE_MARK_CYCLES": "1"} if options.mode == "cycles" else {}
         return {"HOROVOD_TIMELINE": str(directory / _TIMELINE), **cycles}
-
-    def outputs(self, directory: Path) -> list[Path]:
-        """What Horovod writes."""
-        return [directory / _TIMELINE]
 
 
 class PyProf(Profiler):

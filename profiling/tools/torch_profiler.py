@@ -48,7 +48,6 @@ class TorchProfiler(Profiler):
     def open_capture(
         self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool
     ) -> "TorchCapture":
-        """See :func:`profiling.tools.open_capture`."""
         return TorchCapture(directory, rank, keep_raw, mode == "memory", all_threads)
 
 
