@@ -7,12 +7,11 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NoReturn
 
-from profiling.errors import Mistakes, UserError, did_you_mean, nearest
+from profiling.errors import Mistakes, UserError, did_you_mean
 
 _FLAG = re.compile(r"-+[A-Za-z][^\s=]*")
 _CHOICE = re.compile(
@@ -41,29 +40,17 @@ class Explain(argparse.Action):
 
 
 class UnknownFlags(Mistakes):
-    """Flags that a command does not have, those that it has, and which commands have others."""
+    """Flags that a command does not have, and those that it has."""
 
-    def __init__(
-        self, unknown: Sequence[str], known: Sequence[str], elsewhere: Mapping[str, str] | None = None
-    ) -> None:
-        def meant(flag: str) -> str:
-            other = (elsewhere or {}).get(flag, "")
-            if other and not nearest(flag, known):
-                return f"; {other}"
-            return f"{did_you_mean(flag, known, see='--help')}{other and f' {other}'}"
-
-        super().__init__([f"unknown flag {flag}{meant(flag)}" for flag in unknown])
+    def __init__(self, unknown: Sequence[str], known: Sequence[str]) -> None:
+        super().__init__(
+            [f"unknown flag {flag}{did_you_mean(flag, known, see='--help')}" for flag in unknown]
+        )
         self.unknown, self.known = tuple(unknown), tuple(known)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but wrong use is a :class:`UserError`; abbreviations of flags are not taken.
-
-    Attributes:
-        elsewhere: what is said of flags that other commands have.
-    """
-
-    elsewhere: Mapping[str, str] = MappingProxyType({})
+    """argparse, but wrong use is a :class:`UserError`; abbreviations of flags are not taken."""
 
     def __init__(self, **named: Any) -> None:
         as_written = argparse.RawDescriptionHelpFormatter
@@ -78,7 +65,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, rest = self._read(args, namespace)
         if unknown := self._unknown(rest):
-            raise UnknownFlags(unknown, self.flags, self.elsewhere)
+            raise UnknownFlags(unknown, self.flags)
         if rest:
             raise Mistakes(self._mistakes(rest))
         return arguments
@@ -99,7 +86,7 @@ class Parser(argparse.ArgumentParser):
         return [flag for flag in flags if flag not in self.flags]
 
     def _mistakes(self, rest: Sequence[str]) -> list[str]:
-        unknown = list(UnknownFlags(self._unknown(rest), self.flags, self.elsewhere).lines)
+        unknown = list(UnknownFlags(self._unknown(rest), self.flags).lines)
         return unknown or ([f"unexpected argument: {' '.join(rest)} (see --help)"] if rest else [])
 
     def error(self, message: str) -> NoReturn:
@@ -111,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(_REQUIRED):
             # argparse says so first, but who misspelled --help misses no argument.
             if unknown := self._unknown(self._given):
-                raise UnknownFlags(unknown, self.flags, self.elsewhere)
+                raise UnknownFlags(unknown, self.flags)
             message = f"missing argument: {message.removeprefix(_REQUIRED)}"
         raise UserError(f"{message} (see --help)")
 

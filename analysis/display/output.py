@@ -58,12 +58,8 @@ def parser(
     return add_output_flags(command_line, columns or {})
 
 
-_ELSEWHERE = {"--group-by": "analysis.scaled has --group-by (of kernels: analysis.efficiency)"}
-
-
 def add_output_flags(command_line: Parser, columns: Mapping[str, Sequence[Metric]]) -> Parser:
     """``--format``, ``--output``, ``--wide``, ``--notes``, ``--peaks`` and, of its columns, ``--columns``."""
-    command_line.elsewhere = _ELSEWHERE
     add_format_flags(command_line)
     command_line.add_argument(
         "--wide", action="store_true", help="show all columns and all ranks, however narrow the terminal"
