@@ -151,8 +151,8 @@ def test_counters_that_hold_no_numbers_are_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "joules", "pct"),
-    [(0.8, 300.0, [12.5]), (0.05, 300.0, [100]), (8.0, 300.0, []), (0.8, None, [])],
+    ("seconds", "joules", "why"),
+    [(0.8, 300.0, ["12.5%"]), (0.05, 300.0, ["100.0%"]), (8.0, 300.0, []), (0.8, None, [])],
 )
-def test_energy_of_a_short_run_is_uncertain(seconds, joules, pct):
-    assert [finding.data["pct"] for finding in Used(seconds, joules).findings] == pytest.approx(pct)
+def test_energy_of_a_short_run_is_uncertain(seconds, joules, why):
+    assert [finding.data["why"] for finding in Used(seconds, joules).findings] == why

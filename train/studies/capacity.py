@@ -193,7 +193,8 @@ class Capacity:
             is_number = attempt[name] or (name == "held" and attempt["fits"])
             say(case, device, f"{name}_bytes", attempt[name] if is_number else None)
         if attempt["missed"]:
-            self.recorder.find("peak_memory_uncertain", case=case, n=attempt["missed"])
+            why = f"{attempt['missed']} readings failed"
+            self.recorder.find("uncertain", figure="peak memory", why=why)
         for stage, durations in attempt["durations_ns"].items():
             self.recorder.durations(case, device, stage, durations)
 
