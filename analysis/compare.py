@@ -75,13 +75,11 @@ def _of_traces(a: Study, b: Study, arguments: argparse.Namespace) -> int:
     """Two jobs' traces beside each other."""
     figures = traced_difference.rows(a, b)
     a.log.join(b.log, a.path.resolve() == b.path.resolve())
-    if traced_difference.same_traces(figures):
-        parts, notes = [], [traced_difference.SAME]
-    else:
-        title = f"{arguments.b.name} (B) compared with {arguments.a.name} (A)"
-        parts = [traced_difference.part(figures, title)]
-        notes = [traced_difference.sentence(figures), *traced_difference.unlike(a, b).values()]
-    code = output.emit(Answer(figures, traced_difference.METRICS, parts, notes=notes), a, arguments)
+    title = f"{arguments.b.name} (B) compared with {arguments.a.name} (A)"
+    same = traced_difference.same_traces(figures)
+    parts = [] if same else [traced_difference.part(figures, title)]
+    said = [*traced_difference.verdicts(figures), *traced_difference.unlike(a, b)]
+    code = output.emit(Answer(figures, traced_difference.METRICS, parts, verdict=said), a, arguments)
     return EXIT_FAILED if traced_difference.regressed(figures, arguments.threshold) else code
 
 

@@ -84,9 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 def _of_traces(study: Study, scaling: Scaling | None) -> Answer:
     found = traced.answer(study, scaling)
     if not found.rows:
-        raise study.nothing(
-            f"no job of {study.path} has both steps and a known number of ranks {traced.missing(study)}"
-        )
+        raise study.nothing(f"no job of {study.path} has both steps and a known number of ranks")
     grown = traced.grown(found)
     return Answer(found.rows, traced.METRICS, [traced.part(found), *([grown] if grown else [])])
 

@@ -37,9 +37,9 @@ def build(a: Study, b: Study, names: tuple[str, str]) -> Page:
     if traced_difference.same_traces(rows):
         raise UserError("A and B are the same traces, so nothing can differ; compare two separate results")
     contexts = Context(a, b), Context(b, a)
-    pairs, differ = _Pairs(a, b, contexts), traced_difference.unlike(a, b)
+    pairs, differ = _Pairs(a, b, contexts), {one.run: str(one) for one in traced_difference.unlike(a, b)}
     rows = pairs.with_fields(rows)
-    text = f"{traced_difference.CAPTION} What other runs would differ by is not known from one of each."
+    text = "What other runs would differ by is not known from one of each."
     view = as_view(traced_difference.part(rows, ""), "change-table", pairs.shared)
     changed = Section(
         "change",
@@ -109,7 +109,7 @@ def _summary(rows: Rows, differ: Mapping[str, str]) -> list[Sentence]:
 
 def _in_words(rows: Rows) -> list[str]:
     """Better or worse, a sentence for each pair of jobs; one that was not tested says so itself."""
-    said = traced_difference.sentence(rows).splitlines()
+    said = [str(one) for one in traced_difference.verdicts(rows)]
     verdicts = [_VERDICTS.get(row["verdict"]) for row in traced_difference.steps(rows)]
     if not verdicts:
         return said

@@ -14,7 +14,7 @@ from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.hotspots import TOOLS
 from analysis.measures.kernels.rows import BY
 from analysis.measures.scaling import utilization
-from analysis.measures.scaling.same_program import programs
+from analysis.measures.scaling.traced import programs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of
 from analysis.report.render import Chart

@@ -15,7 +15,7 @@ from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import Series, series_of
 from analysis.measures.kernels.rows import kernels_of_each
-from analysis.measures.scaling import traced, traced_batch
+from analysis.measures.scaling import traced
 from analysis.report import small
 from analysis.report.base import Context
 from analysis.report.sentences import SCALES, Sentence
@@ -128,16 +128,15 @@ def _scales(context: Context) -> list[Sentence]:
     if grown:
         name = max(grown, key=lambda one: grown[one])
         text += f". Largest growth: {_NEXT[name]} ({change(grown[name])} ms per step)"
-    assumed, *kernels = found.scales_assumed.splitlines()
-    doubts = [line for line in kernels if line.endswith(traced_batch.MISFIT)]
-    return [Sentence(" ".join([f"{text}. {assumed}", *doubts]), "traced-scaling", of_all=True)]
+    return [Sentence(f"{text}.", "traced-scaling", of_all=True)]
 
 
 def _not_compared(context: Context) -> list[Sentence]:
     """How to ask for scaling, where traces of several jobs do not show that they are one program's."""
     found = context.once(scaling_of)
     several = len({row["world_size"] for row in found.rows}) > 1
-    return [Sentence(found.assumed, "traces", answers=SCALES, of_all=True)] if several else []
+    text = "Scaling is not computed: these jobs differ in device or kernels."
+    return [Sentence(text, "traces", answers=SCALES, of_all=True)] if several else []
 
 
 def mean_steps(context: Context) -> dict[str, Mapping[str, Any]]:

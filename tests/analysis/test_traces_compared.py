@@ -44,14 +44,13 @@ def test_the_difference_of_two_jobs_is_what_was_planted(pair):
 def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
     _, _, a, b = pair
     slower = run("compare", a, b)
-    assert slower.code == 1 and "slower in B; largest change of a part: exposed" in " ".join(
-        slower.out.split()
-    )
+    assert slower.code == 1 and slower.out.startswith("slower: step ")
+    assert "largest change: exposed" in slower.out
     assert "different jobs" not in slower.out
     assert run("compare", b, a).code == 0
     assert run("compare", a, b, "--threshold", "50").code == 0
     same = run("compare", a, a)
-    assert same.code == 0 and "are the same traces" in same.out and "allreduce" not in same.out
+    assert same.code == 0 and "are the same runs" in same.out and "allreduce" not in same.out
 
 
 def _compared(kind: str, figure: str, a_ms: float, b_ms: float) -> dict:
@@ -61,22 +60,15 @@ def _compared(kind: str, figure: str, a_ms: float, b_ms: float) -> dict:
     }  # fmt: skip
 
 
-def test_the_largest_change_is_the_largest_of_either_sign_and_a_mean_that_says_otherwise_is_named():
+def test_the_largest_change_is_the_largest_of_either_sign():
     """One step of a waited long for its data: the mean shrinks by far more than the median grows."""
     step = _compared("step", "step", 171.2, 177.4)
-    parts = {
-        "compute": (180, 140), "exposed communication": (2, 2), "exposed loader": (140, 5),
-        "exposed copies": (1, 1), "idle": (10, 27),
-    }  # fmt: skip
+    parts = {"compute": (180, 140), "exposed loader": (140, 5), "idle": (10, 27)}
     rows = [step, *(_compared("parts", name, *ms) for name, ms in parts.items())]
-    said = traced_difference.sentence(rows)
-    assert "largest change of a part: exposed loader (-135 ms)" in said
-    assert "the sum of the parts, is 333.0 and 175.0 ms (-47.4 %)" in said
-    assert "mean" not in traced_difference.sentence([step, *rows[2:]])  # not all of its parts are known
-    usual = [_compared("parts", name, 171.2 / 5, 177.4 / 5) for name in parts]
-    assert "mean" not in traced_difference.sentence([step, *usual])
-    none = traced_difference.sentence([_compared("step", "step", 171.2, math.nan), *usual])
-    assert none == "Durations of steps cannot be compared: one of the two has none."
+    (said,) = traced_difference.verdicts(rows)
+    assert (said.data["part"], said.data["part_ms"]) == ("exposed loader", -135)
+    (none,) = traced_difference.verdicts([_compared("step", "step", 171.2, math.nan), *rows[1:]])
+    assert none.code == "steps_not_compared"
 
 
 def test_two_jobs_without_kernels_are_compared_by_their_steps_alone(pair, tmp_path):
@@ -84,7 +76,7 @@ def test_two_jobs_without_kernels_are_compared_by_their_steps_alone(pair, tmp_pa
     for path in (a, b):
         shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("kernels.parquet"))
     before, after = tmp_path / "before", tmp_path / "after"
-    assert traced_difference.unlike(load(before), load(after)) == {}
+    assert not traced_difference.unlike(load(before), load(after))
     page = compared.build(load(before), load(after))
     assert page.summary[0].text.startswith("Worse: ") and page.sections[0].charts == []
 
@@ -104,7 +96,7 @@ def test_the_report_of_two_jobs_says_what_grew(pair, tmp_path):
     _, _, a, b = pair
     page = compared.build(load(a), load(b))
     first, *_ = page.summary
-    assert first.text.startswith("Worse: before, after: a step takes ") and "slower in B" in first.text
+    assert "slower" in first.text and "exposed" in first.text
     (chart,) = page.sections[0].charts
     grown = {name: ms for bars in chart.figure["data"] for name, ms in zip(bars["y"], bars["x"], strict=True)}
     assert grown["exposed transfer"] == pytest.approx(0.06, rel=2e-2)
@@ -122,9 +114,6 @@ def test_of_several_pairs_of_jobs_filters_leave_what_is_said_of_each(tmp_path):
     assert list(filter.choices) == ["one", "two"] and page.filtered is not None
     assert len({row.facts["job"] for row in page.sections[0].tables[0].rows}) == 2
     texts = [one.text for one in page.summary]
-    assert (
-        "one: a step takes" in texts[0] and "two: a step takes" in texts[1] and " kernels: two: " in texts[2]
-    )
     choice = tuple(1 if one is filter else 0 for one in page.filters)
     said = page.filtered.said[page.filtered.of[choice]][1]
     assert said.summary[0].text == texts[0] == said.findings["change"]
@@ -155,15 +144,11 @@ def test_what_is_said_of_all_jobs_is_marked_while_one_is_chosen(tmp_path):
     assert everything.count("<li>") == everything.count(mark) > 1
 
 
-@pytest.mark.parametrize(
-    ("steps", "said"),
-    [((6, 6), "6 steps are"), ((6, 29), "6 steps of A are"), ((3, 1), "3 steps of A and 1 step of B are"),
-     ((29, 1), "1 step of B is"), ((1, 1), "1 step is")],
-)  # fmt: skip
-def test_the_side_that_has_too_few_steps_is_named(steps, said):
+@pytest.mark.parametrize("steps", [(6, 6), (6, 29), (29, 1)])
+def test_a_side_of_few_steps_is_not_tested(steps):
     drawn = np.random.default_rng(1)
     of_a, of_b = (traced_difference._of_median(drawn.normal(100, 1, count)) for count in steps)
-    assert traced_difference._verdict(of_a, of_b) == f"not tested: {said} too few"
+    assert traced_difference._verdict(of_a, of_b) == "too few steps"
 
 
 def test_jobs_that_are_none_of_each_other_are_one_line(pair, tmp_path):

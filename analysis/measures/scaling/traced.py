@@ -1,11 +1,11 @@
-"""How does a job scale, from traces of several numbers of ranks?
+"""Scaling of a job, from traces of several numbers of ranks: a row a job.
 
-What has to be assumed of the batch, and which jobs are no runs of one program:
-:mod:`analysis.measures.scaling.traced_batch`.
+Traces do not tell the batch size: that of a GPU is assumed to be fixed (weak scaling), or that of the job
+(strong), whichever the time in the model's kernels suggests.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,8 @@ from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS, SPLIT, WITHIN
 from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import Series, series_of_traces
+from analysis.measures.kernels.rows import kernels_of
 from analysis.measures.scaling.point import Scaling
-from analysis.measures.scaling.same_program import programs
-from analysis.measures.scaling.traced_batch import assumption, other_programs, suggested
 from analysis.results.source import Source
 from analysis.results.study import Study
 from analysis.statistics import inside_run
@@ -32,14 +31,13 @@ METRICS = (
     Metric("warmup_dropped", "first profiled steps that are left out: warmup, or recorded in part", "warmup"),
     Metric(
         "step_ms",
-        "median duration of the job's recorded steps (each of its slowest rank), without warmup",
+        "median of the job's recorded steps (its slowest rank), without warmup",
         "step\nmedian",
         IN_RUN,
     ),
     Metric(
         "wall_ms",
-        "mean duration of the same steps, over steps and ranks: sum of the next five; it differs from the "
-        "median where steps or ranks differ",
+        "mean of the same steps over steps and ranks: sum of the next five",
         "step\nmean",
     ),
     Metric("compute_ms", "time per step in which kernels of the model run, mean over ranks", "compute"),
@@ -50,7 +48,7 @@ METRICS = (
     ),
     Metric(
         "exposed_loader_ms",
-        "the same of data loading while neither of them runs, with the wait for the next batch",
+        "the same of data loading while neither runs, with the wait for it",
         "exposed\nloader",
     ),
     Metric("exposed_copies_ms", "the same, of other copies", "other\ncopies", priority=0),
@@ -75,108 +73,141 @@ _SHOWN = (
     "run", "world_size", "steady_steps", "warmup_dropped", "step_ms", "wall_ms",
     *(f"{name}_ms" for name in PARTS), "speedup", "scaling_efficiency_pct",
 )  # fmt: skip
-
-
-_MOST_NAMED = 6  # jobs
+# Of the launches of two jobs the share that they have in common, from which they are the same program: on
+# more ranks a library may choose other kernels for a few layers; another model shares about half.
+ALIKE = 0.8
+_TITLE, _GROWTH = "Scaling, from traces (ms per step)", "Growth of the parts of a step, ms"
+_SAME = math.log(1.2)  # time in kernels that is so much off does not fit the assumption
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The rows, and what was assumed of the batch, in a sentence.
+    """The rows of all jobs.
 
     Attributes:
         scales: the rows of one program on several numbers of ranks, the fewest first; of several programs
             the one of most jobs. Empty: nothing can be said of scaling.
-        scales_assumed: what was assumed of the batch of these alone.
     """
 
     rows: Rows
-    assumed: str
     scales: Rows = field(default_factory=list)
-    scales_assumed: str = ""
 
 
 def answer(study: Study, scaling: Scaling | None = None) -> Answer:
-    """A row for the traces of each job whose batches are known, by world size; with :data:`METRICS`.
+    """A row for the traces of each job whose steps are known, by world size; with :data:`METRICS`.
 
     Args:
         scaling: weak: the batch of a GPU was constant; strong: that of the job; None: what its computing
             suggests.
     """
     series = series_of_traces(study)
-    sources = [source for source in study.of_kind("trace") if source.id in series]
-    sized = sorted((source for source in sources if source.world_size), key=lambda one: one.world_size or 0)
-    for source in sources:
-        if not source.world_size:
-            study.note(
-                "the number of ranks of its job is unknown: python -m analysis.scaled 4=DIR gives it", source
-            )
+    known = (one for one in study.of_kind("trace") if one.id in series and one.world_size)
+    sized = sorted(known, key=lambda one: one.world_size or 0)
     if not sized:
-        return Answer([], "")
-    traces = traces_of(study, sized)
-    parts = {row["run"]: row for one in traces for row in anatomy.means(one)}
+        return Answer([])
+    parts = {row["run"]: row for one in traces_of(study, sized) for row in anatomy.means(one)}
     rows = [_row(source, series[source.id], parts.get(source.id, {})) for source in sized]
     by_job = {row["run"]: row for row in rows}
-    groups = [[by_job[source.id] for source in group] for group in programs(study, sized)]
-    per = "per-rank" if all(source.on_cpus for source in sized) else "per-GPU"
-    assumed: list[tuple[Rows, str]] = []
-    refused: list[str] = []
-    for group in groups:
+    scales: Rows = []
+    for of_program in programs(study, sized):
+        group = [by_job[source.id] for source in of_program]
         if study.named and scaling is None:
-            others = other_programs(study, group, {source.id: source for source in sized})
-            for row in group:
-                row |= _uncompared(row["world_size"]) if row["run"] in others else {}
-            group = [row for row in group if row["run"] not in others]
-            refused += others.values()
-        kind = scaling or suggested(group)
+            group = _of_first_program(study, group, {source.id: source for source in sized})
+        base, most = group[0], group[-1]
+        if base["world_size"] == most["world_size"]:
+            continue
+        kind = scaling or _suggested(base, most)
         for row in group:
-            compared = _several_sizes(group)
-            row |= _compared(row, group[0], kind) if compared else _uncompared(row["world_size"])
-        if _several_sizes(group):
-            assumed.append((group, assumption(group, kind, scaling is not None, per)))
-    lines = refused + [_of_group(group, groups) + text for group, text in assumed]
-    scales, text = max(assumed, key=lambda one: len(one[0]), default=([], ""))
-    return Answer(rows, "\n".join(lines) or _why_not(rows), scales, text)
+            row |= _compared(row, base, kind)
+        if scaling is None:
+            study.note("batch_assumed", scaling=kind)
+        if _away(base, most, kind) >= _SAME:
+            ratio = most["compute_ms"] / base["compute_ms"]
+            study.note("batch_misfit", scaling=kind, ratio=ratio, ranks=[most["world_size"]])
+        scales = max(scales, group, key=len)
+    if not scales and rows[0]["world_size"] != rows[-1]["world_size"]:
+        study.note("jobs_differ", jobs=[row["run"] for row in rows])
+    return Answer(rows, scales)
 
 
-def missing(study: Study) -> str:
-    """What each job lacks to be shown, and how that is given: ``(a: no steps; b: no number of ranks)``."""
-    series = series_of_traces(study)
-    lines = []
-    for source in study.of_kind("trace"):
-        lacks = [*(["steps"] if source.id not in series else []),
-                 *(["number of ranks"] if not source.world_size else [])]  # fmt: skip
-        if lacks:
-            lines.append(f"{source.id}: no {' and no '.join(lacks)}")
-    more = len(lines) - _MOST_NAMED
-    said = "; ".join([*lines[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
-    if all(source.without_times for source in study.of_kind("trace")):
-        return f"({said})"  # no range can be a step
-    return (
-        f"({said}). Ranges that are steps are named by profiling.convert --batch-marker, numbers of ranks by "
-        "python -m analysis.scaled 1=DIR 4=DIR"
-    )
+# --- one program ------------------------------------------------------------------------------------------
 
 
-def _several_sizes(rows: Rows) -> bool:
-    return rows[0]["world_size"] < rows[-1]["world_size"]
+def programs(study: Study, sources: Sequence[Source]) -> list[list[Source]]:
+    """The traces of jobs, each list of one program, in the order of ``sources``.
+
+    The same program: the user says so by giving each folder its number of ranks (``1=DIR 8=DIR``), or the
+    devices are of one name and the model launches the same kernels as often per batch.
+    """
+    if study.named:
+        return [list(sources)] if sources else []
+    groups: list[list[Source]] = []
+    if len(sources) < 2:
+        return [[source] for source in sources]
+    launches = {source.id: launches_of(study, source) for source in sources}
+    for source in sources:
+        of_source = launches[source.id]
+        for group in groups:
+            first = group[0]
+            if first.devices == source.devices and in_common(launches[first.id], of_source) >= ALIKE:
+                group.append(source)
+                break
+        else:
+            groups.append([source])
+    return groups
 
 
-def _of_group(group: Rows, groups: Sequence[Rows]) -> str:
-    """Which jobs a sentence is about, where others are not compared with them."""
-    return f"{', '.join(row['run'] for row in group)}: " if len(groups) > 1 else ""
+def in_common(a: dict[str, float], b: dict[str, float]) -> float:
+    """Of the launches of both, by kernel, the share that both have; 0 where nothing was launched."""
+    every = {*a, *b}
+    most = sum(max(a.get(name, 0.0), b.get(name, 0.0)) for name in every)
+    return sum(min(a.get(name, 0.0), b.get(name, 0.0)) for name in every) / most if most else 0.0
 
 
-def _why_not(rows: Rows) -> str:
-    if _several_sizes(rows):
-        return (
-            "Scaling is not computed: these jobs differ in device or kernels. For one program that was "
-            "traced on several numbers of ranks: python -m analysis.scaled 1=DIR 8=DIR."
-        )
-    return (
-        "Traces of one number of ranks only: scaling needs several (python -m analysis.scaled 1=DIR 2=DIR "
-        "4=DIR)."
-    )
+def launches_of(study: Study, source: Source) -> dict[str, float]:
+    """How often the model launches each kernel per batch."""
+    found: dict[str, float] = {}
+    for row in kernels_of(study, source):
+        if row["class"] != "communication":
+            name = str(row["kernel"])
+            found[name] = found.get(name, 0.0) + row["calls_per_step"]
+    return found
+
+
+def _of_first_program(study: Study, group: Rows, sources: Mapping[str, Source]) -> Rows:
+    """Of jobs named as one program those that are not another: other kernels, which take other times.
+
+    Either alone may be one program's: a library's kernels change with the batch, their time with the clocks.
+    """
+    base, *others = group
+    kept = [base]
+    for row in others:
+        differs = row["world_size"] != base["world_size"] and _away(base, row, _suggested(base, row)) >= _SAME
+        if differs and in_common(*(launches_of(study, sources[one["run"]]) for one in (base, row))) < ALIKE:
+            study.note("jobs_differ", jobs=[base["run"], row["run"]])
+        else:
+            kept.append(row)
+    return kept
+
+
+def _suggested(base: Mapping[str, Any], most: Mapping[str, Any]) -> Scaling:
+    """Strong, if the model's kernels take less a step on more ranks, by half of that or more."""
+    if most["world_size"] == base["world_size"] or not most["compute_ms"] or not base["compute_ms"]:
+        return "weak"
+    shrank = math.log(base["compute_ms"] / most["compute_ms"])
+    return "strong" if shrank > math.log(most["world_size"] / base["world_size"]) / 2 else "weak"
+
+
+def _away(base: Mapping[str, Any], row: Mapping[str, Any], kind: Scaling) -> float:
+    """How far the kernels' time is from what a kind of scaling expects (log of the ratio); NaN: unknown."""
+    if not base["compute_ms"]:
+        return math.nan
+    ratio = row["compute_ms"] / base["compute_ms"]
+    ratio *= 1.0 if kind == "weak" else row["world_size"] / base["world_size"]
+    return abs(math.log(ratio)) if ratio > 0 else math.nan if math.isnan(ratio) else math.inf
+
+
+# --- rows and tables --------------------------------------------------------------------------------------
 
 
 def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any]:
@@ -192,6 +223,7 @@ def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any
         "step_ms_high": estimate.high,
         "wall_ms": parts.get("wall_ms", math.nan),
         **{f"{name}_ms": parts.get(f"{name}_ms", math.nan) for name in (*PARTS, *GREW)},
+        **_uncompared(source.world_size or 0),
     }
 
 
@@ -227,19 +259,13 @@ def _uncompared(ranks: int) -> dict[str, Any]:
 
 def part(found: Answer) -> Part:
     """The terminal's table."""
-    differ = "steps or ranks differ" if any(row["world_size"] > 1 for row in found.rows) else "steps differ"
-    caption = (
-        "Steps as recorded, including the profiler's overhead, without warmup. Median: over the steps of the "
-        "slowest recorded rank. Mean: over steps and ranks, as the parts, which sum to it; it is not the "
-        f"median where {differ}."
-    )
     dropped = any(row["warmup_dropped"] for row in found.rows)
     of_sizes = (
         ("speedup", "scaling_efficiency_pct") if len({row["world_size"] for row in found.rows}) < 2 else ()
     )
     hidden = (*of_sizes, *(() if dropped else ("warmup_dropped",)))
     shown = columns(METRICS, *(name for name in _SHOWN if name not in hidden))
-    return Part("Scaling, from traces (ms per step)", found.rows, shown, "\n".join([found.assumed, caption]))
+    return Part(_TITLE, found.rows, shown)
 
 
 def grown(found: Answer) -> Part | None:
@@ -248,4 +274,4 @@ def grown(found: Answer) -> Part | None:
     if not rows:
         return None
     shown: Sequence[Column] = columns(METRICS, "run", "world_size", *(f"grew_{name}_ms" for name in GREW))
-    return Part("Growth of the parts of a step, ms", rows, shown)
+    return Part(_GROWTH, rows, shown)

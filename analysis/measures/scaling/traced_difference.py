@@ -1,34 +1,32 @@
-"""What is the difference of two jobs, from their traces?
+"""Difference of two jobs, from their traces.
 
-Each was recorded once, so that only their own batches say how sure the difference is: that of the medians is
-shown where the intervals of both, each within its run, do not meet; of too few steps for an interval nothing
-is tested. What other runs would differ by is not known from one of each.
+Each was recorded once, so that only its own steps tell how sure the difference is: that of the medians is
+shown where the intervals of both, each within its run, do not meet. What other runs would differ by is not
+known from one of each.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from analysis.display.metrics import IN_RUN, JOB, Column, Metric, Rows, columns
-from analysis.display.numbers import change, digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.anatomy.divide import EVERY, PARTS
+from analysis.measures.anatomy.divide import EVERY
 from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import STAGES, series_of_traces
 from analysis.measures.kernels.rows import kernels_of
-from analysis.measures.scaling.same_program import ALIKE, in_common, launches_of
+from analysis.measures.scaling.traced import ALIKE, in_common, launches_of
 from analysis.results.source import Source
 from analysis.results.study import Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
-from profiling.wording import how_many, in_a_row, verb
+from profiling.findings import Finding
 
-SLOWER, FASTER, NOT_SHOWN = "slower", "faster", "not shown"
+SLOWER, FASTER, NOT_SHOWN, TOO_FEW = "slower", "faster", "no difference shown", "too few steps"
 METRICS = (
     replace(JOB, meaning=f"{JOB.meaning} (if they differ: A, B)"),
     Metric(
@@ -49,16 +47,12 @@ METRICS = (
     Metric("difference_pct", "difference relative to A", places=1),
     Metric(
         "verdict",
-        "of a step: slower or faster if the intervals do not overlap, else not shown; not tested: the steps "
-        "are too few for an interval",
+        "of a step: slower or faster if the intervals do not overlap",
         text=True,
         priority=2,
     ),
 )
 COLUMNS = {"Traces (one row per quantity of two jobs):": METRICS}
-CAPTION = (
-    "A, B: ms per step, under the profiler. Intervals cover the variation inside one run, not between runs."
-)
 
 
 def pairs(a: Study, b: Study) -> list[tuple[Source, Source]]:
@@ -86,27 +80,24 @@ def name_of(one: Source, other: Source) -> str:
     return one.id if one.id == other.id else f"{one.id}, {other.id}"
 
 
-def unlike(a: Study, b: Study) -> dict[str, str]:
-    """A line for each pair of jobs that are different ones, by their name: in what they differ."""
-    lines = {}
+def unlike(a: Study, b: Study) -> list[Finding]:
+    """A finding for each pair of jobs that differ in devices, number of ranks, or kernels."""
+    found = []
     for one, other in pairs(a, b):
         differ = [
-            f"{what} ({', '.join(values)})"
+            what
             for what, values in (
-                ("device", [", ".join(source.devices) for source in (one, other)]),
-                ("number of ranks", [str(source.world_size or "") for source in (one, other)]),
+                ("devices", [one.devices, other.devices]),
+                ("ranks", [one.world_size, other.world_size]),
             )
             if all(values) and values[0] != values[1]
         ]
         launches = launches_of(a, one), launches_of(b, other)
-        common = in_common(*launches)
-        if one.devices == other.devices and any(launches) and common < ALIKE:
-            differ.append(f"kernels ({100 * common:.0f} % of the launches are the same)")
+        if one.devices == other.devices and any(launches) and in_common(*launches) < ALIKE:
+            differ.append("kernels")
         if differ:
-            lines[name_of(one, other)] = (
-                f"A ({one.id}) and B ({other.id}) are different jobs: they differ in {in_a_row(differ)}."
-            )
-    return lines
+            found.append(Finding("jobs_unlike", run=name_of(one, other), data={"differ": differ}))
+    return found
 
 
 def rows(a: Study, b: Study) -> Rows:
@@ -204,17 +195,10 @@ def _row(name: str, key: tuple[str, str], a: _Figure | None, b: _Figure | None) 
 
 
 def _verdict(a: _Figure, b: _Figure) -> str:
-    """Of a step that both sides have: whether their intervals are apart, or why that is not known."""
-    few = {side: one.steps for side, one in (("A", a), ("B", b)) if math.isnan(one.low)}
-    if few:
-        counts = [f"{how_many(count, 'step')} of {side}" for side, count in few.items()]
-        if len(few) == 2 and a.steps == b.steps:
-            return f"not tested: {how_many(a.steps, 'step')} {verb(a.steps, 'are')} too few"
-        return f"not tested: {' and '.join(counts)} {verb(sum(few.values()), 'are')} too few"
+    """Of a step that both sides have: whether their intervals are apart."""
+    if math.isnan(a.low) or math.isnan(b.low):
+        return TOO_FEW
     return SLOWER if b.low > a.high else FASTER if b.high < a.low else NOT_SHOWN
-
-
-SAME = "A and B are the same traces, so nothing can differ. Compare two separate results."
 
 
 def same_traces(found: Rows) -> bool:
@@ -227,46 +211,30 @@ def regressed(found: Rows, threshold_pct: float) -> bool:
     return any(row["verdict"] == SLOWER and row["difference_pct"] > threshold_pct for row in found)
 
 
-_APART = 0.1  # of a step: changes of its mean and of its median that differ by more are both said
-_WHOLE = [_called(part) for part in PARTS]  # they add up to the mean
-_SAID = {SLOWER: "slower in B", FASTER: "faster in B", NOT_SHOWN: "no difference shown"}
-
-
 def steps(found: Rows) -> Rows:
     """The rows of the durations of steps that both sides know."""
     return [row for row in found if row["kind"] == "step" and not math.isnan(row["difference_ms"])]
 
 
-def sentence(found: Rows) -> str:
-    """The answer in a line for each of :func:`steps`."""
-    lines = []
+def verdicts(found: Rows) -> list[Finding]:
+    """A finding for each of :func:`steps`, with the part that changed most."""
+    if same_traces(found):
+        return [Finding("same_results")]
+    findings = []
     for row in steps(found):
         parts = [
-            one for one in found if one["run"] == row["run"] and one["kind"] == "parts"
-            and not one["quantity"].startswith("overlapped") and not math.isnan(one["difference_ms"])
-        ]  # fmt: skip
-        most = max(parts, key=lambda one: abs(one["difference_ms"]), default=None)
-        said = _SAID.get(row["verdict"], row["verdict"])
-        largest = most and f"{most['quantity']} ({change(most['difference_ms'])} ms)"
-        why = f"; largest change of a part: {largest}" if largest else ""
-        lines.append(
-            f"{row['run']}: a step takes {digits(row['a_ms'])} and {digits(row['b_ms'])} ms "
-            f"({row['difference_pct']:+.1f} %), {said}{why}.{_mean(row, parts)}"
-        )
-    return "\n".join(lines) or "Durations of steps cannot be compared: one of the two has none."
-
-
-def _mean(step: Mapping[str, Any], parts: Rows) -> str:
-    """What the mean step, of which the parts are, says where it differs from the median; else empty."""
-    whole = [one for one in parts if one["quantity"] in _WHOLE]
-    a, b = (sum(one[side] for one in whole) for side in ("a_ms", "b_ms"))
-    apart = abs((b - a) - step["difference_ms"])
-    if len(whole) < len(_WHOLE) or not apart > _APART * step["a_ms"]:
-        return ""
-    return (
-        f" Step times are medians; the mean over steps and ranks, the sum of the parts, is {digits(a)} and "
-        f"{digits(b)} ms ({100 * (b / a - 1):+.1f} %)."
-    )
+            one
+            for one in found
+            if one["run"] == row["run"]
+            and one["kind"] == "parts"
+            and not one["quantity"].startswith("overlapped")
+            and not math.isnan(one["difference_ms"])
+        ]
+        most = max(parts, key=lambda one: abs(one["difference_ms"]), default={})
+        data = {name: row[name] for name in ("verdict", "a_ms", "b_ms", "difference_pct")}
+        data |= {"part": most.get("quantity", "-"), "part_ms": most.get("difference_ms", 0.0)}
+        findings.append(Finding("traces_compared", run=row["run"], data=data))
+    return findings or [Finding("steps_not_compared")]
 
 
 def shown(found: Rows) -> list[Column]:
@@ -277,4 +245,4 @@ def shown(found: Rows) -> list[Column]:
 
 def part(found: Rows, title: str) -> Part:
     """The terminal's table."""
-    return Part(title, found, shown(found), CAPTION)
+    return Part(title, found, shown(found))
