@@ -75,20 +75,18 @@ def attribute_in_windows(
     collected = BatchRows(windows.batches, trace.on_device) if batches else None
     for window in windows:
         context = name_operators(window.events, find_context(window.events, windows.batches))
-        rows = _rows(trace, windows, window, context)
+        # Of a GPU, activities of the device; of a CPU, leaf operators.
+        rows = (
+            device_rows(window.events, context, trace, windows.by_launch)
+            if trace.on_device
+            else host_rows(window.events, context, trace, window.owns)
+        )
         tally.add(rows.time_ns, rows.start_ns, rows.kind == COMMUNICATION)
         yield from _tables(window, context, rows, rank, collected)
     if collected is not None:
         yield "batches", collected.table(rank)
         trace.findings += collected.findings
     findings += tally.findings()
-
-
-def _rows(trace: Trace, windows: Windows, window: Window, context: Context) -> KernelRows:
-    """The rows of ``kernels`` of a window: of a GPU, activities of the device; of a CPU, leaf operators."""
-    if trace.on_device:
-        return device_rows(window.events, context, trace, windows.by_launch)
-    return host_rows(window.events, context, trace, window.owns)
 
 
 def _tables(

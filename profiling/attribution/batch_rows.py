@@ -122,7 +122,9 @@ class BatchRows:
                 f"--batch-marker {times.source.removeprefix(NAMED)}: {empty} of {count} ranges have no time "
                 "on the GPU: name ranges that each hold a whole step"
             )
-        whole = self._whole(known)
+        whole = np.ones(count, bool)  # in the recording from its start: all, or all but the first
+        if not times.begun and count > 1:
+            whole[0] = known[0].rows >= _WHOLE * np.median([one.rows for one in known[1:]])
         self._say(known, whole)
         slow = slow_head((end - start)[whole])
         if slow:
@@ -150,14 +152,6 @@ class BatchRows:
         if before_ns > _LONG * (recording.reach_ns - int(start[0])):
             self.findings.append(Finding("startup_left_out", data={"ns": before_ns}))
         return np.array([recording.computes_ns])
-
-    def _whole(self, known: list[_Batch]) -> np.ndarray:
-        """Which batches the recording holds from their start: all, or all but the first."""
-        whole = np.ones(len(known), bool)
-        if not self.batches.begun and len(known) > 1:
-            others = np.median([one.rows for one in known[1:]])
-            whole[0] = known[0].rows >= _WHOLE * others
-        return whole
 
     def _say(self, known: list[_Batch], whole: np.ndarray) -> None:
         if len(whole) and not whole[0]:

@@ -279,17 +279,23 @@ def find_context(events: Events, batches: BatchTimes) -> Context:
     index = np.arange(len(host["name"]))
     is_operator = host["kind"] == OPERATOR
     node = is_operator & name_flags(names, lambda name: bool(_NODE.search(name)))[host["name"]]
-    node |= is_operator & (host["forward_thread"] > 0) & ~name_flags(names, _is_generic)[host["name"]]
+    generic = name_flags(names, lambda name: name.startswith(("aten::", "c10d::")))
+    node |= is_operator & (host["forward_thread"] > 0) & ~generic[host["name"]]
     sequence = nested.nearest(np.where(is_operator, host["sequence"], -1))
     inside_node = nested.nearest(np.where(node, index, -1)) >= 0
     forward = nested.nearest(np.where(node, forward_of(host, node, is_operator), -1))
-    layer = nested.nearest(np.where(_is_layer(names, host), host["name"], -1).astype(np.int64))
+    is_layer = name_flags(names, lambda name: name.startswith(LAYER_PREFIX))[host["name"]]
+    is_layer |= host["kind"] == LAYER
+    layer = nested.nearest(np.where(is_layer, host["name"], -1).astype(np.int64))
     layer = np.where((layer < 0) & (forward >= 0), layer[forward], layer)
+    # The operator that does an event's work: the outermost whose work is its own, else the nearest.
+    primitive = is_operator & ~node & name_flags(names, is_primitive)[host["name"]]
+    outermost = nested.outermost(np.where(primitive, index, -1))
     direction, guessed = find_directions(names, nested, inside_node, sequence, node)
     return Context(
         names=names,
         nest=nested,
-        operator=_operators(names, nested, node),
+        operator=np.where(outermost >= 0, outermost, nested.nearest(np.where(is_operator, index, -1))),
         direction=direction,
         guessed=guessed,
         layer=layer,
@@ -299,25 +305,6 @@ def find_context(events: Events, batches: BatchTimes) -> Context:
         loose=is_collective[host["name"]] & (host["kind"] == RANGE),
         batches=batches,
     )
-
-
-def _operators(names: list[str], nested: Nest, node: np.ndarray) -> np.ndarray:
-    """The operator that does each event's work: the outermost whose work is its own, else the nearest."""
-    host = nested.host
-    index = np.arange(len(node))
-    is_operator = host["kind"] == OPERATOR
-    primitive = is_operator & ~node & name_flags(names, is_primitive)[host["name"]]
-    outermost = nested.outermost(np.where(primitive, index, -1))
-    return np.where(outermost >= 0, outermost, nested.nearest(np.where(is_operator, index, -1)))
-
-
-def _is_generic(name: str) -> bool:
-    return name.startswith(("aten::", "c10d::"))
-
-
-def _is_layer(names: list[str], host: Columns) -> np.ndarray:
-    ours = name_flags(names, lambda name: name.startswith(LAYER_PREFIX))[host["name"]]
-    return ours | (host["kind"] == LAYER)
 
 
 def layer_name(name: str) -> str:

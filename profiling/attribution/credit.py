@@ -42,7 +42,8 @@ def credit_operators(events: Events, context: Context, indices: np.ndarray, rank
     credit.messages.update(
         (index, _message(events, context, index, ranks)) for index in indices[collective[indices]].tolist()
     )
-    indices = indices[~collective[indices] & (host["inputs"][indices] >= 0) | _is_view(context, indices)]
+    # Views cost nothing, with or without recorded inputs; whatever does work needs them.
+    indices = indices[~collective[indices] & (host["inputs"][indices] >= 0) | ~works(context)[indices]]
     outputs = _output_inputs(events, context, indices)
     masks = _masks(events, context, indices)
     keys = np.stack([host["name"][indices], host["inputs"][indices], outputs, masks])
@@ -50,11 +51,6 @@ def credit_operators(events: Events, context: Context, indices: np.ndarray, rank
     costs = np.array([_cost(events, *key) for key in distinct.T.tolist()]).reshape(-1, 2)
     credit.flops[indices], credit.bytes[indices] = costs[which.ravel()].T
     return credit
-
-
-def _is_view(context: Context, indices: np.ndarray) -> np.ndarray:
-    # Views cost nothing, with or without recorded inputs; whatever does work needs them.
-    return ~works(context)[indices]
 
 
 def _cost(events: Events, name: int, inputs: int, output: int, mask: int) -> tuple[float, float]:

@@ -100,11 +100,6 @@ _DENSE = 8  # numbers to find, if each that is known has fewer than so many othe
 _WAITS = re.compile(r"Synchronize(_|$)|^(cuda|hip)Free(_|$)|^ur(EventWait|QueueFinish)$")
 
 
-def launch_of(events: Events) -> np.ndarray:
-    """Index of the call that launched each device activity; -1: not recorded."""
-    return matching(events.launches["correlation"], events.device["correlation"])
-
-
 def launch_columns(events: Events, launch: np.ndarray) -> dict[str, pa.Array]:
     """The columns of table ``kernels`` about the calls that launched its rows."""
     launches = events.launches
@@ -204,7 +199,8 @@ def device_rows(events: Events, context: Context, trace: Trace, by_launch: bool)
         by_launch: launches were recorded, and tie activities to the host.
     """
     device, host = events.device, context.nest.host
-    launch = launch_of(events) if by_launch else None
+    # The call that launched each activity; -1: not recorded.
+    launch = matching(events.launches["correlation"], device["correlation"]) if by_launch else None
     place, time_ns = _launched_at(events, context, launch)
     operator = pick(context.operator, place)
     kind = _device_classes(events, host["name"], operator)

@@ -14,19 +14,10 @@ from profiling.cost.shapes import element_bytes
 
 # What a name of a collective holds, in any library -> its kind.
 KINDS = {
-    "allreduce": "allreduce",
-    "reducescatter": "reducescatter",
-    "allgather": "allgather",
-    "alltoall": "alltoall",
-    "broadcast": "broadcast",
-    "bcast": "broadcast",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-    "reduce": "reduce",
-    "send": "sendrecv",
-    "recv": "sendrecv",
-}
+    "allreduce": "allreduce", "reducescatter": "reducescatter", "allgather": "allgather",
+    "alltoall": "alltoall", "broadcast": "broadcast", "bcast": "broadcast", "gather": "gather",
+    "scatter": "scatter", "barrier": "barrier", "reduce": "reduce", "send": "sendrecv", "recv": "sendrecv",
+}  # fmt: skip
 UNKNOWN = "other"
 
 # The process group of a collective that does not say it, of a process that has several.

@@ -192,7 +192,10 @@ class Split:
         """Append rows to the windows whose numbers they have; below 0: to none."""
         for window in distinct(number[number >= 0]).tolist():
             mine = number == window
-            rows = {name: _picked(column, mine) for name, column in piece.items()}
+            rows = {
+                name: np.broadcast_to(column[0], int(mine.sum())) if column.strides == (0,) else column[mine]
+                for name, column in piece.items()
+            }
             self._written[window].append(self._store.put(rows))
 
     def column(self, number: int, name: str) -> np.ndarray:
@@ -203,12 +206,6 @@ class Split:
     def window(self, number: int) -> Columns:
         """All rows of a window."""
         return self._store.get(self._written[number])
-
-
-def _picked(column: np.ndarray, mine: np.ndarray) -> np.ndarray:
-    if column.strides == (0,):
-        return np.broadcast_to(column[0], int(mine.sum()))
-    return column[mine]
 
 
 def joined(types: Mapping[str, Any], pieces: list[Columns]) -> Columns:

@@ -135,15 +135,12 @@ class Windows:
             return np.empty(0, np.int64)
         ends = self.batches.ends_ns - self._trace.shift_ns
         if not len(ends) and not tables["host"].rows:
-            ends = _evenly(tables["launches" if self.by_launch else "device"].pieces(), windows)
+            starts = [one["start_ns"] for one in tables["launches" if self.by_launch else "device"].pieces()]
+            reach = min(map(np.min, starts)), max(map(np.max, starts))
+            ends = np.linspace(*reach, windows + 1)[1:].astype(np.int64)
         # Without batches an operator could be anywhere: the recording stays whole.
         places = np.linspace(0, len(ends), min(windows, len(ends) + 1) + 1)[1:-1].astype(np.int64)
         return distinct(ends[np.maximum(places, 1) - 1])
-
-
-def _evenly(pieces: Iterator[Columns], windows: int) -> np.ndarray:
-    reach = np.array([(piece["start_ns"].min(), piece["start_ns"].max()) for piece in pieces])
-    return np.linspace(reach[:, 0].min(), reach[:, 1].max(), windows + 1)[1:].astype(np.int64)
 
 
 def _split(trace: Trace, cuts: np.ndarray, by_launch: bool) -> dict[str, Split] | None:

@@ -1,1 +1,1 @@
-"""What is in the files that the tools write, as events?"""
+"""The files that tools write, as events or tables: one module a format."""

@@ -1,4 +1,4 @@
-"""How is a profiler's SQLite database read: never written to, by columns, whatever release wrote it?
+"""Profilers' SQLite databases, by columns, never written to.
 
 Columns come as arrays of 64-bit integers, some thousand rows at a time. A table or a column that a release
 does not have is told by its absence; a value that is no integer costs its row, which is counted. Arrow's
@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -60,14 +61,10 @@ class Database:
     def need(self, table: str, *columns: str) -> None:
         """Raise UserError where a table is absent or lacks one of ``columns``."""
         if table not in self.tables:
+            raise UserError(f"{self.path} has no table {table}: of another profiler or an unknown release")
+        if lacking := sorted(set(columns) - self.tables[table]):
             raise UserError(
-                f"{self.path} has no table {table}: written by another profiler, or by an unknown release"
-            )
-        lacking = sorted(set(columns) - self.tables[table])
-        if lacking:
-            raise UserError(
-                f"{self.path}: its table {table} has no {', '.join(lacking)}: written by an unknown "
-                "release, or damaged"
+                f"{self.path}: table {table} has no {', '.join(lacking)}: of an unknown release, or damaged"
             )
 
     def texts(self, table: str, key: str, value: str) -> dict[int, str]:
@@ -86,8 +83,7 @@ class Database:
         """Columns of a table as int64, some thousand rows at a time, in the order of the file.
 
         Args:
-            columns: name -> what stands for null and for a column that is not there; None: such rows are
-                malformed.
+            columns: name -> what stands for null and for an absent column; None: such rows are malformed.
             texts: columns that come as they are, as objects (None where absent).
         """
         self.need(table, *(name for name, missing in columns.items() if missing is None))
@@ -101,8 +97,9 @@ class Database:
             except (ArrowError, pa.ArrowException, OSError, _NotIntegers):
                 pass  # from the row after the last one on, sqlite3 reads (or says what is wrong)
         rest = f" limit -1 offset {done}" if done else ""
-        for rows in self._chunks(self._select(table, [*columns, *texts]) + rest):
-            given = dict(zip([*columns, *texts], zip(*rows, strict=True), strict=True))
+        rows = self._rows(self._select(table, [*columns, *texts]) + rest)
+        while some := list(islice(rows, ROWS)):
+            given = dict(zip([*columns, *texts], zip(*some, strict=True), strict=True))
             integers = {name: _as_integers(given[name], missing) for name, missing in columns.items()}
             yield self._sound(integers | {name: np.array(given[name], dtype=object) for name in texts})
 
@@ -116,13 +113,7 @@ class Database:
         return {name: column[sound] for name, column in rows.items()}
 
     def _batches(self, table: str, columns: Mapping[str, int | None]) -> Iterator[pa.RecordBatch]:
-        """The columns as Arrow reads them.
-
-        Raises:
-            _NotIntegers: the first rows of a column hold something else.
-            OSError, adbc_driver_manager.Error, pyarrow.ArrowException: later ones do, or the file cannot be
-                read.
-        """
+        """The columns as Arrow reads them; one of several errors where they hold something else."""
         statement = AdbcStatement(self._arrow)
         with closing(statement):
             statement.set_options(**{adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value: str(ROWS)})
@@ -164,12 +155,6 @@ class Database:
     def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         with _readable(self.path):
             yield from self._connection.execute(sql, values)
-
-    def _chunks(self, sql: str) -> Iterator[list[tuple[Any, ...]]]:
-        with _readable(self.path):
-            cursor = self._connection.execute(sql)
-            while rows := cursor.fetchmany(ROWS):
-                yield rows
 
 
 class _NotIntegers(Exception):
@@ -252,6 +237,5 @@ def _readable(path: Path) -> Iterator[None]:
                 f"{path} cannot be opened: its profiler is still writing, or died before it finished; copy "
                 "it with its -wal or -journal file to a writable folder"
             ) from None
-        raise UserError(
-            f"{path} is a truncated or damaged SQLite database ({error}); fetch it again"
-        ) from None
+        why = f"is a truncated or damaged SQLite database ({error})"
+        raise UserError(f"{path} {why}; fetch it again") from None

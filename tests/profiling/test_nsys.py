@@ -129,7 +129,7 @@ def test_a_release_that_is_not_known_is_named_with_what_it_lacks(tmp_path):
     database = Nsys(tmp_path / "new.sqlite")
     database.batches(1)
     path = change(database.close(), ["alter table CUPTI_ACTIVITY_KIND_KERNEL rename column start to startNs"])
-    with pytest.raises(UserError, match=r"new\.sqlite: its table CUPTI_ACTIVITY_KIND_KERNEL has no start"):
+    with pytest.raises(UserError, match=r"new\.sqlite: table CUPTI_ACTIVITY_KIND_KERNEL has no start"):
         read(path)
 
 

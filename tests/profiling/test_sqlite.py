@@ -50,7 +50,7 @@ def without_sqlite(monkeypatch):
     def refuse(self, sql):
         raise AssertionError(f"sqlite3 was asked: {sql}")
 
-    monkeypatch.setattr(reader.Database, "_chunks", refuse)
+    monkeypatch.setattr(reader, "_as_integers", refuse)
 
 
 @settings(max_examples=25)
