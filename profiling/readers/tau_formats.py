@@ -134,27 +134,7 @@ _END = b"</profile_xml>"
 _BETWEEN = bytes(range(33))  # white space and control characters
 
 
-@dataclass
-class Definitions:
-    """Names by number: of timers (``event``), events (``userevent``) and metrics.
-
-    What a profile was given is not changed any more: later definitions are added to a copy.
-
-    Attributes:
-        thread: whose; None: every thread's.
-    """
-
-    names: dict[str, dict[int, str]] = field(default_factory=dict)
-    thread: Thread | None = None
-
-    def copy(self) -> "Definitions":
-        """The same, to be added to."""
-        return Definitions({kind: dict(names) for kind, names in self.names.items()}, self.thread)
-
-    def name(self, kind: str, number: int, common: "Definitions") -> str:
-        """A name, the thread's own before the common one."""
-        own, shared = self.names.get(kind, {}), common.names.get(kind, {})
-        return own.get(number) or shared.get(number) or f"({kind} {number})"
+Names = dict[tuple[str, int], str]  # of timers ("event"), events ("userevent") and metrics, by number
 
 
 @dataclass
@@ -177,32 +157,37 @@ class Profile:
     """What one thread had done up to a moment.
 
     Attributes:
-        own, common: what is defined for this thread only, and for every thread.
+        own, common: names for this thread only, and for every thread; never changed, but exchanged.
         metrics: numbers of the metrics, in the order of the columns.
         intervals: rows of number, calls, subcalls, then exclusive and inclusive for each metric.
         atomics: rows of number, count, maximum, minimum, mean, sum of squares.
     """
 
     thread: Thread
-    own: Definitions
-    common: Definitions
+    own: Names
+    common: Names
     metrics: list[int] = field(default_factory=lambda: [0])
     intervals: Section = field(default_factory=Section)
     atomics: Section = field(default_factory=Section)
+
+    def name(self, kind: str, number: int) -> str:
+        """A name, the thread's own before the common one."""
+        key = (kind, number)
+        return self.own.get(key) or self.common.get(key) or f"({kind} {number})"
 
 
 class Reader:
     """Reads a file of XML thread by thread; what has been read is not kept.
 
     Attributes:
-        common: what is defined for every thread.
         snapshots: thread, name and timestamp in microseconds of every snapshot.
         unended: whether the file ends in the middle; every snapshot before is whole.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.common, self._own = Definitions(), Definitions()
+        self._common: Names = {}
+        self._own: tuple[Thread | None, Names] = (None, {})
         self.snapshots: list[tuple[Thread, str, int]] = []
         self.unended = False
 
@@ -219,7 +204,7 @@ class Reader:
                 current = before if current is not None and not current.intervals else current
                 # A process that was killed leaves the snapshots that it had finished. A merged profile, which
                 # has definitions for all threads, is written at the end: of that a part is missing.
-                if current is None or self.common.names.get("event"):
+                if current is None or any(of == "event" for of, _ in self._common):
                     raise UserError(f"{self.path} is truncated at byte {at} of its text; fetch it again")
                 self.unended = True
             elif kind == b"definitions":
@@ -228,14 +213,24 @@ class Reader:
                 if current is not None and whose not in (None, current.thread):
                     yield self._defined(current)
                     current = None
-                self._define(whose, text)
+                defined = {
+                    (of.decode(), int(number)): _text(name) for of, number, name in _DEFINED.findall(text)
+                }
+                if whose is None:
+                    self._common = self._common | defined
+                else:
+                    self._own = whose, (self._own[1] if whose == self._own[0] else {}) | defined
             elif kind == b"profile":
-                began = self._begin(attributes, text, at)
+                thread = self._thread(attributes, at)
+                if (match := _HEAD.match(text)) and int(match[2] or 0):
+                    self.snapshots.append((thread, _text(match[1] or b""), int(match[2])))
+                if self._own[0] != thread:
+                    self._own = thread, {}
                 # A later snapshot of a thread holds all that an earlier one did.
-                if current is not None and current.thread != began.thread:
+                if current is not None and current.thread != thread:
                     yield self._defined(current)
-                before = current if current is not None and current.thread == began.thread else None
-                current = began
+                before = current if current is not None and current.thread == thread else None
+                current = Profile(thread, self._own[1], self._common)
             elif current is None:
                 raise UserError(f"{self.path} is damaged at byte {at} of its text: numbers without a thread")
             elif kind == b"interval_data":
@@ -247,8 +242,8 @@ class Reader:
             yield self._defined(current)
 
     def _defined(self, profile: Profile) -> Profile:
-        profile.common = self.common
-        profile.own = self._own if self._own.thread == profile.thread else profile.own
+        profile.common = self._common
+        profile.own = self._own[1] if self._own[0] == profile.thread else profile.own
         return profile
 
     def _thread(self, text: bytes, at: int) -> Thread:
@@ -256,22 +251,6 @@ class Reader:
         if len(numbers) < 3:
             raise UserError(f"{self.path} is damaged at byte {at} of its text: {text[:40]!r} is not a thread")
         return int(numbers[0]), int(numbers[1]), int(numbers[2])
-
-    def _define(self, whose: Thread | None, text: bytes) -> None:
-        if whose is None:
-            target = self.common = self.common.copy()
-        else:
-            target = self._own = self._own.copy() if whose == self._own.thread else Definitions(thread=whose)
-        for kind, number, name in _DEFINED.findall(text):
-            target.names.setdefault(kind.decode(), {})[int(number)] = _text(name)
-
-    def _begin(self, attributes: bytes, text: bytes, at: int) -> Profile:
-        thread = self._thread(attributes, at)
-        if (match := _HEAD.match(text)) and int(match[2] or 0):
-            self.snapshots.append((thread, _text(match[1] or b""), int(match[2])))
-        if self._own.thread != thread:
-            self._own = Definitions(thread=thread)
-        return Profile(thread, self._own, self.common)
 
 
 @lru_cache(maxsize=1 << 14)

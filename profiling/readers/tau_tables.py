@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from profiling.attribution.coding import array_of, text_array
 from profiling.errors import UserError
-from profiling.readers.tau_formats import Definitions, Profile, Section
+from profiling.readers.tau_formats import Profile, Section
 from profiling.tables import as_table
 
 # Metrics that are wall time in microseconds, the usual one first. TAU takes and writes them in any case.
@@ -59,7 +59,7 @@ def clock_of(metrics: Sequence[str]) -> int | None:
 
 def metrics_of(profile: Profile) -> list[str]:
     """The names of a profile's metrics."""
-    return [profile.own.name("metric", number, profile.common) for number in profile.metrics]
+    return [profile.name("metric", number) for number in profile.metrics]
 
 
 def thread_number(context: int, thread: int) -> int:
@@ -166,14 +166,13 @@ class _Gathered:
         rows, counts = values.reshape(-1, self._columns), counts // self._columns
 
         def definitions(pair: tuple[Profile, int]) -> tuple[int, int]:
-            own, common = pair[0].own, pair[0].common
-            return id(own) if own.names.get(self._kind) else 0, id(common)
+            return id(pair[0].own) if pair[0].own else 0, id(pair[0].common)
 
         codes, at = [], 0
         for _, some in groupby(zip(self._of, counts.tolist(), strict=True), definitions):
             pairs = list(some)
             length = sum(count for _, count in pairs)
-            codes.append(self._codes(rows[at : at + length, 0], pairs[0][0].own, pairs[0][0].common))
+            codes.append(self._codes(rows[at : at + length, 0], pairs[0][0]))
             at += length
         rank = np.array(self._ranks, dtype=np.int32)
         thread = np.array([thread_number(*profile.thread[1:]) for profile in self._of], dtype=np.int32)
@@ -187,11 +186,11 @@ class _Gathered:
         self._sections, self._of, self._ranks, self.bytes = [], [], [], 0
         return np.repeat(rank, counts), np.repeat(thread, counts), names, rows[:, 1:]
 
-    def _codes(self, numbers: np.ndarray, own: Definitions, common: Definitions) -> np.ndarray:
-        """Numbers of names for TAU's own: the thread's definitions go before the common ones."""
+    def _codes(self, numbers: np.ndarray, profile: Profile) -> np.ndarray:
+        """Numbers of names for TAU's own."""
         sound = np.where((numbers >= 0) & (numbers < 1 << 31), numbers, -1).astype(np.int64)
         each, which = np.unique(sound, return_inverse=True)
-        names = (own.name(self._kind, number, common) for number in each.tolist())
+        names = (profile.name(self._kind, number) for number in each.tolist())
         codes = [self._texts.setdefault(name, len(self._texts)) for name in names]
         return np.array(codes, np.int32)[which]
 
