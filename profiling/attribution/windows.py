@@ -75,8 +75,7 @@ class Windows:
         batches = find_batches(trace.names, self.marks, first_batch, marker, period)
         self.batches = batches.or_whole(self._last_ns()).from_0() if alone else batches
         if marker and not any(re.search(marker, name) for name in self._names_of(self.marks)):
-            pieces = trace.tables["host"].pieces()
-            counts = Counter(name for piece in pieces for name in self._names_of(piece))
+            counts = Counter(name for piece in host.pieces() for name in self._names_of(piece))
             there = [f"{name} ({count})" for name, count in counts.most_common(_MOST_NAMED)]
             trace.findings.append(Finding("batch_marker_unmatched", data={"marker": marker, "ranges": there}))
         self.by_launch = any((piece["correlation"] >= 0).any() for piece in trace.tables["launches"].pieces())

@@ -221,7 +221,7 @@ class _Reader:
             name = gpu.copy_names(builder, rows["copy_kind"], rows["src_kind"], rows["dst_kind"])
         else:
             name = gpu.set_names(builder, rows["memory_kind"])
-        gpu.add_device(builder, name, *(rows[one] for one in _ON_DEVICE), size, sizes)
+        gpu.add_device(builder, name, (rows[one] for one in _ON_DEVICE), size, sizes)
 
     def finish(self) -> tuple[Trace, int]:
         if not self.head:

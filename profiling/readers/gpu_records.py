@@ -5,7 +5,7 @@ device, tied to its launch by a correlation number. Here are their columns, put 
 :mod:`profiling.attribution.events`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -86,11 +86,7 @@ def _triples(builder: Builder, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> n
 def add_device(
     builder: Builder,
     name: np.ndarray,
-    start_ns: np.ndarray,
-    end_ns: np.ndarray,
-    device: np.ndarray,
-    stream: np.ndarray,
-    correlation: np.ndarray,
+    when_and_where: Iterable[np.ndarray],
     size: np.ndarray | None = None,
     grid_and_block: Sequence[np.ndarray] = (),
 ) -> None:
@@ -98,9 +94,11 @@ def add_device(
 
     Args:
         name: numbers of the builder's names.
+        when_and_where: start and end in ns, device, stream, correlation.
         size: bytes of a copy or a set.
         grid_and_block: of kernels: x, y and z of both.
     """
+    start_ns, end_ns, device, stream, correlation = when_and_where
     sound = (end_ns >= start_ns) & (end_ns > 0)  # CUPTI writes 0 where it does not know
     builder.malformed += int((~sound).sum())
     empty = builder.names.of([""])[0]

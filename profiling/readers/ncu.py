@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -118,7 +119,7 @@ class _Reader:
     def findings(self) -> list[Finding]:
         """What the launches lack."""
         damaged = {"n": self._blocks.damaged, "what": "lines"}
-        found = [
+        found: list[tuple[str, dict[str, Any]]] = [
             ("tensor_core_flops_missing", {"n": self._on_tensor_cores}),
             ("durations_missing", {"n": self._untimed}),
             ("records_damaged", damaged),

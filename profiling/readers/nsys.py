@@ -253,7 +253,7 @@ class _Reader:
             self._add(builder, rows, name, grid_and_block=[rows[size] for size in _SIZES])
 
     def _add(self, builder: Builder, rows: Columns, name: np.ndarray, **more: Any) -> None:
-        gpu.add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
+        gpu.add_device(builder, name, (rows[one] for one in _ON_DEVICE), **more)
 
     def _add_ranges(self) -> None:
         """Add NVTX's ranges and marks; texts stand in the row, or are numbered, or both."""
@@ -404,14 +404,17 @@ class _Stats:
             sizes = [size_bytes(columns.text(row, one), "KB") for one in ("Min", "Max", "Avg")]
             self.metrics.append(Metric("Size (B)", name, count, *sizes))
             return
-        times = [columns.time_ns(row, one) for one in ("Total", "Avg", "Min", "Max", "StdDev")]
+        total, mean, low, high, std = (
+            columns.time_ns(row, one) for one in ("Total", "Avg", "Min", "Max", "StdDev")
+        )
         if "NVTX Range" in columns.place:
             name = f"{columns.text(row, 'NVTX Range').removeprefix(':')} => {name}"
         elif "Range Instances" in columns.place:
             name = f"{name} (on the GPU)"
         of_kernels = "Instances" in columns.place and "Name" in columns.place
         of_operations = "Operation" in columns.place and columns.text(row, "Category") != "CUDA_API"
-        self.activities.append(Activity(name, count, *times, on_device=of_kernels or of_operations))
+        on_device = of_kernels or of_operations
+        self.activities.append(Activity(name, count, total, mean, low, high, std, on_device))
 
 
 def _launch(columns: _Columns, row: Row, name: str) -> Launch:

@@ -111,7 +111,7 @@ def read_database(database: Database) -> Trace:
         return database.integers(_KIND + kind, columns) if _KIND + kind in database.tables else iter(())
 
     def add(rows: dict[str, np.ndarray], name: np.ndarray, **more: Any) -> None:
-        gpu.add_device(builder, name, *(rows[one] for one in _ON_DEVICE), **more)
+        gpu.add_device(builder, name, (rows[one] for one in _ON_DEVICE), **more)
 
     for kind in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL"):
         for rows in rows_of(kind, {**_ON_DEVICE, "name": None, **dict.fromkeys(_SIZES, 0)}):
@@ -364,10 +364,11 @@ class _Reader:
 
     def _csv_row(self, row: dict[str, str], units: dict[str, str]) -> None:
         if "Time(%)" in row and "Calls" in row:
-            times = [
+            total, mean, low, high = (
                 time_ns(row.get(name, ""), units.get(name, "")) for name in ("Time", "Avg", "Min", "Max")
-            ]
-            activity = Activity(row["Name"], number_and_unit(row.get("Calls", ""))[0], *times)
+            )
+            calls = number_and_unit(row.get("Calls", ""))[0]
+            activity = Activity(row["Name"], calls, total, mean, low, high)
             self._add_activity(row.get("Type", self._group), activity)
         elif "Metric Name" in row or "Event Name" in row:
             self._add_metric(row, row.get("Kernel", ""))
