@@ -29,15 +29,10 @@ Columns = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Alignment:
-    """How a tool's clock stands to the batches'.
+    """How a tool's clock stands to the batches'."""
 
-    Attributes:
-        shift_ns: to be added to the tool's times; 0 where the clocks agree already.
-        residual_ns: how far off they may still be.
-    """
-
-    shift_ns: int
-    residual_ns: int
+    shift_ns: int  # to be added to the tool's times; 0 where the clocks agree already
+    residual_ns: int  # how far off they may still be
 
 
 @dataclass(frozen=True)

@@ -50,22 +50,14 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of files.
-
-    Attributes:
-        failed: named by the user or profiles, and not readable.
-        foreign: in a folder that was searched, and no profiles: no failure.
-        as_they_are: that analysis reads itself.
-        unused: readable, but another trace of the same rank is used.
-        skipped: converted before, and older than their tables.
-    """
+    """What became of files."""
 
     converted: int
-    failed: int = 0
-    foreign: int = 0
-    as_they_are: int = 0
-    unused: int = 0
-    skipped: int = 0
+    failed: int = 0  # named by the user or profiles, and not readable
+    foreign: int = 0  # in a folder that was searched, and no profiles: no failure
+    as_they_are: int = 0  # that analysis reads itself
+    unused: int = 0  # readable, but another trace of the same rank is used
+    skipped: int = 0  # converted before, and older than their tables
 
     def __str__(self) -> str:
         others = {

@@ -35,19 +35,13 @@ _LAUNCHERS = {
 
 @dataclass(frozen=True)
 class Identity:
-    """What a launcher says of this process.
+    """What a launcher says of this process."""
 
-    Attributes:
-        rank: 0 to ``size`` - 1 over all nodes.
-        local_rank: among the ``local_size`` ranks of this node.
-        launcher: who said so; ``none`` where nobody did.
-    """
-
-    rank: int = 0
+    rank: int = 0  # 0 to ``size`` - 1 over all nodes
     size: int = 1
-    local_rank: int = 0
+    local_rank: int = 0  # among the ``local_size`` ranks of this node
     local_size: int = 1
-    launcher: str = "none"
+    launcher: str = "none"  # who said so; ``none`` where nobody did
 
 
 def is_restarted(environment: Mapping[str, str]) -> bool:

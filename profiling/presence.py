@@ -12,19 +12,13 @@ _TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class Presence:
-    """A program or library as :mod:`jobs.doctor` shows it.
-
-    Attributes:
-        detail: which release it is, or what is wrong.
-        remedy: what to do where it cannot be used; "" where it can.
-        required: without it nothing works here, where of other things a user may do without.
-    """
+    """A program or library as :mod:`jobs.doctor` shows it."""
 
     name: str
     present: bool
-    detail: str
-    remedy: str = ""
-    required: bool = False
+    detail: str  # which release it is, or what is wrong
+    remedy: str = ""  # what to do where it cannot be used; "" where it can
+    required: bool = False  # without it nothing works here, where of other things a user may do without
 
 
 def of_program(command: Sequence[str], remedy: str) -> Presence:

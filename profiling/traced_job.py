@@ -59,31 +59,22 @@ class TracedRank(_Record):
 
 
 class TracedJob(_Record):
-    """What the traces of a job say of it.
-
-    Attributes:
-        root: the folder, from the top, in which ``source`` of its ranks is; "": of an earlier release.
-        world_size: as they say, or as their ranks suggest; None: nothing does.
-        world_size_from: "" where they say it; else from what it was taken.
-        nodes: how many hosts; None: not known.
-        batches_from: what tells batches apart; "": nothing does.
-        batches_confidence: 1 where they are marked; see :mod:`profiling.attribution.batch_times`.
-        findings: what its traces lack.
-    """
+    """What the traces of a job say of it."""
 
     name: str
     tool: str
+    # the folder, from the top, in which ``source`` of its ranks is; "": of an earlier release
     root: str = ""
-    world_size: int | None = None
-    world_size_from: str = ""
-    nodes: int | None = None
+    world_size: int | None = None  # as they say, or as their ranks suggest; None: nothing does
+    world_size_from: str = ""  # "" where they say it; else from what it was taken
+    nodes: int | None = None  # how many hosts; None: not known
     backend: str = ""
     groups: list[ProcessGroup] = []
     versions: dict[str, str] = {}
-    batches_from: str = ""
-    batches_confidence: float = 1.0
+    batches_from: str = ""  # what tells batches apart; "": nothing does
+    batches_confidence: float = 1.0  # 1 where they are marked; see :mod:`profiling.attribution.batch_times`
     ranks: list[TracedRank] = []
-    findings: list[Finding] = []
+    findings: list[Finding] = []  # what its traces lack
     unused: list[str] = []  # files of ranks of which another is used, below ``root``
 
     @property

@@ -19,23 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked of a tool that watches a rank from outside.
+    """What is asked of a tool that watches a rank from outside."""
 
-    Attributes:
-        mode: one of the tool's ``modes``; "auto" is its usual one.
-        kernels: a regular expression; only kernels with such names have their counters read.
-        first_batch: the process switches the recording on when this batch begins; 0: all is recorded.
-        gpu: whether the rank computes on a GPU.
-        world_size: how many ranks there are.
-        rank: which of them it is.
-    """
-
-    mode: str = "auto"
-    kernels: str = ""
-    first_batch: int = 0
-    gpu: bool = False
-    world_size: int = 1
-    rank: int = 0
+    mode: str = "auto"  # one of the tool's ``modes``; "auto" is its usual one
+    kernels: str = ""  # a regular expression; only kernels with such names have their counters read
+    first_batch: int = 0  # the process switches the recording on when this batch begins; 0: all is recorded
+    gpu: bool = False  # whether the rank computes on a GPU
+    world_size: int = 1  # how many ranks there are
+    rank: int = 0  # which of them it is
 
 
 @dataclass(frozen=True)
@@ -91,43 +82,33 @@ def switch(
 
 
 class Profiler:
-    """A profiler that records nothing; a tool overrides what it can do.
+    """A profiler that records nothing; a tool overrides what it can do."""
 
-    Attributes:
-        program: that must be on the PATH; "" where the tool is a library.
-        version: the arguments with which the program says which release it is.
-        install: how one gets it, for :mod:`jobs.doctor`.
-        started: how a rank comes to be recorded by it, for the docs.
-        modes: what it can be asked for, and in words what that records.
-        gpu_only: it records what GPUs do, and nothing of a rank that computes on the CPU.
-        oldest_gpu: the lowest compute capability of GPUs that it records; None: it records any.
-        newest_gpu: the highest compute capability of GPUs that it records; None: it records any.
-        wraps: it watches a rank from outside its process, which :meth:`wrap` starts.
-        reads: the files that :meth:`stream` reads, for the docs; "" where there are none.
-        forms: which of its files, in two words, for the error message, where others are mistaken for them.
-        reader: the module that reads them, with ``recognise`` and ``stream``; it is loaded when a file is
-            read, and not to start the tool.
-        analysed_as_it_is: analysis reads these files themselves, so they are not converted.
-        writes: the names of what :meth:`wrap` and :meth:`finish` leave.
-        only_rank_0_writes: what it records of all ranks, rank 0 writes.
-        one_rank_modes: modes that run each kernel again and again, so that a collective would wait forever.
-    """
-
-    program: ClassVar[str] = ""
+    program: ClassVar[str] = ""  # that must be on the PATH; "" where the tool is a library
+    # the arguments with which the program says which release it is
     version: ClassVar[tuple[str, ...]] = ("--version",)
-    install: ClassVar[str] = ""
-    started: ClassVar[str] = ""
+    install: ClassVar[str] = ""  # how one gets it, for :mod:`jobs.doctor`
+    started: ClassVar[str] = ""  # how a rank comes to be recorded by it, for the docs
+    # what it can be asked for, and in words what that records
     modes: ClassVar[Mapping[str, str]] = {"auto": ""}
+    # it records what GPUs do, and nothing of a rank that computes on the CPU
     gpu_only: ClassVar[bool] = False
+    # the lowest compute capability of GPUs that it records; None: it records any
     oldest_gpu: ClassVar[tuple[int, int] | None] = None
+    # the highest compute capability of GPUs that it records; None: it records any
     newest_gpu: ClassVar[tuple[int, int] | None] = None
-    wraps: ClassVar[bool] = False
-    reads: ClassVar[str] = ""
+    wraps: ClassVar[bool] = False  # it watches a rank from outside its process, which :meth:`wrap` starts
+    reads: ClassVar[str] = ""  # the files that :meth:`stream` reads, for the docs; "" where there are none
+    # which of its files, in two words, for the error message, where others are mistaken for them
     forms: ClassVar[str] = ""
+    # the module that reads them, with ``recognise`` and ``stream``; it is loaded when a file is read, and not
+    # to start the tool
     reader: ClassVar[str] = ""
+    # analysis reads these files themselves, so they are not converted
     analysed_as_it_is: ClassVar[bool] = False
-    writes: ClassVar[tuple[str, ...]] = ()
-    only_rank_0_writes: ClassVar[bool] = False
+    writes: ClassVar[tuple[str, ...]] = ()  # the names of what :meth:`wrap` and :meth:`finish` leave
+    only_rank_0_writes: ClassVar[bool] = False  # what it records of all ranks, rank 0 writes
+    # modes that run each kernel again and again, so that a collective would wait forever
     one_rank_modes: ClassVar[frozenset[str]] = frozenset()
 
     def presence(self) -> Presence | None:

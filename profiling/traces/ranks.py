@@ -30,37 +30,23 @@ _LATEST = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Recorded:
-    """The recording of one rank, as it was converted.
+    """The recording of one rank, as it was converted."""
 
-    Attributes:
-        source: its file, below ``root``.
-        tool: that wrote it.
-        facts: what the file says of its job.
-        rank: as its rows say it.
-        rank_known: whether the file says its rank, or its name.
-        alone: whether its file holds no other rank.
-        directory: where its tables are.
-        started_ns, ended_ns: of its first and last activity.
-        written_ns: when its file was changed last.
-        rank_folders: which parts of ``source`` are bare numbers that name ranks.
-        batches: how many; ``batches_from``, ``confidence``: see :class:`profiling.traced_job.TracedJob`.
-    """
-
-    source: Path
+    source: Path  # its file, below ``root``
     root: Path
-    tool: str
-    facts: TraceFacts
-    rank: int
-    rank_known: bool
-    alone: bool
-    directory: Path
-    started_ns: int
+    tool: str  # that wrote it
+    facts: TraceFacts  # what the file says of its job
+    rank: int  # as its rows say it
+    rank_known: bool  # whether the file says its rank, or its name
+    alone: bool  # whether its file holds no other rank
+    directory: Path  # where its tables are
+    started_ns: int  # of its first and last activity
     ended_ns: int
-    written_ns: int
-    batches: int
+    written_ns: int  # when its file was changed last
+    batches: int  # how many; ``batches_from``, ``confidence``: see :class:`profiling.traced_job.TracedJob`
     batches_from: str = ""
     confidence: float = 1.0
-    rank_folders: tuple[int, ...] = ()
+    rank_folders: tuple[int, ...] = ()  # which parts of ``source`` are bare numbers that name ranks
 
     @property
     def dated_ns(self) -> int:
@@ -86,20 +72,15 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a unit: where its tables are, or why there are none.
-
-    Attributes:
-        ranks: that a trace of a job holds, whose tables are not yet where they belong.
-        unrecognised: no tool known here has written the file, or it is empty.
-        as_it_is: analysis reads the file itself.
-    """
+    """What became of a unit: where its tables are, or why there are none."""
 
     target: Path
     findings: tuple[Finding, ...] = ()
     error: str = ""
+    # that a trace of a job holds, whose tables are not yet where they belong
     ranks: tuple[Recorded, ...] = ()
-    unrecognised: bool = False
-    as_it_is: bool = False
+    unrecognised: bool = False  # no tool known here has written the file, or it is empty
+    as_it_is: bool = False  # analysis reads the file itself
 
 
 def convert_unit(unit: Unit) -> Outcome:

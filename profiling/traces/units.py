@@ -25,25 +25,17 @@ _OUR_TABLES = re.compile(
 
 @dataclass(frozen=True)
 class Unit:
-    """What is converted at once: a file, or a folder whose files are one result.
-
-    Attributes:
-        name: of the tool; None: to be recognised.
-        target: the folder of its tables.
-        root: the folder in which it was found.
-        batch_marker: see :class:`profiling.readers.origin.Origin`; None: its tables are for themselves, and
-            not a rank's of a job.
-        out: --out.
-        found: in a folder that was searched; else it was named itself.
-    """
+    """What is converted at once: a file, or a folder whose files are one result."""
 
     path: Path
-    name: str | None
-    target: Path
-    root: Path = Path()
+    name: str | None  # of the tool; None: to be recognised
+    target: Path  # the folder of its tables
+    root: Path = Path()  # the folder in which it was found
+    # see :class:`profiling.readers.origin.Origin`; None: its tables are for themselves, and not a rank's of a
+    # job
     batch_marker: str | None = None
-    out: Path | None = None
-    found: bool = False
+    out: Path | None = None  # --out
+    found: bool = False  # in a folder that was searched; else it was named itself
 
     def _stats(self) -> list[os.stat_result]:
         files = list(self.path.iterdir()) if self.path.is_dir() else [self.path]

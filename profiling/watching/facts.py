@@ -25,24 +25,15 @@ GENERIC = frozenset({"Module", "Sequential", "ModuleList", "ModuleDict", *_WRAPP
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the outermost module says of itself.
+    """What the outermost module says of itself."""
 
-    Attributes:
-        name: its class; "": none was seen.
-        backend: how the ranks exchange gradients, and by which library: ``ddp/gloo``.
-        elements: of each trained parameter how many.
-        grad: the precision in which DDP exchanges gradients; "": not known.
-        device: of its parameters.
-        group_size: ranks in the program's process group.
-    """
-
-    name: str = ""
-    backend: str = ""
+    name: str = ""  # its class; "": none was seen
+    backend: str = ""  # how the ranks exchange gradients, and by which library: ``ddp/gloo``
     parameters: int = 0
-    elements: dict[str, int] = field(default_factory=dict)
-    grad: str = ""
-    device: "torch.device | None" = None
-    group_size: int = 1
+    elements: dict[str, int] = field(default_factory=dict)  # of each trained parameter how many
+    grad: str = ""  # the precision in which DDP exchanges gradients; "": not known
+    device: "torch.device | None" = None  # of its parameters
+    group_size: int = 1  # ranks in the program's process group
 
     @property
     def is_unwrapped(self) -> bool:

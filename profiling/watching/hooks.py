@@ -49,16 +49,11 @@ class _Call:
 
 @dataclass
 class _Watched:
-    """A module whose calls are seen.
-
-    Attributes:
-        number: by which its passes are told from those of others.
-        outermost: whether it was called by none of the others.
-    """
+    """A module whose calls are seen."""
 
     module: "weakref.ref[Module]"
-    number: int
-    outermost: bool = False
+    number: int  # by which its passes are told from those of others
+    outermost: bool = False  # whether it was called by none of the others
 
 
 @dataclass

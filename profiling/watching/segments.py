@@ -26,22 +26,14 @@ _KIND = (1 << _KIND_BITS) - 1
 
 @dataclass(frozen=True)
 class Segments:
-    """What was recorded, in order; arrays of shape (segments,).
+    """What was recorded, in order; arrays of shape (segments,)."""
 
-    Attributes:
-        kind: one of the kinds above.
-        who: the number of the data loader, module or optimizer.
-        begin_ns, end_ns: since the epoch; of the device, if the program computes on one.
-        whole: False of a piece after which the same goes on, and of a load that brought nothing.
-        samples: of a load; :data:`UNKNOWN` where it does not say how many.
-    """
-
-    kind: np.ndarray
-    who: np.ndarray
-    begin_ns: np.ndarray
+    kind: np.ndarray  # one of the kinds above
+    who: np.ndarray  # the number of the data loader, module or optimizer
+    begin_ns: np.ndarray  # since the epoch; of the device, if the program computes on one
     end_ns: np.ndarray
-    whole: np.ndarray
-    samples: np.ndarray
+    whole: np.ndarray  # False of a piece after which the same goes on, and of a load that brought nothing
+    samples: np.ndarray  # of a load; :data:`UNKNOWN` where it does not say how many
 
 
 class Recorder:

@@ -40,27 +40,17 @@ BY_MARKER, BY_OPTIMIZER, BY_BACKWARD, BY_FORWARD, BY_LOAD, BY_NOTHING = (
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a program on one rank; arrays of shape (steps,).
-
-    Attributes:
-        stages_ns: kind of segment (LOAD, FORWARD, BACKWARD, UPDATE) -> time in it.
-        samples: :data:`UNKNOWN` where no loader says it.
-        passes: how many backward passes it had (forward passes, where there is no backward one).
-        paused: whether an evaluation before it was left out.
-        by: what ends a step.
-        phases: of the program, each with optimizers of its own.
-        late: how many optimizers came too late to end steps (:class:`Cycle`).
-    """
+    """The steps of a program on one rank; arrays of shape (steps,)."""
 
     start_ns: np.ndarray
     end_ns: np.ndarray
-    stages_ns: Mapping[int, np.ndarray]
-    samples: np.ndarray
-    passes: np.ndarray
-    paused: np.ndarray
-    by: str
-    phases: int = 1
-    late: int = 0
+    stages_ns: Mapping[int, np.ndarray]  # kind of segment (LOAD, FORWARD, BACKWARD, UPDATE) -> time in it
+    samples: np.ndarray  # :data:`UNKNOWN` where no loader says it
+    passes: np.ndarray  # how many backward passes it had (forward passes, where there is no backward one)
+    paused: np.ndarray  # whether an evaluation before it was left out
+    by: str  # what ends a step
+    phases: int = 1  # of the program, each with optimizers of its own
+    late: int = 0  # how many optimizers came too late to end steps (:class:`Cycle`)
 
     def __len__(self) -> int:
         return len(self.start_ns)

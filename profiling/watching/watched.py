@@ -63,19 +63,12 @@ class _Explicit:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of a watched rank.
+    """What is asked of a watched rank."""
 
-    Attributes:
-        batches: after so many steps the program ends; 0: when it likes.
-        per_step: optimizer steps that make one step.
-        samples: per step of this rank; 0: as the data loader says.
-        recordings: the steps that a profiler records.
-    """
-
-    batches: int = 0
-    per_step: int = 1
-    samples: int = 0
-    recordings: tuple[range, ...] = ()
+    batches: int = 0  # after so many steps the program ends; 0: when it likes
+    per_step: int = 1  # optimizer steps that make one step
+    samples: int = 0  # per step of this rank; 0: as the data loader says
+    recordings: tuple[range, ...] = ()  # the steps that a profiler records
 
 
 class Watch:
