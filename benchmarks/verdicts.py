@@ -17,12 +17,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.report.sentences import Sentence
-from analysis.report.summary import opening
+from analysis.measures.scaling.certainty import LEAST_PCT
+from analysis.report.base import Context
+from analysis.report.diagnosis import diagnosis
 from analysis.results.load import load
 from benchmarks.child import facts, machine, write
 from benchmarks.planted_sweep import Job, Network, Noise, strength, write_sweep
 from profiling.errors import EXIT_DONE, run_command
+from profiling.findings import Finding
 
 SIZES_PCT = (1.0, 4.0, 20.0)
 NONE = "none"
@@ -76,7 +78,15 @@ PLANTS = {
 }
 
 
-def sentences_of(plant: Plant, size_pct: float, seed: int, directory: Path, **more: Any) -> list[Sentence]:
+# A part of the loss -> what a planted cause is called here.
+_NAMES = {
+    "exposed_transfer": "transfer", "exposed_wait": "waits", "exposed_communication": "communication",
+    "exposed_loader": "loader", "compute": "computing", "exposed_copies": "copies",
+    "idle_host_bound": "launches", "idle_other": "device", "idle": "idle",
+}  # fmt: skip
+
+
+def findings_of(plant: Plant, size_pct: float, seed: int, directory: Path, **more: Any) -> list[Finding]:
     """The opening of a sweep with a cause of that size, written into ``directory``.
 
     Args:
@@ -85,12 +95,20 @@ def sentences_of(plant: Plant, size_pct: float, seed: int, directory: Path, **mo
     job = plant.job(strength(plant.job, size_pct / 100) if size_pct else 0.0)
     base = replace(JOB, ranks=1, batch=plant.base_batch)
     write_sweep(directory, [base, job], seed, **more)
-    return opening(load(directory))
+    return diagnosis(Context(load(directory)))
 
 
-def named(sentences: Iterable[Sentence]) -> list[str]:
-    """The causes that an opening names, the first one first."""
-    return list(dict.fromkeys(sentence.cause for sentence in sentences if sentence.cause))
+def named(findings: Iterable[Finding]) -> list[str]:
+    """The causes that an opening names, the first one first; not those that may cost nothing."""
+    names = []
+    for finding in findings:
+        data = finding.data
+        if finding.code == "straggler_costs":
+            names.append("node" if data["cause"] == "node" else f"rank: {data['cause']}")
+        elif finding.code == "cause_of_loss" and data["cost_pct"] >= LEAST_PCT:
+            small = "with fewer images" in data["cause"]
+            names.append(data["limit"] or ("small batch" if small else _NAMES[data["kind"]]))
+    return list(dict.fromkeys(names))
 
 
 def cell(name: str, size_pct: float, seeds: range, noise: str) -> dict[str, Any]:
@@ -101,7 +119,7 @@ def cell(name: str, size_pct: float, seeds: range, noise: str) -> dict[str, Any]
     next_one = 0
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
-            found = named(sentences_of(plant, size_pct, seed, Path(folder), noise=NOISES[noise]))
+            found = named(findings_of(plant, size_pct, seed, Path(folder), noise=NOISES[noise]))
         first[found[0] if found else NONE] += 1
         next_one += len(plant.named) > 1 and tuple(found[:2]) == plant.named
     row: dict[str, Any] = {

@@ -9,13 +9,14 @@ code its severity and its text, a template of the finding's data::
 
 Severity 3: numbers are missing or wrong; 2: they are uncertain, or not comparable; 1: worth knowing. Findings
 of one code are one line: numbers that differ as a range, lists joined, then the runs and ranks they are of.
-Formats of a field: ``ranks`` (0-2, 8), ``ns`` (a duration), ``bytes``, ``pct``; without one, numbers have
-four significant digits, and of a list the first three stand.
+Formats of a field: ``ranks`` (0-2, 8), ``ns`` (a duration), ``bytes``, ``pct``, ``ends`` and ``range`` of two
+numbers (nothing where there are none), or Python's own; without one, numbers have four significant digits, and
+of a list the first three stand.
 """
 
 import json
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from numbers import Real
@@ -199,10 +200,17 @@ class _Format(string.Formatter):
             low, high = self.format_field(value.low, spec), self.format_field(value.high, spec)
             return low if low == high else f"{low} to {high}"
         if isinstance(value, list):
-            return listed(value) if spec == "ranks" else _names(value)
+            return _LISTS.get(spec, _names)(value)
         if isinstance(value, bool) or not isinstance(value, Real):
             return str(value)
-        return _NUMBERS.get(spec, _figure)(float(value))
+        as_text = _NUMBERS.get(spec)
+        return (
+            as_text(float(value))
+            if as_text
+            else format(float(value), spec)
+            if spec
+            else _figure(float(value))
+        )
 
 
 def _figure(value: float) -> str:
@@ -219,6 +227,11 @@ _NUMBERS = {
     "bytes": lambda value: _scaled(value, [(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")]),
     "pct": lambda value: f"{value:.3g} %",
     "ranks": lambda value: f"{value:.0f}",
+}
+_LISTS: dict[str, Callable[[Sequence[Any]], str]] = {
+    "ranks": listed,
+    "ends": lambda ends: f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else "",
+    "range": lambda ends: f" (range {_figure(ends[0])} to {_figure(ends[1])})" if ends else "",
 }
 _FORMAT = _Format()
 

@@ -2,7 +2,7 @@
 
     python -m analysis.report DIR                      writes DIR/report.html
     python -m analysis.report DIR --output FILE
-    python -m analysis.report A B                      what changed from A to B, and both side by side
+    python -m analysis.report A B                      what changed from A to B
     python -m analysis.report TRACES...                first converts traces, into a folder next to the report
     python -m analysis.report DIR --trace              also writes the timeline, DIR/trace.pftrace.gz
     python -m analysis.report DIR --figures FOLDER     also writes each chart as SVG, with caption and data
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.display import output
-from analysis.display.images import FORMATS
 from analysis.display.left_out import in_counts, missing
 from analysis.measures.anatomy import timeline
 from analysis.measures.critical_path import paths
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 _BESIDE = Path()  # --trace without a name
 _FILE = "report.html"
 _MOST_NAMED = 2  # runs that failed
+FORMATS = ("svg", "png")
 
 
 def main() -> int:
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from analysis.report import compared
+    from analysis.report import changes
 
     if arguments.trace:
         raise UserError("--trace needs one set of results: the timeline is of one run")
@@ -114,7 +114,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     own = [name for study in (a, b) for name in study.own_factors]
     across = output.parse_fields(arguments.across, flag="--across", own=own)
     name = f"compared-with-{a.path.resolve().name}.html"
-    _write(arguments, beside(b.path, name), compared.build(a, b, across))
+    _write(arguments, beside(b.path, name), changes.build(a, b, across))
     return max(_failed(a), _failed(b))
 
 
@@ -142,7 +142,7 @@ def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
         raise UserError(f"cannot write {target}: {error.strerror}; name a file with --output") from None
     print(target)
     if arguments.figures:
-        files = write_figures(page, target, arguments.figures, arguments.figure_format or FORMATS[0])
+        files = write_figures(page, arguments.figures, arguments.figure_format or FORMATS[0])
         print(f"{arguments.figures}: {how_many(len(files), 'file')}", file=sys.stderr)
 
 

@@ -1,14 +1,13 @@
-"""How does a study become a page? Answers first, then their sections, then where it all comes from."""
+"""A study as a page: the opening, its sections, and where it all comes from."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from analysis.display.left_out import in_counts, missing
+from analysis.display.left_out import missing
 from analysis.display.lines import levels
 from analysis.display.metrics import RANKS_PER_NODE
 from analysis.measures.kernels import rows as kernels_of_run
 from analysis.report import (
-    batches,
     communication,
     critical_path,
     factors,
@@ -19,24 +18,20 @@ from analysis.report import (
     roofline,
     scaling,
     stragglers,
-    traces,
+    traced,
 )
 from analysis.report.base import Context, SectionKind
-from analysis.report.choices import Filter, Key
-from analysis.report.filtered import Said, filtered
-from analysis.report.opening import drawings
-from analysis.report.render import Page
-from analysis.report.summary import summary
+from analysis.report.diagnosis import LOST, PLACES, SCALES, TRY, diagnosis
+from analysis.report.render import Filter, Line, Page
 from analysis.report.views import in_a_line
 from analysis.results.study import Study
 from jobs.run_values import as_text
 from jobs.store import Manifest
-from profiling.wording import how_many
 
 # In the order of the page.
 SECTIONS: Sequence[SectionKind] = (
-    traces.TRACES,
-    traces.SCALING,
+    traced.TRACES,
+    traced.SCALING,
     scaling.SCALING,
     published.SCALING,
     published.TABLES,
@@ -44,7 +39,7 @@ SECTIONS: Sequence[SectionKind] = (
     scaling.LOSS,
     factors.FACTORS,
     scaling.STAGES,
-    batches.BATCHES,
+    scaling.BATCHES,
     scaling.ANATOMY,
     communication.COMMUNICATION,
     stragglers.STRAGGLERS,
@@ -58,22 +53,19 @@ SECTIONS: Sequence[SectionKind] = (
     provenance.COST,
     prediction.PREDICTION,
     published.CORRECTIONS,
-    provenance.LEFT_OUT,
 )
-_OF_RUNS = (
-    "Medians with 95 % confidence intervals (parametric bootstrap over the runs), for each "
-    "configuration separately. Warmup is detected, not assumed. "
-    "Durations come from unprofiled runs where available; FLOPs, bytes and "
-    "kernels come from profiled runs."
+MEASURED_RUNS = (
+    "Medians with 95 % confidence intervals (parametric bootstrap over the runs) of each configuration. "
+    "Warmup is detected. Durations are of unprofiled runs where there are any; kernels, FLOPs and bytes of "
+    "profiled runs. A multiply-add counts as 2 FLOPs; 1 GB is 1e9 bytes."
 )
-_OF_TRACES = (
+MEASURED_TRACES = (
     "All figures are of steps that a profiler recorded, and recording slows the host. Intervals are within a "
-    "recording: they do not cover differences between runs. Warmup is detected, not assumed."
+    "recording. Warmup is detected. A multiply-add counts as 2 FLOPs; 1 GB is 1e9 bytes."
 )
-_OF_BOTH = (
-    "Costs are summed before ratios are formed. A multiply-add counts as 2 FLOPs; 1 GB is 1e9 bytes. "
-    "docs/methods.md defines every number, with sources; docs/glossary.md explains the terms."
-)
+
+
+_HEADINGS = (SCALES, LOST, TRY, "")
 
 
 def build(study: Study) -> Page:
@@ -84,53 +76,35 @@ def build(study: Study) -> Page:
     """
     with kernels_of_run.reading_ahead(study):
         context = Context(study)
-        page = page_of(context)
-        ids = [section.id for section in page.sections if section.follows]
-
-        def say(left: frozenset[Key]) -> Said:
-            return said_of(context.only(left), ids)
-
-        return replace(page, filtered=filtered(page.filters, context.coverage, say))
-
-
-def page_of(context: Context) -> Page:
-    """The page of what a context reads, before anything is chosen."""
-    study = context.study
-    every = [kind.section(context) for kind in SECTIONS]
-    sections = [section for section in every if section]
-    said = said_of(context, [section.id for section in sections if section.follows])
-    return Page(
-        title=_title(study),
-        subtitle=_subtitle(study),
-        summary=said.summary or [],
-        sections=[replace(one, finding=said.findings.get(one.id, one.finding)) for one in sections],
-        drawings=said.drawings,
-        methods=f"{_OF_TRACES if _only_traces(study) else _OF_RUNS} {_OF_BOTH}",
-        provenance=provenance.of_study(study),
-        filters=filters_of(context),
-    )
-
-
-def said_of(context: Context, ids: Collection[str]) -> Said:
-    """What is said of a context's configurations.
-
-    Args:
-        ids: of the sections whose findings are wanted.
-    """
-    sentences = summary(context)
-    by_section = {sentence.figure: sentence.text for sentence in reversed(sentences)}
-    kinds = [kind for kind in SECTIONS if kind.id in ids]
-    findings = {kind.id: kind.said(context) or by_section.get(kind.id, "") for kind in kinds}
-    return Said(findings, sentences, drawings(context))
-
-
-def _only_traces(study: Study) -> bool:
-    return bool(study.of_kind("trace")) and not study.of_kind("run", "pyprof")
+        sections = [section for kind in SECTIONS if (section := kind.section(context))]
+        there = {"findings", *(section.id for section in sections)}
+        summary = []
+        for finding in diagnosis(context):
+            heading, place = PLACES.get(finding.code, ("", ""))
+            summary.append(
+                Line(str(finding), place if place in there or place == "findings" else "", heading)
+            )
+        # Findings that measures made for the sections and the opening are on the page, too.
+        sections.append(provenance.findings_section(study.findings, [study.path]))
+        by_section: dict[str, list[str]] = {}
+        for line in summary:
+            by_section.setdefault(line.section, []).append(line.text)
+        return Page(
+            title=_title(study),
+            subtitle=_subtitle(study),
+            summary=[
+                line for heading in (SCALES, LOST, TRY, "") for line in summary if line.heading == heading
+            ],
+            sections=[replace(one, finding="; ".join(by_section.get(one.id, []))) for one in sections],
+            methods=MEASURED_TRACES if study.only_traces else MEASURED_RUNS,
+            provenance=provenance.of_study(study),
+            filters=filters_of(context),
+        )
 
 
 def _title(study: Study) -> str:
     name = study.path.resolve().name
-    if _only_traces(study):
+    if study.only_traces:
         return f"Traces of {name}"
     return f"How {_model(study)}training scales: {name}"
 
@@ -145,23 +119,20 @@ def _model(study: Study) -> str:
 
 
 def _subtitle(study: Study) -> str:
+    """How many runs, jobs or tables count, how many do not, and the device."""
     manifests = [source.manifest for source in study.sources if source.manifest]
-    failed = missing(study.failed)
-    bad = len(failed)
     jobs = study.of_kind("trace")
-    if jobs and not manifests:
-        return traces.counted(jobs) + (f"; {bad} unusable" if bad else "")
-    if not manifests:
-        counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
-        kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
-        return f"{kinds}; unusable: {bad}"
-    used = len(study.sources)
-    profiled = sum(source.fields.get("profile", "none") != "none" for source in study.sources)
-    kinds = f" ({used - profiled} unprofiled, {profiled} profiled)" if 0 < profiled < used else ""
-    counted = f"{how_many(used, 'run')} used{kinds}" + (f", {in_counts(failed)}" if failed else "")
-    started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
-    devices = sorted({_device(manifest) for manifest in manifests})
-    return f"{counted}; {', '.join(devices)}; started {started} UTC"
+    counts = {
+        "runs": len(study.of_kind("run")), "traced jobs": len(jobs),
+        "PyProf kernel tables": len(study.of_kind("pyprof")), "TAU tables": len(study.tau_intervals),
+        "not usable": len(missing(study.failed)),
+    }  # fmt: skip
+    devices = sorted(
+        {_device(manifest) for manifest in manifests} | {one for job in jobs for one in job.devices}
+    )
+    started = [min(manifest.started for manifest in manifests)[:16].replace("T", " ")] if manifests else []
+    said = [", ".join(f"{name}: {count}" for name, count in counts.items() if count), ", ".join(devices)]
+    return "; ".join([*filter(None, said), *(f"started {one} UTC" for one in started)])
 
 
 def _device(manifest: Manifest) -> str:
@@ -169,14 +140,12 @@ def _device(manifest: Manifest) -> str:
     return f"CPU ({manifest.host.get('cpu')})" if device == "cpu" else device
 
 
-def filters_of(*contexts: Context) -> list[Filter]:
-    """A filter for each factor, with its levels in any of the contexts, whose factors are the same."""
-    rows = [fields for context in contexts for fields in context.configurations]
-    per_node = in_a_line(RANKS_PER_NODE) if all(context.study.on_cpus for context in contexts) else ""
+def filters_of(context: Context) -> list[Filter]:
+    """A filter for each factor, with its levels."""
     filters = []
-    for name in contexts[0].factors:
-        values = [value for value in levels(rows, name) if value is not None]
+    for name in context.factors:
+        values = [value for value in levels(context.configurations, name) if value is not None]
         if len(values) > 1:
-            label = per_node if name == "gpus_per_node" else ""
+            label = in_a_line(RANKS_PER_NODE) if name == "gpus_per_node" and context.study.on_cpus else ""
             filters.append(Filter(name, [as_text(value) for value in values], label))
     return filters

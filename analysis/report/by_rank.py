@@ -1,4 +1,4 @@
-"""Where does a step's time go on each rank? The anatomy of the run of which most ranks were recorded."""
+"""The anatomy by rank, of the run of which most ranks were recorded."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,6 @@ from analysis.measures.anatomy.traces import traces_of
 from analysis.report.base import Context
 from analysis.report.render import Chart
 from analysis.report.views import called, facts
-from profiling.wording import how_many
 
 MOST_RANKS = 128  # that a chart has a bar for: of more, those that communicate longest and shortest
 _DIGITS = 4
@@ -24,16 +23,12 @@ def chart_by_rank(context: Context) -> Chart | None:
     if trace is None or len(trace.recorded) < 2:
         return None
     rows = foremost(anatomy.means(trace, ("rank",)))
-    left_out = len(trace.recorded) - len(rows)
-    which = f"the {len(rows)} of them that communicate longest and shortest" if left_out else "all"
     fields = trace.source.fields
     name = called(fields, context.factors)
     return Chart(
         "anatomy-ranks",
         _figure(rows, f"Anatomy of a step, by rank: {name}", facts(fields, context.factors)),
-        f"Milliseconds per step of {how_many(len(trace.recorded), 'rank')} ({which}), by part",
-        caption=f"Run {trace.source.id}.",
-        runs="1 run",
+        f"Milliseconds per step of each of {len(rows)} ranks, by part",
     )
 
 

@@ -1,107 +1,127 @@
-"""What changed between two sets of runs? The sections that say it, and what could not be compared."""
+"""The page of two results, before and after: what changed, as analysis.compare and its tests have it."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from pathlib import Path
 
-from analysis.report import changed_configurations, changed_steps
-from analysis.report.base import Content, content_or_why
-from analysis.report.render import Section
-from analysis.report.sides import Sides
+import pandas as pd
+
+from analysis.display import plots
+from analysis.display.lines import EFFICIENCY, THROUGHPUT
+from analysis.display.metrics import Rows
+from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
+from analysis.display.terminal import Part
+from analysis.measures.scaling import compare_rows, traced_difference
+from analysis.measures.scaling.compared import Compared, align_watched, compared
+from analysis.report import provenance
+from analysis.report.base import Context
+from analysis.report.build import MEASURED_RUNS, MEASURED_TRACES
+from analysis.report.encoded import line_chart
+from analysis.report.per_point import labels_of
+from analysis.report.render import Chart, Line, Page, Section
+from analysis.report.scaling import points_against_ranks
+from analysis.report.views import as_view, varied
+from analysis.results.study import Study
+from profiling.errors import UserError
+from profiling.findings import lines
+
+MOST_BARS = 40
+RESULTS = "results"  # the factor by which charts of both tell them apart
+_COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too few runs": SKY}
+_SAME = "A and B are the same {what}, so nothing can differ; compare two separate results"
 
 
-def _alone(sides: Sides) -> Content:
-    """The configurations that only one side has, all of them by name."""
-    notes = [
-        f"only in {name}: {one}"
-        for name, names in zip(sides.names, sides.compared.alone, strict=True)
-        for one in names
-    ]
-    if not notes:
-        text = f"Both results have the same configurations{_apart_from(sides)}."
-        return Content(text, finding=text)
-    sizes = zip(sides.names, map(len, sides.compared.alone), strict=True)
-    counts = [f"{count} only in {name}" for name, count in sizes if count]
-    return Content(
-        "Nothing is said of configurations that only one side has.", notes=notes,
-        finding=f"Configurations on one side: {', '.join(counts)}.",
+def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
+    """The page of two results.
+
+    Args:
+        across: fields in which the two may differ.
+
+    Raises:
+        UserError: they have nothing in common, or one of them cannot be reported.
+    """
+    names = names_of(a.path, b.path)
+    of_traces = all(study.only_traces for study in (a, b))
+    if of_traces:
+        rows = traced_difference.rows(a, b)
+        if traced_difference.same_traces(rows):
+            raise UserError(_SAME.format(what="traces"))
+        summary = lines([*traced_difference.verdicts(rows), *traced_difference.unlike(a, b)])
+        sections = [_change_of_traces(rows)]
+    else:
+        a, b = align_watched(a, b, across)
+        found = compared(a, b, across)
+        if compare_rows.same_runs(found.a, found.b):
+            raise UserError(_SAME.format(what="runs"))
+        said = [compare_rows.verdict(found.a, found.b, found.rows, 0.0), *compare_rows.least_runs(found.rows)]
+        summary = lines(said)
+        sections = [_change(found), *_scaling(a, b, names)]
+    a.log.join(b.log, a.path.resolve() == b.path.resolve())
+    folders = [a.path, b.path]
+    return Page(
+        title=f"{names[1].removeprefix('B: ')} compared with {names[0].removeprefix('A: ')}",
+        subtitle="; ".join(names),
+        summary=[Line(text, "change") for text in summary],
+        sections=[*sections, provenance.findings_section(a.findings, folders)],
+        methods=MEASURED_TRACES if of_traces else MEASURED_RUNS,
+        provenance=[(f"{key} of {side}", value) for side, study in (("A", a), ("B", b))
+                    for key, value in provenance.of_study(study)],
     )  # fmt: skip
 
 
-def _apart_from(sides: Sides) -> str:
-    """In which of the fields that may differ the two do: ``, apart from batch (A: 32; B: 64)``."""
-    parts = []
-    for name in sides.compared.across:
-        of_a, of_b = (
-            sorted({str(one.fields.get(name)) for one in context.study.of_kind("run")})
-            for context in (sides.a, sides.b)
-        )
-        if of_a != of_b:
-            parts.append(f"{name} (A: {', '.join(of_a)}; B: {', '.join(of_b)})")
-    return f", apart from {' and '.join(parts)}" if parts else ""
+def names_of(a: Path, b: Path) -> tuple[str, str]:
+    """What the two are called on their page: ``A: before``, ``B: after``."""
+    of_a, of_b = a.resolve().name, b.resolve().name
+    if of_a == of_b:
+        of_a, of_b = str(a), str(b)
+    return f"A: {of_a}", f"B: {of_b}"
 
 
-def _none(sides: Sides) -> str:
-    return ""
+def _change(found: Compared) -> Section:
+    """The change of each configuration's step as bars, and the rows of analysis.compare."""
+    steps = [row for row in found.rows if row["kind"] == "step"]
+    named = [{**row, "configuration": label, "facts": {}, "judged": row["verdict"]}
+             for row, label in zip(steps, labels_of(steps, varied(steps)), strict=True)]  # fmt: skip
+    ordered = sorted(named, key=lambda row: row["effect_pct"])
+    half = MOST_BARS // 2
+    drawn = ordered if len(ordered) <= MOST_BARS else [*ordered[:half], *ordered[-half:]]
+    charts = []
+    if drawn:
+        title = "Change of the step, B relative to A"
+        figure = plots.changes(pd.DataFrame(drawn), _COLOURS, title, compare_rows.SHOWN)
+        charts = [Chart("change", figure, f"{title}, in %, by configuration", wide=True)]
+    alike = ("no difference", "too few runs")
+    shown = [row for row in found.rows if row["kind"] != "kernels" or row["verdict"] not in alike]
+    view = as_view(Part("", shown, compare_rows.shown(found.rows)), "change-table", ())
+    return Section("change", "What changed?", "", charts, [view], opened=True)
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A section that says what changed.
-
-    Attributes:
-        finding: its answer in a sentence, of the configurations that filters leave; empty: of all of them the
-            content has it, of some it is not known.
-    """
-
-    id: str
-    heading: str
-    build: Callable[[Sides], Content]
-    finding: Callable[[Sides], str] = _none
-
-    def section(self, sides: Sides) -> Section:
-        """The section of all configurations."""
-        content = content_or_why(self.build, sides)
-        section = Section(self.id, self.heading, **vars(content))
-        if content.finding:
-            return section
-        return replace(section, finding=self.finding(sides), follows=True)
+def _scaling(a: Study, b: Study, names: tuple[str, str]) -> list[Section]:
+    """Throughput and efficiency of both against ranks; none where neither has unprofiled runs."""
+    contexts = Context(a), Context(b)
+    curves = max((context.curves for context in contexts), key=len)
+    points: Rows = []
+    for context, name in zip(contexts, names, strict=True):
+        for point in points_against_ranks(context.own, curves):
+            with_side = {**point["facts"], RESULTS: name}
+            points.append({**point, "facts": with_side, "label": f"{name}: {point['label']}"})
+    if not points:
+        return []
+    charts = [
+        line_chart(contexts[1], f"changed-{axes.y}", points, axes, f"{axes.title} by ranks", [RESULTS])
+        for axes in (THROUGHPUT, EFFICIENCY)
+    ]
+    return [Section("changed-scaling", "How does it scale, before and after?", "", charts)]
 
 
-SECTIONS: Sequence[Kind] = (
-    Kind(
-        "change",
-        "Which configurations changed?",
-        changed_configurations.changes,
-        changed_configurations.counted,
-    ),
-    Kind(
-        "changed-scaling",
-        "How does it scale, before and after?",
-        changed_configurations.scaling,
-        changed_configurations.efficiencies,
-    ),
-    Kind(
-        "changed-parts",
-        "What grew and what shrank in a step?",
-        changed_steps.parts,
-        changed_steps.largest_part,
-    ),
-    Kind(
-        "changed-stages",
-        "Which stages of a step changed?",
-        changed_steps.stages,
-        changed_steps.largest_stage,
-    ),
-    Kind("changed-kernels", "Which kernels changed?", changed_steps.kernels, changed_steps.largest_kernel),
-    Kind("not-compared", "What could not be compared?", _alone),
-)
-
-
-def sections(sides: Sides) -> list[Section]:
-    """The sections that say what changed."""
-    return [kind.section(sides) for kind in SECTIONS]
-
-
-def findings(sides: Sides, ids: Collection[str]) -> dict[str, str]:
-    """What sections with these ids say of the configurations that filters leave."""
-    return {kind.id: kind.finding(sides) for kind in SECTIONS if kind.id in ids}
+def _change_of_traces(rows: Rows) -> Section:
+    """The growth of each part of a step, and the rows of analysis.compare."""
+    parts = [row for row in rows if row["kind"] == "parts" and row["difference_ms"] == row["difference_ms"]]
+    several = len({row["run"] for row in rows}) > 1
+    grown = [
+        {**row, "quantity": f"{row['run']}: {row['quantity']}" if several else row["quantity"], "facts": {}}
+        for row in sorted(parts, key=lambda row: -abs(row["difference_ms"]))[:MOST_BARS]
+    ]
+    title = "Growth of each part of a step, B minus A"
+    charts = [Chart("change", plots.growth(pd.DataFrame(grown), title), title)] if grown else []
+    view = as_view(traced_difference.part(rows, ""), "change-table", ())
+    return Section("change", "What changed?", "", charts, [view], opened=True)

@@ -1,4 +1,4 @@
-"""What does communication cost? Collectives of runs, MPI as TAU saw it, and shares of GPUs' time."""
+"""Sections on communication: collectives of runs, MPI as TAU saw it, and shares of GPUs' time."""
 
 from collections.abc import Sequence
 
@@ -7,17 +7,15 @@ import pandas as pd
 from analysis.display import plots
 from analysis.display.lines import Axes
 from analysis.display.metrics import Rows, columns, filled, names_of
-from analysis.display.numbers import digits, span
 from analysis.display.plots import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
-from analysis.measures.kernels.activities import ALL_LAUNCHES, SHARES, of_study, shares
+from analysis.measures.kernels.activities import SHARES, of_study, shares
 from analysis.measures.tau import messages
-from analysis.report.base import Content, Context, SectionKind, content_or_why
+from analysis.report.base import Content, Context, SectionKind
 from analysis.report.encoded import bar_chart, line_chart, with_lines
-from analysis.report.per_point import labels_of, merged, named, point_of
+from analysis.report.per_point import merged, named, point_of
 from analysis.report.render import Chart, Page, Section
-from analysis.report.sentences import least_and_most
 from analysis.report.views import as_view, called, facts, varied
 from profiling.wording import how_many
 
@@ -45,27 +43,15 @@ def _applies(context: Context) -> bool:
     return _several_ranks(context) or messages.has_tau(context.study)
 
 
-def _cost(context: Context) -> str:
-    """What of the time of collectives is exposed, and what TAU saw."""
-    said = [
-        *(_exposed(context) if _several_ranks(context) else []),
-        *(_in_mpi(context) if messages.has_tau(context.study) else []),
-    ]
-    return " ".join(said)
-
-
 def _communication(context: Context) -> Content:
-    """Collectives of runs of several ranks, and MPI of TAU's tables; each may not be known alone."""
-    halves = [
-        content_or_why(_collectives, context) if _several_ranks(context) else None,
-        content_or_why(_mpi, context) if messages.has_tau(context.study) else None,
-    ]
-    contents = [half for half in halves if half]
-    return Content(
-        " ".join(half.text for half in contents),
-        [chart for half in contents for chart in half.charts],
-        [table for half in contents for table in half.tables],
-    )
+    """Collectives of runs of several ranks, and MPI of TAU's tables."""
+    halves = []
+    if _several_ranks(context) and (context.rows_if_any(_rows) or not messages.has_tau(context.study)):
+        halves.append(_collectives(context))
+    if messages.has_tau(context.study):
+        halves.append(_mpi(context))
+    charts = [chart for half in halves for chart in half.charts]
+    return Content("", charts, [table for half in halves for table in half.tables])
 
 
 def _collectives(context: Context) -> Content:
@@ -79,38 +65,12 @@ def _collectives(context: Context) -> Content:
         title = "Transfer, and waiting for other ranks"
         label = "Milliseconds per step of collectives, in transfer and waiting"
         charts.append(bar_chart(context, "waits", complete, WAITED, title, label))
-    text = (
-        "Collectives per step and rank, by configuration (mean over its runs). Wait is the time until the "
-        "last rank enters the collective; transfer is the time after that. Where collectives run at once, "
-        "exposed and overlapped time counts once, transfer and wait for each of them: the charts then have "
-        "different totals. busbw is the bus bandwidth as nccl-tests defines it."
-    )
-    part = Part("", rows, communication.shown(rows))
-    view = as_view(part, "communication-table", context.factors)
-    return Content(text, charts, [view])
+    view = as_view(Part("", rows, communication.shown(rows)), "communication-table", context.factors)
+    return Content("", charts, [view])
 
 
 def _rows(context: Context) -> Rows:
     return of_points(communication.rows(context.study))
-
-
-def _sums(context: Context) -> Rows:
-    return summed(context.once(_rows))
-
-
-def _exposed(context: Context) -> list[str]:
-    return exposed_in_words(context.rows_of(_sums), context.factors)
-
-
-def exposed_in_words(points: Rows, factors: Sequence[str]) -> list[str]:
-    """The least and the most exposed communication of several points, and whose each is."""
-    names = labels_of(points, factors) if len(points) > 1 else [""] * len(points)
-    known = [
-        (row["exposed_ms"], name)
-        for row, name in zip(points, names, strict=True)
-        if row["exposed_ms"] is not None
-    ]
-    return [f"Exposed communication: {least_and_most(known, '.3g', ' ms per step')}."] if known else []
 
 
 # What tells the collectives of a run apart; all else of them is a figure, of which runs have different ones.
@@ -169,23 +129,12 @@ def _mpi(context: Context) -> Content:
         # Of profiles that were converted the number of nodes is not known.
         if (known := [row for row in labelled if pd.notna(row.get(axes.y)) and row.get(axes.x) is not None])
     ]
-    text = (
-        "MPI as TAU recorded it, startup included: time in allreduce, broadcast, gather and allgather, "
-        "number of messages, and their bytes, summed over ranks. Bars show the central 95 % of repetitions "
-        "(the spread of runs, not a confidence interval)."
-    )
     (part,) = messages.answer(context.study).parts or ()
-    return Content(text, charts, [as_view(part, "mpi-table", context.factors)])
+    return Content("", charts, [as_view(part, "mpi-table", context.factors)])
 
 
 def _messages(context: Context) -> Rows:
     return messages.rows(context.study)
-
-
-def _in_mpi(context: Context) -> list[str]:
-    spent = [row["mpi_s"] for row in context.rows_of(_messages) if pd.notna(row.get("mpi_s"))]
-    ends = span(digits(min(spent), 3), digits(max(spent), 3)) if spent else ""
-    return [f"Time in MPI, all ranks: {ends} s."] if spent else []
 
 
 def _batch_sizes_differ(context: Context) -> bool:
@@ -202,17 +151,9 @@ def of_shares(rows: Rows, factors: Sequence[str] = (), unit: str = "GPU") -> Con
     points = pd.DataFrame([{**row, "label": _label(row), "facts": facts(row, factors)} for row in rows])
     with_batch = points[points["batch"].notna()]
     label = "Share of communication and of copies, by batch size"
-    runs = how_many(sum(row["runs"] for row in rows if row["batch"] is not None), "run")
-    charts = (
-        [Chart("activities", plots.shares(with_batch, unit), label, runs=runs)] if len(with_batch) else []
-    )
+    charts = [Chart("activities", plots.shares(with_batch, unit), label)] if len(with_batch) else []
     shown = filled(columns(SHARES), rows)
-    text = (
-        f"Share of the summed time of GPU activities (on a CPU: of operators), by per-{unit} batch size. "
-        "Solid lines: collectives; dashed lines: copies and memory sets. One line per number of GPUs. "
-        f"{ALL_LAUNCHES}"
-    )
-    return Content(text, charts, [as_view(Part("", rows, shown), "activities-table", factors)])
+    return Content("", charts, [as_view(Part("", rows, shown), "activities-table", factors)])
 
 
 def _label(row: dict) -> str:
@@ -220,9 +161,7 @@ def _label(row: dict) -> str:
     return f"{gpus}, {row['backend']}" if row["backend"] else gpus
 
 
-COMMUNICATION = SectionKind(
-    "communication", "What does communication cost?", _communication, _applies, finding=_cost
-)
+COMMUNICATION = SectionKind("communication", "What does communication cost?", _communication, _applies)
 ACTIVITIES = SectionKind(
     "activities", "What do communication and copies take?", _activities, _batch_sizes_differ
 )
@@ -230,8 +169,7 @@ ACTIVITIES = SectionKind(
 
 def page(rows: Rows, name: str) -> Page:
     """A page that holds shares alone."""
-    methods = "Kernel times are summed by name over runs before shares are formed. See docs/methods.md."
     section = Section(ACTIVITIES.id, ACTIVITIES.heading, **vars(of_shares(rows)))
     return Page(
-        f"Communication and copies: {name}", how_many(len(rows), "configuration"), [], [section], methods, []
+        f"Communication and copies: {name}", how_many(len(rows), "configuration"), [], [section], "", []
     )

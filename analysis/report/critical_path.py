@@ -1,4 +1,4 @@
-"""What would shorten the step? The critical path of a run, and what each part saves.
+"""The section on the critical path of a run, and what each of its parts would save.
 
 The run is the slowest of those that were profiled on the most ranks, of which other sections speak, too. Of
 traces it is the job in which most can be saved of a step, in percent: milliseconds of unlike jobs cannot be
@@ -13,23 +13,19 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.metrics import Rows
-from analysis.display.numbers import digits, label_of
 from analysis.display.plots import BLUE, PALE_GREY
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.timeline import choose
 from analysis.measures.batches.series import series_of
 from analysis.measures.critical_path.paths import PARTS, RunPaths, paths_of
-from analysis.measures.critical_path.rows import caption, of_run, shown
+from analysis.measures.critical_path.rows import of_run, shown
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, facts
 from analysis.results.source import Source
 from analysis.results.study import RECORDING, Study
 from profiling.errors import UserError
-from profiling.findings import lines
-from profiling.wording import how_many
 
-SLOWEST = "the slowest profiled run of the largest world size"
 _COLOURS = {"saved": BLUE, "not_saved": PALE_GREY}
 
 
@@ -90,8 +86,8 @@ def _critical_path(context: Context) -> Content:
     found = context.once(longest)
     if isinstance(found, str):
         raise UserError(found)
-    study, paths, rows = context.study, found.paths, found.rows
-    source, of = paths.source, study.a_step([paths.source.id])
+    source, rows = found.paths.source, found.rows
+    of = context.study.a_step([source.id])
     per, of_run = _per(of), facts(source.fields, context.factors)
     points = pd.DataFrame([
         {"label": row["part"], "facts": of_run, "saved_ms": row["saved_ms"],
@@ -100,47 +96,9 @@ def _critical_path(context: Context) -> Content:
         if row["path_ms"] or row["saved_ms"]
     ])  # fmt: skip
     title = f"Time on the critical path: what {of} would be shorter by without it, and what not"
-    chart = Chart(
-        "critical-path",
-        plots.parts(points, _COLOURS, title, of=f"ms {per}"),
-        f"Milliseconds {per} of each part of the critical path, by what would be saved without it",
-        runs="1 run",
-    )
-    chosen = "the job whose step one part would shorten most, in percent" if found.of_several else SLOWEST
-    mean = "" if of == RECORDING else f"mean of {how_many(len(paths.steps), 'step')}"
-    # The only job of traces was not chosen.
-    which = "; ".join(text for text in (chosen if found.of_several or not source.job else "", mean) if text)
-    text = (
-        f"The longest chain of {of} of {source.id}{which and f' ({which})'} through the host's code, "
-        "launches, kernels, copies and the collectives of its ranks. Only what is on it delays the step. "
-        "Without collectives no rank waits for another, which may save more than their own time on the path. "
-        "python -m analysis.critical_path has the other runs, and the path by operator, kernel, layer "
-        "and rank."
-    )
-    below = caption(of=of)
-    part = Part("", [{**row, **of_run} for row in rows], shown(rows, of=of), below)
-    view = as_view(part, "critical-path-table", context.factors)
-    return Content(text, [chart], [view], lines(paths.findings))
-
-
-def _saved(context: Context) -> str:
-    """What can be saved in the run that is shown; nothing where filters leave it out."""
-    found = context.whole.once(longest)
-    if isinstance(found, str) or not context.has(found.paths.source):
-        return ""
-    study, source, most = context.study, found.paths.source, largest_saving(found.rows)
-    saved = f"{digits(most['saved_ms'], 3)} ms {_per(study.a_step([source.id]))}"
-    if found.of_several:
-        saved = f"{most['saved_pct']:.0f} % ({saved}, {source.id})"
-    elif len(study.recorded) > 1:
-        saved += f" ({source.id if source.job else _slowest(context, source)})"
-    return f"Largest saving if one part took no time: {most['part']}, {saved}."
-
-
-def _slowest(context: Context, source: Source) -> str:
-    """Which run was chosen, and of which configuration it is where there are several."""
-    name = label_of(source.fields, context.series)
-    return f"{SLOWEST}: {name}" if name else SLOWEST
+    chart = Chart("critical-path", plots.parts(points, _COLOURS, title, of=f"ms {per}"), title)
+    part = Part("", [{**row, **of_run} for row in rows], shown(rows, of=of))
+    return Content(source.id, [chart], [as_view(part, "critical-path-table", context.factors)])
 
 
 def _per(of: str) -> str:
@@ -152,6 +110,4 @@ def largest_saving(rows: Rows) -> dict[str, Any]:
     return max((row for row in rows if row["part"] in PARTS), key=lambda row: row["saved_ms"])
 
 
-CRITICAL_PATH = SectionKind(
-    "critical-path", "What would shorten the step?", _critical_path, _applies, finding=_saved
-)
+CRITICAL_PATH = SectionKind("critical-path", "What would shorten the step?", _critical_path, _applies)

@@ -1,4 +1,4 @@
-"""How does a section draw a sweep? With channels for the factors that matter most."""
+"""Charts of a sweep, with colours, dashes and panels for the factors that matter most."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,6 @@ from analysis.display.lines import caption, encode, stacked
 from analysis.display.metrics import Rows
 from analysis.report.base import Context
 from analysis.report.render import Chart
-from analysis.report.sentences import runs_in_words
 from analysis.report.views import called
 
 MOST_BARS = 16  # that a chart names one by one
@@ -35,11 +34,11 @@ def line_chart(
         for point in points
     ]
     figure = lines.lines(pd.DataFrame(sized), encoding, axes, _name)
-    wide, runs = bool(encoding.columns), runs_in_words(points)
+    wide = bool(encoding.columns)
     said = [caption(encoding)]
     if plots.is_cut(figure):
         said.append(plots.CUT)
-    return Chart(id, figure, label, " ".join(filter(None, said)), wide, runs)
+    return Chart(id, figure, label, " ".join(filter(None, said)), wide)
 
 
 def bar_chart(
@@ -58,11 +57,10 @@ def bar_chart(
         points: as :func:`plots.parts` has them, with the fields of the runs.
         label: what it shows, for those who do not see it.
     """
-    runs = runs_in_words(points.to_dict("records"))
     # Of a trace the nodes are not known.
     sized = {"nodes", "gpus_per_node"} <= set(points) and points["nodes"].notna().all()
     if len(points) <= MOST_BARS or not sized:
-        return Chart(id, plots.parts(points, colours, title, unit=unit, of=of), label, runs=runs)
+        return Chart(id, plots.parts(points, colours, title, unit=unit, of=of), label)
     facts = points["facts"].tolist()
     factors = [name for name in facts[0] if name not in ("nodes", "gpus_per_node")]
     encoding = encode(facts, context.by_effect(factors), are_bars=True)
@@ -72,7 +70,7 @@ def bar_chart(
     by_part = pd.DataFrame({**columns, "ranks": ranks, "facts": points["facts"]})
     figure = stacked(by_part, encoding, colours, title, of, _name)
     said = caption(encoding, spread="error bars of the total")
-    return Chart(id, figure, label, said, bool(encoding.columns), runs)
+    return Chart(id, figure, label, said, bool(encoding.columns))
 
 
 def with_lines(points: Rows, x: str) -> Rows:

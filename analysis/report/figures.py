@@ -1,6 +1,5 @@
-"""How do the report's charts get into a paper? As files: an image, its caption and its data for each."""
+"""The report's charts as files for a paper: an image, its caption and its data for each."""
 
-import base64
 import csv
 import io
 import re
@@ -12,11 +11,10 @@ from typing import Any
 
 from markupsafe import escape
 
-from analysis.display.images import Order, draw
 from analysis.display.lines import spread
-from analysis.report.render import SIDES, Chart, Page, Section
+from analysis.report.render import Chart, Page, Section
 from jobs.run_fields import FACTOR
-from jobs.store import write_bytes, write_text
+from jobs.store import write_text
 from profiling.errors import UserError
 
 # A paper of two columns (IEEE, ACM): 3.5 in and 7.16 in, of 96 CSS pixels each.
@@ -29,17 +27,11 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart of the report as a figure of its own.
-
-    Attributes:
-        name: of its files, without ending: the section and the chart; of one of two results, its side first.
-        side: of two results that are compared the one that it shows, ``A: before``; empty: both, or the only.
-    """
+    """A chart of the report as a figure; its files are called by the section and the chart."""
 
     name: str
     section: Section
     chart: Chart
-    side: str = ""
 
     @property
     def width(self) -> int:
@@ -56,15 +48,11 @@ class Figure:
 
 def figures_of(page: Page) -> list[Figure]:
     """The charts of a page, in its order."""
-    return [figure for section in page.sections for figure in _of_section(section)]
-
-
-def _of_section(section: Section) -> Iterator[Figure]:
-    for chart in section.charts:
-        yield Figure(_name(section.id, chart.id), section, chart)
-    for (name, one), side in zip(section.beside, SIDES, strict=False):
-        for chart in one.charts:
-            yield Figure(f"{side}-{_name(one.id, chart.id.removeprefix(f'{side}-'))}", one, chart, name)
+    return [
+        Figure(_name(section.id, chart.id), section, chart)
+        for section in page.sections
+        for chart in section.charts
+    ]
 
 
 def _name(section: str, chart: str) -> str:
@@ -88,20 +76,21 @@ def check_folder(folder: Path, overwrite: bool) -> None:
         raise UserError(f"--figures {folder} already holds files; choose another folder, or add --overwrite")
 
 
-def write_figures(page: Page, report: Path, folder: Path, image_format: str) -> list[Path]:
-    """For each chart its data (CSV), its caption (text) and its image.
+def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
+    """For each chart its data (CSV), its caption (text) and its image, drawn by Plotly's kaleido.
 
     Args:
-        report: the page's file, which draws the images.
-        image_format: one of :data:`images.FORMATS`.
+        image_format: ``svg`` or ``png``.
 
     Returns:
         the files.
 
     Raises:
-        UserError: the page has no charts, the folder cannot be written, or no browser drew the images;
+        UserError: the page has no charts, the folder cannot be written, or there is no Chromium or Chrome;
             captions and data are written nevertheless.
     """
+    from plotly.io import write_images
+
     figures = figures_of(page)
     if not figures:
         raise UserError("--figures: this report has no charts")
@@ -110,19 +99,20 @@ def write_figures(page: Page, report: Path, folder: Path, image_format: str) -> 
         files = [path for figure in figures for path in _write_words(figure, page, folder)]
     except OSError as error:
         raise UserError(f"cannot write figures to {folder}: {error.strerror}") from None
-    orders = [Order(f"chart-{figure.chart.id}", figure.width) for figure in figures]
+    images = [folder / f"{figure.name}.{image_format}" for figure in figures]
     try:
-        images = draw(report, orders, image_format, _PNG_SCALE if image_format == "png" else 1.0)
-    except UserError as error:
-        raise UserError(f"{error}. Captions and data are in {folder}, images are not") from None
-    for figure, image in zip(figures, images, strict=True):
-        path = folder / f"{figure.name}.{image_format}"
-        if image_format == "svg":
-            write_text(path, described(image, figure.chart.title, caption(figure, page)))
-        else:
-            write_bytes(path, base64.b64decode(image))
-        files.append(path)
-    return sorted(files)
+        write_images(
+            [figure.chart.figure for figure in figures], images, format=image_format,
+            scale=_PNG_SCALE if image_format == "png" else 1, width=[figure.width for figure in figures],
+            height=[figure.chart.figure["layout"]["height"] for figure in figures], validate=False,
+        )  # fmt: skip
+    except (RuntimeError, ValueError, OSError) as error:
+        why = str(error).strip().partition("\n")[0]
+        raise UserError(f"no images, only captions and data in {folder}: {why}") from None
+    if image_format == "svg":
+        for figure, path in zip(figures, images, strict=True):
+            write_text(path, described(path.read_text(), figure.chart.title, caption(figure, page)))
+    return sorted([*files, *images])
 
 
 def _write_words(figure: Figure, page: Page, folder: Path) -> Iterator[Path]:
@@ -147,9 +137,7 @@ def caption(figure: Figure, page: Page) -> str:
     axes = [
         f"{axis} axis: {title}." for axis, title in zip("xy", axis_titles(chart.figure), strict=True) if title
     ]
-    runs = f"{chart.runs}." if chart.runs else ""
-    side = f"{figure.side}. " if figure.side else ""
-    shown = [f"{side}{chart.title}. {chart.label}.", chart.caption, *axes, runs]
+    shown = [f"{chart.title}. {chart.label}.", chart.caption, *axes]
     source = f"Source: {page.title} ({page.subtitle.rstrip('.')})."
     return "\n".join(filter(None, [" ".join(filter(None, shown)), figure.section.text, source]))
 

@@ -1,5 +1,6 @@
-"""What would more ranks give? The section of analysis.predict, with what-ifs where a step was traced."""
+"""Predictions of analysis.predict, with what-ifs where a step was traced."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,6 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.metrics import Rows
-from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.scaling.certainty import shared_cores, without_unusable_intervals
 from analysis.prediction import predictions
@@ -16,29 +16,13 @@ from analysis.prediction.extrapolate import CURVE
 from analysis.prediction.simulate import DEFAULT_WHAT_IFS
 from analysis.prediction.simulate_rows import SIMULATION
 from analysis.report.base import Content, Context, SectionKind
-from analysis.report.forecast import to_try
 from analysis.report.render import Chart
-from analysis.report.sentences import number, range_in_words, ranks_in_words, runs_in_words
 from analysis.report.views import as_view, called, facts
 from jobs.run_fields import own_names
 from profiling.errors import UserError
 from profiling.findings import Finding
 
-_CURVE = "The curve extrapolates the measured throughput; its range covers the other curves that fit."
-_SIMULATION = (
-    "The simulation replays the profiled step with its gradients exchanged in buckets, unchanged and with "
-    "one change at a time; its range covers the allreduce algorithms that fit the profiled allreduces."
-)
-_NOT_SIMULATED = "No step could be simulated; the notes below say why."
-_BOTH = (
-    "Ranges are not 95 % confidence intervals: neither method knows of limits that begin beyond the "
-    "measured number of ranks (a switch, shared links). Errors come from predicting a measured "
-    "configuration from smaller ones."
-)
-# A range whose ends are further apart than this factor is no headline.
-_WIDEST = 10.0
-_NO_INTERVAL = "Ranges are not confidence intervals."
-_BY = {CURVE: "by the curve", SIMULATION: "by simulation"}
+_WORTH_TRYING_PCT = 5.0
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
@@ -53,28 +37,15 @@ def predicted(context: Context) -> Rows:
     return predictions.of_study(context.study, what_ifs=DEFAULT_WHAT_IFS)
 
 
-def known(context: Context) -> Rows:
-    """The same of the configurations that filters leave; none where there are none."""
-    try:
-        return context.rows_of(predicted)
-    except UserError:
-        return []
-
-
 def _prediction(context: Context) -> Content:
     """Measured and predicted throughput, and what changes would give."""
     rows, factors = context.once(predicted), context.factors
-    simulated = [row for row in rows if row["predicted_by"] == SIMULATION]
-    sentences = [_CURVE, _SIMULATION if simulated else _NOT_SIMULATED, _BOTH]
     shown, measured, name = _foremost(rows, context)
     figure = plots.predictions(_points(rows, measured, shown, factors), f"Measured and predicted: {name}")
     label = f"Measured and predicted images/s, by number of ranks: {name}"
-    part = Part("", rows, predictions.shown(rows), predictions.caption(rows))
-    return Content(
-        " ".join(sentence for sentence in sentences if sentence),
-        [Chart("prediction", figure, label, _said_of(figure, measured), runs=runs_in_words(measured))],
-        [as_view(part, "prediction-table", factors)],
-    )
+    caption = plots.CUT if plots.is_cut(figure) else ""
+    view = as_view(Part("", rows, predictions.shown(rows)), "prediction-table", factors)
+    return Content("", [Chart("prediction", figure, label, caption)], [view])
 
 
 def _foremost(rows: Rows, context: Context) -> tuple[dict[str, Any], Rows, str]:
@@ -97,71 +68,11 @@ def name_of(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     return called(row, [whole.get(name, name) for name in fields])
 
 
-def _headline(context: Context) -> str:
-    """The throughput of more ranks in a sentence; what a change would give, the opening says."""
-    rows = context.rows_of(predicted)
-    ahead = [row for row in rows if not row["what_if"] and not row["backtest"] and row["believed"]]
-    if not ahead:
-        return headline(*_foremost(rows, context)) if rows and not to_try(rows, context.own) else ""
-    shown = _widest([row for row in ahead if row["predicted_by"] == SIMULATION] or ahead)
-    others = [
-        row
-        for row in ahead
-        if row["predicted_by"] != shown["predicted_by"]
-        and row["world_size"] == shown["world_size"]
-        and same_configuration(row, shown)
-    ]
-    return headline(*_of_row(shown, context), others)
-
-
-def _said_of(figure: plots.Figure, measured: Rows) -> str:
-    """What stands below the chart."""
-    said = [plots.CUT] if plots.is_cut(figure) else []
-    sizes = [row["world_size"] for row in measured]
-    if len(set(sizes)) < len(sizes):
-        said.append("Predictions are made from the measurements on the fewest nodes.")
-    return " ".join(said)
-
-
-def headline(
-    shown: Mapping[str, Any], measured: Rows, name: str, others: Sequence[Mapping[str, Any]] = ()
-) -> str:
-    """The prediction in a sentence; empty where its range says next to nothing.
-
-    Args:
-        shown: a row of analysis.predict.
-        measured: the points of its configuration, those on the fewest nodes first.
-        name: what the configuration is called.
-        others: rows of it on as many ranks, of other methods that are founded as well.
-    """
-    if not _says_enough(shown):
-        return ""
-    ranks = ranks_in_words(shown["world_size"])
-    here = next((row["images_per_s"] for row in measured if row["world_size"] == shown["world_size"]), None)
-    of = f"{name}; measured: {digits(here)}" if here is not None else name
-    rates = ", ".join([_rate(shown, " images/s"), *(_rate(row) for row in others if _says_enough(row))])
-    if shown["what_if"]:
-        return f"What if: {shown['what_if']} would give {rates} on {ranks} ({of}). {_NO_INTERVAL}"
-    return f"Predicted on {ranks} ({of}): {rates}. {_NO_INTERVAL}"
-
-
-def _says_enough(row: Mapping[str, Any]) -> bool:
-    low, high = number(row, "images_per_s_low"), number(row, "images_per_s_high")
-    return bool(high <= _WIDEST * low)  # nor where there is no upper limit
-
-
-def _rate(row: Mapping[str, Any], unit: str = "") -> str:
-    """``171 images/s by simulation (range 106 to 205)``."""
-    by = _BY[row["predicted_by"]]
-    return f"{digits(row['images_per_s'], 3)}{unit} {by} ({range_in_words(row)})"
-
-
 PREDICTION = SectionKind(
     "prediction",
     "What throughput would more ranks reach?",
     _prediction,
     lambda context: bool(context.own),
-    finding=_headline,
 )
 
 
@@ -205,3 +116,69 @@ def same_configuration(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool
     apart |= {"batch"} if shown.get("scaling") == "strong" else set()
     names = [name for name in (*CONFIGURATION, *own_names(row, shown)) if name not in apart]
     return all(str(row.get(name)) == str(shown.get(name)) for name in names)
+
+
+# --- what the opening takes of them ------------------------------------------------------------------------
+
+# What-if -> the field, and its value (by default the what-if's own), of runs that measure it.
+MEASURED_AS = {
+    "fp16-gradients": ("grad", "fp16"),
+    "bucket-mb": ("bucket_mb", ""),
+    "no-loader": ("loader", "synthetic"),
+}
+
+
+def _most_measured(row: dict[str, Any]) -> int:
+    return int(str(row.get("measured_on") or 0).split()[-1])
+
+
+def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
+    """The change that gives most, on the fewest ranks that were predicted: they are the surest.
+
+    Ranks that another configuration was measured on count only if nothing beyond is predicted. What was
+    measured in the same sweep needs no simulation: the results say what it gives.
+    """
+    tried = [
+        row
+        for row in predicted
+        if row.get("what_if")
+        and (row.get("gain_pct") or 0) >= _WORTH_TRYING_PCT
+        and row["world_size"] > _most_measured(row)
+        and row.get("believed", True)
+        and not was_measured(row, points)
+    ]
+    measured = max((point["world_size"] for point in points), default=0)
+    ahead = [row for row in tried if row["world_size"] > measured] or tried
+    nearest = [row for row in ahead if row["world_size"] == min(one["world_size"] for one in ahead)]
+    return max(nearest, key=lambda row: row["gain_pct"], default=None)
+
+
+def was_measured(predicted: dict[str, Any], points: Rows) -> bool:
+    """Whether a row of several ranks has the change, and is otherwise of the same configuration."""
+    name, _, value = predicted["what_if"].partition("=")
+    field, measured = MEASURED_AS.get(name, ("", ""))
+    if not field:
+        return False
+    names = (*CONFIGURATION, *own_names(predicted))
+    changed = {one: str(predicted.get(one)) for one in names} | {field: measured or value}
+    return any(
+        point["world_size"] > 1 and all(_same(point.get(one), changed[one]) for one in changed)
+        for point in points
+    )
+
+
+def _same(value: Any, text: str) -> bool:
+    # A what-if says 50 where the field is 50.0.
+    return str(value) == text or (isinstance(value, float) and f"{value:g}" == text)
+
+
+def disagreement(rows: Rows) -> Finding | None:
+    """Where the ranges of curve and simulation, of the job as it is, do not overlap; None: nowhere."""
+    names = [*CONFIGURATION, "world_size"]
+    ahead = [row for row in rows if not row.get("what_if") and not row.get("backtest")]
+    for row in ahead:
+        for other in ahead:
+            alike = all(str(row.get(name)) == str(other.get(name)) for name in names)
+            if alike and (row.get("images_per_s_high") or math.inf) < (other.get("images_per_s_low") or 0.0):
+                return Finding("predictions_disagree", data={"ranks": row["world_size"]})
+    return None

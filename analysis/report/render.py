@@ -1,4 +1,4 @@
-"""How do sections become one HTML file? Values are escaped by the template; charts travel as packed JSON."""
+"""Sections as one HTML file: values are escaped by the template, charts travel as packed JSON."""
 
 import base64
 import gzip
@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from analysis.display.plots import ON_DARK
-from analysis.report.choices import Filter
-from analysis.report.filtered import Filtered
-from analysis.report.pieces import Answer, Pieces, answers
-from analysis.report.sentences import Sentence, first_sentence
-from analysis.report.small import Drawing
+from jobs.run_fields import FACTOR
 
 _PAGE = Path(__file__).parent / "page"
 # In the order in which the page runs them.
-_SCRIPTS = ("filters", "said", "tables", "charts", "drawing", "sections", "start")
+_SCRIPTS = ("filters", "tables", "charts", "drawing", "sections", "start")
 _WRAPPED = re.compile(
     r"(?P<licence>/\*.*?\*/)\s*\(\s*function\(root, factory\) \{.{1,300}?\} "
     r"\(typeof self !== \"undefined\" \? self : this, \(\) => \{(?P<library>.*)return Plotly;\s*\}\)\);\s*",
@@ -67,11 +63,6 @@ class TableView:
     note: str = ""
     title: str = ""
 
-    @property
-    def filterable(self) -> bool:
-        """Whether a filter leaves out rows."""
-        return any(row.facts for row in self.rows)
-
 
 @dataclass(frozen=True)
 class Chart:
@@ -80,7 +71,6 @@ class Chart:
     Attributes:
         caption: below it: which factors its colours, lines and panels show.
         wide: it takes the page's width.
-        runs: how many it shows, in words; empty: not known of it alone.
     """
 
     id: str
@@ -88,12 +78,6 @@ class Chart:
     label: str
     caption: str = ""
     wide: bool = False
-    runs: str = ""
-
-    @property
-    def filterable(self) -> bool:
-        """Whether a filter changes what is drawn: traces say which configurations they show."""
-        return any(trace.get("meta") or trace.get("customdata") for trace in self.figure["data"])
 
     @property
     def title(self) -> str:
@@ -101,19 +85,13 @@ class Chart:
         return unescape(self.figure["layout"]["title"]["text"])
 
 
-SIDES = ("a", "b")  # of two results, in ids
-
-
 @dataclass(frozen=True)
 class Section:
-    """A question and its answer.
+    """A heading, and what is below it.
 
     Attributes:
-        finding: the answer in a sentence, which stands while the section is folded.
-        follows: the finding is another one when filters are set.
-        notes_id: the name by which its notes are others when filters are set; empty: they are not.
-        beside: sections of two results side by side, each below the name of its results; ids of their charts
-            and tables begin with their side (:data:`SIDES`).
+        finding: the opening's lines that refer to it, which stand while the section is folded.
+        opened: whether its content is shown at once.
     """
 
     id: str
@@ -123,19 +101,30 @@ class Section:
     tables: Sequence[TableView] = ()
     notes: Sequence[str] = ()
     finding: str = ""
-    follows: bool = False
-    notes_id: str = ""
-    beside: Sequence[tuple[str, "Section"]] = ()
+    opened: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the opening, and the id of the section whose figure backs it ("": none)."""
+
+    text: str
+    section: str = ""
+    heading: str = ""  # above it and the lines of the same heading
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A factor by which the reader narrows charts and tables; ``called``: if not as in the sweep file."""
+
+    name: str
+    choices: Sequence[str]
+    called: str = ""
 
     @property
-    def repeats_finding(self) -> bool:
-        """Whether its text has the finding's figures, which no filter changes there."""
-        return bool(self.finding) and first_sentence(self.text) in self.finding
-
-    @property
-    def every_chart(self) -> list[Chart]:
-        """Its charts, and those of the sections that it holds."""
-        return [*self.charts, *(chart for _, section in self.beside for chart in section.charts)]
+    def label(self) -> str:
+        """What the page calls it."""
+        return self.called or self.name.removeprefix(FACTOR)
 
 
 @dataclass(frozen=True)
@@ -144,18 +133,19 @@ class Page:
 
     title: str
     subtitle: str
-    summary: Sequence[Sentence]
+    summary: Sequence[Line]
     sections: Sequence[Section]
     methods: str
     provenance: Sequence[tuple[str, str]]
     filters: Sequence[Filter] = field(default=())
-    drawings: Mapping[str, Drawing] = field(default_factory=dict)
-    filtered: Filtered | None = None
 
     @property
-    def opening(self) -> list["Answer"]:
-        """The first screen."""
-        return answers(self.summary, self.drawings)
+    def opening(self) -> dict[str, list[Line]]:
+        """The lines of the first screen by heading, in their order."""
+        groups: dict[str, list[Line]] = {}
+        for line in self.summary:
+            groups.setdefault(line.heading, []).append(line)
+        return groups
 
 
 def render(page: Page) -> str:
@@ -166,14 +156,11 @@ def render(page: Page) -> str:
         loader=FileSystemLoader(_PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     facts = Facts()
-    charts = [chart for section in page.sections for chart in section.every_chart]
+    charts = [chart for section in page.sections for chart in section.charts]
     figures = [script_json(facts.in_figure(chart.figure)) for chart in charts]
-    pieces = Pieces(environment)
     return environment.get_template("report.html.j2").render(
-        **{name: getattr(page, name) for name in page.__dataclass_fields__ if name != "filtered"},
-        opening=[pieces.of_answer(answer, of_all=True) for answer in page.opening],
-        said=_packed(script_json(pieces.of_choices(page.filtered))) if page.filtered else "",
-        methods_finding=first_sentence(page.methods),
+        **{name: getattr(page, name) for name in page.__dataclass_fields__},
+        opening=page.opening,
         css=(_PAGE / "style.css").read_text(encoding="utf-8"),
         scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS],
         plotly=_plotly(),

@@ -1,4 +1,4 @@
-"""Does arithmetic or memory bound the kernels? The roofline of a run, and a table by class."""
+"""The roofline of a run: its kernels against the peaks of arithmetic and memory, and a table by class."""
 
 import math
 from collections.abc import Sequence
@@ -17,12 +17,9 @@ from analysis.measures.kernels.roofline import Roof, roofs
 from analysis.measures.kernels.rows import BY, kernels_of
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
-from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, called, facts
 from analysis.results.source import Source
 from profiling.errors import UserError
-from profiling.findings import lines
-from profiling.wording import how_many, in_a_row
 
 TOP = 60  # kernels of the chart: those that take most time
 _SMALLEST, _LARGEST = 6.0, 36.0  # diameter of a kernel's point, in pixels
@@ -36,14 +33,13 @@ def _sources(context: Context) -> list[Source]:
 
 def _roofline(context: Context) -> Content:
     """The roofline of the run of which most ranks were recorded."""
-    study, (source, rows, placed, named_roofs) = context.study, context.once(_foremost)
+    study, (source, placed, named_roofs) = context.study, context.once(_foremost)
     name, of_run = called(source.fields, context.factors), facts(source.fields, context.factors)
     drawn = figure(_points(placed[:TOP], named_roofs[0][1]), named_roofs, plots.escaped(f"Roofline: {name}"))
     chart = Chart(
         "roofline",
         plots.of_one(drawn, of_run),
         "FLOP rate of kernels against arithmetic intensity, with the device's roofs",
-        runs="1 run",
     )
     by_class = [
         {**row, **of_run}
@@ -51,14 +47,11 @@ def _roofline(context: Context) -> Content:
         if row["intensity_flop_per_byte"] is not None
     ]
     view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
-    notes = lines(kernels.exceeded(rows))
-    others = [one for one in context.once(_sources) if one != source]
-    whose = f"{name}: " if others and context.factors else ""
-    return Content(f"{whose}{_text(rows, placed, named_roofs)}", [chart], [view], notes=notes)
+    return Content(name, [chart], [view])
 
 
-def _foremost(context: Context) -> tuple[Source, Rows, Rows, list[tuple[str, Roof]]]:
-    """The run that is shown, its kernels, those that have a place in the chart, and the roofs.
+def _foremost(context: Context) -> tuple[Source, Rows, list[tuple[str, Roof]]]:
+    """The run that is shown, its kernels that have a place in the chart, and the roofs.
 
     Raises:
         UserError: none is known.
@@ -74,17 +67,7 @@ def _foremost(context: Context) -> tuple[Source, Rows, Rows, list[tuple[str, Roo
     ]
     if why := _why_not(rows, placed, named_roofs):
         raise UserError(why)
-    return source, rows, placed, named_roofs
-
-
-def _bounds(context: Context) -> str:
-    """What bounds the kernels of the run that is shown; nothing where filters leave it out."""
-    source, rows, placed, named_roofs = context.whole.once(_foremost)
-    if not context.has(source):
-        return ""
-    others = [one for one in context.whole.once(_sources) if one != source and context.has(one)]
-    whose = f"{called(source.fields, context.factors)}: " if others and context.factors else ""
-    return f"{whose}{first_sentence(_text(rows, placed, named_roofs))}"
+    return source, placed, named_roofs
 
 
 def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:
@@ -109,24 +92,6 @@ def _points(placed: Rows, roof: Roof) -> pd.DataFrame:
         f"{row['kernel']} ({row['direction']}): {row['ms_per_step']:.3f} ms per step" for row in placed
     ]
     return table
-
-
-def _text(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:
-    share = {
-        bound: sum(row["share_pct"] or 0.0 for row in rows if row["bound"] == bound)
-        for bound in ("compute", "bandwidth")
-    }
-    ridges = in_a_row([f"{roof.ridge_flop_per_byte:.3g} ({name})" for name, roof in named_roofs])
-    left_out = max(len(placed) - TOP, 0)
-    return (
-        f"{share['compute']:.0f} % of kernel time is in compute-bound kernels and {share['bandwidth']:.0f} "
-        f"% in memory-bound ones; the other {100 - sum(share.values()):.0f} % is in collectives, copies and "
-        "kernels whose bytes are unknown. This counts single kernels; the table judges each class as a "
-        f"whole. A kernel left of the ridge ({ridges} FLOP/byte) cannot reach the "
-        "peak FLOP rate. Bytes are those of tensors read and written, so kernels with cached data can be "
-        "above the roof. The area of a marker is proportional to the kernel's time. Kernels without FLOPs "
-        "are only in the table." + (f" {how_many(left_out, 'shorter kernel')} not drawn." if left_out else "")
-    )
 
 
 def _columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Column]:
@@ -220,5 +185,4 @@ ROOFLINE = SectionKind(
     "What bounds the kernels?",
     _roofline,
     lambda context: bool(context.once(_sources)),
-    finding=_bounds,
 )

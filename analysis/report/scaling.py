@@ -1,4 +1,4 @@
-"""How does it scale, what is lost, and where does a batch's time go?"""
+"""Sections on scaling: throughput and efficiency, the loss by part, stages and anatomy of a step."""
 
 import math
 from collections.abc import Sequence
@@ -7,26 +7,28 @@ from typing import Any
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
-from analysis.display.numbers import digits
 from analysis.display.plots import BLACK
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.measures.batches import rows as batches
 from analysis.measures.scaling import figures
-from analysis.measures.scaling.certainty import is_unsure, leading, without_unusable_intervals
+from analysis.measures.scaling.certainty import without_unusable_intervals
 from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.by_rank import chart_by_rank
 from analysis.report.encoded import bar_chart, line_chart
-from analysis.report.longest import longest
 from analysis.report.per_point import knowing, labels_of, merged, named
 from analysis.report.render import Chart
-from analysis.report.sentences import ranks_in_words
-from analysis.report.verdict import fastest, has_scaled, unscaled
 from analysis.report.views import as_view, called, facts
 from analysis.results.study import RECORDING, Study
-from profiling.wording import how_many
 
+_IDEAL = (
+    "Dotted and dashed: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."
+)
+_GROWTH = "Growth of each part of a profiled step, in percentage points of efficiency; negative: it shrank."
+_STAGES = "Medians, without warmup. Backward includes the exchange of gradients."
+_PARTS = "Mean of profiled steps over ranks and runs. Of two things at once the first in the legend counts."
 _LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": BLACK}
 
 
@@ -38,25 +40,10 @@ def _scaling(context: Context) -> Content:
         line_chart(context, "throughput", points, THROUGHPUT, "Images/s by number of ranks"),
         line_chart(context, "efficiency", points, EFFICIENCY, "Scaling efficiency by number of ranks"),
     ]
-    strong = own[0]["scaling"] == "strong"
-    kind = "Strong scaling (fixed global" if strong else f"Weak scaling (fixed per-{context.study.unit}"
-    text = (
-        f"{kind} batch size). Error bars: 95 % confidence intervals over repeated runs. Dotted and dashed "
-        "lines: ideal scaling from the baseline of each configuration, which is 100 % by definition."
-    )
-    if not has_scaled(own):
-        charts = charts[:1] if fastest(own) else []
-        text = _why_not(context)
-    return Content(text, charts)
-
-
-def _why_not(context: Context) -> str:
-    """Why nothing is said of scaling; what is, the opening says."""
-    own = context.own
-    if not own or has_scaled(own):
-        return ""
-    why = unscaled(own)
-    return f"{why[0].upper()}{why[1:]}{': only throughput can be shown' if fastest(own) else ''}."
+    if not any(row["world_size"] != row["base_world_size"] for row in own):
+        known = any(not math.isnan(row["images_per_s"]) for row in own)
+        return Content("", charts[:1] if known else [])
+    return Content(_IDEAL, charts)
 
 
 def points_against_ranks(own: Rows, series: Sequence[str]) -> Rows:
@@ -87,21 +74,7 @@ def _table(context: Context) -> Content:
     parts = scaled_parts.parts(context.own, with_loss=False)
     factors = context.factors
     views = [as_view(part, f"table-{number}", factors) for number, part in enumerate(parts)]
-    text = (
-        "Step: duration of a step of the job, which ends when its slowest rank does; without warmup. MFU: "
-        "analytic FLOPs divided by step duration and peak. Profiled / unprofiled: slowdown of a step "
-        "while the profiler records it."
-    )
-    return Content(text, tables=views)
-
-
-def _fastest(context: Context) -> str:
-    own = context.own
-    count, best = how_many(len(own), "configuration"), fastest(own)
-    if best is None:
-        return f"{count}."
-    rate = f"{digits(best['images_per_s'], 3)} images/s on {ranks_in_words(best['world_size'])}"
-    return f"{count}; the fastest reaches {rate}." if len(own) > 1 else f"{count}: {rate}."
+    return Content(tables=views)
 
 
 def _lost(context: Context) -> Part | None:
@@ -113,42 +86,8 @@ def _loss(context: Context) -> Content:
     part = context.once(_lost)
     assert part is not None  # else the section does not apply
     attributable = [row for row in part.rows if row["loss_unattributed_pct"] is not None]
-    text = (
-        "Growth of each part of a profiled step relative to the baseline, in percentage points of scaling "
-        "efficiency; negative parts shrank. Exposed transfer: gradients in transit that computation does "
-        "not overlap. Exposed wait: waiting for other ranks in a collective. Unattributed: growth of "
-        "unprofiled steps that profiled ones do not show. Segments (negative ones subtracted) sum to 100 "
-        "% minus the scaling efficiency."
-    )
     views = [as_view(part, "loss-table", context.factors)]
-    if not attributable:
-        return Content(_parts_unknown(part.rows), tables=views)
-    return Content(text, [_loss_chart(context, attributable)], views)
-
-
-def _parts_unknown(rows: Rows) -> str:
-    head = "The parts of the loss are not available"
-    reasons = scaled_parts.parts_not_available(rows, head=head) or [f"{head}: no profiled runs."]
-    more = f" Other reasons below the table: {len(reasons) - 1}." if len(reasons) > 1 else ""
-    return reasons[0] + more
-
-
-def _if_not_lost(context: Context) -> str:
-    """That nothing is lost, or that nobody knows what; else the opening says it."""
-    rows = context.rows_of(_rows_lost) if has_scaled(context.own) else []
-    known = [row["loss_pct"] for row in rows if row["loss_unattributed_pct"] is not None]
-    if rows and not known:
-        return _parts_unknown(rows)
-    if known and max(known) <= 0:
-        return "No scaling efficiency is lost."
-    compared = [row for row in context.own if row["world_size"] != row["base_world_size"]]
-    unsure = bool(compared) and is_unsure(leading(compared)[-1])
-    return "Not known: identical runs differ too much." if unsure else ""
-
-
-def _rows_lost(context: Context) -> Rows:
-    part = context.once(_lost)
-    return list(part.rows) if part else []
+    return Content(_GROWTH, [_loss_chart(context, attributable)] if attributable else [], views)
 
 
 def _loss_chart(context: Context, rows: Rows) -> Chart:
@@ -173,10 +112,6 @@ def _parts_lost(row: dict[str, Any]) -> dict[str, float]:
 def _stages(context: Context) -> Content:
     """Where a batch's time goes, by stage."""
     own, factors = context.own, context.factors
-    text = (
-        "Median durations of the stages of a step, without warmup. Load: waiting for the next batch. "
-        "Backward includes gradient communication and waiting for other ranks, which run at the same time."
-    )
     title, label = "Stages of a step", "Milliseconds per step in each stage"
     chart = bar_chart(context, "stages", named(own, factors), plots.STAGE_COLOURS, title, label)
     rows = [{**row, "configuration": label} for row, label in zip(own, labels_of(own, factors), strict=True)]
@@ -184,11 +119,7 @@ def _stages(context: Context) -> Content:
         (CONFIGURATION, *figures.METRICS), "configuration", *(f"{name}_ms" for name in plots.STAGE_COLOURS)
     )
     view = as_view(Part("", rows, shown), "stages-table", factors)
-    return Content(text, [chart], [view])
-
-
-def _longest_stage(context: Context) -> str:
-    return longest(context.own, {name: f"{name}_ms" for name in plots.STAGE_COLOURS}, "stage")
+    return Content(_STAGES, [chart], [view])
 
 
 def anatomy_of_points(study: Study) -> Rows:
@@ -202,6 +133,12 @@ def anatomy_of_points(study: Study) -> Rows:
     return merged(complete, names_of(anatomy.METRICS))
 
 
+def _batches(context: Context) -> Content:
+    """The table of analysis.batches: a row a run."""
+    part = batches.part(batches.rows(context.study))
+    return Content(tables=[as_view(part, "batches-table", context.factors)])
+
+
 def _anatomy(context: Context) -> Content:
     """Where it goes, by what runs: parts that add up."""
     rows = context.once(_anatomies)
@@ -209,25 +146,11 @@ def _anatomy(context: Context) -> Content:
     of, per = _step_of(context, rows)
     label = f"Milliseconds {per} of computation, communication, data loading and idle time"
     chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, f"Anatomy of {of}", label, of=f"ms {per}")
-    text = (
-        "Mean over the profiled steps of all ranks and runs of a configuration. "
-        "The parts sum to the wall time. Time in which two of them overlap counts for the first "
-        "in the legend. Exposed communication is not overlapped with computation: wait until the last rank "
-        "enters the collective, transfer after that. Host-bound idle time: waiting for the next kernel "
-        "launch."
-    )
     whole, within = anatomy.parts(rows, of=of)
     ids = {"anatomy-table": whole, "anatomy-within": within}
     views = [as_view(part, id, context.factors) for id, part in ids.items()]
     charts = [one for one in (chart, chart_by_rank(context)) if one]
-    return Content(text, charts, views)
-
-
-def _longest_part(context: Context) -> str:
-    every, without = context.rows_of(_parts_of_steps), context.study.without_steps()
-    rows = [row for row in every if row.get("job") not in without] or every
-    names = {name.replace("_", " "): f"{name}_ms" for name in plots.PART_COLOURS}
-    return longest(rows, names, "part", _step_of(context, rows)[1], len(every) > 1)
+    return Content(_PARTS, charts, views)
 
 
 def _anatomies(context: Context) -> Rows:
@@ -260,20 +183,17 @@ def _ran(context: Context) -> bool:
     return bool(context.own)
 
 
-SCALING = SectionKind("scaling", "How does it scale?", _scaling, _ran, finding=_why_not)
-TABLE = SectionKind("table", "Results", _table, _ran, finding=_fastest)
+SCALING = SectionKind("scaling", "How does it scale?", _scaling, _ran, opened=True)
+TABLE = SectionKind("table", "Results", _table, _ran)
 LOSS = SectionKind(
-    "loss",
-    "Where is scaling efficiency lost?",
-    _loss,
-    lambda context: context.once(_lost) is not None,
-    finding=_if_not_lost,
-)
-STAGES = SectionKind("stages", "How long are the stages of a step?", _stages, _ran, finding=_longest_stage)
+    "loss", "Where is scaling efficiency lost?", _loss, lambda context: context.once(_lost) is not None,
+    opened=True,
+)  # fmt: skip
+STAGES = SectionKind("stages", "How long are the stages of a step?", _stages, _ran)
 ANATOMY = SectionKind(
-    "anatomy",
-    "Where does the time of a step go?",
-    _anatomy,
+    "anatomy", "Where does the time of a step go?", _anatomy,
     lambda context: _ran(context) or bool(context.traces),
-    finding=_longest_part,
+)  # fmt: skip
+BATCHES = SectionKind(
+    "batches", "How steady is a step?", _batches, lambda context: _ran(context) or bool(context.traces)
 )

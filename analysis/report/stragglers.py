@@ -1,4 +1,4 @@
-"""The report's section "Who is slow?": a heat map of ranks by batches of the widest run, and its ranks.
+"""The section on stragglers: a heat map of ranks by steps of the widest run, and its ranks.
 
 The map and the table have the same size for a hundred ranks and for thousands: neighbours share a row of the
 map, stragglers have one of their own, and the table shows the late ranks and the extremes.
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import Rows, telling
+from analysis.display.metrics import Rows
 from analysis.display.plots import BLUE, VERMILLION, Figure, bars, escaped
 from analysis.display.terminal import Part
 from analysis.measures.lateness import stragglers
@@ -22,8 +22,7 @@ from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts
 from analysis.results.source import Source
 from analysis.results.study import Study
-from profiling.findings import lines
-from profiling.wording import how_many
+from profiling.findings import Finding
 
 # Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.
 DIVERGING = ((0.0, BLUE), (0.5, "#F2F2F2"), (1.0, VERMILLION))
@@ -46,7 +45,7 @@ def late_runs(context: Context) -> list[Judged] | None:
     """The runs of most ranks whose batches tell who was late; None where no run has several ranks."""
     if not context.own and not context.traces:
         return None
-    runs = [source for source in context.sources if source.kind in ("run", "trace") and source.ranks > 1]
+    runs = [source for source in context.study.of_kind("run", "trace") if source.ranks > 1]
     if not runs:
         return None
     most = max(source.world_size or 1 for source in runs)
@@ -55,14 +54,9 @@ def late_runs(context: Context) -> list[Judged] | None:
 
 
 def _judged(study: Study, source: Source) -> Judged | None:
-    """A run's lateness, which filters may ask for again; None: its batches do not tell."""
-    kept: dict[str, Judged | None] = study.kept("late ranks")
-    if source.id not in kept:
-        lateness = stragglers.lateness_of(study, source)
-        kept[source.id] = (
-            Judged(source, lateness, stragglers.rows_by_rank(study, source, lateness)) if lateness else None
-        )
-    return kept[source.id]
+    """A run's lateness; None: its steps do not tell."""
+    lateness = stragglers.lateness_of(study, source)
+    return Judged(source, lateness, stragglers.rows_by_rank(study, source, lateness)) if lateness else None
 
 
 def _stragglers(context: Context) -> Content:
@@ -74,20 +68,13 @@ def _stragglers(context: Context) -> Content:
     source, lateness, most = shown.source, shown.lateness, shown.source.ranks
     name = called(source.fields, context.factors)
     figure = _figure(shown, facts(source.fields, context.factors))
-    chart = Chart("lateness", figure, _label(lateness, most), caption=_caption(most), runs="1 run")
+    label = f"How long the other ranks waited for each of {most} ranks, in {len(lateness.batch_index)} steps"
+    chart = Chart("lateness", figure, label, caption=_caption(most))
     every = [{"run": source.id, **source.fields, **row} for row in shown.rows]
-    rows, not_shown = notable_ranks(every, "analysis.stragglers --format csv")
-    caption = " ".join([*([not_shown] if not_shown else []), stragglers.caption(rows)])
-    part = Part("", rows, stragglers.shown(every), caption)
-    called_so = "" if name == source.id else f" ({name})"
-    others = f", one of {len(judged)} on {most} ranks" if len(judged) > 1 else f", on {most} ranks"
-    text = (
-        f"Run {source.id}{called_so}{others}. Above 0: the "
-        "other ranks waited for this one; below 0: it waited. A straggler delays the others by "
-        f"{100 * LATE_SHARE:g} % of a step on average, and more often than chance explains."
-    )
-    view = as_view(part, "straggler-table", context.factors)
-    return Content(text, [chart], [view], said_of(judged, len(context.traces) > 1))
+    rows, _ = notable_ranks(every)
+    view = as_view(Part("", rows, stragglers.shown(every)), "straggler-table", context.factors)
+    text = f"{name}. Above 0: the other ranks waited for this one; below 0: it waited."
+    return Content(text, [chart], [view])
 
 
 def _shown(judged: Sequence[Judged]) -> Judged:
@@ -99,17 +86,11 @@ def _shown(judged: Sequence[Judged]) -> Judged:
     return min(judged, key=lambda run: run.lateness.told_by != BY_COLLECTIVES)
 
 
-def _first_said(context: Context) -> str:
-    judged = context.once(late_runs)
-    return said_of(judged, len(context.traces) > 1)[0] if judged else ""
-
-
 STRAGGLERS = SectionKind(
     "stragglers",
     "Are there stragglers?",
     _stragglers,
     lambda context: context.once(late_runs) is not None,
-    finding=_first_said,
 )
 
 
@@ -122,31 +103,10 @@ def rows_of(judged: Sequence[Judged]) -> Rows:
     ]
 
 
-def said_of(judged: Sequence[Judged], several_jobs: bool = False) -> list[str]:
-    """The stragglers in words. Of runs of our own each is called by the values in which they differ.
-
-    Args:
-        several_jobs: there are traces of other jobs: what names no job is said to be of these.
-    """
-    rows = rows_of(judged)
-    fields = telling(rows)
-
-    named: list[str] = []
-
-    def name(row: dict[str, Any]) -> str:
-        named.append(called(row, fields) if fields and not row.get("job") else str(row["run"]))
-        return named[-1]
-
-    said = lines(stragglers.verdict(rows, name))
-    if named or not several_jobs:
-        return said
-    ranks = how_many(judged[0].source.ranks, "rank")
-    whose = judged[0].source.id if len(judged) == 1 else f"{how_many(len(judged), 'job')} on {ranks}"
-    return [f"{whose}: {text[0].lower()}{text[1:]}" for text in said]
-
-
-def _label(lateness: Lateness, ranks: int) -> str:
-    return f"How long the other ranks waited for each of {ranks} ranks, in {len(lateness.batch_index)} steps"
+def verdicts(judged: Sequence[Judged]) -> list[Finding]:
+    """The stragglers of traces, a finding for each; none where no rank is named."""
+    found = stragglers.verdict(rows_of(judged)) if judged else []
+    return [one for one in found if one.code == "straggler"]
 
 
 def _caption(ranks: int) -> str:

@@ -1,11 +1,10 @@
-"""How do single-node studies become a page? A section a study: its verdict, its tables."""
+"""Single-node studies as a page: a section a study, with its verdict and its tables."""
 
 from pathlib import Path
 
 from analysis.display.terminal import Answer
 from analysis.report.provenance import facts_of
-from analysis.report.render import Page, Section
-from analysis.report.sentences import Sentence
+from analysis.report.render import Line, Page, Section
 from analysis.report.views import as_view
 from analysis.studies.answers import STUDIES, answer, timing
 from analysis.studies.result import Result, is_study, load
@@ -13,8 +12,7 @@ from profiling.findings import lines
 
 METHODS = (
     "Medians with intervals over the repetitions within a run, after a warmup that is not counted. A "
-    "multiply-add counts as 2 FLOPs; 1 MiB is 2^20 bytes, 1 GB is 1e9 bytes. docs/studies.md defines every "
-    "number and how it is measured."
+    "multiply-add counts as 2 FLOPs; 1 MiB is 2^20 bytes, 1 GB is 1e9 bytes."
 )
 
 
@@ -43,7 +41,7 @@ def page(path: Path, own_peaks: Path | None = None) -> Page:
         subtitle=f"{', '.join(manifest.study for manifest in manifests)}; {', '.join(devices)}; "
         f"started {started} UTC",
         summary=[
-            Sentence(line, section.id)
+            Line(line, section.id)
             for content, section in zip(answers, sections, strict=True)
             for line in lines(content.verdict)
         ],

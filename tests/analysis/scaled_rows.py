@@ -1,10 +1,9 @@
-"""Rows as analysis.scaled, stragglers and predict give them, for the report's sentences."""
+"""Rows as analysis.scaled, stragglers and predict give them, for the report's opening."""
 
 from typing import Any
 
 from analysis.measures.anatomy.divide import SPLIT, WITHIN
 from analysis.measures.scaling.point import POINT_FIELDS
-from analysis.report.verdict import verdict
 
 FIELDS: dict[str, Any] = dict.fromkeys(POINT_FIELDS) | {"nodes": 1, "grad": "fp32"}
 NO_INTERVAL = {"scaling_efficiency_pct_low": float("nan"), "scaling_efficiency_pct_high": float("nan")}
@@ -23,18 +22,13 @@ def point(ranks: int, step_ms: float, **more: Any) -> dict[str, Any]:
         "base": "1 node x 1", "base_world_size": 1, "base_images_per_s": 320.0,
         "scaling_efficiency_pct": efficiency, "scaling_efficiency_pct_low": efficiency - 1,
         "scaling_efficiency_pct_high": efficiency + 1,
+        "called": f"P = {ranks}", "scaling": "weak",
         "load_ms": 5.0, "forward_ms": 30.0, "backward_ms": step_ms - 45.0, "update_ms": 10.0,
     }  # fmt: skip
     return row | more
 
 
 BASE = point(1, 100.0)
-
-
-def text(*rows: dict[str, Any]) -> str:
-    return " ".join(
-        sentence.alone for sentence in verdict(rows, [f"P = {row['world_size']}" for row in rows])
-    )
 
 
 def lost(lost_pct: float, **parts: float) -> dict[str, Any]:

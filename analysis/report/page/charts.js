@@ -275,15 +275,3 @@ function onPaper(layout, legends) {
   const titles = Math.max(PANEL_TITLE, heightOfPanelTitles(layout));
   return Math.round(PAPER_PLOT * plot + titles + 14 + legends + layout.margin.b);
 }
-
-// All of a chart on white, for `analysis.report --figures` (analysis/display/images.py): SVG as text, PNG in
-// base64.
-async function chartImage(id, format, width, scale) {
-  await loaded();
-  const figure = figureOf(document.getElementById(id));
-  const data = visibleData(figure.data, {});
-  const layout = { ...themed(withLegends(figure.layout, data, width, onPaper)), font: PAPER_FONT };
-  Object.assign(layout, { width, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" });
-  const size = { format, width, height: layout.height, scale };
-  return Plotly.toImage({ data, layout, config: { staticPlot: true } }, { ...size, imageDataOnly: true });
-}

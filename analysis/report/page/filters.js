@@ -66,10 +66,7 @@ function sayIgnored(parts) {
     parts.length > 0 ? `Ignored in the address, as this report does not have it: ${parts.join(", ")}.` : "";
 }
 
-// Sentences and charts of all configurations say so as soon as the rest of the page is of some of them.
 function applyFilters() {
-  document.body.classList.toggle("filtered", Object.keys(chosen()).length > 0);
-  sayWhatIsLeft();
   addressLinks();
   filterRows();
   redrawCharts();

@@ -42,12 +42,10 @@ function openForPrint() {
   closedBefore = folded().filter((details) => !details.open);
   for (const details of closedBefore) details.open = true;
   drawForPaper();
-  sayOfAll();
 }
 
 function closeAfterPrint() {
   for (const details of closedBefore) details.open = false;
   closedBefore = [];
   drawForScreen();
-  sayWhatIsLeft();
 }

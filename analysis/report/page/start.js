@@ -9,8 +9,7 @@ function listen() {
   on("button[data-copy]", "click", (event) => copyTable(event.currentTarget));
   on("input[data-search]", "input", filterRows);
   on("select[data-filter]", "change", filtersChanged);
-  on("#choose-all", "click", chooseAll);
-  on("nav, .summary", "click", followLink); // links of the summary come and go with the filters
+  on("nav, .summary", "click", followLink);
   on("main details", "toggle", drawCharts);
   on("#open-all", "click", openAll);
   const arriving = new IntersectionObserver(drawCharts, { rootMargin: "100% 0px" });

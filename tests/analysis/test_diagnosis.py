@@ -1,0 +1,211 @@
+"""The report's opening: the causes of a loss, the largest first, with what they cost."""
+
+import pytest
+
+from analysis.report.diagnosis import Cause, Late, ends_of, late_ranks, limit_of_transfer, of_loss, of_rows
+from profiling.findings import Finding
+from tests.analysis.scaled_rows import (
+    BASE,
+    LOST_PCT,
+    NO_INTERVAL,
+    TRACED,
+    late,
+    late_8,
+    lost,
+    plain,
+    point,
+    what_if,
+    with_rate,
+)  # fmt: skip
+
+PARTS = ("compute", "exposed_communication", "exposed_loader", "exposed_copies", "idle")
+
+
+def by_code(found: list[Finding], code: str) -> list[Finding]:
+    return [one for one in found if one.code == code]
+
+
+def causes(found: list[Finding]) -> list[tuple[str, float]]:
+    return [(one.data["kind"], one.data["cost_pct"]) for one in by_code(found, "cause_of_loss")]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_part_that_costs_most_is_named_with_advice(part):
+    found = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, **{part: 30.0}))])
+    assert causes(found) == [(part, 30.0)]
+    assert len(by_code(found, "advice")) == 1
+    (step,) = by_code(found, "step_takes")
+    assert step.data["step_ns"] == 160e6 and step.data["shares"][0].startswith("72 %")
+    (efficiency,) = by_code(found, "scaling_efficiency")
+    assert efficiency.data["pct"] == 62.5 and efficiency.data["ends"] == [61.5, 63.5]
+
+
+def test_idle_time_that_is_split_is_named_by_its_kind():
+    found = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, idle_host_bound=20.0, idle_other=9.0))])
+    assert causes(found)[0] == ("idle_host_bound", 20.0)
+
+
+def test_two_large_causes_are_both_named_and_one_that_may_be_none_is_said_to_be_so():
+    parts = lost(LOST_PCT, exposed_transfer=12.0, compute=15.0, exposed_loader=10.0)
+    assert [kind for kind, _ in causes(of_rows([BASE, point(4, 160.0, **parts)]))] == [
+        "compute", "exposed_transfer",
+    ]  # fmt: skip
+    unsure = parts | {"loss_compute_pct_low": -3.0, "loss_compute_pct_high": 33.0}
+    found = of_rows([BASE, point(4, 160.0, **unsure)])
+    assert [kind for kind, _ in causes(found)] == ["exposed_transfer", "exposed_loader"]
+    (doubtful,) = by_code(found, "cause_uncertain")
+    assert doubtful.data["kind"] == "compute" and doubtful.data["high_pct"] == 33.0
+
+
+@pytest.mark.parametrize("parts", [10.0, 60.0])
+def test_parts_that_miss_the_loss_tell_no_cause(parts):
+    found = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, exposed_communication=parts))])
+    assert not causes(found) and by_code(found, "loss_unexplained")
+
+
+@pytest.mark.parametrize(("ratio", "told"), [(1.2, True), (0.7, False), (2.0, False)])
+def test_parts_of_other_steps_tell_no_cause_though_they_sum_to_the_loss(ratio, told):
+    found = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, compute=LOST_PCT), perturbation=ratio)])
+    assert bool(causes(found)) is told
+
+
+def test_without_profiled_runs_the_wait_for_data_is_known():
+    found = of_rows([BASE, point(4, 160.0, load_ms=60.0, backward_ms=60.0)])
+    assert causes(found) == [("exposed_loader", pytest.approx(100 * 55 / 160))]
+
+
+def test_a_step_that_waits_for_data_is_said_to_though_it_scales():
+    found = of_rows([
+        point(1, 100.0, load_ms=70.0, forward_ms=10.0, backward_ms=15.0, update_ms=5.0),
+        point(4, 100.5, load_ms=70.5, forward_ms=10.0, backward_ms=15.0, update_ms=5.0),
+    ])  # fmt: skip
+    (step,) = by_code(found, "step_takes")
+    assert step.data["shares"][0] == "70 % waiting for data"
+    assert by_code(found, "loss_small") and not causes(found)
+
+
+def test_strong_scaling_is_judged_by_the_share_of_a_step():
+    strong = {"scaling": "strong"}
+    row = point(4, 40.0, load_ms=16.0, scaling_efficiency_pct=62.5, batch=8, **strong)
+    row |= {"scaling_efficiency_pct_low": 62.0, "scaling_efficiency_pct_high": 63.0}
+    assert causes(of_rows([BASE | strong | {"batch": 32}, row])) == [
+        ("exposed_loader", pytest.approx(100 * (16 - 5 / 4) / 40)),
+    ]  # fmt: skip
+    of_parts = row | lost(37.5, compute=30.0)
+    (cause,) = by_code(of_rows([BASE | strong | {"batch": 32}, of_parts]), "cause_of_loss")
+    assert "fewer images" in cause.data["cause"]
+
+
+def test_a_loss_that_the_median_step_does_not_show_blames_no_loader():
+    row = point(4, 98.0, scaling_efficiency_pct=66.0, loss_note="no profiled run")
+    row |= {"scaling_efficiency_pct_low": 64.0, "scaling_efficiency_pct_high": 68.0}
+    found = of_rows([BASE, row])
+    assert not causes(found) and by_code(found, "loss_unexplained")
+
+
+def test_intervals_that_are_too_wide_come_first_and_no_cause_is_named():
+    wide = {"scaling_efficiency_pct_low": 30.0, "scaling_efficiency_pct_high": 95.0}
+    found = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, compute=30.0), **wide)])
+    assert found[0].code == "efficiency_uncertain" and not causes(found)
+
+
+def test_one_world_size_tells_nothing_of_scaling():
+    alone = point(4, 160.0, base_world_size=4)
+    codes = [one.code for one in of_rows([alone])]
+    assert codes[:2] == ["scaling_unknown", "fastest"] and "step_takes" in codes
+
+
+def test_what_a_late_rank_takes_off_a_part_moves_its_interval_too():
+    ends = {"loss_exposed_wait_pct_low": 10.0, "loss_exposed_wait_pct_high": 20.0}
+    row = {"loss_exposed_wait_pct": 18.0, **ends}
+    assert ends_of(row, Cause("exposed_wait", 18.0)) == [10, 20]
+    assert ends_of(row, Cause("exposed_wait", 5.0)) == [-3, 7]
+    assert ends_of(row, Cause("late ranks", 5.0)) == []
+
+
+def test_what_the_late_rank_explains_is_taken_off_the_parts():
+    row = {"world_size": 4, **lost(30.0, exposed_wait=16.0, compute=6.0, exposed_loader=8.0)}
+    found = of_loss(row, Late((1,), "n0", 20.0, 20.0, True, "loader"))
+    costs = {cause.kind: cause.cost_pct for cause in found}
+    # Of 20 points, three of four ranks wait; one of four loads longer.
+    assert costs["late ranks"] == 20 and costs["exposed_wait"] == pytest.approx(1.0)
+    assert costs["exposed_loader"] == pytest.approx(3.0) and costs["compute"] == 6.0
+    assert found[0].kind == "late ranks"
+
+
+def test_a_late_rank_that_costs_most_comes_first_and_no_network_is_advised():
+    parts = lost(25.0, exposed_wait=18.5, compute=3.0, exposed_transfer=2.0)
+    found = of_rows([BASE, point(8, 160.0, **parts)], late_8(), [what_if("network=2x", 0.1)])
+    of_causes = [one for one in found if one.code in ("straggler_costs", "cause_of_loss")]
+    assert [one.code for one in of_causes] == ["straggler_costs"]
+    data = of_causes[0].data
+    assert data["stragglers"] == [3] and data["wait_ns"] == 32e6 and data["cause"] == "GPU"
+    assert not by_code(found, "gain_simulated") and len(by_code(found, "advice")) == 1
+
+
+def test_a_late_rank_that_costs_less_than_a_part_comes_after_it():
+    row = point(8, 160.0, **lost(37.5, exposed_loader=25.0, exposed_wait=4.4, compute=0.6))
+    rows = [late("t", 3, mean_ms=8.0, cause="GPU") | TRACED]
+    codes = [one.code for one in of_rows([BASE, row], rows)]
+    assert codes.index("cause_of_loss") < codes.index("straggler_costs")
+
+
+def test_a_rank_that_is_named_in_half_of_the_runs_or_less_is_no_straggler():
+    assert late_ranks([late("a", 3), late("b", 3, "no")]) is None and late_ranks([]) is None
+    assert late_ranks(late_8(verdict="no", mean_lateness_ms=1.0)) is None  # collectives acquit it
+    assert late_ranks([late("a", 3), late("b", 3) | {"node": "n7"}]).node == ""
+    stages_only = [row | {"verdict": "too few steps"} if row["run"] == "t" else row for row in late_8()]
+    found = late_ranks(stages_only)
+    assert found.ranks == (3,) and found.ms == 32.0 and found.by_collectives
+
+
+def test_ranks_that_may_be_late_by_chance_are_suspected():
+    rows = [late("t", rank, "may be chance", mean_ms=6.0 + rank) | TRACED for rank in (4, 5)]
+    rows += [late("t", 6, "may be chance", mean_ms=1.0) | TRACED, late("t", 7, "no") | TRACED]
+    found = of_rows([BASE, point(8, 160.0, **lost(37.5, exposed_wait=30.0))], rows)
+    (suspected,) = by_code(found, "straggler_suspected")
+    assert suspected.data == {"suspects": [4, 5], "wait_ns": 11e6}
+
+
+def test_late_ranks_of_another_configuration_take_nothing_off_this_one():
+    row = point(8, 160.0, loader="pytorch", **lost(37.5, exposed_wait=25.0))
+    base = BASE | {"loader": "pytorch"}
+    found = of_rows([base, row], [one | {"loader": "dali"} for one in late_8()])
+    assert causes(found) == [("exposed_wait", 25.0)] and by_code(found, "straggler_costs")
+
+
+@pytest.mark.parametrize(
+    ("gain_pct", "alpha_us", "limit"),
+    [(20.0, 5.0, "bandwidth"), (1.0, 5.0, "latency"), (1.0, 0.0, ""), (20.0, None, "")],
+)
+def test_what_limits_transfer_is_told_by_links_of_twice_the_bandwidth(gain_pct, alpha_us, limit):
+    assert limit_of_transfer(40.0, {"network=2x": {"gain_pct": gain_pct, "alpha_us": alpha_us}}) == limit
+
+
+def test_only_changes_that_were_not_measured_and_that_gain_are_simulated_findings():
+    row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
+    what_ifs = [what_if("fp16-gradients", 30.0), what_if("network=2x", 40.0), what_if("bucket-mb=50", 0.2)]
+    found = of_rows([BASE, row], None, what_ifs)
+    assert [one.data["what_if"] for one in by_code(found, "gain_simulated")] == [
+        "network=2x",
+        "fp16-gradients",
+    ]
+    assert not by_code(found, "advice")
+    measured = [BASE, row, point(8, 130.0, **NO_INTERVAL, grad="fp16")]
+    found = of_rows(measured, None, what_ifs)
+    assert "fp16-gradients" not in [one.data["what_if"] for one in by_code(found, "gain_simulated")]
+
+
+def test_methods_that_contradict_each_other_give_no_forecast():
+    row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
+    rows = [plain("curve", 100.0, 200.0), plain("simulation", 300.0, 400.0), what_if("network=2x", 40.0)]
+    found = of_rows([BASE, row], None, rows)
+    assert by_code(found, "predictions_disagree") and not by_code(found, "gain_simulated")
+
+
+def test_an_option_that_runs_show_to_be_faster_is_named():
+    slow, fast = (with_rate(point(8, ms, loader=loader), 10.0) for ms, loader in ((160.0, "a"), (120.0, "b")))
+    (gain,) = by_code(of_rows([BASE, slow, fast]), "gain_measured")
+    assert (gain.data["option"], gain.data["value"]) == ("loader", "b")
+    assert gain.data["gain_pct"] == pytest.approx(100 * (160 / 120 - 1))
+    assert not by_code(of_rows([BASE, with_rate(slow, 900.0), fast]), "gain_measured")
