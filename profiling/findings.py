@@ -10,8 +10,8 @@ code its severity and its text, a template of the finding's data::
 Severity 3: numbers are missing or wrong; 2: they are uncertain, or not comparable; 1: worth knowing. Findings
 of one code are one line: numbers that differ as a range, lists joined, then the runs and ranks they are of.
 Formats of a field: ``ranks`` (0-2, 8), ``ns`` (a duration), ``bytes``, ``pct``, ``ends`` and ``range`` of two
-numbers (nothing where there are none), or Python's own; without one, numbers have four significant digits, and
-of a list the first three stand.
+numbers (nothing where there are none), or Python's own; without one, numbers have four significant digits,
+and of a list the first three stand.
 """
 
 import json
