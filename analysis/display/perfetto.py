@@ -1,4 +1,4 @@
-"""How is a timeline written so that Perfetto opens it? As its own trace format, by its own package.
+"""Write a timeline as Perfetto's own trace format, by its own package.
 
 A trace is a sequence of packets (perfetto.dev/docs/reference/trace-packet-proto): tracks, words that are
 numbered once (names, classes, layers), and for each slice a packet where it begins and one where it ends.

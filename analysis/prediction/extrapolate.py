@@ -165,18 +165,20 @@ def row_of(
     one: Series | Configuration,
     ranks: int,
     method: str,
-    rate: tuple[float, float, float | None],
-    step_ms: tuple[float, float, float],
+    images: float,
+    step_s: tuple[float, float, float],
     base_per_rank: float,
     measured: Iterable[int],
 ) -> dict[str, Any]:
     """What a prediction by either method says.
 
     Args:
-        rate, step_ms: images/s and the step, each with its range.
+        images: of a step of the job.
+        step_s: the step, from the least to the most that it may take.
         base_per_rank: images/s of a rank on the fewest ranks.
         measured: on which ranks.
     """
+    step, low, high = step_s
     return {
         **one.fields,
         "world_size": ranks,
@@ -184,9 +186,14 @@ def row_of(
         "what_if": "",
         "backtest": False,
         "scaling": "strong" if one.strong else "weak",
-        **dict(zip(("images_per_s", "images_per_s_low", "images_per_s_high"), rate, strict=True)),
-        **dict(zip(("step_ms", "step_ms_low", "step_ms_high"), step_ms, strict=True)),
-        "scaling_efficiency_pct": 100 * rate[0] / ranks / base_per_rank,
+        "images_per_s": images / step,
+        "images_per_s_low": images / high,
+        # A step that may take next to no time sets no upper limit.
+        "images_per_s_high": images / low if low > 0 else None,
+        "step_ms": 1e3 * step,
+        "step_ms_low": 1e3 * low,
+        "step_ms_high": 1e3 * high,
+        "scaling_efficiency_pct": 100 * images / step / ranks / base_per_rank,
         "measured_on": " ".join(str(count) for count in measured),
     }
 
@@ -194,14 +201,11 @@ def row_of(
 def _row(one: Series, ranks: int, missed: float) -> dict[str, Any]:
     times_s = [one.images(count) / rate for count, rate in zip(one.ranks, one.images_per_s, strict=True)]
     prediction = curve.predict(one.ranks, times_s, ranks, one.errors or None, one.strong)
-    images = one.images(ranks)
+    images, base = one.images(ranks), one.images_per_s[0] / one.ranks[0]
     wider = float(np.exp(missed * doublings(one.ranks[-1], ranks)))
-    low, high = prediction.low / wider, prediction.high * wider
-    # A step that may take next to no time sets no upper limit.
-    rate = (images / prediction.time, images / high, images / low if low > 0 else None)
-    step_ms = (1e3 * prediction.time, 1e3 * low, 1e3 * high)
+    step_s = (prediction.time, prediction.low / wider, prediction.high * wider)
     return {
-        **row_of(one, ranks, CURVE, rate, step_ms, one.images_per_s[0] / one.ranks[0], one.ranks),
+        **row_of(one, ranks, CURVE, images, step_s, base, one.ranks),
         "global_batch": round(images) if {"batch", "batch_per_gpu"} & one.fields.keys() else None,
         "shapes": " ".join(prediction.shapes),
     }

@@ -197,7 +197,10 @@ def basis_of(
         traced_steps = [step.step if isinstance(step, Traced) else None for step in steps[:count]]
         # What a traced step does not tell of the measured batch.
         lacking = [
-            0.0 if step is None else point.batch.value - _ns(replace(model, step=step), layout_of(point))
+            0.0
+            if step is None
+            else point.batch.value
+            - float(simulate.simulate(replace(model, step=step), layout_of(point)).step_ns[0])
             for point, step in zip(points, traced_steps, strict=True)
         ]
         fits = [computing(points, traced_steps, missing, scatter) for missing in (lacking, [0.0] * count)]
@@ -252,10 +255,6 @@ def layout_of(point: Point) -> Layout:
     return Layout(point.world_size, point.fields["nodes"])
 
 
-def _ns(model: Model, layout: Layout) -> float:
-    return float(simulate.simulate(model, layout).step_ns[0])
-
-
 def _late(step: Traced | str) -> int:
     """How many ranks are late again and again."""
     return len(step.step.late_ns) if isinstance(step, Traced) else 0
@@ -289,10 +288,9 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
     intervals = [estimates.interval(batch[1:]) for batch, _ in batches]
     wider = float(np.exp(basis.missed * doublings(point.world_size, ranks)))
     low, high = min(low for low, _ in intervals) / wider, max(high for _, high in intervals) * wider
-    batch = float(best[0])
+    step_s = (float(best[0]) / 1e9, low / 1e9, high / 1e9)
     # A rate is of the mean batch, the step the median one: by their ratio on the largest measured point.
-    images = point.rate.value * point.batch.value * (1 if one.strong else ranks / point.world_size)
-    rate, step_ms = (images / batch, images / high, images / low), (batch / 1e6, low / 1e6, high / 1e6)
+    images = point.rate.value * point.batch.value / 1e9 * (1 if one.strong else ranks / point.world_size)
     base = basis.points[0].rate.value / basis.points[0].world_size
     cost = (models or basis.models)[0].cost
     alpha, per_byte = cost.slowest(layout)
@@ -300,7 +298,7 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
     levels = len(cost.form.messages) > 1 and layout.nodes > 1
     seen = _simulated(basis, basis.models[0], layout_of(basis.traced))
     return {
-        **row_of(one, ranks, SIMULATION, rate, step_ms, base, [one.world_size for one in basis.points]),
+        **row_of(one, ranks, SIMULATION, images, step_s, base, [one.world_size for one in basis.points]),
         "global_batch": round(one.batch(ranks) * ranks),
         "traced_ranks": basis.traced.world_size,
         "fit_error_pct": 100 * (float(seen.step_ns[0]) / basis.traced.batch.value - 1),

@@ -49,23 +49,6 @@ where "class"::varchar = 'communication' and short_name::varchar ilike '%allredu
 
 
 @dataclass(frozen=True)
-class Recording:
-    """All that is read of a traced run; arrays by column.
-
-    Attributes:
-        batches: ``schemas.TIMES_OF_BATCHES`` of rank 0's attributed batches that count, in order.
-        ready: of rank 0's backward passes ``batch_index, layer, ready_ns``: the end of the layer's kernels.
-        trace: of all ranks.
-        allreduce_names: of the kernels that made allreduces.
-    """
-
-    batches: Mapping[str, np.ndarray]
-    ready: Mapping[str, np.ndarray]
-    trace: RunTrace
-    allreduce_names: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Traced:
     """What the trace of a point says.
 
@@ -113,14 +96,13 @@ def traced(study: Study, point: Point) -> Traced | str:
     source, series = min(runs, key=lambda one: one[0].fields["profile"] != "torch")
     if source.fields["backend"] in ("horovod", "dp"):
         return f"no DDP buckets in backend {source.fields['backend']}"
-    recording = study.use(source, lambda source: read(study, source))
-    if recording is None:
+    read = study.use(source, lambda source: _read(study, source))
+    if read is None:
         return "damaged trace"
-    calls = allreduces(recording, series) if point.world_size > 1 else None
-    recorded = recording.batches
+    recorded, gradients, trace, names = read
     if not len(recorded["start_ns"]):
         return "no recorded step"
-    gradients = _ready(recording)
+    calls = allreduces(trace, names, series) if point.world_size > 1 else None
     # Of a program that was watched, the precision of gradients may be unknown.
     wire_bytes = WIRE_BYTES.get(source.fields["grad"])
     sent = _sent(calls, recorded, wire_bytes) if gradients is None and wire_bytes else None
@@ -130,7 +112,7 @@ def traced(study: Study, point: Point) -> Traced | str:
     step = step_of(point, recorded, ready_ns, elements, gradients is None, calls)
     if step is None:
         return "stages of no duration"
-    ranks = anatomy_of(recording.trace)
+    ranks = anatomy_of(trace)
     # A host that waits for data keeps no device waiting that still has kernels to run.
     loading = sum(int(one["wall_ns"][one["stage"] == "load"].sum()) for one in ranks)
     waits = sum(int(one["loader_wait_ns"].sum()) for one in ranks)
@@ -143,8 +125,11 @@ def traced(study: Study, point: Point) -> Traced | str:
     return Traced(step, exchanged, exposed)
 
 
-def read(study: Study, source: Source) -> Recording:
-    """What the prediction takes from a traced run.
+def _read(
+    study: Study, source: Source
+) -> tuple[dict[str, np.ndarray], "Gradients | None", RunTrace, Sequence[str]]:
+    """Of rank 0 its attributed batches that count, in order, and when its gradients are ready; of all ranks
+    the trace, and the names of the kernels that made allreduces.
 
     Raises:
         Unusable: a table is missing, damaged or wrong.
@@ -159,9 +144,9 @@ def read(study: Study, source: Source) -> Recording:
         batches = {
             name: every[name].to_numpy(zero_copy_only=False)[order] for name in schemas.TIMES_OF_BATCHES
         }
-    ready = query_arrays(study, source, _READY, kernels=kernels)
+    gradients = _ready(source, query_arrays(study, source, _READY, kernels=kernels), batches)
     names = query_arrays(study, source, _ALLREDUCE_NAMES, kernels=source.tables("kernels"))
-    return Recording(batches, ready, trace_of(study, source), list(map(str, names["name"])))
+    return batches, gradients, trace_of(study, source), list(map(str, names["name"]))
 
 
 def _rank_0(source: Source) -> Path:
@@ -171,13 +156,18 @@ def _rank_0(source: Source) -> Path:
 # --- when gradients are ready ---------------------------------------------------------------------------
 
 
-def _ready(recording: Recording) -> tuple[np.ndarray, np.ndarray] | None:
-    """(when each gradient is ready, ns from the begin of the backward pass; its elements), in that order."""
-    manifest = recording.trace.source.manifest
+Gradients = tuple[np.ndarray, np.ndarray]
+"""When each gradient is ready, ns from the begin of the backward pass, and its elements; in that order."""
+
+
+def _ready(
+    source: Source, columns: Mapping[str, np.ndarray], recorded: Mapping[str, np.ndarray]
+) -> Gradients | None:
+    """The gradients by the ends of their layers' kernels (``batch_index, layer, ready_ns``)."""
+    manifest = source.manifest
     counts = manifest.ranks[0].gradient_elements if manifest and manifest.ranks else {}
     if not counts:
         return None
-    columns, recorded = recording.ready, recording.batches
     begin = dict(zip(recorded["batch_index"].tolist(), _backward_begin(recorded).tolist(), strict=True))
     by_layer: dict[str, list[float]] = {}
     for batch, layer, at in zip(columns["batch_index"], columns["layer"], columns["ready_ns"], strict=True):
@@ -186,10 +176,8 @@ def _ready(recording: Recording) -> tuple[np.ndarray, np.ndarray] | None:
     return ready_in_order(counts, {layer: float(np.median(at)) for layer, at in by_layer.items()})
 
 
-def ready_in_order(
-    counts: Mapping[str, int], layers: Mapping[str, float]
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """(when each gradient is ready, its elements), in the order in which they are ready.
+def ready_in_order(counts: Mapping[str, int], layers: Mapping[str, float]) -> Gradients | None:
+    """The gradients in the order in which they are ready.
 
     A parameter whose layer has no kernel of its own is ready with the one registered before it, which the
     backward pass comes to later. None where that is so of most elements: the trace names its layers
@@ -215,9 +203,7 @@ def ready_in_order(
     return instants[order], elements[order]
 
 
-def _sent(
-    calls: Allreduces | None, recorded: Mapping[str, np.ndarray], wire_bytes: int
-) -> tuple[np.ndarray, np.ndarray] | None:
+def _sent(calls: Allreduces | None, recorded: Mapping[str, np.ndarray], wire_bytes: int) -> Gradients | None:
     """The same of the buckets as they were sent, where every batch sent as many."""
     if calls is None or not calls.have_sizes:
         return None
@@ -339,16 +325,17 @@ def together(parts: Sequence[Exchanges]) -> Exchanges:
     return Exchanges(**arrays, algorithms=frozenset().union(*(one.algorithms for one in parts)))
 
 
-def allreduces(recording: Recording, series: Series) -> Allreduces | None:
+def allreduces(trace: RunTrace, names: Iterable[str], series: Series) -> Allreduces | None:
     """A run's allreduces of all ranks; None where they do not match, or tables are missing.
 
     Those of a process group of fewer ranks exchange no gradients of DDP's: they are left out.
 
     Args:
+        names: of the kernels that made them.
         series: the run's batches.
     """
-    source, ranks, matched = recording.trace.source, recording.trace.calls, recording.trace.matched
-    if len(ranks) != source.world_size or not recording.trace.has_collectives or matched is None:
+    source, ranks, matched = trace.source, trace.calls, trace.matched
+    if len(ranks) != source.world_size or not trace.has_collectives or matched is None:
         return None
     whole = [
         one.calls for one in matched.shared if one.kind == "allreduce" and len(one.members) == len(ranks)
@@ -365,7 +352,7 @@ def allreduces(recording: Recording, series: Series) -> Allreduces | None:
     batch, size = (getattr(ranks[0], name)[calls[0]] for name in ("batch_index", "bytes"))
     return Allreduces(
         batch, size, start[0], arrived, arrived + lasted,
-        algorithms_of(recording.allreduce_names),
+        algorithms_of(names),
         late_ranks(of_collectives(ranks, matched, series), source.hosts),
     )  # fmt: skip
 
