@@ -64,74 +64,50 @@ def full_name(name: str) -> str:
 # convolutions are named after both; pointwise last, because its words are the most common ones. A kernel that
 # the compiler wrote (triton_KIND_fused_OPERATORS) is of its kind, whatever operators it took in.
 _PATTERNS: tuple[tuple[str, str], ...] = (
-    (
-        "communication",
-        r"nccl|rccl|msccl|oneccl|\bccl_|\bccl::|deep_?ep::|^(gloo|mpi|ucc|xccl):|c10d::|record_param_comms|horovod|nvshmem|\bMPI_"
-        r"|cross_device_reduce|symm_mem::|^_c10d_functional::|all_?reduce|all_?gather|reduce_?scatter|alltoall"
-        r"|(BatchedScaled|batched_)(D2D)?memcpy|scale_buffer|ScaleBuffer",
-    ),
+    ("communication",
+     r"nccl|rccl|msccl|oneccl|\bccl_|\bccl::|deep_?ep::|^(gloo|mpi|ucc|xccl):|c10d::|record_param_comms|horovod|nvshmem|\bMPI_"
+     r"|cross_device_reduce|symm_mem::|^_c10d_functional::|all_?reduce|all_?gather|reduce_?scatter|alltoall"
+     r"|(BatchedScaled|batched_)(D2D)?memcpy|scale_buffer|ScaleBuffer"),
     ("pooling", r"^triton_poi_\w*pool"),
     # Triton's names before PyTorch 2.1 (triton__0d1d2d) say nothing: most such kernels are elementwise.
     ("pointwise", r"^triton_poi_|^triton__\d|\bcpp_fused_"),
     ("optimizer", r"^triton_for_"),
-    (
-        "memcpy",
-        r"^\[?(CUDA |HIP )?memcpy\b|rocclr_copyBuffer|zeCommandListAppendMemoryCopy"
-        r"|^Copy(Host|Device)To|^aten::(copy_|_to_copy|clone)$",
-    ),
-    (
-        "memset",
-        r"^\[?(CUDA |HIP )?memset\b|rocclr_fillBuffer|zeCommandListAppendMemoryFill"
-        r"|^aten::(zero_|fill_|zeros|ones)$",
-    ),
+    ("memcpy", r"^\[?(CUDA |HIP )?memcpy\b|rocclr_copyBuffer|zeCommandListAppendMemoryCopy"
+     r"|^Copy(Host|Device)To|^aten::(copy_|_to_copy|clone)$"),
+    ("memset", r"^\[?(CUDA |HIP )?memset\b|rocclr_fillBuffer|zeCommandListAppendMemoryFill"
+     r"|^aten::(zero_|fill_|zeros|ones)$"),
     ("loader", r"\bdali::|dali_|nvjpeg|jpeg|DataLoader|^image::|nvImageCodec"),
-    (
-        "optimizer",
-        r"multi_tensor_apply|_foreach_|_fused_(adam|sgd|adagrad)|fused_?(adam|sgd|lamb|adagrad)|^Optimizer\."
-        r"|distributed_adam|\b(adamw?|lamb|lion|adagrad|muon)_\w*(kernel|step)|amp_(non_finite|update_scale|foreach)|_amp_",
-    ),
+    ("optimizer",
+     r"multi_tensor_apply|_foreach_|_fused_(adam|sgd|adagrad)|fused_?(adam|sgd|lamb|adagrad)|^Optimizer\."
+     r"|distributed_adam|\b(adamw?|lamb|lion|adagrad|muon)_\w*(kernel|step)|amp_(non_finite|update_scale|foreach)|_amp_"),
     # Of the softmax kernels, those of a plain softmax are attention's, those of its logarithm a loss's.
-    (
-        "attention",
-        r"flash|fmha|attention|_sdp|sdpa|\bmha_|\b_?attn_|_attn\b|\bsage_?(attn|fwd|quant)|\bmla_|kv_?cache|reshape_and_cache|softmax_warp_\w+<[^>]*,\s*(\(bool\)0|false),\s*\S+?>"
-        r"|cunn_SoftMax\w*<.*\bSoftMax(For|Back)wardEpilogue|scaled_\w*softmax|^aten::_?softmax"
-        r"|cudnn::fusion::compute_dot_do_o",
-    ),
-    (
-        "loss",
-        r"nll_?loss|ClassNLL|cross_?entropy|mse_(kernel|loss|backward)|smooth_l1|l1_loss|kl_div|binary_cross|bce_"
-        r"|soft_?max|ctc_?loss|ctc_|compute_(alpha|betas)_kernel",
-    ),
-    (
-        "normalization",
-        r"batch_?norm|RowwiseMoments|\bbn_(fw|bw)|layer_?norm|group_?norm|instance_?norm|rms_?norm|GammaBeta|\blrn|response_norm"
-        r"|cuComputeGrad|ComputeInternalGradients|ComputeGradientFusedParams|cuApplyLayer|SpatialBatchNorm|WelfordBatch|\bln_(fwd|bwd)|cuComputePart",
-    ),
+    ("attention",
+     r"flash|fmha|attention|_sdp|sdpa|\bmha_|\b_?attn_|_attn\b|\bsage_?(attn|fwd|quant)|\bmla_|kv_?cache|reshape_and_cache|softmax_warp_\w+<[^>]*,\s*(\(bool\)0|false),\s*\S+?>"
+     r"|cunn_SoftMax\w*<.*\bSoftMax(For|Back)wardEpilogue|scaled_\w*softmax|^aten::_?softmax"
+     r"|cudnn::fusion::compute_dot_do_o"),
+    ("loss",
+     r"nll_?loss|ClassNLL|cross_?entropy|mse_(kernel|loss|backward)|smooth_l1|l1_loss|kl_div|binary_cross|bce_"
+     r"|soft_?max|ctc_?loss|ctc_|compute_(alpha|betas)_kernel"),
+    ("normalization",
+     r"batch_?norm|RowwiseMoments|\bbn_(fw|bw)|layer_?norm|group_?norm|instance_?norm|rms_?norm|GammaBeta|\blrn|response_norm"
+     r"|cuComputeGrad|ComputeInternalGradients|ComputeGradientFusedParams|cuApplyLayer|SpatialBatchNorm|WelfordBatch|\bln_(fwd|bwd)|cuComputePart"),
     ("pooling", r"pool"),
-    (
-        "embedding",
-        r"embedding|bounds_check_indices|permute_\dD_|jagged|index_?select|gather_kernel|^aten::(index|gather)$"
-        r"|partials?_per_segment|partial_segments|compute_grad_weight|sum_and_scatter",
-    ),
-    (
-        "convolution",
-        r"conv(?!ert)|wgrad|dgrad|fprop|[shi]cudnn|winograd|implicit_?gemm|igemm_(fwd|bwd|wrw)|\bfft[123]d|im2col"
-        r"|col2im|vol2col|flip_filter|nchwToNhwc|nhwcToNchw|nchw2nhwc|scalePackedTensor|cask_cudnn|cudnn::gemm"
-        r"|pointwise_mult_and_sum_complex|depthwise|bwd_weight|bwd_data|SubTensorOp|batched_transpose_\d"
-        r"|transpose_(NCHW|CNHW)|cudnn::(cnn|ops|engines)|miopen|dgrad2d|first_layer|cudnn_.*_kernel_cudnn",
-    ),
-    (
-        "gemm",
-        r"gemm|gemv|\bCijk_|cublas|splitK_?reduce|cutlass|nvjet|(?<!finalize_)matmul|epilogue::impl|\b_?b?mm_[A-Z]|rocblas|hipblas|wvSplitK|fused_moe|moe_mm|s16816|s1688|h884|h1688|wmma|\bdot_kernel|tensile"
-        r"|compute_gemm_pointers|RNN_|rnn::|persist|region_transform_ABC|triton_(tem|mm)|^aten::(_?(add)?b?mm\w*|addr|dot|vdot|mv|addmv|linear|matmul"
-        r"|baddbmm|einsum|_scaled_mm|mkldnn_linear\w*|mkldnn_rnn_layer\w*|lstm|gru)$|^mkl::|mkldnn::_linear",
-    ),
-    (
-        "reduction",
-        r"reduce|reduction|triton_(red|per)|\bcub::|scan_kernel|kernel_scan|cumsum|logsumexp|\bnorm_kernel|argmax|argmin"
-        r"|^aten::(_?(sum|mean|max|min|amax|amin|norm|linalg_vector_norm|var|std|var_mean|all|any|prod|topk|sort"
-        r"|cumsum|argmax|argmin|_local_scalar_dense|item|equal))(_out)?$|radixSort|DeviceRadix|bitonic|TopK|routing|\bmoe::|moe_(align|sum|permute|unpermute)|sum_bitmatrix",
-    ),
+    ("embedding",
+     r"embedding|bounds_check_indices|permute_\dD_|jagged|index_?select|gather_kernel|^aten::(index|gather)$"
+     r"|partials?_per_segment|partial_segments|compute_grad_weight|sum_and_scatter"),
+    ("convolution",
+     r"conv(?!ert)|wgrad|dgrad|fprop|[shi]cudnn|winograd|implicit_?gemm|igemm_(fwd|bwd|wrw)|\bfft[123]d|im2col"
+     r"|col2im|vol2col|flip_filter|nchwToNhwc|nhwcToNchw|nchw2nhwc|scalePackedTensor|cask_cudnn|cudnn::gemm"
+     r"|pointwise_mult_and_sum_complex|depthwise|bwd_weight|bwd_data|SubTensorOp|batched_transpose_\d"
+     r"|transpose_(NCHW|CNHW)|cudnn::(cnn|ops|engines)|miopen|dgrad2d|first_layer|cudnn_.*_kernel_cudnn"),
+    ("gemm",
+     r"gemm|gemv|\bCijk_|cublas|splitK_?reduce|cutlass|nvjet|(?<!finalize_)matmul|epilogue::impl|\b_?b?mm_[A-Z]|rocblas|hipblas|wvSplitK|fused_moe|moe_mm|s16816|s1688|h884|h1688|wmma|\bdot_kernel|tensile"
+     r"|compute_gemm_pointers|RNN_|rnn::|persist|region_transform_ABC|triton_(tem|mm)|^aten::(_?(add)?b?mm\w*|addr|dot|vdot|mv|addmv|linear|matmul"
+     r"|baddbmm|einsum|_scaled_mm|mkldnn_linear\w*|mkldnn_rnn_layer\w*|lstm|gru)$|^mkl::|mkldnn::_linear"),
+    ("reduction",
+     r"reduce|reduction|triton_(red|per)|\bcub::|scan_kernel|kernel_scan|cumsum|logsumexp|\bnorm_kernel|argmax|argmin"
+     r"|^aten::(_?(sum|mean|max|min|amax|amin|norm|linalg_vector_norm|var|std|var_mean|all|any|prod|topk|sort"
+     r"|cumsum|argmax|argmin|_local_scalar_dense|item|equal))(_out)?$|radixSort|DeviceRadix|bitonic|TopK|routing|\bmoe::|moe_(align|sum|permute|unpermute)|sum_bitmatrix"),
     (
         "pointwise",
         r"elementwise|element_?wise|pointwise|triton_poi|TensorIterator|ApplyOp|dropout|\bscal_kernel|saxpy|axpy"
