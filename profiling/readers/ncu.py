@@ -29,7 +29,6 @@ from profiling.readers.printed import (
     Spread,
     cells_of,
     has_decimal_commas,
-    in_one_batch,
     number_and_unit,
     stream_printed,
     whole_number,
@@ -86,8 +85,8 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     """
     rank = origin.rank_of(path) or 0
     reader = _Reader(path)
-    pieces = stream_printed(reader.launches(), reader.activities, reader.metrics, rank)
-    if not (yield from in_one_batch(pieces, rank) if origin.batches else pieces):
+    pieces = stream_printed(reader.launches(), reader.activities, reader.metrics, rank, origin.batches)
+    if not (yield from pieces):
         raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
     findings += reader.findings()
 

@@ -311,12 +311,14 @@ def stream_printed(
     activities: Sequence[Activity],
     metrics: Callable[[], Sequence[Metric]],
     rank: int,
+    one_batch: bool = False,
 ) -> Generator[tuple[str, pa.Table], None, bool]:
     """What a tool printed as pieces of tables.
 
     Args:
         launches: while they are read, ``activities`` grow.
         metrics: what is known of them when all has been read.
+        one_batch: all launches are of one batch, of which no time is known; else their batches are not.
 
     Returns:
         Whether anything was printed.
@@ -324,7 +326,10 @@ def stream_printed(
     launched = False
     while some := list(islice(launches, _ROWS)):
         launched = True
-        yield "kernels", _kernels_table(some, rank)
+        yield "kernels", _kernels_table(some, rank, one_batch)
+    if launched and one_batch:
+        batch = as_table("batches", {"rank": [rank], "batch_index": [0], "attributed": [True]})
+        yield "batches", batch.replace_schema_metadata({SOURCE: WHOLE, CONFIDENCE: "1"})
     counters = metrics()
     if activities:
         yield "intervals", intervals_table(activities, rank)
@@ -333,31 +338,11 @@ def stream_printed(
     return launched or bool(activities or counters)
 
 
-def in_one_batch(
-    pieces: Generator[tuple[str, pa.Table], None, bool], rank: int
-) -> Generator[tuple[str, pa.Table], None, bool]:
-    """The pieces of a tool that tells no times: all launches are of one batch, of which no time is known."""
-    launched = False
-    try:
-        while True:
-            name, piece = next(pieces)
-            if name == "kernels":
-                launched = True
-                place = piece.column_names.index("batch_index")
-                piece = piece.set_column(place, "batch_index", pa.array(np.zeros(len(piece), np.int32)))
-            yield name, piece
-    except StopIteration as done:
-        if launched:
-            batch = as_table("batches", {"rank": [rank], "batch_index": [0], "attributed": [True]})
-            yield "batches", batch.replace_schema_metadata({SOURCE: WHOLE, CONFIDENCE: "1"})
-        return bool(done.value)
-
-
-def _kernels_table(launches: Sequence[Launch], rank: int) -> pa.Table:
-    """Launches as table ``kernels``; their batches are not known."""
+def _kernels_table(launches: Sequence[Launch], rank: int, one_batch: bool) -> pa.Table:
     given = dict(zip(Launch._fields, zip(*launches, strict=True), strict=True))
     full = [full_name(name) for name in given["name"]]
     columns = {
+        **({"batch_index": np.zeros(len(full), np.int32)} if one_batch else {}),
         "rank": np.full(len(full), rank, dtype=np.int32),
         "start_ns": _whole(given["start_ns"]),
         "duration_ns": _whole([took if took >= 0 else math.nan for took in given["duration_ns"]]),
