@@ -182,6 +182,7 @@ _NOTHING = re.compile(r"^No (kernels|API activities) were profiled")
 _SUMMARY = re.compile(
     r"^\s*(?:([A-Za-z][^:%]*):)?\s*([\d.]+)%\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S.*?)\s*$"
 )
+_SUMMARY_COLUMNS = ("Type", "Time(%)", "Time", "Calls", "Avg", "Min", "Max", "Name")
 _METRIC_COLUMN = re.compile(r"(?:Event|Metric) (?:Name|Description)|\S+")
 _MEMORY = re.compile(r"^\s*(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S.*?)\s*$")
 _COUNT = re.compile(r"^Total (CPU .+?): (\d+)$")
@@ -287,8 +288,12 @@ class _Reader:
             self.metrics.append(Metric(f"Unified memory {match[1]}", "", 1, count, count, count))
         elif not line.strip():
             self._kind = "" if self._kind == "trace" else self._kind
+        elif self._kind == "summary" and (match := _SUMMARY.match(line)):
+            row = dict(zip(_SUMMARY_COLUMNS, match.groups(default=""), strict=True))
+            self._group = row["Type"] = (row["Type"] or self._group).strip()
+            self._csv_row(row, {})
         elif self._kind == "summary":
-            self._summary(line)
+            self._unread += 1
         elif self._kind == "metric":
             self._metric(line)
         elif self._kind == "memory":
@@ -297,21 +302,6 @@ class _Reader:
             starts, ends = [0, *self._ends[:-2], self._ends[-2]], [*self._ends[:-1], len(line)]
             cells = [line[start:end].strip() for start, end in zip(starts, ends, strict=True)]
             self._add_launch(dict(zip(self._header, cells, strict=True)), {})
-
-    def _summary(self, line: str) -> None:
-        match = _SUMMARY.match(line)
-        if match is None:
-            self._unread += 1
-            return
-        self._group = (match[1] or self._group).strip()
-        total, mean, low, high = map(time_ns, (match[3], match[5], match[6], match[7]))
-        self._add_activity(self._group, Activity(match[8], float(match[4]), total, mean, low, high))
-
-    def _add_activity(self, group: str, activity: Activity) -> None:
-        if self._in_ranges and group != "Range":
-            return  # work and calls again, by range: counted already
-        activity.on_device = group in _DEVICE_TYPES
-        self.activities.append(activity)
 
     def _metric(self, line: str) -> None:
         if kernel := _KERNEL.match(line):
@@ -364,12 +354,15 @@ class _Reader:
 
     def _csv_row(self, row: dict[str, str], units: dict[str, str]) -> None:
         if "Time(%)" in row and "Calls" in row:
+            group = row.get("Type", self._group)
+            if self._in_ranges and group != "Range":
+                return  # work and calls again, by range: counted already
             total, mean, low, high = (
                 time_ns(row.get(name, ""), units.get(name, "")) for name in ("Time", "Avg", "Min", "Max")
             )
-            calls = number_and_unit(row.get("Calls", ""))[0]
-            activity = Activity(row["Name"], calls, total, mean, low, high)
-            self._add_activity(row.get("Type", self._group), activity)
+            calls, on_device = number_and_unit(row.get("Calls", ""))[0], group in _DEVICE_TYPES
+            activity = Activity(row["Name"], calls, total, mean, low, high, on_device=on_device)
+            self.activities.append(activity)
         elif "Metric Name" in row or "Event Name" in row:
             self._add_metric(row, row.get("Kernel", ""))
         elif "Kernel" in row and "Start" not in row:
