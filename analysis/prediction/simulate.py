@@ -37,8 +37,6 @@ NO_STRAGGLERS = "no-stragglers"
 _DEFAULTS = {"fp16-gradients": "", "network": "2x", "bucket-mb": "50", NO_STRAGGLERS: "", "no-loader": ""}
 _OF_EXCHANGE = ("fp16-gradients", "network", "bucket-mb")
 _NUMBERS = {name: re.compile(r"\d+(\.\d+)?" + "x" * (name == "network")) for name in _DEFAULTS}
-# What no change does as such: an upper limit of what a change against it may gain.
-UPPER_LIMITS = ("no-stragglers", "no-loader")
 DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in _DEFAULTS.items())
 
 
