@@ -7,7 +7,6 @@ import pytest
 
 from analysis.display import plots
 from analysis.display.plots import EVERY, ON_DARK
-from analysis.report.small import bars, differences, lines
 
 ANALYSIS = Path(plots.__file__).parents[1]
 COLOUR = re.compile(r"#[0-9A-Fa-f]{6}\b")
@@ -43,15 +42,6 @@ def test_every_colour_is_told_from_the_background_in_both_schemes(colour):
     light, dark = papers()
     assert contrast(colour, light) >= LEAST
     assert contrast(ON_DARK.get(colour, colour), dark) >= LEAST
-
-
-def test_drawings_of_the_opening_have_colours_for_both_schemes():
-    used = set(COLOUR.findall(lines([("a", [(1, 2)]), ("b", [(1, 3)])], "%", "").svg))
-    used |= set(
-        COLOUR.findall(bars([("a", 1)], "%", "").svg + differences([("a", 1), ("b", -1)], "%", "").svg)
-    )
-    assert len(used) == 4
-    assert min(contrast(colour, paper) for colour in used for paper in papers()) >= LEAST
 
 
 def test_colours_that_differ_on_white_differ_on_a_dark_screen():
