@@ -7,7 +7,7 @@ import pytest
 
 from jobs.flags import to_flags
 from jobs.run import make_run
-from profiling import markers, tau_markers
+from profiling import markers
 from profiling.markers import Markers, TorchRanges, open_markers
 from profiling.schemas import STAGES
 from tests.profiling.fake_tau import FakeTau, PythonTimed
@@ -91,7 +91,7 @@ def under_tau(monkeypatch):
         monkeypatch.setitem(sys.modules, "pytau", tau)
         for name in modules:
             monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-        monkeypatch.setattr(tau_markers.time, "perf_counter_ns", lambda: int(tau.now_us * 1000))
+        monkeypatch.setattr(markers.time, "perf_counter_ns", lambda: int(tau.now_us * 1000))
         monkeypatch.setattr(markers, "torch_emitter", lambda: None)
         return open_markers({})
 
