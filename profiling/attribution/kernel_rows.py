@@ -29,6 +29,8 @@ from profiling.cost.classify import is_helper
 from profiling.cost.operators import is_primitive
 from profiling.tables import as_table
 
+# --- messages of collectives --------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Messages:
@@ -95,6 +97,8 @@ def messages_of(
     return Messages(number, list(interner.index))
 
 
+# --- launches -----------------------------------------------------------------------------------------
+
 _DENSE = 8  # numbers to find, if each that is known has fewer than so many others beside it
 # Of CUDA (with a version behind it, to Nsight Systems), HIP, Level Zero and SYCL.
 _WAITS = re.compile(r"Synchronize(_|$)|^(cuda|hip)Free(_|$)|^ur(EventWait|QueueFinish)$")
@@ -145,6 +149,9 @@ def matching(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     order = np.argsort(numbers, kind="stable")
     place = order[np.minimum(np.searchsorted(numbers, wanted, sorter=order), len(numbers) - 1)]
     return np.where((numbers[place] == wanted) & (wanted >= 0), place, -1)
+
+
+# --- rows ---------------------------------------------------------------------------------------------
 
 
 @dataclass
