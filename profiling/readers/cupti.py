@@ -130,10 +130,27 @@ def read_records(path: Path) -> tuple[Trace, int]:
     Raises:
         UserError: unreadable, damaged, or no such file; the message names file and line.
     """
-    reader = _Reader(path)
+    reader, head, last, cut = _Reader(path), {}, None, 0
     for number, line in enumerate(read_lines(path), 1):
-        reader.take(number, line)
-    return reader.finish()
+        if cut or (last is not None and line):
+            raise reader.fail(cut or number, "more follows")
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            value = None
+        if number == 1:
+            head = reader.checked_head(value)
+        elif value is None:
+            cut = number  # the line that is no JSON; it may only be the last
+        elif not isinstance(value, dict) or len(value) != 1:
+            raise reader.fail(number, "no group of records")
+        elif isinstance(value.get("end"), dict):
+            last = value["end"]
+        else:
+            reader.take(number, *next(iter(value.items())))
+    if not head:
+        raise UserError(f"{path} is empty; it holds no CUPTI records of scaleprof")
+    return reader.finish(head, last or {}, last is None or cut > 0), head["first_batch"]
 
 
 class _Reader:
@@ -141,115 +158,82 @@ class _Reader:
         self.path = path
         self.builder = Builder(lambda _: Inputs())
         self.names: list[str] = []
-        self.head: dict[str, Any] = {}
-        self.last: dict[str, Any] | None = None
-        self.cut = 0  # the line that is no JSON; it may only be the last
         self.activities = 0
 
     def fail(self, number: int, why: str) -> UserError:
         return UserError(f"{self.path} is damaged at line {number} ({why}); convert another copy of it")
 
-    def take(self, number: int, line: str) -> None:
-        if self.cut or (self.last is not None and line):
-            raise self.fail(self.cut or number, "more follows")
-        try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            value = None
-        if number == 1:
-            self.enter(value)
-        elif value is None:
-            self.cut = number
-        elif not isinstance(value, dict) or len(value) != 1:
-            raise self.fail(number, "no group of records")
-        else:
-            self.take_group(number, *next(iter(value.items())))
-
-    def enter(self, head: Any) -> None:
+    def checked_head(self, head: Any) -> dict[str, Any]:
         if not isinstance(head, dict) or head.get("what") != WHAT:
             raise UserError(f"{self.path} holds no CUPTI records of scaleprof; is it the right file?")
         if head.get("version") != VERSION:
-            raise UserError(
-                f"{self.path} was written by another release (version {str(head.get('version'))[:20]})"
-            )
+            version = str(head.get("version"))[:20]
+            raise UserError(f"{self.path} was written by another release (version {version})")
         if not all(_is_index(head.get(key)) for key in ("rank", "first_batch")):
             raise self.fail(1, "invalid rank or first batch")
-        self.head = head
+        return head
 
-    def take_group(self, number: int, group: str, content: Any) -> None:
-        if group == "end" and isinstance(content, dict):
-            self.last = content
-        elif group == "names" and isinstance(content, list) and all(isinstance(one, str) for one in content):
+    def take(self, number: int, group: str, content: Any) -> None:
+        if group == "names" and isinstance(content, list) and all(isinstance(one, str) for one in content):
             self.names += content
-        elif group in GROUPS and isinstance(content, dict):
-            columns = _columns(content, GROUPS[group])
-            if columns is None:
-                raise self.fail(number, f"columns of {group} are not numbers, or differ in length")
-            name = columns.get("name", np.zeros(0))
-            if len(name) and not (name.min() >= 0 and name.max() < len(self.names)):
-                raise self.fail(number, "a name that is not in the file")
-            self.add(group, columns)
-        else:
+            return
+        if group not in GROUPS or not isinstance(content, dict):
             raise self.fail(number, f"unknown group: {group[:20]!r}")
-
-    def add(self, group: str, columns: Columns) -> None:
+        columns = _columns(content, GROUPS[group])
+        if columns is None:
+            raise self.fail(number, f"columns of {group} are not numbers, or differ in length")
+        name = columns.get("name", np.zeros(0))
+        if len(name) and not (name.min() >= 0 and name.max() < len(self.names)):
+            raise self.fail(number, "a name that is not in the file")
         sound = np.ones(len(columns["start"]), dtype=bool)
-        for name, column in columns.items():
-            most = 2**31 if name == "device" else _LIMIT
+        for key, column in columns.items():
+            most = 2**31 if key == "device" else _LIMIT
             sound &= (column < most) & (column > -most)
         if group != "range":  # CUPTI's way to say that it could not tell a time
             sound &= (columns["start"] != 0) | (columns["end"] != 0)
         self.builder.malformed += len(sound) - int(sound.sum())
-        rows = {name: column[sound] for name, column in columns.items()}
-        if group in _CALLS:
-            names = gpu.call_names(self.builder, rows["call"], group == "runtime")
-            gpu.add_launches(
-                self.builder, rows["start"], rows["end"], rows["thread"], rows["correlation"], names
-            )
-        elif group == "range":
-            texts = [self.names[name] for name in rows["name"].tolist()]
-            gpu.add_ranges(self.builder, texts, rows["start"], rows["end"], rows["thread"])
-        else:
-            self.add_activities(group, rows)
+        self.add(group, {key: column[sound] for key, column in columns.items()})
 
-    def add_activities(self, group: str, rows: Columns) -> None:
-        self.activities += len(rows["start"])
-        builder, size, sizes = self.builder, rows.get("bytes"), [rows[one] for one in _SIZES if one in rows]
+    def add(self, group: str, rows: Columns) -> None:
+        builder, start_ns, end_ns = self.builder, rows["start"], rows["end"]
+        if group in _CALLS:
+            names = gpu.call_names(builder, rows["call"], group == "runtime")
+            gpu.add_launches(builder, start_ns, end_ns, rows["thread"], rows["correlation"], names)
+            return
+        if group == "range":
+            texts = [self.names[name] for name in rows["name"].tolist()]
+            gpu.add_ranges(builder, texts, start_ns, end_ns, rows["thread"])
+            return
+        self.activities += len(start_ns)
         if group == "kernel":
             name = gpu.coded(builder, rows["name"], lambda key: full_name(self.names[key]) or gpu.UNNAMED)
         elif group == "memcpy":
             name = gpu.copy_names(builder, rows["copy_kind"], rows["src_kind"], rows["dst_kind"])
         else:
             name = gpu.set_names(builder, rows["memory_kind"])
-        gpu.add_device(builder, name, (rows[one] for one in _ON_DEVICE), size, sizes)
+        sizes = [rows[one] for one in _SIZES if one in rows]
+        gpu.add_device(builder, name, (rows[one] for one in _ON_DEVICE), rows.get("bytes"), sizes)
 
-    def finish(self) -> tuple[Trace, int]:
-        if not self.head:
-            raise UserError(f"{self.path} is empty; it holds no CUPTI records of scaleprof")
-        last = self.last or {}
-        readings = [_reading(fields) for fields in (self.head, last)]
+    def finish(self, head: dict[str, Any], last: dict[str, Any], is_cut: bool) -> Trace:
+        readings = [_reading(fields) for fields in (head, last)]
         if readings[0] is None:
             raise self.fail(1, "the offset of its clock from the epoch was not recorded")
         clocks = [reading for reading in readings if reading is not None]
         shift = sum(reading.shift_ns for reading in clocks) // len(clocks)
-        world_size = self.head.get("world_size", 1)  # older files do not say
-        ranks = int(world_size) if _is_index(world_size) else 1
-        trace = self.builder.finish(self.head["rank"], ranks, shift_ns=shift)
-        if self.last is None or self.cut:
-            trace.findings.append(Finding("recording_cut_short"))
+        world_size = head.get("world_size", 1)  # older files do not say
+        trace = self.builder.finish(head["rank"], world_size if _is_index(world_size) else 1, shift_ns=shift)
         dropped, problems = last.get("dropped"), last.get("problems")
-        if _is_index(dropped) and dropped:
-            trace.findings.append(Finding("records_dropped", data={"n": dropped}))
-        for problem in problems if isinstance(problems, list) else ():
-            trace.findings.append(
-                Finding("tool_reported", data={"text": " ".join(str(problem).split())[:300]})
-            )
+        texts = [" ".join(str(one).split())[:300] for one in problems] if isinstance(problems, list) else []
         apart = abs(clocks[-1].shift_ns - clocks[0].shift_ns)
         residual = apart // 2 + max(clock.error_ns for clock in clocks)
-        trace.findings.append(Finding("clock_aligned", data={"tool": "CUPTI", "residual_ns": residual}))
-        if not self.activities:
-            trace.findings.append(Finding("recording_empty"))
-        return trace, self.head["first_batch"]
+        trace.findings += [
+            *([Finding("recording_cut_short")] if is_cut else []),
+            *([Finding("records_dropped", data={"n": dropped})] if _is_index(dropped) and dropped else []),
+            *(Finding("tool_reported", data={"text": text}) for text in texts),
+            Finding("clock_aligned", data={"tool": "CUPTI", "residual_ns": residual}),
+            *([] if self.activities else [Finding("recording_empty")]),
+        ]
+        return trace
 
 
 def _is_index(value: Any) -> bool:
