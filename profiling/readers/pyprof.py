@@ -286,18 +286,13 @@ def _directions(
     loss_end[of_batch[of_batch >= 0]] = losses[of_batch >= 0]
     after_loss = (batch >= 0) & (idx > loss_end[np.maximum(batch, 0)])
     assigned = flags["is_assigned"]
-    fprop, bprop, update, loader, none = (
-        DIRECTIONS.index(one) for one in ("fprop", "bprop", "update", "loader", "none")
-    )
+    # What fills the gradient of the loss belongs to the backward pass.
+    of_direction = {
+        "loader": flags["is_loader"],
+        "bprop": (assigned & flags["fills_gradient"]) | flags["is_bprop"],
+        "update": assigned & after_loss,
+        "fprop": assigned,
+    }
     return np.select(
-        # What fills the gradient of the loss belongs to the backward pass.
-        [
-            flags["is_loader"],
-            assigned & flags["fills_gradient"],
-            flags["is_bprop"],
-            assigned & after_loss,
-            assigned,
-        ],
-        [loader, bprop, bprop, update, fprop],
-        none,
+        list(of_direction.values()), list(map(DIRECTIONS.index, of_direction)), DIRECTIONS.index("none")
     )

@@ -213,29 +213,29 @@ class Tables:
 
     def __init__(self, path: Path, rank: int | None = None) -> None:
         self._path, self._rank = path, rank
-        # By which of the metrics is the clock, and how many columns there are.
-        self._intervals: dict[tuple[int | None, int], _Gathered] = {}
-        self._atomics = _Gathered(path, "userevent", 6)
+        # By kind, by which of the metrics is the clock, and how many columns there are.
+        self._gathered: dict[tuple[str, int | None, int], _Gathered] = {}
 
     def add(self, profile: Profile) -> Iterator[tuple[str, pa.Table]]:
         """Add a thread's profile; the pieces that are full."""
         rank = profile.thread[0] if self._rank is None else self._rank
-        if profile.intervals:
-            key = clock_of(metrics_of(profile)), 3 + 2 * len(profile.metrics)
-            if key not in self._intervals:
-                self._intervals[key] = _Gathered(self._path, "event", key[1])
-            self._intervals[key].add(profile, rank, profile.intervals)
-        if profile.atomics:
-            self._atomics.add(profile, rank, profile.atomics)
+        of_timers = "event", clock_of(metrics_of(profile)), 3 + 2 * len(profile.metrics)
+        for key, section in ((of_timers, profile.intervals), (("userevent", None, 6), profile.atomics)):
+            if section:
+                if key not in self._gathered:
+                    self._gathered[key] = _Gathered(self._path, key[0], key[2])
+                self._gathered[key].add(profile, rank, section)
         yield from self.pieces(_BYTES)
 
     def pieces(self, least: int = 1) -> Iterator[tuple[str, pa.Table]]:
         """What has been gathered, where it is at least so many bytes."""
-        for (clock, _), gathered in self._intervals.items():
-            if gathered.bytes >= least:
-                rank, thread, names, rows = gathered.take()
+        for (kind, clock, _), gathered in self._gathered.items():
+            if gathered.bytes < least:
+                continue
+            rank, thread, names, rows = gathered.take()
+            if kind == "userevent":
+                yield "atomics", atomics_table(rank, thread, names, rows)
+            else:
                 place = 2 + 2 * (clock or 0)
                 chosen = rows if rows.shape[1] == 4 else rows[:, [0, 1, place, place + 1]]
                 yield "intervals", intervals_table(rank, thread, names, chosen, clock is not None)
-        if self._atomics.bytes >= least:
-            yield "atomics", atomics_table(*self._atomics.take())
