@@ -11,14 +11,13 @@ device, and two processes with such a limit represent two.
 """
 
 import argparse
-import json
 import math
 import re
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TypeVar
 
 import torch
@@ -28,15 +27,16 @@ from jobs.studies import Ended, Recorder
 from profiling.errors import UserError, run_command
 from train.device import device_name
 from train.studies import common
+from train.studies.attempt import Attempt, Task
 from train.studies.memory import says_out_of_memory
 
 BATCH, IMAGE_SIZE = 16, 112
 BATCH_ON_CPU, IMAGE_SIZE_ON_CPU, LIMIT_ON_CPU = 4, 56, "1GiB"
 _Tried = TypeVar("_Tried")
+Stages = list[tuple[int, int]]  # the first layer of each, and the next one's
 TRY_S = 1800.0  # that a try may take
 MOST_LAYERS = 1 << 16
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
-_TOO_LITTLE = "give a larger --memory-limit, or a smaller --batch or --image-size"
 
 
 def main() -> None:
@@ -87,126 +87,121 @@ def _device_names(arguments: argparse.Namespace, gpu: bool) -> list[str]:
 
 
 class Capacity:
-    """The tries of one study."""
+    """The tries of one study: networks of so many layers, each laid over one device or two.
+
+    Args:
+        names: of the devices.
+    """
 
     def __init__(
         self, recorder: Recorder, arguments: argparse.Namespace, names: list[str], gpu: bool
     ) -> None:
         self.recorder, self.arguments, self.names, self.gpu = recorder, arguments, names, gpu
 
-    def network(self, layers: int) -> tuple[int, int]:
-        """(convolutions, linear layers) of a network of so many layers."""
-        return proportion(layers, self.arguments.convolutions, self.arguments.linears)
-
     def grow(self) -> int:
         """The layers of the smallest network that does not fit in one device."""
-        tried: dict[int, dict] = {}
+        tried: dict[int, Attempt] = {}
 
         def fits(layers: int) -> bool:
             if layers not in tried:
-                (tried[layers],) = self._attempt(layers, [(0, layers)])
-                self._record(layers, self.names[0], tried[layers], self.network(layers))
-            return bool(tried[layers]["fits"])
+                stages = [(0, layers)]
+                (tried[layers],) = sides = self._attempt(layers, stages)
+                self._record(layers, stages, sides)
+            return tried[layers].fits
 
         start = min(self.arguments.convolutions + self.arguments.linears, MOST_LAYERS // 2)
         if fits(start) and fits(2 * start):
             start = most_that_fit(start, tried[start], 2 * start, tried[2 * start])
         below, above = boundary(fits, start)
         if below == 0:
-            raise UserError(f"not even one layer fits in the device; {_TOO_LITTLE}")
+            raise UserError(
+                "not even one layer fits in the device; give a larger --memory-limit, or a smaller --batch "
+                "or --image-size"
+            )
         if above > MOST_LAYERS:
             raise UserError(f"{below} layers still fit; give a larger --batch or a smaller --memory-limit")
         return above
 
     def lay_over_two(self, layers: int) -> None:
         """The split of a network that balances memory or time."""
-        by_time = self.arguments.balance == "time"
 
-        def attempt(place: int) -> tuple[list[dict], float]:
+        def attempt(place: int) -> tuple[list[Attempt], float]:
             sides = self._attempt(layers, [(0, place), (place, layers)])
-            fit = [bool(side["fits"]) for side in sides]
+            fit = [side.fits for side in sides]
             if not all(fit):
                 return sides, math.nan if not any(fit) else math.inf if fit[1] else -math.inf
-            first, second = (_own_ns(side) if by_time else side["peak"] - side["base"] for side in sides)
+            by_time = self.arguments.balance == "time"
+            first, second = (side.own_ns if by_time else side.peak - side.base for side in sides)
             return sides, first - second
 
         best, tried = balance(attempt, layers // 2, layers - 1)
-        convolutions, _ = self.network(layers)
         for place, sides in tried.items():
-            for rank, (side, (first, last)) in enumerate(
-                zip(sides, [(0, place), (place, layers)], strict=True)
-            ):
-                own = max(0, min(last, convolutions) - first), max(0, last - max(first, convolutions))
-                device = f"{self.names[rank]}, device {rank}"
-                case = f"{self._called(layers)} split after {place}"
-                self._record(layers, device, side, own, case)
-                self.recorder.quantity(case, device, "chosen", place == best)
+            self._record(layers, [(0, place), (place, layers)], sides, place == best)
 
-    def _called(self, layers: int) -> str:
-        return "{}+{}".format(*self.network(layers))
-
-    def _attempt(self, layers: int, stages: list[tuple[int, int]]) -> list[dict]:
+    def _attempt(self, layers: int, stages: Stages) -> list[Attempt]:
         """Try a network in fresh processes, one a stage; their answers.
 
         Raises:
             UserError: a process failed for want of something else than memory, or its limit holds nothing.
         """
+        given = self.arguments
+        convolutions, linears = proportion(layers, given.convolutions, given.linears)
         # In a folder of its own: --out may hold what is not ours.
-        with tempfile.TemporaryDirectory(prefix="try-", dir=self.recorder.directory.absolute()) as folder:
-            tasks = [self._task(layers, stages, rank, Path(folder)) for rank in range(len(stages))]
-            commands = [["-m", "train.studies.attempt", str(task)] for task in tasks]
+        with tempfile.TemporaryDirectory(prefix="try-", dir=self.recorder.directory.absolute()) as name:
+            folder, commands = Path(name), []
+            for rank, (first, last) in enumerate(stages):
+                task = Task(
+                    convolutions=convolutions, linears=linears, first=first, last=last, batch=given.batch,
+                    image_size=given.image_size, device=f"cuda:{rank}" if self.gpu else "cpu",
+                    limit_bytes=given.memory_limit or 0, warmup=given.warmup, repetitions=given.repetitions,
+                    threads=given.threads or 0, seed=given.seed, answer=folder / f"{rank}.answer", rank=rank,
+                    stages=len(stages), meeting=str(folder / "meeting"),
+                )  # fmt: skip
+                (folder / f"{rank}.json").write_text(task.model_dump_json())
+                commands.append(["-m", "train.studies.attempt", str(folder / f"{rank}.json")])
             ended, printed = studies.run_fresh(commands, self.recorder.directory, TRY_S)
-            answers = [_read(task.with_suffix(".answer")) for task in tasks]
-        if any(answer and answer["too_small"] for answer in answers):
-            base = max(answer["base"] for answer in answers if answer)
+            paths = [folder / f"{rank}.answer" for rank in range(len(stages))]
+            answers = [
+                Attempt.model_validate_json(path.read_bytes()) if path.exists() else None for path in paths
+            ]
+        if any(answer and answer.too_small for answer in answers):
+            base = max(answer.base for answer in answers if answer)
             raise UserError(
-                f"--memory-limit {_mib(self.arguments.memory_limit)} is too small for the interpreter and "
-                f"PyTorch alone, which take {_mib(base)}"
+                f"--memory-limit {_mib(given.memory_limit)} is too small for the interpreter and PyTorch "
+                f"alone, which take {_mib(base)}"
             )
         return judged(answers, ended, printed)
 
-    def _task(self, layers: int, stages: list[tuple[int, int]], rank: int, folder: Path) -> Path:
-        convolutions, linears = self.network(layers)
-        path = folder / f"{rank}.json"
-        first, last = stages[rank]
-        task = {
-            "convolutions": convolutions, "linears": linears, "first": first, "last": last,
-            "batch": self.arguments.batch, "image_size": self.arguments.image_size,
-            "device": f"cuda:{rank}" if self.gpu else "cpu", "limit_bytes": self.arguments.memory_limit or 0,
-            "warmup": self.arguments.warmup, "repetitions": self.arguments.repetitions,
-            "threads": self.arguments.threads or 0, "seed": self.arguments.seed,
-            "answer": str(path.with_suffix(".answer")), "rank": rank, "stages": len(stages),
-            "meeting": str(folder / "meeting"),
-        }  # fmt: skip
-        path.write_text(json.dumps(task))
-        return path
-
-    def _record(
-        self, layers: int, device: str, attempt: dict, own: tuple[int, int], case: str | None = None
-    ) -> None:
-        case = case or self._called(layers)
-        say: Callable[..., None] = self.recorder.quantity
-        say(case, device, "fits", attempt["fits"], attempt["reason"])
-        for name, value in zip(("convolutions", "linears"), own, strict=True):
-            say(case, device, name, value)
-        for name in ("limit", "base", "peak", "held"):
-            is_number = attempt[name] or (name == "held" and attempt["fits"])
-            say(case, device, f"{name}_bytes", attempt[name] if is_number else None)
-        if attempt["missed"]:
-            why = f"{attempt['missed']} readings failed"
-            self.recorder.find("uncertain", figure="peak memory", why=why)
-        for stage, durations in attempt["durations_ns"].items():
-            self.recorder.durations(case, device, stage, durations)
+    def _record(self, layers: int, stages: Stages, sides: list[Attempt], chosen: bool = False) -> None:
+        network = proportion(layers, self.arguments.convolutions, self.arguments.linears)
+        for rank, (side, (first, last)) in enumerate(zip(sides, stages, strict=True)):
+            case, device = "{}+{}".format(*network), self.names[rank]
+            if len(stages) > 1:
+                case, device = f"{case} split after {stages[0][1]}", f"{device}, device {rank}"
+            say = partial(self.recorder.quantity, case, device)
+            say("fits", side.fits, side.reason)
+            say("convolutions", max(0, min(last, network[0]) - first))
+            say("linears", max(0, last - max(first, network[0])))
+            for name in ("limit", "base", "peak", "held"):
+                value = getattr(side, name)
+                say(f"{name}_bytes", value if value or (name == "held" and side.fits) else None)
+            if len(stages) > 1:
+                say("chosen", chosen)
+            if side.missed:
+                why = f"{side.missed} readings failed"
+                self.recorder.find("uncertain", figure="peak memory", why=why)
+            for stage, durations in side.durations_ns.items():
+                self.recorder.durations(case, device, stage, durations)
 
 
 # --- searches, of which each try costs a process -------------------------------------------------------
 
 
-def most_that_fit(few: int, of_few: dict, more: int, of_more: dict) -> int:
+def most_that_fit(few: int, of_few: Attempt, more: int, of_more: Attempt) -> int:
     """The layers that fill a device, by the memory of two networks that fit; it grows with the layers."""
-    taken = [attempt["peak"] + attempt["held"] for attempt in (of_few, of_more)]
+    taken = [attempt.peak + attempt.held for attempt in (of_few, of_more)]
     a_layer = (taken[1] - taken[0]) / (more - few)
-    return more + int((of_more["limit"] - taken[1]) / a_layer) if a_layer > 0 else 2 * more
+    return more + int((of_more.limit - taken[1]) / a_layer) if a_layer > 0 else 2 * more
 
 
 def proportion(layers: int, convolutions: int, linears: int) -> tuple[int, int]:
@@ -261,10 +256,7 @@ def balance(
     return (min(finite, key=lambda place: finite[place]) if finite else None), tried
 
 
-# --- ends of tries -------------------------------------------------------------------------------------
-
-
-def judged(answers: list[dict | None], ended: Ended, printed: str) -> list[dict]:
+def judged(answers: list[Attempt | None], ended: Ended, printed: str) -> list[Attempt]:
     """The answers of a try's processes; of one that left none, what its end says.
 
     Of two, the one that died first wanted for memory; the other was ended since its peer had gone.
@@ -272,33 +264,17 @@ def judged(answers: list[dict | None], ended: Ended, printed: str) -> list[dict]
     Raises:
         UserError: it ended, but not for want of memory.
     """
-    nothing = {
-        "fits": False, "reason": "", "limit": 0, "base": 0, "peak": 0, "held": 0, "missed": 0,
-        "durations_ns": {},
-    }  # fmt: skip
-    wanting = [answer for answer in answers if answer and not answer["fits"]]
+    wanting = any(answer and not answer.fits for answer in answers)
     line = ([""] + [line.strip() for line in printed.splitlines() if line.strip()])[-1]
-    code = ended.exit_code
-    killed = code == -9 or says_out_of_memory(printed)
-    if any(answer is None for answer in answers) and not wanting and not killed:
-        raise UserError(f"a try {ended.reason or f'ended with exit code {code}'}: {line[:200]}")
-    why = "killed (SIGKILL)" if code == -9 else line[:160]
-    died = {**nothing, "reason": why}
-    left = {**nothing, "fits": True}
+    killed = ended.exit_code == -9
+    if None in answers and not wanting and not killed and not says_out_of_memory(printed):
+        raise UserError(f"a try {ended.reason or f'ended with exit code {ended.exit_code}'}: {line[:200]}")
+    died = Attempt(fits=False, reason="killed (SIGKILL)" if killed else line[:160])
+    left = Attempt(fits=True)
     return [
         answer or (left if wanting or ended.process not in (None, rank) else died)
         for rank, answer in enumerate(answers)
     ]
-
-
-def _read(path: Path) -> dict | None:
-    return json.loads(path.read_bytes()) if path.exists() else None
-
-
-def _own_ns(side: dict) -> float:
-    return median(
-        map(sum, zip(side["durations_ns"]["forward"], side["durations_ns"]["backward"], strict=True))
-    )
 
 
 def _mib(size_bytes: int) -> str:

@@ -43,19 +43,14 @@ def test_sizes_are_read_with_their_units():
             capacity.size(wrong)
 
 
-FITS = {
-    "fits": True,
-    "reason": "",
-    "limit": 9,
-    "base": 1,
-    "peak": 5,
-    "held": 0,
-    "missed": 0,
-    "durations_ns": {},
-}
+FITS = attempt.Attempt(fits=True, limit=9, base=1, peak=5)
+WANTS = attempt.Attempt(fits=False, reason="DefaultCPUAllocator: can't allocate memory", limit=9, base=1)
+    fits=False, reason="DefaultCPUAllocator: can't allocate memory", limit=9, base=1, peak=5
+)
 
 
-WANTS = {**FITS, "fits": False, "reason": "DefaultCPUAllocator: can't allocate memory"}
+def taking(**sizes):
+    return FITS.model_copy(update=sizes)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +65,7 @@ WANTS = {**FITS, "fits": False, "reason": "DefaultCPUAllocator: can't allocate m
     ],
 )
 def test_a_want_of_memory_is_told_from_other_ends(answers, code, printed, fit):
-    assert [side["fits"] for side in capacity.judged(answers, Ended(code), printed)] == fit
+    assert [side.fits for side in capacity.judged(answers, Ended(code), printed)] == fit
 
 
 @pytest.mark.parametrize("died", [0, 1])
@@ -78,8 +73,8 @@ def test_a_want_of_memory_is_told_from_other_ends(answers, code, printed, fit):
 def test_of_two_stages_the_one_that_died_does_not_fit(died, code, printed):
     """Neither left an answer: the other was ended since its peer had gone."""
     sides = capacity.judged([None, None], Ended(code, process=died), printed)
-    assert [side["fits"] for side in sides] == [died == 1, died == 0]
-    assert sides[died]["reason"] and not sides[1 - died]["reason"]
+    assert [side.fits for side in sides] == [died == 1, died == 0]
+    assert sides[died].reason and not sides[1 - died].reason
 
 
 def test_a_reason_does_not_say_where_in_pytorchs_source():
@@ -131,8 +126,8 @@ def growing(tmp_path, monkeypatch, largest: int, limit: int, per_layer: int) -> 
 
     def attempt(layers, stages):
         asked.append(layers)
-        answer = {**FITS, "limit": limit, "base": 500, "peak": 700 + per_layer * layers, "held": 2 * layers}
-        return [answer if layers <= largest else {**WANTS, "limit": limit, "base": 500}]
+        answer = taking(limit=limit, base=500, peak=700 + per_layer * layers, held=2 * layers)
+        return [answer if layers <= largest else WANTS]
 
     monkeypatch.setattr(study, "_attempt", attempt)
     return study.grow(), asked
@@ -153,9 +148,9 @@ def test_a_device_that_holds_few_layers(tmp_path, monkeypatch, largest):
 
 
 def test_layers_that_take_nothing_are_doubled():
-    full = {**FITS, "limit": 900, "peak": 500}
+    full = taking(limit=900, peak=500)
     assert capacity.most_that_fit(16, full, 32, full) == 64
-    assert capacity.most_that_fit(16, full, 32, {**full, "peak": 532}) == 32 + 368 // 2
+    assert capacity.most_that_fit(16, full, 32, taking(limit=900, peak=532)) == 32 + 368 // 2
 
 
 def test_what_others_keep_beside_a_result_stays(monkeypatch, tmp_path):
@@ -174,7 +169,7 @@ def test_what_others_keep_beside_a_result_stays(monkeypatch, tmp_path):
     monkeypatch.setattr(studies, "run_fresh", run_fresh)
     tries = capacity.Capacity(studies.Recorder("capacity", {}, tmp_path), flags, ["cpu"], gpu=False)
     (told,) = tries._attempt(1, [(0, 1)])
-    assert there == ["0.json"] and not told["fits"]
+    assert there == ["0.json"] and not told.fits
     assert [path.name for path in tmp_path.iterdir()] == ["try-1-notes.txt"]
 
 
