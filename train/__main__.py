@@ -30,20 +30,18 @@ from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, said_by_rank_0
 from profiling.identity import read_identity
 from profiling.process_facts import write_stacks_at_signal
 from profiling.tables import rank_directory
-from profiling.wording import command, how_many, three_digits
 from profiling.wrap import WATCHERS, is_watched
-from train.ending import Stop, interruptible, leave_at_once, run_and_leave
+from train.ending import interruptible, leave_at_once, run_and_leave
 from train.world import World, read_world
 
 
 def main() -> int:
     parser = make_parser("python -m train", __doc__)
     add_run_flags(parser)
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run's folder [a new one in results/by-hand]"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace the run that is in --out")
-    parser.add_argument("--keep-raw", action="store_true", help="keep the profiler's own files, too")
+    add = parser.add_argument
+    add("--out", type=Path, metavar="DIR", help="the run's folder [a new one in results/by-hand]")
+    add("--overwrite", action="store_true", help="replace the run that is in --out")
+    add("--keep-raw", action="store_true", help="keep the profiler's own files, too")
     rank = read_identity(os.environ).rank
     with said_by_rank_0(rank):
         arguments, mistakes = parser.parse_all()
@@ -64,17 +62,15 @@ def main() -> int:
         how = f"python -m profiling.wrap --tool {run.profile} --out DIR -- -m train ... --out DIR"
         print(f"scaleprof: profile {run.profile} records nothing here; started by: {how}", file=sys.stderr)
     write_stacks_at_signal(None if mine else rank_directory(arguments.out, world.rank) / STACKS)
-    code = train(run, world, place_of(run, arguments.out, mine), arguments.keep_raw)
+    place: Path | by_hand.Folder = arguments.out  # of a run by hand, what makes it
+    if arguments.out is None:
+        place = by_hand.Folder(lambda: by_hand.new_directory(run))
+    elif mine:
+        place = by_hand.Folder(lambda: by_hand.made(arguments.out), there=arguments.out.exists())
+    code = train(run, world, place, arguments.keep_raw)
     if code == EXIT_DONE and may_leave_at_once(run, os.environ, sys.modules):
         leave_at_once()
     return code
-
-
-def place_of(run: Run, out: Path | None, mine: bool) -> Path | by_hand.Folder:
-    """The run's directory; of a run by hand, what makes it."""
-    if out is None:
-        return by_hand.Folder(lambda: by_hand.new_directory(run))
-    return by_hand.Folder(lambda: by_hand.made(out), there=out.exists()) if mine else out
 
 
 def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) -> int:
@@ -112,21 +108,17 @@ def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) ->
         return EXIT_FAILED
     if wrong := reason or finished.wrong:
         raise NotRight(wrong)
-    steps = how_many(run.batches, "step")
-    say(f"done: {three_digits(finished.images_per_s)} images/s ({steps}, warmup included)")
+    say(f"done: {finished.images_per_s:.1f} images/s over all {run.batches} steps")
     if folder:
         say(f"results: {finished.out}")
-        say(f"next: {_next_command(finished.out)}")
     return EXIT_DONE
 
 
 @contextmanager
 def recorded(run: Run, folder: by_hand.Folder | None, started: datetime) -> Iterator[None]:
-    """What becomes of the folder of a run by hand that ends early.
+    """Note in the folder of a run by hand why it ended early; None of ranks that write no manifest."""
+    from train.rank import OutOfMemory, PeersLost
 
-    Args:
-        folder: None of ranks that write no manifest.
-    """
     if folder is None:
         yield
         return
@@ -135,28 +127,15 @@ def recorded(run: Run, folder: by_hand.Folder | None, started: datetime) -> Iter
             yield
         except (Exception, KeyboardInterrupt) as error:
             stop.hear_no_more()
-            if kept := folder.end_early(run, *why_ended(error, stop), started):
+            why = str(error) if isinstance(error, PeersLost) else f"{type(error).__name__}: {error}"
+            kind: Kind | None = None
+            if isinstance(error, UserError):
+                why, kind = str(error), "out of memory" if isinstance(error, OutOfMemory) else "wrong use"
+            elif isinstance(error, KeyboardInterrupt) or stop.asked:
+                why, kind = f"stopped by {'SIGTERM' if stop.asked == SIGTERM else 'Ctrl-C'}", "interrupted"
+            if kept := folder.end_early(run, why.splitlines()[0], kind, started):
                 print(kept, file=sys.stderr)
             raise
-
-
-def why_ended(error: BaseException, stop: Stop) -> tuple[str, Kind | None]:
-    """Why a run has ended early, in one line, and the kind of that (None: the line tells)."""
-    from train.rank import OutOfMemory, PeersLost
-
-    if isinstance(error, UserError):
-        return str(error), "out of memory" if isinstance(error, OutOfMemory) else "wrong use"
-    if isinstance(error, KeyboardInterrupt) or stop.asked:
-        return f"stopped by {'SIGTERM' if stop.asked == SIGTERM else 'Ctrl-C'}", "interrupted"
-    said = f"{error}" if isinstance(error, PeersLost) else f"{type(error).__name__}: {error}"
-    return said.splitlines()[0], None
-
-
-def _next_command(out: Path) -> str:
-    """What shows the results of a run by hand: of one in the usual place, beside the others there."""
-    if out.parent == by_hand.PARENT:
-        return command("analysis.scaled", out.parent)
-    return command("analysis.batches", out)
 
 
 def may_leave_at_once(run: Run, environment: Mapping[str, str], modules: Container[str]) -> bool:

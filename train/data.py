@@ -9,8 +9,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,8 @@ def picture(index: int, label: int, classes: int, seed: int) -> bytes:
     from PIL import Image, ImageDraw
 
     generator = np.random.default_rng([seed, index])
-    canvas = np.full((HEIGHT, WIDTH, 3), _colour(label, classes), np.float32)
+    colour = [255 * value for value in colorsys.hsv_to_rgb(label / classes, 0.5, 0.6)]
+    canvas = np.full((HEIGHT, WIDTH, 3), colour, np.float32)
     for cell, strength in ((100, 36), (25, 20), (6, 14), (1, 14)):
         size = (-(-WIDTH // cell), -(-HEIGHT // cell))
         noise = generator.normal(0, strength, (size[1], size[0], 3)).astype(np.float32)
@@ -57,11 +58,6 @@ def picture(index: int, label: int, classes: int, seed: int) -> bytes:
     return out.getvalue()
 
 
-def _colour(label: int, classes: int) -> tuple[float, float, float]:
-    red, green, blue = colorsys.hsv_to_rgb(label / classes, 0.5, 0.6)
-    return 255 * red, 255 * green, 255 * blue
-
-
 def make(folder: Path, images: int, classes: int, seed: int) -> str:
     """Make the set in ``folder``, whole or not at all; returns what to tell the user.
 
@@ -74,32 +70,24 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
         return f"{folder} already exists"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} contains something else; choose another folder, or remove it")
-    partial = folder.with_name(folder.name + ".partial")
-    if partial.exists():
-        remove(partial)
-    partial.mkdir(parents=True)  # a place where nothing can be written is found before the pictures are drawn
+    partly = folder.with_name(folder.name + ".partial")
+    if partly.exists():
+        remove(partly)
+    partly.mkdir(parents=True)  # a place where nothing can be written is found before the pictures are drawn
     labels = [index % classes for index in range(images)]
-    encoded = list(track(_pictures(labels, classes, seed), "pictures", images, console=Console(stderr=True)))
-    _write_images(partial / "images", encoded, labels)
-    _write_records(partial / "tfrecord", encoded, labels)
-    (partial / _DESCRIPTION).write_text(wanted)
-    if folder.exists():
-        folder.rmdir()
-    partial.rename(folder)
-    return f"made {folder}: images: {images}, classes: {classes}"
-
-
-def _pictures(labels: list[int], classes: int, seed: int) -> Iterator[bytes]:
-    count = len(labels)
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy and Pillow work side by side
-        yield from pool.map(picture, range(count), labels, [classes] * count, [seed] * count)
-
-
-def _write_images(folder: Path, encoded: list[bytes], labels: list[int]) -> None:
+        drawn = pool.map(partial(picture, classes=classes, seed=seed), range(images), labels)
+        encoded = list(track(drawn, "pictures", images, console=Console(stderr=True)))
     for index, (content, label) in enumerate(zip(encoded, labels, strict=True)):
-        place = folder / f"class{label:03d}"
+        place = partly / "images" / f"class{label:03d}"
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{index:06d}.jpg").write_bytes(content)
+    _write_records(partly / "tfrecord", encoded, labels)
+    (partly / _DESCRIPTION).write_text(wanted)
+    if folder.exists():
+        folder.rmdir()
+    partly.rename(folder)
+    return f"made {folder}: images: {images}, classes: {classes}"
 
 
 def _write_records(folder: Path, encoded: list[bytes], labels: list[int]) -> None:
@@ -109,13 +97,8 @@ def _write_records(folder: Path, encoded: list[bytes], labels: list[int]) -> Non
         path = folder / f"part-{number:05d}-of-{RECORD_FILES:05d}.tfrecord"
         mine = pairs[number::RECORD_FILES]
         # ImageNet's labels start at 1 in TFRecord files.
-        records.write_records(
-            path,
-            (
-                records.encode_example({records.IMAGE: image, records.LABEL: label + 1})
-                for image, label in mine
-            ),
-        )
+        examples = [{records.IMAGE: image, records.LABEL: label + 1} for image, label in mine]
+        records.write_records(path, map(records.encode_example, examples))
         records.write_index(path)
 
 

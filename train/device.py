@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -46,7 +45,9 @@ def choose_device(run: Run, world: World) -> torch.device:
         return torch.device("cpu")
     # Under Slurm or MPI with one GPU bound to each rank, every rank sees its own as number 0.
     index = world.local_rank if gpus > 1 or world.local_size == 1 else 0
-    if gpus == 1 and world.local_size > 1 and not _bound_to_one_gpu():
+    # The launcher may have given this rank a GPU of its own.
+    bound = "," not in os.environ.get("CUDA_VISIBLE_DEVICES", ",")
+    if gpus == 1 and world.local_size > 1 and not bound:
         raise UserError(f"local rank {world.local_rank} has no GPU: this node has {gpus}; use --device cpu")
     if index >= gpus:
         raise UserError(
@@ -72,11 +73,6 @@ def driven(run: Run, device: torch.device) -> list[torch.device]:
     if device.type == "cuda" and run.gpus_per_rank > 1:
         return [torch.device("cuda", number) for number in range(run.gpus_per_rank)]
     return [device]
-
-
-def _bound_to_one_gpu() -> bool:
-    """Whether the launcher gave this rank a GPU of its own."""
-    return "," not in os.environ.get("CUDA_VISIBLE_DEVICES", ",")
 
 
 def set_threads(run: Run, device: torch.device, world: World) -> None:
@@ -106,15 +102,10 @@ def device_name(device: torch.device) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """What a rank is bound to; empty: nothing, since nothing is nearer than the rest.
+    """What a rank is bound to; empty: nothing, since nothing is nearer than the rest."""
 
-    Attributes:
-        cpus: of the kernel's numbering, as a list, e.g. "0-15,32-47".
-        cards: names of InfiniBand devices, e.g. ("mlx5_0",).
-    """
-
-    cpus: str = ""
-    cards: tuple[str, ...] = ()
+    cpus: str = ""  # as the kernel lists them, e.g. "0-15,32-47"
+    cards: tuple[str, ...] = ()  # InfiniBand devices, e.g. ("mlx5_0",)
 
 
 def bind_near(device: torch.device, environment: MutableMapping[str, str], sys: Path = SYS) -> Place:
@@ -123,7 +114,7 @@ def bind_near(device: torch.device, environment: MutableMapping[str, str], sys: 
     Args:
         environment: of this process; ``UCX_NET_DEVICES`` is narrowed where it names several cards.
     """
-    address = _pci_address(device)
+    address = pci_address(device)
     if not address:
         return Place()
     allowed = os.sched_getaffinity(0)
@@ -134,7 +125,7 @@ def bind_near(device: torch.device, environment: MutableMapping[str, str], sys: 
     near = near_cards(address, [port.partition(":")[0] for port in ports], sys)
     if near:
         environment[UCX_CARDS] = ",".join(port for port in ports if port.partition(":")[0] in near)
-    return Place(as_list(cpus), near)
+    return Place(",".join(ranges(cpus)), near)
 
 
 def near_cpus(address: str, allowed: Iterable[int], sys: Path = SYS) -> set[int]:
@@ -156,20 +147,18 @@ def near_cards(address: str, cards: Sequence[str], sys: Path = SYS) -> tuple[str
         bridges = _bridges(sys / "class/infiniband" / card / "device")
         if not gpu or not bridges:
             return ()
-        shared[card] = sum(
-            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(gpu, bridges, strict=False))
-        )
+        shared[card] = len(Path(os.path.commonpath([gpu, bridges])).parts)
     most = max(shared.values(), default=0)
     near = tuple(card for card in cards if shared[card] == most)
     return near if len(near) < len(cards) else ()
 
 
-def _bridges(device: Path) -> list[str]:
-    """The way to a PCI device, from the root complex down: its real path's parts below /sys/devices."""
-    return list(device.resolve().parts[:-1]) if device.exists() else []
+def _bridges(device: Path) -> Path | None:
+    """The way to a PCI device, from the root complex down: its real path's parent below /sys/devices."""
+    return device.resolve().parent if device.exists() else None
 
 
-def _pci_address(device: torch.device) -> str:
+def pci_address(device: torch.device) -> str:
     """A GPU's address as the kernel writes it, "0000:65:00.0"; "" if PyTorch does not say."""
     if device.type != "cuda" or not hasattr(os, "sched_getaffinity"):
         return ""
@@ -181,18 +170,9 @@ def _pci_address(device: torch.device) -> str:
 
 
 def from_list(text: str) -> set[int]:
-    """The numbers of a kernel's list: "0-2,8" -> {0, 1, 2, 8}.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The numbers of a kernel's list, or ValueError: "0-2,8" -> {0, 1, 2, 8}."""
     numbers: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         low, _, high = part.partition("-")
         numbers |= set(range(int(low), int(high or low) + 1))
     return numbers
-
-
-def as_list(numbers: Iterable[int]) -> str:
-    """Numbers as the kernel lists them: {0, 1, 2, 8} -> "0-2,8"."""
-    return ",".join(ranges(numbers))

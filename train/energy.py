@@ -8,6 +8,7 @@ cost the batches nothing. A GPU's counter is its rank's; the processors' are the
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,12 @@ def added(counters: Sequence[Callable[[], float] | str]) -> Callable[[], float] 
 
 def open_rapl(powercap: Path = POWERCAP) -> "Rapl | str":
     """The counters of a node's processor packages; why there are none."""
-    packages = [path for path in sorted(powercap.glob("intel-rapl:*")) if _is_package(path)]
+    packages = []
+    for path in sorted(powercap.glob("intel-rapl:*")):
+        # Neither cores (intel-rapl:0:0), which are part of one, nor the machine (psys), which one is part of.
+        name = path / "name"
+        if path.name.count(":") == 1 and not (name.is_file() and name.read_text().startswith("psys")):
+            packages.append(path)
     if not packages:
         return f"no RAPL ({powercap}/intel-rapl:*)"
     try:
@@ -164,12 +170,6 @@ def open_rapl(powercap: Path = POWERCAP) -> "Rapl | str":
         return f"RAPL: {error.strerror}; sudo chmod a+r {packages[0]}/energy_uj"
     except ValueError as error:
         return f"RAPL: {error}"
-
-
-def _is_package(path: Path) -> bool:
-    """Neither cores (intel-rapl:0:0), which are part of one, nor the machine (psys), which one is part of."""
-    name = path / "name"
-    return path.name.count(":") == 1 and not (name.is_file() and name.read_text().startswith("psys"))
 
 
 class Rapl:
@@ -191,8 +191,13 @@ class Rapl:
     @property
     def unambiguous_s(self) -> float:
         """How long a counter takes to wrap around at least: longer than that, two readings do not tell."""
-        each = zip(self._ranges, self._packages, strict=True)
-        return min(whole * _MICRO / _most_w(path) for whole, path in each)
+        seconds = []
+        for whole, package in zip(self._ranges, self._packages, strict=True):
+            most_w = 0.0
+            with suppress(OSError, ValueError):
+                most_w = _whole(package / "constraint_0_power_limit_uw") * _MICRO
+            seconds.append(whole * _MICRO / (most_w or MOST_W))
+        return min(seconds)
 
     def _read(self) -> list[int]:
         return [_whole(path / "energy_uj") for path in self._packages]
@@ -203,14 +208,6 @@ class Rapl:
         counted = zip(now, self._last, self._ranges, strict=True)
         self._last = now
         return sum((new - old) % (whole + 1) for new, old, whole in counted) * _MICRO
-
-
-def _most_w(package: Path) -> float:
-    """The power that a package may draw for long."""
-    try:
-        return _whole(package / "constraint_0_power_limit_uw") * _MICRO or MOST_W
-    except (OSError, ValueError):
-        return MOST_W  # it says no limit
 
 
 def _whole(path: Path) -> int:

@@ -5,7 +5,7 @@ import itertools
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from profiling.errors import UserError, did_you_mean
 
@@ -37,9 +37,7 @@ def declare_missing_operators() -> None:
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         raise UserError("torchvision is not installed; make setup installs it (or pip install -e .)")
-    compiled = sorted(Path(spec.origin).parent.glob("_C*.so")) + sorted(
-        Path(spec.origin).parent.glob("_C*.pyd")
-    )
+    compiled = [file for end in ("so", "pyd") for file in sorted(Path(spec.origin).parent.glob(f"_C*.{end}"))]
     try:
         for file in compiled:
             torch.ops.load_library(str(file))
@@ -88,11 +86,13 @@ def flops_per_image(model: "torch.nn.Module", image_size: int) -> tuple[float, f
         for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers())
     }
     first: list[float] = []
-    hooks = [
-        module.register_forward_hook(lambda module, _, out: first.append(_layer_flops(module, out)))
-        for module in model.modules()
-        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)
-    ]
+
+    def count(layer: Any, _: Any, out: Any) -> None:
+        # 2 x output elements x inputs an output element, of a convolution or a linear layer.
+        first.append(2.0 * out.numel() * (layer.weight.numel() // layer.weight.shape[0]))
+
+    kinds = torch.nn.Conv2d | torch.nn.Linear
+    hooks = [module.register_forward_hook(count) for module in model.modules() if isinstance(module, kinds)]
     was_training = model.training
     model.eval()  # of one image batch norm would refuse to learn
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -117,9 +117,3 @@ def check_images(name: str, image_size: int, batch: int, classes: int = CLASSES)
         raise UserError(
             f"{name} does not take batch {batch} of {image_size} x {image_size} images: {reason}"
         ) from None
-
-
-def _layer_flops(layer: "torch.nn.Module", out: "torch.Tensor") -> float:
-    """2 x output elements x inputs an output element, of a convolution or a linear layer."""
-    weight = cast("torch.Tensor", layer.weight)
-    return 2.0 * out.numel() * (weight.numel() // weight.shape[0])

@@ -5,9 +5,10 @@ import io
 import pytest
 from PIL import Image
 
+from jobs import data_sets
 from profiling.errors import UserError
 from train.loaders import dataset, records
-from train.loaders.dataset import Sample, find_images, find_records, find_shard, reached, shard_of
+from train.loaders.dataset import Sample, find_images, find_records, find_shard, reached
 
 from .conftest import CLASSES, IMAGES, run_of
 
@@ -21,7 +22,7 @@ def tiny_jpeg(shade: int = 0) -> bytes:
 
 
 def samples_of(folder, data_format):
-    place = dataset.data_folder(run_of(folder, data_format=data_format))
+    place = data_sets.data_folder(folder, data_format)
     return find_images(place) if data_format == "images" else find_records(place)
 
 
@@ -125,7 +126,7 @@ def test_of_a_large_set_a_run_looks_only_at_what_it_will_read(tmp_path, monkeypa
     # Records are read in file order: the first are those that are reached.
     assert reached(samples, run_of(tmp_path, data_format="tfrecord", batch=4, batches=5), 0) == samples[:30]
     assert reached(samples[:20], run, rank=0) == samples[:20]
-    assert [len(shard_of(samples, rank, 3)) for rank in range(3)] == [334, 333, 333]
+    assert [len(samples[rank::3]) for rank in range(3)] == [334, 333, 333]
 
 
 # --- data that are not there --------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.device import UCX_CARDS, as_list, bind_near, from_list, near_cards, near_cpus
+from profiling.number_ranges import ranges
+from train.device import UCX_CARDS, bind_near, from_list, near_cards, near_cpus
 
 # address -> (the bridges above it, its processors)
 DEVICES = {
@@ -86,4 +87,4 @@ def test_on_a_cpu_nothing_is_bound(sys):
 
 @given(st.sets(st.integers(0, 300)))
 def test_lists_are_read_as_they_are_written(numbers):
-    assert from_list(as_list(numbers)) == numbers
+    assert from_list(",".join(ranges(numbers))) == numbers

@@ -97,7 +97,7 @@ def variants(trained) -> dict[str, Path]:
 def test_two_ranks_train_and_leave_what_a_sweep_asks_of_them(trained, data_set):
     run, out = pair_of(data_set), trained.outs["plain"]
     assert f"step {BATCHES}/{BATCHES} loss" in trained.log
-    assert f"images/s ({BATCHES} steps, warmup included)\nresults: {out}\n" in trained.log
+    assert f"images/s over all {BATCHES} steps\nresults: {out}\n" in trained.log
     assert [report.rank for report in store.read_record(out / store.MANIFEST, Manifest).ranks] == [0, 1]
     reports, wrong = read_reports(out, run)
     assert wrong == "" and why_not_right(run, reports, out) == ""
@@ -179,7 +179,7 @@ def test_the_timeline_of_two_ranks_holds_all_that_was_recorded(variants, data_se
     assert made.slices["steps"] == 2 * BATCHES and made.slices["stages"] == 2 * 5 * BATCHES
     assert made.slices["kernels"] == kernels > 0
     assert made.slices["ranges"] + made.slices["marks"] == markers > 0
-    assert made.clock_residual_ns is not None and made.notes == []
+    assert made.clock_residual_ns is not None and made.findings == []
 
 
 def test_a_killed_rank_is_the_reason_and_the_other_ends_quietly(trained):
@@ -285,7 +285,6 @@ def test_each_run_by_hand_has_a_folder_of_its_own_and_all_are_one_set_of_results
     printed = [train_tiny(*SMALL, *flags)[1] for flags in others]
     folders = [text.partition("results: ")[2].split()[0] for text in printed]
     assert len(set(folders)) == len(others) and all(Path(folder).is_dir() for folder in folders)
-    assert printed[0].endswith("next: python -m analysis.scaled results/by-hand\n")
     study = load(Path("results/by-hand"))
     assert sorted(source.path for source in study.sources) == sorted(map(Path, folders))
     assert sorted(source.fields["batches"] for source in study.sources) == [2, 2, 2, 3]
@@ -366,7 +365,7 @@ def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path, monkeypa
         assert train_tiny(*SMALL, "--out", str(out), "--overwrite")[0] == 1
     assert (out / "manifest.json").read_text() == before and len(load(out).sources) == 1
     code, printed, _ = train_tiny(*SMALL, "--batches", "3", "--out", str(out), "--overwrite")
-    assert code == 0 and f"next: python -m analysis.batches {out}" in printed
+    assert code == 0 and f"results: {out}" in printed
     assert len(batches_of(out, 0)) == 3 and (out / "notes.txt").exists()
     assert "holds other files (mine)" in one_line(train_tiny(*SMALL, "--out", str(tmp_path), "--overwrite"))
     assert load(out).sources[0].fields["batches"] == 3

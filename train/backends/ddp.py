@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from jobs.run import Run
 from profiling.errors import UserError
 from train.backends import Backend
+from train.device import pci_address
 from train.rendezvous import gather_at, open_store
 from train.studies.memory import is_out_of_memory
 from train.world import World, check_interface, gloo_interface
@@ -49,7 +50,13 @@ class Ddp(Backend):
             check_interface(os.environ, "GLOO_SOCKET_IFNAME", run.network)
             os.environ.update(gloo_interface(os.environ, world))
         self._world, self._gathered = world, 0
-        self._store = store = _meet(world)
+        try:
+            self._store = store = meeting_store(world)
+        except (dist.DistError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"the {world.size} ranks did not meet at {world.rendezvous or world.host}: {_line(error)}; "
+                "are all of them running, and is the address right (MASTER_ADDR, MASTER_PORT)?"
+            ) from error
         if library == "nccl" and world.size > 1:
             check_gpus(exchange(dist.PrefixStore("gpus", store), world, gpu_of(device)))
         try:
@@ -117,17 +124,6 @@ def buffers(broadcast: bool) -> dict[str, Any]:
     return {word if known else "broadcast_buffers": False}
 
 
-def _meet(world: World) -> dist.Store:
-    """The store at which all ranks have met."""
-    try:
-        return meeting_store(world)
-    except (dist.DistError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"the {world.size} ranks did not meet at {world.rendezvous or world.host}: {_line(error)}; "
-            "are all of them running, and is the address right (MASTER_ADDR, MASTER_PORT)?"
-        ) from error
-
-
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
@@ -177,9 +173,8 @@ class Gpu:
 def gpu_of(device: torch.device) -> Gpu:
     """The GPU ``device`` of this process."""
     properties = torch.cuda.get_device_properties(device)
-    numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    address = "" if None in numbers else ":".join(f"{number:02x}" for number in numbers)
-    return Gpu(socket.gethostname(), address, str(getattr(properties, "uuid", "")), properties.name)
+    uuid = str(getattr(properties, "uuid", ""))
+    return Gpu(socket.gethostname(), pci_address(device), uuid, properties.name)
 
 
 def exchange(store: dist.Store, world: World, mine: Gpu) -> list[Gpu]:
@@ -208,9 +203,5 @@ def check_gpus(gpus: Sequence[Gpu]) -> None:
 
 
 def open_backend(run: Run, world: World, device: torch.device) -> Ddp:
-    """Join the other ranks.
-
-    Raises:
-        UserError: they do not meet.
-    """
+    """Join the other ranks, or raise UserError."""
     return Ddp(run, world, device)

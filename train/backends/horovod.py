@@ -79,11 +79,7 @@ class Horovod(Backend):
 
 
 def import_horovod() -> Any:
-    """``horovod.torch``.
-
-    Raises:
-        UserError: it is not installed, or was built for another PyTorch or MPI.
-    """
+    """``horovod.torch``; raises UserError if it is not installed, or was built for another PyTorch or MPI."""
     try:
         import horovod.torch as hvd
     except ImportError as error:
@@ -133,13 +129,8 @@ def meet(world: World, hvd: Any) -> Any:
     server, port = _serve(world) if world.rank == 0 else (None, 0)
     if world.rank and world.size > 1:
         port = rendezvous.find(world)
-    os.environ.update(_as_horovod_has_it(world, port))
-    return server
-
-
-def _as_horovod_has_it(world: World, port: int) -> dict[str, str]:
-    """The variables by which horovodrun tells its ranks of themselves."""
-    return {
+    # As horovodrun tells its ranks of themselves.
+    os.environ |= {
         "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_RANK": str(world.rank), "HOROVOD_SIZE": str(world.size),
         "HOROVOD_LOCAL_RANK": str(world.local_rank), "HOROVOD_LOCAL_SIZE": str(world.local_size),
@@ -148,6 +139,7 @@ def _as_horovod_has_it(world: World, port: int) -> dict[str, str]:
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(world.host or "127.0.0.1"),
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
     }  # fmt: skip
+    return server
 
 
 def _serve(world: World) -> tuple[Any, int]:
@@ -172,11 +164,7 @@ def _serve(world: World) -> tuple[Any, int]:
 
 
 def open_backend(run: Run, world: World, device: torch.device) -> Horovod:
-    """Join the other ranks.
-
-    Raises:
-        UserError: Horovod is not there, or is built for another MPI.
-    """
+    """Join the other ranks, or raise UserError."""
     return Horovod(run, world, device)
 
 
@@ -187,25 +175,21 @@ def main() -> int:
     hvd = import_horovod()
     ways = {"gloo": hvd.gloo_built(), "mpi": hvd.mpi_built()}
     for way in [name for name, built in ways.items() if built]:
-        ranks = _check_by_mpi() if way == "mpi" else _check_by_gloo()
+        if way == "mpi":
+            root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+            # The site's, before one that is installed beside Python.
+            mpirun = shutil.which("mpirun") or str(Path(sys.executable).parent / "mpirun")
+            launcher = [mpirun, *root, "-np", "2", "--oversubscribe", "-x", "HOROVOD_CHECK"]
+            ranks = [_start_check(launcher, {})]
+        else:
+            pair = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "SCALEPROF_JOB": f"check {os.getpid()}"}
+            ranks = [_start_check([], {**pair, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"]
         output = "".join(rank.communicate(timeout=_CHECK_S)[0] for rank in ranks)
         if any(rank.returncode for rank in ranks):
             print(output, file=sys.stderr)
             raise UserError(f"Horovod over {way} does not work on this machine; what it said is above")
         print(f"horovod over {way}: two ranks agree")
     return EXIT_DONE
-
-
-def _check_by_mpi() -> list[subprocess.Popen]:
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    # The site's, before one that is installed beside Python.
-    mpirun = shutil.which("mpirun") or str(Path(sys.executable).parent / "mpirun")
-    return [_start_check([mpirun, *root, "-np", "2", "--oversubscribe", "-x", "HOROVOD_CHECK"], {})]
-
-
-def _check_by_gloo() -> list[subprocess.Popen]:
-    pair = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "SCALEPROF_JOB": f"check {os.getpid()}"}
-    return [_start_check([], {**pair, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"]
 
 
 def _start_check(launcher: list[str], variables: dict[str, str]) -> subprocess.Popen:

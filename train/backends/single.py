@@ -48,9 +48,5 @@ def autocast_in_threads(model: torch.nn.Module, device_type: str, kind: torch.dt
 
 
 def open_backend(run: Run, world: World, device: torch.device) -> Backend:
-    """The backend of one process.
-
-    Raises:
-        UserError: with backend dp it does not see as many GPUs as the run has.
-    """
+    """The backend of one process, or UserError."""
     return DataParallel(run, device) if run.backend == "dp" else Backend()

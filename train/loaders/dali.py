@@ -199,11 +199,7 @@ def _as_ours(error: RuntimeError) -> UserError:
 
 
 def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Skipping:
-    """A DALI loader of a rank.
-
-    Raises:
-        UserError: DALI is not installed, the loader needs a GPU and this rank has none, or no data.
-    """
+    """A DALI loader of a rank, or UserError."""
     try:
         _dali()
     except ImportError as error:

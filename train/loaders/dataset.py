@@ -80,9 +80,11 @@ def find_shard(run: Run, rank: int, world_size: int) -> Shard:
     Raises:
         UserError: no data, no whole image among them, or an index that does not fit its file.
     """
-    folder = data_folder(run)
+    if run.data is None:
+        raise UserError(f"loader {run.loader} needs --data DIR; {MAKE_DATA}")
+    folder = data_sets.data_folder(run.data, run.data_format)
     samples = find_images(folder) if run.data_format == "images" else find_records(folder)
-    mine = reached(shard_of(samples, rank, world_size), run, rank)
+    mine = reached(samples[rank::world_size], run, rank)
     shard = sift(mine, is_whole if len(mine) <= FULL_CHECK_IMAGES else looks_whole)
     if not shard.samples:
         raise UserError(
@@ -102,11 +104,6 @@ def sift(samples: Sequence[Sample], check: Callable[[Sample], bool]) -> Shard:
     )
 
 
-def shard_of(samples: list[Sample], rank: int, world_size: int) -> list[Sample]:
-    """Every ``world_size``-th sample, from the global rank on."""
-    return samples[rank::world_size]
-
-
 def reached(samples: list[Sample], run: Run, rank: int) -> list[Sample]:
     """Those of a rank's samples that its run will come to: looking at all of ImageNet would take an hour.
 
@@ -124,23 +121,8 @@ def data_seed(run: Run, rank: int) -> int:
     return run.seed * 1_000_003 + rank
 
 
-def data_folder(run: Run) -> Path:
-    """Where a run's data are: ``data``, or its part for the format as ``train.data make`` lays it out.
-
-    Raises:
-        UserError: no folder is said, or it does not exist.
-    """
-    if run.data is None:
-        raise UserError(f"loader {run.loader} needs --data DIR; {MAKE_DATA}")
-    return data_sets.data_folder(run.data, run.data_format)
-
-
 def find_images(folder: Path) -> list[Sample]:
-    """All images of ``folder/class/``, labelled by the classes' order.
-
-    Raises:
-        UserError: there are none.
-    """
+    """All images of ``folder/class/``, labelled by the classes' order."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     samples = [
         Sample(path, label) for label, place in enumerate(classes) for path in data_sets.images_below(place)
@@ -153,11 +135,7 @@ def find_images(folder: Path) -> list[Sample]:
 
 
 def find_records(folder: Path) -> list[Sample]:
-    """All images of the TFRecord files of ``folder``; ImageNet's labels in them start at 1, ours at 0.
-
-    Raises:
-        UserError: there are none, or one has no index.
-    """
+    """All images of the TFRecord files of ``folder``, by their indexes."""
     files = data_sets.record_files(folder)
     if not files:
         raise data_sets.no_data_in(folder, "tfrecord")
@@ -176,14 +154,13 @@ def find_records(folder: Path) -> list[Sample]:
 
 
 def example_of(path: Path, offset: int, size: int) -> tuple[bytes, int]:
-    """(encoded image, label from 0) of a record.
+    """(encoded image, label from 0) of a record; ImageNet's labels in records start at 1.
 
     Raises:
         UserError: there is no record, or it is no Example with an image and a label.
         ValueError: the record is damaged.
     """
-    data = records.read_record(path, offset, size)
-    where = f"{path}, byte {offset}"
+    data, where = records.read_record(path, offset, size), f"{path}, byte {offset}"
     try:
         features = records.decode_example(data)
     except ValueError as error:

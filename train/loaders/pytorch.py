@@ -1,4 +1,4 @@
-"""PyTorch's own loading: torchvision v2 transforms in DataLoader workers.
+"""PyTorch's own loader: torchvision v2 transforms in DataLoader workers.
 
 For a GPU the workers leave pixels as bytes in pinned memory; they are copied, and normalised there, a batch
 ahead.
@@ -86,6 +86,7 @@ class LoaderBatches:
     def __init__(self, run: Run, rank: int, device: torch.device, shard: Shard) -> None:
         seed = data_seed(run, rank)
         on_gpu = device.type == "cuda"
+        forks = run.workers > 0 and sys.platform == "linux"
         loader = DataLoader(
             Images(shard, run.image_size, normalised=not on_gpu),
             batch_size=run.rank_batch,
@@ -93,7 +94,7 @@ class LoaderBatches:
             num_workers=run.workers,
             # A forked worker has torchvision as it was imported here (train.models); what newer Pythons start
             # by default would import it anew.
-            multiprocessing_context=multiprocessing.get_context("fork") if _forks(run) else None,
+            multiprocessing_context=multiprocessing.get_context("fork") if forks else None,
             pin_memory=on_gpu,
             drop_last=True,
             generator=torch.Generator().manual_seed(seed),
@@ -137,14 +138,6 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _forks(run: Run) -> bool:
-    return run.workers > 0 and sys.platform == "linux"
-
-
 def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Skipping:
-    """The PyTorch loader of a rank.
-
-    Raises:
-        UserError: no data, or none that can be decoded.
-    """
+    """The PyTorch loader of a rank, or UserError."""
     return Skipping(find_shard(run, rank, world_size), partial(LoaderBatches, run, rank, device))

@@ -72,22 +72,14 @@ def index_path(record_file: Path) -> Path:
 
 
 def write_index(record_file: Path) -> int:
-    """Write DALI's index of a TFRecord file beside it, whole or not at all; returns how many records it has.
-
-    Raises:
-        UserError: as :func:`index_of`.
-    """
+    """Write DALI's index of a TFRecord file beside it, whole or not at all; returns the number of records."""
     entries, index_file = index_of(record_file), index_path(record_file)
     write_text(index_file, "".join(f"{offset} {size}\n" for offset, size in entries))
     return len(entries)
 
 
 def read_index(index_file: Path) -> list[tuple[int, int]]:
-    """The (offset, size) pairs of an index.
-
-    Raises:
-        UserError: a line is something else.
-    """
+    """The (offset, size) pairs of an index."""
     entries = []
     for number, line in enumerate(index_file.read_bytes().splitlines(), 1):
         match = _ENTRY.fullmatch(line)
@@ -119,11 +111,7 @@ def read_record(path: Path, offset: int, size: int) -> bytes:
 
 
 def check_head(path: Path, offset: int, size: int) -> None:
-    """Make sure that a record of ``size`` bytes begins at ``offset`` and ends within the file.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Raise UserError unless a record of ``size`` bytes begins at ``offset`` and ends within the file."""
     with path.open("rb") as file:
         file.seek(offset)
         actual = _size_from_head(file.read(_HEAD))
@@ -142,10 +130,14 @@ def _refuse(path: Path, offset: int) -> NoReturn:
 
 def encode_example(features: Mapping[str, bytes | int]) -> bytes:
     """An Example of single bytes or integer features."""
-    entries = b"".join(
-        _field(1, _field(1, name.encode()) + _field(2, _feature(value))) for name, value in features.items()
-    )
-    return _field(1, entries)
+
+    def feature(value: bytes | int) -> bytes:
+        if isinstance(value, bytes):
+            return _field(1, _field(1, value))
+        return _field(3, _field(1, _encode_varint(value)))
+
+    pairs = (_field(1, name.encode()) + _field(2, feature(value)) for name, value in features.items())
+    return _field(1, b"".join(_field(1, pair) for pair in pairs))
 
 
 def decode_example(data: bytes) -> dict[str, bytes | int]:
@@ -170,16 +162,9 @@ def decode_example(data: bytes) -> dict[str, bytes | int]:
                 # A list of integers is packed into bytes, or written one by one.
                 if values:
                     first = values[0]
-                    values_by_name[name] = _signed(
-                        _varint(first, 0)[0] if isinstance(first, bytes) else first
-                    )
+                    number = _varint(first, 0)[0] if isinstance(first, bytes) else first
+                    values_by_name[name] = number - (1 << 64) if number >> 63 else number
     return values_by_name
-
-
-def _feature(value: bytes | int) -> bytes:
-    if isinstance(value, bytes):
-        return _field(1, _field(1, value))
-    return _field(3, _field(1, _encode_varint(value)))
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -223,10 +208,6 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         place, shift = place + 1, shift + 7
         if byte < 128:
             return value & _64_BITS, place
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
 
 
 def _encode_varint(value: int) -> bytes:

@@ -45,8 +45,6 @@ def test_sizes_are_read_with_their_units():
 
 FITS = attempt.Attempt(fits=True, limit=9, base=1, peak=5)
 WANTS = attempt.Attempt(fits=False, reason="DefaultCPUAllocator: can't allocate memory", limit=9, base=1)
-    fits=False, reason="DefaultCPUAllocator: can't allocate memory", limit=9, base=1, peak=5
-)
 
 
 def taking(**sizes):
