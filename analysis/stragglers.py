@@ -28,10 +28,7 @@ from profiling.findings import lines
 def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.stragglers", __doc__, columns=COLUMNS)
     parser.add_argument(
-        "--by",
-        choices=("rank", "step"),
-        default="rank",
-        help="one row per rank, or per rank and step [rank]",
+        "--by", choices=("rank", "step"), default="rank", help="one row per rank, or per rank and step [rank]"
     )
     arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)

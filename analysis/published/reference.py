@@ -20,10 +20,7 @@ from analysis.results.study import Study
 from jobs.run_fields import ID_FIELDS
 
 METRICS = (
-    Metric(
-        "tables",
-        "number of tables (repetitions, ranks), summed before ratios are formed",
-    ),
+    Metric("tables", "number of tables (repetitions, ranks), summed before ratios are formed"),
     Metric("fprop_steps", "forward passes counted in them", "fprop\nsteps"),
     Metric("bprop_steps", "attributed backward passes counted in them", "bprop\nsteps"),
     Metric(

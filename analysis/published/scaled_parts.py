@@ -5,16 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import (
-    Column,
-    Metric,
-    Rows,
-    columns,
-    fields,
-    filled,
-    picked,
-    telling,
-)
+from analysis.display.metrics import Column, Metric, Rows, columns, fields, filled, picked, telling
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import PARTS, WITHIN

@@ -165,9 +165,7 @@ def lender_of(study: Study, source: Source) -> Source | None:
         if other.fields["profile"] == "torch" and other.tables("kernels") and other.point == source.point
     ]
     return min(
-        alike,
-        key=lambda other: (other.repetition != source.repetition, other.repetition),
-        default=None,
+        alike, key=lambda other: (other.repetition != source.repetition, other.repetition), default=None
     )
 
 
@@ -217,9 +215,6 @@ def kept_sums(study: Study, source: Source, launches: str = PLAIN, keys: Sequenc
     Args:
         launches: a relation over ``$kernels``.
         keys: that it must have; one of :data:`KEYS` serves all questions that need no others.
-
-    Raises:
-        Unusable: a table of kernels is damaged.
     """
     wanted = KEYS if set(keys) <= set(KEYS) else tuple(keys)
     kept: dict[tuple[str, str, tuple[str, ...]], str] = study.kept("sums of launches")
@@ -463,11 +458,7 @@ def _groups_of_table(
 
 
 def groups_of_run(study: Study, source: Source, question: Question) -> Groups | None:
-    """What a run of our own answers; None without kernels in an attributed batch.
-
-    Raises:
-        Unusable: a table is damaged.
-    """
+    """What a run of our own answers; None without kernels in an attributed batch."""
     batches = source.tables("batches")
     if not batches or not source.tables("kernels"):
         return None

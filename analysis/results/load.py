@@ -429,11 +429,7 @@ def _is_parquet(file: Path) -> bool:
 
 
 def _columns_of_all(files: Sequence[Path]) -> dict[Path, set[str]]:
-    """The columns of all files, by one query.
-
-    Raises:
-        duckdb.Error, OSError: one of them is damaged.
-    """
+    """The columns of all files, by one query."""
     columns: dict[Path, set[str]] = {file: set() for file in files}
     with database.connect() as connection:
         rows = connection.execute(_COLUMNS, {"paths": [str(file) for file in files]}).fetchall()

@@ -23,10 +23,7 @@ _READ: dict[tuple[str, Path, int, int], Any] = {}
 
 
 def per_table(
-    study: Study,
-    sources: Iterable[Source],
-    sql: str,
-    **each: Callable[[Source], Any],
+    study: Study, sources: Iterable[Source], sql: str, **each: Callable[[Source], Any]
 ) -> dict[Path, tuple]:
     """The row that ``sql`` gives of each table that can be read.
 
@@ -55,10 +52,7 @@ def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.Tab
 
 
 def _once(
-    study: Study,
-    sources: Sequence[Source],
-    what: str,
-    ask: Callable[[Sequence[Source]], dict[Path, _Value]],
+    study: Study, sources: Sequence[Source], what: str, ask: Callable[[Sequence[Source]], dict[Path, _Value]]
 ) -> dict[Path, _Value]:
     """What ``ask`` reads of each table that can be read; only files that are new or changed are read."""
     states = {source.path: state for source in sources if (state := _state(what, source.path))}
@@ -217,9 +211,6 @@ def per_name(study: Study, source: Source, direction: str | None = None) -> list
 
     Args:
         direction: as PyProf says it; by default all launches.
-
-    Raises:
-        Unusable: the table is damaged.
     """
     where = '"Direction" = $direction' if direction else "true"
     sql = (

@@ -12,11 +12,7 @@ from profiling import tables
 
 
 def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple]:
-    """Rows of a query over a run's tables.
-
-    Raises:
-        Unusable: a table is damaged.
-    """
+    """Rows of a query over a run's tables."""
     with reading(source):
         _check_numbers(study, paths.get("batches", ()))
         return ask(study, sql, _as_text(paths))
@@ -72,11 +68,7 @@ def note_left_out(study: Study, source: Source, without: int, batches: int, unti
 
 
 def untimed_launches(study: Study, source: Source) -> int:
-    """How many launches of a run have no duration, or one below 0: nobody counts these.
-
-    Raises:
-        Unusable: a table of kernels is damaged.
-    """
+    """How many launches of a run have no duration, or one below 0: nobody counts these."""
     sql = "select count(*) from read_parquet($kernels) where duration_ns is null or duration_ns < 0"
     kernels = source.tables("kernels")
     ((untimed,),) = query(study, source, sql, kernels=kernels) if kernels else [(0,)]

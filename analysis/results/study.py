@@ -141,9 +141,7 @@ class Study:
             return None
 
     def each(
-        self,
-        sources: Iterable[Source],
-        function: Callable[[Source], _Answer | None],
+        self, sources: Iterable[Source], function: Callable[[Source], _Answer | None]
     ) -> Iterator[tuple[Source, _Answer]]:
         """Each run with what ``function`` says of it, but those that cannot be used and those with None."""
         for source in sources:

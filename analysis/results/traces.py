@@ -55,9 +55,6 @@ def each_rank(source: Source, reduce: Callable[[RankTables], Reduced]) -> Iterat
     """What ``reduce`` makes of the tables of each rank that has kernels, in order.
 
     Some ranks at a time, one a core: Arrow and NumPy let other threads go on.
-
-    Raises:
-        Unusable: a table is missing, damaged or wrong.
     """
     return in_threads(lambda path: reduce(_read_rank(source, path.parent)), source.tables("kernels"))
 

@@ -124,9 +124,6 @@ def _host_bound(idle: np.ndarray, other: np.ndarray, unseen: np.ndarray, stages:
 
     What is unseen, at the end of the last batch, is divided as in the same stage of the others: as other idle
     time it would make the last batch unlike those before it, which are few where a profiler recorded.
-
-    Args:
-        other: of the idle time, what was seen to be other.
     """
     seen = idle - unseen
     host = seen - other

@@ -57,11 +57,7 @@ _PRIORITIES = {
 METRICS = (
     Metric("attributed_steps", STEPS_OF_RANKS, "steps x\nranks"),
     Metric("warmup_dropped", "first profiled steps that are left out: warmup, or recorded in part", "warmup"),
-    Metric(
-        "wall_ms",
-        "duration of a profiled step, mean over steps and ranks: sum of the parts",
-        "wall",
-    ),
+    Metric("wall_ms", "duration of a profiled step, mean over steps and ranks: sum of the parts", "wall"),
     *(
         Metric(f"{name}_ms", meaning, head, priority=_PRIORITIES.get(name, 1))
         for name, (head, meaning) in _PARTS.items()

@@ -79,10 +79,7 @@ def write(source: Source, path: Path, span: Span | None = None, more: Added = NO
     timeline = Written(source.id)
     try:
         # The name inside and the time are left out: the same run gives the same bytes.
-        with (
-            whole_file(path) as raw,
-            gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file,
-        ):
+        with whole_file(path) as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
             trace = TraceWriter(file)
             _write(source, timeline, trace, span, more)
             trace.finish()
@@ -136,11 +133,7 @@ def _limits(batches: pa.Table, span: Span | None) -> tuple[int, int]:
 
 
 def _ranks(source: Source, timeline: Written) -> list[_Rank]:
-    """The ranks that have batches with times.
-
-    Raises:
-        UserError: none has.
-    """
+    """The ranks that have batches with times."""
     ranks = []
     for rank in range(source.ranks):
         directory = tables.rank_directory(source.path, rank)
@@ -155,11 +148,7 @@ def _ranks(source: Source, timeline: Written) -> list[_Rank]:
 
 
 def _of_rank(rank: _Rank, calls: np.ndarray | None, timeline: Written) -> Iterator[tuple[str, Tracks]]:
-    """What a rank's tables hold, one table after the other, so that one is in memory at a time.
-
-    Args:
-        calls: of each of its collectives the number that it has on all ranks; None: not known.
-    """
+    """What a rank's tables hold, one table after the other, so that one is in memory at a time."""
     directory = rank.directory
     yield from zip(("steps", "stages"), timeline_rows.of_batches(rank.batches), strict=True)
     if tables.table_path(directory, "markers").is_file():
@@ -264,8 +253,7 @@ def choose(study: Study, run: str | None = None) -> Source:
         return named[0]
     # Of a job of which some ranks were recorded there is only these to draw.
     return max(
-        sources,
-        key=lambda source: (_kernels(source) > 0, len(source.tables("batches")), _kernels(source)),
+        sources, key=lambda source: (_kernels(source) > 0, len(source.tables("batches")), _kernels(source))
     )
 
 

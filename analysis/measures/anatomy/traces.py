@@ -203,11 +203,7 @@ def traces_of(study: Study, sources: Iterable[Source]) -> list[RunTrace]:
 
 
 def trace_of(study: Study, source: Source) -> RunTrace:
-    """A run's trace; a study reads it once.
-
-    Raises:
-        Unusable: a table is missing, damaged or wrong.
-    """
+    """A run's trace; a study reads it once."""
     kept: dict[str, RunTrace] = study.kept("traces")
     if source.id not in kept:
         kept[source.id] = _read(source, counted_steps(study, source))

@@ -69,11 +69,7 @@ class Recorded:
 
 
 def steps_of(source: Source, directory: Path) -> pa.Table:
-    """The attributed batches of a rank that have times, in order (``schemas.TIMES_OF_BATCHES``).
-
-    Raises:
-        Unusable: the table is missing, damaged or wrong.
-    """
+    """The attributed batches of a rank that have times, in order (``schemas.TIMES_OF_BATCHES``)."""
     with reading(source):
         batches = tables.read(directory, "batches", schemas.TIMES_OF_BATCHES)
     batches = batches.filter(batches["attributed"])
@@ -86,9 +82,6 @@ def read_rank(source: Source, directory: Path, batches: pa.Table, steps: Sequenc
     Args:
         batches: its :func:`steps_of`.
         steps: their numbers, one after the other.
-
-    Raises:
-        Unusable: a table is missing, damaged or wrong.
     """
     with reading(source):
         kernels, _ = in_time(tables.read(directory, "kernels", list(COLUMNS)))

@@ -97,11 +97,7 @@ def _loads(at_ns: np.ndarray, loading: Intervals) -> np.ndarray:
 
 
 def _edges(
-    tail: np.ndarray,
-    head: np.ndarray,
-    ns: np.ndarray | int,
-    part: np.ndarray | int,
-    activity: np.ndarray,
+    tail: np.ndarray, head: np.ndarray, ns: np.ndarray | int, part: np.ndarray | int, activity: np.ndarray
 ) -> Edges:
     return Edges(tail, head, *np.broadcast_arrays(ns, part, activity, head)[:3])
 
@@ -216,10 +212,7 @@ def _waits(activities: Activities) -> tuple[np.ndarray, np.ndarray]:
     copies = np.flatnonzero((activities.kernel_class == MEMCPY) & (activities.launch >= 0))
     call = activities.launch[copies]
     done = activities.end_ns[copies] <= activities.end_ns[call]
-    return (
-        np.concatenate([waits[found], call[done]]),
-        np.concatenate([kernels[place[found]], copies[done]]),
-    )
+    return (np.concatenate([waits[found], call[done]]), np.concatenate([kernels[place[found]], copies[done]]))
 
 
 def _is_launch(activities: Activities, waiting: np.ndarray, kernel: np.ndarray) -> np.ndarray:

@@ -21,13 +21,7 @@ from analysis.measures.critical_path.activities import (
     read_rank,
     steps_of,
 )
-from analysis.measures.critical_path.edges import (
-    GAPS,
-    HOST,
-    LAUNCHES,
-    LOADING,
-    SYNCHRONIZATION,
-)
+from analysis.measures.critical_path.edges import GAPS, HOST, LAUNCHES, LOADING, SYNCHRONIZATION
 from analysis.measures.critical_path.joined import Collectives
 from analysis.measures.critical_path.steps import CriticalPath, Group, WhatIf
 from analysis.results.matching import Ahead, Shared
@@ -105,11 +99,7 @@ MOST_RANKS = 64
 
 
 def paths_of(study: Study, source: Source) -> RunPaths:
-    """A run's critical paths; a study computes them once.
-
-    Raises:
-        Unusable: a table is missing, damaged or wrong.
-    """
+    """A run's critical paths; a study computes them once."""
     kept: dict[str, RunPaths] = study.kept("critical paths")
     if source.id not in kept:
         trace = trace_of(study, source)
@@ -184,11 +174,7 @@ def _edges(rank: RankTrace, clock: Ahead, step: int) -> tuple[int, int]:
 def _groups(
     trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded]
 ) -> Iterator[Iterator[StepPath]]:
-    """The paths of ranks that are on one clock; of each rank alone where clocks are not known.
-
-    Args:
-        places: of the ranks that are looked at; ``ranks`` are those of them that did something.
-    """
+    """The paths of ranks that are on one clock; of each rank alone where clocks are not known."""
     matched = trace.matched
     if matched is None:
         for one in ranks:
@@ -209,11 +195,7 @@ def _groups(
 
 
 def _among(one: Shared, position: Mapping[int, int]) -> Collectives:
-    """A run's collectives as those of the ranks that are looked at make them.
-
-    Args:
-        position: of the places of these ranks the number that each has among them.
-    """
+    """A run's collectives as those of the ranks that are looked at make them."""
     rows = [row for row, member in enumerate(one.members) if member in position]
     return Collectives(one.kind, tuple(position[one.members[row]] for row in rows), one.calls[rows])
 

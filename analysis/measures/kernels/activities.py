@@ -28,11 +28,7 @@ _CALL = re.compile(r"^cu(da)?[A-Z]")
 LEVELS = {"rank": RANK, "step": STEP}
 _COLUMN_OF = {"step": "batch_index"}  # a level -> its column in the tables
 METRICS = (
-    Metric(
-        "type",
-        "GPU activities, CPU operators (without a GPU), API calls, ranges",
-        text=True,
-    ),
+    Metric("type", "GPU activities, CPU operators (without a GPU), API calls, ranges", text=True),
     Metric("time_pct", "share of the time of its type"),
     Metric("time_s", "total"),
     Metric("calls", "number of calls"),
@@ -53,10 +49,7 @@ SHARES = (
     Metric("batch", "per-GPU batch size (without GPUs: per-rank)", key=True),
     Metric("backend", "backend that exchanged gradients", text=True, key=True),
     Metric("runs", "number of runs summed"),
-    Metric(
-        "time_s",
-        "time of GPU activities",
-    ),
+    Metric("time_s", "time of GPU activities"),
     Metric("communication_pct", "share of collectives"),
     Metric("copies_pct", "share of copies and memory sets"),
     Metric("compute_pct", "share of all other activities"),

@@ -124,9 +124,6 @@ def _of_rank(directory: Path, steps: range | None) -> tuple[int, int, int] | Non
     """Of a rank's steps that have kernels the wall time, that in which one runs (ns), and how many they are.
 
     None: not all of its kernels have a place in time.
-
-    Args:
-        steps: those that count; None: all.
     """
     batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
     kernels = tables.read(directory, "kernels", ["batch_index", "start_ns", "duration_ns"])

@@ -11,10 +11,7 @@ from analysis.results.source import Source
 from analysis.results.study import Study
 
 METRICS = (
-    Metric(
-        "compute_efficiency_pct",
-        "time of launches with FLOPs divided by the time of all launches",
-    ),
+    Metric("compute_efficiency_pct", "time of launches with FLOPs divided by the time of all launches"),
     Metric("tflops_per_s", "FLOPs divided by kernel time"),
     Metric("bandwidth_gb_per_s", "bytes read and written, divided by kernel time"),
     Metric("bandwidth_efficiency_pct", "bandwidth_gb_per_s divided by the datasheet's memory bandwidth"),

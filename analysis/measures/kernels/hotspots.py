@@ -215,11 +215,7 @@ METRICS = (
     *picked(kernels.METRICS, "share_pct", "calls_per_step", "mean_us"),
     Metric("cpu_s", "CPU time of a function in the whole run, measured by VTune", "CPU\ns"),
     *COUNTED,
-    Metric(
-        "tensor_cores",
-        "used, not used, or deduced from the kernel's name",
-        text=True,
-    ),
+    Metric("tensor_cores", "used, not used, or deduced from the kernel's name", text=True),
     *roofline.METRICS,
     Metric("counters", "profiler that read the counters; empty: none", text=True),
     Metric(
@@ -329,12 +325,7 @@ def caption(inputs: Inputs) -> str:
     return f"Times: steps {steps} of {run.batches}, ranks: {source.ranks}{counters}"
 
 
-def _row(
-    row: dict[str, Any],
-    counted: Mapping[str, float],
-    tool: str,
-    known: Ends,
-) -> dict[str, Any]:
+def _row(row: dict[str, Any], counted: Mapping[str, float], tool: str, known: Ends) -> dict[str, Any]:
     low, high = known.get((row["kernel"], row["class"]), (None, None))
     tensor = counted.get("tensor_instructions")
     by_name = "from name" if TENSOR_KERNEL.search(row["kernel"]) else None

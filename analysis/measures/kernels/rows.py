@@ -129,12 +129,7 @@ METRICS = (
     Metric("max_us", "longest launch"),
     Metric("gflop_per_step", "FLOPs per step, 1e9", "GFLOP/\nstep"),
     Metric("mbyte_per_step", "bytes per step, 1e6", "MB/\nstep"),
-    Metric(
-        "flops_efficiency_pct",
-        "FLOP rate divided by the datasheet's peak",
-        "FLOPS\neff. %",
-        places=2,
-    ),
+    Metric("flops_efficiency_pct", "FLOP rate divided by the datasheet's peak", "FLOPS\neff. %", places=2),
     Metric(
         "bandwidth_efficiency_pct",
         "bytes per second divided by the datasheet's bandwidth",

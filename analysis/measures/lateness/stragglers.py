@@ -103,18 +103,11 @@ STEP_METRICS = (
         for name in PARTS
     ),
 )
-COLUMNS = {
-    "Columns: run, the fields of the run, repetition, then": METRICS,
-    "With --by step:": STEP_METRICS,
-}
+COLUMNS = {"Columns: run, the fields of the run, repetition, then": METRICS, "With --by step:": STEP_METRICS}
 
 
 def lateness_of(study: Study, source: Source) -> Lateness | None:
-    """A run's lateness; None, and a finding, if its tables do not tell.
-
-    Raises:
-        Unusable: a table is missing, damaged or wrong.
-    """
+    """A run's lateness; None, and a finding, if its tables do not tell."""
     reason, lateness = _reason(source), None
     if not reason:
         series = series_of(study, source)

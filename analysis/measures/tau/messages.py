@@ -42,10 +42,7 @@ METRICS = (
         _OVER_RUNS,
     ),
     Metric(
-        "messages",
-        "number of messages of these four functions, summed over ranks",
-        "messages",
-        _OVER_RUNS,
+        "messages", "number of messages of these four functions, summed over ranks", "messages", _OVER_RUNS
     ),
     Metric("volume_mbyte", "bytes of these messages, 1e6", interval=_OVER_RUNS),
 )
