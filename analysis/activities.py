@@ -55,42 +55,34 @@ def profiles(path: Path, by: Iterable[str] = ()) -> tuple[list[Profile], Study |
         UserError: there is nothing that a profiler recorded.
     """
     if path.is_file():
-        return [_of_file(path, by)], None
+        converted = recognition.read(path)
+        rows = _rows(dict(converted.tables), path, by, converted.findings)
+        return [Profile(path.name, rows, findings=converted.findings)], None
     tables = sorted(path.glob("*.parquet")) if path.is_dir() else []
     if any(table.name in ("kernels.parquet", "intervals.parquet") for table in tables):
         return [_of_folder(path, by)], None
     study = load(path)
     of_runs = of_study(study, by)
     if not of_runs:
-        raise UserError(
-            f"{path} holds no activities: it needs a run whose profiler records kernels (profile: torch, "
-            "nsys, nvprof or cupti)"
-        )
+        raise UserError(f"{path} holds no activities: no profiler recorded kernels")
     return of_runs, study
 
 
 def _of_folder(path: Path, by: Iterable[str]) -> Profile:
-    def table(name: str) -> "pa.Table | None":
+    def table(name: str) -> pa.Table | None:
         file = path / f"{name}.parquet"
         try:
             return pq.read_table(file) if file.exists() else None
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            why = str(error).splitlines()[0]
-            raise UserError(f"{file} is a truncated or damaged table ({why}); convert it again") from None
+            raise UserError(f"{file} is damaged or truncated ({str(error).splitlines()[0]})") from None
 
     return Profile(
         path.name, _rows({name: table(name) for name in ("kernels", "intervals", "atomics")}, path, by)
     )
 
 
-def _of_file(path: Path, by: Iterable[str]) -> Profile:
-    converted = recognition.read(path)
-    rows = _rows(dict(converted.tables), path, by, converted.findings)
-    return Profile(path.name, rows, findings=converted.findings)
-
-
 def _rows(
-    tables: "dict[str, pa.Table | None]", path: Path, by: Iterable[str], findings: Sequence[Finding] = ()
+    tables: dict[str, pa.Table | None], path: Path, by: Iterable[str], findings: Sequence[Finding] = ()
 ) -> Rows:
     kernels, intervals = tables.get("kernels"), tables.get("intervals")
     rows = of_kernels(kernels, by) if kernels is not None else []
@@ -156,8 +148,8 @@ def _emit_shares(rows: Rows, study: Study | None, arguments: Any) -> int:
 
         output.write_bytes(render(page(rows, arguments.path.name)).encode(), arguments.chart)
         notes.append(f"chart written to {arguments.chart}")
-    title = "Share of communication and copies in GPU activity time"
-    return output.emit(Answer(rows, SHARES, title=title, caption=ALL_LAUNCHES, notes=notes), study, arguments)
+    answer = Answer(rows, SHARES, title="Share of GPU activity time", caption=ALL_LAUNCHES, notes=notes)
+    return output.emit(answer, study, arguments)
 
 
 if __name__ == "__main__":

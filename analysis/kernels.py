@@ -128,7 +128,12 @@ def _answer(study: Study, other: Study | None, by: Sequence[str], arguments: Any
     title += f", {arguments.direction}" if arguments.direction else ""
     caption = f"A: {arguments.path.name}; B: {arguments.other.name}" if other else ""
     if arguments.method == "published":
-        kernels, columns = _published(study, other, arguments)
+        if arguments.metric == "duration":
+            kernels, columns = kernels_published.durations(study, other, arguments.direction, _only)
+        elif other is None:
+            kernels, columns = kernels_published.efficiencies(study, arguments.direction, _only)
+        else:
+            raise UserError("the published FLOPS efficiency of kernels takes one file: omit B")
     elif other is not None:
         return _difference(study, other, by, (title, caption), arguments)
     else:
@@ -139,14 +144,6 @@ def _answer(study: Study, other: Study | None, by: Sequence[str], arguments: Any
     kept, notes = _first(kernels, columns, arguments, by)
     parts = _parts(study, kept, by, title) if arguments.method == "corrected" else []
     return Answer(kept, columns, parts=parts, title=title, caption=caption, notes=notes)
-
-
-def _published(study: Study, other: Study | None, arguments: Any) -> tuple[Rows, Sequence[Metric]]:
-    if arguments.metric == "duration":
-        return kernels_published.durations(study, other, arguments.direction, _only)
-    if other is not None:
-        raise UserError("the published FLOPS efficiency of kernels takes one file: omit B")
-    return kernels_published.efficiencies(study, arguments.direction, _only)
 
 
 def _difference(

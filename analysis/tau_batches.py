@@ -135,12 +135,6 @@ _LEAST_STARTS = 3  # of two the scatter is not known: Student's t is then 12.7 t
 Estimate = tuple[int, float, float, float]  # batches; ns, low, high
 
 
-def of_event(profile: Profile, rank: int) -> Estimate | None:
-    """By an event that the program triggers with each batch's duration."""
-    event = _stage_events(profile, rank).get(END_OF_BATCH)
-    return (event[0], event[1], math.nan, math.nan) if event else None
-
-
 def _stage_events(profile: Profile, rank: int) -> dict[str, tuple[int, float]]:
     """Stage (``End of Batch``: the whole batch) -> count and mean in ns, of its event."""
     events = {}
@@ -149,18 +143,6 @@ def _stage_events(profile: Profile, rank: int) -> dict[str, tuple[int, float]]:
             stage, unit_ns = stage_of_event(row["event"])
             events[stage] = int(row["count"]), row["mean"] * unit_ns
     return events
-
-
-def of_timers(profile: Profile, rank: int) -> Estimate | None:
-    """By a timer a batch."""
-    took = np.array([took for name, (_, took) in profile.timers[rank].items() if _TIMER.match(name)])
-    return _inside_run(took) if len(took) else None
-
-
-def of_marks(profile: Profile, rank: int) -> Estimate | None:
-    """By the snapshots at the ends of batches: of every batch but the first."""
-    took = np.diff(np.sort(profile.marks.get(rank, [])))
-    return _inside_run(took) if len(took) else None
 
 
 def of_stages(profile: Profile, rank: int) -> Estimate | None:
@@ -211,10 +193,13 @@ def rows_of(profile: Profile, starts: Sequence[Profile], batches: int | None = N
     """
     answer: Rows = []
     for rank in sorted(profile.timers):
+        event = _stage_events(profile, rank).get(END_OF_BATCH)
+        timers = [took for name, (_, took) in profile.timers[rank].items() if _TIMER.match(name)]
+        marks = np.diff(np.sort(profile.marks.get(rank, [])))  # of every batch but the first
         estimates: dict[str, Estimate | None] = {
-            "event": of_event(profile, rank),
-            "timers": of_timers(profile, rank),
-            "marks": of_marks(profile, rank),
+            "event": (*event, math.nan, math.nan) if event else None,
+            "timers": _inside_run(np.array(timers)) if timers else None,
+            "marks": _inside_run(marks) if len(marks) else None,
             "stages": of_stages(profile, rank),
         }
         counts = [one[0] + (name == "marks") for name, one in estimates.items() if one]

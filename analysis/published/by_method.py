@@ -50,7 +50,12 @@ def rows(
     answer: Rows = []
     blank = dict.fromkeys(names_of(columns_of(group_by)))
     for method in methods:
-        rows = _corrected(study, group_by, scaling) if method == "corrected" else _published(study, group_by)
+        if method == "corrected":
+            rows = scaling_rows.rows(study, group_by, scaling) if study.of_kind("run") else []
+            rows += reference.pyprof_rows(study, group_by) if study.of_kind("pyprof") else []
+        else:
+            own = tau.run_rows(study) if study.of_kind("run") else []
+            rows = tau.grouped([*tau.tau_rows(study), *own, *reference.scaled_rows(study)], group_by)
         answer += [{**blank, "method": method, **row} for row in rows]
     if not answer:
         raise UserError(_nothing(study, methods))
@@ -86,17 +91,3 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
     if study.of_kind("pyprof") and list(methods) == ["published"]:
         return f"{study.path} holds no step durations: they need TAU tables of the same configurations"
     return f"{study.path} holds no data on scaling (method {', '.join(methods)})"
-
-
-def _corrected(study: Study, group_by: Sequence[str], scaling: Scaling | None) -> Rows:
-    answer = scaling_rows.rows(study, group_by, scaling) if study.of_kind("run") else []
-    if study.of_kind("pyprof"):
-        answer += reference.pyprof_rows(study, group_by)
-    return answer
-
-
-def _published(study: Study, group_by: Sequence[str]) -> Rows:
-    answer = tau.tau_rows(study)
-    if study.of_kind("run"):
-        answer += tau.run_rows(study)
-    return tau.grouped([*answer, *reference.scaled_rows(study)], group_by)

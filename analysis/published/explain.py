@@ -67,6 +67,13 @@ def _median(before: Sequence[float]) -> str:
     return f"{np.median(before):.4g} -> " if len(before) else ""
 
 
+def _swapped(rows: Rows) -> tuple[str, list[float], list[float]]:
+    flops, moved = (
+        [row[f"{what}_efficiency_of_step_pct"] for row in rows] for what in ("flops", "bandwidth")
+    )
+    return "1 swapped columns", moved, flops
+
+
 def _of_pyprof(study: Study) -> _Moved:
     sources = study.of_kind("pyprof")
     every, costs = table_sums(study, sources), costs_of(study, sources)

@@ -165,7 +165,11 @@ def _add_run(contents: Contents, directory: Path) -> None:
         # That all is well stays in the run's record: notes are what a reader has to mind.
         if "and step timings agree" not in str(finding):  # in manifests of earlier versions
             contents.log.add(finding.of(run=name))
-    _note_missing_ranks(contents, source)
+    # Figures of a profiled run are of the ranks that have kernels.
+    there = {path.parent for path in source.tables("kernels") if _has_rows(path)}
+    missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
+    if there and missing:
+        contents.note("kernels_of_ranks_missing", source, n=len(missing), of=source.ranks, ranks=missing)
 
 
 def _add_trace(contents: Contents, directory: Path) -> None:
@@ -183,14 +187,6 @@ def _add_trace(contents: Contents, directory: Path) -> None:
     contents.sources.append(source)
     for finding in job.findings:
         contents.log.add(finding.of(run=name))
-
-
-def _note_missing_ranks(contents: Contents, source: Source) -> None:
-    """Say of which ranks a profiled run has no kernels: its figures are of the others alone."""
-    there = {path.parent for path in source.tables("kernels") if _has_rows(path)}
-    missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
-    if there and missing:
-        contents.note("kernels_of_ranks_missing", source, n=len(missing), of=source.ranks, ranks=missing)
 
 
 def _has_rows(path: Path) -> bool:
@@ -317,9 +313,10 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
 def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
     """What a folder holds of a program on the number of ranks that the user says."""
     found = load(path)
-    runs = found.of_kind("run")
-    sources = [_sized_run(source, ranks, path) for source in runs] or [_sized_trace(found, ranks, path)]
+    sources = list(found.of_kind("run")) or [_sized_trace(found, ranks, path)]
     for source in sources:
+        if source.kind == "run" and source.world_size != ranks:
+            raise UserError(f"{ranks}={path}: its run {source.id} has {source.world_size} ranks")
         if {source.kind} != {other.kind for other in [*contents.sources, source]}:
             raise UserError(f"{path} holds {source.kind}s, the folders before it {contents.sources[0].kind}s")
         named = _named(contents, source, ranks, path)
@@ -328,12 +325,6 @@ def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
             if finding.run in (source.id, None):
                 contents.log.add(finding.of(run=named.id if finding.run else None))
     contents.log.failed += found.failed
-
-
-def _sized_run(source: Source, ranks: int, path: Path) -> Source:
-    if source.world_size != ranks:
-        raise UserError(f"{ranks}={path}: its run {source.id} has {source.world_size} ranks")
-    return source
 
 
 def _sized_trace(found: Study, ranks: int, path: Path) -> Source:
@@ -401,7 +392,8 @@ def add_files(contents: Contents, files: Sequence[Path]) -> None:
             columns = known[file] if known else _columns(file)
             if _add_table(contents, file, columns):
                 continue
-            if _nearly(columns):
+            kind = _nearest_kind(columns)
+            if len(kind & columns) > len(kind) / 2:  # it was meant to be one
                 raise UserError(_of_another_kind(file, columns))
             contents.note("not_included", what=[_name_in(contents, file)])
         except UserError as error:
@@ -464,12 +456,6 @@ def _add_table(contents: Contents, file: Path, columns: set[str]) -> bool:
 def _nearest_kind(columns: set[str]) -> set[str]:
     kinds = (set(pyprof.NEEDED), _TAU_INTERVALS, _TAU_ATOMICS)
     return max(kinds, key=lambda kind: len(kind & columns) / len(kind))
-
-
-def _nearly(columns: set[str]) -> bool:
-    """Whether a table has most of the columns of a known kind, so that it was meant to be one."""
-    kind = _nearest_kind(columns)
-    return len(kind & columns) > len(kind) / 2
 
 
 def _of_another_kind(file: Path, columns: set[str]) -> str:

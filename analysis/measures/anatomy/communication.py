@@ -86,19 +86,14 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
             study.note("not_recorded", source, what="collectives")
         return []
     trace.note_unmatched(study)
+    measured = {}  # the bus bandwidth of as many ranks on as many nodes, by the number of ranks
+    if study.calibration is not None and source.manifest is not None:
+        run = source.manifest.run
+        measured = {run.ranks: bus} if (bus := study.calibration.bus_bytes_per_s(run)) else {}
     return [
         {"run": source.id, **source.fields, "repetition": source.repetition, **row}
-        for row in rows_of(trace, by_rank, _measured(study, source))
+        for row in rows_of(trace, by_rank, measured)
     ]
-
-
-def _measured(study: Study, source: Source) -> dict[int, float]:
-    """The bus bandwidth measured with as many ranks and nodes as a run has, by the number of ranks."""
-    if study.calibration is None or source.manifest is None:
-        return {}
-    run = source.manifest.run
-    bus = study.calibration.bus_bytes_per_s(run)
-    return {run.ranks: bus} if bus else {}
 
 
 def rows_of(trace: RunTrace, by_rank: bool, measured: Mapping[int, float]) -> Rows:
@@ -139,6 +134,11 @@ def _figures(
     def total(values: Callable[[int], np.ndarray]) -> float:
         return float(sum(values(place)[masks[place]].sum() for place in places))
 
+    def transferring(place: int) -> int:
+        assert matched is not None
+        end, took = (of[place][masks[place]] for of in (matched.end_ns, matched.transfer_ns))
+        return length(union(end - took.astype(np.int64), end))
+
     batches = sum(ranks[place].counted_batches for place in places)
     timed = sum(ranks[place].timed for place in places)
     durations = total(lambda place: ranks[place].end_ns - ranks[place].start_ns)
@@ -157,18 +157,12 @@ def _figures(
     if matched is not None and not np.isnan(transfer):
         figures |= {
             "transfer_ms": transfer / batches / 1e6,
-            "transferring_ms": sum(_any_ns(matched, place, masks[place]) for place in places) / batches / 1e6,
+            "transferring_ms": sum(transferring(place) for place in places) / batches / 1e6,
             "wait_ms": (durations - transfer) / batches / 1e6,
             "clock_residual_us": matched.residual_ns / 1e3,
         }
         figures |= {"algbw_gb_per_s": moved / transfer} if moved > 0 and transfer else {}
     return figures
-
-
-def _any_ns(matched: Matched, place: int, mask: np.ndarray) -> int:
-    """How long any of these calls of a rank transfers."""
-    end = matched.end_ns[place][mask]
-    return length(union(end - matched.transfer_ns[place][mask].astype(np.int64), end))
 
 
 def _bandwidth(
@@ -234,16 +228,10 @@ def families(ranks: Sequence[Calls]) -> list[tuple[str, Shape, list[np.ndarray]]
     found = []
     for kind, shape in families:
         names = [name for name in members if shape_of[name] == shape]
-        found.append((kind, shape, [_of_shape(one, kind, names) for one in ranks]))
+        found.append(
+            (kind, shape, [(one.kind == kind) & np.isin(one.group.astype(str), names) for one in ranks])
+        )
     return found
-
-
-def _of_shape(calls: Calls, kind: str, groups: Sequence[str]) -> np.ndarray:
-    """Which of a rank's calls are of this kind, and of one of these groups."""
-    mine = set(calls.group.tolist()).intersection(groups)
-    return (calls.kind == kind) & np.logical_or.reduce(
-        [calls.group == name for name in mine] or [np.zeros(len(calls.kind), dtype=bool)]
-    )
 
 
 def _members(ranks: Sequence[Calls]) -> dict[str, Members]:

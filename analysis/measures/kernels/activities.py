@@ -22,6 +22,7 @@ from profiling.findings import Finding
 from profiling.readers.printed import DURATION, ON_DEVICE
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
+_TYPES = (GPU, CPU, CALLS, RANGES)
 UNNAMED = "(without a name)"
 ALL_LAUNCHES = "All recorded launches, warmup included."
 _CALL = re.compile(r"^cu(da)?[A-Z]")
@@ -67,6 +68,7 @@ COLUMNS = {
 }
 _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
 _COPIES = ("memcpy", "memset")
+_SPREAD = {"mean": "mean", "min": "least", "max": "most"}
 
 
 @dataclass
@@ -93,7 +95,7 @@ from kernels where duration_ns >= 0 group by all order by total desc, "class"
 """
 
 
-def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> Rows:
+def of_kernels(kernels: pa.Table | Sequence[Path], by: Iterable[str] = ()) -> Rows:
     """The activities of a ``kernels`` table (or of Parquet files), largest first.
 
     Args:
@@ -106,7 +108,7 @@ def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> 
     levels = "".join(f"{_COLUMN_OF.get(name, name)} as {name}, " for name in by)
     try:
         if isinstance(kernels, Sequence):
-            files = ", ".join(_quoted(str(path)) for path in kernels)
+            files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in kernels)
             connection.execute(f"create temp view kernels as select * from read_parquet([{files}])")
         else:
             connection.register("kernels", kernels)
@@ -115,24 +117,12 @@ def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> 
         rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
     except (duckdb.Error, OSError) as error:
         raise UserError(f"a table is damaged or truncated ({str(error).splitlines()[0]})") from None
-    return _finished([_of_kernel(row) for row in rows], by)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _of_kernel(row: dict[str, Any]) -> dict[str, Any]:
-    copy = row["class"] in _COPIES and row["type"] == GPU
-    took = {name: row.pop(name) for name in ("total", "mean", "least", "most")}
-    return {
-        **row,
-        "name": f"[CUDA {short_name(row['name']).replace('Mem', 'mem', 1)}]" if copy else row["name"],
-        "time_s": took["total"] / 1e9,
-        "mean_us": took["mean"] / 1e3,
-        "min_us": took["least"] / 1e3,
-        "max_us": took["most"] / 1e3,
-    }
+    for row in rows:
+        row["time_s"] = row.pop("total") / 1e9
+        row |= {f"{new}_us": row.pop(old) / 1e3 for new, old in _SPREAD.items()}
+        if row["class"] in _COPIES and row["type"] == GPU:
+            row["name"] = f"[CUDA {short_name(row['name']).replace('Mem', 'mem', 1)}]"
+    return _finished(rows, by)
 
 
 def of_summary(intervals: "pa.Table", atomics: "pa.Table | None") -> Rows:
@@ -151,8 +141,10 @@ def of_summary(intervals: "pa.Table", atomics: "pa.Table | None") -> Rows:
                 "time_s": (row["inclusive_ns"] or 0) / 1e9,
                 "calls": int(calls),
                 "mean_us": (row["inclusive_ns"] or 0) / calls / 1e3 if calls else None,
-                "min_us": _microseconds(spread.get("min")),
-                "max_us": _microseconds(spread.get("max")),
+                **{
+                    f"{end}_us": None if spread.get(end) is None else spread[end] / 1e3
+                    for end in ("min", "max")
+                },
                 "class": classify(row["function"]) if on_device else None,
                 "name": row["function"],
             }
@@ -160,29 +152,21 @@ def of_summary(intervals: "pa.Table", atomics: "pa.Table | None") -> Rows:
     return _finished(rows)
 
 
-def _microseconds(value: float | None) -> float | None:
-    return None if value is None else value / 1e3
-
-
 def _finished(rows: Rows, by: Iterable[str] = ()) -> Rows:
     """Rows of one name joined, with their share of the time of their type, largest first."""
     levels = tuple(by)
     joined: dict[tuple, dict[str, Any]] = {}
-    for row in rows:  # two ways to copy may have one name
-        key = (*(row.get(level) for level in levels), row["type"], row["name"])
-        joined[key] = _together(joined[key], row) if key in joined else row
     totals: dict[tuple, float] = defaultdict(float)
-    for row in joined.values():
-        totals[(*(row.get(level) for level in levels), row["type"])] += row["time_s"]
-    for row in joined.values():
-        total = totals[(*(row.get(level) for level in levels), row["type"])]
-        row["time_pct"] = 100 * row["time_s"] / total if total else None
-
-    def order(row: dict[str, Any]) -> tuple:
-        of = tuple(-1 if row.get(level) is None else row[level] for level in levels)
-        return (*of, (GPU, CPU, CALLS, RANGES).index(row["type"]), -row["time_s"], row["name"])
-
-    return sorted(joined.values(), key=order)
+    for row in rows:  # two ways to copy may have one name
+        group = (*(-1 if row.get(one) is None else row[one] for one in levels), _TYPES.index(row["type"]))
+        totals[group] += row["time_s"]
+        key = (*group, row["name"])
+        joined[key] = _together(joined[key], row) if key in joined else row
+    for (*of, _), row in joined.items():
+        row["time_pct"] = 100 * row["time_s"] / totals[tuple(of)] if totals[tuple(of)] else None
+    return [
+        joined[key] for key in sorted(joined, key=lambda key: (*key[:-1], -joined[key]["time_s"], key[-1]))
+    ]
 
 
 def _together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -206,30 +190,23 @@ def shares(profiles: Iterable[Profile]) -> Rows:
     for profile in profiles:
         groups[profile.world_size, profile.batch, profile.backend].append(profile)
     rows = []
-    for point, members in sorted(groups.items(), key=_in_order):
+    for point in sorted(groups, key=lambda point: (point[0] or 0, point[1] or 0, point[2] or "")):
+        members = groups[point]
         activities = [row for member in members for row in member.rows if row["type"] in (GPU, CPU)]
         total = sum(row["time_s"] for row in activities)
         part = {kind: sum(row["time_s"] for row in activities if row["class"] in kind)
                 for kind in (("communication",), _COPIES)}  # fmt: skip
         communication, copies = (100 * time_s / total if total else None for time_s in part.values())
-        differ = _differ([member.fields for member in members])
-        rows.append(_share(point, len(members), total, communication, copies, differ))
+        values = {
+            name: dict.fromkeys(str(one.fields.get(name)) for one in members) for name in members[0].fields
+        }
+        differ = "; ".join(
+            f"{name} ({', '.join(some)})"
+            for name, some in values.items()
+            if len(some) > 1 and name not in NOT_OF_POINT
+        )
+        rows.append(_share(point, len(members), total, communication, copies, differ or None))
     return rows
-
-
-def _differ(runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """In what else runs differ whose times are summed: ``model (resnet50, vgg16)``; None: in nothing."""
-    differences = []
-    for name in runs[0]:
-        values = dict.fromkeys(str(run.get(name)) for run in runs)
-        if len(values) > 1 and name not in NOT_OF_POINT:
-            differences.append(f"{name} ({', '.join(values)})")
-    return "; ".join(differences) or None
-
-
-def _in_order(group: tuple[tuple, list[Profile]]) -> tuple[int, int, str]:
-    gpus, batch, backend = group[0]
-    return gpus or 0, batch or 0, backend or ""
 
 
 def _share(
@@ -279,13 +256,11 @@ def printed_shares(path: Path) -> Rows | None:
 
 def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
     """The activities of the runs of a study that have some."""
-    return [profile for _, profile in study.each(study.sources, lambda source: _of_source(source, by))]
 
+    def of_source(source: Source) -> Profile:
+        with reading(source):
+            rows = of_kernels(kernels(source), by)
+        fields = source.fields
+        return Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend"), fields)
 
-def _of_source(source: Source, by: Iterable[str]) -> Profile | None:
-    if not has_kernels(source):
-        return None
-    with reading(source):
-        rows = of_kernels(kernels(source), by)
-    fields = source.fields
-    return Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend"), fields)
+    return [profile for _, profile in study.each(filter(has_kernels, study.sources), of_source)]

@@ -209,15 +209,12 @@ def effects(
     (calls_a, each_a), (calls_b, each_b) = (
         (row["calls_per_step"], row["ms_per_step"] / row["calls_per_step"]) for row in (of_a, of_b)
     )
-    if each_a and _other_launches(calls_b / calls_a, each_b / each_a):
-        return None, None
+    if each_a:
+        calls, each = calls_b / calls_a, each_b / each_a
+        many_short = calls >= _MANY_CALLS and each <= 1 / _OTHER_DURATION
+        if many_short or (calls <= 1 / _MANY_CALLS and each >= _OTHER_DURATION):
+            return None, None
     return (calls_b - calls_a) * (each_a + each_b) / 2, (each_b - each_a) * (calls_a + calls_b) / 2
-
-
-def _other_launches(calls: float, each: float) -> bool:
-    """Whether the calls of both sides are of other launches, by the ratios of their number and duration."""
-    many_short = calls >= _MANY_CALLS and each <= 1 / _OTHER_DURATION
-    return many_short or (calls <= 1 / _MANY_CALLS and each >= _OTHER_DURATION)
 
 
 # --- the total ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import IN_RUN, Column, Metric, Rows, columns, filled, names_of, picked
+from analysis.display.metrics import IN_RUN, Metric, Rows, columns, filled, names_of, picked
 from analysis.display.numbers import shortened, with_open_ends
 from analysis.display.terminal import Part
 from analysis.measures.kernels import roofline
@@ -85,14 +85,19 @@ def read(study: Study, wanted: str | None = None) -> Inputs:
     launches = study.use(timing, lambda timing: _launches(study, timing))
     if launches is None:
         raise UserError(f"{study.path}: {timing.id} holds no kernels of its steps")
-    counters, timers = _counted(study, counting) if counting else ({}, [])
+    counters: dict[str, dict[str, float]] = by_kernel(_table(study, counting, "atomics")) if counting else {}
+    by_vtune = counting is not None and counting.fields["profile"] == "vtune"
+    timers = _table(study, counting, "intervals") if counting and by_vtune else []
     counted = counted_steps(study, timing)
     return Inputs(timing, *launches, counted, bound_of(study, timing), counting, counters, timers)
 
 
 def _chosen(study: Study, wanted: str | None) -> tuple[Source, Source | None]:
     runs = study.of_kind("run")
-    counting = {one.id: _counting(runs, one) for one in runs if one.fields["profile"] == "torch"}
+    counting: dict[str, Source | None] = {}
+    for timing in (one for one in runs if one.fields["profile"] == "torch"):
+        of_point = [one for one in runs if one.fields["profile"] in TOOLS and one.point == timing.point]
+        counting[timing.id] = min(of_point, key=lambda one: TOOLS.index(one.fields["profile"]), default=None)
     timed = [one for one in runs if one.id in counting]
     if not timed:
         raise UserError(f"{study.path} holds no kernels of a run under the torch profiler (jobs.hotspots)")
@@ -102,12 +107,6 @@ def _chosen(study: Study, wanted: str | None) -> tuple[Source, Source | None]:
     return chosen, counting[chosen.id]
 
 
-def _counting(runs: Iterable[Source], timing: Source) -> Source | None:
-    """The run of the same point whose counters a tool read; of several that of the best tool."""
-    of_point = [one for one in runs if one.fields["profile"] in TOOLS and one.point == timing.point]
-    return min(of_point, key=lambda source: TOOLS.index(source.fields["profile"]), default=None)
-
-
 def _launches(study: Study, timing: Source) -> tuple[Groups, list[tuple]] | None:
     """What the batches of the timed run launched: all of them together, and each for itself."""
     groups = groups_of_run(study, timing, question_of(GROUPED_BY))
@@ -115,13 +114,6 @@ def _launches(study: Study, timing: Source) -> tuple[Groups, list[tuple]] | None
     if groups is None or each is None:
         return None
     return groups, [(*row, of_rank / timing.gpus_per_rank) for *row, of_rank in each.rows]
-
-
-def _counted(study: Study, counting: Source) -> tuple[dict[str, dict[str, float]], Rows]:
-    """What a tool counted by kernel, and the timers of VTune's functions."""
-    counters = by_kernel(_table(study, counting, "atomics"))
-    of_functions = counting.fields["profile"] == "vtune"
-    return counters, _table(study, counting, "intervals") if of_functions else []
 
 
 def _table(study: Study, source: Source, name: str) -> Rows:
@@ -356,11 +348,6 @@ def _functions(timers: Rows, counters: Mapping[str, Mapping[str, float]], top: i
 def part(title: str, rows: Rows, caption: str) -> Part:
     """The table, with ``[?]`` for intervals that tell nothing: a kernel takes no negative time."""
     usable = [with_open_ends(row, ["ms_per_step"]) for row in rows]
-    return Part(title, usable, _shown(usable), caption)
-
-
-def _shown(rows: Rows) -> list[Column]:
-    """The table's columns: those that some row has."""
     left_out = ("class", "mean_us", "bound", "counters")
     every = columns([metric for metric in METRICS if metric.name not in left_out])
-    return filled(every, rows)
+    return Part(title, usable, filled(every, usable), caption)

@@ -47,14 +47,10 @@ def read_peaks(path: Path = _FILE) -> list[Peak]:
     Raises:
         UserError: unreadable, or an entry lacks a key; the message names the file and the entry.
     """
-    return [_peak(entry, path) for entry in _load(path)]
-
-
-def _load(path: Path) -> list[Any]:
     content = yaml_text.read(path, "peaks file").content
     if not isinstance(content, list):
         raise UserError(f"{path} is not a peaks file (see analysis/measures/kernels/peaks.yaml)")
-    return content
+    return [_peak(entry, path) for entry in content]
 
 
 def _peak(entry: Any, path: Path) -> Peak:
@@ -117,10 +113,6 @@ def _slice(whole: Peak, name: str, match: re.Match) -> Peak | None:
 
 
 @cache
-def _models() -> dict[str, float]:
-    return yaml_text.parse(_MODELS.read_text(encoding="utf-8"))
-
-
 def forward_flops_per_image(model: str) -> float | None:
     """Analytic FLOPs of a forward pass of ``model`` at 224 x 224, an image; None if not known."""
-    return _models().get(model)
+    return yaml_text.parse(_MODELS.read_text(encoding="utf-8")).get(model)
