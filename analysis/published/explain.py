@@ -88,10 +88,7 @@ def _of_pyprof(study: Study) -> _Moved:
     sums, cost = [one for one, _, _ in tables], [one for _, one, _ in tables]
     peak, _ = published_bound(study)
     scaled = reference.scaled_rows(study)[:1]
-    yield (
-        "1 swapped columns",
-        *([row[f"{what}_efficiency_of_step_pct"] for row in scaled] for what in ("bandwidth", "flops")),
-    )
+    yield _swapped(scaled)
     right = [(one.fprop_per_batch + one.bprop_per_batch) / 1e12 for one in sums]
     yield "2 mixed step counts", [one.flops / tau.PROFILED_BATCHES / 1e12 for one in sums], right
     later = [(one.fprop_flops - one.first_flops) / (one.batches.forward - 1) for one in sums]
@@ -134,10 +131,7 @@ def _of_runs(study: Study, rows: Rows) -> _Moved:
     if not runs:
         return
     known = [row for row in rows if row.get("flops_efficiency_of_step_pct")][:1]
-    yield (
-        "1 swapped columns",
-        *([row[f"{what}_efficiency_of_step_pct"] for row in known] for what in ("bandwidth", "flops")),
-    )
+    yield _swapped(known)
     cost = costs_of(study, runs)
     whole = {name: c.kernel_ns + c.loader_ns + c.communication_ns + c.copy_ns for name, c in cost.items()}
     apart = [100 * (1 - cost[name].kernel_ns / every) for name, every in whole.items() if every]
