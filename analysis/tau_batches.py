@@ -54,7 +54,7 @@ class Profile:
             for row in table.to_pylist():
                 self._add(name, row)
 
-    def _read(self) -> "Iterator[tuple[str, pa.Table]]":
+    def _read(self) -> Iterator[tuple[str, pa.Table]]:
         if folders := folders_of_tables(self.path):
             for folder in folders:
                 self.findings += _findings_of(folder)

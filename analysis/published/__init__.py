@@ -1,1 +1,1 @@
-"""What did the reference compute, and what is corrected?"""
+"""The reference's methods and tables, beside the corrected ones."""

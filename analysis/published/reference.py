@@ -68,7 +68,7 @@ def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
             groups.setdefault(tuple(source.value(name) for name in names), []).append(source)
     for source in study.of_kind("pyprof"):
         if source.id in sums and not sums[source.id].batches.forward:
-            study.note("not_recorded", source, what="loss kernels, steps not counted")
+            study.note("not_recorded", source, what="loss kernels")
     rows = []
     for key in sorted(groups, key=sortable):
         of_group = groups[key]

@@ -1,1 +1,1 @@
-"""What is in a folder of results, and which runs count?"""
+"""Results in a folder: sources, their tables, and what counts."""

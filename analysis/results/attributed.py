@@ -99,6 +99,16 @@ semi join {ATTRIBUTED} using (rank, batch_index)
 left join {{credit}} as credit on credit.rank = of_run.rank and credit.row = of_run.file_row_number
 where {IS_MODEL}
 """
+_CREDITS = """
+create temp table {credit} (rank integer, row bigint, flops double, bytes double, by_name boolean)
+"""
+_CREDITED = """(
+    select of_run.* replace (
+        coalesce(of_run.flops, credit.flops) as flops, coalesce(of_run.bytes, credit.bytes) as bytes
+    )
+    from read_parquet($kernels, file_row_number = true) as of_run
+    left join {credit} as credit on credit.rank = of_run.rank and credit.row = of_run.file_row_number
+)"""
 _KNOWS = f"""
 select count(*) filter (flops > 0), count(*) from read_parquet($kernels)
 where {IS_MODEL}
@@ -136,20 +146,13 @@ def _relation(study: Study, source: Source) -> str:
     # Ranks launch the same: one of them tells for all.
     of_lender = _paths(lender=lender, lender_batches=lender)
     study.connection.execute(_LENT.format(**names), {**of_lender, "lender": of_lender["lender"][:1]})
-    columns = "rank integer, row bigint, flops double, bytes double, by_name boolean"
-    study.connection.execute(f"create temp table {names['credit']} ({columns})")
+    study.connection.execute(_CREDITS.format(**names))
     for one in paths["kernels"]:  # a rank at a time: a run of many need not be in memory
         study.connection.execute(_CREDIT.format(**names), {**paths, "kernels": [one]})
     whole, by_name, by_class = study.connection.execute(_COVERED.format(**names), paths).fetchall()[0]
     pct, by_class_pct = (100 * ns / (whole or 1) for ns in (by_name + by_class, by_class))
     study.note("flops_borrowed", source, pct=pct, by_class_pct=by_class_pct, lender=lender.id)
-    return (
-        "(select of_run.* replace (coalesce(of_run.flops, credit.flops) as flops, "
-        "coalesce(of_run.bytes, credit.bytes) as bytes) "
-        "from read_parquet($kernels, file_row_number = true) as of_run "
-        f"left join {names['credit']} as credit "
-        "on credit.rank = of_run.rank and credit.row = of_run.file_row_number)"
-    )
+    return _CREDITED.format(**names)
 
 
 def _paths(**sources: Source) -> dict[str, list[str]]:
@@ -294,6 +297,9 @@ select (select count(*) from recorded) as recorded,
 """
 
 
+_OF_ATTRIBUTED = "(select * from {sums} semi join {attributed} using (rank, batch_index))"
+
+
 def sums_of_each(study: Study, sources: Sequence[Source]) -> Iterator[tuple[Source, Costs]]:
     """The sums of each source that has attributed kernels; of the others a note says so."""
     of_tables = table_sums(study, [source for source in sources if source.kind == "pyprof"])
@@ -336,7 +342,7 @@ def _sums_of_run(study: Study, source: Source) -> Costs | None:
     # Only batches that have kernels count: a profiler may watch some ranks alone, or its recording be cut.
     if not recorded or sums[0] is None:
         note_left_out(study, source, 0, attributed, untimed)
-        study.note("not_recorded", source, what="profiled steps of kernels")
+        study.note("not_recorded", source, what="profiled steps")
         return None
     note_left_out(study, source, attributed - recorded, attributed, untimed)
     # One rank of DataParallel has the kernels of all its GPUs.
@@ -467,7 +473,7 @@ def groups_of_run(study: Study, source: Source, question: Question) -> Groups | 
     ((recorded, attributed),) = query(study, source, _COUNTED.format(**of), batches=batches)
     if not recorded:
         return None
-    sums = "(select * from {sums} semi join {attributed} using (rank, batch_index))".format(**of)
+    sums = _OF_ATTRIBUTED.format(**of)
     rows = query(study, source, question.sql.format(sums=sums), batches=batches)
     untimed = untimed_launches(study, source)
     note_left_out(study, source, attributed - recorded, attributed, untimed)

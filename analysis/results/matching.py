@@ -191,11 +191,11 @@ def _shared(ranks: Sequence[Calls]) -> tuple[list[Shared], list[tuple[str, str]]
         members = tuple(sorted(of_rank))
         batches = [ranks[member].batch_index[of_rank[member]] for member in members]
         if group == ONE_OF_SEVERAL or len(members) > (size or len(ranks)):
-            left.append((kind, "process groups not recorded"))
+            left.append((kind, "groups not recorded"))
         elif len(members) != (size or len(ranks)):
-            left.append((kind, "ranks of the group not recorded"))
+            left.append((kind, "ranks not recorded"))
         elif any(not np.array_equal(one, batches[0]) for one in batches):
-            left.append((kind, "ranks recorded different calls"))
+            left.append((kind, "different calls"))
         else:
             matched.append(Shared(group, kind, members, np.stack([of_rank[member] for member in members])))
     return matched, left

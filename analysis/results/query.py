@@ -31,7 +31,7 @@ def ask(study: Study, sql: str, arguments: Mapping[str, Any]) -> list[tuple]:
     return list(kept[key])
 
 
-def query_arrays(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> "dict[str, np.ndarray]":
+def query_arrays(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> dict[str, np.ndarray]:
     """The same, as arrays by column."""
     with reading(source):
         _check_numbers(study, paths.get("batches", ()))
@@ -62,14 +62,16 @@ def note_left_out(study: Study, source: Source, without: int, batches: int, unti
         untimed: launches without a duration (:func:`untimed_launches`).
     """
     if without:
-        study.note("rows_left_out", source, n=without, what=f"of {batches} profiled steps, without kernels")
+        study.note("rows_left_out", source, n=without, what=f"of {batches} steps without kernels")
     if untimed:
         study.note("rows_left_out", source, n=untimed, what="launches without a duration")
 
 
+_UNTIMED = "select count(*) from read_parquet($kernels) where duration_ns is null or duration_ns < 0"
+
+
 def untimed_launches(study: Study, source: Source) -> int:
     """How many launches of a run have no duration, or one below 0: nobody counts these."""
-    sql = "select count(*) from read_parquet($kernels) where duration_ns is null or duration_ns < 0"
     kernels = source.tables("kernels")
-    ((untimed,),) = query(study, source, sql, kernels=kernels) if kernels else [(0,)]
+    ((untimed,),) = query(study, source, _UNTIMED, kernels=kernels) if kernels else [(0,)]
     return int(untimed)

@@ -123,7 +123,7 @@ def test_a_run_whose_tables_are_there_is_answered_by_its_event(timed, tmp_path):
 
 def test_a_sweep_is_no_run(tmp_path):
     tables_of_a_run(tmp_path / "run", 0)
-    assert "runs under TAU: name one of them" in one_line_error(run(MODULE, tmp_path))
+    assert "name one of" in one_line_error(run(MODULE, tmp_path))
 
 
 def test_a_difference_below_zero_is_called_noise_and_two_starts_bound_nothing(tmp_path):
@@ -132,4 +132,4 @@ def test_a_difference_below_zero_is_called_noise_and_two_starts_bound_nothing(tm
     (row,) = answer(long, "--batches", "41", "--startup", *starts).values()
     assert row["step_ms"] < 0 and row["step_ms_low"] is None and row["step_ms_high"] is None
     said = run(MODULE, long, "--batches", "41", "--startup", *starts).out
-    assert "startup differs by more" in " ".join(said.split())
+    assert "startup differs" in " ".join(said.split())

@@ -1,1 +1,1 @@
-"""Where does a batch's time go, collective by collective and part by part?"""
+"""Parts of a step and its collectives, and the timeline."""

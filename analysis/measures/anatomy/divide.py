@@ -1,4 +1,4 @@
-"""How is a batch's time divided over what runs in it?
+"""Divide a step's time over what runs in it.
 
 Where two things happen at once the first in the order of :data:`ORDER` has the time, so that the parts add up
 to the whole by construction.

@@ -1,4 +1,4 @@
-"""What is known of when each rank of a run did what? The tables of its ranks, reduced to what measures need.
+"""Tables of a run's ranks, reduced to what measures need.
 
 Anatomy, communication and lateness are made of this, and so is what the simulation knows of collectives. A
 rank is read, reduced and dropped: all kernels of all ranks are never in memory. All that is read of a run is
@@ -105,7 +105,7 @@ def match_ranks(
 ) -> tuple[Matched | None, list[tuple[str, str]]]:
     """The same collectives of all ranks, on one clock (None: none is known); kinds that are not, and why."""
     if gpus_per_rank > 1:
-        return None, [("all", "one process for all GPUs")]
+        return None, [("all", "one process")]
     whole = len(ranks) == world_size
     # Of some of the ranks those groups are told apart that say how many they are.
     sized = all((one.group_size > 0).all() for one in ranks)
@@ -209,7 +209,7 @@ def trace_of(study: Study, source: Source) -> RunTrace:
         kept[source.id] = _read(source, counted_steps(study, source))
         ranks = kept[source.id].ranks
         if untimed := sum(one.untimed_batches for one in ranks):
-            study.note("rows_left_out", source, n=untimed, what="profiled steps without times")
+            study.note("rows_left_out", source, n=untimed, what="steps without times")
         attributed = sum(one.attributed for one in ranks)
         without = attributed - sum(one.calls.batches for one in ranks)
         note_left_out(study, source, without, attributed, sum(one.untimed_kernels for one in ranks))

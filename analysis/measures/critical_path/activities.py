@@ -1,4 +1,4 @@
-"""What did one rank do? Kernels, the calls that launched them and those that waited for them, in one list."""
+"""Activities of one rank: kernels, the calls that launched them and those that waited for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

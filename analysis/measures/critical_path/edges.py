@@ -1,4 +1,4 @@
-"""What waited for what on one rank? Edges between the moments at which its activities start and end.
+"""Edges between the moments of one rank's activities: what waited for what.
 
 Activity n has the moments 2n, its start, and 2n + 1, its end. Each moment has one edge from what it waited
 for, which tells its recorded time exactly; other edges say how early it could have been without that. So the

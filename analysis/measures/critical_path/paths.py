@@ -22,8 +22,7 @@ from analysis.measures.critical_path.activities import (
     steps_of,
 )
 from analysis.measures.critical_path.edges import GAPS, HOST, LAUNCHES, LOADING, SYNCHRONIZATION
-from analysis.measures.critical_path.joined import Collectives
-from analysis.measures.critical_path.steps import CriticalPath, Group, WhatIf
+from analysis.measures.critical_path.steps import Collectives, CriticalPath, Group, WhatIf
 from analysis.results.matching import Ahead, Shared
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
@@ -250,7 +249,7 @@ def _unknown(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[_Found]:
         every = sum(len(one.kind) for one in devices)
         yield "launches_unknown", {"n": every, "of": every}
     elif any(not one.calls_timed for one in devices):
-        yield "not_recorded", {"what": "waits of calls, counted as host"}
+        yield "not_recorded", {"what": "waits of calls"}
     if len(trace.ranks) < trace.source.ranks:
         yield "path_in_part", {"n": len(trace.ranks), "of": trace.source.ranks, "what": "ranks"}
     clocks = len(ranks) if trace.matched is None else len(np.unique(trace.matched.clock))

@@ -1,4 +1,4 @@
-"""What is the longest path of each step, and how long would the step be if a part of it took no time?
+"""Longest path of each step, and the duration of the step if a part of it took no time.
 
 The ranks whose clocks their collectives set are one graph: on each of its ranks a collective ends when it has
 lasted since the last of them entered it. A step lasts from the last rank's start of it to the last rank's
@@ -11,10 +11,186 @@ from functools import cached_property
 
 import numpy as np
 
-from analysis.measures.critical_path.activities import KERNEL, Recorded
-from analysis.measures.critical_path.edges import GAPS, HOST
-from analysis.measures.critical_path.joined import Collectives, Joined, JoinedEdges
-from analysis.results.matching import Ahead
+from analysis.measures.batches.overlap import union
+from analysis.measures.critical_path.activities import (
+    COMMUNICATION,
+    KERNEL,
+    Activities,
+    Recorded,
+    activities_of,
+    ended_in_time,
+)
+from analysis.measures.critical_path.edges import GAPS, HOST, TYPES, Edges, edges_of
+from analysis.results.matching import TOGETHER, Ahead
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """The same collectives of some ranks.
+
+    Attributes:
+        kind: e.g. allreduce.
+        members: places of the ranks.
+        calls: (members, calls), which of each member's collectives they are, in order of their start.
+    """
+
+    kind: str
+    members: tuple[int, ...]
+    calls: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """A rank on its group's clock.
+
+    Attributes:
+        calls: the activities that are its collectives, in order; ``first_call``: the number of the first.
+    """
+
+    activities: Activities
+    edges: Edges
+    batches: Mapping[str, np.ndarray]
+    calls: np.ndarray
+    first_call: int
+
+
+@dataclass(frozen=True)
+class JoinedEdges:
+    """Edges between the moments of all ranks, which are numbered in order of time."""
+
+    tail: np.ndarray
+    head: np.ndarray
+    ns: np.ndarray
+    part: np.ndarray
+    activity: np.ndarray
+    rank: np.ndarray
+    across: np.ndarray  # from a collective's last arrival: another rank may have been waited for
+
+
+_TYPES = {**TYPES, "rank": np.int32, "across": np.bool_}
+
+
+class Joined:
+    """All that ranks on one clock recorded, as edges between moments that are numbered in order of time.
+
+    Attributes:
+        activities, batches: of each rank.
+        first: the number that a rank's first moment had before they were ordered.
+        times_ns: of each moment.
+        place: where in that order each moment is, by its number before.
+        edges: in order of their heads.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[Recorded],
+        clocks: Sequence[Ahead] | None = None,
+        collectives: Sequence[Collectives] = (),
+    ) -> None:
+        recorded = [
+            _on_clock(one, clock) for one, clock in zip(ranks, clocks or [Ahead()] * len(ranks), strict=True)
+        ]
+        self.activities = [one.activities for one in recorded]
+        self.batches = [one.batches for one in recorded]
+        times = [np.stack([one.start_ns, one.end_ns], axis=1).ravel() for one in self.activities]
+        self.first = np.cumsum([0, *map(len, times)])
+        arrivals, meeting = self._meetings(recorded, collectives)
+        pieces = [*(self._placed(place, one.edges) for place, one in enumerate(recorded)), *meeting]
+        every = np.concatenate([*times, np.array(arrivals, np.int64)])
+        edges: dict[str, np.ndarray] = {
+            name: np.concatenate([getattr(one, name) for one in pieces], dtype=kind)
+            for name, kind in _TYPES.items()
+        }
+        del recorded, pieces, meeting, times
+        order = np.lexsort((_levels(every, edges["tail"], edges["head"]), every))
+        self.times_ns = every[order]
+        self.place = np.append(np.argsort(order), -1).astype(np.int32)  # of no moment: -1
+        edges |= {name: self.place[edges[name]] for name in ("tail", "head")}
+        by_head = np.argsort(edges["head"], kind="stable")
+        self.edges = JoinedEdges(**{name: column[by_head] for name, column in edges.items()})
+
+    def _placed(self, rank: int, edges: Edges) -> JoinedEdges:
+        """Edges of a rank, by numbers of the moments of all."""
+        first, count = int(self.first[rank]), len(edges.head)
+        return JoinedEdges(
+            np.where(edges.tail >= 0, edges.tail + first, -1), edges.head + first, edges.ns, edges.part,
+            edges.activity, np.full(count, rank, np.int32), np.zeros(count, bool),
+        )  # fmt: skip
+
+    def _meetings(
+        self, recorded: Sequence[_Rank], collectives: Sequence[Collectives]
+    ) -> tuple[list[int], list[JoinedEdges]]:
+        """When the last rank entered each collective, and the edges to and from these moments."""
+        arrivals: list[int] = []
+        edges = []
+        for one in collectives:
+            members = [recorded[member] for member in one.members]
+            numbers = np.stack(
+                [call - rank.first_call for rank, call in zip(members, one.calls, strict=True)]
+            )
+            counts = np.array([[len(rank.calls)] for rank in members])
+            numbers = numbers[:, ((numbers >= 0) & (numbers < counts)).all(axis=0)]
+            calls = np.stack([rank.calls[number] for rank, number in zip(members, numbers, strict=True)])
+            ranks = [rank.activities for rank in members]
+            start = np.stack([each.start_ns[call] for each, call in zip(ranks, calls, strict=True)])
+            end = np.stack([each.end_ns[call] for each, call in zip(ranks, calls, strict=True)])
+            last = start.max(axis=0)
+            meets = end > last
+            if one.kind not in TOGETHER:  # a sender may be done while the receiver is still to come
+                meets &= meets.all(axis=0)
+            moment = self.first[-1] + len(arrivals) + np.arange(len(last))
+            for place, member in enumerate(one.members):
+                met = meets[place]
+                lasts = (end[place] - last)[met]
+                edges += self._meeting(member, members[place].edges, calls[place][met], moment[met], lasts)
+            arrivals += last.tolist()
+        return arrivals, edges
+
+    def _meeting(
+        self, rank: int, mine: Edges, calls: np.ndarray, moment: np.ndarray, lasts: np.ndarray
+    ) -> list[JoinedEdges]:
+        """Edges of a rank to its collectives' last arrivals and from them; alone it would last as long."""
+        first = self.first[rank]
+        own = np.flatnonzero((mine.tail % 2 == 0) & (mine.head == mine.tail + 1))
+        mine.ns[own[np.searchsorted(mine.activity[own], calls)]] = lasts
+        place = np.full(len(calls), rank)
+        part = np.full(len(calls), COMMUNICATION)
+        none = np.zeros_like(lasts)
+        no, yes = np.zeros(len(calls), bool), np.ones(len(calls), bool)
+        return [
+            JoinedEdges(first + 2 * calls, moment, none, part, calls, place, no),
+            JoinedEdges(moment, first + 2 * calls + 1, lasts, part, calls, place, yes),
+        ]
+
+
+def _levels(times_ns: np.ndarray, tail: np.ndarray, head: np.ndarray) -> np.ndarray:
+    """Of moments at one time how many edges lead from one to the next until there."""
+    level = np.zeros(len(times_ns), np.int64)
+    at_once = (tail >= 0) & (times_ns[tail] == times_ns[head])
+    tail, head = tail[at_once], head[at_once]
+    while (early := level[head] <= level[tail]).any():
+        np.maximum.at(level, head[early], level[tail[early]] + 1)
+    return level
+
+
+def _on_clock(recorded: Recorded, clock: Ahead) -> _Rank:
+    activities = ended_in_time(activities_of(recorded))
+    times = {name: clock.remove(getattr(activities, name)) for name in ("start_ns", "end_ns")}
+    activities = replace(activities, **times)
+    batches = dict(recorded.batches)
+    load_end = clock.remove(batches["start_ns"] + np.maximum(batches["load_ns"], 0))
+    batches |= {name: clock.remove(batches[name]) for name in ("start_ns", "end_ns")}
+    edges = edges_of(activities, union(batches["start_ns"], load_end))
+    return _Rank(activities, edges, batches, _calls(recorded, activities), recorded.first_call)
+
+
+def _calls(recorded: Recorded, activities: Activities) -> np.ndarray:
+    """The activities that are the rank's collectives."""
+    ran = np.flatnonzero(activities.kernel_class >= 0)
+    activity_of = np.empty(len(recorded.kind), np.int64)
+    activity_of[activities.row[ran]] = ran
+    return activity_of[recorded.calls]
+
 
 NEVER = -(1 << 60)  # ns: the length of an edge that is not there
 
@@ -107,21 +283,8 @@ class CriticalPath:
     free_ns: dict[str, int]
 
 
-class Group:
-    """Ranks on one clock, and the steps that all of them recorded.
-
-    Attributes:
-        activities: of each rank.
-    """
-
-    def __init__(
-        self,
-        ranks: Sequence[Recorded],
-        clocks: Sequence[Ahead] | None = None,
-        collectives: Sequence[Collectives] = (),
-    ) -> None:
-        self._joined = Joined(ranks, clocks, collectives)
-        self.activities = self._joined.activities
+class Group(Joined):
+    """Ranks on one clock, and the steps that all of them recorded."""
 
     def paths(self, what_if: Mapping[str, WhatIf]) -> Iterator[CriticalPath]:
         """The path of each step that all ranks recorded.
@@ -130,16 +293,16 @@ class Group:
             what_if: by their names. One whose parts are not on a step's path changes nothing, and is not
                 computed.
         """
-        indices = [set(batches["batch_index"].tolist()) for batches in self._joined.batches]
+        indices = [set(batches["batch_index"].tolist()) for batches in self.batches]
         for index in sorted(set.intersection(*indices)):
             path = self._path(index, what_if)
             if path is not None:
                 yield path
 
     def _path(self, index: int, what_if: Mapping[str, WhatIf]) -> CriticalPath | None:
-        rows = [int(np.flatnonzero(batches["batch_index"] == index)[0]) for batches in self._joined.batches]
+        rows = [int(np.flatnonzero(batches["batch_index"] == index)[0]) for batches in self.batches]
         starts, ends = (
-            [int(batches[name][row]) for batches, row in zip(self._joined.batches, rows, strict=True)]
+            [int(batches[name][row]) for batches, row in zip(self.batches, rows, strict=True)]
             for name in ("start_ns", "end_ns")
         )
         start, end = max(starts), max(ends)
@@ -164,11 +327,11 @@ class Group:
 
     def _between(self, start: int, end: int, index: int, ends: Sequence[int]) -> tuple[JoinedEdges, int]:
         """The edges of a step, and how many moments it has: from 1, in order of time, the last its end."""
-        first, behind = np.searchsorted(self._joined.times_ns, [start, end], side="right").tolist()
-        rows = slice(*np.searchsorted(self._joined.edges.head, [first, behind]).tolist())
-        mine = JoinedEdges(**{name: column[rows] for name, column in vars(self._joined.edges).items()})
-        begun = self._joined.times_ns[mine.tail] + mine.ns - start
-        begun = np.where(mine.tail < 0, self._joined.times_ns[mine.head] - start, np.maximum(begun, 0))
+        first, behind = np.searchsorted(self.times_ns, [start, end], side="right").tolist()
+        rows = slice(*np.searchsorted(self.edges.head, [first, behind]).tolist())
+        mine = JoinedEdges(**{name: column[rows] for name, column in vars(self.edges).items()})
+        begun = self.times_ns[mine.tail] + mine.ns - start
+        begun = np.where(mine.tail < 0, self.times_ns[mine.head] - start, np.maximum(begun, 0))
         inside = mine.tail >= first
         mine = replace(
             mine,
@@ -198,7 +361,7 @@ class Group:
         latest = since == since.max(initial=start)
         ns = np.where(latest, end - np.maximum(since, start), 0)
         part = np.where(activities.kind[lasts] == KERNEL, GAPS, HOST)
-        tail = self._joined.place[self._joined.first[rank] + 2 * lasts + 1]
+        tail = self.place[self.first[rank] + 2 * lasts + 1]
         if not latest.any():  # nothing was recorded in it
             tail, ns, lasts = (
                 np.append(one, value) for one, value in ((tail, -1), (ns, end - start), (lasts, 0))

@@ -1,1 +1,1 @@
-"""Which kernels ran, what did they cost, and what bounds them?"""
+"""Kernels: time, cost, efficiency, and what bounds them."""

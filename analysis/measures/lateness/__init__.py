@@ -1,1 +1,1 @@
-"""Which ranks are late, and why?"""
+"""Late ranks, and their causes."""

@@ -1,4 +1,4 @@
-"""By how much was each rank late in each batch, and did the others wait for it?
+"""Lateness of each rank in each step, by collectives or stages, and whether it is more than chance.
 
 Two records tell. Where collectives were recorded: all ranks leave a collective of all together, so that the
 one that was in it shortest came last, and for as long as it was in it shorter than the others they waited for

@@ -117,16 +117,16 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
             lateness = of_collectives(trace.calls, trace.matched, series) if trace.matched else None
         lateness = lateness or of_stages(series)
     if lateness is None:
-        study.note("lateness_unknown", source, reason=reason or "no consecutive steps without warmup")
+        study.note("lateness_unknown", source, reason=reason or "no steady steps")
     return lateness
 
 
 def _reason(source: Source) -> str:
     """Why a source has no lateness; empty: it may have."""
     if source.without_times:
-        return "no times of steps"
+        return "no step times"
     if source.job is not None and len(source.tables("batches")) < source.ranks:
-        return "traces of some ranks only"
+        return "some ranks only"
     return "no step markers" if source.without_steps else ""
 
 
@@ -159,7 +159,7 @@ def rows(study: Study, by_step: bool = False) -> Rows:
 def why_none(study: Study) -> str:
     """Why no run of several ranks shows lateness."""
     reasons = [_reason(source) for source in study.of_kind("run", "trace") if source.ranks > 1]
-    return f"lateness is not available ({next(filter(None, reasons), 'no run has steps that show it')})"
+    return f"no lateness ({next(filter(None, reasons), 'no steady steps')})"
 
 
 def rows_by_rank(study: Study, source: Source, lateness: Lateness) -> Rows:
@@ -305,6 +305,8 @@ def verdict(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("run"
 
 # --- the table ----------------------------------------------------------------------------------------
 
+_LATENESS = "Lateness: how long the other ranks waited for this one; negative: it waited."
+_LOWER_BOUND = f"{_LATENESS} Measured from stages it is a lower bound."
 _MOST_RANKS = 24  # of all runs, all of which a table shows
 _LATEST, _EARLIEST = 8, 3  # of more ranks
 _MOST_STEPS = 200  # rows by rank and step, all of which a table shows
@@ -313,9 +315,7 @@ _MOST_LATE = 50  # of more rows
 
 def caption(rows: Rows) -> str:
     """What lateness is, where its sign or its source needs it."""
-    lower = any(row.get("told_by") == BY_STAGES for row in rows)
-    bound = " Measured from stages it is a lower bound." if lower else ""
-    return f"Lateness: how long the other ranks waited for this one; negative: it waited.{bound}"
+    return _LOWER_BOUND if any(row.get("told_by") == BY_STAGES for row in rows) else _LATENESS
 
 
 def columns_of(by_step: bool = False) -> list[Metric]:

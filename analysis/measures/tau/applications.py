@@ -132,6 +132,13 @@ _FIGURES = ("gpu", "thread", "calls", "inc_time", "num_samples", "mean")
 # Fields in which the runs of one configuration may differ.
 _OF_A_RUN = ("attribute_from", "seed")
 
+_APPLICATIONS = """
+select {fields}, run, max(inc_time) / 1e6 from {table}
+where function = '.tau application' and inc_time > 0 {where} group by all order by all
+"""
+_RANK_0 = "and gpu = 0 and thread = 0"
+_GATHERS = "select min(calls) from {table} where function = 'mpi_gather'"
+
 Key = tuple[Any, ...]  # the values of ID_FIELDS
 
 
@@ -144,12 +151,9 @@ def applications(study: Study, table: Source, rank_0_only: bool = False) -> dict
     Raises:
         Unusable: the table is damaged, or holds no `.tau application`.
     """
-    where = "and gpu = 0 and thread = 0" if rank_0_only else ""
-    sql = (
-        f"select {fields_of_table(study, table)}, run, max(inc_time) / 1e6 from {table_of(study, table)} "
-        f"where function = '.tau application' and inc_time > 0 {where} group by all order by all"
-    )
-    rows = query_table(study, table, sql)
+    where = _RANK_0 if rank_0_only else ""
+    named = {"fields": fields_of_table(study, table), "table": table_of(study, table), "where": where}
+    rows = query_table(study, table, _APPLICATIONS.format(**named))
     if not rows:
         raise Unusable(table, "holds no timer '.tau application'")
     seconds_by_key: dict[Key, list[float]] = {}
@@ -183,8 +187,7 @@ def with_known_size(study: Study, table: Source, rows: Sequence[tuple]) -> list[
     needed = [ID_FIELDS.index(name) for name in _NEEDED]
     known = [row for row in rows if all(row[position] and row[position] > 0 for position in needed)]
     if len(known) < len(rows):
-        what = "runs without nodes, GPUs or batch size"
-        study.log.note("rows_left_out", table.id, n=len(rows) - len(known), what=what)
+        study.log.note("rows_left_out", table.id, n=len(rows) - len(known), what="runs without nodes")
     return known
 
 
@@ -207,8 +210,7 @@ def batches_of(study: Study, table: Source) -> int:
     """
     if re.search(r"(?:^|[_.-])batch_?1(?![0-9])", table.id):
         return 1
-    sql = f"select min(calls) from {table_of(study, table)} where function = 'mpi_gather'"
-    ((gathers,),) = query_table(study, table, sql)
+    ((gathers,),) = query_table(study, table, _GATHERS.format(table=table_of(study, table)))
     return 1 if gathers is not None and gathers < BATCHES else BATCHES
 
 
