@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from analysis.display import output
 from analysis.display.metrics import Metric, Rows, fields
 from analysis.display.terminal import Answer
-from analysis.measures.kernels import efficiency, peaks
-from analysis.measures.kernels.costs import bound_of
+from analysis.measures.kernels import efficiency
 from analysis.measures.kernels.efficiency import CORRECTED_METRICS, METRICS
 from analysis.published import kernels_published
 from analysis.published.kernels_published import with_method
@@ -74,32 +73,8 @@ def main(words: list[str] | None = None) -> int:
         groups,
         columns_of(arguments.method, group_by, only_traces),
         title=with_method("Kernel efficiency", study, arguments.method),
-        caption=_caption(study, arguments.method),
     )
     return output.emit(answer, study, arguments)
-
-
-def _caption(study: Study, method: str) -> str:
-    bounds = [bound_of(study, source) for source in study.sources]
-    devices = ", ".join(sorted({bound.device for bound in bounds})) or "an unknown device"
-    sheets = [peaks.find(device, study.own_peaks) for source in study.sources for device in source.devices]
-    doubted = any(sheet is not None and sheet.unconfirmed for sheet in sheets)
-    known = {
-        f"by its datasheet{' (not confirmed)' if doubted else ''}": any(
-            bound.flops_per_s or bound.bytes_per_s for bound in bounds
-        ),
-        "measured": any(bound.measured_flops_per_s or bound.measured_bytes_per_s for bound in bounds),
-    }
-    of_devices = (
-        f"Peaks of {devices}: {' and '.join(how for how, is_so in known.items() if is_so) or 'not known'}."
-    )
-    if method == "published":
-        return f"All launches, by kernel name; means of ratios. {of_devices}"
-    return (
-        "The model's kernels in profiled steps, by launch, without the loader's kernels, collectives "
-        f"and copies. {of_devices}\nKernel times are those under the profiler: "
-        "where it slows kernels, these efficiencies are too low (profiled/unprofiled of analysis.scaled)."
-    )
 
 
 if __name__ == "__main__":

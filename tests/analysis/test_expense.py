@@ -128,8 +128,8 @@ def test_an_unfinished_run_and_a_lost_table_are_told(sweep):
     first.write_bytes(b"PAR1")
     study = load(sweep)
     expense.rows(study)
-    found = {finding.code: finding for finding in study.findings}
-    assert found["cost_unknown"].run == killed.name and found["first_step_unknown"].rank == 1
+    unknown = [(one.run, one.rank) for one in study.findings if one.code == "not_recorded"]
+    assert unknown == [(killed.name, None), (first.parents[1].name, 1)]
 
 
 def test_an_attempt_that_failed_costs_what_it_costs_while_the_next_one_is_under_way(sweep):
@@ -138,8 +138,8 @@ def test_an_attempt_that_failed_costs_what_it_costs_while_the_next_one_is_under_
     failed.with_name(attempted(failed.name)).mkdir()
     study = load(sweep)
     assert expense.spent(study) == before and [run for run in before if not run.counts]
-    (unknown,) = [finding for finding in study.findings if finding.code == "cost_unknown"]
-    assert (unknown.run, unknown.data) == (attempted(failed.name), {"reason": "interrupted"})
+    (unknown,) = [finding for finding in study.findings if finding.data.get("what") == "cost"]
+    assert unknown.run == attempted(failed.name)
 
 
 def test_a_run_alone_costs_what_it_costs(sweep):

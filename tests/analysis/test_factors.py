@@ -178,9 +178,8 @@ def test_factors_that_change_together_only_have_no_known_effect():
     assert found["loader"]["effect_pct"] is None and found["loader"]["best_level"] is None
     assert np.isnan(found["loader"]["omega_squared"]) and made[0]["factor"] == "workers"
     assert found["workers"]["effect_pct"] == pytest.approx(0, abs=1e-9)
-    assert "factors_confounded" in checked(
-        [Cell({"nodes": n, "workers": n}, np.array([n, n + 0.1])) for n in (1, 2)]
-    )
+    confounded = checked([Cell({"nodes": n, "workers": n}, np.array([n, n + 0.1])) for n in (1, 2)])
+    assert confounded["unbalanced_design"]["factors"] == ["nodes", "workers"]
 
 
 def checked(some: list[Cell]) -> dict[str, dict]:
@@ -193,8 +192,8 @@ def test_designs_that_cannot_separate_effects_are_found():
     once, *others = cells(loader=10)
     assert checked(cells(loader=10)) == {}
     found = checked([Cell(once.fields, once.responses[:1]), *others])
-    assert found == {"interactions_unknown": {"n": 1, "of": 12}}
-    assert checked(of_nodes_and_grad()) == {"unbalanced_design": {"n": 5, "of": 6}}
+    assert found == {"few_runs": {"n": 1, "of": 12, "least": 3}}
+    assert checked(of_nodes_and_grad()) == {"unbalanced_design": {"n": 5, "of": 6, "factors": ["none"]}}
 
 
 def test_a_p_value_that_is_not_known_is_a_dash(tmp_path):

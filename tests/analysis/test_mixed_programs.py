@@ -48,11 +48,7 @@ def test_what_is_compared_with_nothing_is_called_by_what_it_has_and_lacks(tmp_pa
     answer = run_command(
         "analysis.compare", tmp_path / "both", tmp_path / "one", "--format", "json", "--notes"
     ).json
-    alone = {
-        one["side"]: one["data"]["configurations"]
-        for one in answer["findings"]
-        if one["code"] == "one_side_only"
-    }
+    alone = {one["side"]: one["data"]["what"] for one in answer["findings"] if one["code"] == "not_compared"}
     assert alone == {"A": ["program=mine.py without lr"], "B": ["program=mine.py --lr {lr} lr=0.2"]}
 
 

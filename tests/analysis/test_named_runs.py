@@ -76,7 +76,7 @@ def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_pat
     one, *others = done.json
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert [(row["speedup"], row["scaling_efficiency_pct"]) for row in others] == [(None, None)] * 2
-    assert "not compared with fewer ranks, command differs: 2, 4 ranks" in done.err
+    assert "not compared: 2 ranks, other command; 4 ranks, other command" in done.err
     assert run("analysis.report.__main__", tmp_path).code == 0
 
 
@@ -168,4 +168,4 @@ def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(fold
     one, two = done.json
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)
-    assert "not compared with fewer ranks, batch size differs: 2 ranks" in done.err
+    assert "not compared: 2 ranks, other batch size" in done.err

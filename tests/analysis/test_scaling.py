@@ -244,7 +244,7 @@ def test_one_repetition_says_why_there_is_no_interval(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=2)], repetitions={"none": 1})
     ran = run("analysis.scaled", tmp_path)
     assert ran.code == 0
-    assert found("analysis.scaled", tmp_path)["few_runs"] == {"n": 1, "of": 1}
+    assert found("analysis.scaled", tmp_path)["few_runs"] == {"n": 1, "of": 1, "least": 3}
     row = run("analysis.scaled", tmp_path, "--format", "json").json[0]
     assert row["step_ms_low"] is None
     assert "one repetition" in row["interval_note"]

@@ -45,7 +45,8 @@ def test_scaling_of_traces_named_by_their_ranks(scaled):
         assert row["scaling_efficiency_pct"] == pytest.approx(ideal, rel=2e-3)
         assert row["speedup"] == pytest.approx(row["world_size"] * ideal / 100, rel=2e-3)
     assert found.rows[2]["grew_exposed_transfer_ms"] == pytest.approx(0.2, rel=2e-2)
-    assert noted(study)["batch_assumed"] == {"scaling": "weak"} and "batch_misfit" not in noted(study)
+    assert noted(study)["batch_assumed"]["scaling"] == "weak"
+    assert noted(study)["batch_assumed"]["ratio"] == pytest.approx(1, abs=0.01)
 
 
 def test_the_efficiencies_of_several_jobs_are_not_of_all_together(scaled):
@@ -79,11 +80,11 @@ def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
     paths = [job(tmp_path, one, "two"), job(tmp_path, Planted(ranks=4, batches=6), "four")]
     study = load_named([f"2={paths[0]}", f"4={paths[1]}"])
     found = traced.answer(study)
-    assert noted(study)["batch_assumed"] == {"scaling": "strong"} and "batch_misfit" not in noted(study)
+    assert noted(study)["batch_assumed"]["scaling"] == "strong"
     batch = Planted(ranks=4).batch
     assert found.rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch / 2, rel=2e-3)
     weak = traced.answer(study, "weak")
-    assert noted(study)["batch_misfit"]["scaling"] == "weak"
+    assert noted(study)["batch_assumed"]["scaling"] == "weak"
     assert weak.rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch, rel=2e-3)
 
 
@@ -128,7 +129,7 @@ def test_jobs_of_other_kernels_are_compared_only_when_asked(unlike):
     found = traced.answer(study)
     assert [row["world_size"] for row in found.rows] == [2, 4] and found.scales == []
     assert all(row["scaling_efficiency_pct"] != row["scaling_efficiency_pct"] for row in found.rows)  # NaN
-    assert noted(study)["jobs_differ"] == {"jobs": ["two", "four"]}
+    assert noted(study)["jobs_differ"] == {"jobs": ["two", "four"], "differ": "devices or kernels"}
     page = render(build(load(two.parent)))
     assert "Scaling efficiency on" not in page and "in the kernels on more ranks" not in page
     asked = traced.answer(load_named([f"2={two}", f"4={four}"]))
@@ -148,12 +149,12 @@ def test_jobs_named_as_one_program_that_are_not_have_no_efficiency(unlike, tmp_p
     assert [math.isnan(row["scaling_efficiency_pct"]) for row in found.rows] == [True, True]
     assert math.isnan(found.rows[1]["speedup"]) and found.rows[1]["step_ms"] > 0 and found.scales == []
     assert traced.grown(found) is None
-    assert noted(study)["jobs_differ"] == {"jobs": ["two", "eight"]}
+    assert noted(study)["jobs_differ"] == {"jobs": ["two", "eight"], "differ": "devices or kernels"}
     assert run("scaled", *named).code == 0
     study = load_named(named)
     asked = traced.answer(study, "weak")
     assert asked.scales[1]["scaling_efficiency_pct"] < 100
-    assert noted(study)["batch_misfit"]["ratio"] == pytest.approx(2.06, abs=0.01)
+    assert noted(study)["batch_assumed"]["ratio"] == pytest.approx(2.06, abs=0.01)
 
 
 def test_jobs_of_the_same_kernels_in_one_folder_are_compared(scaled):
@@ -209,5 +210,5 @@ def test_a_comparison_of_different_jobs_says_so_and_tests_nothing_of_a_few_steps
     two, four = unlike
     answer = json.loads(run("compare", two, four, "--format", "json", "--notes").out)
     said = {one["code"]: one.get("data") for one in answer["findings"]}
-    assert said["traces_compared"]["verdict"] == "too few steps"
-    assert said["jobs_unlike"] == {"differ": ["ranks", "kernels"]}
+    assert said["compared"]["verdict"] == "too few steps"
+    assert said["jobs_differ"] == {"jobs": ["two", "four"], "differ": ["ranks", "kernels"]}

@@ -82,7 +82,6 @@ def test_batches_of_traces_have_durations_and_no_images(late):
     headings = {column.header.replace("\n", " ") for column in shown.columns}
     assert "update median" in headings and "rep" not in headings
     assert "rep" in {column.header for column in batches.part([row | {"job": None}]).columns}
-    assert "Stage: median over steps, then mean over ranks" in shown.caption
 
 
 def test_no_precision_is_missed_on_a_device_without_a_known_peak(tmp_path):
@@ -171,8 +170,6 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     with pytest.raises(UserError, match="some ranks only"):
         stragglers.rows(study)
     assert [one.data["n"] for one in study.findings if one.code == "traces_missing"] == [1]
-    for command in ("scaled", "batches"):  # who is the slowest of all is not known
-        assert "slowest recorded rank" in run(command, tmp_path / "out").out.replace("\n", " ")
     assert "of 3 of 4 ranks" in run("critical_path", tmp_path / "out").out
     assert run("report", tmp_path / "out").code == 0
     step = r"A step takes \S+ ms, mean of 3 of 4 ranks \(slowest recorded rank: median \S+ ms; 6 steps\)\. "
@@ -303,7 +300,7 @@ def test_of_a_recording_without_steps_nothing_is_said_per_step(shared_data, tmp_
     assert "The recording takes" in said and "ms in the recording (" in said
     assert "per step" not in said and "kernels: memcpy" not in said
     refused = run("batches", tmp_path)
-    assert refused.code == 2 and "No markers separate the steps of its traces" in refused.err
+    assert refused.code == 2 and "no markers separate them" in refused.err
 
 
 def test_nothing_calls_a_recording_without_steps_a_step(shared_data, tmp_path):

@@ -86,7 +86,7 @@ def test_both_are_compared_where_they_agree_in_what_both_record(tmp_path, script
         assert all(row["effect_pct"] == pytest.approx(wanted, abs=2) for row in steps)
         said = found("analysis.compare", one, other)
         assert said["taken_as_equal"] == {"fields": ["grad", "model", "network", "threads", "workers"]}
-        assert all("lr=0.01" in name for name in said["one_side_only"]["configurations"])
+        assert all("lr=0.01" in name for name in said["not_compared"]["what"])
     # The report of the two has them as one, too.
     page = build(load(a), load(b))
     assert "Worse" in page.summary[0].text

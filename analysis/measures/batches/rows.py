@@ -1,4 +1,4 @@
-"""How long does a batch take?"""
+"""Durations of the steps of each run: a row a run."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from analysis.results.source import Source
 from analysis.results.study import Study
 from analysis.statistics import estimates, inside_run
 from jobs.run_fields import ID_FIELDS, own_names
-from profiling.wording import how_many, verb
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,10 +36,7 @@ METRICS = (
     Metric("steady_steps", "steps of which step_ms is the median"),
     Metric(
         "step_ms",
-        "median step duration of the job (its slowest rank) without warmup; of a profiled run, of its "
-        "unprofiled steps, if there are any (the profiled ones: attributed_ms, analysis.anatomy). The "
-        "interval is within the run and does not cover differences between runs (empty: too few steps, or "
-        "too strongly correlated)",
+        "median step of the job (its slowest rank), unprofiled ones if any, without warmup",
         "step\nmedian",
         IN_RUN,
     ),
@@ -72,15 +68,7 @@ SHOWN = (
     *(f"{stage}_ms" for stage in STAGES),
 )
 
-_MOSTLY_ENOUGH = 50  # steps, unless successive ones are much alike (docs/methods.md: inside a run)
-_WARMUP = "All values leave out warmup."
-_UNRECORDED = (
-    "Profiled runs: their unprofiled steps; analysis.anatomy shows the profiled ones, mean over ranks."
-)
-_OF_TRACES = (
-    "Traces: recorded steps. Step: that of its slowest recorded rank. Stage: median over steps, then mean "
-    "over ranks, so rare stalls do not show. analysis.anatomy shows means, which sum to the step."
-)
+_TITLE = "Steps of each run (ms; a step of the job ends with its slowest rank)"
 
 
 def rows(study: Study) -> Rows:
@@ -91,22 +79,17 @@ def rows(study: Study) -> Rows:
         runs.append(_row(sources[name], series))
     runs += _tau_rows(study)
     if not runs:
-        raise study.nothing(f"{study.path} holds no step durations{_why_not(study)}")
+        if any(not source.without_times for source in study.of_kind("trace")):
+            raise study.nothing(
+                f"{study.path} holds no step durations: no markers separate them (profiling.convert "
+                "--batch-marker REGEX)"
+            )
+        raise study.nothing(f"{study.path} holds no step durations")
+    timed = [row for row in runs if row.get("step_ms") is not None]
+    if few := sum(not np.isfinite(row["step_ms_low"]) for row in timed):
+        study.note("few_steps", n=few, of=len(timed))
     fields = (*ID_FIELDS, *own_names(*runs), "repetition")
     return sorted(runs, key=lambda row: sortable([row.get(name) for name in fields]))
-
-
-def _why_not(study: Study) -> str:
-    if traces := study.of_kind("trace"):
-        if all(source.without_times for source in traces):
-            return ""  # what these hold instead is said behind it
-        return (
-            ". No markers separate the steps of its traces: name ranges (profiling.convert --batch-marker "
-            "REGEX)"
-        )
-    return (
-        ". PyProf tables have none; TAU tables have them where a configuration has 50-batch and 1-batch runs"
-    )
 
 
 def table(study: Study) -> "pd.DataFrame":
@@ -126,34 +109,7 @@ def part(rows: Rows) -> Part:
     names = [name for name in SHOWN if name != "repetition" or not traced]
     shown = [*fields(telling(rows, TELLING)), *picked(columns_of(rows), *names)]
     shown += TAU_METRICS
-    return Part(
-        "Steps of each run (ms; a step of the job ends with its slowest rank)",
-        rows,
-        filled(columns(shown), rows),
-        "\n".join([*_too_short(rows), _WARMUP, *_recorded(rows)]),
-    )
-
-
-def _too_short(rows: Rows) -> list[str]:
-    """Why runs have no interval, in a line; none: all have one."""
-    timed = [row for row in rows if row.get("step_ms") is not None]
-    counts = [row["steady_steps"] for row in timed if not np.isfinite(row["step_ms_low"])]
-    if not counts:
-        return []
-    low, high = min(counts), max(counts)
-    what = "job" if all(row.get("job") for row in rows) else "run"
-    of = f"{len(counts)} of {how_many(len(timed), what)} {verb(len(counts), 'have')} no interval"
-    steps = f"{f'{low} to ' if low < high else ''}{how_many(high, 'step')}"
-    few = f"{steps} {verb(high, 'are')} too few, or too alike"
-    more = "record 50 to 100" if high < _MOSTLY_ENOUGH else "record more, for successive steps are alike"
-    return [f"{of if len(timed) > 1 else 'No interval'}: {few}; {more}."]
-
-
-def _recorded(rows: Rows) -> list[str]:
-    """Which steps the rows of recordings are of, where analysis.anatomy shows another number."""
-    recorded = [row for row in rows if row.get("attributed_ms") is not None]
-    traced = any(row.get("job") for row in rows)
-    return [*([_UNRECORDED] if recorded else []), *([_OF_TRACES] if traced else [])]
+    return Part(_TITLE, rows, filled(columns(shown), rows))
 
 
 def _row(source: Source, series: Series) -> dict[str, Any]:
@@ -187,8 +143,6 @@ def _row(source: Source, series: Series) -> dict[str, Any]:
 def _tau_rows(study: Study) -> Rows:
     timed, started = tau.timed_and_started(study, rank_0_only=True)
     common = [key for key in timed if key in started]
-    if study.tau_intervals and not common:
-        study.note("the TAU tables hold no configuration with both 50-batch and 1-batch runs")
     return [
         {
             "run": "tau",

@@ -171,7 +171,7 @@ def series_of_traces(study: Study) -> dict[str, Series]:
 
     def of(source: Source) -> Series | None:
         if source.without_times or (source.job is not None and source.job.batches_from in ("", WHOLE)):
-            study.note("no_step_times", source)
+            study.note("not_recorded", source, what="times of steps")
             return None
         return series_of(study, source)
 
@@ -180,17 +180,14 @@ def series_of_traces(study: Study) -> dict[str, Series]:
 
 def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
     """A finding on runs without a steady level: a median, or images/s, is that of no pace they keep."""
-    never = [
-        one
-        for one in series.values()
-        if not one.attributed.any() and one.warmup and one.warmup >= len(one.step_ns) // 2
+    unsettled = [
+        name
+        for name, one in series.items()
+        if (one.warmup and one.warmup >= len(one.step_ns) // 2 and not one.attributed.any())
+        or drift(one.steady_ns) is not None
     ]
-    drifts = [change for one in series.values() if (change := drift(one.steady_ns)) is not None]
-    if never:
-        study.note("no_steady_state", n=len(never), of=len(series))
-    if drifts:
-        most = max(drifts, key=lambda change: abs(np.log(change)))
-        study.note("steps_drift", n=len(drifts), of=len(series), factor=most)
+    if unsettled:
+        study.note("no_steady_state", n=len(unsettled), of=len(series), runs=unsettled)
 
 
 def drift(steady_ns: np.ndarray) -> float | None:

@@ -70,6 +70,7 @@ SHOWN = {"no difference": "no difference shown"}  # a verdict as tables have it:
 FOUND = ("slower", "faster")  # verdicts on a step that is shown to differ
 WORSE, BETTER, ACCEPTED, TOO_FEW = "worse", "better", "slower within --threshold", "too few runs"
 _OF_ALL = "step_ms of all"
+SAME = {"verdict": "same runs", "change": "0 %", "slower": 0, "faster": 0, "of": 0}
 _DECIDING = ("step", "combined")
 
 
@@ -194,9 +195,9 @@ def verdict(a: Values, b: Values, rows: Rows, threshold_pct: float) -> Finding:
     """
     steps = [row for row in rows if row["kind"] == "step"]
     if not steps:
-        return Finding("steps_not_compared")
+        return Finding("not_compared", data={"what": "steps"})
     if same_runs(a, b):
-        return Finding("same_results")
+        return Finding("compared", data=SAME)
     row = next((row for row in rows if row["kind"] == "combined"), steps[0])
     counts = Counter(row["verdict"] for row in steps)
     deciding = [one for one in (row, *steps) if one["verdict"] in FOUND]
@@ -228,8 +229,8 @@ def least_runs(rows: Rows, kind: str = "step") -> list[Finding]:
     verdicts = [row["verdict"] for row in rows if row["kind"] == kind]
     if TOO_FEW not in verdicts:
         return []
-    data = {"n": verdicts.count(TOO_FEW), "of": len(verdicts), "runs": runs_needed(len(verdicts))}
-    return [Finding("too_few_runs", data=data)]
+    data = {"n": verdicts.count(TOO_FEW), "of": len(verdicts), "least": runs_needed(len(verdicts))}
+    return [Finding("few_runs", data=data)]
 
 
 def shown(rows: Rows) -> list[Column]:

@@ -73,24 +73,15 @@ def compared(a: Study, b: Study, across: Sequence[str] = ()) -> Compared:
     if not figures:
         raise UserError(f"nothing to compare: no kernel of {a.path} is in {b.path}")
     alone = _alone(of_a, of_b)
-    _check(a, b, across, alone)
+    _check(a, b, alone)
     return Compared(of_a, of_b, figures, alone, tuple(across))
 
 
-def _check(a: Study, b: Study, across: Sequence[str], alone: tuple[list[str], list[str]]) -> None:
+def _check(a: Study, b: Study, alone: tuple[list[str], list[str]]) -> None:
     """Findings on what was not compared, and on what may explain a difference."""
     for study, side, names in ((a, "A", alone[0]), (b, "B", alone[1])):
         if names:
-            study.note("one_side_only", side=side, n=len(names), configurations=names)
-    pooled = [name for name in across if name in _SIZES]
-    sizes: dict[tuple, set[tuple]] = {}
-    for study in (a, b):
-        for run in study.of_kind("run"):
-            fields = point_fields(run.fields)
-            key = (id(study), *(str(of) for name, of in fields.items() if name not in across))
-            sizes.setdefault(key, set()).add(tuple(fields[name] for name in pooled))
-    if any(len(of) > 1 for of in sizes.values()):
-        b.note("sizes_pooled", side=BOTH, fields=pooled)
+            study.note("not_compared", side=side, what=names)
     spans = [
         (min(one.started for one in of), max(one.ended for one in of))
         for study in (a, b)
@@ -134,7 +125,7 @@ def _kernels_of(study: Study, source: Source) -> Rows:
     try:
         return kernels.rows(study, source.id)[0]
     except UserError:
-        study.note("kernels_not_compared", source)
+        study.note("not_compared", source, what="kernels")
         return []
 
 

@@ -22,7 +22,6 @@ from jobs import store
 from jobs.run import Run
 from jobs.run_fields import ID_FIELDS
 from jobs.run_id import attempted
-from jobs.states import of_begun
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError
@@ -98,12 +97,12 @@ def spent(study: Study) -> list[Spent]:
         # under way is.
         state = None if directory != begun and begun.is_dir() else open_runs.get(begun.name)
         if state or not (directory / store.MANIFEST).is_file():
-            study.log.note("cost_unknown", directory.name, reason=state or of_begun(directory)[0])
+            study.log.note("not_recorded", directory.name, what="cost")
             continue
         try:
             manifest = store.read_record(directory / store.MANIFEST, Manifest)
-        except UserError as error:
-            study.log.note("cost_unknown", directory.name, reason=str(error))
+        except UserError:
+            study.log.note("not_recorded", directory.name, what="cost")
             continue
         hours = manifest.seconds * manifest.run.nodes / 3600
         runs.append(Spent(manifest.fields, directory.resolve() in counted, hours))
@@ -244,8 +243,8 @@ def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int
                 "batches",
                 ["batch_index", "start_ns", "end_ns"],
             )
-        except UserError as error:
-            study.note("first_step_unknown", source, rank=report.rank, reason=str(error))
+        except UserError:
+            study.note("not_recorded", source, rank=report.rank, what="first step")
             continue
         first = {name: column.to_pylist() for name, column in zip(batches.column_names, batches, strict=True)}
         if 0 in first["batch_index"]:

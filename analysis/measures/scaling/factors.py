@@ -262,11 +262,9 @@ def check(study: Study, cells: Sequence[Cell], rows: Rows) -> None:
         math.prod(len(set(_levels(cells, [name]))) for name in varying),
     )
     if len(measured) < whole:
-        study.note("unbalanced_design", n=len(measured), of=whole)
-    if confounded := not_told(rows):
-        study.note("factors_confounded", factors=confounded)
-    if once := sum(len(cell.responses) == 1 for cell in cells):
-        study.note("interactions_unknown", n=once, of=len(cells))
+        study.note("unbalanced_design", n=len(measured), of=whole, factors=not_told(rows) or ["none"])
+    if few := sum(len(cell.responses) < 3 for cell in cells):
+        study.note("few_runs", n=few, of=len(cells), least=3)
 
 
 def shown() -> list[Column]:

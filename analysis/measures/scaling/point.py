@@ -275,7 +275,7 @@ def findings(points: Sequence[Point]) -> Iterator[Finding]:
     """What makes the points' figures uncertain, or not comparable with each other."""
     of = len(points)
     if few := sum(len(point.timed) < 3 for point in points):
-        yield Finding("few_runs", data={"n": few, "of": of})
+        yield Finding("few_runs", data={"n": few, "of": of, "least": 3})
     if apart := [point for point in points if point.scatter.sigma > WIDE_SCATTER]:
         worst = max(apart, key=lambda point: point.scatter.sigma)
         medians = [float(np.median(run)) for run in worst.steps]

@@ -97,7 +97,7 @@ def _drop_false_baselines(study: Study, rows: Rows) -> None:
         else:
             continue
         row |= without_baseline(row)
-        study.note("not_comparable", differs=differs, ranks=[row["world_size"]])
+        study.note("not_compared", what=f"{row['world_size']} ranks, other {differs}")
 
 
 def _is_other_command(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -119,14 +119,13 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
         kind = scaling or _suggested(base, most)
         for row in group:
             row |= _compared(row, base, kind)
-        if scaling is None:
-            study.note("batch_assumed", scaling=kind)
-        if _away(base, most, kind) >= _SAME:
-            ratio = most["compute_ms"] / base["compute_ms"]
-            study.note("batch_misfit", scaling=kind, ratio=ratio, ranks=[most["world_size"]])
+        if scaling is None or _away(base, most, kind) >= _SAME:
+            ratio = most["compute_ms"] / base["compute_ms"] if base["compute_ms"] else math.nan
+            known = "?" if math.isnan(ratio) else ratio
+            study.note("batch_assumed", scaling=kind, ratio=known, ranks=[most["world_size"]])
         scales = max(scales, group, key=len)
     if not scales and rows[0]["world_size"] != rows[-1]["world_size"]:
-        study.note("jobs_differ", jobs=[row["run"] for row in rows])
+        study.note("jobs_differ", jobs=[row["run"] for row in rows], differ="devices or kernels")
     return Answer(rows, scales)
 
 
@@ -184,7 +183,7 @@ def _of_first_program(study: Study, group: Rows, sources: Mapping[str, Source]) 
     for row in others:
         differs = row["world_size"] != base["world_size"] and _away(base, row, _suggested(base, row)) >= _SAME
         if differs and in_common(*(launches_of(study, sources[one["run"]]) for one in (base, row))) < ALIKE:
-            study.note("jobs_differ", jobs=[base["run"], row["run"]])
+            study.note("jobs_differ", jobs=[base["run"], row["run"]], differ="kernels")
         else:
             kept.append(row)
     return kept

@@ -19,6 +19,7 @@ from analysis.measures.anatomy.divide import EVERY
 from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches.series import STAGES, series_of_traces
 from analysis.measures.kernels.rows import kernels_of
+from analysis.measures.scaling.compare_rows import BETTER, SAME, WORSE
 from analysis.measures.scaling.traced import ALIKE, in_common, launches_of
 from analysis.results.source import Source
 from analysis.results.study import Study
@@ -96,7 +97,8 @@ def unlike(a: Study, b: Study) -> list[Finding]:
         if one.devices == other.devices and any(launches) and in_common(*launches) < ALIKE:
             differ.append("kernels")
         if differ:
-            found.append(Finding("jobs_unlike", run=name_of(one, other), data={"differ": differ}))
+            data = {"jobs": [one.id, other.id], "differ": differ}
+            found.append(Finding("jobs_differ", data=data))
     return found
 
 
@@ -217,24 +219,19 @@ def steps(found: Rows) -> Rows:
 
 
 def verdicts(found: Rows) -> list[Finding]:
-    """A finding for each of :func:`steps`, with the part that changed most."""
+    """Whether steps of B take longer than those of A, a finding for each pair of jobs."""
     if same_traces(found):
-        return [Finding("same_results")]
+        return [Finding("compared", data=SAME)]
     findings = []
     for row in steps(found):
-        parts = [
-            one
-            for one in found
-            if one["run"] == row["run"]
-            and one["kind"] == "parts"
-            and not one["quantity"].startswith("overlapped")
-            and not math.isnan(one["difference_ms"])
-        ]
-        most = max(parts, key=lambda one: abs(one["difference_ms"]), default={})
-        data = {name: row[name] for name in ("verdict", "a_ms", "b_ms", "difference_pct")}
-        data |= {"part": most.get("quantity", "-"), "part_ms": most.get("difference_ms", 0.0)}
-        findings.append(Finding("traces_compared", run=row["run"], data=data))
-    return findings or [Finding("steps_not_compared")]
+        data = {
+            "verdict": {SLOWER: WORSE, FASTER: BETTER}.get(row["verdict"], row["verdict"]),
+            "change": f"{row['difference_pct']:+.1f} %",
+            **{which: int(row["verdict"] == which) for which in (SLOWER, FASTER)},
+            "of": 1,
+        }
+        findings.append(Finding("compared", run=row["run"], data=data))
+    return findings or [Finding("not_compared", data={"what": "steps"})]
 
 
 def shown(found: Rows) -> list[Column]:

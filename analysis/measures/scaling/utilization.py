@@ -92,6 +92,7 @@ _OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
 _READ = ("start_ns", "duration_ns", "class", "device", "blocks_per_sm", "occupancy_pct")
 _NO_KERNELS = ("memcpy", "memset")
 _ON_CPU, _NOT_RECORDED = "a CPU has no multiprocessors", "blocks and occupancy not recorded"
+_NO_DEVICE = "kernels without a device"
 _MOST_GPUS = 24  # of a run, all of which a table shows
 _IDLEST, _BUSIEST = 8, 3  # of more GPUs
 
@@ -275,7 +276,7 @@ def _of_run(study: Study, source: Source) -> Rows:
     ranks = list(in_threads(of_rank, source.tables("kernels")))
     for one in ranks:
         if one.nowhere:
-            study.note("kernels_without_device", source, rank=one.rank, n=one.nowhere)
+            study.note("rows_left_out", source, rank=one.rank, n=one.nowhere, what=_NO_DEVICE)
     devices = [row for one in ranks for row in one.devices]
     # A batch in which nothing ran was not idle, but not recorded.
     recorded = sum(len(one.busy) for one in ranks)
