@@ -171,7 +171,7 @@ def series_of_traces(study: Study) -> dict[str, Series]:
 
     def of(source: Source) -> Series | None:
         if source.without_times or (source.job is not None and source.job.batches_from in ("", WHOLE)):
-            study.note("not_recorded", source, what="times of steps")
+            study.note("no_step_times", source)
             return None
         return series_of(study, source)
 
