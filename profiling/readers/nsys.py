@@ -36,7 +36,6 @@ from profiling.readers.printed import (
     Blocks,
     Launch,
     Metric,
-    Row,
     Spread,
     is_known_unit,
     number_and_unit,
@@ -316,37 +315,32 @@ _COLUMNS = {
 
 
 @dataclass
-class _Columns:
-    """A table's columns by their names in any release, with their units."""
+class _Row:
+    """A row's cells by the names of their columns in any release, and the columns' units."""
 
-    place: dict[str, int]
-    unit: dict[str, str]
+    cells: dict[str, str]
+    units: dict[str, str]
 
-    @classmethod
-    def of(cls, header: list[str]) -> "_Columns":
-        place: dict[str, int] = {}
-        unit: dict[str, str] = {}
-        for at, written in enumerate(header):
-            match = _UNIT.match(written)
-            name = match[1] if match else written
-            name = _COLUMNS.get(name, name)
-            place.setdefault(name, at)
-            unit[name] = match[2] if match else ""
-        return cls(place, unit)
+    def text(self, name: str) -> str:
+        return self.cells.get(name, "")
 
-    def text(self, row: Row, name: str) -> str:
-        return row.cells[self.place[name]] if name in self.place else ""
-
-    def time_ns(self, row: Row, name: str) -> float:
+    def time_ns(self, name: str) -> float:
         # Releases before 2021 print nanoseconds and say no unit.
-        return time_ns(self.text(row, name), self.unit.get(name) or "ns")
+        return time_ns(self.text(name), self.units.get(name) or "ns")
 
-    def number(self, row: Row, name: str) -> float:
-        return number_and_unit(self.text(row, name), self.unit.get(name, ""))[0]
+    def number(self, name: str) -> float:
+        return number_and_unit(self.text(name), self.units.get(name, ""))[0]
 
-    def first(self, row: Row, names: tuple[str, ...]) -> str:
-        """The first of some columns that is there."""
-        return next((name for name in names if name in self.place), "")
+    def launch(self, name: str) -> Launch:
+        sizes = [",".join(self.text(of + axis) for axis in "XYZ") for of in ("Grd", "Blk")]
+        grid, block = (text if re.fullmatch(r"\d+,\d+,\d+", text) else "" for text in sizes)
+        device = re.search(r"\((\d{1,4})\)\s*$", self.text("Device"))
+        number = int(device[1]) if device else max(whole_number(self.text("Device")), 0)
+        times, stream = (self.time_ns("Start"), self.time_ns("Duration")), whole_number(self.text("Strm"))
+        correlation = whole_number(self.text("CorrId"))
+        return Launch(
+            name, *times, number, stream, grid, block, self.number("Bytes"), correlation=correlation
+        )
 
 
 class _Stats:
@@ -374,61 +368,48 @@ class _Stats:
             UserError: unreadable, or no table of ``nsys stats``.
         """
         header: list[str] = []
-        for row in self._blocks:
-            if row.header is not header:
-                header, columns = row.header, _Columns.of(row.header)
-                units = [(name, unit) for name, unit in columns.unit.items() if name in _MEASURED and unit]
-                unknown = (f"{name} in {unit}" for name, unit in units if not is_known_unit(unit))
-                self._unknown |= dict.fromkeys(unknown)
-            name = columns.text(row, columns.first(row, _NAMES))
-            if "Total" in columns.place:
-                self._add_summary(columns, row, name.removeprefix(":"))
-            elif "Projected Duration" in columns.place:
+        for line in self._blocks:
+            if line.header is not header:
+                header, names, units = line.header, [], {}
+                for written in header:
+                    match = _UNIT.match(written)
+                    name = match[1] if match else written
+                    names.append(_COLUMNS.get(name, name))
+                    units[names[-1]] = unit = match[2] if match else ""
+                    if unit and names[-1] in _MEASURED and not is_known_unit(unit):
+                        self._unknown[f"{names[-1]} in {unit}"] = None
+            # Of columns of one name the first.
+            row = _Row(dict(zip(reversed(names), reversed(line.cells), strict=True)), units)
+            name = row.text(next((one for one in _NAMES if one in row.cells), ""))
+            if "Total" in row.cells:
+                self._add_summary(row, name.removeprefix(":"))
+            elif "Projected Duration" in row.cells:
                 spread = self._projected.setdefault(name.removeprefix(":"), Spread())
-                spread.add(columns.time_ns(row, "Projected Duration"))
-            elif "Start" in columns.place and {"Strm", "Device"} <= columns.place.keys():
-                yield _launch(columns, row, name)
+                spread.add(row.time_ns("Projected Duration"))
+            elif "Start" in row.cells and {"Strm", "Device"} <= row.cells.keys():
+                yield row.launch(name)
         self.activities += [one.activity(f"{name} (on the GPU)") for name, one in self._projected.items()]
         if not header:
             raise UserError(
                 f"{self._path} holds no table of nsys stats in CSV; write it again (nsys stats --format csv)"
             )
 
-    def _add_summary(self, columns: _Columns, row: Row, name: str) -> None:
-        count = columns.number(row, counted) if (counted := columns.first(row, _COUNTS)) else float("nan")
-        if columns.unit.get("Total") in ("B", "KB", "MB", "GB"):  # sizes of copies
-            sizes = [columns.number(row, one) for one in ("Min", "Max", "Avg", "StdDev")]
+    def _add_summary(self, row: _Row, name: str) -> None:
+        count = row.number(next((one for one in _COUNTS if one in row.cells), ""))
+        if row.units.get("Total") in ("B", "KB", "MB", "GB"):  # sizes of copies
+            sizes = [row.number(one) for one in ("Min", "Max", "Avg", "StdDev")]
             self.metrics.append(Metric("Size (B)", name, count, *sizes))
             return
-        if "Operations" in columns.place and "Time" not in columns.place:  # likewise before 2021, in KiB
-            sizes = [size_bytes(columns.text(row, one), "KB") for one in ("Min", "Max", "Avg")]
+        if "Operations" in row.cells and "Time" not in row.cells:  # likewise before 2021, in KiB
+            sizes = [size_bytes(row.text(one), "KB") for one in ("Min", "Max", "Avg")]
             self.metrics.append(Metric("Size (B)", name, count, *sizes))
             return
-        total, mean, low, high, std = (
-            columns.time_ns(row, one) for one in ("Total", "Avg", "Min", "Max", "StdDev")
-        )
-        if "NVTX Range" in columns.place:
-            name = f"{columns.text(row, 'NVTX Range').removeprefix(':')} => {name}"
-        elif "Range Instances" in columns.place:
+        total, mean, low, high, std = map(row.time_ns, ("Total", "Avg", "Min", "Max", "StdDev"))
+        if "NVTX Range" in row.cells:
+            name = f"{row.text('NVTX Range').removeprefix(':')} => {name}"
+        elif "Range Instances" in row.cells:
             name = f"{name} (on the GPU)"
-        of_kernels = "Instances" in columns.place and "Name" in columns.place
-        of_operations = "Operation" in columns.place and columns.text(row, "Category") != "CUDA_API"
+        of_kernels = "Instances" in row.cells and "Name" in row.cells
+        of_operations = "Operation" in row.cells and row.text("Category") != "CUDA_API"
         on_device = of_kernels or of_operations
         self.activities.append(Activity(name, count, total, mean, low, high, std, on_device))
-
-
-def _launch(columns: _Columns, row: Row, name: str) -> Launch:
-    sizes = [",".join(columns.text(row, of + axis) for axis in "XYZ") for of in ("Grd", "Blk")]
-    grid, block = (text if re.fullmatch(r"\d+,\d+,\d+", text) else "" for text in sizes)
-    device = re.search(r"\((\d{1,4})\)\s*$", columns.text(row, "Device"))
-    return Launch(
-        name,
-        columns.time_ns(row, "Start"),
-        columns.time_ns(row, "Duration"),
-        int(device[1]) if device else max(whole_number(columns.text(row, "Device")), 0),
-        whole_number(columns.text(row, "Strm")),
-        grid,
-        block,
-        columns.number(row, "Bytes"),
-        correlation=whole_number(columns.text(row, "CorrId")),
-    )
