@@ -25,11 +25,7 @@ def chart_by_rank(context: Context) -> Chart | None:
     rows = foremost(anatomy.means(trace, ("rank",)))
     fields = trace.source.fields
     name = called(fields, context.factors)
-    return Chart(
-        "anatomy-ranks",
-        _figure(rows, f"Anatomy of a step, by rank: {name}", facts(fields, context.factors)),
-        f"Milliseconds per step of each of {len(rows)} ranks, by part",
-    )
+    return Chart("anatomy-ranks", _figure(rows, f"Anatomy by rank: {name}", facts(fields, context.factors)))
 
 
 def foremost(rows: Rows) -> Rows:

@@ -86,9 +86,8 @@ def _change(found: Compared) -> Section:
     drawn = ordered if len(ordered) <= MOST_BARS else [*ordered[:half], *ordered[-half:]]
     charts = []
     if drawn:
-        title = "Change of the step, B relative to A"
-        figure = plots.changes(pd.DataFrame(drawn), _COLOURS, title, compare_rows.SHOWN)
-        charts = [Chart("change", figure, f"{title}, in %, by configuration", wide=True)]
+        figure = plots.changes(pd.DataFrame(drawn), _COLOURS, "Step, B relative to A", compare_rows.SHOWN)
+        charts = [Chart("change", figure, wide=True)]
     alike = ("no difference", "too few runs")
     shown = [row for row in found.rows if row["kind"] != "kernels" or row["verdict"] not in alike]
     view = as_view(Part("", shown, compare_rows.shown(found.rows)), "change-table", ())
@@ -107,10 +106,10 @@ def _scaling(a: Study, b: Study, names: tuple[str, str]) -> list[Section]:
     if not points:
         return []
     charts = [
-        line_chart(contexts[1], f"changed-{axes.y}", points, axes, f"{axes.title} by ranks", [RESULTS])
+        line_chart(contexts[1], f"changed-{axes.y}", points, axes, [RESULTS])
         for axes in (THROUGHPUT, EFFICIENCY)
     ]
-    return [Section("changed-scaling", "How does it scale, before and after?", "", charts)]
+    return [Section("changed-scaling", "Scaling, before and after", "", charts)]
 
 
 def _change_of_traces(rows: Rows) -> Section:
@@ -121,7 +120,8 @@ def _change_of_traces(rows: Rows) -> Section:
         {**row, "quantity": f"{row['run']}: {row['quantity']}" if several else row["quantity"], "facts": {}}
         for row in sorted(parts, key=lambda row: -abs(row["difference_ms"]))[:MOST_BARS]
     ]
-    title = "Growth of each part of a step, B minus A"
-    charts = [Chart("change", plots.growth(pd.DataFrame(grown), title), title)] if grown else []
+    charts = (
+        [Chart("change", plots.growth(pd.DataFrame(grown), "Parts of a step, B minus A"))] if grown else []
+    )
     view = as_view(traced_difference.part(rows, ""), "change-table", ())
     return Section("change", "What changed?", "", charts, [view], opened=True)

@@ -57,14 +57,10 @@ def _communication(context: Context) -> Content:
 def _collectives(context: Context) -> Content:
     rows = context.once(_rows)
     points = bars_of(rows, context.factors)
-    title = "Overlapped with computation, and exposed"
-    label = "Milliseconds per step of collectives, overlapped with computation and exposed"
-    charts = [bar_chart(context, "exposed", points, HIDDEN, title, label)]
+    charts = [bar_chart(context, "exposed", points, HIDDEN, "Overlapped and exposed")]
     complete = points.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
-        title = "Transfer, and waiting for other ranks"
-        label = "Milliseconds per step of collectives, in transfer and waiting"
-        charts.append(bar_chart(context, "waits", complete, WAITED, title, label))
+        charts.append(bar_chart(context, "waits", complete, WAITED, "Transfer and waiting"))
     view = as_view(Part("", rows, communication.shown(rows)), "communication-table", context.factors)
     return Content("", charts, [view])
 
@@ -122,9 +118,7 @@ def _mpi(context: Context) -> Content:
     lines = [name for name in fields if name not in ("nodes", "world_size")]
     labelled = context.with_facts([{**row, "label": called(row, lines)} for row in rows], lines)
     charts = [
-        line_chart(
-            context, f"mpi-{axes.y}", with_lines(known, axes.x), axes, f"{axes.title}, by number of nodes"
-        )
+        line_chart(context, f"mpi-{axes.y}", with_lines(known, axes.x), axes)
         for axes in _MPI_CHARTS
         # Of profiles that were converted the number of nodes is not known.
         if (known := [row for row in labelled if pd.notna(row.get(axes.y)) and row.get(axes.x) is not None])
@@ -150,8 +144,7 @@ def of_shares(rows: Rows, factors: Sequence[str] = (), unit: str = "GPU") -> Con
     """What communication and copies take of GPUs' time, of rows of analysis.activities --shares."""
     points = pd.DataFrame([{**row, "label": _label(row), "facts": facts(row, factors)} for row in rows])
     with_batch = points[points["batch"].notna()]
-    label = "Share of communication and of copies, by batch size"
-    charts = [Chart("activities", plots.shares(with_batch, unit), label)] if len(with_batch) else []
+    charts = [Chart("activities", plots.shares(with_batch, unit))] if len(with_batch) else []
     shown = filled(columns(SHARES), rows)
     return Content("", charts, [as_view(Part("", rows, shown), "activities-table", factors)])
 

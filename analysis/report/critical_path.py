@@ -5,7 +5,6 @@ traces it is the job in which most can be saved of a step, in percent: milliseco
 compared. Only where none has steps, it is of a whole recording.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,23 +32,12 @@ def _applies(context: Context) -> bool:
     return any(source.tables("kernels") for source in context.study.recorded)
 
 
-@dataclass(frozen=True)
-class Longest:
-    """The critical path of a run.
+def longest(context: Context) -> tuple[RunPaths, Rows]:
+    """The path that the page shows, and its parts as :func:`of_run` has them.
 
-    Attributes:
-        paths: of its steps.
-        rows: of :func:`of_run`, a part each.
-        of_several: whether it was chosen from several jobs.
+    Raises:
+        UserError: there is none.
     """
-
-    paths: RunPaths
-    rows: Rows
-    of_several: bool
-
-
-def longest(context: Context) -> Longest | str:
-    """The path that the page shows; in a sentence why there is none."""
     study = context.study
     jobs = [source for source in context.traces if source.tables("kernels")]
     candidates = jobs or [_foremost(study)]
@@ -59,10 +47,9 @@ def longest(context: Context) -> Longest | str:
         if (rows := of_run(paths))
     ]
     if not known:
-        return f"{candidates[0].id} has no profiled step with timed kernels"
+        raise UserError(f"{candidates[0].id} has no profiled step with timed kernels")
     stepped = [one for one in known if not one[0].source.without_steps] or known
-    paths, rows = max(stepped, key=lambda one: largest_saving(one[1])["saved_pct"])
-    return Longest(paths, rows, len(known) > 1)
+    return max(stepped, key=lambda one: largest_saving(one[1])["saved_pct"])
 
 
 def _foremost(study: Study) -> Source:
@@ -83,10 +70,8 @@ def _foremost(study: Study) -> Source:
 
 
 def _critical_path(context: Context) -> Content:
-    found = context.once(longest)
-    if isinstance(found, str):
-        raise UserError(found)
-    source, rows = found.paths.source, found.rows
+    paths, rows = context.once(longest)
+    source = paths.source
     of = context.study.a_step([source.id])
     per, of_run = _per(of), facts(source.fields, context.factors)
     points = pd.DataFrame([
@@ -95,8 +80,7 @@ def _critical_path(context: Context) -> Content:
         for row in rows
         if row["path_ms"] or row["saved_ms"]
     ])  # fmt: skip
-    title = f"Time on the critical path: what {of} would be shorter by without it, and what not"
-    chart = Chart("critical-path", plots.parts(points, _COLOURS, title, of=f"ms {per}"), title)
+    chart = Chart("critical-path", plots.parts(points, _COLOURS, "Critical path", of=f"ms {per}"))
     part = Part("", [{**row, **of_run} for row in rows], shown(rows, of=of))
     return Content(source.id, [chart], [as_view(part, "critical-path-table", context.factors)])
 

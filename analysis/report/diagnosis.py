@@ -60,6 +60,7 @@ CAUSES = {
     "idle_host_bound": "late kernel launches (host)",
     "idle_other": "other idle time of the device",
     "idle": "idle time",
+    "fewer_images": "computation with fewer images per rank",
 }
 LATE_RANKS = "late ranks"  # the cause that is no part of a step
 # What to try against a cause, where no simulation says it.
@@ -99,6 +100,11 @@ OPTIONS = ("workers", "loader", "grad", "compute", "backend", "threads", "channe
 LATE_RUNS_SHARE = 0.5  # of the runs: a rank that is named in no more is not what slows the job
 LEAST_GAIN_PCT = 1.0  # of a simulated change that is worth a line
 _MOST_GAINS = 3
+# Why parts of a loss, or scaling, are not known.
+STEPS_DISAGREE = "profiled and unprofiled steps disagree"
+IN_LONG_STEPS = "most of it is in steps that take longer than the median"
+NO_BASELINE = "no baseline among the results"
+NO_DURATIONS = "kernel tables hold no step durations"
 _SHARE_OF_BANDWIDTH = 0.25  # of what transfer costs, that links of twice the bandwidth take off
 
 
@@ -374,7 +380,7 @@ def _causes(
     if other_steps(row) or abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]:
         if late and late.share_pct >= UNATTRIBUTED_SHARE * lost_pct(row):
             return []  # half of the loss is enough to call the late rank the cause
-        return [_unexplained(row, "profiled and unprofiled steps disagree")]
+        return [_unexplained(row, STEPS_DISAGREE)]
     causes = of_loss(row, late)
     large = [one for one in causes if one.cost_pct >= max(least_pct(row), LIMITING_SHARE * row["loss_pct"])]
 
@@ -396,9 +402,8 @@ def _causes(
 
 
 def _cause(row: Mapping[str, Any], cause: Cause, code: str = "cause_of_loss", limit: str = "") -> Finding:
-    name = f"{CAUSES[cause.kind]} ({limit})" if limit else CAUSES[cause.kind]
-    if cause.kind == "compute" and row.get("scaling") == "strong":
-        name = "computation with fewer images per rank"
+    strong = cause.kind == "compute" and row.get("scaling") == "strong"
+    name = CAUSES["fewer_images" if strong else cause.kind] + (f" ({limit})" if limit else "")
     ends = ends_of(row, cause)
     data = {
         "kind": cause.kind, "limit": limit, "cause": name, "cost_pct": cause.cost_pct, "ends": ends,
@@ -425,8 +430,8 @@ def _from_stages(base: Mapping[str, Any] | None, row: Mapping[str, Any]) -> list
             cost = 100 * grown_ms / _number(row, "step_ms")
             return [_cause(row, Cause("exposed_loader", cost))]
         if not shown:
-            return [_unexplained(row, "most of it is in steps that take longer than the median")]
-    return [_unexplained(row, row.get("loss_note") or "no baseline among the results")]
+            return [_unexplained(row, IN_LONG_STEPS)]
+    return [_unexplained(row, row.get("loss_note") or NO_BASELINE)]
 
 
 def _base_of(own: Rows, row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -553,7 +558,7 @@ def _of_reference(rows: Rows) -> list[Finding]:
         data = {"ranks": largest, "low_pct": min(values), "high_pct": max(values), "least_pct": min(every)}
         found.append(Finding("published_efficiency", data=data))
     if any(row["tables"] is not None for row in rows):
-        found.append(Finding("scaling_unknown", data={"reason": "kernel tables hold no step durations"}))
+        found.append(Finding("scaling_unknown", data={"reason": NO_DURATIONS}))
     return found
 
 

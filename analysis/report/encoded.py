@@ -15,14 +15,11 @@ from analysis.report.views import called
 MOST_BARS = 16  # that a chart names one by one
 
 
-def line_chart(
-    context: Context, id: str, points: Rows, axes: lines.Axes, label: str, first: Sequence[str] = ()
-) -> Chart:
+def line_chart(context: Context, id: str, points: Rows, axes: lines.Axes, first: Sequence[str] = ()) -> Chart:
     """Lines of the points of a sweep, by the factors that matter most.
 
     Args:
         points: with the columns of ``axes``, ``facts`` (the factors that tell lines apart) and ``label``.
-        label: what it shows, for those who do not see it.
         first: factors that get the best channels, whatever they explain.
     """
     facts = [point["facts"] for point in points]
@@ -38,7 +35,7 @@ def line_chart(
     said = [caption(encoding)]
     if plots.is_cut(figure):
         said.append(plots.CUT)
-    return Chart(id, figure, label, " ".join(filter(None, said)), wide)
+    return Chart(id, figure, " ".join(filter(None, said)), wide)
 
 
 def bar_chart(
@@ -47,7 +44,6 @@ def bar_chart(
     points: pd.DataFrame,
     colours: dict[str, str],
     title: str,
-    label: str,
     unit: str = "ms",
     of: str = "ms per step",
 ) -> Chart:
@@ -55,12 +51,11 @@ def bar_chart(
 
     Args:
         points: as :func:`plots.parts` has them, with the fields of the runs.
-        label: what it shows, for those who do not see it.
     """
     # Of a trace the nodes are not known.
     sized = {"nodes", "gpus_per_node"} <= set(points) and points["nodes"].notna().all()
     if len(points) <= MOST_BARS or not sized:
-        return Chart(id, plots.parts(points, colours, title, unit=unit, of=of), label)
+        return Chart(id, plots.parts(points, colours, title, unit=unit, of=of))
     facts = points["facts"].tolist()
     factors = [name for name in facts[0] if name not in ("nodes", "gpus_per_node")]
     encoding = encode(facts, context.by_effect(factors), are_bars=True)
@@ -69,8 +64,8 @@ def bar_chart(
     ranks = points["nodes"] * points["gpus_per_node"]
     by_part = pd.DataFrame({**columns, "ranks": ranks, "facts": points["facts"]})
     figure = stacked(by_part, encoding, colours, title, of, _name)
-    said = caption(encoding, spread="error bars of the total")
-    return Chart(id, figure, label, said, bool(encoding.columns))
+    said = caption(encoding, spread="error bars")
+    return Chart(id, figure, said, bool(encoding.columns))
 
 
 def with_lines(points: Rows, x: str) -> Rows:

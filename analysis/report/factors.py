@@ -32,8 +32,7 @@ def _factors(context: Context) -> Content:
     rows = context.once(effects)
     finite = [row for row in rows if math.isfinite(row["omega_squared"])]
     part = Part("", rows, factors.shown())
-    label = "Share of the variance that each factor explains, largest first"
-    charts = [Chart("factors", effect_bars(finite, what), label)] if finite else []
+    charts = [Chart("factors", effect_bars(finite, what))] if finite else []
     return Content("", charts, [as_view(part, "factor-table", ())])
 
 
@@ -51,7 +50,7 @@ def effect_bars(rows: Rows, what: str) -> plots.Figure:
         if of_kind:
             traces.append(_bars(of_kind, kind, colour))
     factors = [row["factor"] for row in order]
-    return plots.bars(traces, f"What explains {what}", "share of the variance (omega squared)", factors)
+    return plots.bars(traces, f"What explains {what}", "omega squared", factors)
 
 
 def _bars(rows: Rows, kind: str, colour: str) -> dict[str, Any]:

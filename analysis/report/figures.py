@@ -137,7 +137,7 @@ def caption(figure: Figure, page: Page) -> str:
     axes = [
         f"{axis} axis: {title}." for axis, title in zip("xy", axis_titles(chart.figure), strict=True) if title
     ]
-    shown = [f"{chart.title}. {chart.label}.", chart.caption, *axes]
+    shown = [f"{chart.title}.", chart.caption, *axes]
     source = f"Source: {page.title} ({page.subtitle.rstrip('.')})."
     return "\n".join(filter(None, [" ".join(filter(None, shown)), figure.section.text, source]))
 

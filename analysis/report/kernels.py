@@ -41,7 +41,7 @@ def _top(context: Context) -> Content:
     names = _names(context, [by_id[run] for run in of_run])
     of_run_shown = facts(by_id[shown].fields, context.factors)
     figure = plots.of_one(plots.kernels(top, f"Top kernels: {names[shown]}"), of_run_shown)
-    chart = Chart("kernels", figure, "Time per step by kernel")
+    chart = Chart("kernels", figure)
     of_table = [
         {**row, **facts(by_id[run].fields, context.factors), "configuration": names[run]}
         for run in of_run

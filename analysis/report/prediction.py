@@ -42,10 +42,9 @@ def _prediction(context: Context) -> Content:
     rows, factors = context.once(predicted), context.factors
     shown, measured, name = _foremost(rows, context)
     figure = plots.predictions(_points(rows, measured, shown, factors), f"Measured and predicted: {name}")
-    label = f"Measured and predicted images/s, by number of ranks: {name}"
     caption = plots.CUT if plots.is_cut(figure) else ""
     view = as_view(Part("", rows, predictions.shown(rows)), "prediction-table", factors)
-    return Content("", [Chart("prediction", figure, label, caption)], [view])
+    return Content("", [Chart("prediction", figure, caption)], [view])
 
 
 def _foremost(rows: Rows, context: Context) -> tuple[dict[str, Any], Rows, str]:

@@ -34,7 +34,7 @@ def _expense(context: Context) -> Rows:
 def findings_section(findings: Sequence[Finding], folders: Sequence[Path]) -> Section:
     """All findings on the results, those of runs that do not count first, a line for each code."""
     notes = [portable(line, folders) for line in lines(findings)]
-    return Section("findings", "Findings on the data", "" if notes else "None.", notes=notes)
+    return Section("findings", "Findings", "" if notes else "None.", notes=notes)
 
 
 # Reference files say nothing of what their runs cost.

@@ -18,8 +18,7 @@ def _scaling(context: Context) -> Content:
     # Each has its own base point for a number of GPUs a node.
     fields = [name for name in varied(published) if name not in ("nodes", "world_size")]
     points = context.with_facts([{**row, "label": called(row, fields)} for row in published], fields)
-    label = "Published scaling efficiency, by number of ranks"
-    chart = line_chart(context, "published", with_lines(points, "world_size"), EFFICIENCY, label)
+    chart = line_chart(context, "published", with_lines(points, "world_size"), EFFICIENCY)
     return Content(_BY_WHOLE_TIME, [chart], _views(context, published, "published"))
 
 

@@ -66,7 +66,7 @@ class TableView:
 
 @dataclass(frozen=True)
 class Chart:
-    """A plotly figure, and what it shows in words for those who do not see it.
+    """A plotly figure.
 
     Attributes:
         caption: below it: which factors its colours, lines and panels show.
@@ -75,7 +75,6 @@ class Chart:
 
     id: str
     figure: dict[str, Any]
-    label: str
     caption: str = ""
     wide: bool = False
 

@@ -36,11 +36,7 @@ def _roofline(context: Context) -> Content:
     study, (source, placed, named_roofs) = context.study, context.once(_foremost)
     name, of_run = called(source.fields, context.factors), facts(source.fields, context.factors)
     drawn = figure(_points(placed[:TOP], named_roofs[0][1]), named_roofs, plots.escaped(f"Roofline: {name}"))
-    chart = Chart(
-        "roofline",
-        plots.of_one(drawn, of_run),
-        "FLOP rate of kernels against arithmetic intensity, with the device's roofs",
-    )
+    chart = Chart("roofline", plots.of_one(drawn, of_run))
     by_class = [
         {**row, **of_run}
         for row in kernels_of(study, source, by=("class",))
@@ -65,19 +61,13 @@ def _foremost(context: Context) -> tuple[Source, Rows, list[tuple[str, Roof]]]:
         for name, roof in zip(("datasheet", "measured"), roofs(costs.bound_of(study, source)), strict=True)
         if roof
     ]
-    if why := _why_not(rows, placed, named_roofs):
-        raise UserError(why)
-    return source, placed, named_roofs
-
-
-def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:
     if not rows:
-        return "no profiled run has a kernel in a profiled step"
+        raise UserError("no profiled run has a kernel in a profiled step")
     if not placed:
-        return "the profiler recorded no FLOPs or bytes for any kernel"
+        raise UserError("the profiler recorded no FLOPs or bytes for any kernel")
     if not named_roofs:
-        return "no peak of this device is known, neither from a datasheet (--peaks FILE) nor measured"
-    return ""
+        raise UserError("no peak of this device: neither from a datasheet (--peaks FILE) nor measured")
+    return source, placed, named_roofs
 
 
 def _points(placed: Rows, roof: Roof) -> pd.DataFrame:
@@ -98,8 +88,8 @@ def _columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Column]:
     figures = picked(kernels.METRICS, "ms_per_step", "share_pct", "intensity_flop_per_byte", "bound")
     roof, of_measured = picked(kernels.METRICS, "roof_pct", "roof_of_measured_pct")
     of_roof = {
-        "datasheet": roof.column("of the datasheet's roof, %"),
-        "measured": of_measured.column("of the measured roof, %"),
+        "datasheet": roof.column("of datasheet roof, %"),
+        "measured": of_measured.column("of measured roof, %"),
     }
     return [*columns([BY["class"], *figures]), *(of_roof[name] for name, _ in named_roofs)]
 

@@ -37,8 +37,8 @@ def _scaling(context: Context) -> Content:
     own = context.own
     points = points_against_ranks(own, context.curves)
     charts = [
-        line_chart(context, "throughput", points, THROUGHPUT, "Images/s by number of ranks"),
-        line_chart(context, "efficiency", points, EFFICIENCY, "Scaling efficiency by number of ranks"),
+        line_chart(context, "throughput", points, THROUGHPUT),
+        line_chart(context, "efficiency", points, EFFICIENCY),
     ]
     if not any(row["world_size"] != row["base_world_size"] for row in own):
         known = any(not math.isnan(row["images_per_s"]) for row in own)
@@ -94,11 +94,8 @@ def _loss_chart(context: Context, rows: Rows) -> Chart:
     series = context.series
     ordered = sorted(rows, key=lambda row: (called(row, series), row["world_size"] or 0))
     bars = named([{**row, **_parts_lost(row)} for row in ordered], [*series, "world_size"], context.lines)
-    title, label = (
-        "Loss of scaling efficiency",
-        "Percentage points of scaling efficiency lost, by part of the step",
-    )
-    return bar_chart(context, "loss", bars, _LOSS_COLOURS, title, label, unit="pct", of="percentage points")
+    title = "Loss of scaling efficiency"
+    return bar_chart(context, "loss", bars, _LOSS_COLOURS, title, unit="pct", of="percentage points")
 
 
 def _parts_lost(row: dict[str, Any]) -> dict[str, float]:
@@ -112,8 +109,7 @@ def _parts_lost(row: dict[str, Any]) -> dict[str, float]:
 def _stages(context: Context) -> Content:
     """Where a batch's time goes, by stage."""
     own, factors = context.own, context.factors
-    title, label = "Stages of a step", "Milliseconds per step in each stage"
-    chart = bar_chart(context, "stages", named(own, factors), plots.STAGE_COLOURS, title, label)
+    chart = bar_chart(context, "stages", named(own, factors), plots.STAGE_COLOURS, "Stages of a step")
     rows = [{**row, "configuration": label} for row, label in zip(own, labels_of(own, factors), strict=True)]
     shown = columns(
         (CONFIGURATION, *figures.METRICS), "configuration", *(f"{name}_ms" for name in plots.STAGE_COLOURS)
@@ -144,8 +140,7 @@ def _anatomy(context: Context) -> Content:
     rows = context.once(_anatomies)
     bars = named(context.once(_parts_of_steps), context.factors)
     of, per = _step_of(context, rows)
-    label = f"Milliseconds {per} of computation, communication, data loading and idle time"
-    chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, f"Anatomy of {of}", label, of=f"ms {per}")
+    chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, f"Anatomy of {of}", of=f"ms {per}")
     whole, within = anatomy.parts(rows, of=of)
     ids = {"anatomy-table": whole, "anatomy-within": within}
     views = [as_view(part, id, context.factors) for id, part in ids.items()]

@@ -30,6 +30,8 @@ _FEW_COLUMNS = 5
 MOST_COLUMNS = 100  # of a heat map: of more batches, neighbours share one, by their median
 MOST_ROWS = 64  # of a heat map: of more ranks, neighbours share one, by the latest of them in each step
 MOST_NAMED = 8  # ranks that then have a row of their own: the stragglers that are latest
+_SIGN = "Above 0: the other ranks waited for this one; below 0: it waited."
+_SHARED_ROWS = "{} ranks share a row, the latest of them in each step; the {} latest stragglers at the top."
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,14 @@ def _stragglers(context: Context) -> Content:
     if not judged:
         raise context.study.nothing(stragglers.why_none(context.study))
     shown = _shown(judged)
-    source, lateness, most = shown.source, shown.lateness, shown.source.ranks
-    name = called(source.fields, context.factors)
+    source = shown.source
     figure = _figure(shown, facts(source.fields, context.factors))
-    label = f"How long the other ranks waited for each of {most} ranks, in {len(lateness.batch_index)} steps"
-    chart = Chart("lateness", figure, label, caption=_caption(most))
+    shared = _SHARED_ROWS.format(_ranks_of_a_row(source.ranks), MOST_NAMED)
+    chart = Chart("lateness", figure, caption=shared if source.ranks > MOST_ROWS else "")
     every = [{"run": source.id, **source.fields, **row} for row in shown.rows]
     rows, _ = notable_ranks(every)
     view = as_view(Part("", rows, stragglers.shown(every)), "straggler-table", context.factors)
-    text = f"{name}. Above 0: the other ranks waited for this one; below 0: it waited."
-    return Content(text, [chart], [view])
+    return Content(f"{called(source.fields, context.factors)}. {_SIGN}", [chart], [view])
 
 
 def _shown(judged: Sequence[Judged]) -> Judged:
@@ -109,23 +109,13 @@ def verdicts(judged: Sequence[Judged]) -> list[Finding]:
     return [one for one in found if one.code == "straggler"]
 
 
-def _caption(ranks: int) -> str:
-    """What a row of the map is, where it is not a rank."""
-    if ranks <= MOST_ROWS:
-        return ""
-    return (
-        f"{_ranks_of_a_row(ranks)} ranks share a row, which shows the latest of them in each step. "
-        f"Stragglers (the {MOST_NAMED} latest, if there are more) have rows of their own, at the top."
-    )
-
-
 def _figure(judged: Judged, meta: dict[str, Any]) -> Figure:
     source, lateness = judged.source, judged.lateness
     index, late_ms = narrowed(lateness.batch_index, lateness.late_ns / 1e6)
     nodes = source.hosts
     several = len(set(nodes)) > 1
     names = [f"{rank} ({node})" if several else str(rank) for rank, node in enumerate(nodes)]
-    shared = "" if len(index) == len(lateness.batch_index) else ", medians of neighbouring steps"
+    shared = "" if len(index) == len(lateness.batch_index) else ", medians of neighbours"
     # Twice what counts as late is the least that has full colour: noise of a steady run stays pale.
     full = max(2 * LATE_SHARE * lateness.batch_ns / 1e6, float(np.percentile(np.abs(late_ms), 99)))
     if len(names) > MOST_ROWS:

@@ -25,6 +25,7 @@ from analysis.report.render import Chart
 from analysis.report.views import as_view, called
 from analysis.results.source import Source
 from profiling.attribution.batch_times import WHOLE
+from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.number_ranges import listed
 from profiling.traced_job import TracedJob
@@ -101,9 +102,8 @@ def _scaling(context: Context) -> Content:
         }
         for size, row in zip(sizes, found.scales, strict=True)
     ]  # fmt: skip
-    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "Parts of a step, by number of ranks")
-    label = "Milliseconds per step in each part, by number of ranks"
-    return Content("", [Chart("traced-scaling", figure, label)], views)
+    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "Parts of a step")
+    return Content("", [Chart("traced-scaling", figure)], views)
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, float]:
@@ -201,17 +201,20 @@ def _saving(context: Context) -> list[Finding]:
     """The part that a step could be without and that would save most."""
     if not any(source.tables("kernels") for source in context.traces):
         return []
-    found = context.once(longest)
-    rows = [] if isinstance(found, str) else [row for row in found.rows if row["part"] in AVOIDABLE]
-    if isinstance(found, str) or not rows:
+    try:
+        paths, parts = context.once(longest)
+    except UserError:
+        return []
+    rows = [row for row in parts if row["part"] in AVOIDABLE]
+    if not rows:
         return []
     best = max(rows, key=lambda row: row["saved_ms"])
     if not best["saved_pct"] >= _LEAST_SAVED_PCT:
         return []
-    source = found.paths.source
+    source = paths.source
     data = {
         "part": best["part"], "what": "recording" if source.without_steps else "step",
         "saved_pct": best["saved_pct"], "saved_ns": 1e6 * best["saved_ms"],
-        "steps": len(np.unique([step.batch_index for step in found.paths.steps])),
+        "steps": len(np.unique([step.batch_index for step in paths.steps])),
     }  # fmt: skip
     return [Finding("saving_of_part", run=source.id, data=data)]
