@@ -52,6 +52,15 @@ class Recorder:
         """Any other figure of a case; of one that could not be had, None and why."""
         _append(self._quantities, case, device, quantity, None if value is None else float(value), note)
 
+    def case(
+        self, case: str, device: str, durations_ns: Mapping[str, Iterable[int]], **figures: float | None
+    ) -> None:
+        """The durations of a case's stages, and figures by their names."""
+        for stage, durations in durations_ns.items():
+            self.durations(case, device, stage, durations)
+        for name, value in figures.items():
+            self.quantity(case, device, name, value)
+
     def find(self, code: str, **data: Any) -> None:
         """Add a finding, once."""
         if (finding := Finding(code, data=data)) not in self.findings:
@@ -105,11 +114,7 @@ def _plain(value: Any) -> Any:
 
 
 def make_directory(study: str, device: str, wanted: Path | None) -> Path:
-    """The new directory of a study's result: ``wanted``, else one below results/studies that says the time.
-
-    Raises:
-        UserError: there is a result in ``wanted`` already.
-    """
+    """The new directory of a study's result: ``wanted``, else one below results/studies named by the time."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
     directory = wanted or Path("results") / "studies" / f"{study}-{device}-{now}"
     if (directory / store.MANIFEST).exists():
@@ -121,5 +126,5 @@ def make_directory(study: str, device: str, wanted: Path | None) -> Path:
 def answer(directory: Path, form: str, output: Path | None) -> None:
     """Become the command that answers from a study's result; it does not return."""
     written = ["--output", str(output)] if output else []
-    print(f"{directory}", file=sys.stderr, flush=True)
+    print(directory, file=sys.stderr, flush=True)
     become([sys.executable, "-m", "analysis.studies", str(directory), "--format", form, *written])

@@ -7,7 +7,7 @@ A study makes a :class:`jobs.studies.Recorder`, times its cases with :func:`time
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -79,9 +79,6 @@ def devices(wanted: str, both: bool = False) -> "list[torch.device]":
 
     Args:
         both: "auto" means the CPU and, where there is one, a GPU; else a GPU, or without one the CPU.
-
-    Raises:
-        UserError: a GPU is asked for and there is none.
     """
     import torch
 
@@ -120,6 +117,18 @@ def time_cases(
     return {
         case: {stage: spent[turns[case], column] for column, stage in enumerate(stages)} for case in cases
     }
+
+
+def two_passes(forward: Callable[[], Any], backward: Callable[[Any], object]) -> Action:
+    """What is timed of a forward pass and the backward pass from its output."""
+
+    def action(tick: Tick) -> None:
+        output = forward()
+        tick()
+        backward(output)
+        tick()
+
+    return action
 
 
 def finish(recorder: Recorder, arguments: argparse.Namespace) -> None:

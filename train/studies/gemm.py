@@ -91,11 +91,7 @@ class Gates:
 
 
 def measure(recorder: Recorder, gates: Gates, arguments: argparse.Namespace) -> None:
-    """Time both ways in turns, and note what was computed.
-
-    Raises:
-        UserError: the products do not fit into memory.
-    """
+    """Time both ways in turns, and note what was computed."""
     name = device_name(gates.device)
 
     def separate(tick: common.Tick) -> None:
@@ -118,15 +114,15 @@ def measure(recorder: Recorder, gates: Gates, arguments: argparse.Namespace) -> 
         raise UserError(
             f"--hidden {gates.hidden} with batch {gates.batch} does not fit on {name}; give smaller ones"
         ) from None
+    figures = {
+        name: getattr(gates, name) for name in ("inputs", "hidden", "batch", "gates", "steps", "flops")
+    }
     for case in actions:
-        recorder.durations(case, name, STAGE, timed[case][STAGE])
         products = gates.steps * (1 if case.endswith(MERGED) else gates.gates)
-        recorder.quantity(case, name, "products", products)
-        for what in ("inputs", "hidden", "batch", "gates", "steps", "flops"):
-            recorder.quantity(case, name, what, getattr(gates, what))
         # Sums in another order may differ in their last digits.
-        recorder.quantity(case, name, "same_output", difference < 1e-2)
-        recorder.quantity(case, name, "largest_difference", difference)
+        same = difference < 1e-2
+        recorder.case(case, name, timed[case], products=products, **figures, same_output=same,
+                      largest_difference=difference)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ docs/studies.md explains how each quantity is measured.
 
 import argparse
 import ast
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -85,11 +86,7 @@ class LayerSpec:
 
 
 def parse(text: str) -> LayerSpec:
-    """Take a spec apart; whether it builds is :func:`check`'s to say.
-
-    Raises:
-        UserError: it is none; one line.
-    """
+    """Take a spec apart, or raise UserError; whether it builds is for :func:`check`."""
     layer, _, shape = text.rpartition("@")
     if not re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", shape):
         raise UserError(f"--layer {text!r}: after @ stands the shape of its input, e.g. {EXAMPLE}")
@@ -116,11 +113,7 @@ def parse(text: str) -> LayerSpec:
 
 
 def build(spec: LayerSpec) -> torch.nn.Module:
-    """The layer, on the device that is torch's default.
-
-    Raises:
-        UserError: torch.nn has no such layer, or it does not take these arguments.
-    """
+    """The layer, on torch's default device; UserError if there is none, or not with these arguments."""
     module = torch.nn.Module
     kinds = {name: kind for name, kind in vars(torch.nn).items() if isinstance(kind, type) and kind != module}
     layers = [name for name, kind in kinds.items() if issubclass(kind, module)]
@@ -141,11 +134,7 @@ def output_of(result: Any) -> torch.Tensor | None:
 
 
 def check(spec: LayerSpec) -> None:
-    """Whether a layer builds, takes its input and has gradients; nothing is computed.
-
-    Raises:
-        UserError: it does not; one line.
-    """
+    """Raise UserError unless a layer builds, takes its input and has gradients; nothing is computed."""
     with torch.device("meta"):
         module = build(spec)
         try:
@@ -164,25 +153,17 @@ def _short(error: BaseException) -> str:
 
 
 def specs_of(arguments: argparse.Namespace, kind: str) -> list[LayerSpec]:
-    """The layers that flags ask for, on a device of this kind.
-
-    Raises:
-        UserError: a spec is none, or sizes are given beside one.
-    """
+    """The layers that flags ask for, on a device of this kind."""
     if arguments.layer:
         if arguments.batch or arguments.image_size:
             raise UserError("--layer says the shape of its input: leave --batch and --image-size out")
         return [parse(text) for text in dict.fromkeys(arguments.layer)]
-    usual = [parse(text) for text in LAYERS]
-    batch = arguments.batch or (BATCH_ON_CPU if kind == "cpu" else None)
-    return [_sized(spec, batch, arguments.image_size) for spec in usual]
-
-
-def _sized(spec: LayerSpec, batch: int | None, image_size: int | None) -> LayerSpec:
-    shape = spec.shape if batch is None else (batch, *spec.shape[1:])
-    if image_size and len(shape) == 4:
-        shape = (*shape[:2], image_size, image_size)
-    return replace(spec, shape=shape)
+    batch, size = arguments.batch or (BATCH_ON_CPU if kind == "cpu" else None), arguments.image_size
+    specs = []
+    for spec in map(parse, LAYERS):
+        sizes = (size, size) if size and len(spec.shape) == 4 else spec.shape[2:]
+        specs.append(replace(spec, shape=(batch or spec.shape[0], spec.shape[1], *sizes)))
+    return specs
 
 
 def measure(
@@ -258,27 +239,19 @@ class Passes:
 
 
 def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, repetitions: int) -> None:
-    case, device = str(passes.spec), passes.device
-
-    def action(tick: common.Tick) -> None:
-        output = passes.forward()
-        tick()
-        passes.backward(output)
-        tick()
-
-    timed = common.time_cases({case: action}, PASSES, warmup, repetitions, open_clock(device.type))
-    for stage, durations in timed[case].items():
-        recorder.durations(case, name, stage, durations)
+    case, clock = str(passes.spec), open_clock(passes.device.type)
+    action = common.two_passes(passes.forward, passes.backward)
+    timed = common.time_cases({case: action}, PASSES, warmup, repetitions, clock)
     # What is freed must have been allocated before the eyes of who counts.
     passes.drop_gradients()
-    usage = memory.measure(device, passes.forward, passes.backward)
-    recorder.quantity(case, name, "peak_memory_bytes", usage.peak)
-    recorder.quantity(case, name, "retained_memory_bytes", usage.retained)
+    usage = memory.measure(passes.device, passes.forward, passes.backward)
     theory = Passes(passes.spec, torch.device("meta"))
     forward, backward, unknown = count(theory.forward, theory.backward)
-    for stage, cost in zip(PASSES, (forward, backward), strict=True):
-        recorder.quantity(case, name, f"{stage}_flops", cost.flops)
-        recorder.quantity(case, name, f"{stage}_bytes", cost.bytes)
+    recorder.case(
+        case, name, timed[case], peak_memory_bytes=usage.peak, retained_memory_bytes=usage.retained,
+        forward_flops=forward.flops, forward_bytes=forward.bytes, backward_flops=backward.flops,
+        backward_bytes=backward.bytes,
+    )  # fmt: skip
     if unknown:
         recorder.find("operators_uncounted", operators=sorted(unknown), case=case)
 
@@ -333,29 +306,23 @@ class Counter(TorchDispatchMode):
 
 
 def _inputs(args: Sequence[Any]) -> Inputs:
-    lists = [value for value in args if isinstance(value, list | tuple) and _are_tensors(value)]
-    return Inputs(
-        tuple(_tensor(value) if isinstance(value, torch.Tensor) else None for value in args),
-        tuple(tuple(_tensor(one) for one in value) for value in lists),
-        tuple(_value(value) for value in args),
-    )
-
-
-def _are_tensors(value: Sequence[Any]) -> bool:
-    return bool(value) and all(isinstance(one, torch.Tensor) for one in value)
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return None if _are_tensors(value) else list(value)
-    return None if isinstance(value, torch.Tensor) else value
+    """An operator's arguments: tensors, lists of tensors, and plain values."""
+    tensors, lists, values = [], [], []
+    for value in args:
+        is_list = isinstance(value, list | tuple)
+        several = is_list and bool(value) and all(isinstance(one, torch.Tensor) for one in value)
+        tensors.append(_tensor(value) if isinstance(value, torch.Tensor) else None)
+        if several:
+            lists.append(tuple(map(_tensor, value)))
+        plain = list(value) if is_list else value
+        values.append(None if several or isinstance(value, torch.Tensor) else plain)
+    return Inputs(tuple(tensors), tuple(lists), tuple(values))
 
 
 def _tensor(tensor: torch.Tensor) -> Tensor:
     # As profiling.cost.shapes has it: elements that stand still in memory (stride 0) are read once.
-    elements = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        elements *= size if stride else 1
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = math.prod(size if stride else 1 for size, stride in sizes)
     return Tensor(tuple(tensor.shape), elements, tensor.element_size())
 
 

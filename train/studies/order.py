@@ -60,11 +60,7 @@ def main() -> None:
 
 
 def in_both_orders(model: nn.Module, name: str) -> dict[str, fx.GraphModule]:
-    """The model with every pair in one order, and in the other; they share their weights.
-
-    Raises:
-        UserError: it has no such pair, or torch.fx cannot follow it.
-    """
+    """The model with every pair in one order, and in the other; they share their weights."""
     try:
         models = {case: fx.symbolic_trace(model) for case in ORDERS}
     except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
@@ -122,14 +118,9 @@ def put_first(model: fx.GraphModule, first: str) -> int:
 
 
 def measure(
-    recorder: Recorder,
-    models: dict[str, fx.GraphModule],
-    device: torch.device,
-    batch: int,
-    image_size: int,
-    warmup: int,
-    repetitions: int,
-) -> None:
+    recorder: Recorder, models: dict[str, fx.GraphModule], device: torch.device, batch: int, image_size: int,
+    warmup: int, repetitions: int,
+) -> None:  # fmt: skip
     """Measure both orders on a device: the same output, times in turns, memory of activations."""
     name = device_name(device)
     with torch.device(device):
@@ -139,20 +130,17 @@ def measure(
         model.to(device)
     difference = largest_difference(models, images)
     steps = {case: Step(model, images, labels) for case, model in models.items()}
-    actions = {case: step.action for case, step in steps.items()}
+    actions = {case: common.two_passes(step.forward, step.backward) for case, step in steps.items()}
     timed = common.time_cases(actions, PASSES, warmup, repetitions, open_clock(device.type))
     # All is measured before any is noted: a device whose memory does not suffice for all of it has no row.
     memory_of = {case: step.memory(device) for case, step in steps.items()}
     for case, step in steps.items():
-        for stage, durations in timed[case].items():
-            recorder.durations(case, name, stage, durations)
-        recorder.quantity(case, name, "pairs", len(pairs(step.model)))
-        recorder.quantity(case, name, "batch", batch)
-        recorder.quantity(case, name, "image_size", image_size)
-        recorder.quantity(case, name, "activation_memory_bytes", memory_of[case][0])
-        recorder.quantity(case, name, "peak_memory_bytes", memory_of[case][1])
-        recorder.quantity(case, name, "same_output", difference == 0)
-        recorder.quantity(case, name, "largest_difference", difference)
+        activations, peak = memory_of[case]
+        recorder.case(
+            case, name, timed[case], pairs=len(pairs(step.model)), batch=batch, image_size=image_size,
+            activation_memory_bytes=activations, peak_memory_bytes=peak, same_output=difference == 0,
+            largest_difference=difference,
+        )  # fmt: skip
 
 
 def largest_difference(models: dict[str, fx.GraphModule], images: torch.Tensor) -> float:
@@ -174,25 +162,16 @@ class Step:
         return functional.cross_entropy(self.model(self.images), self.labels)
 
     def backward(self, loss: torch.Tensor) -> None:
-        self.drop_gradients()
+        self.model.zero_grad()
         loss.backward()
-
-    def drop_gradients(self) -> None:
-        self.model.zero_grad(set_to_none=True)
-
-    def action(self, tick: common.Tick) -> None:
-        loss = self.forward()
-        tick()
-        self.backward(loss)
-        tick()
 
     def memory(self, device: torch.device) -> tuple[int, int]:
         """Bytes (that the forward pass keeps for the backward one, each memory once; at the peak of both)."""
-        self.drop_gradients()
+        self.model.zero_grad()
         usage = memory.measure(device, self.forward, self.backward)
         parameters = {tensor.untyped_storage().data_ptr() for tensor in self.model.parameters()}
         activations = memory.saved_bytes(self.forward, parameters)
-        self.drop_gradients()
+        self.model.zero_grad()
         return activations, usage.peak
 
 
