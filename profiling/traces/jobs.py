@@ -27,8 +27,6 @@ from profiling.traces.units import ENDINGS
 
 # Traces that begin further apart are of different jobs; the clocks of a cluster's hosts are not.
 _APART_NS = 600 * 10**9
-# The clocks of hosts that differ by more are worth a line.
-_CLOCKS_NS = 10**9
 
 
 @dataclass
@@ -115,10 +113,6 @@ def _at_once(members: Sequence[Recorded]) -> list[Job]:
             parts.append([])
         parts[-1].append(one)
     jobs = [_job(part) for part in parts]
-    if len(jobs) > 1:
-        for job in jobs:
-            apart_ns = order[-1].started_ns - order[0].started_ns
-            job.findings.append(Finding("folder_recorded_apart", data={"ns": apart_ns}))
     return jobs
 
 
@@ -197,16 +191,12 @@ def _findings(job: Job, size: int | None) -> Iterator[Finding]:
     present = {one.rank for one in job.ranks}
     if size and size > 1 and len(present) < size:
         absent = [rank for rank in range(size) if rank not in present]
-        yield Finding("traces_missing", data={"n": len(absent), "of": size, "ranks": absent})
+        yield Finding("profiles_missing", data={"n": len(absent), "of": size, "ranks": absent})
     elif size is None:
         yield Finding("world_size_unknown", data={"n": len(present)})
     counts = {one.batches for one in job.ranks}
     if len(counts) > 1:
         yield Finding("steps_differ", data={"least": min(counts), "most": max(counts)})
-    dated = [one.dated_ns for one in job.ranks if one.dated_ns]
-    apart = max(dated, default=0) - min(dated, default=0)
-    if apart > _CLOCKS_NS:
-        yield Finding("hosts_clocks_apart", data={"ns": apart})
 
 
 def names_of(jobs: Sequence[Job]) -> list[str]:

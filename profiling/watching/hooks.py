@@ -265,7 +265,6 @@ class Seen:
     workers: int = 0  # of the first loader
     # Of its first batch the samples and the first dimension of the first tensor, if they differ.
     samples: tuple[int, int] | None = None
-    skipped: int = 0  # updates that a gradient scaler left out
 
 
 class Hooks:
@@ -288,7 +287,6 @@ class Hooks:
         self._optimizers: Any = weakref.WeakKeyDictionary()  # those that stepped
         self._calls: dict[int, int] = {}  # of modules, when each of these stepped last
         self._last: tuple[Any, int] = (lambda: None, 0)  # the optimizer that stepped last, and its number
-        self._updated = False  # whether an optimizer took a step since the gradient scaler was asked for one
         self._is_compiling: Callable[[], bool] = lambda: False
         # On a GPU: events of ours would become a part of the graph that is being captured. To wait for the
         # GPU, as the recorder does when it is made, would break the capture.
@@ -414,7 +412,6 @@ class Hooks:
             recorder = self.recorder()
             if recorder is None or recorder.open[UPDATE]:
                 return step(this, optimizer, *arguments, **named)
-            self._updated = False
             number = self._number_of_optimizer(optimizer)
             recorder.enter(UPDATE, number)
             try:
@@ -422,7 +419,6 @@ class Hooks:
             except BaseException:  # as around an update, below
                 recorder.leave(whole=False)
                 raise
-            self.seen.skipped += not self._updated
             self._leave_update(recorder, number)
             return result
 
@@ -446,7 +442,6 @@ class Hooks:
             recorder = None if self._is_compiling() else self.recorder()
             if recorder is None:
                 return step(optimizer, *arguments, **named)
-            self._updated = True
             # Horovod's optimizer calls the one that it wraps, a gradient scaler calls any.
             if recorder.open[UPDATE]:
                 return step(optimizer, *arguments, **named)

@@ -49,8 +49,6 @@ class Steps:
     passes: np.ndarray  # how many backward passes it had (forward passes, where there is no backward one)
     paused: np.ndarray  # whether an evaluation before it was left out
     by: str  # what ends a step
-    phases: int = 1  # of the program, each with optimizers of its own
-    late: int = 0  # how many optimizers came too late to end steps (:class:`Cycle`)
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -77,8 +75,6 @@ class Cycle:
 
     Attributes:
         ends: the places among all updates of those that end a step.
-        phases: how many phases there were.
-        late: the optimizers that came too late in a phase to end its steps; all of them once ``finished``.
         updates: how many updates there were.
 
     Args:
@@ -87,8 +83,6 @@ class Cycle:
 
     def __init__(self, per_step: int = 1) -> None:
         self.ends = array("q")
-        self.phases = 1
-        self.late: set[int] = set()
         self.updates = 0
         self._per_step = per_step
         self._begin()
@@ -96,7 +90,6 @@ class Cycle:
     def _begin(self) -> None:
         self._ending = UNKNOWN
         self._counts: Counter[int] = Counter()  # of this phase, as all that follows
-        self._too_late: set[int] = set()
         self._before = len(self.ends)
         self._others: list[tuple[int, int]] = []  # who and place of updates since the last that ends a step
         self._most = 0  # of them, from one end of a step to the next
@@ -120,29 +113,18 @@ class Cycle:
         """The program has ended: what was waited for does not come any more."""
         while len(self._others) > self._most:
             self._go_on()
-        self._note_late()
-
-    def _note_late(self) -> None:
-        """Of those that came too late in this phase, those that stepped before its last step are of it."""
-        of_next = Counter(who for who, _ in self._others)
-        self.late.update(who for who in self._too_late if self._counts[who] > of_next[who])
 
     def _go_on(self) -> None:
         """The phase has ended with its last step."""
-        self._note_late()
         others = self._others
         self._begin()
-        self.phases += 1
         for who, place in others:
             self._add(who, place)
 
     def _add(self, who: int, place: int) -> bool:
-        if who not in self._counts:
-            if self._counts[self._ending] < LATE:
-                del self.ends[self._before :]
-                self._ending, self._others, self._most = who, [], self._counts.total()
-            else:
-                self._too_late.add(who)
+        if who not in self._counts and self._counts[self._ending] < LATE:
+            del self.ends[self._before :]
+            self._ending, self._others, self._most = who, [], self._counts.total()
         self._counts[who] += 1
         if who != self._ending:
             self._others.append((who, place))
@@ -205,33 +187,33 @@ class Ends:
         return self._cycle.updated(who)
 
 
-def ends_of(segments: Segments, per_step: int = 1) -> tuple[np.ndarray, str, Cycle]:
-    """The places of the segments that end a step, what these are, and which optimizers they were of."""
+def ends_of(segments: Segments, per_step: int = 1) -> tuple[np.ndarray, str]:
+    """The places of the segments that end a step, and what these are."""
     kind, whole = segments.kind, segments.whole
-    cycle = Cycle(per_step)
     marked = np.flatnonzero((kind == STEP) & whole)
     if len(marked):
-        return marked, BY_MARKER, cycle
+        return marked, BY_MARKER
     updates = np.flatnonzero((kind == UPDATE) & whole)
     if len(updates):
+        cycle = Cycle(per_step)
         for who in segments.who[updates].tolist():
             cycle.updated(who)
         cycle.finished()
-        return updates[np.asarray(cycle.ends)], BY_OPTIMIZER, cycle
+        return updates[np.asarray(cycle.ends)], BY_OPTIMIZER
     last = np.flatnonzero(np.isin(kind, (LOAD, FORWARD, BACKWARD)))
     backward = kind[last] == BACKWARD
     if backward.any():
         before_other = backward & ~np.append(backward[1:], False)
-        return last[before_other], BY_BACKWARD, cycle
+        return last[before_other], BY_BACKWARD
     for one, by in ((FORWARD, BY_FORWARD), (LOAD, BY_LOAD)):
         if len(places := np.flatnonzero((kind == one) & whole)):
-            return places, by, cycle
-    return np.empty(0, dtype=np.int64), BY_NOTHING, cycle
+            return places, by
+    return np.empty(0, dtype=np.int64), BY_NOTHING
 
 
 def steps_of(segments: Segments, per_step: int = 1) -> Steps:
     """The steps that were done to their end."""
-    ends, by, cycle = ends_of(segments, per_step)
+    ends, by = ends_of(segments, per_step)
     count = len(ends)
     of_step = np.searchsorted(ends, np.arange(len(segments.kind)))
     pauses = _pauses(segments, of_step, count)
@@ -267,8 +249,6 @@ def steps_of(segments: Segments, per_step: int = 1) -> Steps:
         passes=passes if passes.any() else _totals(kind == FORWARD, step, whole, count),
         paused=_last(pauses & (segments.kind != PAUSE), of_step, count) != UNKNOWN,
         by=by,
-        phases=cycle.phases,
-        late=len(cycle.late),
     )
 
 

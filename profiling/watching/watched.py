@@ -223,26 +223,18 @@ def findings_of(watch: Watch, steps: Steps) -> Iterator[Finding]:
         yield Finding("no_exchange", data={"n": facts.group_size})
     if steps.by not in (BY_OPTIMIZER, BY_MARKER):
         yield Finding("steps_by", data={"by": steps.by})
-    elif steps.by == BY_OPTIMIZER and len(seen.optimizers) > 1:
-        names = list(dict.fromkeys(seen.optimizers))
-        data = {"n": len(seen.optimizers), "names": names, "phases": steps.phases, "late": steps.late}
-        yield Finding("several_optimizers", data=data)
-    if seen.skipped:
-        yield Finding("updates_skipped", data={"n": seen.skipped})
     usual = Counter(passes.tolist()).most_common(1)[0][0]
     if usual and (more := int((passes > usual).sum())):
         yield Finding("more_passes", data={"n": more, "of": len(steps), "usual": usual})
-    if not seen.loaders:
-        yield Finding("no_loader")
-    if not watch.wanted.samples and (steps.samples == UNKNOWN).any():
-        yield Finding("samples_unknown")
-    elif not watch.wanted.samples and seen.samples:
-        yield Finding("samples_unlike", data={"batch": seen.samples[0], "first": seen.samples[1]})
-    if not watch.hooks.modules.calls:
-        yield Finding("no_forward")
-    elif not steps.stages_ns[BACKWARD].any():
-        yield Finding("no_backward")
-    if steps.paused.any():
-        yield Finding("evaluations", data={"n": int(steps.paused.sum())})
+    unseen = {
+        "load": not seen.loaders,
+        "forward": not watch.hooks.modules.calls,
+        "backward": not steps.stages_ns[BACKWARD].any(),
+    }
+    if any(unseen.values()):
+        yield Finding("stages_unseen", data={"stages": [stage for stage in unseen if unseen[stage]]})
+    if not watch.wanted.samples and (seen.samples or (steps.samples == UNKNOWN).any()):
+        data = dict(zip(("batch", "first"), seen.samples, strict=True)) if seen.samples else {}
+        yield Finding("samples_uncertain", data=data)
     if len(steps) < watch.wanted.batches:
         yield Finding("ended_early", data={"n": len(steps), "of": watch.wanted.batches})
