@@ -7,13 +7,15 @@ from analysis.display.metrics import Rows
 from analysis.display.terminal import Part
 from analysis.measures.scaling import expense
 from analysis.report.base import Content, Context, SectionKind, portable
-from analysis.report.render import Section
+from analysis.report.render import Cell, Heading, Row, Section, TableView
 from analysis.report.views import as_view
 from analysis.results.study import Study
 from jobs.store import Facts, Manifest
-from profiling.findings import Finding, lines
+from profiling.findings import Finding, lines, merged
 
 RANKS = 256  # rows of the table by rank
+_SEVERITY = "3: numbers are missing or wrong; 2: uncertain or not comparable; 1: worth knowing"
+_FINDING = (Heading("severity", _SEVERITY, numeric=True), Heading("finding"), Heading("code"))
 
 
 def _cost(context: Context) -> Content:
@@ -32,9 +34,15 @@ def _expense(context: Context) -> Rows:
 
 
 def findings_section(findings: Sequence[Finding], folders: Sequence[Path]) -> Section:
-    """All findings on the results, those of runs that do not count first, a line for each code."""
-    notes = [portable(line, folders) for line in lines(findings)]
-    return Section("findings", "Findings", "" if notes else "None.", notes=notes)
+    """All findings on the results, a row for each code, the most severe first."""
+    rows = [
+        Row([Cell(str(group[0].severity), group[0].severity, numeric=True),
+             Cell(portable(text, folders), wide=True), Cell(group[0].code)])
+        for group in merged(findings)
+        for text in lines(group)
+    ]  # fmt: skip
+    tables = [TableView("findings-table", _FINDING, rows)] if rows else []
+    return Section("findings", "Findings", "" if rows else "None.", tables=tables)
 
 
 # Reference files say nothing of what their runs cost.
