@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from analysis.display.left_out import missing
 from analysis.display.metrics import CONFIDENCE, Rows, telling
-from analysis.display.numbers import OPEN, has_open_interval, is_usable, label_of, with_open_ends
+from analysis.display.numbers import OPEN, is_usable, label_of, with_open_ends
 from analysis.measures.scaling import figures, use
 from analysis.measures.scaling.point import UNPROFILED
 from analysis.results.log import Failure
@@ -18,15 +18,13 @@ from profiling.findings import Finding
 
 # A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
-# What costs less than this of a batch (percentage points) is not worth a sentence ...
+# A loss of fewer percentage points is not worth a line ...
 LEAST_PCT = 2.5
-# ... or than this where points ran once, so that nobody knows how much runs differ.
+# ... or of fewer than this where points ran once, so that the spread between runs is unknown.
 LEAST_UNREPEATED_PCT = 5.0
 # What makes up less than this share of what is lost is not what limits scaling.
 LIMITING_SHARE = 0.25
-_OPEN_MEANS = "[?]: no usable interval; runs differ too much"
 
-_Row = TypeVar("_Row", bound=Mapping[str, Any])
 _EFFICIENCY, _LOSS = "scaling_efficiency_pct", "loss_pct"
 # All are above 0 but what is lost, which is as sure as the efficiency that it is the rest of.
 _POSITIVE = tuple(
@@ -45,11 +43,6 @@ def without_unusable_intervals(row: Mapping[str, Any]) -> dict[str, Any]:
     if not is_usable(row, _EFFICIENCY) and _LOSS in row:
         shown[f"{_LOSS}_low"], shown[f"{_LOSS}_high"] = OPEN
     return shown
-
-
-def open_intervals(shown: Rows) -> list[str]:
-    """The legend of ``[?]``; nothing where no row of :func:`without_unusable_intervals` has it."""
-    return [_OPEN_MEANS] if any(map(has_open_interval, shown)) else []
 
 
 def lost_pct(row: Mapping[str, Any]) -> float:
@@ -74,7 +67,7 @@ def leading(scaled: Rows) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any
 
     The most ranks matter most; what is lost on fewer only is still lost. What a profiler slowed down is not
     compared with what it did not, where there are unprofiled runs of as many ranks. Best and worst have
-    baselines of as many ranks, the fewest (:func:`of_one_baseline`).
+    baselines of as many ranks, the fewest: 90 % of what 4 ranks give may be less than 85 % of what one does.
 
     Args:
         scaled: one or more rows of configurations that are compared with one of fewer ranks.
@@ -84,22 +77,11 @@ def leading(scaled: Rows) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any
     if any(row["world_size"] == largest for row in unprofiled):
         scaled = unprofiled
     widest = sorted((row for row in scaled if row["world_size"] == largest), key=lost_pct)
-    comparable, _ = of_one_baseline(widest)
+    fewest = min(row["base_world_size"] for row in widest)
+    comparable = [row for row in widest if row["base_world_size"] == fewest]
     most_lost, lowest = widest[-1], max(scaled, key=lost_pct)
     enough = max(least_pct(most_lost), LIMITING_SHARE * lost_pct(lowest))
     return comparable[0], comparable[-1], most_lost if lost_pct(most_lost) >= enough else lowest
-
-
-def of_one_baseline(rows: Sequence[_Row]) -> tuple[list[_Row], list[_Row]]:
-    """The rows whose baselines have the fewest ranks, and the others.
-
-    90 % of what 4 ranks give may be less than 85 % of what one does: the two are not compared.
-    """
-    fewest = min(row["base_world_size"] for row in rows)
-    return (
-        [row for row in rows if row["base_world_size"] == fewest],
-        [row for row in rows if row["base_world_size"] != fewest],
-    )
 
 
 def is_unsure(row: Mapping[str, Any]) -> bool:

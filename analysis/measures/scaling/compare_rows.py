@@ -1,7 +1,7 @@
 """Figures of two sets of runs, tested for a difference: a row a configuration and quantity."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ _DECIDING = ("step", "combined")
 
 
 def rows(a: Values, b: Values) -> Rows:
-    """A row a figure that both have, and one of all batches together; their columns: :data:`METRICS`."""
+    """A row a figure that both have, and one of all steps together; with :data:`METRICS`."""
     common = [key for key in a if key in b and key[1] != CALLS]
     apart = telling([key for key, _, _ in common])
     answer: Rows = []
@@ -110,13 +110,6 @@ def _combined(strata: Sequence[Stratum]) -> dict[str, Any]:
     """The row of the steps of all configurations together."""
     row = {"kind": "combined", "quantity": _OF_ALL, "a": None, "b": None, **_tested(strata, 1)}
     _judge([row])
-    return row
-
-
-def combined(a: Values, b: Values, keys: Collection[Key]) -> dict[str, Any]:
-    """The row of the steps of some configurations together, as :func:`rows` has that of all."""
-    row = _combined([(np.array(a[key, *STEP]), np.array(b[key, *STEP])) for key in keys])
-    del row["least_p"]
     return row
 
 
@@ -208,7 +201,7 @@ def verdict(a: Values, b: Values, rows: Rows, threshold_pct: float) -> Finding:
     elif deciding:
         said, row = BETTER, deciding[0]
     else:
-        said = SHOWN.get(row["verdict"], row["verdict"])
+        said = SHOWN.get(row["verdict"], str(row["verdict"]))
     figures = ("effect_pct", "effect_pct_low", "effect_pct_high", "detectable_pct")
     data = {name: row[name] for name in figures if np.isfinite(row[name])}
     data |= {name: counts[name] for name in FOUND}

@@ -79,9 +79,10 @@ def compared(a: Study, b: Study, across: Sequence[str] = ()) -> Compared:
 
 def _check(a: Study, b: Study, alone: tuple[list[str], list[str]]) -> None:
     """Findings on what was not compared, and on what may explain a difference."""
-    for study, side, names in ((a, "A", alone[0]), (b, "B", alone[1])):
-        if names:
-            study.note("not_compared", side=side, what=names)
+    if alone[0]:
+        a.note("not_compared", side="A", what=alone[0])
+    if alone[1]:
+        b.note("not_compared", side="B", what=alone[1])
     spans = [
         (min(one.started for one in of), max(one.ended for one in of))
         for study in (a, b)

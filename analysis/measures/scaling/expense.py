@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -85,21 +84,24 @@ class Spent:
 
 
 def spent(study: Study) -> list[Spent]:
-    """All ended runs of a study, with what they took; of those that never ended nothing is known."""
+    """All ended runs of a study with their node-hours."""
     counted = {source.path.resolve() for source in study.of_kind("run")}
     sweeps = {source.path.parent for source in study.of_kind("run")} or {study.path}
-    alone = (study.path / store.MANIFEST).is_file()
+    folders = sorted(counted)
+    if not (study.path / store.MANIFEST).is_file():
+        # A run that was started by hand may have any name.
+        inside = (path for sweep in sweeps for path in sweep.glob("*") if path.is_dir())
+        folders = sorted(path for path in inside if path.name.startswith("run_") or store.is_run(path))
     open_runs = {attempted(one.point): one.kind for one in not_ended(study.failed)}
     runs = []
-    for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in _runs_in(sweep)):
+    for directory in folders:
         begun = directory.with_name(attempted(directory.name))
-        # A run that ended since the results were loaded is none that failed; an attempt before one that is
-        # under way is.
+        # A run that ended since the results were loaded has not failed; an attempt before one that is under
+        # way has.
         state = None if directory != begun and begun.is_dir() else open_runs.get(begun.name)
-        if state or not (directory / store.MANIFEST).is_file():
-            study.log.note("not_recorded", directory.name, what="cost")
-            continue
         try:
+            if state or not (directory / store.MANIFEST).is_file():
+                raise UserError("it has not ended")
             manifest = store.read_record(directory / store.MANIFEST, Manifest)
         except UserError:
             study.log.note("not_recorded", directory.name, what="cost")
@@ -107,12 +109,6 @@ def spent(study: Study) -> list[Spent]:
         hours = manifest.seconds * manifest.run.nodes / 3600
         runs.append(Spent(manifest.fields, directory.resolve() in counted, hours))
     return runs
-
-
-def _runs_in(sweep: Path) -> list[Path]:
-    """The runs in a folder; one that was started by hand may have any name."""
-    folders = [path for path in sweep.glob("*") if path.is_dir()]
-    return [path for path in folders if path.name.startswith("run_") or store.is_run(path)]
 
 
 def rows(study: Study, by_rank: bool = False) -> Rows:
@@ -124,10 +120,10 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
     hours: dict[tuple, list[Spent]] = {}
     for run in spent(study):
         hours.setdefault(_key(run.fields), []).append(run)
+    if not hours and study.only_traces:
+        raise UserError(f"{study.path} holds only traces, which do not tell what a job cost: {OWN_RUNS}")
     if not hours:
-        of_traces = f"only traces, which do not say what a job cost: {OWN_RUNS}"
-        none = "no run with a manifest: its cost is not available"
-        raise UserError(f"{study.path} holds {of_traces if study.only_traces else none}")
+        raise UserError(f"{study.path} holds no run with a manifest: its cost is not available")
     runs: dict[tuple, list[Kept]] = {}
     for source in study.of_kind("run"):
         if source.manifest is not None:
@@ -135,7 +131,9 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
     answer: Rows = []
     for key, all_runs in hours.items():
         fields = point_fields(all_runs[0].fields)
-        metered, on = _metered(runs.get(key, []))
+        every = runs.get(key, [])
+        plain = [run for run in every if run[0].fields["profile"] == "none"]
+        metered, on = (plain, UNPROFILED) if plain else (every, PROFILED if every else "")
         if by_rank:
             answer += [{**fields, **row} for row in _of_ranks(study, metered, on)]
             continue
@@ -154,11 +152,6 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
 
 def _key(fields: Mapping[str, Any]) -> tuple:
     return tuple((name, str(value)) for name, value in point_fields(fields).items())
-
-
-def _metered(runs: Sequence[Kept]) -> tuple[list[Kept], str]:
-    plain = [run for run in runs if run[0].fields["profile"] == "none"]
-    return (plain, UNPROFILED) if plain else (list(runs), PROFILED if runs else "")
 
 
 def _memory(runs: Sequence[Kept]) -> dict[str, Any]:

@@ -96,9 +96,10 @@ def responses(study: Study) -> tuple[str, list[Cell]]:
             fields = point_fields(source.fields)
             cell = cells.setdefault(tuple(map(str, fields.items())), (fields, []))
             cell[1].append(series[source.id].images_per_s / (source.world_size or 1))
+    if not cells and study.only_traces:
+        raise UserError(f"{study.path} holds only traces: {OWN_RUNS}")
     if not cells:
-        neither = "no unprofiled run and no TAU table: there is nothing to compare"
-        raise UserError(f"{study.path} holds {f'only traces: {OWN_RUNS}' if study.only_traces else neither}")
+        raise UserError(f"{study.path} holds no unprofiled run and no TAU table: there is nothing to compare")
     if np.isnan([rate for _, rates in cells.values() for rate in rates]).any():
         raise UserError(f"{study.path}: {NO_SAMPLES}")
     return "images/s per rank", [Cell(fields, np.array(values)) for fields, values in cells.values()]
@@ -130,13 +131,6 @@ def _levels(cells: Sequence[Cell], names: Sequence[str]) -> list[tuple]:
     return [tuple(cell.fields.get(name) for name in names) for cell in cells]
 
 
-def _means_by_level(levels: Sequence[tuple], values: Sequence[float]) -> dict[tuple, float]:
-    by_level: dict[tuple, list[float]] = {}
-    for level, value in zip(levels, values, strict=True):
-        by_level.setdefault(level, []).append(value)
-    return {level: float(np.mean(of_level)) for level, of_level in by_level.items()}
-
-
 def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
     """A row a factor, then a row a pair of them; with :data:`METRICS`.
 
@@ -152,7 +146,10 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
     repeated = all(len(cell.responses) > 1 for cell in cells)
     terms: list[tuple[str, ...]] = [(name,) for name in varying]
     if repeated:
-        terms += [pair for pair in itertools.combinations(varying, 2) if _crossed(cells, pair)]
+        for pair in itertools.combinations(varying, 2):
+            both = set(_levels(cells, pair))
+            if len(both) == len({a for a, _ in both}) * len({b for _, b in both}):  # crossed
+                terms.append(pair)
     values = np.concatenate([cell.responses for cell in cells])
     effects = analysis_of_variance(_columns(cells, varying), values, terms)
     ends = {term: omega_squared_interval(effect) for term, effect in effects.items()} if repeated else {}
@@ -161,29 +158,17 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
         {**_row(cells, term, effects[term], p_value, ends.get(term)), **_effect(cells, term, terms)}
         for term, p_value in zip(terms, corrected, strict=True)
     ]
-    _rank(answer)
+    main = [row for row in answer if row["signal_to_noise_db"] is not None]
+    for number, row in enumerate(sorted(main, key=lambda row: -row["signal_to_noise_db"]), 1):
+        row["rank_by_signal"] = number
     for row in answer:
-        # Of levels that do not differ none is best; without repetitions p may be NaN: nobody knows.
+        # Of levels that do not differ none is best; without repetitions p may be NaN.
         if not row["p_value"] <= SIGNIFICANCE:
             row["best_level"] = None
-    return sorted(answer, key=_order)
-
-
-def _order(row: Mapping[str, Any]) -> tuple[bool, float]:
-    """Factors before pairs; the largest share first, those that are not known last."""
-    share = row["omega_squared"]
-    return " x " in row["factor"], math.inf if math.isnan(share) else -share
-
-
-def not_told(rows: Rows) -> list[str]:
-    """The factors whose levels changed only together with those of others: their effect is not known."""
-    return [row["factor"] for row in rows if " x " not in row["factor"] and row["effect_pct"] is None]
-
-
-def _crossed(cells: Sequence[Cell], pair: tuple[str, ...]) -> bool:
-    """Whether every level of one factor occurs with every level of the other."""
-    both = set(_levels(cells, pair))
-    return len(both) == len({a for a, _ in both}) * len({b for _, b in both})
+    # Factors before pairs; the largest share first, unknown ones last.
+    return sorted(
+        answer, key=lambda row: (" x " in row["factor"], -np.nan_to_num(row["omega_squared"], nan=-np.inf))
+    )
 
 
 def _columns(cells: Sequence[Cell], varying: Sequence[str]) -> dict[str, list[str]]:
@@ -198,8 +183,10 @@ def _row(
     p_value: float,
     ends: tuple[float, float] | None,
 ) -> dict[str, Any]:
-    levels = _levels(cells, term)
-    signals = _means_by_level(levels, [signal_to_noise_db(cell.responses) for cell in cells])
+    by_level: dict[tuple, list[float]] = {}
+    for level, cell in zip(_levels(cells, term), cells, strict=True):
+        by_level.setdefault(level, []).append(signal_to_noise_db(cell.responses))
+    signals = {level: float(np.mean(values)) for level, values in by_level.items()}
     main = len(term) == 1
     return {
         "factor": " x ".join(name.removeprefix(FACTOR) for name in term),
@@ -247,22 +234,17 @@ def _half_width(cells: Sequence[Cell], means: Adjusted, ends: tuple[tuple, tuple
     return range_quantile(len(means.means), means.freedom, _WITHIN) * error / math.sqrt(2)
 
 
-def _rank(rows: Rows) -> None:
-    main = [row for row in rows if row["signal_to_noise_db"] is not None]
-    order = sorted(main, key=lambda row: -row["signal_to_noise_db"])
-    for number, row in enumerate(order, 1):
-        row["rank_by_signal"] = number
-
-
 def check(study: Study, cells: Sequence[Cell], rows: Rows) -> None:
     """Findings on designs that cannot separate all effects, or their noise."""
     varying = varying_of(cells)
-    measured, whole = (
-        set(_levels(cells, varying)),
-        math.prod(len(set(_levels(cells, [name]))) for name in varying),
-    )
+    measured = set(_levels(cells, varying))
+    whole = math.prod(len(set(_levels(cells, [name]))) for name in varying)
     if len(measured) < whole:
-        study.note("unbalanced_design", n=len(measured), of=whole, factors=not_told(rows) or ["none"])
+        # Their levels changed only together with those of others.
+        confounded = [
+            row["factor"] for row in rows if " x " not in row["factor"] and row["effect_pct"] is None
+        ]
+        study.note("unbalanced_design", n=len(measured), of=whole, factors=confounded or ["none"])
     if few := sum(len(cell.responses) < 3 for cell in cells):
         study.note("few_runs", n=few, of=len(cells), least=3)
 

@@ -253,17 +253,17 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
         by = runs.setdefault(key, {UNPROFILED: [], PROFILED: []})
         by[UNPROFILED if source.fields["profile"] == "none" else PROFILED].append((source, series[source.id]))
     measured = []
-    for key, of in runs.items():
-        by_which = UNPROFILED if of[UNPROFILED] else PROFILED
-        known = [costs[source.id] for source, _ in of[PROFILED] if source.id in costs]
+    for key, by in runs.items():
+        which = UNPROFILED if by[UNPROFILED] else PROFILED
+        known = [costs[source.id] for source, _ in by[PROFILED] if source.id in costs]
         means = {name: float(np.mean([getattr(one, name) for one in known])) for name in COSTS if known}
         cost = Costs(sum(one.batches for one in known), **means) if known else None
-        bound = bound_of(study, of[by_which][0][0])
-        measured.append(Point(fields[key], tuple(of[by_which]), tuple(of[PROFILED]), by_which, bound, cost))
+        bound = bound_of(study, by[which][0][0])
+        measured.append(Point(fields[key], tuple(by[which]), tuple(by[PROFILED]), which, bound, cost))
     every, kind = [point.fields for point in measured], scaling or choose_scaling(measured)
-    of = [base_of(number, every, kind) for number in range(len(every))]
+    bases = [base_of(number, every, kind) for number in range(len(every))]
     points = [
-        point if of[number] == number else replace(point, baseline=measured[of[number]])
+        point if bases[number] == number else replace(point, baseline=measured[bases[number]])
         for number, point in enumerate(measured)
     ]
     for finding in findings(points):
@@ -294,8 +294,8 @@ def findings(points: Sequence[Point]) -> Iterator[Finding]:
         own, base = _threads(point), _threads(point.base)
         # Where ranks have GPUs, CPU threads do little of the work.
         if point.on_cpus and own and base and own != base:
-            data = {"threads": own, "base": base}
-            yield Finding("threads_differ", configuration=called(point, points), data=data)
+            threads = {"threads": own, "base": base}
+            yield Finding("threads_differ", configuration=called(point, points), data=threads)
     if lengths := [sorted(of_one) for of_one in alike.values() if len(of_one) > 1]:
         yield Finding("lengths_differ", data={"n": len(lengths), "lengths": lengths[0]})
     if profiled := sum(point.timed_by == PROFILED for point in points):

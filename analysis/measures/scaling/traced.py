@@ -121,8 +121,8 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
             row |= _compared(row, base, kind)
         if scaling is None or _away(base, most, kind) >= _SAME:
             ratio = most["compute_ms"] / base["compute_ms"] if base["compute_ms"] else math.nan
-            known = "?" if math.isnan(ratio) else ratio
-            study.note("batch_assumed", scaling=kind, ratio=known, ranks=[most["world_size"]])
+            shown = "?" if math.isnan(ratio) else ratio
+            study.note("batch_assumed", scaling=kind, ratio=shown, ranks=[most["world_size"]])
         scales = max(scales, group, key=len)
     if not scales and rows[0]["world_size"] != rows[-1]["world_size"]:
         study.note("jobs_differ", jobs=[row["run"] for row in rows], differ="devices or kernels")

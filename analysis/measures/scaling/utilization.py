@@ -27,7 +27,7 @@ from analysis.display.metrics import (
 from analysis.display.terminal import Part
 from analysis.measures.batches.overlap import Intervals, covered, length, union
 from analysis.measures.scaling import figures
-from analysis.measures.scaling.certainty import open_intervals, without_unusable_intervals
+from analysis.measures.scaling.certainty import without_unusable_intervals
 from analysis.measures.scaling.point import points_of
 from analysis.results.counted_steps import counted_steps, in_steps
 from analysis.results.query import note_left_out, untimed_launches
@@ -330,5 +330,5 @@ def part(some: Rows, every: Rows, title: str) -> Part:
     wanted = [metric for metric in METRICS if metric.name not in left_out]
     shown = [without_unusable_intervals(row) for row in some]
     columns_shown = filled(columns([*fields(telling(every, TELLING)), *wanted]), shown)
-    count = [f"{len(some)} of {len(every)} rows (--wide: all)"] if len(some) < len(every) else []
-    return Part(title, shown, columns_shown, "\n".join([*count, *open_intervals(shown)]))
+    count = f"{len(some)} of {len(every)} rows (--wide: all)" if len(some) < len(every) else ""
+    return Part(title, shown, columns_shown, count)
