@@ -108,7 +108,7 @@ def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
     for row in done.json:
         assert row["step_ms"] > 0
         assert (row["images_per_s"], row["speedup"], row["scaling_efficiency_pct"]) == (None, None, None)
-    assert found("analysis.scaled", mine)["samples_unknown"] == {"n": 3, "of": 3}
+    assert found("analysis.scaled", mine)["not_recorded"]["n"] == 3
     table = run("analysis.scaled", mine).out
     assert "Baselines" not in table and "nan" not in table
     page = tmp_path / "report.html"
@@ -129,7 +129,7 @@ def test_where_samples_of_some_runs_are_unknown_the_others_are_reported(tmp_path
     take_samples(tmp_path, lacking)
     done = run("analysis.scaled", tmp_path, "--scaling", "weak", "--format", "json")
     assert [row["scaling_efficiency_pct"] for row in done.json] == efficiencies
-    assert "samples per step unknown" in done.err
+    assert "not recorded: samples per step" in done.err
     study = load(tmp_path)
     assert {point.world_size for one in configurations(study) for point in one.points} == {1, 2, 4} - {
         lacking

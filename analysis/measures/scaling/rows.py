@@ -122,7 +122,7 @@ def _drop_unknown_samples(study: Study, rows: Rows) -> None:
         if math.isnan(row["images_per_s"]) or of_base:
             row |= without_baseline(row)
     if unknown:
-        study.note("samples_unknown", n=len(unknown), of=len(rows))
+        study.note("not_recorded", what="samples per step", n=len(unknown), of=len(rows))
 
 
 def _value(point: Point, name: str) -> Any:
