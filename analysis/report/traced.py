@@ -152,7 +152,7 @@ def _scales(context: Context) -> list[Finding]:
     if not rows:
         return []
     most, base = rows[-1], rows[0]
-    data = {"ranks": most["world_size"], "pct": most["scaling_efficiency_pct"], "scaling": most["scaling"],
+    data = {"ranks": most["world_size"], "pct": most["scaling_efficiency_pct"],
             "base_ranks": base["world_size"]}  # fmt: skip
     return [Finding("traced_efficiency", run=most["run"], data=data)]
 

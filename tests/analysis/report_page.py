@@ -81,12 +81,6 @@ class Watched:
         self.page.evaluate("(address) => { location.hash = address; }", address)
         self.settled()
 
-    def choose(self, factor: str, level: str) -> None:
-        """Choose a level, and wait for what is said of it."""
-        self.page.select_option(f"select[data-filter={factor}]", level)
-        self.page.wait_for_selector("body[data-said]")
-        self.settled()
-
     def rows(self, table: str):
         """The rows that are seen, once the table is in view: before, none is laid out."""
         self.see(f"#{table}")
@@ -97,9 +91,6 @@ class Watched:
         return self.page.evaluate(f"document.getElementById('chart-{chart}').data.map((t) => t.name)")
 
 
-# What a page says where filters do not act, and its answers in the first screen.
-OF_ALL = "(for all configurations)"
-FIRST_SCREEN = "#answers .answer"
 LEGENDS = """[...document.querySelectorAll('.chart')].map((chart) => [
   chart.id, chart.clientHeight,
   [...chart.querySelectorAll('.legend, .legend2')].reduce((sum, one) => sum + one.getBBox().height, 0)])"""

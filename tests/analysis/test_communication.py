@@ -14,7 +14,7 @@ from analysis.measures.anatomy.communication import (
 from analysis.measures.anatomy.divide import activities_of
 from analysis.measures.anatomy.traces import calls_of
 from analysis.report.base import Context
-from analysis.report.communication import COMMUNICATION, bars_of, exposed_in_words, of_points
+from analysis.report.communication import COMMUNICATION, bars_of, of_points
 from analysis.results.load import load
 from analysis.results.matching import match
 from analysis.results.traces import arrays_of, column_of
@@ -247,14 +247,6 @@ def test_waits_that_are_not_known_of_one_collective_make_no_sum():
     assert (point["exposed_ms"], point["overlapped_ms"]) == (2, 4) and np.isnan(point["wait_ms"])
 
 
-def test_the_least_and_the_most_exposed_communication_name_their_configurations():
-    points = [{"nodes": nodes, "grad": "fp32", "exposed_ms": float(ms)} for nodes, ms in ((4, 373), (2, 113))]
-    assert exposed_in_words(points, ["grad", "nodes"]) == [
-        "Exposed communication: 113 (fp32 gradients, nodes: 2) to 373 ms per step (fp32 gradients, nodes: 4)."
-    ]
-    assert exposed_in_words(points[:1], ["grad"]) == ["Exposed communication: 373 ms per step."]
-
-
 def test_rates_of_a_point_are_formed_of_the_means_of_its_runs():
     """Two runs send 100 MB, in 1 and in 3 ms: 50 GB/s, and not the mean of 100 and 33."""
     row = {"nodes": 1, "gpus_per_node": 2, "collective": "allreduce", "calls_per_step": 2.0,
@@ -289,7 +281,6 @@ def test_tau_tables_are_drawn_by_nodes(tmp_path):
     # Of 4 n ranks all but one take half a second less; mpi_allreduce is half of each rank's time.
     assert line["y"] == pytest.approx([((61 * n - 0.5) * (4 * n - 1) + 61 * n) / 2 for n in (1, 2, 4)])
     assert all(above > 0 for above in line["error_y"]["array"])
-    assert COMMUNICATION.said(context) == "Time in MPI, all ranks: 121 to 1948 s."
 
 
 def write_under_tau(folder, count=10.0, **fields):

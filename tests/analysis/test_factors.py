@@ -15,7 +15,6 @@ from analysis.measures.scaling.factors import (
     rows,
     signal_to_noise_db,
 )
-from analysis.report.factors import explained
 from analysis.results.load import load
 from analysis.results.study import Study
 from analysis.statistics.variance import analysis_of_variance, holm, range_quantile
@@ -280,17 +279,3 @@ def of_nodes_and_grad(noise: float = 1.0) -> list[Cell]:
         Cell({"nodes": nodes, "grad": grad}, mean + generator.normal(0, noise, 3))
         for (nodes, grad), mean in means.items()
     ]
-
-
-def test_most_is_more_than_half_and_has_its_interval():
-    weak = cells(loader=1.5, repetitions=3)
-    (loader, *_) = made = rows(weak)
-    assert loader["omega_squared_low"] < 0.5
-    low, high = (f"{100 * loader[f'omega_squared_{end}']:.0f}" for end in ("low", "high"))
-    said = explained(made, "images/s", (), weak)
-    share = f"{100 * loader['omega_squared']:.0f} % [{low}, {high}]. The highest mean is "
-    share += "that of loader synthetic."
-    assert said.startswith(
-        "The factor loader explains more of the variance of images/s than any other factor: omega squared "
-        f"{share}"
-    )

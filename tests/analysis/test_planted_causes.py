@@ -1,6 +1,5 @@
 """The opening names planted causes: some cells of benchmarks/results/verdicts.md, each a whole sweep."""
 
-import re
 import shutil
 from dataclasses import replace
 
@@ -8,18 +7,19 @@ import numpy as np
 import pytest
 
 from analysis.published import by_method
+from analysis.report.base import Context
 from analysis.report.build import build
-from analysis.report.sentences import Sentence
-from analysis.report.summary import opening
+from analysis.report.diagnosis import diagnosis
 from analysis.results.load import load
 from benchmarks.planted_sweep import NO_NOISE, Job, Network, step_ms, strength, times_of, write_sweep
-from benchmarks.verdicts import JOB, ON_ONE, PLANTS, Plant, named, sentences_of
+from benchmarks.verdicts import JOB, ON_ONE, PLANTS, Plant, findings_of, named
+from profiling.findings import Finding
 
 FAST = {"repetitions": {"none": 3, "torch": 1}, "batches": 30}
 
 
-def said_of(plant: Plant, size_pct: float, directory) -> list[Sentence]:
-    return sentences_of(plant, size_pct, 1, directory, **FAST)
+def said_of(plant: Plant, size_pct: float, directory) -> list[Finding]:
+    return findings_of(plant, size_pct, 1, directory, **FAST)
 
 
 @pytest.mark.parametrize(
@@ -45,21 +45,19 @@ def slow_gpu(tmp_path_factory):
     return folder
 
 
-def test_a_slow_gpu_is_the_first_sentence_and_no_network_is_advised(slow_gpu):
-    first, *rest = opening(load(slow_gpu))
+def test_a_slow_gpu_is_the_first_cause_and_no_network_is_advised(slow_gpu):
+    found = diagnosis(Context(load(slow_gpu)))
     planted_ms = step_ms(replace(ON_ONE, gpu=0.25)) - step_ms(ON_ONE)
     assert planted_ms == pytest.approx(30.5, abs=0.1)
-    found = re.match(r"Rank 3 \(node0\) is a straggler: the other ranks wait ([\d.]+) ms", first.text)
+    first = next(one for one in found if one.code in ("straggler_costs", "cause_of_loss"))
+    assert first.code == "straggler_costs" and first.data["stragglers"] == [3]
     # The GPUs differ by 0.3 %, and runs by 0.8 %, of 122 ms.
-    assert found and float(found[1]) == pytest.approx(planted_ms, abs=2.0)
-    assert "Likely cause: GPU (" in first.text and first.figure == "stragglers"
-    said = " ".join(one.text for one in rest)
-    assert "fp16" not in said and "network" not in said and "cause: waiting for rank 3 (node0), " in said
+    assert first.data["wait_ns"] / 1e6 == pytest.approx(planted_ms, abs=2.0) and first.data["cause"] == "GPU"
+    assert not [one for one in found if one.code == "gain_simulated" and "network" in one.data["what_if"]]
 
 
 def test_the_section_that_backs_the_sentence_shows_the_run_that_tells_the_whole_lateness(slow_gpu):
     (section,) = [one for one in build(load(slow_gpu)).sections if one.id == "stragglers"]
-    assert "_torch_" in section.text
     (trace,) = section.charts[0].figure["data"]
     assert np.median(trace["z"][3]) == pytest.approx(30.5, abs=2.0)
 
@@ -82,13 +80,11 @@ def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_
     page = build(study)
     (row,) = [row for row in by_method.rows(study) if row["world_size"] == 8]
     assert row["loss_exposed_transfer_pct"] is None and row["loss_exposed_communication_pct"] > 15
-    said = " ".join(one.text for one in page.summary)
-    assert "non-overlapped (exposed) communication, " in said
+    found = [one.data["kind"] for one in diagnosis(Context(study)) if one.code == "cause_of_loss"]
+    assert found[0] == "exposed_communication"
     (loss,) = [one for one in page.sections if one.id == "loss"]
-    assert "to separate it from transfer" in loss.tables[0].note
     assert "exposed communication" in {trace["name"] for trace in loss.charts[0].figure["data"]}
-    unknown = "transfer and wait cannot be separated: only rank 0 of 8 was recorded"
-    assert any(unknown in note for note in study.notes())
+    assert "transfer_unknown" in {one.code for one in study.findings}
 
 
 # --- the generator ------------------------------------------------------------------------------------

@@ -15,9 +15,8 @@ from plotly.offline import get_plotlyjs
 
 from analysis.display.metrics import Metric
 from analysis.display.terminal import Part
-from analysis.measures.scaling import factors
 from analysis.report import build as build_module
-from analysis.report.base import Context, SectionKind
+from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.render import Facts, Page, render, script_json
 from analysis.report.views import as_view, called
@@ -25,9 +24,8 @@ from analysis.results.load import load
 from jobs import store
 from jobs.run_values import as_text
 from profiling import tables
-from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep, write_tau
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
 EVIL = "<script>alert(1)</script>"
 
@@ -83,32 +81,6 @@ def section_of(page: Page, name: str):
     return next(section for section in page.sections if section.id == name)
 
 
-def test_all_sections_of_a_sweep(page):
-    found = {section.id: section for section in page.sections}
-    assert list(found) == [
-        "scaling", "table", "loss", "factors", "stages", "batches", "anatomy", "communication", "stragglers",
-        "critical-path", "kernels", "kernel-change", "roofline", "utilization", "cost", "prediction",
-        "left-out",
-    ]  # fmt: skip
-    assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
-    assert re.fullmatch(
-        r"No run failed; 1 run left out of the sweep; \d+ notes on the data\.", found["left-out"].finding
-    )
-    used, unprofiled, profiled = map(
-        int, re.match(r"(\d+) runs used \((\d+) unprofiled, (\d+) profiled\); ", page.subtitle).groups()
-    )
-    assert used == unprofiled + profiled
-    # Two configurations have the most ranks: an answer on one of them says which.
-    for id in ("stages", "anatomy"):
-        assert re.match(r"Longest (stage|part) on 4 ranks: .*; fp(32|16) gradients\)\.", found[id].finding)
-    assert re.search(r"of the largest world size: fp(32|16) gradients\)\.", found["critical-path"].finding)
-    change = found["kernel-change"].finding
-    assert change.startswith("From 1 to 4 ranks (fp32 gradients), kernel time per step and rank changes by ")
-    # Figures of differences, too, have three digits.
-    figures = re.findall(r"[+-]([\d.]+) ms", change)
-    assert figures and all(len(figure.replace(".", "").lstrip("0")) == 3 for figure in figures), change
-
-
 def test_the_batches_of_each_run_are_a_row(sweep):
     (view,) = sections(sweep)["batches"].tables
     headings = [heading.header for heading in view.columns]
@@ -120,20 +92,6 @@ def test_the_batches_of_each_run_are_a_row(sweep):
     assert all(row.cells[warmup].value == 3 for row in view.rows)
     unprofiled = [row for row in view.rows if row.facts["gpus_per_node"] == 4]
     assert min(row.cells[median].value for row in unprofiled) == pytest.approx(125, abs=2)
-
-
-def test_what_a_section_cannot_answer_is_its_sentence_and_costs_the_page_nothing(sweep, monkeypatch):
-    def asked(context):
-        raise UserError(f"{len(context.own)} points say nothing of it")
-
-    weather = SectionKind("weather", "What was the weather?", asked)
-    nowhere = SectionKind("nowhere", "Who asks?", asked, lambda context: False)
-    monkeypatch.setattr(build_module, "SECTIONS", (weather, nowhere, *build_module.SECTIONS))
-    page = build(load(sweep))
-    first, second = page.sections[:2]
-    assert (first.id, first.heading) == ("weather", "What was the weather?")
-    assert first.text == first.finding == "Not available: 5 points say nothing of it."
-    assert second.id == "scaling" and len(page.sections) == 18
 
 
 def test_what_several_sections_read_is_computed_once(sweep):
@@ -164,11 +122,6 @@ def test_intervals_are_drawn_around_the_points(page):
     assert all(below >= 0 for below in line["error_y"]["arrayminus"])
 
 
-def test_summary_names_the_figure_that_backs_it(page):
-    ids = {section.id for section in page.sections}
-    assert page.summary and all(sentence.figure in ids for sentence in page.summary if sentence.figure)
-
-
 def test_filters_offer_what_varies_and_nothing_else(page):
     filters = {one.name: list(one.choices) for one in page.filters}
     assert filters == {"grad": ["fp16", "fp32"], "gpus_per_node": ["1", "2", "4"]}
@@ -197,21 +150,6 @@ def test_the_page_finds_the_level_that_a_filter_names():
     assert json.loads(done.stdout) == [expected for _, _, expected in cases]
 
 
-def test_one_run_without_a_profiler(tmp_path):
-    write_sweep(tmp_path, [run_of()])
-    found = sections(tmp_path)
-    assert "There is only one world size" in found["scaling"].text and len(found["scaling"].charts) == 1
-    assert found["kernels"].text == "No kernel data: no run was profiled (profile: torch)."
-
-
-def test_a_profiled_run_without_kernels_is_not_one_that_was_not_profiled(tmp_path):
-    write_sweep(tmp_path, [run_of(), run_of(profile="torch")])
-    for table in tmp_path.glob("run_*_torch_*/rank_*/kernels.parquet"):
-        table.unlink()
-    text = sections(tmp_path)["kernels"].text
-    assert text == "No kernel data: the profiled runs hold no kernels (profile: torch)."
-
-
 def test_runs_without_gpus_have_ranks_in_filters_and_questions(tmp_path, planted):
     runs = [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)]
     write_sweep(tmp_path, runs, Truth(device="cpu"))
@@ -224,101 +162,11 @@ def test_runs_without_gpus_have_ranks_in_filters_and_questions(tmp_path, planted
     assert "How busy is each GPU?" in [one.heading for one in on_gpus.sections]
 
 
-def test_a_folded_section_without_parts_of_the_loss_says_why(tmp_path):
-    write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
-    loss = sections(tmp_path)["loss"]
-    assert loss.finding.startswith("The parts of the loss are not available: ") and not loss.charts
-
-
-def test_a_folded_section_says_that_nothing_is_lost(tmp_path):
-    runs = [run_of(gpus_per_node=ranks, profile=profile) for ranks in (1, 2) for profile in ("none", "torch")]
-    write_sweep(tmp_path, runs, Truth(step_ms={1: 110.0, 2: 100.0}))
-    assert sections(tmp_path)["loss"].finding == "No scaling efficiency is lost."
-
-
-@pytest.mark.parametrize(
-    ("batches", "said"),
-    [(12, "Not available: the 95th percentile of a run needs 20 steps"), (40, "The 95th percentile")],
-)
-def test_a_95th_percentile_is_of_20_steps_or_more(tmp_path, batches, said):
-    write_sweep(tmp_path, [run_of(batches=batches)])
-    assert sections(tmp_path)["batches"].finding.startswith(said)
-
-
-def test_a_constant_batch_of_the_job_is_reported_as_strong_scaling(tmp_path):
-    runs = [run_of(gpus_per_node=ranks, batch=32 // ranks) for ranks in (1, 2, 4)]
-    write_sweep(tmp_path, runs, Truth(step_ms={1: 100.0, 2: 52.0, 4: 30.0}))
-    page = build(load(tmp_path))
-    assert "Scaling efficiency on 4 ranks: 84 %" in page.summary[0].text and "Strong" in page.summary[0].text
-    scaling = page.sections[0]
-    assert scaling.text.startswith("Strong scaling")
-    assert scaling.charts[1].figure["data"][0]["x"] == [1, 2, 4]
-
-
-def test_world_sizes_of_different_configurations_are_not_called_one(tmp_path):
-    write_sweep(tmp_path, [run_of(), run_of(gpus_per_node=2, loader="pytorch")])
-    page = build(load(tmp_path))
-    said = " ".join(sentence.text for sentence in page.summary) + page.sections[0].text
-    assert "no configuration was measured at two" in said and "one world size" not in said.lower()
-
-
-@pytest.mark.parametrize(("device", "said"), [("cpu", True), ("NVIDIA L4", False)])
-def test_that_a_cpu_has_no_memory_of_a_gpu_is_said_of_cpus_only(tmp_path, device, said):
-    write_sweep(tmp_path, [run_of()], Truth(device=device))
-    notes = " ".join(sections(tmp_path)["cost"].notes)
-    assert "GPU memory was not recorded" in notes and ("the ranks ran on CPUs" in notes) == said
-
-
 def test_failed_points_are_named_and_make_the_exit_code(sweep, tmp_path):
     write_run(sweep, run_of(batch=64), Truth(), exit_code=1, reason="rank 3 was killed")
     ran = run("analysis.report.__main__", sweep, "--output", tmp_path / "r.html")
     assert ran.code == 1 and ran.out.strip() == str(tmp_path / "r.html")
     assert "rank 3 was killed" in (tmp_path / "r.html").read_text()
-
-
-def test_provenance_says_machine_versions_and_times(page):
-    named = dict(page.provenance)
-    assert named["results"] == "planted" and named["started"].startswith("2026-01-01")
-    assert named["peaks measured"].endswith(" s without the ranks' start, fp32")
-
-
-def test_pyprof_tables(tmp_path):
-    write_pyprof(tmp_path)
-    found = sections(tmp_path)
-    assert {"kernel-tables", "kernels", "roofline", "corrections", "left-out"} == set(found)
-    assert "dali::resize" in str(found["kernels"].tables)
-
-
-def test_tau_tables(tmp_path):
-    seconds = {(nodes, 4, batch): [60.0 + batch / 8] * 3 for nodes in (1, 2) for batch in (32, 64)}
-    path = write_tau(tmp_path / "lisa_interval.gzip", seconds)
-    found = sections(path)
-    assert "as published" in found["published-scaling"].heading
-    figure = found["published-scaling"].charts[0].figure
-    assert {trace["name"] for trace in figure["data"]} >= {"batch 32", "batch 64"}
-    assert re.fullmatch(r"\d+ effects? of corrections on these data.*\.", found["corrections"].finding)
-
-
-@pytest.mark.parametrize(("slow_s", "said"), [(200.0, ["Lowest of all: "]), (70.0, [])])
-def test_a_published_efficiency_far_below_those_on_most_ranks_is_named(tmp_path, slow_s, said):
-    seconds = {(nodes, 4, batch): [60.0 + batch / 8] * 3 for nodes in (1, 2, 4) for batch in (32, 64)}
-    path = write_tau(tmp_path / "lisa_interval.gzip", seconds | {(2, 4, 64): [slow_s] * 3})
-    texts = [sentence.text for sentence in build(load(path)).summary]
-    lowest = [text for text in texts if text.startswith("Lowest of all: ")]
-    assert [text[: len("Lowest of all: ")] for text in lowest] == said
-    assert all(" on 8 ranks (" in text and "batch 64" in text for text in lowest)
-
-
-def test_the_openings_links_lead_to_sections_and_no_two_sections_have_one_anchor(page, tmp_path):
-    write_tau(tmp_path / "i.gzip", {(n, 4, batch): [60.0] * 3 for n in (1, 2) for batch in (32, 64)})
-    write_pyprof(tmp_path)
-    published = build(load(tmp_path))
-    links = {"published-scaling", "kernel-tables", "left-out"}
-    assert {sentence.figure for sentence in published.summary} == links
-    for one in (page, published):
-        assert {sentence.figure for sentence in one.summary} <= {section.id for section in one.sections}
-    anchors = [kind.id for kind in build_module.SECTIONS]
-    assert len(set(anchors)) == len(anchors)
 
 
 def test_an_empty_folder_is_one_line(tmp_path):
@@ -407,39 +255,9 @@ def test_the_report_goes_beside_the_results(sweep):
     assert not list(sweep.glob("*.partial")) and (sweep / store.SWEEP).is_file()
 
 
-def test_factors_that_nothing_tells_apart_are_not_known_and_the_rest_of_the_report_is_there(
-    tmp_path, monkeypatch
-):
-    write_sweep(tmp_path, [run_of(nodes=nodes, gpus_per_node=nodes) for nodes in (1, 2)])
-    undefined = [{"factor": "nodes", "omega_squared": float("nan"), "effect_pct": 1.0}]
-    monkeypatch.setattr(factors, "rows", lambda cells: undefined)  # as of runs that are equal to the bit
-    page = build(load(tmp_path))
-    (section,) = [section for section in page.sections if section.id == "factors"]
-    assert section.text.startswith("Not available") and not section.charts
-    assert "scaling" in {section.id for section in page.sections}
-
-
 def factors_text(path) -> str:
     (text,) = [section.text for section in build(load(path)).sections if section.id == "factors"]
     return text
-
-
-def test_factors_that_change_together_explain_nothing_that_is_known(tmp_path):
-    """Strong scaling: the batch of a rank is that of the job over the ranks."""
-    write_sweep(tmp_path, [run_of(gpus_per_node=ranks, batch=64 // ranks) for ranks in (1, 2, 4)])
-    assert factors_text(tmp_path).startswith("The shares of gpus_per_node and batch are not available")
-
-
-@pytest.mark.parametrize(
-    ("two_ms", "said"),
-    [(100.0, "No factor has a significant effect"), (150.0, "The factor gpus_per_node explains most")],
-)
-def test_a_factor_is_said_to_explain_if_it_does(tmp_path, two_ms, said):
-    runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
-    truth = Truth(step_ms={1: 100.0, 2: two_ms}, run_noise_ms=2.0)
-    write_sweep(tmp_path, runs, truth, repetitions={"none": 4})
-    text = factors_text(tmp_path)
-    assert said in text and ("mean is that of gpus_per_node 1." in text) == (two_ms > 100)
 
 
 def test_what_is_no_number_leaves_a_gap_in_a_chart():

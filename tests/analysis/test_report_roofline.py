@@ -1,10 +1,8 @@
 """The report's roofline and factors: charts hold what was planted, or words say why there are none."""
 
-import re
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from analysis.display import plots
@@ -79,28 +77,6 @@ def test_points_are_as_large_as_their_time(tmp_path: Path) -> None:
     assert max(sizes) == pytest.approx(2 * min(sizes))  # four times the area
 
 
-def test_shares_of_the_time_by_bound_are_said(tmp_path: Path) -> None:
-    """Two of four kernels credit FLOPs: 30 ms of 62 by arithmetic, 30 by bandwidth; 2 ms of copies."""
-    write_sweep(tmp_path, [run_of(profile="torch")])
-    section = roofline_of(tmp_path)
-    assert section is not None and "48 % of kernel time is in compute-bound kernels and 4" in section.text
-    assert "the other 3 % is in collectives" in section.text
-    classes = [row.cells[0].text for row in section.tables[0].rows]
-    assert set(classes) == {"convolution", "pointwise", "optimizer"}
-
-
-def test_a_run_all_of_whose_ranks_were_recorded_comes_before_a_larger_one_of_which_one_was(
-    tmp_path: Path,
-) -> None:
-    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=size) for size in (2, 4)])
-    for rank in (1, 2, 3):
-        (file,) = tmp_path.glob(f"run_0_config_1_4*/rank_000{rank}/kernels.parquet")
-        file.unlink()
-    section = roofline_of(tmp_path)
-    assert section is not None and "2 per node" in section.charts[0].figure["layout"]["title"]["text"]
-    assert "counts single kernels; the table judges each class as a whole" in section.text
-
-
 def test_without_a_peak_it_says_so(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(device="cpu"), calibration=False)
     section = roofline_of(tmp_path)
@@ -126,78 +102,10 @@ def test_a_pyprof_table_has_one(tmp_path: Path) -> None:
 # --- one rank and several -----------------------------------------------------------------------------
 
 
-def test_the_kernels_that_more_ranks_add_are_named_and_add_up(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2, 4)])
-    section = kernels.CHANGE.section(Context(load(tmp_path)))
-    assert section is not None and "From 1 to 4 ranks" in section.text
-    assert (
-        "by +20.0 ms; largest change: ncclAllReduce" in section.text
-        and "By kind: new +20.0 ms." in section.text
-    )
-    # Of 20 ms 15 are beside kernels, 2 beside the copy; recording makes 125 and 156 ms of 100 and 125.
-    assert "run at the same time counts once (-17.0 ms)" in section.text and "ncclAllReduce" in str(
-        section.tables[1]
-    )
-    summands = section.tables[0]
-    (place,) = [place for place, column in enumerate(summands.columns) if column.header == "B - A ms"]
-    totals = {row.cells[0].text: row.cells[place].value for row in summands.rows}
-    assert totals["step"] == pytest.approx(1.25 * 25, abs=1.5)
-    parts = ("all kernels", "run at once", "no kernel runs")
-    assert sum(float(totals[name]) for name in parts) == pytest.approx(float(totals["step"]), abs=2e-3)
-
-
-def test_the_kinds_that_are_named_add_up_to_all_kernels(tmp_path: Path) -> None:
-    """One kernel is gone and another new, and one takes 0.9 % longer: it counts as the same."""
-    write_sweep(tmp_path, [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)])
-    for rank in (0, 1):
-        folder = next(tmp_path.glob("run_*_1_2_*_torch_*")) / f"rank_{rank:04d}"
-        table = tables.read(folder, "kernels")
-        names = table["short_name"].to_pylist()
-        renamed = pa.array(["fused" if name == "relu" else name for name in names]).dictionary_encode()
-        lasted = [
-            round(1.009 * ns) if name == "conv_fprop" else ns
-            for name, ns in zip(names, table["duration_ns"].to_pylist(), strict=True)
-        ]
-        for column, values in (("short_name", renamed), ("duration_ns", pa.array(lasted, pa.int64()))):
-            table = table.set_column(table.column_names.index(column), column, values)
-        tables.write(table, folder, "kernels")
-    section = kernels.CHANGE.section(Context(load(tmp_path)))
-    assert section is not None
-    said = re.search(r"per step and rank changes by ([+-][\d.]+) ms;.*By kind: ([^:]*?ms)\.", section.text)
-    assert said is not None
-    kinds = {name: float(ms) for name, ms in re.findall(r"([a-z ]+?) ([+-][\d.]+) ms", said[2])}
-    assert set(map(str.strip, kinds)) == {"new", "gone", "same"}
-    assert sum(kinds.values()) == pytest.approx(float(said[1]), abs=0.05 * (len(kinds) + 1))
-    caption = " ".join(section.tables[0].note.split())
-    assert "All kernels = new + gone + same." in caption
-
-
 def test_runs_that_are_not_of_one_configuration_are_no_pair(tmp_path: Path) -> None:
     points = [run_of(profile="torch", workers=ranks, gpus_per_node=ranks) for ranks in (1, 2)]
     write_sweep(tmp_path, points)
     assert kernels.CHANGE.section(Context(load(tmp_path))) is None
-
-
-def test_the_pair_has_one_precision_of_gradients(tmp_path: Path) -> None:
-    points = [run_of(profile="torch", gpus_per_node=2, grad="fp16"), run_of(profile="torch", gpus_per_node=4)]
-    write_sweep(tmp_path, points)
-    assert kernels.CHANGE.section(Context(load(tmp_path))) is None
-    truth = Truth(step_ms={2: 110.0, 4: 125.0, 8: 130.0})
-    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=8, grad="fp16")], truth, calibration=False)
-    section = kernels.CHANGE.section(Context(load(tmp_path)))
-    assert section is not None and "From 2 to 8 ranks" in section.text and "differ" not in section.text
-
-
-def test_one_rank_may_have_another_precision_and_the_section_says_so(tmp_path: Path) -> None:
-    points = [run_of(profile="torch"), run_of(profile="torch", gpus_per_node=4, grad="fp16")]
-    write_sweep(tmp_path, points)
-    section = kernels.CHANGE.section(Context(load(tmp_path)))
-    assert (
-        section is not None and "fp16 on 4 ranks, fp32 on one rank, which sends no gradients" in section.text
-    )
-    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=4)], calibration=False)
-    section = kernels.CHANGE.section(Context(load(tmp_path)))
-    assert section is not None and "differ in gradient precision" not in section.text
 
 
 # --- factors ------------------------------------------------------------------------------------------
@@ -209,26 +117,6 @@ def sweep_of(path: Path, repetitions: int = 4) -> Path:
     runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
     write_sweep(path, runs, truth, repetitions={"none": repetitions})
     return path
-
-
-def test_the_factor_that_matters_is_the_longest_bar(tmp_path: Path) -> None:
-    section = factors.FACTORS.section(Context(load(sweep_of(tmp_path))))
-    assert section is not None and section.text.startswith("The factor gpus_per_node explains most")
-    found = traces(section)
-    assert list(found) == ["main effect", "interaction"]
-    bars = dict(zip(found["main effect"]["y"], found["main effect"]["x"], strict=True))
-    assert bars["gpus_per_node"] > 0.95 and abs(bars["workers"]) < 0.05
-    ends = found["main effect"]["error_x"]
-    assert len(ends["array"]) == 2 and min(ends["array"] + ends["arrayminus"]) >= 0
-    order = section.charts[0].figure["layout"]["yaxis"]["categoryarray"]
-    assert order[0] == "gpus_per_node"
-    assert "No significant interaction" in section.text
-
-
-def test_one_repetition_has_bars_without_intervals(tmp_path: Path) -> None:
-    section = factors.FACTORS.section(Context(load(sweep_of(tmp_path, repetitions=1))))
-    assert "error_x" not in traces(section)["main effect"]
-    assert section is not None and "not available" in section.text
 
 
 def test_one_factor_is_no_section(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from analysis.measures.scaling.certainty import (
 )
 from analysis.published import by_method
 from analysis.report.build import build
-from analysis.report.sentences import SCALES
-from analysis.report.summary import opening
 from analysis.results.load import load
 from analysis.statistics import estimates
 from profiling import tables
@@ -258,40 +256,6 @@ def wild(folder: Path) -> Path:
             write_run(folder, run_of(gpus_per_node=size), truth, repetition)
     write_sweep_record(folder)
     return folder
-
-
-def test_an_interval_that_says_nothing_is_not_shown_and_data_keep_it(tmp_path: Path) -> None:
-    _, row = run("analysis.scaled", wild(tmp_path), "--format", "csv").csv
-    assert float(row["step_ms_high"]) > 10 * float(row["step_ms"])
-    out = run("analysis.scaled", tmp_path).out
-    assert row["step_ms_high"].split(".")[0] not in out
-    page = build(load(tmp_path))
-    assert 'class="interval"' not in page.drawings[SCALES].svg
-    sections = {one.id: one for one in page.sections}
-    table, *_ = sections["table"].tables
-    open_ones = [cell.text for cell in table.rows[1].cells if cell.text.endswith(" [?]")]
-    assert len(open_ones) == 2 and all(text in out for text in open_ones)  # the step and its efficiency
-    for chart in sections["scaling"].charts:
-        (line,) = [trace for trace in chart.figure["data"] if "lines+markers" in trace["mode"]]
-        assert line["x"] == [1, 2] and line.get("error_y", {"array": [None]})["array"][-1] is None
-        assert "Points without an error bar have no usable interval." in chart.caption
-
-
-def test_where_runs_differ_too_much_terminal_and_report_begin_with_it(
-    tmp_path: Path, planted: tuple[Path, Truth]
-) -> None:
-    first, *_ = opening(load(wild(tmp_path)))
-    wide = found("analysis.scaled", tmp_path)["efficiency_uncertain"]
-    assert (wide["n"], wide["of"]) == (1, 1)
-    assert run("analysis.scaled", tmp_path).out.startswith(first.text)
-    assert "efficiency_uncertain" not in found("analysis.scaled", planted[0])
-    # Below it stands what the sections have to say.
-    for size in (1, 2):
-        truth = Truth(step_ms={1: 100.0, 2: 130.0})
-        write_run(tmp_path, run_of(gpus_per_node=size, profile="torch"), truth)
-    findings = {section.id: section.finding for section in build(load(tmp_path)).sections}
-    assert findings["loss"] == "Not known: identical runs differ too much."
-    assert findings["scaling"].startswith("Scaling efficiency on 2 ranks")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ from analysis.measures.scaling import traced
 from analysis.report.build import build
 from analysis.report.communication import bars_of
 from analysis.report.render import render
-from analysis.report.sentences import least_and_most
-from analysis.report.summary import opening
 from analysis.results.load import load, load_named
 from profiling.convert import main as convert
 from profiling.errors import UserError
@@ -63,16 +61,6 @@ def test_scaling_of_traces_that_say_their_ranks_themselves(scaled):
     # The traces of one GPU say of no world size: alone of them that is said, and they are left out.
     assert [row["world_size"] for row in rows] == [2, 4]
     assert "number of ranks unknown" in done.err
-
-
-def test_one_number_of_ranks_has_no_efficiency_and_equal_ends_are_one(scaled):
-    _, paths = scaled
-    alone = run("scaled", f"1={paths[1]}").out
-    assert "speedup" not in alone and "eff. %" not in alone
-    assert "eff. %" in run("scaled", *(f"{ranks}={path}" for ranks, path in paths.items())).out
-    assert least_and_most([(348.1, "x"), (348.3, "y")], ".0f", " %") == "348 %"
-    assert least_and_most([(348.1, "x")], ".0f", " %") == "348 % (x)"
-    assert run("kernels", paths[1]).out.startswith("Kernels\n")
 
 
 def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
@@ -171,15 +159,6 @@ def test_a_bar_of_collectives_is_of_one_job(unlike):
     bars = bars_of(rows, ["job"])
     exposed = dict(zip(bars["label"], bars["exposed_ms"], strict=True))
     assert exposed == pytest.approx({"two": 0.1, "four": 0.3}, rel=0.03)
-
-
-def test_a_page_of_several_jobs_tells_them_apart(scaled):
-    _, paths = scaled
-    page = render(build(load(paths[4].parent)))
-    assert all(f"job{ranks}" in page for ranks in (1, 2, 4))
-    assert "Largest growth" in page
-    first, *_ = opening(load(paths[4].parent))
-    assert first.text.startswith("Scaling efficiency on 4 ranks (job2, job4): ")
 
 
 def test_jobs_that_cannot_be_scaled_say_what_each_of_them_lacks(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from analysis.measures.scaling.compared import align_watched, compared
-from analysis.report.compared import build
+from analysis.report.changes import build
 from analysis.results.load import load
 from jobs import store
 from jobs.program import unknown_fields
@@ -89,7 +89,7 @@ def test_both_are_compared_where_they_agree_in_what_both_record(tmp_path, script
         assert all("lr=0.01" in name for name in said["not_compared"]["what"])
     # The report of the two has them as one, too.
     page = build(load(a), load(b))
-    assert "Worse" in page.summary[0].text
+    assert "worse" in page.summary[0].text
 
 
 def test_what_both_record_and_differs_in_is_named_alone(tmp_path):
