@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.display.numbers import digits
 from analysis.measures.critical_path import paths
 from analysis.measures.critical_path.activities import (
     Recorded,
@@ -21,7 +20,6 @@ from analysis.measures.critical_path.activities import (
 from analysis.measures.critical_path.paths import PARTS, WHAT_IF, paths_of
 from analysis.measures.critical_path.rows import rows
 from analysis.measures.critical_path.steps import NEVER, Collectives, Graph, Group, critical, moments
-from analysis.report.build import build
 from analysis.results.load import load
 from analysis.results.matching import Ahead
 from benchmarks.planted_sweep import Job, Times, layer_kernels, write_sweep
@@ -400,33 +398,6 @@ def test_its_slices_in_the_timeline_say_what_those_of_kernels_say(tmp_path):
     (source,) = (study := load(converted(tmp_path))).recorded
     _, tracks = paths.added(study, source)
     assert all({"step", "kernel", "operator", "layer"} <= set(of.slices.arguments) for of in tracks.values())
-
-
-def test_the_report_has_a_section_with_the_parts(tmp_path):
-    write_job(tmp_path / "mine", Planted(ranks=2, batches=4))
-    study = load(converted(tmp_path))
-    (section,) = (one for one in build(study).sections if one.id == "critical-path")
-    of = {row["part"]: row for row in rows(study)}
-    assert [row.cells[0].text for row in section.tables[0].rows] == list(of)
-    saved, rest = section.charts[0].figure["data"]
-    for part, ms, not_saved in zip(saved["y"], saved["x"], rest["x"], strict=True):
-        assert ms == of[part]["saved_ms"]
-        assert ms + not_saved == pytest.approx(max(of[part]["path_ms"], ms))
-    # Several parts together always save more than one of them, which would say nothing.
-    most = max(PARTS, key=lambda name: of[name]["saved_ms"] if name in of else 0)
-    assert section.finding.startswith(f"Largest saving if one part took no time: {most}, ")
-
-
-def test_of_the_largest_profiled_runs_the_report_has_the_slowest(tmp_path):
-    write_sweep(tmp_path, [Job(ranks=2, batch=16), Job(ranks=4, batch=32), Job(ranks=4, batch=64)], batches=9)
-    page = build(load(tmp_path))
-    (section,) = (one for one in page.sections if one.id == "critical-path")
-    slowest = rows(load(tmp_path))
-    slowest = [row for row in slowest if (row["gpus_per_node"], row["batch"]) == (4, 64)]
-    assert f" of {slowest[0]['run']} (the slowest profiled run of the largest world size; " in section.text
-    most = max((row for row in slowest if row["part"] in PARTS), key=lambda row: row["saved_ms"])
-    assert f"{most['part']}, {digits(most['saved_ms'], 3)} ms per step (the slowest" in section.finding
-    assert section.finding.endswith(" of the largest world size: batch 64).")
 
 
 # --- many ranks ---------------------------------------------------------------------------------------

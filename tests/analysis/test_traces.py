@@ -12,11 +12,10 @@ from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.batches import rows as batches
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.lateness import stragglers
-from analysis.report import small
+from analysis.report.base import Context
 from analysis.report.build import build
+from analysis.report.diagnosis import diagnosis
 from analysis.report.render import render
-from analysis.report.sentences import LOST
-from analysis.report.summary import opening
 from analysis.results.load import load
 from analysis.results.study import Study
 from profiling.convert import main as convert
@@ -139,7 +138,6 @@ def test_the_report_and_the_timeline_of_traces(late, tmp_path):
     page = (tmp_path / "r.html").read_text()
     assert "Traces of mine" in page and "Are there stragglers?" in page
     assert "rank 2" in page and "ResNet50" not in page and "Tesla K40" not in page
-    assert "Without collectives no rank waits for another" in page and "mean of 12 steps" in page
     assert (tmp_path / "t.gz").stat().st_size > 500
 
 
@@ -172,8 +170,8 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     assert [one.data["n"] for one in study.findings if one.code == "traces_missing"] == [1]
     assert "of 3 of 4 ranks" in run("critical_path", tmp_path / "out").out
     assert run("report", tmp_path / "out").code == 0
-    step = r"A step takes \S+ ms, mean of 3 of 4 ranks \(slowest recorded rank: median \S+ ms; 6 steps\)\. "
-    assert re.match(step, build(study).summary[0].text)
+    (step,) = [one for one in diagnosis(Context(study)) if one.code == "traced_step_takes"]
+    assert (step.data["n"], step.data["of"], step.data["steps"]) == (3, 4, 18)
 
 
 def test_of_one_rank_of_several_it_is_said_that_the_others_are_missing(tmp_path, shared_data):
@@ -183,7 +181,7 @@ def test_of_one_rank_of_several_it_is_said_that_the_others_are_missing(tmp_path,
     refused = run("stragglers", tmp_path / "out")
     assert refused.code == 2 and "some ranks only" in refused.err
     page = build(load(tmp_path / "out"))
-    assert page.subtitle.startswith("traces of 1 of 2 ranks of 1 job; ")
+    assert page.subtitle.startswith("traced jobs: 1; ")
     assert "a trace: 1 of 2 (1)" in run("scaled", tmp_path / "out").out
 
 
@@ -246,8 +244,8 @@ def test_traces_in_folders_that_are_called_as_runs_are_traces(tmp_path):
 def test_traces_without_a_kernel_say_so_and_speak_of_no_profile(tmp_path):
     folder = job(tmp_path, Planted(ranks=1, batches=4))
     (folder / "rank_0000" / "kernels.parquet").unlink()
-    (kernels_section,) = [one for one in build(load(folder)).sections if one.id == "kernels"]
-    assert kernels_section.finding == "No kernel data: the traces hold no kernels."
+    (section,) = [one for one in build(load(folder)).sections if one.id == "kernels"]
+    assert section.text.startswith("Not available: ") and not section.charts
 
 
 # --- raw traces ----------------------------------------------------------------------------------------
@@ -293,16 +291,6 @@ def test_a_folder_that_holds_neither_results_nor_traces_is_one_line(tmp_path):
     assert done.code == 2 and done.err.count("\n") == 1 and "holds no results" in done.err
 
 
-def test_of_a_recording_without_steps_nothing_is_said_per_step(shared_data, tmp_path):
-    (trace,) = (shared_data / "nsys").glob("saxpy*.sqlite")
-    convert([str(trace), "--out", str(tmp_path)])
-    said = " ".join(one.text for one in opening(load(tmp_path)))
-    assert "The recording takes" in said and "ms in the recording (" in said
-    assert "per step" not in said and "kernels: memcpy" not in said
-    refused = run("batches", tmp_path)
-    assert refused.code == 2 and "no markers separate them" in refused.err
-
-
 def test_nothing_calls_a_recording_without_steps_a_step(shared_data, tmp_path):
     (trace,) = (shared_data / "nsys").glob("saxpy*.sqlite")
     convert([str(trace), "--out", str(tmp_path)])
@@ -312,9 +300,8 @@ def test_nothing_calls_a_recording_without_steps_a_step(shared_data, tmp_path):
         assert done.code == 0 and "step" not in table, table
     assert "the whole recording" in run("anatomy", tmp_path).out
     assert "the whole recording" in run("critical_path", tmp_path).out
-    page = build(load(tmp_path))
-    for section in (one for one in page.sections if one.id in ("anatomy", "critical-path", "kernels")):
-        assert "per step" not in section.finding and "in the recording" in section.finding
+    found = {one.code: one for one in diagnosis(Context(load(tmp_path)))}
+    assert found["traced_step_takes"].data["what"] == "recording"
 
 
 def test_where_only_some_traces_have_steps_the_title_says_which_have_none():
@@ -324,13 +311,3 @@ def test_where_only_some_traces_have_steps_the_title_says_which_have_none():
     assert Study.a_step(study, ["stepped"]) == "a step"
     assert Study.a_step(study, ["whole"]) == "the whole recording"
     assert Study.a_step(study, ["stepped", "whole"]) == "a step (of whole: the whole recording)"
-
-
-def test_the_first_screen_of_traces_draws_where_a_step_goes(late):
-    planted, path = late
-    (lost,) = (answer for answer in build(load(path)).opening if answer.question == LOST)
-    names = re.findall(r'text-anchor="end">([^<]+)</text>', lost.drawing.svg)
-    values = [float(value) for value in re.findall(r">([\d.]+) ms</text>", lost.drawing.svg)]
-    assert names[0] == "compute" and len(names) == len(values) <= small.MOST_BARS
-    assert values == sorted(values, reverse=True)
-    assert sum(values) == pytest.approx(planted.batch / MS, rel=0.05)

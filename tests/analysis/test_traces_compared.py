@@ -1,18 +1,12 @@
 """Traces of two jobs beside each other: what grew between them is what was planted."""
 
-import base64
-import gzip
-import json
 import math
-import re
 import shutil
 
 import numpy as np
 import pytest
 
 from analysis.measures.scaling import traced_difference
-from analysis.report import compared
-from analysis.report.render import render
 from analysis.results.load import load
 from profiling.attribution.batch_times import WHOLE
 from profiling.traced_job import JOB, read_job
@@ -67,16 +61,6 @@ def test_without_a_step_of_both_there_is_no_verdict():
     assert none.code == "not_compared"
 
 
-def test_two_jobs_without_kernels_are_compared_by_their_steps_alone(pair, tmp_path):
-    _, _, a, b = pair
-    for path in (a, b):
-        shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("kernels.parquet"))
-    before, after = tmp_path / "before", tmp_path / "after"
-    assert not traced_difference.unlike(load(before), load(after))
-    page = compared.build(load(before), load(after))
-    assert page.summary[0].text.startswith("Worse: ") and page.sections[0].charts == []
-
-
 def test_two_jobs_that_have_no_figure_in_common_are_not_the_same_traces(pair, tmp_path):
     _, _, a, b = pair
     for path in (a, b):
@@ -86,58 +70,6 @@ def test_two_jobs_that_have_no_figure_in_common_are_not_the_same_traces(pair, tm
     record.write_text(changed.model_dump_json())
     said = one_line_error(run("compare", tmp_path / "before", tmp_path / "after"))
     assert said.endswith("have no figure in common")
-
-
-def test_the_report_of_two_jobs_says_what_grew(pair, tmp_path):
-    _, _, a, b = pair
-    page = compared.build(load(a), load(b))
-    first, *_ = page.summary
-    assert "worse" in first.text
-    (chart,) = page.sections[0].charts
-    grown = {name: ms for bars in chart.figure["data"] for name, ms in zip(bars["y"], bars["x"], strict=True)}
-    assert grown["exposed transfer"] == pytest.approx(0.06, rel=2e-2)
-    assert [name for name, _ in page.sections[-1].beside] == ["A: before", "B: after"]
-    assert run("report", a, b, "--output", tmp_path / "r.html").code == 0
-    assert "the same traces" in one_line_error(run("report", a, a))
-
-
-def test_of_several_pairs_of_jobs_filters_leave_what_is_said_of_each(tmp_path):
-    for side, transfer in (("before", 300.0), ("after", 900.0)):
-        for name, ranks in (("one", 2), ("two", 4)):
-            job(tmp_path / side, Planted(ranks=ranks, batches=30, transfer=transfer * ranks), name)
-    page = compared.build(load(tmp_path / "before/out"), load(tmp_path / "after/out"))
-    (filter,) = [one for one in page.filters if one.name == "job"]
-    assert list(filter.choices) == ["one", "two"] and page.filtered is not None
-    assert len({row.facts["job"] for row in page.sections[0].tables[0].rows}) == 2
-    texts = [one.text for one in page.summary]
-    choice = tuple(1 if one is filter else 0 for one in page.filters)
-    said = page.filtered.said[page.filtered.of[choice]][1]
-    assert said.summary[0].text == texts[0] == said.findings["change"]
-    assert len(said.summary) == 2 and not [one.text for one in said.summary if "two" in one.text]
-    (chart,) = page.sections[0].charts
-    bars = [(name, of["job"]) for one in chart.figure["data"]
-            for name, of in zip(one["y"], one["customdata"], strict=True)]  # fmt: skip
-    assert len({name for name, _ in bars}) == len(bars) and {of for _, of in bars} == {"one", "two"}
-    assert all(name.startswith(f"{of}: ") for name, of in bars)
-
-
-def test_what_is_said_of_all_jobs_is_marked_while_one_is_chosen(tmp_path):
-    for side in ("before", "after"):
-        for name, ranks in (("one", 2), ("two", 4)):
-            job(tmp_path / side, Planted(ranks=ranks, batches=30, transfer=100.0 + len(side)), name)
-    page = compared.build(load(tmp_path / "before/out"), load(tmp_path / "after/out"))
-    assert page.filtered is not None
-    for _, said in page.filtered.said:
-        marked = [one.text[:30] for one in said.lists["answers-a"] if one.of_all]
-        assert marked == ["Scaling efficiency on 4 ranks:"]
-    html, mark = render(page), '<span class="of-all"> (for all configurations)</span></li>'
-    (packed,) = re.findall(r'id="said-gz"[^>]*>([^<]*)<', html)
-    pieces = json.loads(gzip.decompress(base64.b64decode(packed)))["pieces"]
-    items = [one for one in pieces if one.startswith("<li>Scaling efficiency on 4 ranks:")]
-    assert items and all(one.endswith(mark) for one in items)
-    # More filters at once than texts are known of: the lists stay as they are without any.
-    (everything,) = re.findall(r'data-list="answers-a">(.*?)</ul>', html)
-    assert everything.count("<li>") == everything.count(mark) > 1
 
 
 @pytest.mark.parametrize("steps", [(6, 6), (6, 29), (29, 1)])
