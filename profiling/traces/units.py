@@ -31,8 +31,7 @@ class Unit:
     name: str | None  # of the tool; None: to be recognised
     target: Path  # the folder of its tables
     root: Path = Path()  # the folder in which it was found
-    # see :class:`profiling.readers.origin.Origin`; None: its tables are for themselves, and not a rank's of a
-    # job
+    # see profiling.readers.origin.Origin; None: its tables are for themselves, and not a rank's of a job
     batch_marker: str | None = None
     out: Path | None = None  # --out
     found: bool = False  # in a folder that was searched; else it was named itself
@@ -115,7 +114,7 @@ def units_of(
             if of is None or name not in (None, of):
                 whole, of = path, name
             if whole not in units:
-                below = None if out is None else out
+                below = out
                 if out is not None and found:  # below the names of the folders that it is in
                     below = out / named.resolve().name / whole.relative_to(named).parent
                 wanted = target = target_of(whole, below)
