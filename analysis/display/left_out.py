@@ -1,11 +1,10 @@
-"""What is said of the runs that do not count: how many in which state, and why."""
+"""Runs that do not count, and how many of them are in which state."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from jobs.states import LEFT_OUT, NOT_ENDED
-from profiling.wording import how_many
+from jobs.states import NOT_ENDED
 
 
 class LeftOut(Protocol):
@@ -34,39 +33,7 @@ def not_ended(failed: Sequence[_Missing]) -> list[_Missing]:
     return [failure for failure in failed if failure.kind in NOT_ENDED]
 
 
-def counted(failures: Sequence[LeftOut]) -> str:
-    """How many runs are in which state: ``1 failed, 3 not started``."""
+def in_counts(failures: Sequence[LeftOut], what: str = "runs") -> str:
+    """How many are in which state: ``runs: 1 failed, 3 not started``."""
     counts = Counter(failure.kind for failure in failures)
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
-
-
-def in_counts(failures: Sequence[LeftOut], what: str = "run") -> str:
-    """The same with a noun: ``1 run failed, 3 not started``."""
-    first, rest = counted(failures).split(" ", 1)
-    return f"{how_many(int(first), what)} {rest}"
-
-
-def not_done(failed: Sequence[LeftOut]) -> list[str]:
-    """Runs that do not count, a line each; of several that have not ended for one reason, their number."""
-    alike: dict[tuple[str, str], list[LeftOut]] = {}
-    for failure in not_ended(failed):
-        alike.setdefault((failure.kind, failure.reason), []).append(failure)
-    lines = [
-        f"{failure.kind}: {failure.point}: {failure.reason}"
-        for failure in failed
-        if len(alike.get((failure.kind, failure.reason), [])) < 2
-    ]
-    more = {key: len(of_them) for key, of_them in alike.items() if len(of_them) > 1}
-    return lines + [f"{kind}: {how_many(count, 'run')}: {why}" for (kind, why), count in more.items()]
-
-
-def how_many_not_in_sweep(failed: Sequence[LeftOut]) -> str:
-    """How many combinations the sweep leaves out, in words; empty: none."""
-    count = len(failed) - len(missing(failed))
-    return f"{how_many(count, 'run')} {LEFT_OUT}" if count else ""
-
-
-def not_in_sweep(failed: Sequence[LeftOut]) -> list[str]:
-    """The combinations that the sweep leaves out, a line for each reason."""
-    reasons = Counter(failure.reason for failure in failed if failure.kind == "excluded")
-    return [f"{LEFT_OUT}: {how_many(count, 'run')}: {reason}" for reason, count in reasons.items()]
+    return f"{what}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())

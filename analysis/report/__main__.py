@@ -28,7 +28,6 @@ from jobs.flags import OUTPUT, make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.whole_file import file_to_write
-from profiling.wording import how_many
 
 if TYPE_CHECKING:
     from analysis.report.render import Page
@@ -122,7 +121,7 @@ def _failed(study: Study) -> int:
     """The exit code, and a line for runs that failed."""
     failed = missing(study.failed)
     if failed:
-        what = "job" if {source.kind for source in study.loaded} == {"trace"} else "run"
+        what = "jobs" if {source.kind for source in study.loaded} == {"trace"} else "runs"
         some = ", ".join(one.point for one in failed[:_MOST_NAMED]) + (
             ", ..." if failed[_MOST_NAMED:] else ""
         )
@@ -143,7 +142,7 @@ def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
     print(target)
     if arguments.figures:
         files = write_figures(page, arguments.figures, arguments.figure_format or FORMATS[0])
-        print(f"{arguments.figures}: {how_many(len(files), 'file')}", file=sys.stderr)
+        print(f"{arguments.figures}: {len(files)} files", file=sys.stderr)
 
 
 def beside(path: Path, name: str) -> Path:

@@ -17,7 +17,6 @@ from analysis.report.encoded import bar_chart, line_chart, with_lines
 from analysis.report.per_point import merged, named, point_of
 from analysis.report.render import Chart, Page, Section
 from analysis.report.views import as_view, called, facts, varied
-from profiling.wording import how_many
 
 HIDDEN = {"exposed": VERMILLION, "overlapped": SKY}
 WAITED = {"transfer": BLUE, "wait": BROWN}
@@ -150,7 +149,8 @@ def of_shares(rows: Rows, factors: Sequence[str] = (), unit: str = "GPU") -> Con
 
 
 def _label(row: dict) -> str:
-    gpus = "GPUs unknown" if row["world_size"] is None else how_many(row["world_size"], "GPU")
+    size = row["world_size"]
+    gpus = "GPUs unknown" if size is None else f"{size} GPU{'s' * (size != 1)}"
     return f"{gpus}, {row['backend']}" if row["backend"] else gpus
 
 
@@ -163,6 +163,4 @@ ACTIVITIES = SectionKind(
 def page(rows: Rows, name: str) -> Page:
     """A page that holds shares alone."""
     section = Section(ACTIVITIES.id, ACTIVITIES.heading, **vars(of_shares(rows)))
-    return Page(
-        f"Communication and copies: {name}", how_many(len(rows), "configuration"), [], [section], "", []
-    )
+    return Page(f"Communication and copies: {name}", f"configurations: {len(rows)}", [], [section], "", [])

@@ -6,6 +6,7 @@ read is listed with its reason, never dropped silently.
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,6 @@ from profiling.tools import tool
 from profiling.tools.recognition import recognise
 from profiling.traced_job import JOB, read_job
 from profiling.traces.units import files_of, is_unfinished
-from profiling.wording import command
 
 _RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder
 _MOST_NAMED = 8
@@ -274,7 +274,8 @@ def how_to_convert(path: Path) -> str | None:
     if found is None:
         return None
     held = f"raw traces ({found[1]}: {found[0].name})"
-    return f"{path} holds {held}; convert them first: {command('profiling.convert', path, '--out', 'DIR')}"
+    how = f"python -m profiling.convert {shlex.quote(str(path))} --out DIR"
+    return f"{path} holds {held}; convert them first: {how}"
 
 
 def _tool_of(path: Path) -> str | None:

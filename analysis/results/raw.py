@@ -1,6 +1,7 @@
 """Raw traces where results are expected: they are converted first, beside the answer or beside themselves."""
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -12,7 +13,6 @@ from profiling.convert import convert
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 from profiling.traces import units
 from profiling.traces.jobs import others_in
-from profiling.wording import command
 
 BESIDE = "-converted"
 
@@ -57,7 +57,8 @@ def are_two_results(paths: Sequence[Path]) -> bool:
     for path, error in errors.items():
         if first_trace(path) is None:
             raise error
-        raise UserError(f"{path} holds raw traces: convert them first: {command('profiling.convert', path)}")
+        how = f"python -m profiling.convert {shlex.quote(str(path))}"
+        raise UserError(f"{path} holds raw traces: convert them first: {how}")
     if len(results) > 2:
         raise UserError(f"{len(results)} sets of results: give one, or two to compare")
     return True

@@ -22,7 +22,6 @@ from analysis.results.study import Study
 from analysis.statistics import estimates
 from jobs.run_fields import fields_of, is_default, own_names
 from profiling.findings import Finding
-from profiling.wording import how_many
 
 NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
@@ -102,10 +101,9 @@ class Point:
     def label(self) -> str:
         nodes, gpus = self.fields["nodes"], self.fields["gpus_per_node"]
         unit = "rank" if self.on_cpus else "GPU"
-        of_node = how_many(gpus, unit)
         # Of a program that was watched, the precision of gradients may be unknown.
         grad = f", {self.fields['grad']} gradients" if self.fields["grad"] else ""
-        return f"{how_many(nodes, 'node')} x {of_node}{grad}"
+        return f"{nodes} node{'s' * (nodes != 1)} x {gpus} {unit}{'s' * (gpus != 1)}{grad}"
 
     def images_per_s(self, pace_ns: np.ndarray) -> np.ndarray:
         """Images of all ranks over the total time of these batches (the last axis)."""
