@@ -114,10 +114,7 @@ def _findings_of(folder: Path) -> list[Finding]:
 METRICS = (
     RANK,
     Metric(
-        "estimator",
-        "event, timers or marks of whole steps; stages (without the time between); difference of runs",
-        text=True,
-        key=True,
+        "estimator", "event, timers, marks, stages (time between missing), difference", text=True, key=True
     ),
     Metric("steps", "number of steps"),
     Metric("step_ms", "step duration; interval of the difference: of the startup", interval=IN_RUN),

@@ -23,37 +23,12 @@ METRICS = (
     Metric("tables", "number of tables (repetitions, ranks), summed before ratios are formed"),
     Metric("fprop_steps", "forward passes counted in them", "fprop\nsteps"),
     Metric("bprop_steps", "attributed backward passes counted in them", "bprop\nsteps"),
-    Metric(
-        "tflop_per_step",
-        "forward FLOPs per forward pass plus backward FLOPs per backward pass, 1e12",
-        "TFLOP/\nstep",
-        places=5,
-    ),
-    Metric(
-        "fprop_flop_coverage_pct",
-        "FLOPs of the forward pass divided by the analytic count",
-        "fprop\ncover. %",
-        places=1,
-    ),
-    Metric(
-        "bprop_flop_coverage_pct",
-        "FLOPs of the backward pass divided by the analytic count (twice the forward)",
-        "bprop\ncover. %",
-        places=1,
-    ),
+    Metric("tflop_per_step", "FLOPs per forward plus per backward pass, 1e12", "TFLOP/\nstep", places=5),
+    Metric("fprop_flop_coverage_pct", "forward FLOPs over the analytic count", "fprop\ncover. %", places=1),
+    Metric("bprop_flop_coverage_pct", "backward FLOPs over the analytic count", "bprop\ncover. %", places=1),
     Metric("kernel_ms_per_step", "kernel time of the model per profiled step", "kernels\nms"),
-    Metric(
-        "flops_efficiency_of_kernels_pct",
-        "FLOPs divided by kernel time and the datasheet's peak",
-        "FLOPS\neff. %",
-        places=2,
-    ),
-    Metric(
-        "bandwidth_efficiency_of_kernels_pct",
-        "bytes divided by kernel time and the datasheet's peak",
-        "bandw.\neff. %",
-        places=2,
-    ),
+    Metric("flops_efficiency_of_kernels_pct", "FLOP rate over the peak", "FLOPS\neff. %", places=2),
+    Metric("bandwidth_efficiency_of_kernels_pct", "bandwidth over the peak", "bandw.\neff. %", places=2),
 )
 
 
@@ -147,14 +122,11 @@ def _over(total: float, seconds: Sequence[float], peaks_per_s: Sequence[float | 
 SCALED_METRICS = (
     Metric("step_duration_s", "published estimate of the step duration, from TAU's times", "step, s\n(TAU)"),
     Metric(
-        "flops_efficiency_of_step_pct",
-        "FLOPs divided by 25 step durations and the published peak",
-        "FLOPS eff. %\nof step",
-        places=2,
+        "flops_efficiency_of_step_pct", "FLOPs in 25 steps over the peak", "FLOPS eff. %\nof step", places=2
     ),
     Metric(
         "bandwidth_efficiency_of_step_pct",
-        "bytes divided by 25 step durations and the published peak",
+        "bytes in 25 steps over the peak",
         "bandw. eff. %\nof step",
         places=2,
     ),

@@ -32,11 +32,7 @@ METRICS = (
     Metric("algbw_gb_per_s", "algorithm bandwidth: bytes divided by transfer time"),
     Metric("busbw_gb_per_s", "bus bandwidth, as in nccl-tests (allreduce of P ranks: algbw x 2(P-1)/P)"),
     Metric("busbw_together_gb_per_s", "bus bandwidth by transferring_ms instead", "busbw,\ntogether"),
-    Metric(
-        "busbw_of_measured_pct",
-        "busbw divided by the bus bandwidth measured before the sweep's runs",
-        "busbw, % of\nmeasured",
-    ),
+    Metric("busbw_of_measured_pct", "busbw over that measured before the runs", "busbw, % of\nmeasured"),
     Metric("clock_residual_us", "remaining error of the alignment of the ranks' clocks"),
     Metric("attributed_steps", STEPS_OF_RANKS),
 )

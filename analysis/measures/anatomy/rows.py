@@ -28,7 +28,7 @@ LEVELS = {
     "rank": RANK,
     "step": STEP,
     "stage": Metric(
-        "stage", "load, forward, backward, update or end (from the end of update to the end of the step)",
+        "stage", "load, forward, backward, update or end",
         text=True, key=True,
     ),
 }  # fmt: skip

@@ -54,9 +54,7 @@ SHARES = (
     Metric("communication_pct", "share of collectives"),
     Metric("copies_pct", "share of copies and memory sets"),
     Metric("compute_pct", "share of all other activities"),
-    Metric(
-        "runs_differ", "other fields in which the runs of a row differ: model (resnet50, vgg16)", text=True
-    ),
+    Metric("runs_differ", "other fields in which the runs of a row differ", text=True),
 )
 COLUMNS = {
     "Columns of the summary, as nvprof prints them (run if there are several; rank and step if requested):": (

@@ -50,21 +50,13 @@ METRICS = {
         _RATIO,
         Metric("difference_ms", "B minus A", "B - A\nms", show=signed(3)),
         *_EFFECTS,
-        Metric(
-            "change",
-            "slower, faster, more or fewer calls, other calls (not separable), new, gone, same (1 %)",
-            text=True,
-        ),
+        Metric("change", "slower, faster, more, fewer or other calls, new, gone, same", text=True),
         Metric("a_calls_per_step", "launches per step in A", "A, calls/\nstep", places=1),
         Metric("b_calls_per_step", "launches per step in B", "B, calls/\nstep", places=1),
     ),
     "flops-efficiency": (
-        Metric(
-            "a_flops_efficiency_pct", "FLOP rate in A divided by the datasheet's peak", "A, FLOPS\neff. %"
-        ),
-        Metric(
-            "b_flops_efficiency_pct", "FLOP rate in B divided by the datasheet's peak", "B, FLOPS\neff. %"
-        ),
+        Metric("a_flops_efficiency_pct", "FLOP rate in A over the datasheet's peak", "A, FLOPS\neff. %"),
+        Metric("b_flops_efficiency_pct", "FLOP rate in B over the datasheet's peak", "B, FLOPS\neff. %"),
         _RATIO,
     ),
 }
@@ -76,11 +68,7 @@ def _or_zero(milliseconds: float) -> str:
 
 
 SUMMARY_METRICS = (
-    Metric(
-        "change",
-        "kinds of kernels; their sum; time shared by concurrent kernels; time without one; step",
-        text=True,
-    ),
+    Metric("change", "kinds of kernels, their sum, and what makes up the step", text=True),
     Metric("kernels", "number of kernels", "kernels"),
     Metric("a_ms", "time per step in A", "A, ms/\nstep", show=_or_zero),
     Metric("b_ms", "time per step in B", "B, ms/\nstep", show=_or_zero),

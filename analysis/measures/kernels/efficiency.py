@@ -19,10 +19,7 @@ METRICS = (
 )
 CORRECTED_METRICS = (
     Metric("flops_efficiency_of_measured_pct", "FLOP rate divided by the peak measured on this machine"),
-    Metric(
-        "bandwidth_efficiency_of_measured_pct",
-        "bandwidth_gb_per_s divided by the bandwidth measured on this machine",
-    ),
+    Metric("bandwidth_efficiency_of_measured_pct", "bandwidth over that measured on this machine"),
     Metric("kernel_ms_per_step", "time of the model's kernels per step"),
     Metric("loader_ms_per_step", "time of the loader's kernels per step"),
     Metric("attributed_steps", "number of steps with kernels"),

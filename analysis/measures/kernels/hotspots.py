@@ -184,18 +184,10 @@ def by_kernel(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]
 
 
 COUNTED = (
-    Metric(
-        "achieved_occupancy_pct",
-        "achieved occupancy: resident warps divided by the maximum",
-        "occup.\n%",
-        places=0,
-    ),
+    Metric("achieved_occupancy_pct", "resident warps divided by the maximum", "occup.\n%", places=0),
     Metric("ipc", "instructions per cycle (per multiprocessor; on a CPU per core)", "IPC", places=2),
     Metric(
-        "load_efficiency_pct",
-        "bytes requested by loads divided by bytes of the sectors moved",
-        "load\neff. %",
-        places=0,
+        "load_efficiency_pct", "bytes requested by loads divided by bytes moved", "load\neff. %", places=0
     ),
     Metric("store_efficiency_pct", "the same for stores", "store\neff. %", places=0),
     Metric("dram_utilization_pct", "throughput of device memory divided by its peak", "DRAM\n%", places=0),
@@ -210,13 +202,7 @@ METRICS = (
     Metric("tensor_cores", "used, not used, or deduced from the kernel's name", text=True),
     *roofline.METRICS,
     Metric("counters", "profiler that read the counters; empty: none", text=True),
-    Metric(
-        "why",
-        "what bounds the kernel: memory, arithmetic, calls, memory access, latency, ...",
-        "bound by",
-        text=True,
-        priority=2,
-    ),
+    Metric("why", "what bounds the kernel: memory, arithmetic, ...", "bound by", text=True, priority=2),
 )
 _NAMES = names_of(METRICS)
 COLUMNS = {"Columns, one row per kernel (on a CPU: operator), longest first:": METRICS}

@@ -16,24 +16,10 @@ from analysis.display.metrics import Metric, names_of
 from analysis.measures.kernels.costs import Bound
 
 METRICS = (
-    Metric(
-        "intensity_flop_per_byte",
-        "arithmetic intensity: FLOPs divided by bytes, over launches whose bytes are known",
-        "FLOP/\nbyte",
-    ),
+    Metric("intensity_flop_per_byte", "arithmetic intensity: FLOPs divided by bytes", "FLOP/\nbyte"),
     Metric("bound", "compute or bandwidth: the roof that limits this intensity", "bound by", text=True),
-    Metric(
-        "roof_pct",
-        "share of the datasheet's roof: shortest possible time divided by actual time",
-        "of roof\n%",
-        places=1,
-    ),
-    Metric(
-        "roof_of_measured_pct",
-        "achieved share of the roof measured on this machine",
-        "of measured\nroof %",
-        places=1,
-    ),
+    Metric("roof_pct", "shortest time by the datasheet's roof over actual time", "of roof\n%", places=1),
+    Metric("roof_of_measured_pct", "the same by the roof measured here", "of measured\nroof %", places=1),
 )
 COLUMNS = tuple(names_of(METRICS))
 COMPUTE, BANDWIDTH = "compute", "bandwidth"

@@ -130,17 +130,9 @@ METRICS = (
     Metric("gflop_per_step", "FLOPs per step, 1e9", "GFLOP/\nstep"),
     Metric("mbyte_per_step", "bytes per step, 1e6", "MB/\nstep"),
     Metric("flops_efficiency_pct", "FLOP rate divided by the datasheet's peak", "FLOPS\neff. %", places=2),
-    Metric(
-        "bandwidth_efficiency_pct",
-        "bytes per second divided by the datasheet's bandwidth",
-        "bandw.\neff. %",
-        places=2,
-    ),
+    Metric("bandwidth_efficiency_pct", "bandwidth over the datasheet's", "bandw.\neff. %", places=2),
     Metric("flops_efficiency_of_measured_pct", "FLOP rate divided by the peak measured on this machine"),
-    Metric(
-        "bandwidth_efficiency_of_measured_pct",
-        "bytes per second divided by the bandwidth measured on this machine",
-    ),
+    Metric("bandwidth_efficiency_of_measured_pct", "bandwidth over that measured on this machine"),
     *roofline.METRICS,
 )
 

@@ -46,35 +46,19 @@ from profiling.findings import Finding
 METRICS = (
     RANK,
     NODE,
-    Metric(
-        "told_by",
-        "source of the lateness: collectives, or stages of the steps (a lower bound)",
-        "measured\nfrom",
-        text=True,
-        priority=0,
-    ),
+    Metric("told_by", "collectives, or stages (a lower bound)", "measured\nfrom", text=True, priority=0),
     Metric("steady_steps", "steps whose lateness is known, without warmup", "steps", priority=0),
     Metric("step_ms", "median step duration of the job without warmup", priority=0),
     Metric(
-        "lateness_ms",
-        "time for which the other ranks waited for this one; negative: it waited",
-        "lateness, ms\nmedian",
-        IN_RUN,
+        "lateness_ms", "wait of the others for this rank; negative: it waited", "lateness, ms\nmedian", IN_RUN
     ),
     Metric("mean_lateness_ms", "mean lateness over the steps", "mean\nms", significant=3, priority=2),
     Metric("late_pct", "share of steps in which it was late (2 % of a step or more)", places=0),
     Metric("last_pct", "share of steps in which it came last", places=0, priority=0),
+    Metric("held_up_ms", "time per step in which all waited for this rank", "all wait,\nms", significant=3),
+    Metric("p_value", "probability that equally fast ranks are late as often", "p", significant=2),
     Metric(
-        "held_up_ms", "time per step in which all waited for this rank only", "all wait,\nms", significant=3
-    ),
-    Metric(
-        "p_value", "probability that some rank of equally fast ranks is late as often", "p", significant=2
-    ),
-    Metric(
-        "verdict",
-        "straggler; may be chance; too few steps; short wait (others hardly waited); clock (in doubt); no",
-        text=True,
-        priority=2,
+        "verdict", "straggler, may be chance, too few steps, short wait, clock, no", text=True, priority=2
     ),
     Metric("cause", "of a straggler: loader, GPU (processor), node, or host", text=True, priority=2),
     Metric("evidence", "measurements behind the cause", text=True),
@@ -84,12 +68,10 @@ STEP_METRICS = (
     NODE,
     STEP,
     Metric("lateness_ms", "time for which the other ranks waited for this one", "lateness", significant=3),
-    Metric(
-        "behind_ms", "time by which it was behind them, whether they waited or not", "behind", significant=3
-    ),
+    Metric("behind_ms", "time by which it was behind, waited for or not", "behind", significant=3),
     Metric(
         "late",
-        "whether the others waited for 2 % of a step or more",
+        "whether the others waited for 2 % of a step",
         show=lambda late: "late" if late else "",
         text=True,
     ),

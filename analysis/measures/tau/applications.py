@@ -104,18 +104,8 @@ METRICS = (
     Metric("application_s", "median duration of the application", "application\ns", places=2),
     Metric("epoch_duration_s", "application_s scaled to 1e6 images", "epoch of 1e6\nimages, s"),
     Metric("base_nodes", "smallest number of nodes with the same number of GPUs per node (the baseline)"),
-    Metric(
-        "scaling_efficiency_pct",
-        "from the epoch duration, relative to the baseline",
-        "scaling\nefficiency %",
-        places=2,
-    ),
-    Metric(
-        "batch_independent_pct",
-        "share of the duration that does not depend on the batch size",
-        "does not depend\non batch size %",
-        places=1,
-    ),
+    Metric("scaling_efficiency_pct", "from epoch durations", "scaling\nefficiency %", places=2),
+    Metric("batch_independent_pct", "share of the duration", "does not depend\non batch size %", places=1),
 )
 
 # Run's field -> the table's column; the last five may be absent.

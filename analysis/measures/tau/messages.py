@@ -35,15 +35,8 @@ FUNCTIONS, EVENTS = tuple(_EVENTS), tuple(_EVENTS.values())
 _OVER_RUNS = "95 % of runs"  # how much runs differ; no confidence interval
 METRICS = (
     Metric("runs", "number of runs"),
-    Metric(
-        "mpi_s",
-        "inclusive time of MPI's allreduce, bcast, gather and allgather, summed over ranks",
-        "MPI, s",
-        _OVER_RUNS,
-    ),
-    Metric(
-        "messages", "number of messages of these four functions, summed over ranks", "messages", _OVER_RUNS
-    ),
+    Metric("mpi_s", "time of MPI's allreduce, bcast, gather and allgather, all ranks", "MPI, s", _OVER_RUNS),
+    Metric("messages", "number of messages of these functions, all ranks", "messages", _OVER_RUNS),
     Metric("volume_mbyte", "bytes of these messages, 1e6", interval=_OVER_RUNS),
 )
 _MORE_FIELDS = (
