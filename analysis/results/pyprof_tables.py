@@ -1,8 +1,7 @@
 """Sums over the launches of PyProf tables, and the batches in them.
 
 PyProf tables are read some at a time, and each for itself where one of them is damaged, so that a bad table
-costs no other one. What was read of a file is kept as long as the file stays as it is, for the next question
-too: a notebook asks many of the same tables, each of which would take seconds.
+costs no other one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,9 +16,6 @@ from analysis.results.study import Study
 from profiling.readers import pyprof
 
 _Value = TypeVar("_Value")
-
-# By what was read (SQL, or "batches"), the file's path, when it was changed (ns) and its size.
-_READ: dict[tuple[str, Path, int, int], Any] = {}
 
 
 def per_table(
@@ -43,33 +39,20 @@ def per_table(
 
 def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.TableBatches]:
     """The batches of each table that can be read."""
-    return _once(
-        study,
-        sources,
-        "batches",
-        lambda some: pyprof.find_batches(study.connection, [source.path for source in some]),
-    )
+
+    def ask(some: Sequence[Source]) -> dict[Path, pyprof.TableBatches]:
+        return pyprof.find_batches(study.connection, [source.path for source in some])
+
+    return _once(study, sources, "batches", ask)
 
 
 def _once(
     study: Study, sources: Sequence[Source], what: str, ask: Callable[[Sequence[Source]], dict[Path, _Value]]
 ) -> dict[Path, _Value]:
-    """What ``ask`` reads of each table that can be read; only files that are new or changed are read."""
-    states = {source.path: state for source in sources if (state := _state(what, source.path))}
-    new = [source for source in sources if states.get(source.path) not in _READ]
-    for path, value in _in_portions(study, new, ask).items():
-        if path in states:
-            _READ[states[path]] = value
-    return {path: _READ[state] for path, state in states.items() if state in _READ}
-
-
-def _state(what: str, path: Path) -> tuple[str, Path, int, int] | None:
-    """The key of :data:`_READ`; None if there is no such file."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return what, path.resolve(), stat.st_mtime_ns, stat.st_size
+    """What ``ask`` reads of each table that can be read; a study reads each once."""
+    kept: dict[Path, _Value] = study.kept(f"of PyProf tables: {what}")
+    kept |= _in_portions(study, [one for one in sources if one.path not in kept], ask)
+    return {source.path: kept[source.path] for source in sources if source.path in kept}
 
 
 def _in_portions(

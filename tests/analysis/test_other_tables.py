@@ -419,23 +419,3 @@ def test_of_kernels_that_lose_as_much_the_first_by_name_is_told(tmp_path: Path, 
     study = load(rewritten(path, {"Kernel": kernels, "Sil(ns)": times, "Op": ["na"] * len(times)}))
     (sums,) = table_sums(study, study.sources).values()
     assert (sums.largest_lost, sums.largest_lost_ns) == ("a", 1000)
-
-
-def test_a_table_is_read_again_only_after_its_file_has_changed(tmp_path: Path, monkeypatch) -> None:
-    path = write_pyprof(tmp_path)
-
-    def nanoseconds() -> float:
-        study = load(path)
-        (sums,) = table_sums(study, study.sources).values()
-        return sums.ns
-
-    first = nanoseconds()
-    rows = pq.ParquetFile(path).read().num_rows
-    with monkeypatch.context() as patch:
-        patch.setattr(Study, "connection", None)
-        assert nanoseconds() == first > 0
-    rewritten(path, {"Sil(ns)": [3.0] * rows})
-    assert nanoseconds() == 3 * rows != first
-    path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(UserError, match="damaged or truncated"):
-        nanoseconds()

@@ -315,9 +315,7 @@ def shown(rows: Rows, by_step: bool = False) -> list[Column]:
 
 
 def notable_ranks(rows: Rows, all_by: str = "--wide") -> tuple[Rows, str]:
-    """Of many ranks those that a reader looks for: late ones, and the latest of each configuration.
-
-    Of a single run also those that were nearly late, and those that waited longest.
+    """Of many ranks those that a reader looks for: late ones, the latest of each configuration, the extremes.
 
     Args:
         all_by: what shows all ranks.
@@ -327,16 +325,14 @@ def notable_ranks(rows: Rows, all_by: str = "--wide") -> tuple[Rows, str]:
     """
     if len(rows) <= _MOST_RANKS:
         return rows, ""
-    by_run = _groups(rows, ["run"])
-    some = [row for row in rows if row["verdict"] == STRAGGLER]
-    for of_run in by_run:
-        others = [row for row in of_run if row["verdict"] != STRAGGLER and is_late(row)]
-        some += _latest_first(others)[:_LATEST]
-    if len(by_run) == 1:
-        order = _latest_first(rows)
+    order = sorted(rows, key=lambda row: -row["mean_lateness_ms"])
+    late = [row for row in order if is_late(row)][:_MOST_RANKS]
+    some = [row for row in rows if row["verdict"] == STRAGGLER] + late
+    if len({row["run"] for row in rows}) == 1:
         some += [*order[:_LATEST], *order[-_EARLIEST:]]
-    some += [_latest_first(alike)[0] for alike in _groups(rows, telling(rows, TELLING))]
-    return _kept(rows, some, all_by)
+    apart = telling(rows, TELLING)
+    first = {str([row.get(name) for name in apart]): row for row in reversed(order)}
+    return _kept(rows, [*some, *first.values()], all_by)
 
 
 def latest_steps(rows: Rows) -> tuple[Rows, str]:
@@ -352,15 +348,3 @@ def _kept(rows: Rows, some: Rows, all_by: str = "--wide") -> tuple[Rows, str]:
     kept = [row for row in rows if id(row) in there]
     left = len(rows) - len(kept)
     return kept, f"{left:,} of {len(rows):,} rows not shown ({all_by})." if left else ""
-
-
-def _groups(rows: Rows, names: list[str]) -> list[Rows]:
-    """The rows that have the same values in these columns, in order."""
-    groups: dict[tuple[str, ...], Rows] = {}
-    for row in rows:
-        groups.setdefault(tuple(str(row.get(name)) for name in names), []).append(row)
-    return list(groups.values())
-
-
-def _latest_first(rows: Rows) -> Rows:
-    return sorted(rows, key=lambda row: -row["mean_lateness_ms"])
