@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analysis.display import output
 from analysis.display.left_out import missing
 from analysis.display.metrics import FIELDS, FIELDS_OF_RUNS, Metric, Rows, fields, names_of
 from analysis.measures.scaling import figures, use
@@ -17,7 +16,7 @@ from jobs.run_fields import ID_FIELDS
 from profiling.errors import UserError
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 METHODS = ("corrected", "published")
 _METHOD = Metric("method", "corrected or published", text=True)
@@ -60,14 +59,6 @@ def rows(
     if not answer:
         raise UserError(_nothing(study, methods))
     return answer
-
-
-def table(
-    study: Study, method: str = "corrected", group_by: Sequence[str] = (), scaling: Scaling | None = None
-) -> "pd.DataFrame":
-    """The same as a DataFrame; columns: :data:`COLUMNS`."""
-    answer = rows(study, method.split(","), group_by, scaling)
-    return output.to_frame(answer, columns_of(group_by))
 
 
 def columns_of(group_by: Sequence[str] = ()) -> list[Metric]:

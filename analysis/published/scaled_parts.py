@@ -111,13 +111,6 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     return Part("Loss of scaling efficiency by part of the step, percentage points", scaled, shown, caption)
 
 
-def parts_not_available(
-    scaled: Rows, group_by: Sequence[str] = (), head: str = "Parts not available"
-) -> list[str]:
-    """Why parts of the loss are not available, a line for each reason."""
-    return [f"{head}: {note}." for note in dict.fromkeys(row["loss_note"] for row in scaled) if note]
-
-
 def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
     # A CPU has no datasheet to stand beside.
     both = any(row.get("peak_tflops_per_s") or row.get("peak_gb_per_s") for row in own)

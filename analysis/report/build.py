@@ -6,7 +6,6 @@ from dataclasses import replace
 from analysis.display.left_out import missing
 from analysis.display.lines import levels
 from analysis.display.metrics import RANKS_PER_NODE
-from analysis.measures.kernels import rows as kernels_of_run
 from analysis.report import (
     communication,
     critical_path,
@@ -74,32 +73,27 @@ def build(study: Study) -> Page:
     Raises:
         UserError: nothing in the study can be reported.
     """
-    with kernels_of_run.reading_ahead(study):
-        context = Context(study)
-        sections = [section for kind in SECTIONS if (section := kind.section(context))]
-        there = {"findings", *(section.id for section in sections)}
-        summary = []
-        for finding in diagnosis(context):
-            heading, place = PLACES.get(finding.code, ("", ""))
-            summary.append(
-                Line(str(finding), place if place in there or place == "findings" else "", heading)
-            )
-        # Findings that measures made for the sections and the opening are on the page, too.
-        sections.append(provenance.findings_section(study.findings, [study.path]))
-        by_section: dict[str, list[str]] = {}
-        for line in summary:
-            by_section.setdefault(line.section, []).append(line.text)
-        return Page(
-            title=_title(study),
-            subtitle=_subtitle(study),
-            summary=[
-                line for heading in (SCALES, LOST, TRY, "") for line in summary if line.heading == heading
-            ],
-            sections=[replace(one, finding="; ".join(by_section.get(one.id, []))) for one in sections],
-            methods=MEASURED_TRACES if study.only_traces else MEASURED_RUNS,
-            provenance=provenance.of_study(study),
-            filters=filters_of(context),
-        )
+    context = Context(study)
+    sections = [section for kind in SECTIONS if (section := kind.section(context))]
+    there = {"findings", *(section.id for section in sections)}
+    summary = []
+    for finding in diagnosis(context):
+        heading, place = PLACES.get(finding.code, ("", ""))
+        summary.append(Line(str(finding), place if place in there or place == "findings" else "", heading))
+    # Findings that measures made for the sections and the opening are on the page, too.
+    sections.append(provenance.findings_section(study.findings, [study.path]))
+    by_section: dict[str, list[str]] = {}
+    for line in summary:
+        by_section.setdefault(line.section, []).append(line.text)
+    return Page(
+        title=_title(study),
+        subtitle=_subtitle(study),
+        summary=[line for heading in (SCALES, LOST, TRY, "") for line in summary if line.heading == heading],
+        sections=[replace(one, finding="; ".join(by_section.get(one.id, []))) for one in sections],
+        methods=MEASURED_TRACES if study.only_traces else MEASURED_RUNS,
+        provenance=provenance.of_study(study),
+        filters=filters_of(context),
+    )
 
 
 def _title(study: Study) -> str:

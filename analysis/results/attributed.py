@@ -9,11 +9,10 @@ matched in its order, if it is equally many. What remains has no FLOPs and bytes
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis.results.counted_steps import attributed_that_count
 from analysis.results.pyprof_tables import TableSums, batches_of, table_sums
@@ -24,7 +23,7 @@ from profiling.errors import UserError
 from profiling.readers import pyprof
 from profiling.schemas import IS_MODEL
 from profiling.tools import recognition
-from profiling.workers import cores, in_threads
+from profiling.workers import in_threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -383,45 +382,22 @@ def groups_of_each(
     tables = [source for source in sources if source.kind == "pyprof"]
     batches = batches_of(study, tables)
     tables = study.usable(tables)
-    begun = _begun(study)
-    asked = [source for source in tables if (source.path, question) not in begun]
-    asking = [_asking(study, one.path, batches, question) for one in asked]
-    in_turn = zip((one.path for one in asked), in_threads(lambda ask: ask(), asking), strict=True)
+    asking = [_asking(study, one.path, batches, question) for one in tables]
+    in_turn = zip((one.path for one in tables), in_threads(lambda ask: ask(), asking), strict=True)
 
     def groups(source: Source) -> Groups | None:
         if source.kind != "pyprof":
             return groups_of_run(study, source, question)
-        future = begun.get((source.path, question))
         # One that was found unusable meanwhile is not asked about: its rows are passed over.
-        rows = (
-            next(rows for path, rows in in_turn if path == source.path) if future is None else future.result()
-        )
-        return _groups_of_table(study, source, batches[source.path], rows)
+        rows = next(rows for path, rows in in_turn if path == source.path)
+        if isinstance(rows, UserError):
+            raise Unusable(source, str(rows))
+        if rows is None:
+            study.note("not_recorded", source, what="attributed backward passes")
+            return None
+        return Groups(batches[source.path].backward, rows)
 
     return study.each(sources, groups)
-
-
-def _begun(study: Study) -> dict[tuple[Path, Question], Future[Any]]:
-    """What threads read meanwhile."""
-    return study.kept("kernels read ahead")
-
-
-@contextmanager
-def reading_ahead(study: Study, question: Question) -> Iterator[None]:
-    """Within it the tables of PyProf are read by threads, for this question to :func:`groups_of_each`.
-
-    Many tables take seconds; what a report says beside them is read meanwhile.
-    """
-    pool, begun = ThreadPoolExecutor(cores()), _begun(study)
-    try:
-        batches = batches_of(study, study.of_kind("pyprof"))
-        for path in batches:
-            begun[path, question] = pool.submit(_asking(study, path, batches, question))
-        yield
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for key in [key for key, future in begun.items() if future.cancelled()]:
-            del begun[key]  # who asks later has it read then
 
 
 _Rows = list[tuple] | UserError | None
@@ -450,17 +426,6 @@ def _asking(
             return own.execute(question.sql.format(sums=sums)).fetchall()
 
     return ask
-
-
-def _groups_of_table(
-    study: Study, source: Source, batches: pyprof.TableBatches, rows: _Rows
-) -> Groups | None:
-    if isinstance(rows, UserError):
-        raise Unusable(source, str(rows))
-    if rows is None:
-        study.note("not_recorded", source, what="attributed backward passes")
-        return None
-    return Groups(batches.backward, rows)
 
 
 def groups_of_run(study: Study, source: Source, question: Question) -> Groups | None:

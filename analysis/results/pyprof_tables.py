@@ -107,7 +107,6 @@ _OF_NAMES = {
     "launched_ns": "sum(launched_ns)",
     "fprop_ns": "sum(fprop_ns)",
     "lost_ns": "sum(lost_ns) filter (not loader)",
-    "largest_lost_ns": "max(lost_ns) filter (not loader)",
     "fprop_flops": "sum(fprop_flops)",
     "bprop_flops": "sum(bprop_flops)",
     "first_flops": "sum(first_flops)",
@@ -118,8 +117,7 @@ _OF_NAMES = {
     "loader_ns": "sum(attributed_ns) filter (loader)",
 }
 _SUMS = f"""
-select $paths[file], {", ".join(f"coalesce({sums}, 0)::double" for sums in _OF_NAMES.values())},
-    first(name order by lost_ns desc, name) filter (not loader and lost_ns is not null)
+select $paths[file], {", ".join(f"coalesce({sums}, 0)::double" for sums in _OF_NAMES.values())}
 from ({_NAMES}) group by file
 """
 
@@ -132,7 +130,6 @@ class TableSums:
         ns, flops, bytes: of all launches.
         named_ns: of kernel names any launch of which is credited FLOPs; launched_ns: of those launches.
         fprop_ns: of what PyProf calls fprop; lost_ns: of that, what it could not assign.
-        largest_lost_ns, largest_lost: of the kernel with the most lost time.
         fprop_flops, bprop_flops: by PyProf's direction.
         first_flops: of the forward pass of the first batch, trials of autotuning included.
         kernel_ns, kernel_flops, kernel_bytes: of the attributed batches, without the loader's kernels;
@@ -147,8 +144,6 @@ class TableSums:
     launched_ns: float
     fprop_ns: float
     lost_ns: float
-    largest_lost_ns: float
-    largest_lost: str | None
     fprop_flops: float
     bprop_flops: float
     first_flops: float
@@ -180,9 +175,8 @@ def table_sums(study: Study, sources: Sequence[Source]) -> dict[str, TableSums]:
     by_id = {}
     for source in sources:
         if source.path in sums_by_path:
-            *sums, name = sums_by_path[source.path]
-            named = dict(zip(_OF_NAMES, sums, strict=True))
-            by_id[source.id] = TableSums(batches=batches[source.path], largest_lost=name, **named)
+            named = dict(zip(_OF_NAMES, sums_by_path[source.path], strict=True))
+            by_id[source.id] = TableSums(batches=batches[source.path], **named)
     return by_id
 
 

@@ -8,12 +8,12 @@ import pyarrow.compute as pc
 import pytest
 
 from analysis.measures.kernels import costs
-from analysis.measures.kernels import rows as kernels
 from analysis.results.attributed import PLAIN, lender_of, relation
 from analysis.results.load import load
 from profiling import schemas, tables
 from profiling.tools.recognition import read
 from tests.analysis.commands import run
+from tests.analysis.frames import kernels_frame
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
 TRUTH = Truth()
@@ -65,7 +65,7 @@ def test_each_launch_has_the_flops_and_bytes_of_the_same_one(tmp_path, profile):
 def test_all_answers_take_them(tmp_path):
     study = sweep(tmp_path)
     own, lender = source_of(study, "nsys"), source_of(study, "torch")
-    frame = kernels.table(study)
+    frame = kernels_frame(study)
     mine, theirs = (
         frame[frame["run"] == one.id].set_index("kernel")["gflop_per_step"] for one in (own, lender)
     )

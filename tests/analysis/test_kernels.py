@@ -1,7 +1,5 @@
 """What kernels do, grouped as asked, beside their roofs; and what the difference of two runs adds up from."""
 
-import threading
-from concurrent.futures import wait
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +13,14 @@ from hypothesis import strategies as st
 from analysis.display.metrics import columns
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels import roofline
-from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.costs import Bound
 from analysis.measures.kernels.roofline import Roof, place
-from analysis.measures.kernels.rows import kernels_of, kernels_of_each, reading_ahead
-from analysis.results import attributed
+from analysis.measures.kernels.rows import kernels_of
 from analysis.results.load import load
 from analysis.results.pyprof_tables import batches_of
 from profiling import tables
-from profiling.errors import UserError
-from profiling.readers import pyprof
 from tests.analysis.commands import one_line_error, run
+from tests.analysis.frames import kernels_frame
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 from tests.profiling import samples
 
@@ -116,7 +111,7 @@ def test_wrong_groups_are_one_line(planted: Path, flags: tuple[str, ...], said: 
 
 
 def test_planted_kernels_stand_where_their_work_puts_them(planted: Path) -> None:
-    found = kernels.table(load(run_paths(planted)[0])).set_index("kernel")
+    found = kernels_frame(load(run_paths(planted)[0])).set_index("kernel")
     truth = Truth()
     conv, relu = found.loc["conv_fprop"], found.loc["relu"]
     assert conv["intensity_flop_per_byte"] == pytest.approx(truth.flops / 3 / (truth.bytes / 4))
@@ -146,7 +141,7 @@ def test_what_counts_no_flops_has_no_flops_efficiency(planted: Path) -> None:
 
 def test_without_a_datasheet_the_measured_roof_decides(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(device="cpu"))
-    found = kernels.table(load(tmp_path)).set_index("kernel")
+    found = kernels_frame(load(tmp_path)).set_index("kernel")
     assert found.loc["conv_fprop"]["bound"] == "compute"
     assert np.isnan(float(found.loc["conv_fprop"]["roof_pct"] or "nan"))
     assert found.loc["conv_fprop"]["roof_of_measured_pct"] > 0
@@ -389,42 +384,6 @@ def test_launches_that_are_out_of_order_are_put_into_it(tmp_path: Path) -> None:
     assert {row["kernel"]: row["calls_per_step"] for row in first} == dict.fromkeys(
         ("sgemm", "nll", "grad_nll", "wgrad"), 1
     )
-
-
-def test_what_is_read_meanwhile_is_the_same_and_read_once(tmp_path: Path, monkeypatch) -> None:
-    study, plain = (load(pyprof_tables(tmp_path)) for _ in range(2))
-    expected = list(kernels_of_each(plain, plain.sources))
-    with reading_ahead(study):
-        begun = study.kept("kernels read ahead")
-        assert len(begun) == 2 and wait(begun.values(), timeout=60).not_done == set()
-
-    def refuse(*_given, **_more) -> None:
-        raise AssertionError("read again")
-
-    monkeypatch.setattr(pyprof, "read_table", refuse)
-    assert list(kernels_of_each(study, study.sources)) == expected
-    assert len(expected) == 2 and all(rows for _, rows in expected)
-    with pytest.raises(AssertionError, match="read again"):
-        list(kernels_of_each(study, study.sources, by=("class",)))
-
-
-def test_reading_ahead_ends_with_what_it_is_for(tmp_path: Path, monkeypatch) -> None:
-    study = load(pyprof_tables(tmp_path))
-    batches_of(study, study.sources)
-    released = threading.Event()
-    monkeypatch.setattr(attributed, "cores", lambda: 1)
-    monkeypatch.setattr(pyprof, "read_table", lambda *_given, **_more: released.wait(60) and _no_table())
-    begun = study.kept("kernels read ahead")
-    with pytest.raises(KeyboardInterrupt), reading_ahead(study):
-        first, second = begun.values()
-        raise KeyboardInterrupt
-    released.set()
-    assert second.cancelled() and isinstance(first.result(timeout=60), UserError)
-    assert list(begun.values()) == [first]  # who asks for the second has it read
-
-
-def _no_table() -> None:
-    raise UserError("no table")
 
 
 def test_two_runs_say_in_what_they_differ(tmp_path: Path) -> None:

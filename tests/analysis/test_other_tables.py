@@ -11,9 +11,6 @@ import pytest
 from analysis.measures.kernels.costs import costs_of
 from analysis.results.attributed import Costs
 from analysis.results.load import load
-from analysis.results.pyprof_tables import table_sums
-from analysis.results.study import Study
-from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import write_pyprof
 
@@ -408,14 +405,3 @@ def test_a_table_whose_launches_have_no_time_has_no_cost(tmp_path: Path) -> None
     assert any("times of launches" in line for line in findings)
     (row,) = run("analysis.scaled", path, "--format", "csv").csv
     assert not row.get("kernel_ms_per_step")
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_of_kernels_that_lose_as_much_the_first_by_name_is_told(tmp_path: Path, order: int) -> None:
-    path = write_pyprof(tmp_path)
-    others = pq.ParquetFile(path).read().num_rows - 3
-    kernels = ["b", "a", "c"][::order] + ["z"] * others
-    times = [1000] * 3 + [0] * others
-    study = load(rewritten(path, {"Kernel": kernels, "Sil(ns)": times, "Op": ["na"] * len(times)}))
-    (sums,) = table_sums(study, study.sources).values()
-    assert (sums.largest_lost, sums.largest_lost_ns) == ("a", 1000)

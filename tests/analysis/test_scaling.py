@@ -17,12 +17,12 @@ from analysis.measures.scaling.certainty import (
     is_unsure,
     without_unusable_intervals,
 )
-from analysis.published import by_method
 from analysis.report.build import build
 from analysis.results.load import load
 from analysis.statistics import estimates
 from profiling import tables
 from tests.analysis.commands import found, run
+from tests.analysis.frames import kernels_frame, scaled_frame
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
 
 SIZES = (1, 2, 4)
@@ -46,7 +46,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth]:
 
 @pytest.fixture(scope="module")
 def table(planted: tuple[Path, Truth]) -> pd.DataFrame:
-    return by_method.table(load(planted[0]))
+    return scaled_frame(load(planted[0]))
 
 
 def at(table: pd.DataFrame, size: int, grad: str = "fp32") -> pd.Series:
@@ -59,7 +59,7 @@ def test_the_steps_before_a_cuda_graph_are_of_the_warm_up(tmp_path: Path) -> Non
     for graph, dropped in ((False, 3), (True, 11)):
         runs = [run_of(gpus_per_node=size, graph=graph) for size in (1, 2)]
         write_sweep(tmp_path / str(graph), runs, repetitions={"none": 1})
-        assert set(by_method.table(load(tmp_path / str(graph)))["warmup_dropped"]) == {dropped}
+        assert set(scaled_frame(load(tmp_path / str(graph)))["warmup_dropped"]) == {dropped}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -126,7 +126,7 @@ def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> 
 
 def test_an_interval_of_the_perturbation_takes_two_profiled_runs(tmp_path: Path) -> None:
     truth = write_sweep(tmp_path, sweep()[:4], repetitions={"none": 3, "torch": 2})
-    row = at(by_method.table(load(tmp_path)), 2)
+    row = at(scaled_frame(load(tmp_path)), 2)
     assert row["perturbation_low"] < truth.perturbation < row["perturbation_high"]
 
 
@@ -136,7 +136,7 @@ def test_stages_add_up_to_the_batch(table: pd.DataFrame) -> None:
 
 
 def test_groups_sum_costs_first(planted: tuple[Path, Truth], table: pd.DataFrame) -> None:
-    grouped = by_method.table(load(planted[0]), group_by=["gpus_per_node"]).set_index("gpus_per_node")
+    grouped = scaled_frame(load(planted[0]), group_by=["gpus_per_node"]).set_index("gpus_per_node")
     both = table[table["world_size"] == 2]
     images = 2 * 64
     seconds = sum(64 / rate for rate in both["images_per_s"])
@@ -162,12 +162,12 @@ def strong_sweep(path: Path, *more, **truth) -> None:
 def test_strong_scaling_compares_equal_global_batches(tmp_path: Path) -> None:
     strong_sweep(tmp_path)
     for scaling in ("strong", None):  # the only kind that compares any of these
-        found = by_method.table(load(tmp_path), scaling=scaling)
+        found = scaled_frame(load(tmp_path), scaling=scaling)
         assert set(found["scaling"]) == {"strong"}
         assert found["world_size"].tolist() == [1, 2, 4]
         # T(P0) P0 / (T(P) P)
         assert at(found, 2)["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 2), rel=0.01)
-    assert at(by_method.table(load(tmp_path), scaling="weak"), 2)["base_world_size"] == 2
+    assert at(scaled_frame(load(tmp_path), scaling="weak"), 2)["base_world_size"] == 2
 
 
 def test_the_kind_of_scaling_is_that_of_most_comparisons(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path)
             place = table.schema.get_field_index(name)
             table = table.set_column(place, table.schema.field(name), pa.array(table[name].to_numpy() + more))
         tables.write(table, path, "batches")
-    row = at(by_method.table(load(tmp_path)), 2)
+    row = at(scaled_frame(load(tmp_path)), 2)
     assert row["step_ms"] == pytest.approx(60, rel=0.01)
     assert row["images_per_s"] == pytest.approx(64 / (60 * 1.2) * 1e3, rel=0.01)
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 1.2 * 2), rel=0.01)
@@ -233,7 +233,7 @@ def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Pat
 
 def test_without_a_point_of_one_rank_the_smallest_is_the_base(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (2, 4)])
-    row = at(by_method.table(load(tmp_path)), 4)
+    row = at(scaled_frame(load(tmp_path)), 4)
     assert row["base_world_size"] == 2
     assert row["speedup"] == pytest.approx(2 * 110 / 125, rel=0.01)
 
@@ -314,7 +314,7 @@ def test_what_is_lost_is_as_sure_as_the_efficiency() -> None:
 def test_without_a_twin_the_profiled_run_times_itself_by_unrecorded_batches(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(perturbation=2.0))
     study = load(tmp_path)
-    row = by_method.table(study).iloc[0]
+    row = scaled_frame(study).iloc[0]
     assert row["step_ms"] == pytest.approx(100, rel=0.01)
     assert row["kind_of_runs"] == "profiled runs"
     assert pd.isna(row["perturbation"])
@@ -324,14 +324,14 @@ def test_without_a_twin_the_profiled_run_times_itself_by_unrecorded_batches(tmp_
 def test_uncredited_arithmetic_is_a_warning(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(profile="torch")], Truth(flops=3e11))
     study = load(tmp_path)
-    by_method.table(study)
+    scaled_frame(study)
     assert "flops_far_off" in {finding.code for finding in study.findings}
 
 
 def test_a_cpu_has_measured_peaks_only(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(profile="torch")], Truth(device="cpu"))
     study = load(tmp_path)
-    row = by_method.table(study).iloc[0]
+    row = scaled_frame(study).iloc[0]
     assert pd.isna(row["flops_efficiency_of_kernels_pct"])
     assert row["flops_efficiency_of_kernels_of_measured_pct"] == pytest.approx(100 * 7.4e11 / 0.06 / 15e12)
     assert not [finding for finding in study.notes() if "peak" in finding]
@@ -367,7 +367,7 @@ def test_efficiency_of_kernels(planted: tuple[Path, Truth]) -> None:
 def test_kernels_of_a_batch(planted: tuple[Path, Truth]) -> None:
     study = load(planted[0])
     name = next(source.id for source in kernels.with_kernels(study) if source.world_size == 2)
-    found = kernels.table(study, run=name).set_index("kernel")
+    found = kernels_frame(study, run=name).set_index("kernel")
     row = found.loc["conv_bprop"]
     assert (row["class"], row["direction"]) == ("convolution", "bprop")
     assert row["calls_per_step"] == 1
@@ -375,7 +375,7 @@ def test_kernels_of_a_batch(planted: tuple[Path, Truth]) -> None:
     assert row["mean_us"] == row["min_us"] == row["max_us"] == pytest.approx(15e3)
     assert row["gflop_per_step"] == pytest.approx(planted[1].flops * 2 / 3 / 1e9)
     assert found["share_pct"].sum() == pytest.approx(100)
-    assert set(kernels.table(study, direction="fprop")["direction"]) == {"fprop"}
+    assert set(kernels_frame(study, direction="fprop")["direction"]) == {"fprop"}
 
 
 @pytest.mark.parametrize(("device", "unit"), [("cpu", "rank"), ("NVIDIA A100-SXM4-40GB", "GPU")])
@@ -397,7 +397,7 @@ def test_rows_of_a_sweep_that_is_partly_done_are_in_the_order_of_the_whole(tmp_p
         run_of(gpus_per_node=2, grad="fp16", profile="torch"),
     ]
     write_sweep(tmp_path, done)
-    made = by_method.table(load(tmp_path))
+    made = scaled_frame(load(tmp_path))
     order = [(1, "fp32"), (2, "fp32"), (2, "fp16")]
     assert list(zip(made["world_size"], made["grad"], strict=True)) == order
 

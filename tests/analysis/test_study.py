@@ -1,7 +1,6 @@
 """What was loaded never changes; a run that cannot be used is left out once, in one place, for all."""
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.batches.series import all_series
 from analysis.measures.kernels.costs import costs_of
 from analysis.measures.scaling.point import points_of
-from analysis.results import attributed
 from analysis.results.attributed import Groups, Question, groups_of_each
 from analysis.results.load import load
 from analysis.results.log import BOTH, Failure, Log
@@ -120,30 +118,6 @@ def test_rows_are_of_their_own_table_where_one_before_it_was_found_unusable(tmp_
     assert {source.id: groups for source, groups in answers} == {
         name: groups for name, groups in expected.items() if name not in (first.id, study.loaded[1].id)
     }
-
-
-def test_what_was_not_read_ahead_in_time_is_read_when_it_is_asked(tmp_path: Path, monkeypatch) -> None:
-    class Late:
-        """Begins nothing."""
-
-        def __init__(self, workers: int) -> None:
-            self.futures: list[Future] = []
-
-        def submit(self, ask: object) -> Future:
-            self.futures.append(Future())
-            return self.futures[-1]
-
-        def shutdown(self, wait: bool, cancel_futures: bool) -> None:
-            for future in self.futures:
-                future.cancel()
-
-    write_pyprof(tmp_path)
-    study = load(tmp_path)
-    sql = "select sum(calls) from {sums}"
-    monkeypatch.setattr(attributed, "ThreadPoolExecutor", Late)
-    with attributed.reading_ahead(study, Question(sql)):
-        pass
-    assert list(asked(study, sql)) == list(asked(load(tmp_path), sql)) != []
 
 
 @pytest.mark.parametrize(("of_the_same", "failed"), [(False, 2), (True, 1)])

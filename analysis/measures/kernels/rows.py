@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from analysis.display import output
 from analysis.display.metrics import RUN, Column, Metric, Rows, columns, picked
 from analysis.display.numbers import shortened, with_places
 from analysis.measures.kernels import roofline
@@ -16,13 +15,11 @@ from profiling.errors import UserError
 from profiling.findings import Finding
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 from analysis.measures.kernels import costs
 from analysis.measures.kernels.roofline import ABOVE_PCT, BANDWIDTH, COMPUTE
-from analysis.results import attributed
 from analysis.results.attributed import Groups, Question, groups_of_each
 
 # What kernels can be grouped by, and the column of the table that says it.
@@ -72,11 +69,6 @@ def kernels_of_each(
             if groups.rows and all(row[place] is None for row in groups.rows):
                 study.note("not_recorded", source, what=f"{name} of kernels")
         yield source, rows_of(groups, by, costs.bound_of(study, source))
-
-
-def reading_ahead(study: Study) -> AbstractContextManager[None]:
-    """Within it threads read what :func:`kernels_of_each` will ask for."""
-    return attributed.reading_ahead(study, question_of(DEFAULT_BY))
 
 
 def question_of(by: Sequence[str], direction: str | None = None) -> Question:
@@ -135,17 +127,6 @@ METRICS = (
     Metric("bandwidth_efficiency_of_measured_pct", "bandwidth over that measured on this machine"),
     *roofline.METRICS,
 )
-
-
-def table(study: Study, run: str | None = None, direction: str | None = None) -> "pd.DataFrame":
-    """The kernels of ``run`` (an id), or of all runs that have some, largest first.
-
-    Columns: what they are grouped by, then :data:`METRICS`.
-
-    Raises:
-        UserError: no run has kernels, or none of this id.
-    """
-    return output.to_frame(*rows(study, run, direction))
 
 
 def with_kernels(study: Study) -> list[Source]:
