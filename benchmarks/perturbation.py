@@ -26,7 +26,7 @@ from analysis.statistics.estimates import interval
 from benchmarks.child import RESULTS, facts, write
 from benchmarks.training import machine
 from jobs.backends import has_horovod
-from jobs.doctor import Finding, examine
+from jobs.doctor import Check, examine
 from jobs.execution import ROOT
 from jobs.flags import to_flags
 from jobs.launchers.local import Local
@@ -61,7 +61,7 @@ class OutOfTime(UserError):
     """A run took longer than it may."""
 
 
-def tools_here(findings: Sequence[Finding], has_gpu: bool) -> tuple[list[str], dict[str, str]]:
+def tools_here(findings: Sequence[Check], has_gpu: bool) -> tuple[list[str], dict[str, str]]:
     """The tools that can record on this machine, and why each other one cannot."""
     known = {finding.name: finding for finding in findings if finding.group in ("profilers", "libraries")}
     here, absent = [], {}

@@ -15,8 +15,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
+from rich.console import Console
 from rich.text import Text
 
 from jobs.flags import make_parser
@@ -24,7 +26,6 @@ from jobs.gpus import NO_AMD, why_not_built_for, why_not_tested
 from jobs.launchers import LAUNCHERS
 from jobs.loaders import LOADERS, Library
 from jobs.machine import Machine, this_machine, versions
-from jobs.shown import Row, show_rows
 from jobs.site import add_site_flag
 from jobs.site_check import check_site
 from jobs.tau_here import look_at_tau, presence_of
@@ -37,7 +38,7 @@ AMD_DRIVER = Path("/dev/kfd")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One thing a user may want here: is it there, which one, and how to get it if not."""
 
     group: str
@@ -48,8 +49,8 @@ class Finding:
     required: bool = False
 
 
-def examine(machine: Machine, site: str | None = None) -> list[Finding]:
-    """All findings about this machine, in the order in which they are shown.
+def examine(machine: Machine, site: str | None = None) -> list[Check]:
+    """All checks about this machine, in the order in which they are shown.
 
     Args:
         site: a site file's name or path; None: the one that is used here.
@@ -65,7 +66,7 @@ def examine(machine: Machine, site: str | None = None) -> list[Finding]:
     ]
 
 
-def _hardware(machine: Machine) -> list[Finding]:
+def _hardware(machine: Machine) -> list[Check]:
     gpus = ", ".join(f"{machine.gpus.count(name)} x {name}" for name in dict.fromkeys(machine.gpus))
     driver = f" (driver {machine.driver})" if machine.driver else ""
     if machine.gpus:
@@ -77,21 +78,21 @@ def _hardware(machine: Machine) -> list[Finding]:
     else:
         remedy = "no NVIDIA driver found; on a cluster, run this on a GPU node (srun --gpus 1 ...)"
     return [
-        Finding(
+        Check(
             "machine",
             "CPU",
             True,
             f"{machine.cpu}, {how_many(machine.cores, 'core')} available",
         ),
-        Finding("machine", "memory", True, f"{machine.memory_bytes / 1e9:.0f} GB"),
-        Finding("machine", "GPU", bool(machine.gpus), gpus + driver if gpus else "none", remedy),
+        Check("machine", "memory", True, f"{machine.memory_bytes / 1e9:.0f} GB"),
+        Check("machine", "GPU", bool(machine.gpus), gpus + driver if gpus else "none", remedy),
     ]
 
 
-def _libraries() -> list[Finding]:
+def _libraries() -> list[Check]:
     installed = versions()
     return [
-        Finding(
+        Check(
             "libraries",
             name,
             name in installed,
@@ -108,18 +109,18 @@ def _libraries() -> list[Finding]:
     ]
 
 
-def _torch(machine: Machine) -> list[Finding]:
+def _torch(machine: Machine) -> list[Check]:
     """Whether the PyTorch that is installed is one of those tested, and has kernels for the GPU."""
     installed = versions().get("torch")
     if not installed:
         return []
     remedy = why_not_tested(installed)
-    findings = [Finding("libraries", "torch's release", False, installed, remedy)] if remedy else []
+    checks = [Check("libraries", "torch's release", False, installed, remedy)] if remedy else []
     if machine.capability:
         built_for = _built_for()
         remedy = why_not_built_for(machine.capability, built_for, (*machine.gpus, "the GPU")[0])
-        findings.append(Finding("libraries", "torch for this GPU", not remedy, ", ".join(built_for), remedy))
-    return findings
+        checks.append(Check("libraries", "torch for this GPU", not remedy, ", ".join(built_for), remedy))
+    return checks
 
 
 def _built_for() -> list[str]:
@@ -129,7 +130,7 @@ def _built_for() -> list[str]:
     return asked.stdout.split()
 
 
-def _loaders(machine: Machine) -> list[Finding]:
+def _loaders(machine: Machine) -> list[Check]:
     """A line for all loaders that need the same."""
     alike: dict[tuple[Library | None, str], list[str]] = {}
     for name, loader in LOADERS.items():
@@ -137,7 +138,7 @@ def _loaders(machine: Machine) -> list[Finding]:
     return [_loader(machine, names, *needs) for needs, names in alike.items()]
 
 
-def _loader(machine: Machine, names: Sequence[str], library: Library | None, on_cpu: str) -> Finding:
+def _loader(machine: Machine, names: Sequence[str], library: Library | None, on_cpu: str) -> Check:
     installed = library is None or library.module in machine.libraries
     lacks_gpu = bool(on_cpu) and not machine.gpus
     detail, remedy = "part of every installation", ""
@@ -148,14 +149,14 @@ def _loader(machine: Machine, names: Sequence[str], library: Library | None, on_
         remedy = library.install
     elif lacks_gpu:
         remedy = f"needs a GPU; on a CPU use {on_cpu}"
-    return Finding("loaders", ", ".join(names), not remedy, detail, remedy)
+    return Check("loaders", ", ".join(names), not remedy, detail, remedy)
 
 
-def _launchers() -> list[Finding]:
+def _launchers() -> list[Check]:
     return [_of("launchers", launcher.presence()) for launcher in LAUNCHERS.values()]
 
 
-def _profilers(gpu: bool, capability: tuple[int, int] | None) -> list[Finding]:
+def _profilers(gpu: bool, capability: tuple[int, int] | None) -> list[Check]:
     # TAU is tried, also under the mpirun that is here, of which profiling knows nothing.
     seen = {
         name: presence_of(look_at_tau(gpu=gpu)) if name == "tau" else tool(name).presence() for name in TOOLS
@@ -189,23 +190,22 @@ def _other_gpus(which: str, last: tuple[int, int], capability: tuple[int, int], 
     return f"records GPUs {of_it}, and that of this one is {here}; use {instead}"
 
 
-def _of(group: str, presence: Presence) -> Finding:
-    return Finding(group, **asdict(presence))
+def _of(group: str, presence: Presence) -> Check:
+    return Check(group, **asdict(presence))
 
 
-def show(findings: list[Finding]) -> None:
-    """The findings on standard output; of what is here, it is not said how to get it."""
-    rows = [
-        Row((one.name, one.detail, "" if one.present else one.remedy), one.group, _sign(one))
-        for one in findings
-    ]
-    show_rows(f"This machine: {socket.gethostname()}", ("what", "here", "to get it"), rows)
-
-
-def _sign(finding: Finding) -> Text:
-    if finding.present:
-        return Text("✓", style="green")
-    return Text("✗", style="red") if finding.required else Text("–", style="yellow")
+def show(checks: list[Check]) -> None:
+    """The checks on standard output, below their groups; for what is missing, how to get it."""
+    console = Console(highlight=False)
+    console.print(f"This machine: {socket.gethostname()}", style="italic")
+    for group, inside in groupby(checks, lambda check: check.group):
+        console.print(group, style="bold")
+        for check in inside:
+            style = "green" if check.present else "red" if check.required else "yellow"
+            sign = Text("✓" if check.present else "✗" if check.required else "–", style=style)
+            console.print(Text("  ") + sign + f" {check.name}: {check.detail}", soft_wrap=True)
+            if not check.present:
+                console.print(Text(f"      to get it: {check.remedy}"), soft_wrap=True)
 
 
 def main() -> int:
@@ -218,13 +218,13 @@ def main() -> int:
         instead = f"; whether the runs of a sweep can start: {command('jobs.sweep', word, '--dry-run')}"
         see = instead if word.endswith((".yaml", ".yml")) else " (see --help)"
         raise UserError(f"unexpected argument: {word}{see}")
-    findings = examine(this_machine(), arguments.site)
+    checks = examine(this_machine(), arguments.site)
     if arguments.format == "json":
-        json.dump([asdict(finding) for finding in findings], sys.stdout, indent=2)
+        json.dump([asdict(check) for check in checks], sys.stdout, indent=2)
         print()
     else:
-        show(findings)
-    return EXIT_FAILED if any(f.required and not f.present for f in findings) else EXIT_DONE
+        show(checks)
+    return EXIT_FAILED if any(f.required and not f.present for f in checks) else EXIT_DONE
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from jobs.execution import Execution
 from jobs.flags import add_format_flags, make_parser
 from jobs.launchers.local import Local
 from jobs.machine import Machine, this_machine
-from jobs.offered import offer_only
 from jobs.processes import become, stopped_in_order
 from jobs.progress import describe
 from jobs.run import Run, make_run
@@ -99,14 +98,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("config", type=Path, help="the sweep file (configs/*.yaml)")
     add("--top", type=int, default=5, metavar="N", help="how many kernels [5]")
-    only = add(
+    add(
         "--only",
         action="append",
         default=[],
         metavar="FIELD=VALUE[,VALUE]",
         help="measure the first configuration with these values",
     )
-    offer_only(only)
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for the runs [results]")
     for name in SIZES:
         add("--" + name.replace("_", "-"), metavar=name.upper(), help="instead of the sweep's value")

@@ -21,7 +21,6 @@ from profiling.wrap import wraps
 
 # Of a log: where one of a thousand ranks has died, all others may say at length that they have lost it.
 _LOG_TAIL_BYTES, _BYTES_OF_A_RANK = 200_000, 8_000
-AT_EXIT = "as Python exited. The program had ended on all ranks and the results were written: the run counts"
 
 
 def make_manifest(
@@ -78,7 +77,7 @@ def judge(
     failure = explain(ended.exit_code, ended.reason, log, ended.kind)
     if wrong or not aborted_at_exit(run, reports, failure) or why_not_right(run, reports, directory):
         return failure, []
-    return None, [Finding.from_json(f"{failure.text} {AT_EXIT}")]
+    return None, [Finding("aborted_at_exit", data={"text": failure.text})]
 
 
 def aborted_at_exit(run: Run, reports: Sequence[RankReport], failure: Failure) -> bool:

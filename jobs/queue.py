@@ -35,7 +35,7 @@ from jobs.program import unknown_fields
 from jobs.store import Manifest
 from jobs.sweep_runs import Failed, Result, SweepRun
 from jobs.time_limit import needed_s, too_short
-from profiling.wording import how_many
+from profiling.findings import Finding
 
 
 @dataclass
@@ -181,8 +181,7 @@ class Queue:
             unknown_fields(active.sweep_run.configuration),
         )  # fmt: skip
         if active.beside:
-            beside = how_many(active.beside, "other run")
-            finding = f"ran next to {beside} (--pack), which disturbs the measurement"
+            finding = Finding("ran_beside", data={"n": active.beside})
             manifest = manifest.model_copy(update={"findings": [*manifest.findings, finding]})
         self._finish(active.sweep_run, active.directory, manifest)
         return True

@@ -28,7 +28,6 @@ from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.model_names import check_models
-from jobs.offered import offer_only
 from jobs.owner import this_owner
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.site import (
@@ -198,14 +197,13 @@ def parser() -> Parser:
     add("--launcher", default="local", choices=sorted(LAUNCHERS), help="what starts the ranks [local]")
     add_site_flag(flags)
     add("--out", type=Path, default=Path("results"), help="folder for the results [results]")
-    only = add(
+    add(
         "--only",
         action="append",
         default=[],
         metavar="FIELD=VALUE[,VALUE]",
         help="run only these, e.g. loader=synthetic or gpus_per_node=1,2; repeatable",
     )
-    offer_only(only)
     add("--order", choices=get_args(Order), help="order in which runs start [as in the sweep file]")
     add(
         "--unavailable",

@@ -19,7 +19,6 @@ def source_text() -> str:
         path.read_text(encoding="utf-8")
         for package in ("jobs", "train", "profiling", "analysis")
         for path in sorted((ROOT / package).rglob("*.py"))
-        if path.name != "doctor.py"  # has findings of its own
     )
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import choices, loaders
+from jobs import loaders
 from jobs.backends import BACKENDS
-from jobs.choices import KINDS, with_tables
-from jobs.doctor import Finding, examine
+from jobs.choices import HEADINGS, table, with_tables
+from jobs.doctor import Check, examine
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.loaders import LOADERS, Library, LoaderKind
@@ -28,24 +28,9 @@ def machine(gpus: tuple[str, ...] = (), libraries: frozenset[str] = frozenset())
 def test_the_tables_of_the_docs_are_what_the_code_says(root: Path) -> None:
     pages = {path: path.read_text() for path in sorted((root / "docs").glob("*.md"))}
     shown = [kind for page in pages.values() for kind in re.findall(r"<!-- choices: (\w+) -->", page)]
-    assert sorted(shown) == sorted(KINDS)
+    assert sorted(shown) == sorted(HEADINGS)
     for path, page in pages.items():
         assert page == with_tables(page), f"python -m jobs.choices --write {path.name}"
-
-
-def test_who_reads_them_gets_tables_and_a_file_markdown(monkeypatch, capsys) -> None:
-    choices.show(["backends"])
-    assert capsys.readouterr().out == with_tables("<!-- choices: backends -->\n<!-- end -->")[27:-12]
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich draws as on a terminal
-    for columns, line in (
-        (150, "auto     single for one rank, otherwise ddp"),
-        (30, "  auto: single for one rank,"),
-    ):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        choices.show(["backends", "profilers"])
-        said = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
-        assert f"\n{line}\n" in said and "\nprofilers" in said and not set("`|").intersection(said)
-        assert all(len(each) <= columns for each in said.splitlines() if " " in each.strip())
 
 
 def test_a_table_that_there_is_not_is_named() -> None:
@@ -93,7 +78,7 @@ def test_a_loader_says_what_it_lacks_before_a_run_starts(loader, here, data, why
 
 
 def test_the_doctor_has_a_line_for_the_loaders_that_need_the_same() -> None:
-    def line_of(loader: str, here: Machine) -> Finding:
+    def line_of(loader: str, here: Machine) -> Check:
         (line,) = [f for f in examine(here) if f.group == "loaders" and loader in f.name.split(", ")]
         return line
 
@@ -113,4 +98,4 @@ def test_a_loader_of_another_library_appears_in_doctor_and_docs(monkeypatch) -> 
     )
     (line,) = [f for f in examine(machine()) if f.name == "ffcv"]
     assert not line.present and line.remedy == "pip install ffcv"
-    assert "| `ffcv` | memory maps | FFCV, `data` |" in KINDS["loaders"]().in_markdown()
+    assert "| `ffcv` | memory maps | FFCV, `data` |" in table("loaders")

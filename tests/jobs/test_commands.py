@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from argparse import Namespace
 from importlib import metadata
 from pathlib import Path
 from unittest.mock import Mock
@@ -14,8 +13,6 @@ import pytest
 from jobs import commands
 from jobs.flags import FORMATS
 from jobs.loaders import LOADERS
-from jobs.offered import offer_only, pairs
-from profiling.arguments import Parser
 from profiling.errors import UserError
 
 PACKAGES = ("jobs", "train", "profiling", "analysis")
@@ -131,7 +128,6 @@ def test_a_wrong_flag_is_one_line(root, flag, near):
         ("scaleprof sweep {here}/result.yaml --site lap", {"laptop"}),
         ("scaleprof convert --tool ns", {"nsys"}),
         ("scaleprof anatomy {here}/results --by rank,st", {"rank,step", "rank,stage"}),
-        ("scaleprof sweep configs/quick.yaml --only loader=dali-cpu,sy", {"loader=dali-cpu,synthetic"}),
     ],
 )
 def test_the_shell_completes_commands_their_flags_and_values(tmp_path, root, typed, offered):
@@ -147,18 +143,6 @@ def test_the_shell_completes_commands_their_flags_and_values(tmp_path, root, typ
         _ARGCOMPLETE_STDOUT_FILENAME=str(answers),
     )  # fmt: skip
     assert {word.strip() for word in answers.read_text().split("\v")} - {""} == offered
-
-
-def test_only_is_completed_by_the_factors_of_the_sweep_file():
-    run = {"nodes": 1, "loader": ["synthetic", "dali-cpu"], "batch": [32, 64]}
-    assert pairs("", run) == ["loader=", "batch="]
-    assert pairs("batch=", run) == ["batch=32", "batch=64"] and pairs("batch=32,6", run) == ["batch=32,64"]
-    assert pairs("nodes=", run) == []
-    flags = Parser()
-    only = flags.add_argument("--only")
-    offer_only(only)
-    for config in (Path("nowhere.yaml"), None):
-        assert only.completer(prefix="", parsed_args=Namespace(config=config)) == []
 
 
 def test_setup_says_how_much_it_downloads(root, tmp_path):

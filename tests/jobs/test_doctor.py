@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from jobs import doctor
-from jobs.doctor import Finding, examine
+from jobs.doctor import Check, examine
 from jobs.machine import Machine
-from jobs.shown import widths_of
 from profiling.presence import Presence, of_program
 from profiling.tools import cupti
 
@@ -102,43 +101,21 @@ def test_a_profiler_is_not_ready_on_gpus_that_it_does_not_support():
 
 
 def test_what_installs_a_missing_library_is_printed_as_it_is_typed(capsys):
-    missing = Finding("libraries", "mpi4py", False, "not [installed]", "pip install -e '.[mpi]'")
+    missing = Check("libraries", "mpi4py", False, "not [installed]", "pip install -e '.[mpi]'")
     doctor.show([missing])
     printed = capsys.readouterr().out
     assert missing.remedy in printed and missing.detail in printed
 
 
-@pytest.mark.parametrize("columns", [60, 80, 100, 200])
-def test_no_path_is_broken_however_narrow_the_terminal(columns, monkeypatch, capsys):
+@pytest.mark.parametrize("columns", [40, 200])
+def test_a_path_is_not_broken_and_what_is_missing_has_a_remedy(columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))
     path = "/projects/group-of-users/scaleprof/jobs/sites/my-cluster.yaml"
-    findings = [
-        Finding("machine", "CPU", True, "AMD EPYC 7763 64-Core Processor, 2 cores available"),
-        Finding("cluster", "site file", True, path),
-        Finding("cluster", "scratch", False, "/scratch/local does not exist", f"correct `scratch` in {path}"),
-    ]
-    doctor.show(findings)
-    lines = capsys.readouterr().out.splitlines()
-    printed = "\n".join(lines)
-    assert printed.count(path) == 2 and "/scratch/local" in printed
-    assert all(len(line.rstrip()) <= columns for line in lines if path not in line)
-    assert ("to get it: correct" in printed) is (columns < 200)  # else a heading, above
-
-
-def test_a_table_breaks_no_word():
-    rows = [("what", "here"), ("a", "word longer words"), ("site file", "one")]
-    assert widths_of(rows, 40) == [9, 17]
-    assert widths_of(rows, 10) == [4, 6] and widths_of(rows, 9) is None
-
-
-def test_no_line_ends_in_blanks(capsys):
-    doctor.show([Finding("a", "short", True, "x"), Finding("a", "other", False, "y" * 30, "do " * 20)])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"This machine: {socket.gethostname()}"  # under srun, one of many
-    assert len(lines) == 5 and [line for line in lines if line != line.rstrip()] == []
-
-
-def test_without_a_terminal_a_path_is_not_cut(capsys):
-    where = "/projects/" + "a-long-name/" * 20 + "mine.yaml"
-    doctor.show([Finding("cluster", "site file", True, where)])
-    assert where in capsys.readouterr().out
+    doctor.show([
+        Check("machine", "CPU", True, "AMD EPYC 7763"),
+        Check("cluster", "site file", True, path),
+        Check("cluster", "scratch", False, "/scratch", f"correct `scratch` in {path}"),
+    ])  # fmt: skip
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0] == f"This machine: {socket.gethostname()}"  # under srun, one of many
+    assert printed.count(path) == 2 and printed.count("to get it") == 1

@@ -78,7 +78,7 @@ def test_the_doctor_looks_at_the_site_that_is_named(environment, tmp_path, monke
     assert named["site file"].detail == str(other) and "data data/other" not in named
     assert named["scratch"].remedy.endswith(f"python -m jobs.doctor --site {other}")
     monkeypatch.setattr(doctor, "this_machine", lambda: None)
-    monkeypatch.setattr(doctor, "examine", lambda _, site: [doctor.Finding("cluster", "site", True, site)])
+    monkeypatch.setattr(doctor, "examine", lambda _, site: [doctor.Check("cluster", "site", True, site)])
     assert "other" in run("jobs.doctor", "--site", "other").out
 
 
@@ -206,7 +206,7 @@ def test_the_doctor_ends_with_1_where_the_site_file_is_wrong(environment, monkey
     monkeypatch.setattr(
         doctor,
         "examine",
-        lambda _, site: [doctor.Finding("cluster", **asdict(c)) for c in check_site(os.environ, site)],
+        lambda _, site: [doctor.Check("cluster", **asdict(c)) for c in check_site(os.environ, site)],
     )
     assert run("jobs.doctor", "--format=json").code == 1
     monkeypatch.delenv("SLURMD_NODENAME")

@@ -5,13 +5,13 @@ import pytest
 
 pytest.importorskip("torch")
 from benchmarks.perturbation import steps_of, summary, tools_here
-from jobs.doctor import Finding
+from jobs.doctor import Check
 from profiling.tables import as_table, rank_directory, write
 
 
 def found(**present):
     return [
-        Finding("libraries" if name == "horovod" else "profilers", name, here, "1.0", "load its module")
+        Check("libraries" if name == "horovod" else "profilers", name, here, "1.0", "load its module")
         for name, here in present.items()
     ]
 
