@@ -86,8 +86,7 @@ def allreduce_rate(device: torch.device, world: World, seconds: float) -> float:
 
     # Every rank must do the same number: the first, untimed one tells rank 0 how many fit.
     tensor.zero_()
-    count = torch.tensor([max(2, min(50, round(seconds / max(timed(), 1e-6))))])
-    count = count.to(device)
+    count = torch.tensor([max(2, min(50, round(seconds / max(timed(), 1e-6))))]).to(device)
     torch.distributed.broadcast(count, 0)
     best = min(timed() for _ in range(int(count.item())))
     return tensor.nbytes / best * 2 * (world.size - 1) / world.size
@@ -98,14 +97,9 @@ def _synchronizer(device: torch.device) -> Callable[[], None]:
 
 
 def calibrate(
-    world: World,
-    device: torch.device,
-    precision: str,
-    backend: Backend,
-    threads: int = 0,
-    network: str = "",
+    world: World, device: torch.device, precision: str, backend: Backend, threads: int = 0, network: str = "",
     peaks: bool = True,
-) -> Calibration | None:
+) -> Calibration | None:  # fmt: skip
     """Measure together with the other ranks; the result is rank 0's (None on the others).
 
     Args:
@@ -124,13 +118,11 @@ def calibrate(
     if world.size > 1:
         backend.barrier()
         bus = allreduce_rate(device, world, share)
-        allreduces.append(
-            Allreduce(
-                nodes=world.nodes, ranks_per_node=world.local_size, network=network, bus_bytes_per_s=bus
-            )
-        )
+        size = {"nodes": world.nodes, "ranks_per_node": world.local_size}
+        allreduces.append(Allreduce(**size, network=network, bus_bytes_per_s=bus))
     if world.rank:
         return None
+    found = [Finding("calibration_disturbed", data={"pct": 100 * min(waiting, 1)})]
     return Calibration(
         gemm_flops_per_s=gemm,
         copy_bytes_per_s=copy,
@@ -138,9 +130,7 @@ def calibrate(
         device=device_name(device),
         precision=precision,
         seconds=time.perf_counter() - start,
-        findings=[Finding("calibration_disturbed", data={"pct": 100 * min(waiting, 1)})]
-        if waiting >= _BUSY
-        else [],
+        findings=found if waiting >= _BUSY else [],
     )
 
 

@@ -97,7 +97,9 @@ def _write_records(folder: Path, encoded: list[bytes], labels: list[int]) -> Non
         path = folder / f"part-{number:05d}-of-{RECORD_FILES:05d}.tfrecord"
         mine = pairs[number::RECORD_FILES]
         # ImageNet's labels start at 1 in TFRecord files.
-        examples = [{records.IMAGE: image, records.LABEL: label + 1} for image, label in mine]
+        examples: list[dict[str, bytes | int]] = [
+            {records.IMAGE: image, records.LABEL: label + 1} for image, label in mine
+        ]
         records.write_records(path, map(records.encode_example, examples))
         records.write_index(path)
 

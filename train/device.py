@@ -26,11 +26,7 @@ UCX_CARDS = "UCX_NET_DEVICES"
 
 
 def choose_device(run: Run, world: World) -> torch.device:
-    """The device of a rank: the GPU of its local rank, or the CPU.
-
-    Raises:
-        UserError: the run wants a GPU and there is none for this rank.
-    """
+    """The device of a rank: the GPU of its local rank, or the CPU; UserError if there is none of its kind."""
     gpus = torch.cuda.device_count() if run.device != "cpu" and torch.cuda.is_available() else 0
     if gpus and torch.version.hip:
         raise UserError(NO_AMD)

@@ -60,14 +60,9 @@ class Recorded:
 
 
 def train(
-    run: Run,
-    step: Step,
-    batches: Iterator[Batch],
-    markers: Markers,
-    clock: Clock,
-    capture: Capture,
+    run: Run, step: Step, batches: Iterator[Batch], markers: Markers, clock: Clock, capture: Capture,
     on_batch: Callable[[int, torch.Tensor], None],
-) -> Recorded:
+) -> Recorded:  # fmt: skip
     """Train for ``run.batches`` batches.
 
     Args:

@@ -55,13 +55,9 @@ class PeersLost(Exception):
 
 
 def run_rank(
-    run: Run,
-    world: World,
-    out: Path | Callable[[], Path],
-    keep_raw: bool,
-    say: Callable[[str], None],
+    run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool, say: Callable[[str], None],
     begun: Callable[[], None] = lambda: None,
-) -> Finished:
+) -> Finished:  # fmt: skip
     """Train as one rank of ``run`` and write ``batches.parquet``, ``rank.json`` and the profiler's tables.
 
     Args:
@@ -124,14 +120,9 @@ class Opened:
 
 
 def _run_rank(
-    run: Run,
-    world: World,
-    out: Path | Callable[[], Path],
-    keep_raw: bool,
-    say: Callable[[str], None],
-    begun: Callable[[], None],
-    opened: Opened,
-) -> Finished:
+    run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool, say: Callable[[str], None],
+    begun: Callable[[], None], opened: Opened,
+) -> Finished:  # fmt: skip
     device = choose_device(run, world)
     # What is near one of its GPUs is far from another.
     place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
@@ -145,7 +136,11 @@ def _run_rank(
     # Analytic, the same on every rank: one counts, and now, while others are still starting.
     flops = flops_per_image(bare, run.image_size) if world.rank == 0 else (None, None)
     backend = opened.backend = open_backend(run, world, device)
-    out = _agree(out, backend, world)
+    if not isinstance(out, Path):
+        # Rank 0 makes it, and goes on with the path as the user wrote it.
+        made = out() if world.rank == 0 else Path()
+        of_rank_0 = backend.gather(str(made.absolute()))[0]
+        out = made if world.rank == 0 else Path(of_rank_0)
     directory = tables.rank_directory(out, world.rank)
     directory.mkdir(parents=True, exist_ok=True)
     # DataParallel's replicas run in a thread each.
@@ -173,6 +168,7 @@ def _run_rank(
     # From here on no rank waits for another.
     digests = backend.gather(parameter_digest(bare))
     losses = recorded.losses
+    trained = [(name, one) for name, one in bare.named_parameters() if one.requires_grad]
     report = RankReport(
         rank=world.rank,
         world_size=world.size,
@@ -188,7 +184,7 @@ def _run_rank(
         parameter_digest=digests[world.rank],
         parameters=sum(parameter.numel() for parameter in bare.parameters()),
         # The same on every rank, as are the FLOPs: one has them.
-        gradient_elements={} if world.rank else gradient_elements(bare),
+        gradient_elements={} if world.rank else {name: one.numel() for name, one in trained},
         forward_flops_per_image=flops[0],
         training_flops_per_image=flops[1],
         startup_ns=startup_ns,
@@ -206,16 +202,6 @@ def _run_rank(
     elif other := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
         wrong = f"ranks 0 and {other[0]} ended with different parameters"
     return Finished(report, run.world_size * run.batches * run.batch / recorded.seconds, wrong, out)
-
-
-def _agree(out: Path | Callable[[], Path], backend: Backend, world: World) -> Path:
-    """The run's directory, the same on every rank; where it is to be made, rank 0 makes it."""
-    if isinstance(out, Path):
-        return out
-    mine = out() if world.rank == 0 else Path()
-    of_rank_0 = backend.gather(str(mine.absolute()))[0]
-    # Rank 0 goes on with the path as the user wrote it.
-    return mine if world.rank == 0 else Path(of_rank_0)
 
 
 def bare_model(run: Run, device: torch.device) -> torch.nn.Module:
@@ -282,8 +268,3 @@ def parameter_digest(model: torch.nn.Module) -> str:
         words = parameter.detach().float().cpu().contiguous().numpy().reshape(-1).view(np.uint32)
         digest.update(np.array([words.sum(dtype=np.uint32), np.bitwise_xor.reduce(words)]).tobytes())
     return digest.hexdigest()
-
-
-def gradient_elements(model: torch.nn.Module) -> dict[str, int]:
-    """How many elements each trained parameter has, by its name, as the model registers them."""
-    return {name: one.numel() for name, one in model.named_parameters() if one.requires_grad}

@@ -38,11 +38,7 @@ _OTHER_FILES = 1024  # that a process may have open besides its connections
 
 
 def open_store(world: World, timeout: timedelta) -> "TCPStore":
-    """The store of ``world``'s job, at which torch.distributed's ranks meet.
-
-    Raises:
-        UserError: rank 0 is not found within ``timeout``.
-    """
+    """The store of ``world``'s job, at which torch.distributed's ranks meet; UserError after ``timeout``."""
     from torch.distributed import TCPStore
 
     allow_connections(world.size)
@@ -85,22 +81,14 @@ def tell(world: World, port: int) -> None:
 
 
 def tell_all(world: World, port: int) -> None:
-    """As rank 0, tell all other ranks of ``world`` a port of this node, and wait until all know it.
-
-    Raises:
-        UserError: some did not ask; the message names them.
-    """
+    """As rank 0, tell all other ranks of ``world`` a port of this node; UserError if some do not ask."""
     name, others = job_name(world), world.size - 1
     if missing := _serve(_listen(candidates(name)), name, port, others, time.monotonic() + MEETING_S):
         raise UserError(_not_here(missing, world.size, MEETING_S))
 
 
 def find(world: World) -> int:
-    """The port that rank 0 of ``world`` tells.
-
-    Raises:
-        UserError: rank 0 does not answer.
-    """
+    """The port that rank 0 of ``world`` tells, or UserError."""
     return ask(world.host or "127.0.0.1", job_name(world), world.rank, time.monotonic() + MEETING_S)
 
 
@@ -165,11 +153,7 @@ def _serve(server: socket.socket, name: str, port: int, others: int, deadline: f
 
 
 def ask(host: str, name: str, rank: int, deadline: float) -> int:
-    """The port of the store, from rank 0 on ``host``.
-
-    Raises:
-        UserError: nobody there knows the job before ``deadline`` (of time.monotonic).
-    """
+    """The port of the store, from rank 0 on ``host``; UserError after ``deadline`` (of time.monotonic)."""
     problem, again_s = "nothing answers", _AGAIN_S
     while time.monotonic() < deadline:
         for port in candidates(name):

@@ -39,11 +39,7 @@ def variables(world: World, port: int | str) -> dict[str, str]:
 
 
 def meet(world: World) -> int:
-    """A port of rank 0's node that was free when rank 0 asked for it, the same on all ranks.
-
-    Raises:
-        UserError: the ranks do not find each other.
-    """
+    """A port of rank 0's node that was free when rank 0 asked for it, the same on all ranks."""
     if world.rank:
         return rendezvous.find(world)
     with socket.socket() as free:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -30,7 +31,7 @@ TRACED = (
     "critical_path",
 )
 SWEEP = (*TRACED, "efficiency", "factors", "expense")
-METERED = {"metered_s": 10.0, "device_energy_j": 2560.0, "peak_memory_bytes": 2 * 10**9}
+METERED: dict[str, Any] = {"metered_s": 10.0, "device_energy_j": 2560.0, "peak_memory_bytes": 2 * 10**9}
 
 
 def _jobs(slow: float, bandwidth: float) -> list[Job]:
@@ -41,7 +42,7 @@ def _jobs(slow: float, bandwidth: float) -> list[Job]:
 
 def write_inputs(folder: Path) -> None:
     """Two sweeps that differ, one of factors, a traced job, a file of each format, the reference's."""
-    few = {"repetitions": {"none": 3, "torch": 1}, "batches": 24}
+    few: dict[str, Any] = {"repetitions": {"none": 3, "torch": 1}, "batches": 24}
     planted_sweep.write_sweep(folder / "sweep", _jobs(0.2, 4.0), seed=1, **few)
     planted_sweep.write_sweep(folder / "changed", _jobs(0.0, 2.0), seed=2, **few)
     choices = product((1, 2), (16, 32), ("fp32", "fp16"), ("none", "torch"))

@@ -6,7 +6,7 @@ from tests.golden.cases import ANSWERS, answers, commands, differences
 
 
 @pytest.fixture(scope="module")
-def computed(tmp_path_factory) -> dict[str, str]:
+def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return dict(answers(tmp_path_factory.mktemp("golden")))
 
 
