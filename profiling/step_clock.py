@@ -141,8 +141,7 @@ def open_clock(device_type: str, index: int | None = None) -> Clock:
         return DeviceClock(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
 
     class Event(torch.cuda.Event):
-        """An event in the current stream of one GPU, whichever GPU is the current one."""
-
+        # In the current stream of one GPU, whichever GPU is the current one.
         def record(self, stream: Any = None) -> None:
             super().record(stream or torch.cuda.current_stream(index))
 

@@ -6,6 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import pyarrow as pa
+
 from profiling.findings import Finding
 from profiling.presence import Presence, of_program
 from profiling.readers.origin import UNKNOWN, Origin
@@ -13,7 +15,6 @@ from profiling.tables import Converted, collect
 from profiling.traced_job import TraceFacts
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from torch.nn import Module
 
 
@@ -152,7 +153,7 @@ class Profiler:
 
     def stream(
         self, path: Path, findings: list[Finding], origin: Origin = UNKNOWN
-    ) -> "Iterator[tuple[str, pa.Table]]":
+    ) -> Iterator[tuple[str, pa.Table]]:
         """The tool's output as pieces of tables, in memory that need not hold all of it.
 
         Args:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
+
 from profiling.findings import Finding
 from profiling.markers import nvtx_emitter
 from profiling.readers.chunks import read_head
@@ -15,7 +17,6 @@ from profiling.tools.base import Capture, Options, Profiler, Step
 from profiling.tools.processes import run_step
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from torch.nn import Module
 
 # Set by the command that starts the process under a profiler: by which of these it is switched on.
@@ -161,7 +162,7 @@ class Nsys(SwitchedOn):
 
     def stream(
         self, path: Path, findings: list[Finding], origin: Origin = UNKNOWN
-    ) -> "Iterator[tuple[str, pa.Table]]":
+    ) -> Iterator[tuple[str, pa.Table]]:
         if read_head(path, len(NSYS_REPORT)) != NSYS_REPORT:
             yield from super().stream(path, findings, origin)
             return
