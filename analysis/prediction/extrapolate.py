@@ -61,12 +61,6 @@ class Series:
         """Of a batch of the job."""
         return self.batch * (1 if self.strong else ranks)
 
-    def first(self, count: int) -> "Series":
-        """Of the smallest points only."""
-        return replace(
-            self, ranks=self.ranks[:count], images_per_s=self.images_per_s[:count], errors=self.errors[:count]
-        )
-
 
 def names_of(series: Sequence[Series]) -> list[str]:
     """The labels of configurations; of strong scaling by the batch of all ranks."""
@@ -126,7 +120,8 @@ def _backtests(one: Series) -> tuple[Rows, float]:
     answer: Rows = []
     missed = 0.0
     for place in range(2, len(one.ranks)):
-        row = backtested(_row(one.first(place), one.ranks[place], missed), one.images_per_s[place])
+        known = {name: getattr(one, name)[:place] for name in ("ranks", "images_per_s", "errors")}
+        row = backtested(_row(replace(one, **known), one.ranks[place], missed), one.images_per_s[place])
         answer.append(row)
         noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
         off = outside(one.images_per_s[place], row["images_per_s_low"], _highest(row), noise)

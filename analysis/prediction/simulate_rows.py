@@ -15,7 +15,7 @@ allreduce moves stays.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,21 +47,15 @@ SIMULATION = "simulation"
 _MOST_UNLIKE_SHARE = 0.05
 
 
-@dataclass(frozen=True)
-class Network:
+# f and w of this file's docstring: (2, 1 + resamples), ns.
+Computing = np.ndarray
+
+
+class Network(NamedTuple):
     """What the user knows of the network; None: it is fitted."""
 
     alpha_us: float | None = None
     beta_gb_per_s: float | None = None
-
-    @property
-    def is_given(self) -> bool:
-        """Whether nothing of it is fitted."""
-        return self.alpha_us is not None and self.beta_gb_per_s is not None
-
-
-# f and w of this file's docstring: (2, 1 + resamples), ns.
-Computing = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -262,7 +256,7 @@ def _late(step: Traced | str) -> int:
 
 def _has_links(basis: Basis, network: Network, layout: Layout) -> bool:
     """Whether something is known of the links that a job needs."""
-    return network.is_given or layout.nodes == 1 or basis.links > 1
+    return None not in network or layout.nodes == 1 or basis.links > 1
 
 
 # --- a row ----------------------------------------------------------------------------------------------
