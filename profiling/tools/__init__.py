@@ -11,12 +11,12 @@ from importlib import import_module
 from pathlib import Path
 
 from profiling.errors import UserError, did_you_mean
-from profiling.readers.origin import Origin, rank_in
-from profiling.tools.base import Capture, Converted, Options, Profiler, Step, collect, switch
+from profiling.readers.origin import Origin
+from profiling.tools.base import Capture, Converted, Options, Profiler, Step, switch
 
 __all__ = [
     "STARTED", "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_can_record",
-    "check_mode", "collect", "open_capture", "rank_in", "switch", "tool",
+    "check_mode", "open_capture", "switch", "tool",
 ]  # fmt: skip
 
 # name -> module and class

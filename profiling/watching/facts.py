@@ -47,6 +47,8 @@ class ModelFacts:
 
 def facts_of(model: "Module | None") -> ModelFacts:
     """The facts of a model that is being trained."""
+    import torch
+
     if model is None:
         return ModelFacts(backend=_backend(None))
     parameters = list(model.named_parameters())
@@ -57,7 +59,7 @@ def facts_of(model: "Module | None") -> ModelFacts:
         elements={name: elements_of(one) for name, one in parameters if one.requires_grad},
         grad=_precision_of_gradients(model),
         device=parameters[0][1].device if parameters else None,
-        group_size=_group_size(),
+        group_size=torch.distributed.get_world_size() if has_group() else 1,
     )
 
 
@@ -77,10 +79,6 @@ def _class_of(model: "Module") -> str:
     of = type(model)
     names = [base.__name__ for base in of.__bases__]
     return names[-1] if "FSDPModule" in names else of.__name__
-
-
-def _group_size() -> int:
-    return int(sys.modules["torch.distributed"].get_world_size()) if has_group() else 1
 
 
 def _backend(model: "Module | None") -> str:
@@ -110,13 +108,7 @@ def leave_group() -> None:
 
     From release 2.26 on, NCCL waits for such graphs to be deleted, and the program may keep them to its end.
     """
-    if has_group() and not _has_graphs():
-        import torch
-
-        torch.distributed.destroy_process_group()
-
-
-def _has_graphs() -> bool:
     import torch
 
-    return any(issubclass(type(one), torch.cuda.CUDAGraph) for one in gc.get_objects())
+    if has_group() and not any(issubclass(type(one), torch.cuda.CUDAGraph) for one in gc.get_objects()):
+        torch.distributed.destroy_process_group()
