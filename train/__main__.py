@@ -53,19 +53,19 @@ def main() -> int:
         if world.rank == 0:
             print(NO_HOROVOD, file=sys.stderr)
         run = make_run({**run.model_dump(), "backend": in_place_of_horovod([run.backend])[0]})
-    mine = by_hand.is_by_hand(arguments.out)
-    if mine and arguments.out is not None:
+    standalone = by_hand.is_by_hand(arguments.out)
+    if standalone and arguments.out is not None:
         with said_by_rank_0(rank):
             by_hand.check_unused(arguments.out, arguments.overwrite)
             by_hand.check_no_other_files(arguments.out)
-    if mine and rank == 0 and not is_watched(run.profile, os.environ):
+    if standalone and rank == 0 and not is_watched(run.profile, os.environ):
         how = f"python -m profiling.wrap --tool {run.profile} --out DIR -- -m train ... --out DIR"
         print(f"scaleprof: profile {run.profile} records nothing here; started by: {how}", file=sys.stderr)
-    write_stacks_at_signal(None if mine else rank_directory(arguments.out, world.rank) / STACKS)
+    write_stacks_at_signal(None if standalone else rank_directory(arguments.out, world.rank) / STACKS)
     place: Path | by_hand.Folder = arguments.out  # of a run by hand, what makes it
     if arguments.out is None:
         place = by_hand.Folder(lambda: by_hand.new_directory(run))
-    elif mine:
+    elif standalone:
         place = by_hand.Folder(lambda: by_hand.made(arguments.out), there=arguments.out.exists())
     code = train(run, world, place, arguments.keep_raw)
     if code == EXIT_DONE and may_leave_at_once(run, os.environ, sys.modules):

@@ -76,15 +76,10 @@ _SAME = (
 )
 
 
-def _ends(name: str, estimate: Estimate | None) -> Row:
-    """The cells of a :func:`_timed` column."""
+def _ends(name: str, estimate: Estimate | None, unit: str = "_ms") -> Row:
+    """The cells of a figure and its interval; without a unit those of a ratio."""
     values = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
-    return dict(zip((f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), values, strict=True))
-
-
-def _ratio(name: str, estimate: Estimate | None) -> Row:
-    values = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+    return dict(zip((name + unit, f"{name}_low{unit}", f"{name}_high{unit}"), values, strict=True))
 
 
 def _same(result: Result, key: Key) -> Row:
@@ -351,7 +346,7 @@ def _orders(result: Result, _: Path | None) -> Answer:
         row |= {metric.name: result.quantity(key, metric.name) for metric in _ORDER[3:8]}
         for name, stages in (("forward", PASSES[:1]), ("backward", PASSES[1:]), ("step", PASSES)):
             row |= _ends(name, result.estimate(key, stages))
-        rows.append(row | _ratio("time_ratio", result.ratio(key, (_USUAL, key[1]))) | _same(result, key))
+        rows.append(row | _ends("time_ratio", result.ratio(key, (_USUAL, key[1])), "") | _same(result, key))
     (ratio,) = picked(_ORDER, "time_ratio")
     shown = [
         *columns(_ORDER, "device", "order", "batch", "image_size", "forward_ms", "backward_ms", "step_ms"),
@@ -400,7 +395,7 @@ def _products(result: Result, _: Path | None) -> Answer:
         row |= _ends("time", time)
         row["flops_per_s"] = flops / time.value * 1e3 if time and flops else None
         separate = (case.replace(_MERGED, _SEPARATE), device)
-        row |= _ratio("speedup", result.ratio(separate, key) if way == _MERGED else None)
+        row |= _ends("speedup", result.ratio(separate, key) if way == _MERGED else None, "")
         rows.append(row | _same(result, key))
     names = ("device", "inputs", "hidden", "way", "batch", "products", "time_ms", "flops_per_s", "speedup",
              "same_output")  # fmt: skip

@@ -109,9 +109,7 @@ def test_the_synthetic_batch_is_made_in_the_models_layout_once():
         batches = Synthetic(run, 0, CPU)
         (one, _), (other, _) = next(batches), next(batches)
         assert one is other and one.is_contiguous(memory_format=memory_format(run))
-        assert one is one.contiguous(memory_format=memory_format(run)), (
-            "the loop would copy it for each batch"
-        )
+        assert one is one.contiguous(memory_format=memory_format(run))
 
 
 def test_dali_writes_the_layout_that_the_model_takes_and_the_same_pixels(data_set):

@@ -132,7 +132,7 @@ def test_a_profiler_attributes_batches_from_the_one_that_is_asked(data_set, tmp_
     flops = products.groupby("batch_index").flops.sum() / run.batch
     assert flops.to_numpy() == pytest.approx(finished.report.training_flops_per_image, rel=0.01)
     within = kernels[kernels.batch_index == 3]
-    assert within.start_ns.between(batches.start_ns[3], batches.end_ns[3]).all(), "two clocks that disagree"
+    assert within.start_ns.between(batches.start_ns[3], batches.end_ns[3]).all()
 
 
 def test_the_profilers_mode_reaches_it(data_set, tmp_path):
@@ -249,7 +249,7 @@ def test_a_loss_that_is_not_finite_makes_the_run_not_right(data_set, tmp_path):
     finished, batches, _ = do(run, tmp_path)
     assert not np.isfinite(batches.loss).all()
     assert not finished.report.losses_finite
-    assert finished.wrong.startswith("a loss is not finite; lower --learning-rate")
+    assert finished.wrong.startswith("a loss is not finite")
     assert "not finite" in why_not_right(run, [finished.report], tmp_path)
 
 

@@ -131,7 +131,7 @@ def test_device_instants_keep_their_precision_over_a_long_run_and_the_loop_never
         device.now_ns += int(generator.integers(1_000, 40_000_000))
         clock.tick()
         truth.append(device.now_ns)
-    assert device.waits == waits_at_start, "the loop waited for the device"
+    assert device.waits == waits_at_start
     assert waits_at_start == 2
     instants = clock.instants_ns()
     drift = (instants - instants[0]) - (np.array(truth) - truth[0])

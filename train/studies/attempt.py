@@ -91,9 +91,7 @@ class Attempt(BaseModel):
 
 def main() -> int:
     task = Task.model_validate(json.loads(Path(sys.argv[1]).read_bytes()))
-    torch.manual_seed(task.seed)
-    if task.threads:
-        torch.set_num_threads(task.threads)
+    common.prepare(task)
     device = torch.device(task.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -62,7 +62,7 @@ def main() -> None:
     capacity = Capacity(recorder, arguments, names, gpu)
     above = capacity.grow()
     if len(names) > 1:
-        capacity.lay_over_two(above)
+        capacity.split(above)
     common.finish(recorder, arguments)
 
 
@@ -122,7 +122,7 @@ class Capacity:
             raise UserError(f"{below} layers still fit; give a larger --batch or a smaller --memory-limit")
         return above
 
-    def lay_over_two(self, layers: int) -> None:
+    def split(self, layers: int) -> None:
         """The split of a network that balances memory or time."""
 
         def attempt(place: int) -> tuple[list[Attempt], float]:

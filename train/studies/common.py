@@ -65,7 +65,7 @@ def start(study: str, arguments: argparse.Namespace, gpu: bool) -> Recorder:
     return Recorder(study, vars(arguments), directory)
 
 
-def prepare(arguments: argparse.Namespace) -> None:
+def prepare(arguments: Any) -> None:
     """Set the threads of the arithmetic and the seed, as the flags say."""
     import torch
 

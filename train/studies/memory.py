@@ -1,4 +1,4 @@
-"""What memory does a forward and a backward pass take, and was it too much?
+"""Memory of a forward and a backward pass, and how a lack of it is recognised.
 
 On a GPU the caching allocator says it; on a CPU the allocations are those that the PyTorch profiler records.
 """
