@@ -30,7 +30,8 @@ def files_below(folder):
 def test_pictures_are_like_photos(data_set):
     pictures = [sample.read()[0] for sample in find_images(data_set / "images")]
     sizes = [len(picture) for picture in pictures]
-    assert 95_000 <= np.mean(sizes) <= 105_000assert max(sizes) < 1.2 * min(sizes)
+    assert 95_000 <= np.mean(sizes) <= 105_000
+    assert max(sizes) < 1.2 * min(sizes)
     assert len(set(pictures)) == IMAGES
     for picture in pictures:
         with Image.open(io.BytesIO(picture)) as image:

@@ -68,7 +68,8 @@ def pictures_in(images: torch.Tensor) -> list[int]:
         seen = (image * std + mean) * 255
         distance = [(seen - torch.tensor(colour).view(3, 1, 1)).abs().max() for colour in COLOURS]
         nearest = int(torch.stack(distance).argmin())
-        assert distance[nearest] < 6found.append(nearest)
+        assert distance[nearest] < 6
+        found.append(nearest)
     return found
 
 
@@ -102,7 +103,8 @@ class TestEveryLoader:
         pictures = seen(run, 9)  # three epochs
         epochs = [pictures[start : start + PICTURES] for start in range(0, 3 * PICTURES, PICTURES)]
         assert all(sorted(epoch) == list(range(PICTURES)) for epoch in epochs)
-        assert len({tuple(epoch) for epoch in epochs}) == 3in_file_order = sorted(range(PICTURES), key=lambda picture: (LABELS[picture], picture))
+        assert len({tuple(epoch) for epoch in epochs}) == 3
+        in_file_order = sorted(range(PICTURES), key=lambda picture: (LABELS[picture], picture))
         assert epochs[0] != in_file_order
 
     def test_batches_are_full_where_an_epoch_does_not_divide(self, colours, loader, workers, data_format):
