@@ -85,7 +85,7 @@ def test_both_are_compared_where_they_agree_in_what_both_record(tmp_path, script
         assert [row["gpus_per_node"] for row in steps] == ["1", "2"]
         assert all(row["effect_pct"] == pytest.approx(wanted, abs=2) for row in steps)
         said = found("analysis.compare", one, other)
-        assert said["taken_as_equal"] == {"fields": ["grad", "model", "network", "threads", "workers"]}
+        assert said["not_recorded"] == {"what": ["grad", "model", "network", "threads", "workers"]}
         assert all("lr=0.01" in name for name in said["not_compared"]["what"])
     # The report of the two has them as one, too.
     page = build(load(a), load(b))
@@ -112,7 +112,7 @@ def test_another_command_is_all_that_differs_and_may(tmp_path):
     ran = run("analysis.compare", a, b, "--across", "program", "--format", "json")
     assert [row["gpus_per_node"] for row in ran.json if row["kind"] == "step"] == ["1", "2"]
     assert {"network", "threads", "lr"} <= set(
-        found("analysis.compare", a, b, "--across", "program")["taken_as_equal"]["fields"]
+        found("analysis.compare", a, b, "--across", "program")["not_recorded"]["what"]
     )
 
 

@@ -223,7 +223,7 @@ def _aligned(study: Study, other: Study, across: Sequence[str]) -> Study:
             if not _same_command(str(run.fields["program"]), first.command):
                 assumed |= set(own_names(first.fields))  # else its command has them
     if assumed:
-        study.note("taken_as_equal", side=BOTH, fields=sorted(name.removeprefix(FACTOR) for name in assumed))
+        study.note("not_recorded", side=BOTH, what=sorted(name.removeprefix(FACTOR) for name in assumed))
     return replace(study, loaded=tuple(loaded))
 
 

@@ -294,8 +294,8 @@ def findings(points: Sequence[Point]) -> Iterator[Finding]:
         if point.on_cpus and own and base and own != base:
             threads = {"threads": own, "base": base}
             yield Finding("threads_differ", configuration=called(point, points), data=threads)
-    if lengths := [sorted(of_one) for of_one in alike.values() if len(of_one) > 1]:
-        yield Finding("lengths_differ", data={"n": len(lengths), "lengths": lengths[0]})
+    for lengths in {tuple(sorted(one)) for one in alike.values() if len(one) > 1}:
+        yield Finding("not_compared", data={"what": [f"runs of {length} steps" for length in lengths]})
     if profiled := sum(point.timed_by == PROFILED for point in points):
         yield Finding("timed_by_profiled_runs", data={"n": profiled, "of": of})
 
