@@ -6,8 +6,7 @@
 
 For converted traces (one job on each side): one row per step duration, part, collective and kernel class.
 
-One row per configuration and quantity. A note names the devices of both sides if they differ; a note of one
-side begins with A or B.
+One row per configuration and quantity.
 
 The rows of each kind are tested together. The kinds step and combined decide the exit code: 1 if a row of
 theirs is slower by more than --threshold. Without a real difference, this happens in at most 5 % of

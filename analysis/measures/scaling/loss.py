@@ -1,16 +1,14 @@
-"""The loss of scaling efficiency by part of the step.
+"""Loss of scaling efficiency by part of the step.
 
-Lost is 1 - scaling efficiency: by how much a batch exceeds that of ideal scaling from the base point, over
-the batch. A part's share is by how much that part of the anatomy grew, a batch of a rank, from what the base
-point's would be with as many images a rank; parts that shrank are negative. Durations are of unprofiled runs,
-parts of profiled ones, whose growth is taken as it was measured: what a profiler adds to both points alike
-cancels. The rest of the unprofiled growth, of either sign, is not attributed, and is a column of its own.
-Exposed communication is made of transfer, since the last rank had come to a collective, and of the wait for
-that rank, where the collectives of all ranks are known.
+The loss is 100 % minus the scaling efficiency: how much longer a step takes than with ideal scaling from the
+baseline, divided by the step. A part's share is its growth per step and rank over the baseline's, for as many
+images per rank; parts that shrank are negative. Steps are of unprofiled runs, parts of profiled ones, so that
+what the profiler adds to both points cancels; growth that no part shows is unattributed. Exposed
+communication is transfer (after the last rank entered the collective) and wait (before), where the
+collectives of all ranks are known.
 
-Intervals of parts are of the batches inside the profiled runs, as those of a mean (Student's t, for as many
-as are independent in each). Those of a whole and of what it is made of are drawn together, and cut to what
-the others allow. How much such runs differ from each other is not in them: a sweep has too few to tell.
+Intervals of parts cover the steps inside the profiled runs (Student's t over independent steps), not
+differences between runs. A whole and its parts are drawn together, and cut to what the others allow.
 """
 
 import zlib
@@ -33,10 +31,7 @@ _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
 _WHOLES = (*PARTS, "overlapped_communication")
 _ENDS = ("low", "high")
 _HEADS = {
-    "compute": (
-        "compute",
-        "computation (negative: it shrank)",
-    ),
+    "compute": ("compute", "computation (negative: it shrank)"),
     "exposed_communication": ("exposed\ncomm.", "exposed communication"),
     "exposed_loader": ("exposed\nloader", "exposed data loading"),
     "exposed_copies": ("other\ncopies", "other copies"),
