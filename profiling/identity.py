@@ -4,13 +4,17 @@ The one place that reads what launchers put into the environment: torchrun (and 
 MVAPICH, Slurm, MPICH and Intel MPI (PMI).
 """
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiling.errors import UserError
 
-_GROUP = re.compile(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*")
+# A name, or names that differ in the numbers in brackets.
+_GROUP = re.compile(
+    r"(?:[^,\[\]]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])+"
+)  # one name, or names that differ in numbers
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 # launcher -> its variables for (rank, world size, local rank, local world size). The first launcher counts of
 # which a process has both rank and size: mpirun inside srun speaks last, so it comes before Slurm.
@@ -140,39 +144,23 @@ def expand_nodes(text: str) -> list[str]:
     Raises:
         UserError: it is none.
     """
+    groups = _GROUP.findall(text)
+    if ",".join(groups) != text:
+        raise UserError(f"invalid node list {text!r}; expected e.g. node[01-04,7]")
     nodes: list[str] = []
-    for group in _groups(text):
-        nodes.extend(_expand(group, text))
+    for group in groups:
+        # By turns text, and the ranges of a pair of brackets.
+        parts = re.split(r"\[(.*?)\]", group)
+        choices = [_numbers_in(part) if place % 2 else [part] for place, part in enumerate(parts)]
+        nodes += map("".join, itertools.product(*choices))
     return nodes
 
 
-def _groups(text: str) -> Iterator[str]:
-    position = 0
-    while position < len(text):
-        match = _GROUP.match(text, position)
-        if match is None or not match[0]:
-            raise UserError(f"invalid node list {text!r}; expected e.g. node[01-04,7]")
-        yield match[0]
-        position = match.end() + 1
-        if match.end() < len(text) and text[match.end()] != ",":
-            raise UserError(f"invalid node list {text!r}; expected e.g. node[01-04,7]")
-
-
-def _expand(group: str, text: str) -> list[str]:
-    head, bracket, rest = group.partition("[")
-    if not bracket:
-        return [group]
-    inside, _, tail = rest.partition("]")
-    tails = _expand(tail, text)
-    return [head + number + end for number in _in_brackets(inside, text) for end in tails]
-
-
-def _in_brackets(inside: str, text: str) -> list[str]:
-    numbers: list[str] = []
-    for part in inside.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not match:
-            raise UserError(f"invalid node list {text!r}; expected e.g. node[01-04,7]")
-        first, last = match[1], match[2] or match[1]
-        numbers.extend(f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
-    return numbers
+def _numbers_in(ranges: str) -> list[str]:
+    """``03-05,9`` -> 03, 04, 05, 9."""
+    ends = [part.partition("-")[::2] for part in ranges.split(",")]
+    return [
+        f"{number:0{len(first)}d}"
+        for first, last in ends
+        for number in range(int(first), int(last or first) + 1)
+    ]
