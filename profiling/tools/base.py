@@ -100,8 +100,6 @@ class Profiler:
     newest_gpu: ClassVar[tuple[int, int] | None] = None
     wraps: ClassVar[bool] = False  # it watches a rank from outside its process, which :meth:`wrap` starts
     reads: ClassVar[str] = ""  # the files that :meth:`stream` reads, for the docs; "" where there are none
-    # which of its files, in two words, for the error message, where others are mistaken for them
-    forms: ClassVar[str] = ""
     # the module that reads them, with ``recognise`` and ``stream``; it is loaded when a file is read, and not
     # to start the tool
     reader: ClassVar[str] = ""

@@ -97,7 +97,6 @@ class Nvprof(SwitchedOn):
     started = "`nvprof -o`, for GPUs up to compute capability 7.5 (metrics: 7.2)"
     reader = "profiling.readers.nvprof"
     reads = "SQLite databases, CSV and plain summaries, traces, metrics"
-    forms = "databases, output as printed"
     modes: ClassVar = {
         "auto": "every kernel, copy and marker with its times, as a database",
         "trace": "the same",

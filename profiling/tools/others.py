@@ -142,6 +142,5 @@ class PyProf(Profiler):
 
     started = "discontinued; its tables can be read"
     reads = "not converted: `analysis` reads its kernel tables (Parquet) as they are"
-    forms = "Parquet"
     reader = "profiling.readers.pyprof"
     analysed_as_it_is = True

@@ -1,4 +1,4 @@
-"""Which tool wrote a file, and what is in it?"""
+"""Recognise the tool that wrote a file, and read it."""
 
 from pathlib import Path
 
@@ -39,25 +39,16 @@ def reader_of(path: Path, name: str | None) -> Profiler:
         raise UserError(f"{path} is a folder of files; convert them one by one, or with profiling.convert")
     if name is None and (why := why_unreadable(path)):
         raise (UserError if path.stat().st_size else Unrecognised)(f"{path} {why}")
+    readers = ", ".join(one for one in TOOLS if tool(one).reads)
     if name is None:
-        raise Unrecognised(f"{path}: unrecognised format; {supported()}")
+        raise Unrecognised(f"{path}: unrecognised format; supported: {readers} (--tool NAME)")
     if not tool(name).reads:
-        raise UserError(f"--tool {name} writes no files to read; one of: {', '.join(_readers())}")
+        raise UserError(f"--tool {name} writes no files to read; one of: {readers}")
     return tool(name)
 
 
 class Unrecognised(UserError):
     """A file that no tool known here has written, or an empty one."""
-
-
-def supported() -> str:
-    """The tools whose files are read, for an error message."""
-    names = (f"{name} ({forms})" if (forms := tool(name).forms) else name for name in _readers())
-    return f"supported: {', '.join(names)}; --tool NAME says which it is"
-
-
-def _readers() -> list[str]:
-    return [name for name in TOOLS if tool(name).reads]
 
 
 def bundle_of(path: Path) -> tuple[Path, str | None]:

@@ -250,7 +250,7 @@ def test_pyprofs_table_as_csv_is_none_and_the_format_that_is_read_is_said(tmp_pa
     (tmp_path / "lm.csv").write_text(
         '"Kernel","Module","Op","Direction","Sil(ns)"\n"a","b","c","fprop","5"\n'
     )
-    with pytest.raises(UserError, match=r"supported: torch, pyprof \(Parquet\), nvprof \("):
+    with pytest.raises(UserError, match="supported: torch, pyprof, nvprof"):
         main([str(tmp_path / "lm.csv")])
     with pytest.raises(UserError, match="not a readable PyProf kernel table"):
         main([str(tmp_path / "lm.csv"), "--tool", "pyprof"])
