@@ -55,16 +55,13 @@ def explain(study: Study, own: Rows) -> list[str]:
         ("Our own runs", _of_runs(study, own)),
     ):
         found = [
-            f"  {name}: {_median(before)}{np.median(after):.4g} ({_MEANINGS[name]})"
+            f"  {name}: {' -> '.join(f'{np.median(one):.4g}' for one in (before, after) if len(one))}"
+            f" ({_MEANINGS[name]})"
             for name, before, after in moved
             if len(after)
         ]
         lines += [f"{head}:", *found] if found else []
     return lines
-
-
-def _median(before: Sequence[float]) -> str:
-    return f"{np.median(before):.4g} -> " if len(before) else ""
 
 
 def _swapped(rows: Rows) -> tuple[str, list[float], list[float]]:

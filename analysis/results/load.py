@@ -101,16 +101,9 @@ def _is_sweep(path: Path) -> bool:
 
 
 def _is_known(directory: Path) -> bool:
-    return store.is_run(directory) or _is_begun(directory)
-
-
-def _is_begun(directory: Path) -> bool:
-    """Whether it is a run that has begun: of one by hand that was killed there may be only a rank folder.
-
-    Traces that were converted have such folders, too, and their job may be called `run_a`.
-    """
-    if not directory.name.startswith("run_") or (directory / JOB).is_file():
-        return False
+    """Whether it is a run, also one that has begun: of one by hand there may be only a rank folder."""
+    if store.is_run(directory) or not directory.name.startswith("run_") or (directory / JOB).is_file():
+        return store.is_run(directory)
     return (directory / store.LOG).exists() or _has_rank_folders(directory)
 
 

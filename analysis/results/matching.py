@@ -232,9 +232,14 @@ def _clocks(ranks: Sequence[Calls], pools: Sequence[Shared]) -> tuple[tuple[Ahea
             reached = False
             for one in joined:
                 of_members = clock[list(one.members)]
-                if (of_members == root).any() and (of_members < 0).any():
-                    _set(ranks, one, ahead, clock, int(np.argmax(of_members == root)))
-                    reached = True
+                if not ((of_members == root).any() and (of_members < 0).any()):
+                    continue
+                reached, known = True, int(np.argmax(of_members == root))
+                end = one.of([calls.end_ns for calls in ranks])
+                reference = ahead[one.members[known]].remove(end[known])
+                for member, own in zip(one.members, end, strict=True):
+                    if clock[member] < 0:
+                        ahead[member], clock[member] = _ahead(reference, own), root
     return tuple(ahead), clock
 
 
@@ -247,16 +252,6 @@ def _joined(root: int, pools: Sequence[Shared], of_rank: Mapping[int, Sequence[i
         found |= more
         left += more
     return sorted(found)
-
-
-def _set(ranks: Sequence[Calls], one: Shared, ahead: list[Ahead], clock: np.ndarray, known: int) -> None:
-    """Set the clocks of a group's ranks that have none by those of its member ``known``."""
-    end = one.of([calls.end_ns for calls in ranks])
-    reference = ahead[one.members[known]].remove(end[known])
-    for member, own in zip(one.members, end, strict=True):
-        if clock[member] < 0:
-            ahead[member] = _ahead(reference, own)
-            clock[member] = clock[one.members[known]]
 
 
 def _ahead(reference: np.ndarray, own: np.ndarray) -> Ahead:

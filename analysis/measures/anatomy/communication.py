@@ -104,7 +104,9 @@ def rows_of(trace: RunTrace, by_rank: bool, measured: Mapping[int, float]) -> Ro
         masks = [mask & one.counted for mask, one in zip(every, ranks, strict=True)]
         if not any(mask.any() for mask in masks):
             continue  # of the warm-up alone
-        recorded = recorded_size(ranks, masks)
+        recorded = max(
+            int(one.group_size[mask].max(initial=0)) for one, mask in zip(ranks, masks, strict=True)
+        )
         of_ranks = groups_of(shape)
         places = [[place] for place in range(len(ranks))] if by_rank else [list(range(len(ranks)))]
         for of_row in places:
@@ -241,11 +243,6 @@ def _members(ranks: Sequence[Calls]) -> dict[str, Members]:
     # More ranks than it has: several groups of one size, whose names are not recorded.
     known |= {name: () for name, members in found.items() if 0 < sizes[name] < len(members)}
     return {name: known.get(name, tuple(members)) for name, members in found.items()}
-
-
-def recorded_size(ranks: Sequence[Calls], masks: Sequence[np.ndarray]) -> int:
-    """How many ranks the groups of a family have, as was recorded; 0: it was not."""
-    return int(max(one.group_size[mask].max(initial=0) for one, mask in zip(ranks, masks, strict=True)))
 
 
 def groups_of(shape: Shape) -> dict[int, Shape]:

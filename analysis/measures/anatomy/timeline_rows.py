@@ -102,12 +102,19 @@ def of_kernels(table: "pa.Table", calls: np.ndarray | None = None) -> Tracks:
     number = {name: _integers(table[name]) for name in ("batch_index", "device", "stream", "flops", "bytes")}
     start = table["start_ns"].to_numpy()
     end = start + table["duration_ns"].to_numpy()
-    names, track = _streams(_apart(text), number["device"], number["stream"])
+    loader = _is(text["class"], "loader") | _is(text["direction"], "loader")
+    apart = np.where(loader, 2, np.where(_is(text["class"], "communication"), 1, 0))  # of _APART
+    names, track = _streams(apart, number["device"], number["stream"])
     order = np.lexsort((-end, start, track))
 
     def word(name: str) -> Words:
         return Words(text[name].codes[order], text[name].texts)
 
+    numbered = None
+    if calls is not None:  # in the order of the rank's calls; 0: it is none
+        numbered = np.zeros(len(table), np.uint64)
+        numbered[_calls(table)] = calls
+        numbered = numbered[order]
     slices = Slices(
         track[order],
         start[order],
@@ -120,7 +127,7 @@ def of_kernels(table: "pa.Table", calls: np.ndarray | None = None) -> Tracks:
             **{name: number[name][order] for name in ("flops", "bytes")},
             "step": number["batch_index"][order],
         },
-        None if calls is None else _numbered(table, calls)[order],
+        numbered,
     )
     return _in_lanes(names, slices, whole - len(table))
 
@@ -156,20 +163,6 @@ def _calls(table: "pa.Table") -> np.ndarray:
     talks = _is(_words(table["class"]), "communication")
     rows = np.flatnonzero(talks & table["batch_index"].is_valid().to_numpy())
     return rows[np.argsort(table["start_ns"].to_numpy()[rows], kind="stable")]
-
-
-def _numbered(table: "pa.Table", numbers: np.ndarray) -> np.ndarray:
-    """Of each row the number of its call, as the rank's calls have them in order; 0: it is none."""
-    found = np.zeros(len(table), np.uint64)
-    found[_calls(table)] = numbers
-    return found
-
-
-def _apart(text: dict[str, Words]) -> np.ndarray:
-    """0 for kernels of the model, 1 for collectives, 2 for what the loader does."""
-
-    loader = _is(text["class"], "loader") | _is(text["direction"], "loader")
-    return np.where(loader, 2, np.where(_is(text["class"], "communication"), 1, 0))
 
 
 def _is(column: Words, word: str) -> np.ndarray:

@@ -87,17 +87,17 @@ def kinds(recorded: np.ndarray, names: np.ndarray) -> np.ndarray:
 
 def groups(names: np.ndarray, ranks: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """The process group of each collective in one text, ``NAME [RANKS]``; empty: not recorded."""
+
+    def group(name: str | None, ranks: str | None, size: float) -> str:
+        if isinstance(ranks, str):
+            return f"{name or ''} [{ranks}]".strip()
+        if size and name in (None, ONE_OF_SEVERAL):
+            return f"of {size:.0f} ranks"  # the same on all ranks, and enough if that is all of them
+        return name or ""
+
     rows = list(zip(names.tolist(), ranks.tolist(), np.where(sizes > 0, sizes, 0).tolist(), strict=True))
-    known = {row: _group(*row) for row in set(rows)}
+    known = {row: group(*row) for row in set(rows)}
     return np.array([known[row] for row in rows], object)
-
-
-def _group(name: str | None, ranks: str | None, size: float) -> str:
-    if isinstance(ranks, str):
-        return f"{name or ''} [{ranks}]".strip()
-    if size and name in (None, ONE_OF_SEVERAL):
-        return f"of {size:.0f} ranks"  # the same on all ranks, and enough if that is all of them
-    return name or ""
 
 
 def match_ranks(
@@ -269,7 +269,10 @@ def _joined(source: Source, ranks: Sequence[tuple[RankTrace, Intervals]]) -> Run
         transfers = transfers_of(calls, matched)
     whole = [one for one, _ in ranks]
     if transfers is not None:
-        whole = [_divided(*one, moved) for one, moved in zip(ranks, transfers, strict=True)]
+        whole = [
+            replace(one, parts_ns=one.parts_ns | transfer_and_wait(windows_of(one.edges_ns), exposed, moved))
+            for (one, exposed), moved in zip(ranks, transfers, strict=True)
+        ]
     return RunTrace(source, tuple(whole), matched, tuple(left))
 
 
@@ -283,12 +286,6 @@ def transfers_of(calls: Sequence[Calls], matched: Matched | None) -> list[Interv
     ]
 
 
-def _divided(one: RankTrace, exposed: Intervals, transfers: Intervals) -> RankTrace:
-    """The same with what its exposed communication is made of."""
-    made_of = transfer_and_wait(windows_of(one.edges_ns), exposed, transfers)
-    return replace(one, parts_ns=one.parts_ns | made_of)
-
-
 # --- what follows from it -----------------------------------------------------------------------------
 
 _COMMUNICATION = ("exposed_communication_ns", "overlapped_communication_ns")
@@ -298,31 +295,23 @@ _UNKNOWN_SHARE = 0.01
 
 def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> Anatomy:
     """The anatomy of a run, of the same batches as its duration; ``with_warmup``: of all attributed ones."""
-    every = [_anatomy_of_rank(one) for one in trace.recorded]
-    if trace.counted is None or with_warmup:
-        ranks = every
-    else:
-        some = [_of_steps(rank, trace.counted.steps) for rank in every]
-        ranks = [rank for rank in some if len(rank["wall_ns"])]
+    steps = None if trace.counted is None or with_warmup else trace.counted.steps
+    ranks: Anatomy = []
+    for one in trace.recorded:
+        columns = {
+            "step": np.repeat(one.batch_index, len(STAGES)),
+            "stage": np.tile(np.array(STAGES), len(one.batch_index)),
+            "wall_ns": np.diff(one.edges_ns).ravel(),
+            **{f"{name}_ns": value for name, value in one.parts_ns.items()},
+        }
+        among = in_steps(columns["step"], steps)
+        if steps is None or among.any():
+            of_rank = {name: value[among] for name, value in columns.items()}
+            ranks.append({"rank": one.calls.rank, **of_rank})
     if trace.source.ranks > 1 and not any(one[name].any() for one in ranks for name in _COMMUNICATION):
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
         return [{name: of for name, of in one.items() if name not in _COMMUNICATION} for one in ranks]
     return ranks
-
-
-def _anatomy_of_rank(one: RankTrace) -> dict[str, Any]:
-    return {
-        "rank": one.calls.rank,
-        "step": np.repeat(one.batch_index, len(STAGES)),
-        "stage": np.tile(np.array(STAGES), len(one.batch_index)),
-        "wall_ns": np.diff(one.edges_ns).ravel(),
-        **{f"{name}_ns": value for name, value in one.parts_ns.items()},
-    }
-
-
-def _of_steps(rank: dict[str, Any], steps: range) -> dict[str, Any]:
-    among = in_steps(rank["step"], steps)
-    return {name: value if name == "rank" else value[among] for name, value in rank.items()}
 
 
 def _note_unknown(study: Study, trace: RunTrace) -> None:

@@ -115,7 +115,10 @@ def _starts_of_kernels(activities: Activities) -> list[Edges]:
     start, end = activities.start_ns[rows], activities.end_ns[rows]
     stream, launch = in_chains(activities)[rows], activities.launch[rows]
     streamed, called = at(activities.end_ns, stream), at(activities.start_ns, launch)
-    latency = np.minimum(start - called, _latency(start, called, streamed))
+    # How long a kernel takes to start on an idle stream: a quartile, since some wait for more.
+    idle = (start - called)[(streamed <= called) & (called >= 0)]
+    usual = int(np.percentile(idle, 25, method="lower")) if len(idle) else LATENCY_NS
+    latency = np.minimum(start - called, min(usual, LATENCY_NS))
     free = np.maximum(called + latency, streamed)
     lasting = rows[end > start]
     other = np.append(lasting, -1)[last_ended(activities.end_ns[lasting], start)]
@@ -133,12 +136,6 @@ def _starts_of_kernels(activities: Activities) -> list[Edges]:
             rows[waited],
         ),
     ]  # fmt: skip
-
-
-def _latency(start: np.ndarray, called: np.ndarray, streamed: np.ndarray) -> int:
-    """How long a kernel takes to start on an idle stream, ns: a quartile, since some wait for more."""
-    idle = (start - called)[(streamed <= called) & (called >= 0)]
-    return min(int(np.percentile(idle, 25, method="lower")), LATENCY_NS) if len(idle) else LATENCY_NS
 
 
 def _starts_on_host(activities: Activities, loading: Intervals) -> list[Edges]:
@@ -180,8 +177,9 @@ def _ends(activities: Activities) -> list[Edges]:
         activities.kernel_class,
     )  # fmt: skip
     waiting, kernel = _waits(activities)
-    # Returning from a wait for room in the queue is part of the launch.
-    returning = np.where(_is_launch(activities, waiting, kernel), LAUNCHES, SYNCHRONIZATION)
+    # Returning from a wait for room in the queue, for another kernel than its own, is part of the launch.
+    queued = (activities.kind[waiting] == CALL) & (activities.launch[kernel] != waiting)
+    returning = np.where(queued, LAUNCHES, SYNCHRONIZATION)
     # What a call takes that need not wait: what was left of it when the kernel was done.
     returns = np.minimum(activities.end_ns[waiting] - activities.end_ns[kernel], lasts[waiting])
     lasts[waiting] = returns
@@ -213,11 +211,6 @@ def _waits(activities: Activities) -> tuple[np.ndarray, np.ndarray]:
     call = activities.launch[copies]
     done = activities.end_ns[copies] <= activities.end_ns[call]
     return (np.concatenate([waits[found], call[done]]), np.concatenate([kernels[place[found]], copies[done]]))
-
-
-def _is_launch(activities: Activities, waiting: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """Which of these waits are launches that waited for another kernel than their own."""
-    return (activities.kind[waiting] == CALL) & (activities.launch[kernel] != waiting)
 
 
 def _blocked(activities: Activities) -> np.ndarray:

@@ -138,19 +138,23 @@ def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> 
         ranks: of a run, in order; ``matched`` is of the same.
     """
     every = matching.together(matched.shared)
-    pools = [pool for one in every if (pool := _that_count(ranks, one, series.counted)).calls.size]
+    pools = []
+    for one in every:
+        among = in_steps(ranks[one.members[0]].batch_index[one.calls[0]], series.counted)
+        pools += [replace(one, calls=one.calls[:, among])] if among.any() else []
     if not pools:
         return None
     judged = [_of_group(ranks, matched, one) for one in pools]
-    batches = np.unique(np.concatenate([one.batches for one in judged]))
+    batches = np.unique(np.concatenate([of_group for of_group, _ in judged]))
     shape = (len(ranks), len(batches))
     late, behind, alone = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     widest = np.full(shape, -np.inf)
-    for one, pool in zip(judged, pools, strict=True):
-        cells = np.ix_(np.array(pool.members), np.searchsorted(batches, one.batches))
-        counts = one.late_ns.max(axis=0) > widest[cells]
-        widest[cells] = np.maximum(widest[cells], one.late_ns.max(axis=0))
-        for of_all, own in ((late, one.late_ns), (behind, one.behind_ns), (alone, one.alone_ns)):
+    for (of_group, figures), pool in zip(judged, pools, strict=True):
+        cells = np.ix_(np.array(pool.members), np.searchsorted(batches, of_group))
+        latest = figures[0].max(axis=0)
+        counts = latest > widest[cells]
+        widest[cells] = np.maximum(widest[cells], latest)
+        for of_all, own in zip((late, behind, alone), figures, strict=True):
             of_all[cells] = np.where(counts, own, of_all[cells])
     parts = {name: over_others(values) for name, values in _own_parts(series, batches).items()}
     batch_ns = float(np.median(series.step_ns[batches]))
@@ -159,23 +163,10 @@ def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> 
     )
 
 
-@dataclass(frozen=True)
-class _Group:
-    """What the collectives of one group say: arrays (members, batches), as those of :class:`Lateness`."""
-
-    batches: np.ndarray
-    late_ns: np.ndarray
-    behind_ns: np.ndarray
-    alone_ns: np.ndarray
-
-
-def _that_count(ranks: Sequence[Calls], pool: Shared, steps: range | None) -> Shared:
-    """The collectives of a pool in batches that count."""
-    of_call = ranks[pool.members[0]].batch_index[pool.calls[0]]
-    return replace(pool, calls=pool.calls[:, in_steps(of_call, steps)])
-
-
-def _of_group(ranks: Sequence[Calls], matched: Matched, pool: Shared) -> _Group:
+def _of_group(
+    ranks: Sequence[Calls], matched: Matched, pool: Shared
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The batches of a group, and what :class:`Lateness` says of its members: late, behind and alone."""
     lasted = pool.of([one.end_ns - one.start_ns for one in ranks]).astype(float)
     of_call = ranks[pool.members[0]].batch_index[pool.calls[0]].astype(int)
     order = np.argsort(of_call, kind="stable")
@@ -184,7 +175,7 @@ def _of_group(ranks: Sequence[Calls], matched: Matched, pool: Shared) -> _Group:
     late = over_others(-lasted[:, chosen])
     start = pool.of(matched.start_ns)[:, chosen]
     behind = over_others(start - start.min(axis=0))
-    return _Group(batches, late, behind, _alone(-lasted[:, chosen], late))
+    return batches, (late, behind, _alone(-lasted[:, chosen], late))
 
 
 def _residual(matched: Matched, pools: Sequence[Shared], ranks: int) -> np.ndarray:

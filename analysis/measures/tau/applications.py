@@ -252,8 +252,7 @@ def run_rows(study: Study) -> Rows:
 def _rows(fields: Sequence[dict[str, Any]], seconds: Sequence[np.ndarray], batches: Sequence[int]) -> Rows:
     rows = [_row(*each) for each in zip(fields, seconds, batches, strict=True)]
     for row in rows:
-        _add_scaling(row, rows)
-        _add_batch_independent(row, rows)
+        _add_relations(row, rows)
     order = (*ID_FIELDS[2:], "gpus_per_node", "nodes")
     return sorted(rows, key=lambda row: sortable([row[name] for name in order]))
 
@@ -277,24 +276,19 @@ def _like(row: Mapping[str, Any], rows: Rows, varying: str) -> Rows:
     return [other for other in rows if all(other[name] == row[name] for name in names)]
 
 
-def _add_scaling(row: dict[str, Any], rows: Rows) -> None:
+def _add_relations(row: dict[str, Any], rows: Rows) -> None:
+    """The row's efficiency relative to the fewest nodes, and what does not depend on the batch size."""
     base = min(_like(row, rows, "nodes"), key=lambda other: other["nodes"])
     row["base_nodes"] = base["nodes"]
     row["scaling_efficiency_pct"] = scaling_efficiency_pct(
         base["epoch_duration_s"], base["world_size"], row["epoch_duration_s"], row["world_size"]
     )
-
-
-def _add_batch_independent(row: dict[str, Any], rows: Rows) -> None:
-    others = _like(row, rows, "batch")
-    smallest = min(others, key=lambda other: other["batch"])
-    largest = max(others, key=lambda other: other["batch"])
+    sizes = _like(row, rows, "batch")
+    one, other = (pick(sizes, key=lambda other: other["batch"]) for pick in (min, max))
     row["batch_independent_pct"] = None
-    if smallest is not largest:
-        fixed = batch_independent_s(
-            smallest["application_s"], largest["application_s"], smallest["batch"], largest["batch"]
-        )
-        row["batch_independent_pct"] = 100 * fixed / row["application_s"]
+    if one is not other:
+        ends = (one["application_s"], other["application_s"], one["batch"], other["batch"])
+        row["batch_independent_pct"] = 100 * batch_independent_s(*ends) / row["application_s"]
 
 
 def grouped(rows: Rows, group_by: Sequence[str]) -> Rows:
