@@ -28,9 +28,10 @@ from profiling.cost.shapes import Inputs, Tensor
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.schemas import PASSES
 from profiling.step_clock import open_clock
+from train import energy
 from train.calibrate import copy_rate, gemm_rate
 from train.device import device_name
-from train.studies import common, memory, power
+from train.studies import common, memory
 
 LAYERS = (
     "ReLU()@256,3,224,224",
@@ -40,7 +41,7 @@ LAYERS = (
 )
 BATCH_ON_CPU = 16
 PEAK_S = 0.3  # of measuring each peak
-# Of each layer under the meter, after it has settled, in power.TIMES parts. NVML's counter moves on up to
+# Of each layer under the meter, after it has settled, in energy.TIMES parts. NVML's counter moves on up to
 # every 0.1 s: what one part misses the next one has, so that their mean is as good as one metering of all.
 METERED_S = 5.0
 
@@ -193,15 +194,15 @@ def measure(
 
 def _meter_and_idle(
     recorder: Recorder, name: str, device: torch.device
-) -> tuple[power.Meter | None, list[float]]:
+) -> tuple[energy.Meter | None, list[float]]:
     """The device's meter, and the power when idle with its context made, metered several times."""
     torch.ones(1, device=device)
-    meter, note = power.open_meter(device)
+    meter, note = energy.open_meter(device)
     if meter is None:
         recorder.quantity("peaks", name, "idle_w", None, note)
         recorder.find("power_unmetered", reason=note)
         return None, []
-    idle = power.several(meter, lambda: time.sleep(power.PERIOD_S), METERED_S)
+    idle = energy.several(meter, lambda: time.sleep(energy.PERIOD_S), METERED_S)
     for used in idle:
         recorder.quantity("peaks", name, "idle_w", used.watts, f"{note}: {used.note}")
     return meter, [used.watts for used in idle if used.watts is not None]
@@ -257,10 +258,10 @@ def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, rep
 
 
 def _meter(
-    recorder: Recorder, passes: Passes, name: str, meter: power.Meter, idle_w: Sequence[float]
+    recorder: Recorder, passes: Passes, name: str, meter: energy.Meter, idle_w: Sequence[float]
 ) -> None:
     case = str(passes.spec)
-    metered = power.several(meter, passes.both, METERED_S)
+    metered = energy.several(meter, passes.both, METERED_S)
     for used in metered:
         recorder.quantity(case, name, "power_w", used.watts, used.note)
     if metered[0].watts is None:
@@ -268,7 +269,7 @@ def _meter(
         return
     # One metering of the layer beside one of the idle device, so that the spread has the noise of both.
     for used, idle in zip(metered, cycle(idle_w), strict=False):
-        assert used.watts is not None  # power.several leaves out what failed
+        assert used.watts is not None  # energy.several leaves out what failed
         above = (used.watts - idle) * used.seconds / used.calls
         recorder.quantity(case, name, "energy_above_idle_j", above, "both passes, once")
 

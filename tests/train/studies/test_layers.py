@@ -5,7 +5,8 @@ import torch
 
 from profiling import tables
 from profiling.errors import UserError
-from train.studies import common, layers, power
+from train import energy as power
+from train.studies import common, layers
 from train.studies.layers import LAYERS, Passes, specs_of
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from train import energy
-from train.studies import power
+from train import energy as power
 
 
 class Load:
