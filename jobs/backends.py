@@ -1,4 +1,4 @@
-"""Which backends exchange gradients? A line each in :data:`BACKENDS`; and what takes Horovod's place?"""
+"""The backends that exchange gradients, a line each in :data:`BACKENDS`; and what takes Horovod's place."""
 
 import importlib.util
 from collections.abc import Sequence

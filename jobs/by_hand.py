@@ -1,4 +1,4 @@
-"""Where do the results of a run go that was started by hand, and what makes them results like any others?
+"""The folder of a run that was started by hand, and its manifest: results like any others.
 
 A run of ``python -m train`` gets a directory of its own, ``results/by-hand/<run id>``, with the first
 repetition that is free. Its rank 0 writes the manifest, as ``jobs.sweep`` does for its runs.
@@ -128,7 +128,7 @@ class Folder:
         keeps = not self.begun and bool(_of_a_run(self.path))
         if keeps or (kind == "wrong use" and not self.begun):
             self._leave_as_it_was(self.path)
-            return f"{self.path} keeps the run that it held" if keeps else ""
+            return f"{self.path}: earlier run kept" if keeps else ""
         _write_manifest(run, self.path, Ended(_EXIT.get(kind, EXIT_FAILED), why, kind), started)
         return ""
 

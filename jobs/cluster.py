@@ -1,16 +1,19 @@
-"""What does Slurm say, in a job or on a login node: of the cluster, its partitions, queued and new jobs?"""
+"""Ask Slurm, in a job or on a login node: of the cluster, its partitions, this allocation, queued jobs."""
 
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from profiling.errors import UserError, did_you_mean
+from profiling.identity import expand_counts, expand_nodes
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 30.0
 _ROW = "%P|%D|%c|%G"  # partition (* marks the default one), nodes, CPUs and generic resources of each
 # In what Slurm says of a job that it will never take as it is. Others may wait, e.g. for a reservation.
+_SBATCH = re.compile(r"^.*?(sbatch: error: |allocation failure: )+")
+_MPI_LIST = re.compile(r"^(srun: )?.*(types are|available)\b[ .:]*", re.MULTILINE)
 _REFUSAL = re.compile(r"\binvalid\b|\bnot permitted\b|\bdenied to\b", re.IGNORECASE)
 
 
@@ -78,47 +81,22 @@ def queued_jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
     return [QueuedJob(*(part.strip() for part in row.split("|", 3))) for row in rows if row.count("|") >= 3]
 
 
-def why_refused(words: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Why Slurm would refuse a job for good, e.g. for its account; "" if it would take it, or does not say.
+def check_accepted(words: Sequence[str], environment: Mapping[str, str], asked: str = "") -> None:
+    """Refuse a job that Slurm would refuse for good, e.g. for its account.
 
     Args:
         words: of sbatch: its options, and the script.
+        asked: what the options ask for, for the message.
+
+    Raises:
+        UserError: Slurm's own words.
     """
     try:
         _ask(["sbatch", "--test-only", *words], environment)
     except UserError as error:
-        why = re.sub(r"^.*?(sbatch: error: |allocation failure: )+", "", str(error))
-        return why if _REFUSAL.search(why) else ""
-    return ""
-
-
-def was_requeued(job: str, restarts: int, environment: Mapping[str, str]) -> bool:
-    """Whether Slurm has put a job back into the queue since its last start; False if Slurm does not say.
-
-    Args:
-        restarts: how often the job had been requeued when it started.
-    """
-    try:
-        said = _ask(["scontrol", "show", "job", job], environment)
-    except UserError:
-        return False
-    match = re.search(r"\bRestarts=(\d+)", said)
-    return match is not None and int(match[1]) > restarts
-
-
-def time_limit_s(job: str, environment: Mapping[str, str]) -> float:
-    """The time limit of a job; 0 if it has none, or Slurm does not say."""
-    try:
-        said = _ask(["squeue", "--noheader", f"--jobs={job}", "--format=%l"], environment).strip()
-    except UserError:
-        return 0.0
-    match = re.fullmatch(r"(?:(\d+)-)?((?:\d+:)?\d+:\d+)", said)  # 1-12:00:00, 12:00:00, 5:00
-    if not match:
-        return 0.0
-    seconds = 0
-    for part in match[2].split(":"):
-        seconds = seconds * 60 + int(part)
-    return int(match[1] or 0) * 86400.0 + seconds
+        why = _SBATCH.sub("", str(error))
+        if _REFUSAL.search(why):
+            raise UserError(f"Slurm refuses jobs: {why} ({asked or 'no options'})") from None
 
 
 def partition(name: str | None, environment: Mapping[str, str]) -> Partition:
@@ -174,13 +152,76 @@ def mpi_types(environment: Mapping[str, str]) -> list[str]:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return []
-    words = re.sub(r"^(srun: )?.*(types are|available)\b[ .:]*", "", answer.stdout, flags=re.MULTILINE)
-    return re.findall(r"\w+", words.replace("srun:", ""))
+    return re.findall(r"\w+", _MPI_LIST.sub("", answer.stdout).replace("srun:", ""))
 
 
 def count_gpus(resources: str) -> int:
     """The GPUs among a node's generic resources: 4 of ``gpu:a100:4(S:0-1),shard:8``."""
     return sum(map(int, re.findall(r"\bgpu(?::[^:,()]+)*?:(\d+)(?=[(,\s]|$)", resources)))
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The nodes of a job of Slurm's.
+
+    Attributes:
+        job: its id.
+        nodes: the nodes' names, in the order of the allocation.
+        cpus: processors of the job on its first node.
+        restarts: how often the job was requeued.
+        nodes_at_start: how many nodes there were before any was lost or left out.
+    """
+
+    job: str
+    nodes: tuple[str, ...]
+    cpus: int = 1
+    restarts: int = 0
+    nodes_at_start: int = 0
+
+    def less(self, nodes: Iterable[str]) -> "Allocation":
+        """The allocation without such nodes."""
+        out = set(nodes)
+        return replace(self, nodes=tuple(node for node in self.nodes if node not in out))
+
+    def lost(self) -> frozenset[str]:
+        """The nodes that Slurm has taken from the job since it began."""
+        try:
+            said = _ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%N"], os.environ)
+            now = expand_nodes(said.strip())
+        except UserError:
+            return frozenset()
+        return frozenset(self.nodes) - frozenset(now) if now else frozenset()
+
+
+def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
+    """The allocation that ``environment`` describes; None outside one."""
+    if "SLURM_JOB_ID" not in environment or "SLURM_JOB_NODELIST" not in environment:
+        return None
+    nodes = tuple(expand_nodes(environment["SLURM_JOB_NODELIST"]))
+    return Allocation(
+        job=environment["SLURM_JOB_ID"],
+        nodes=nodes,
+        nodes_at_start=len(nodes),
+        cpus=(expand_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", "")) or [1])[0],
+        restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
+    )
+
+
+def gpus_per_node(job: str) -> int | None:
+    """How many GPUs a job of Slurm's has on each of its nodes, at least; None if Slurm does not say."""
+    try:
+        return read_gpus(_ask(["scontrol", "show", "job", "--details", job], os.environ))
+    except UserError:
+        return None
+
+
+def read_gpus(details: str) -> int | None:
+    """The GPUs of each node, at least, in what ``scontrol show job --details`` says; None if it says nothing.
+
+    A line for nodes that are alike: ``Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:4(IDX:0-3),shard:8``.
+    """
+    lines = re.findall(r"^\s*Nodes=\S+ .*\bGRES=(.*)$", details, re.MULTILINE)
+    return min(map(count_gpus, lines), default=None)
 
 
 def _ask(command: list[str], environment: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Are there data where a run looks for them? What is known of a data set without reading its images.
+"""Check that there are data where a run looks for them, without reading images.
 
 A data set is a folder of classes with images (``class/image.jpg``), or a folder of TFRecord files.
 """
@@ -13,6 +13,10 @@ from profiling.errors import UserError
 _DEMO = Path("data", "demo")
 MAKE_DATA = f"make a small set with: python -m train.data make {_DEMO}"
 _OF_A_RANK = "--data (in a sweep file: `data`), or its path in the site file"  # a rank cannot know which
+_LACKS = {
+    "images": "no images: class/image.jpg (TFRecord files: data_format tfrecord)",
+    "tfrecord": "no TFRecord files (image folders: data_format images)",
+}
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
 
 
@@ -36,12 +40,8 @@ def data_folder(data: str | Path, data_format: str, said: str = _OF_A_RANK) -> P
 
 
 def no_data_in(folder: Path, data_format: str) -> UserError:
-    """What is said of a folder that holds no data of a format."""
-    if data_format == "images":
-        return UserError(
-            f"no images in {folder}: it should hold class/image.jpg (TFRecord files: data_format tfrecord)"
-        )
-    return UserError(f"no TFRecord files in {folder} (image folders: data_format images)")
+    """The error of a folder that holds no data of a format."""
+    return UserError(f"{folder} holds {_LACKS[data_format]}")
 
 
 def images_below(folder: Path) -> Iterator[Path]:
@@ -62,16 +62,19 @@ def record_files(folder: Path) -> list[Path]:
 
 
 @cache
-def why_no_data(data: str | Path, data_format: str, said: str = _OF_A_RANK) -> str:
-    """Why there are no data of a format, as a rank would say it; "" if there are. One image is enough."""
+def check_data(data: str | Path, data_format: str, said: str = _OF_A_RANK) -> None:
+    """Refuse a folder without data of a format. One image is enough.
+
+    Raises:
+        UserError: as a rank would say it.
+    """
     try:
         folder = data_folder(data, data_format, said)
         if data_format == "images":
             found = any(any(images_below(path)) for path in folder.iterdir() if path.is_dir())
         else:
             found = bool(record_files(folder))
-    except UserError as error:
-        return str(error)
     except OSError as error:
-        return f"data: {data} cannot be read: {error.strerror}"
-    return "" if found else str(no_data_in(folder, data_format))
+        raise UserError(f"data: {data} cannot be read: {error.strerror}") from None
+    if not found:
+        raise no_data_in(folder, data_format)

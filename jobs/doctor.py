@@ -10,10 +10,12 @@ Exit code 0: scaleprof can train here; 1: something that it needs is missing, or
 import argparse
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -21,20 +23,34 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from jobs.failures import explain
 from jobs.flags import make_parser
-from jobs.gpus import NO_AMD, why_not_built_for, why_not_tested
 from jobs.launchers import LAUNCHERS
+from jobs.launchers.mpirun import Mpirun
 from jobs.loaders import LOADERS, Library
-from jobs.machine import Machine, this_machine, versions
-from jobs.site import add_site_flag
+from jobs.machine import NO_AMD, TESTED_TORCH, Machine, check_built_for, is_tested, this_machine, versions
+from jobs.run import make_run
+from jobs.site import Site, add_site_flag
 from jobs.site_check import check_site
-from jobs.tau_here import look_at_tau, presence_of
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.presence import Presence
-from profiling.tools import ON_A_CPU, TOOLS, tool
-from profiling.wording import command, how_many
+from profiling.tools import ON_A_CPU, TOOLS, Options, tool
 
 AMD_DRIVER = Path("/dev/kfd")
+_HIDDEN = "CUDA_VISIBLE_DEVICES hides the GPUs"
+_NO_DRIVER = "no NVIDIA driver; on a cluster, run this on a GPU node (srun --gpus 1 ...)"
+_SETUP = "make setup  (or: pip install -e .)"
+_LIBRARIES = (  # name, how one gets it, whether nothing works without it
+    ("torch", _SETUP, True),
+    ("torchvision", _SETUP, True),
+    ("mpi4py", "pip install -e '.[mpi]'", False),
+    ("horovod", "make horovod  (not needed for DDP)", False),
+)
+_ARCHS = "import torch; print(*torch.cuda.get_arch_list())"
+_TAU_S = 60
+_TAU_VERSION = "#define TAU_VERSION "
+# Of tau-config's tags: what it is for those who do not configure TAU.
+_TAU_PARTS = {"MPI": "MPI", "PYTHON": "Python", "PTHREAD": "threads", "OPENMP": "OpenMP", "CUPTI": "CUPTI"}
 
 
 @dataclass(frozen=True)
@@ -50,118 +66,78 @@ class Check:
 
 
 def examine(machine: Machine, site: str | None = None) -> list[Check]:
-    """All checks about this machine, in the order in which they are shown.
+    """All checks of this machine, in the order in which they are shown.
 
     Args:
         site: a site file's name or path; None: the one that is used here.
     """
+    presences = {
+        "launchers": [launcher.presence() for launcher in LAUNCHERS.values()],
+        "profilers": list(_profilers(machine)),
+        "cluster": check_site(os.environ, site),
+    }
     return [
         *_hardware(machine),
-        *_libraries(),
-        *_torch(machine),
+        *_libraries(machine),
         *_loaders(machine),
-        *_launchers(),
-        *_profilers(bool(machine.gpus), machine.capability),
-        *(_of("cluster", presence) for presence in check_site(os.environ, site)),
+        *(Check(group, **asdict(one)) for group, several in presences.items() for one in several),
     ]
 
 
-def _hardware(machine: Machine) -> list[Check]:
+def _hardware(machine: Machine) -> Iterator[Check]:
+    yield Check("machine", "CPU", True, f"{machine.cpu}, cores: {machine.cores}")
+    yield Check("machine", "memory", True, f"{machine.memory_bytes / 1e9:.0f} GB")
     gpus = ", ".join(f"{machine.gpus.count(name)} x {name}" for name in dict.fromkeys(machine.gpus))
     driver = f" (driver {machine.driver})" if machine.driver else ""
-    if machine.gpus:
-        remedy = ""
-    elif AMD_DRIVER.exists():
-        remedy = NO_AMD
-    elif machine.driver:
-        remedy = "CUDA_VISIBLE_DEVICES hides the GPUs; unset it, or ask the batch system for some"
-    else:
-        remedy = "no NVIDIA driver found; on a cluster, run this on a GPU node (srun --gpus 1 ...)"
-    return [
-        Check(
-            "machine",
-            "CPU",
-            True,
-            f"{machine.cpu}, {how_many(machine.cores, 'core')} available",
-        ),
-        Check("machine", "memory", True, f"{machine.memory_bytes / 1e9:.0f} GB"),
-        Check("machine", "GPU", bool(machine.gpus), gpus + driver if gpus else "none", remedy),
-    ]
+    remedy = NO_AMD if AMD_DRIVER.exists() else _HIDDEN if machine.driver else _NO_DRIVER
+    yield Check("machine", "GPU", bool(gpus), gpus + driver if gpus else "none", "" if gpus else remedy)
 
 
-def _libraries() -> list[Check]:
+def _libraries(machine: Machine) -> Iterator[Check]:
+    """The libraries; PyTorch also: whether its release is tested, and has kernels for the GPU."""
     installed = versions()
-    return [
-        Check(
-            "libraries",
-            name,
-            name in installed,
-            installed.get(name, "not installed"),
-            remedy,
-            required=required,
-        )
-        for name, remedy, required in (
-            ("torch", "make setup  (or: pip install -e .)", True),
-            ("torchvision", "make setup  (or: pip install -e .)", True),
-            ("mpi4py", "pip install -e '.[mpi]'", False),
-            ("horovod", "make horovod  (not needed for DDP)", False),
-        )
-    ]
-
-
-def _torch(machine: Machine) -> list[Check]:
-    """Whether the PyTorch that is installed is one of those tested, and has kernels for the GPU."""
-    installed = versions().get("torch")
-    if not installed:
-        return []
-    remedy = why_not_tested(installed)
-    checks = [Check("libraries", "torch's release", False, installed, remedy)] if remedy else []
-    if machine.capability:
-        built_for = _built_for()
-        remedy = why_not_built_for(machine.capability, built_for, (*machine.gpus, "the GPU")[0])
-        checks.append(Check("libraries", "torch for this GPU", not remedy, ", ".join(built_for), remedy))
-    return checks
+    for name, remedy, required in _LIBRARIES:
+        yield Check("libraries", name, name in installed, installed.get(name, "-"), remedy, required)
+    if (torch := installed.get("torch")) and not is_tested(torch):
+        first, last = (".".join(map(str, release)) for release in TESTED_TORCH)
+        yield Check("libraries", "torch's release", False, torch, f"tested: {first} to {last}")
+    if torch and machine.capability:
+        archs, remedy = _built_for(), ""
+        try:
+            check_built_for(machine.capability, archs, (*machine.gpus, "the GPU")[0])
+        except UserError as error:
+            remedy = str(error)
+        yield Check("libraries", "torch for this GPU", not remedy, ", ".join(archs), remedy)
 
 
 def _built_for() -> list[str]:
     """The GPUs that PyTorch is built for; asked in a process of its own, for it takes seconds to load."""
-    code = "import torch; print(*torch.cuda.get_arch_list())"
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    return asked.stdout.split()
+    return _ask([sys.executable, "-c", _ARCHS]).split()
 
 
-def _loaders(machine: Machine) -> list[Check]:
+def _loaders(machine: Machine) -> Iterator[Check]:
     """A line for all loaders that need the same."""
     alike: dict[tuple[Library | None, str], list[str]] = {}
     for name, loader in LOADERS.items():
         alike.setdefault((loader.library, loader.on_cpu), []).append(name)
-    return [_loader(machine, names, *needs) for needs, names in alike.items()]
+    for (library, on_cpu), names in alike.items():
+        detail, remedy = "built in", ""
+        if library is not None:
+            installed = library.module in machine.libraries
+            # Of DALI there is a package for each release of CUDA.
+            detail = versions().get(library.package, "of another package" if installed else "not installed")
+            remedy = "" if installed else library.install
+        if on_cpu and not machine.gpus:
+            remedy = remedy or f"needs a GPU; on a CPU use {on_cpu}"
+        yield Check("loaders", ", ".join(names), not remedy, detail, remedy)
 
 
-def _loader(machine: Machine, names: Sequence[str], library: Library | None, on_cpu: str) -> Check:
-    installed = library is None or library.module in machine.libraries
-    lacks_gpu = bool(on_cpu) and not machine.gpus
-    detail, remedy = "part of every installation", ""
-    if library is not None:
-        # Of DALI there is a package for each release of CUDA.
-        detail = versions().get(library.package, "of another package" if installed else "not installed")
-    if library is not None and not installed:
-        remedy = library.install
-    elif lacks_gpu:
-        remedy = f"needs a GPU; on a CPU use {on_cpu}"
-    return Check("loaders", ", ".join(names), not remedy, detail, remedy)
-
-
-def _launchers() -> list[Check]:
-    return [_of("launchers", launcher.presence()) for launcher in LAUNCHERS.values()]
-
-
-def _profilers(gpu: bool, capability: tuple[int, int] | None) -> list[Check]:
-    # TAU is tried, also under the mpirun that is here, of which profiling knows nothing.
-    seen = {
-        name: presence_of(look_at_tau(gpu=gpu)) if name == "tau" else tool(name).presence() for name in TOOLS
-    }
-    return [_of("profilers", of_profiler(name, one, gpu, capability)) for name, one in seen.items() if one]
+def _profilers(machine: Machine) -> Iterator[Presence]:
+    for name in TOOLS:
+        # TAU is tried, also under the mpirun that is here, of which profiling knows nothing.
+        presence = look_at_tau(gpu=bool(machine.gpus)) if name == "tau" else tool(name).presence()
+        if presence:
+            yield of_profiler(name, presence, bool(machine.gpus), machine.capability)
 
 
 def of_profiler(
@@ -172,26 +148,73 @@ def of_profiler(
     Args:
         capability: compute capability of the GPU.
     """
-    oldest, newest = tool(name).oldest_gpu, tool(name).newest_gpu
-    if presence.present and not gpu and tool(name).gpu_only:
-        remedy = f"records GPUs only, and there is none here; {ON_A_CPU}"
-    elif presence.present and oldest and capability and capability < oldest:
-        remedy = _other_gpus("from {} on", oldest, capability, "nvprof")
-    elif presence.present and newest and capability and capability > newest:
-        remedy = _other_gpus("up to {}", newest, capability, "nsys or cupti")
-    else:
-        return presence
-    return replace(presence, present=False, remedy=remedy)
+    oldest, newest = tool(name).oldest_gpu or (0, 0), tool(name).newest_gpu or (99, 0)
+    remedy = ""
+    if not gpu and tool(name).gpu_only:
+        remedy = f"records GPUs only; {ON_A_CPU}"
+    elif capability and not oldest <= capability <= newest:
+        remedy = "this GPU: {}.{}; supported: {}.{} to {}.{}".format(*capability, *oldest, *newest)
+    return replace(presence, present=False, remedy=remedy) if presence.present and remedy else presence
 
 
-def _other_gpus(which: str, last: tuple[int, int], capability: tuple[int, int], instead: str) -> str:
-    its, here = ("{}.{}".format(*one) for one in (last, capability))
-    of_it = which.format(f"compute capability {its}")
-    return f"records GPUs {of_it}, and that of this one is {here}; use {instead}"
+def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) -> Presence:
+    """The TAU on the PATH: what it was built with, and whether it can profile this Python.
+
+    It is tried on a Python that does nothing, alone, under mpirun, and function by function.
+
+    Args:
+        gpu: it is to record what GPUs do, too.
+    """
+    program = shutil.which("tau_exec", path=environment.get("PATH"))
+    if program is None:
+        return Presence("tau_exec", False, "not on the PATH", tool("tau").install)
+    config = str(Path(program).with_name("tau-config"))
+    tags = _ask([config, "--list-options"]).strip().split(",")
+    settings = dict(line.split("=", 1) for line in _ask([config]).splitlines() if "=" in line)
+    names = {**_TAU_PARTS, "PYTHON": _ask([settings.get("PYTHONINT", ""), "--version"]).strip() or "Python"}
+    parts = [name for tag, name in names.items() if tag in tags]
+    header = Path(settings.get("TAUROOT", "")) / "include" / "TAU.h"
+    lines = header.read_text(errors="replace").splitlines() if header.is_file() else []
+    version = [line.removeprefix(_TAU_VERSION).strip('" ') for line in lines if line.startswith(_TAU_VERSION)]
+    tried = {"this Python": _try_tau(["-c", "import pytau"], Options(gpu=gpu), environment)}
+    if serves := not tried["this Python"]:
+        kind = Mpirun.open(Site(), environment).kind
+        if "MPI" in parts and kind is not None:
+            tried[kind] = _try_tau(["-c", "import pytau"], Options(gpu=gpu), environment, under_mpirun=True)
+        tried["profile_mode python"] = _try_tau(["-c", "pass"], Options("python", gpu=gpu), environment)
+    answers = [f"{what}: {why or 'works'}" for what, why in tried.items()]
+    detail = "; ".join([f"TAU {(*version, '')[0]} ({', '.join(parts)})", *answers])
+    return Presence("tau_exec", serves, detail, "" if serves else tool("tau").install)
 
 
-def _of(group: str, presence: Presence) -> Check:
-    return Check(group, **asdict(presence))
+def _ask(command: Sequence[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_TAU_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _try_tau(
+    arguments: Sequence[str], options: Options, environment: Mapping[str, str], under_mpirun: bool = False
+) -> str:
+    """Run Python under TAU as a rank would be; why that failed, in TAU's or the loader's words; "" if not."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = tool("tau").wrap([sys.executable, *arguments], Path(folder), options)
+        variables = {**environment, **tool("tau").environment(Path(folder), options)}
+        if under_mpirun:
+            (process,) = Mpirun.open(Site(), environment).processes(make_run({}), command, Path(folder))
+            command, variables = process.argv, {**variables, **process.environment}
+        try:
+            ended = subprocess.run(
+                command, env=variables, cwd=folder, capture_output=True, text=True, errors="replace",
+                timeout=_TAU_S, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        if ended.returncode:
+            log = ended.stdout + ended.stderr
+            return explain(ended.returncode, f"exit code {ended.returncode}", log).text
+        return "" if any(Path(folder).glob("profile.*")) else "no profile written"
 
 
 def show(checks: list[Check]) -> None:
@@ -215,16 +238,14 @@ def main() -> int:
     parser.add_argument("word", nargs="?", help=argparse.SUPPRESS)  # a sweep file is a likely mistake
     arguments = parser.parse_args()
     if word := arguments.word:
-        instead = f"; whether the runs of a sweep can start: {command('jobs.sweep', word, '--dry-run')}"
-        see = instead if word.endswith((".yaml", ".yml")) else " (see --help)"
-        raise UserError(f"unexpected argument: {word}{see}")
+        raise UserError(f"unexpected argument: {word} (runs of a sweep: python -m jobs.sweep FILE --dry-run)")
     checks = examine(this_machine(), arguments.site)
     if arguments.format == "json":
         json.dump([asdict(check) for check in checks], sys.stdout, indent=2)
         print()
     else:
         show(checks)
-    return EXIT_FAILED if any(f.required and not f.present for f in checks) else EXIT_DONE
+    return EXIT_FAILED if any(one.required and not one.present for one in checks) else EXIT_DONE
 
 
 if __name__ == "__main__":

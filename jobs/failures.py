@@ -1,4 +1,4 @@
-"""Of what kind is a failure, which rank and node does it come from, and is another try worth it?
+"""The kind of a failure, which rank and node it comes from, and whether another try is worth it.
 
 What a launcher prints when a rank dies is read here, and nowhere else; tests/cluster/failures holds what real
 launchers printed.
@@ -99,6 +99,13 @@ _SAID: tuple[Kind, ...] = ("wrong use", "wrong result", "interrupted")  # the re
 _RAISED = re.compile(r"(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b.*:")
 
 
+def death_of(who: str, code: int) -> str:
+    """How a process ended: by a signal, or with an exit code."""
+    if code < 0:
+        return f"{who} was killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"{who} ended with exit code {code}"
+
+
 @dataclass(frozen=True)
 class Death:
     """The rank whose end made the run fail, as the launcher tells it; rank or node may be untold.
@@ -113,10 +120,7 @@ class Death:
 
     def __str__(self) -> str:
         who = "a rank" if self.rank is None else f"rank {self.rank}"
-        where = f" on {self.node}" if self.node else ""
-        if self.code < 0:
-            return f"{who}{where} was killed by signal {-self.code} ({signal.Signals(-self.code).name})"
-        return f"{who}{where} ended with exit code {self.code}"
+        return death_of(who + (f" on {self.node}" if self.node else ""), self.code)
 
 
 @dataclass(frozen=True)
@@ -199,9 +203,7 @@ def lost_node(log: str) -> Failure | None:
         return None
     node, death = failed["slurm"] or failed["mpi"], first_death(log)
     code = death.code if death and death.code else 1
-    return Failure(
-        "node failure", f"{node or 'a node'} has stopped responding", code, (node,) if node else ()
-    )
+    return Failure("node failure", f"{node or 'node'} has stopped responding", code, (node,) if node else ())
 
 
 def _line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""How does a command read its flags? Those of a run are the fields of Run; wrong use is one line."""
+"""Flags of commands: those of a run are the fields of Run; wrong use is one line."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
@@ -6,10 +6,9 @@ from typing import get_args
 
 from pydantic.fields import FieldInfo
 
-from jobs.model_names import model_names
 from jobs.run import Run, make_run
-from jobs.run_values import as_text, parse_value, wrong_values
-from jobs.validation import literal_options
+from jobs.run_fields import as_text, parse_value, wrong_values
+from jobs.validation import literal_options, model_names
 from profiling.arguments import Parser, with_values
 from profiling.errors import Mistakes, UserError
 from profiling.whole_file import file_to_write

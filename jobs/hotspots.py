@@ -30,8 +30,7 @@ from jobs.machine import Machine, this_machine
 from jobs.processes import become, stopped_in_order
 from jobs.progress import describe
 from jobs.run import Run, make_run
-from jobs.run_fields import OUTSIDE_FIELDS
-from jobs.run_values import parse_value
+from jobs.run_fields import OUTSIDE_FIELDS, parse_value
 from jobs.sweep_file import Sweep, read_sweep
 from jobs.sweep_runs import SweepRun, choose
 from profiling import schemas, tables
@@ -79,17 +78,12 @@ def _first(sweep: Sweep, arguments: argparse.Namespace) -> SweepRun:
     sweep_runs, _ = choose(sweep, arguments.only, str(arguments.config))
     first = sweep_runs[0]
     if first.configuration.program:
-        raise UserError(
-            f"{arguments.config} runs a program of its own, whose hot spots are not measured: run the sweep "
-            "with profile: torch, then python -m analysis.kernels"
-        )
+        raise UserError(f"{arguments.config}: hot spots of a program: profile: torch, then analysis.kernels")
     sized = {
         name: parse_value(name, text) for name in SIZES if (text := getattr(arguments, name)) is not None
     }
     run = of_one_rank(first.configuration, sized)
-    configurations = len({sweep_run.configuration for sweep_run in sweep_runs})
-    which = f"the first of {configurations} configurations, on one rank: " if configurations > 1 else ""
-    _say(f"{which}{describe(run)}")
+    _say(describe(run))
     return SweepRun(run, 0, distinguishing_fields(first.outside, sized))
 
 
@@ -152,8 +146,7 @@ def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) ->
     for counter in tools_for(on_gpu, machine.capability, _say, shutil.which):
         if _done(replace(sweep_run, configuration=counted(run, counter, names)), directory):
             return
-    what = "kernels" if on_gpu else "operators"
-    _say(f"no counters could be read: only the times of {what} are shown")
+    _say("counters: none read, times alone")
 
 
 def _done(sweep_run: SweepRun, directory: Path) -> bool:
@@ -196,7 +189,7 @@ def tools_for(
     present = [name for name in wanted if which(tool(name).program)]
     for name in wanted:
         if name not in present:
-            say(f"{name} is not on the PATH ({tool(name).install})")
+            say(f"{name}: not on the PATH ({tool(name).install})")
     return present
 
 

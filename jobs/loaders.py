@@ -1,4 +1,4 @@
-"""Which loaders are there, and what does each need? A line each in :data:`LOADERS`.
+"""The loaders that there are, and what each needs: a line each in :data:`LOADERS`.
 
 A rank opens a loader by its module, which imports torch; what is said here is needed before that: flags,
 checks of a run, :mod:`jobs.doctor` and the docs derive from it.
@@ -7,6 +7,7 @@ checks of a run, :mod:`jobs.doctor` and the docs derive from it.
 from dataclasses import dataclass
 
 from jobs.data_sets import MAKE_DATA
+from profiling.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -47,32 +48,25 @@ class LoaderKind:
     def needs_gpu(self) -> bool:
         return bool(self.on_cpu)
 
-    def why_not(
-        self,
-        name: str,
-        gpu: bool,
-        libraries: frozenset[str],
-        data: str | None,
-        node: str = "this machine",
-    ) -> str:
-        """Why a run of this loader, called ``name``, cannot be on a machine; "" if it can.
+    def check(self, name: str, gpu: bool, libraries: frozenset[str], data: str | None, node: str) -> None:
+        """Refuse a run of this loader, called ``name``, on a machine.
 
         Args:
             gpu: whether the run would have one.
             libraries: the modules of :class:`Library` that the machine has.
             data: the run's.
             node: what the machine is to the user.
+
+        Raises:
+            UserError: what the machine lacks.
         """
         if self.needs_gpu and not gpu:
-            return f"loader {name} needs a GPU, and {node} has none; on a CPU use {self.on_cpu}"
+            raise UserError(f"loader {name} needs a GPU, and {node} has none; on a CPU use {self.on_cpu}")
         if self.library and self.library.module not in libraries:
-            return f"loader {name} needs {self.library.name}, which is not installed: {self.library.install}"
+            raise UserError(f"loader {name} needs {self.library.name}, not installed: {self.library.install}")
         if self.reads_data and data is None:
-            return f"loader {name} needs data: {_DATA}"
-        return ""
+            raise UserError(f"loader {name} needs data: a folder of images or TFRecord files; {MAKE_DATA}")
 
-
-_DATA = f"a folder of images or TFRecord files; {MAKE_DATA}"
 
 DALI = Library(
     "NVIDIA DALI", "nvidia.dali", "nvidia-dali-cuda130", "pip install nvidia-dali-cuda130  (Linux only)"

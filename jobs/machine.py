@@ -1,20 +1,29 @@
-"""What is this machine, and what of the software is on it? Facts for the doctor, launchers and manifests."""
+"""Facts of this machine and its software, for the doctor, launchers and manifests."""
 
+import ctypes
 import importlib.metadata
 import os
 import platform
 import re
 import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 import psutil
 
-from jobs.gpus import gpus_by_driver
 from jobs.loaders import LOADERS
+from profiling.errors import UserError
 from profiling.presence import is_importable
+
+# Releases of PyTorch that the tests run on: the oldest and the newest. The environment pins the newest.
+TESTED_TORCH = ((2, 11), (2, 13))
+NO_AMD = "AMD GPUs are not supported; --device cpu trains on the CPU"
+_CUDA_13 = (7, 5)  # below, PyTorch's builds for CUDA 13 have no kernels
+_CUDA_12 = (5, 0)  # below, those for CUDA 12.6 have none either
+_MAJOR, _MINOR = 75, 76  # of cuDeviceGetAttribute: the compute capability
 
 LIBRARIES = (
     "torch", "torchvision", "nvidia-dali-cuda130", "horovod", "mpi4py", "numpy", "pandas", "pyarrow",
@@ -166,3 +175,76 @@ def recorded_environment(environment: dict[str, str]) -> dict[str, str]:
         for name, value in sorted(environment.items())
         if _ALLOWED.fullmatch(name) and not _SECRET.search(name)
     }
+
+
+def is_tested(version: str) -> bool:
+    """Whether the tests run on this release of PyTorch."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return bool(match) and TESTED_TORCH[0] <= (int(match[1]), int(match[2])) <= TESTED_TORCH[1]
+
+
+def check_built_for(capability: tuple[int, int], built_for: Sequence[str], name: str) -> None:
+    """Refuse a GPU for which this PyTorch has no kernels.
+
+    Args:
+        capability: of the GPU.
+        built_for: as ``torch.cuda.get_arch_list()`` says, e.g. ``sm_90`` (code for 9.0 and later of its
+            major version) and ``compute_90`` (which the driver compiles for whatever comes later).
+
+    Raises:
+        UserError: it says which build has them.
+    """
+    if not built_for or any(_serves(arch, capability) for arch in built_for):
+        return
+    remedy = "install a newer PyTorch"
+    if capability < _CUDA_12:
+        remedy = "no PyTorch that is tested has: use --device cpu"
+    elif capability < _CUDA_13:
+        remedy = "install PyTorch for CUDA 12.6 and, for DALI, nvidia-dali-cuda120 (environment-cuda12.yml)"
+    raise UserError(
+        f"{name} has compute capability {capability[0]}.{capability[1]}, PyTorch is built for "
+        f"{', '.join(built_for)}; {remedy}"
+    )
+
+
+def _serves(arch: str, capability: tuple[int, int]) -> bool:
+    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
+    if not match:
+        return False
+    built = int(match[2]), int(match[3])
+    if match[4]:
+        return built == capability
+    if match[1] == "compute":
+        return built <= capability
+    return built[0] == capability[0] and built[1] <= capability[1]
+
+
+def gpus_by_driver() -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
+    """The GPUs that CUDA's driver shows to this process, where NVML is not there to ask.
+
+    So it is in containers that have the driver's compute part alone, and on Jetson.
+
+    Returns:
+        Names, the driver's CUDA release in words (None: no driver), the first GPU's compute capability.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return (), None, None
+    if cuda.cuInit(0):
+        return (), None, None  # the library is installed, and there is no device, or no driver below it
+    release = _number(cuda.cuDriverGetVersion)
+    driver = f"for CUDA {release // 1000}.{release % 1000 // 10}"
+    names = tuple(_name(cuda, one) for one in range(_number(cuda.cuDeviceGetCount)))
+    major, minor = (_number(cuda.cuDeviceGetAttribute, which, 0) for which in (_MAJOR, _MINOR))
+    return names, driver, (major, minor) if names else None
+
+
+def _number(call: "ctypes._FuncPointer", *arguments: int) -> int:  # type: ignore[name-defined]
+    number = ctypes.c_int()
+    return number.value if call(ctypes.byref(number), *arguments) == 0 else 0
+
+
+def _name(cuda: ctypes.CDLL, device: int) -> str:
+    name = ctypes.create_string_buffer(128)
+    return name.value.decode() if cuda.cuDeviceGetName(name, len(name), device) == 0 else "NVIDIA GPU"

@@ -1,6 +1,7 @@
-"""What became of a run: is it right, and if not, why? The manifest says it."""
+"""Make the manifest of a run that has ended: whether it is right, and if not, why."""
 
 import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,11 +17,15 @@ from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 from profiling.findings import Finding
-from profiling.wording import how_many, three_digits
+from profiling.number_ranges import listed
+from profiling.wording import three_digits
 from profiling.wrap import wraps
 
 # Of a log: where one of a thousand ranks has died, all others may say at length that they have lost it.
 _LOG_TAIL_BYTES, _BYTES_OF_A_RANK = 200_000, 8_000
+_THREAD = re.compile(r"0x[0-9a-f]+")
+_NOTHING, _ENDED, _NOT_STARTED = "(no stacks were written)\n", "(ended)\n", "(not started)\n"
+_MOST_NAMED = 8  # ranks that are named as being elsewhere than the others
 
 
 def make_manifest(
@@ -69,13 +74,18 @@ def judge(
     Args:
         wrong: what is wrong with the ranks' reports ("" if nothing).
     """
-    if not ended.exit_code and not (wrong := wrong or why_not_right(run, reports, directory)):
+    if not wrong:
+        try:
+            check_run(run, reports, directory)
+        except UserError as error:
+            wrong = str(error)
+    if not ended.exit_code and not wrong:
         return None, []
     log = log_tail(directory / store.LOG, run.ranks)
     if not ended.exit_code:
         return lost_node(log) or Failure("wrong result", wrong, EXIT_FAILED), []
     failure = explain(ended.exit_code, ended.reason, log, ended.kind)
-    if wrong or not aborted_at_exit(run, reports, failure) or why_not_right(run, reports, directory):
+    if wrong or not aborted_at_exit(run, reports, failure):
         return failure, []
     return None, [Finding("aborted_at_exit", data={"text": failure.text})]
 
@@ -123,27 +133,23 @@ def read_reports(directory: Path, run: Run) -> tuple[list[RankReport], str]:
     return reports, wrong
 
 
-def why_not_right(run: Run, reports: Sequence[RankReport], directory: Path) -> str:
-    """Why a run's figures may not count, in one line, by its reports and its tables; "" if they may."""
-    wrong = store.why_not_right(run, reports)
-    if wrong:
-        return wrong
+def check_run(run: Run, reports: Sequence[RankReport], directory: Path) -> None:
+    """Refuse a run whose figures may not count, by its reports and its tables.
+
+    Raises:
+        UserError: what is wrong, in one line.
+    """
+    store.check_reports(run, reports)
     for rank in range(run.ranks):
-        try:
-            rows = tables.read(tables.rank_directory(directory, rank), "batches", ["batch_index"]).num_rows
-        except UserError as error:
-            return str(error)
+        rows = tables.read(tables.rank_directory(directory, rank), "batches", ["batch_index"]).num_rows
         if rows != run.batches:
-            return f"rank {rank} recorded {rows} of {how_many(run.batches, 'step')}"
-    return ""
+            raise UserError(f"rank {rank} recorded {rows} of {run.batches} steps")
 
 
 def speed_of(directory: Path, run: Run) -> str:
-    """How fast a run was: ``about 421 ms per step, 76.1 images/s (median of the last 12 steps)``.
+    """``421 ms/step, 76.1 images/s (median of 12 steps)``, for the user who watches a sweep.
 
-    Both numbers are of the median step, of the later half of rank 0's. For the user who watches a sweep; an
-    analysis finds the warmup, and the slowest rank. Steps that the profiler recorded count only where there
-    are no others. "" if the table has no times.
+    Of the later half of rank 0's steps, unprofiled ones where there are any; "" if the table has no times.
 
     Raises:
         UserError: there is no such table.
@@ -152,16 +158,12 @@ def speed_of(directory: Path, run: Run) -> str:
     rows = [row for row in table.to_pylist() if None not in (row["start_ns"], row["end_ns"])]
     if not rows:
         return ""
-    unrecorded = [row for row in rows if not row["attributed"]]
-    counted = unrecorded or rows
+    counted = [row for row in rows if not row["attributed"]] or rows
     later = counted[len(counted) // 2 :]
     step_ns = median(row["end_ns"] - row["start_ns"] for row in later)
-    speed = f"about {three_digits(step_ns / 1e6)} ms per step"
-    if not run.program:  # how many samples a step of a program has is in its table, where it is known
-        speed += f", {three_digits(run.batch * run.world_size * 1e9 / step_ns)} images/s"
-    apart = "unprofiled " if 0 < len(unrecorded) < len(rows) else ""
-    which = f"median of the last {len(later)} {apart}steps" if len(later) > 1 else f"the last {apart}step"
-    return f"{speed} ({which})"
+    # How many samples a step of a program has is in its table, where it is known.
+    rate = "" if run.program else f", {three_digits(run.batch * run.world_size * 1e9 / step_ns)} images/s"
+    return f"{three_digits(step_ns / 1e6)} ms/step{rate} (median of {len(later)})"
 
 
 def log_tail(log: Path, ranks: int = 1) -> str:
@@ -171,3 +173,34 @@ def log_tail(log: Path, ranks: int = 1) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES - ranks * _BYTES_OF_A_RANK))
         return file.read().decode("utf-8", "replace")
+
+
+def gather_stacks(directory: Path, ranks: int) -> str:
+    """Put what hanging ranks wrote of where they were into the run's log, each place once.
+
+    Ranks write their stacks when asked (profiling/process_facts.py); of a thousand nearly all wait in one.
+
+    Returns:
+        Which few ranks were not where the others waited, to be added to a reason; "" if there is no place.
+    """
+    places: dict[str, list[int]] = {}
+    for rank in range(ranks):
+        folder = tables.rank_directory(directory, rank)
+        try:
+            stacks = (folder / store.STACKS).read_text(errors="replace")
+            place = _THREAD.sub("0x...", stacks) or _NOTHING
+        except FileNotFoundError:  # a rank that ends takes it away
+            place = _ENDED if (folder / store.RANK_REPORT).exists() else _NOT_STARTED
+        places.setdefault(place, []).append(rank)
+    with (directory / store.LOG).open("a", encoding="utf-8") as log:
+        for place, there in sorted(places.items(), key=lambda item: len(item[1])):
+            log.write(f"\nranks {listed(there)}:\n{place}")
+    most = max(map(len, places.values()))
+    others = {place: there for place, there in places.items() if len(there) < most}
+    if 2 * most <= ranks or sum(map(len, others.values())) > _MOST_NAMED:
+        return ""
+    absent = others.pop(_NOT_STARTED, [])
+    lost = sorted(rank for there in others.values() for rank in there)
+    return (f"; not started: ranks {listed(absent)}" if absent else "") + (
+        f"; elsewhere: ranks {listed(lost)}" if lost else ""
+    )

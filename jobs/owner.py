@@ -1,13 +1,17 @@
-"""Which process has started a run, and does it live?
+"""The lock of a run: a file in its directory that names the process which has started it.
 
-Until a run has ended its directory holds a file that says so, which the owner touches as long as it lives.
+The directory appears whole, with that file in it. The owner touches the file as long as it lives; the
+directory of one that is gone may be taken over.
 """
 
 import os
+import shutil
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 from pydantic import BaseModel
@@ -16,6 +20,7 @@ from jobs import store
 from profiling.errors import UserError
 
 OWNER = "owner.json"
+BEAT_S = 5.0
 STALE_S = 60.0  # without a beat; file systems of clusters show changes late
 
 
@@ -27,6 +32,13 @@ class Owner(BaseModel):
     started: float  # the process's start, seconds since the epoch: process ids come again
     job: str = ""
     restarts: int = 0  # of the job
+
+
+class Claim(NamedTuple):
+    """Whether a directory is ours now, and whose it was before."""
+
+    ours: bool
+    before: Owner | None = None
 
 
 def this_owner(environment: Mapping[str, str]) -> Owner:
@@ -48,44 +60,56 @@ def owner_of(directory: Path) -> Owner | None:
         return None
 
 
-def is_gone(directory: Path, owner: Owner, me: Owner) -> bool:
-    """Whether the owner of a directory has ended without leaving it."""
-    if owner.host == me.host:
-        return not lives(owner)
-    if owner.job and owner.job == me.job:
-        return owner.restarts < me.restarts
-    return last_beat_s(directory) > STALE_S
-
-
-def lives(owner: Owner) -> bool:
-    """Whether an owner on this host lives."""
+def lives(directory: Path, owner: Owner, me: Owner | None = None) -> bool:
+    """Whether the owner of a directory is still at work; ``me``: who asks, maybe a later start of its job."""
+    if owner.host == socket.gethostname():
+        try:
+            return abs(psutil.Process(owner.pid).create_time() - owner.started) < 1
+        except psutil.NoSuchProcess:
+            return False
+    if me is not None and owner.job and owner.job == me.job:
+        return owner.restarts >= me.restarts
     try:
-        return abs(psutil.Process(owner.pid).create_time() - owner.started) < 1
-    except psutil.NoSuchProcess:
+        return time.time() - (directory / OWNER).stat().st_mtime <= STALE_S
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
-def last_beat_s(directory: Path) -> float:
-    """Seconds since the owner's last beat, by the file system's own clock: those of nodes differ."""
-    now = directory.parent / f".clock-{socket.gethostname()}-{os.getpid()}"
+def claim(directory: Path, me: Owner) -> Claim:
+    """Make ``directory`` this process's own, empty but for the owner's file, unless a living one has it."""
+    before = owner_of(directory)
+    if directory.exists():
+        if before is not None and lives(directory, before, me):
+            return Claim(False, before)
+        with suppress(FileNotFoundError):  # another process was faster
+            store.remove(directory)
+    fresh = directory.with_name(f".claim-{me.host}-{me.pid}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
     try:
-        now.touch()
-        return now.stat().st_mtime - (directory / OWNER).stat().st_mtime
-    except FileNotFoundError:
-        return STALE_S + 1  # it has just been left
-    finally:
-        now.unlink(missing_ok=True)
+        store.write_record(fresh / OWNER, me)
+        fresh.rename(directory)  # fails if another process was faster: its directory is not empty
+    except OSError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if directory.exists():
+            return Claim(False, owner_of(directory))
+        raise
+    return Claim(True, before)
 
 
-def beat_of(directory: Path) -> float | None:
-    """When the owner of a directory beat last; None if nobody owns it."""
-    try:
-        return (directory / OWNER).stat().st_mtime
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+class Beat:
+    """Touches the owner's file of a directory, now and then."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path, self._last = directory / OWNER, time.monotonic()
+
+    def __call__(self) -> None:
+        if time.monotonic() - self._last >= BEAT_S:
+            self._last = time.monotonic()
+            with suppress(FileNotFoundError):
+                os.utime(self._path)
 
 
-def silence_s(directory: Path) -> float:
-    """Seconds since the owner's last beat, by this host's clock, for those who may only read results."""
-    beat = beat_of(directory)
-    return STALE_S + 1 if beat is None else time.time() - beat
+def release(directory: Path) -> None:
+    """Leave a directory in order: anyone may take it over at once. One that has ended is nobody's."""
+    (directory / OWNER).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How do a run's processes start, how are they watched, and how does none outlive the run?
+"""Start a run's processes, watch them, and let none outlive the run.
 
 The one place that starts processes. Each has a session of its own, so that ending it ends what it started.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from jobs.failures import Kind
+from jobs.failures import Kind, death_of
 from jobs.launchers.base import Process
 
 EXIT_TIME_LIMIT = 124  # as timeout(1) has it
@@ -93,16 +93,14 @@ class Running:
             _wait(self._children, GRACE_S)
             # A rank that was killed (its code is negative) is why others gave up at the same time.
             code, index = min(bad)
-            return Ended(code, self._death(index, code), process=index)
+            who = f"rank {index}" if self._names[index] == "rank" else self._names[index]
+            return Ended(code, death_of(who, code), process=index)
         if all(code == 0 for code in codes):
             return Ended(0)
         now = time.monotonic()
         if now - self._started > self._limits.time_s:
             self._have_stacks_written()
-            reason = (
-                f"did not end within its time limit of {self._limits.time_s:g} s; its log says where it was; "
-                "for longer runs raise `time_limit_s` in the sweep file"
-            )
+            reason = f"{self._limits.time_s:g} s (time_limit_s); stacks in the log"
             return Ended(EXIT_TIME_LIMIT, reason, "time limit")
         return self._hang(now) if self._limits.hang_s else None
 
@@ -116,21 +114,13 @@ class Running:
         if now - self._last_sign <= self._limits.hang_s:
             return None
         self._have_stacks_written()
-        after = f"after step {sign}" if sign else "not even the first"
-        return Ended(
-            EXIT_HANG, f"no step for {self._limits.hang_s:g} s, {after}; the log shows where", "hang"
-        )
+        reason = f"no step for {self._limits.hang_s:g} s after step {sign or 0}; stacks in the log"
+        return Ended(EXIT_HANG, reason, "hang")
 
     def _have_stacks_written(self) -> None:
         for child in self._children:
             child.send_signal(STACKS_SIGNAL)
         _wait(self._children, STACKS_S)
-
-    def _death(self, index: int, code: int) -> str:
-        who = f"rank {index}" if self._names[index] == "rank" else self._names[index]
-        if code < 0:
-            return f"{who} was killed by signal {-code} ({signal.Signals(-code).name})"
-        return f"{who} ended with exit code {code}"
 
     def end(self) -> None:
         """End every process group: ask, wait, kill. Groups of ended ranks too: a data worker may live on."""
@@ -255,7 +245,7 @@ def stopped_in_order() -> Iterator[None]:
         # Once is enough: the stopping itself is not to be interrupted.
         for each in before:
             signal.signal(each, signal.SIG_IGN)
-        why = "the job's time is nearly up" if number == signal.SIGUSR1 else "interrupted"
+        why = "time limit" if number == signal.SIGUSR1 else "interrupted"
         # Ending may take seconds. Past Python's own buffers, which may be in the middle of a line.
         with suppress(OSError):
             os.write(STDERR, f"\n{why}: ending runs ...\n".encode())

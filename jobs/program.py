@@ -1,4 +1,4 @@
-"""How does a sweep start a program of the user's? Its command, as a template, and what fills it.
+"""The command of a user's program in a sweep: a template, and what fills it.
 
 ``program: train.py --lr {lr} --batch-size {batch}`` below ``run:`` of a sweep file takes the place of our
 training loop. A name in braces is a field of the run, or a factor of the user's own. No shell reads the
@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.run import Run
-from jobs.run_fields import FILLING, STARTING, fields_of, is_own
-from jobs.run_values import as_text
-from profiling.errors import UserError, did_you_mean, typo_of
+from jobs.run_fields import FILLING, STARTING, as_text, fields_of, is_own
+from profiling.errors import Mistakes, UserError, did_you_mean, typo_of
 
 # What a factor of the user's cannot be called: it would be taken for something else.
 RESERVED = ("factors", "world_size", "repetition", "exit_code")
@@ -27,13 +26,16 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
-def why_no_name(name: str) -> str:
-    """Why a factor of the user's own cannot be called so; "" if it can."""
+def check_name(name: str) -> None:
+    """Refuse what a factor of the user's own cannot be called.
+
+    Raises:
+        UserError: why not.
+    """
     if name in RESERVED:
-        return f"{name}: this name is taken; choose another"
+        raise UserError(f"{name}: this name is taken; choose another")
     if not _NAME.fullmatch(name):
-        return f"invalid name {name!r}: should be letters, digits, _, - and ."
-    return ""
+        raise UserError(f"invalid name {name!r}: should be letters, digits, _, - and .")
 
 
 def as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,34 +46,34 @@ def as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in values.items() if name not in own}, "factors": own}
 
 
-def problems_of(template: Any, given: Sequence[str]) -> list[str]:
-    """What is wrong with a command and the names of what is given for it, a line each.
+def check_template(template: Any, given: Sequence[str]) -> None:
+    """Refuse a wrong command, or wrong names of what is given for it.
 
     Args:
         template: the value of ``program``.
         given: the other names below ``run:``.
+
+    Raises:
+        Mistakes: a line for each.
     """
     if not isinstance(template, str) or not template.strip():
-        return [f"invalid program {template!r}: should be a command, e.g. train.py --lr {{lr}}"]
-    try:
-        words = _split(template)
-        named = {name for word in words for name in _names(word)}
-        _script(words)
-    except UserError as error:
-        return [str(error)]
-    problems = []
+        raise UserError(f"invalid program {template!r}: should be a command, e.g. train.py --lr {{lr}}")
+    words = _split(template)
+    named = {name for word in words for name in _names(word)}
+    _script(words)
     known = dict.fromkeys((*given, *STARTING, *FILLING, "world_size"))
     missing = sorted(named - known.keys())
-    for name in missing:
-        problems.append(f"program: {{{name}}} has no values below `run:`{did_you_mean(name, known)}")
+    if missing:
+        raise Mistakes(
+            [f"program: {{{one}}} has no values below `run:`{did_you_mean(one, known)}" for one in missing]
+        )
     if "data" in named and "data" not in given:
-        problems.append("program: {data} has no value: add `data:` below `run:`")
+        raise UserError("program: {data} has no value: add `data:` below `run:`")
     for name in given:
-        if name not in (*STARTING, *named) and not missing:  # else one is a misspelled other
+        if name not in (*STARTING, *named):  # it may be another one, misspelled
             near = typo_of(name, (*STARTING, *FILLING))
             meant = f"did you mean {near!r}? Else " if near and near not in given else ""
-            problems.append(f"{name} has no effect: {meant}write {{{name}}} where the program takes it")
-    return problems
+            raise UserError(f"{name} has no effect: {meant}write {{{name}}} where the program takes it")
 
 
 def command_of(run: Run) -> list[str]:
@@ -94,20 +96,18 @@ def unknown_fields(run: Run) -> list[str]:
     return [name for name in Run.model_fields if name not in known]
 
 
-def why_it_cannot_start(run: Run, folder: Path) -> str | None:
-    """Why the program cannot be started, in one line; None if it can, or nobody knows before.
+def check_can_start(run: Run, folder: Path) -> None:
+    """Refuse a program that cannot be started, as far as is known before.
 
     Args:
         folder: in which it is started.
+
+    Raises:
+        UserError: there is no such script.
     """
-    script = _script(command_of(run))
-    if script is None or (folder / script).is_file():
-        return None
-    path = folder / script
-    if path.is_dir() and (path / "__main__.py").is_file():
-        return None
-    what = "is a folder without __main__.py" if path.is_dir() else "does not exist"
-    return f"program {script} {what} (started in {folder})"
+    path = folder / (_script(command_of(run)) or "")
+    if not path.is_file() and not (path / "__main__.py").is_file() and path != folder:
+        raise UserError(f"program {path} does not exist, or is a folder without __main__.py")
 
 
 def name_of(run: Run) -> str:

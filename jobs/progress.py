@@ -1,4 +1,4 @@
-"""What does the user of a sweep see while it runs, before, and at its end? All of it on standard error."""
+"""Show the user of a sweep how it goes: before, while it runs, and at its end, on standard error."""
 
 import re
 import shlex
@@ -12,16 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from jobs.failures import RETRIES
 from jobs.launchers.base import Process
-from jobs.owner import Owner
 from jobs.program import name_of
 from jobs.run import Run
-from jobs.run_fields import ROLES, is_default
-from jobs.run_values import as_text
-from jobs.states import LEFT_OUT, RESUME
-from jobs.sweep_runs import Excluded, Failed, Result, SweepRun
-from profiling.wording import how_many, in_a_row, noun, verb
+from jobs.run_fields import ROLES, as_text, is_default
+from jobs.states import LEFT_OUT
+from jobs.sweep_runs import Excluded, Result, SweepRun
+from profiling.wording import how_many
 
 _REDRAW_S = 0.2
 _WIDTH_OF_COMMANDS = 100
@@ -69,6 +66,11 @@ def in_words(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
 
 
+def say(console: Console, text: str, style: str = "") -> None:
+    """A line as it is: no markup, no wrapping."""
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
 class Bar:
     """A progress bar over runs that names the running one and the batch it is at.
 
@@ -89,7 +91,7 @@ class Bar:
         self._total, self._done = total, done
         self._done_before = done
         self._since = self._last_end = time.monotonic()
-        self._shown, self._last = "", 0.0
+        self._last = 0.0
         self._named: SweepRun | None = None  # by the last line of a log
 
     def __enter__(self) -> "Bar":
@@ -105,20 +107,15 @@ class Bar:
         if not self._bar.console.is_terminal:
             if log is None:
                 self._named = sweep_run
-                place = f"[{self._done + 1}/{self._total}]"
-                told = (
-                    f"{describe(sweep_run.configuration, sweep_run.outside)}{self._left()} ({sweep_run.id})"
-                )
-                self.say(f"{place} {told}")
+                what = describe(sweep_run.configuration, sweep_run.outside)
+                self.say(f"[{self._done + 1}/{self._total}] {what}{self._left()} ({sweep_run.id})")
             return
         if log and time.monotonic() - self._last < _REDRAW_S:
             return
         self._last = time.monotonic()
         batch = last_batch(log) if log else ""
         description = _with_repetition(sweep_run) + (f"  step {batch}" if batch else "") + self._left()
-        if description != self._shown or not log:
-            self._bar.update(self._task, description=description)
-            self._shown = description
+        self._bar.update(self._task, description=description)
         self._bar.refresh()
 
     def tell(self, sweep_run: SweepRun, result: str) -> None:
@@ -150,7 +147,7 @@ class Bar:
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bar."""
-        self._bar.console.print(Text(text, style=style), soft_wrap=True)
+        say(self._bar.console, text, style)
 
 
 def _with_repetition(sweep_run: SweepRun) -> str:
@@ -168,16 +165,6 @@ def last_batch(log: Path, tail_bytes: int = 4096) -> str:
     return b"/".join(lines[-1]).decode() if lines else ""
 
 
-def also_at_work(other: Owner, me: Owner) -> str:
-    """That another sweep has claimed some of these runs, and what that means for both."""
-    who = f"job {other.job}" if other.job else f"process {other.pid} on {other.host}"
-    shared = "this machine" if other.host == me.host else "the network"
-    return (
-        f"{who} works on this sweep, too: runs that it has claimed are skipped; runs at the same time share "
-        f"{shared}, which disturbs the measurement"
-    )
-
-
 def count_reasons(excluded: Sequence[Excluded]) -> list[str]:
     """``["12 runs: one rank sends no gradients", ...]``, in the order of their first run."""
     counts = Counter(left.reason for left in excluded)
@@ -187,23 +174,18 @@ def count_reasons(excluded: Sequence[Excluded]) -> list[str]:
 def print_excluded(console: Console, excluded: Sequence[Excluded], what: str = LEFT_OUT) -> None:
     """The runs left out, or those that ``what`` says, counted by reason."""
     for line in count_reasons(excluded):
-        console.print(Text(f"{what}: {line}", style="yellow"), soft_wrap=True)
+        say(console, f"{what}: {line}", "yellow")
 
 
-def print_impossible(console: Console, impossible: Sequence[Excluded], skipped: bool, place: str) -> None:
-    """The runs that cannot start, by reason: left out only where the sweep leaves such runs out."""
-    print_excluded(console, impossible, LEFT_OUT if skipped else f"cannot start {place}")
+def print_impossible(console: Console, impossible: Sequence[Excluded], refused: int, place: str) -> None:
+    """The runs that cannot start, by reason: left out where the sweep does not refuse them."""
+    print_excluded(console, impossible, f"cannot start {place}" if refused else LEFT_OUT)
 
 
 def print_outlook(console: Console, directory: Path, todo: int, done_s: Sequence[float]) -> None:
-    """What a sweep would do, in a line: how many runs, where, and about how long it would take.
-
-    Args:
-        done_s: how long each run took that is done; the others are taken to be as long.
-    """
+    """What a sweep would do: how many runs, and how long they take if as long as those that are done."""
     left = f" ({in_words(todo * fmean(done_s))})" if todo and done_s else ""
-    text = f"{how_many(todo, 'run')} to do{left}, {len(done_s)} done, in {directory}"
-    console.print(Text(text, style="bold"), soft_wrap=True)
+    say(console, f"{directory}: to do: {todo}{left}, done: {len(done_s)}", "bold")
 
 
 def print_commands(commands: Sequence[tuple[SweepRun, Sequence[Process]]]) -> None:
@@ -222,12 +204,12 @@ def print_commands(commands: Sequence[tuple[SweepRun, Sequence[Process]]]) -> No
         for process in others:
             if process.argv == first.argv:
                 own = dict(process.environment.items() - first.environment.items())
-                print(f"# at the same time, the same with {' '.join(sorted(_assignments(own)))}")
+                print(f"# and with {' '.join(sorted(_assignments(own)))}")
             else:
                 print(_pasteable(process))
         if repeated:
-            folders = in_a_row([f"run_{other.repetition}_..." for other, _ in repeated])
-            print(f"# {noun(len(repeated), 'repetition')}: the same with {folders} in --out")
+            folders = ", ".join(f"run_{other.repetition}_..." for other, _ in repeated)
+            print(f"# repetitions, in --out: {folders}")
 
 
 def _assignments(environment: Mapping[str, str]) -> list[str]:
@@ -252,45 +234,22 @@ def _lines(words: Iterable[str]) -> list[str]:
     return lines
 
 
-def print_refused(console: Console, refused: int, place: str = "here") -> None:
-    """How many runs cannot start, where the sweep does not accept that."""
-    if refused:
-        how = "`unavailable: skip` in the sweep file leaves such runs out"
-        text = f"{how_many(refused, 'run')} cannot start {place}, see above ({how})"
-        console.print(Text(text, style="bold red"), soft_wrap=True)
-
-
 def print_end(console: Console, directory: Path, done: tuple[int, int], result: Result, refused: int) -> None:
-    """How a sweep ended; the failed runs with the reason and a log, of several that failed alike the first.
+    """How a sweep ended; the failed runs by reason, with the first one's log.
 
     Args:
         done: how many runs are, and of how many that were asked for (``--only``).
     """
-    failures = result.failed
-    count, of = done
-    runs = how_many(count, "run") if count == of else f"{count} of the {of} requested runs"
-    text = f"{runs} of {directory} {verb(count, 'are')} done"
-    console.print(Text(text, style="" if failures else "green"), soft_wrap=True)
-    if result.elsewhere:
-        console.print(f"running in another sweep: {how_many(len(result.elsewhere), 'run')}")
-    if result.left:
-        left = how_many(len(result.left), "run")
-        text = f"{left} left: this job has lost nodes; {RESUME}"
-        console.print(Text(text, style="bold red"), soft_wrap=True)
-    print_refused(console, refused)
-    if failures:
-        hopeless = all(failure.kind not in RETRIES for failure in failures)
-        first = "correct what their lines name, then " if hopeless else ""
-        text = f"{len(failures)} failed; {first}start the sweep again to retry them:"
-        console.print(Text(text, style="bold red"), soft_wrap=True)
-    _print_failed(console, failures)
-
-
-def _print_failed(console: Console, failures: Sequence[Failed]) -> None:
-    alike: dict[str, list[Failed]] = {}
-    for failure in failures:
-        alike.setdefault(failure.reason, []).append(failure)
-    for reason, runs in alike.items():
-        first = runs[0].sweep_run.id
-        who = f"{how_many(len(runs), 'run')}, first {first}" if len(runs) > 1 else first
-        console.print(Text(f"  {who}: {reason}\n    log: {runs[0].log}"), soft_wrap=True)
+    counts = {
+        "running in another sweep": len(result.elsewhere),
+        "left, nodes lost": len(result.left),
+        "cannot start": refused,
+        "failed": len(result.failed),
+    }
+    others = [f"{what}: {count}" for what, count in counts.items() if count]
+    text = ", ".join([f"{directory}: done: {done[0]} of {done[1]}", *others])
+    say(console, text, "bold red" if others else "green")
+    for reason in dict.fromkeys(failed.reason for failed in result.failed):
+        first, *more = (failed for failed in result.failed if failed.reason == reason)
+        count = f"{1 + len(more)} runs, first " if more else ""
+        say(console, f"  {count}{first.sweep_run.id}: {reason}\n    log: {first.log}")

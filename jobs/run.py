@@ -1,9 +1,8 @@
-"""What is one configuration of a sweep?
+"""One configuration of a sweep: :class:`Run`, the one definition of every option.
 
-:class:`Run` is the one definition of every option: the flags of ``python -m train``, the keys of a sweep's
-YAML, the columns of the analysis and the documentation are its fields. What a run is called:
-:mod:`jobs.run_id`; what its fields are to others: :mod:`jobs.run_fields`; a value as text:
-:mod:`jobs.run_values`.
+The flags of ``python -m train``, the keys of a sweep's YAML, the columns of the analysis and the docs are
+its fields. What a run is called: :mod:`jobs.run_id`; its fields by role, and values as text:
+:mod:`jobs.run_fields`.
 """
 
 import os
@@ -14,12 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from jobs.backends import BACKENDS
-from jobs.combinations import why_no_graph, why_no_mode, why_not_dp
 from jobs.loaders import LOADERS
-from jobs.schedule import parse_schedule, why_no_schedule
 from jobs.validation import explain
 from profiling.errors import UserError
-from profiling.tools import STARTED
+from profiling.tools import STARTED, check_mode
 
 # Else pydantic looks for plugins in every installed package, which takes each command 0.1 s.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -36,6 +33,27 @@ else:  # what there is of each is said in one place
 
 # DDP builds its buckets anew in the first steps and times ten of them, which no graph can hold.
 STEPS_BEFORE_GRAPH = 11
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When the torch profiler records, as ``torch.profiler.schedule`` has it: ``1,2,5,2``, in steps."""
+
+    wait: int
+    warm_up: int
+    active: int
+    repeat: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Schedule":
+        return cls(*map(int, text.split(",")))
+
+    @property
+    def recordings(self) -> list[range]:
+        """The steps that are recorded, a range each time."""
+        cycle = self.wait + self.warm_up + self.active
+        ends = range(cycle, cycle * self.repeat + 1, cycle) if cycle else ()
+        return [range(end - self.active, end) for end in ends]
 
 
 @dataclass(frozen=True)
@@ -197,37 +215,59 @@ class Run(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Run":
-        if why := self._why_inconsistent():
-            raise ValueError(why)
+        """Values that do not go together, each refused in a line."""
+        if self.attribute_from is not None and self.attribute_from >= self.batches:
+            raise ValueError(f"attribute_from {self.attribute_from} must be less than batches {self.batches}")
+        if self.profile_schedule:
+            self._check_schedule()
+        if self.backend == "dp":
+            if self.nodes > 1:
+                raise ValueError(f"backend dp is for one node, not {self.nodes}; use ddp")
+            if self.grad != "fp32":
+                raise ValueError(f"backend dp sums gradients in fp32, not grad {self.grad}; use ddp")
+            if self.channels_last or self.compile:
+                option = "channels_last" if self.channels_last else "compile"
+                raise ValueError(f"backend dp does not support {option}; use ddp")
+        if self.graph:
+            self._check_graph()
+        if self.backend == "single" and self.world_size > 1:
+            raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
+        if self.backend == "horovod" and self.grad == "bf16":
+            raise ValueError("Horovod does not support bf16 gradients; use grad fp16 or backend ddp")
+        if self.profile_mode != "auto":
+            try:
+                check_mode(self.profile, self.profile_mode)
+            except UserError as error:
+                raise ValueError(str(error)) from None
+        if self.device == "cpu" and (instead := LOADERS[self.loader].on_cpu):
+            raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use {instead}")
         return self
 
-    def _why_inconsistent(self) -> str:
-        """Which of the values do not go together, in one line; "" if all do."""
-        if self.attribute_from is not None and self.attribute_from >= self.batches:
-            return f"attribute_from ({self.attribute_from}) must be less than batches ({self.batches})"
-        if self.profile_schedule and (
-            why := why_no_schedule(self.profile_schedule, self.profile, self.batches, self.attribute_from)
-        ):
-            return why
-        if self.backend == "dp" and (
-            why := why_not_dp(self.nodes, self.grad, self.channels_last, self.compile)
-        ):
-            return why
-        if self.graph and (why := self._why_no_graph()):
-            return why
-        if self.backend == "single" and self.world_size > 1:
-            return f"backend single is for one rank, not {self.world_size}; use ddp"
-        if self.backend == "horovod" and self.grad == "bf16":
-            return "Horovod does not support bf16 gradients; use grad fp16 or backend ddp"
-        if self.profile_mode != "auto" and (why := why_no_mode(self.profile, self.profile_mode)):
-            return why
-        if self.device == "cpu" and (instead := LOADERS[self.loader].on_cpu):
-            return f"loader {self.loader} needs a GPU; on device cpu use {instead}"
-        return ""
+    def _check_schedule(self) -> None:
+        text = self.profile_schedule
+        if self.profile not in ("torch", "none"):  # the unprofiled twin of such a run bears it too
+            raise ValueError(f"profile_schedule works only with profile torch, not with {self.profile}")
+        if self.attribute_from is not None:
+            raise ValueError("profile_schedule and attribute_from exclude each other")
+        steps = self.recordings
+        if not steps or not steps[0]:
+            raise ValueError(f"profile_schedule {text} records nothing")
+        if steps[-1].stop > self.batches:
+            needed = steps[-1].stop
+            raise ValueError(f"profile_schedule {text} needs {needed} steps, batches is {self.batches}")
 
-    def _why_no_graph(self) -> str:
-        starts = self.recordings[0].start - self.profiler_warm_up if self.profile != "none" else None
-        return why_no_graph(self.device, self.backend, self.compile, self.batches, starts, STEPS_BEFORE_GRAPH)
+    def _check_graph(self) -> None:
+        first = STEPS_BEFORE_GRAPH
+        if self.device == "cpu":
+            raise ValueError("graph true needs a GPU; on device cpu use graph false")
+        if self.backend in ("dp", "horovod"):
+            raise ValueError(f"graph true does not work with backend {self.backend}; use ddp or single")
+        if self.compile in ("max-autotune", "reduce-overhead"):
+            raise ValueError(f"graph true and compile {self.compile} exclude each other")
+        if self.batches <= first:
+            raise ValueError(f"graph true needs batches of {first + 1} or more: graphs begin at step {first}")
+        if self.profile != "none" and self.recordings[0].start - self.profiler_warm_up < first:
+            raise ValueError(f"graph true: the profiler must start at step {first} or later (attribute_from)")
 
     def __hash__(self) -> int:
         return hash(self.model_dump_json())  # factors are a dict, which has none
@@ -272,7 +312,7 @@ class Run(BaseModel):
     def recordings(self) -> list[range]:
         """The batches that a profiler records, a range each time it is switched on."""
         if self.profile_schedule:
-            return parse_schedule(self.profile_schedule).recordings
+            return Schedule.parse(self.profile_schedule).recordings
         return [range(self.first_attributed, self.batches)]
 
     @property
@@ -283,7 +323,7 @@ class Run(BaseModel):
     @property
     def profiler_warm_up(self) -> int:
         """Batches before each recording in which the profiler is on already and keeps nothing."""
-        return parse_schedule(self.profile_schedule).warm_up if self.profile_schedule else 0
+        return Schedule.parse(self.profile_schedule).warm_up if self.profile_schedule else 0
 
 
 def make_run(values: Mapping[str, Any], where: str = "") -> Run:

@@ -1,9 +1,14 @@
-"""What are the fields of a run to those who use them: of the id, of a program's run, or by their role?"""
+"""The fields of a run by their role, and their values as text (in flags, ids, files)."""
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import Any, get_args
+
+from pydantic import TypeAdapter, ValidationError
 
 from jobs.run import Role, Run
+from jobs.validation import literal_options, problems_of
+from profiling.errors import UserError, did_you_mean
 
 ROLES: Mapping[str, Role] = {
     name: next(one for one in of.metadata if isinstance(one, Role)) for name, of in Run.model_fields.items()
@@ -50,3 +55,43 @@ def own_names(*fields: Mapping[str, Any]) -> list[str]:
 def is_default(name: str, value: Any) -> bool:
     """Whether a field has the value that it has where nobody sets it."""
     return name in Run.model_fields and bool(Run.model_fields[name].default == value)
+
+
+def as_text(value: Any) -> str:
+    """A value as ids and flags write it; the inverse of :func:`parse_value`."""
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_value(name: str, text: str) -> Any:
+    """``text`` (a flag's value, a part of an id) as a value of the type of Run's field ``name``.
+
+    Raises:
+        UserError: no such field, or no value of its type.
+    """
+    if name not in Run.model_fields:
+        raise UserError(f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
+    annotation: Any = Run.model_fields[name].annotation
+    if text == "" and type(None) in get_args(annotation):
+        return None
+    try:
+        return _adapter(name).validate_strings(text)
+    except ValidationError:
+        options = literal_options(annotation)
+        hint = did_you_mean(text, options) if options else f": {Run.model_fields[name].description}"
+        raise UserError(f"invalid {name} {text!r}{hint}") from None
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter:
+    annotation: Any = Run.model_fields[name].annotation
+    return TypeAdapter(annotation)
+
+
+def wrong_values(values: Mapping[str, Any]) -> list[str]:
+    """What is wrong with values of fields, each taken by itself: a line each."""
+    try:
+        Run.model_validate(dict(values))
+    except ValidationError as error:
+        # Whether values go together shows only where all of a run's are known.
+        return [problem.text for problem in problems_of(error, Run) if problem.place]
+    return []

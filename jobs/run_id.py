@@ -1,4 +1,4 @@
-"""How is a run called? Its public id, and back.
+"""The public id of a run, and back.
 
 An id says the ten fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
 ``run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0``, and parses back without loss.
@@ -12,8 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from jobs.run import Run, make_run
-from jobs.run_fields import ID_FIELDS, PROGRAM_ID_FIELDS, is_own
-from jobs.run_values import as_text, parse_value
+from jobs.run_fields import ID_FIELDS, PROGRAM_ID_FIELDS, as_text, is_own, parse_value
 from profiling.errors import UserError
 
 _SIZED = r"(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<network>[A-Za-z]+)_(?P<profile>[a-z]+)"

@@ -1,4 +1,4 @@
-"""What are the settings of a cluster: modules, partition, GPUs per node, network, MPI, container, folders?
+"""The settings of a cluster: modules, partition, GPUs per node, network, MPI, container, folders.
 
 One YAML file per cluster, in jobs/sites/ (or anywhere: ``--site FILE``). jobs/sites/example.yaml explains
 each key.
@@ -29,7 +29,7 @@ from profiling.errors import Mistakes, UserError, did_you_mean, run_command
 SITES = Path(__file__).parent / "sites"
 CHOOSE = "SCALEPROF_SITE"  # the environment variable that names the site
 _MODULES_S = 60
-_NOT_FOUND = 127  # a shell's exit code for a command that there is not
+NO_SITE = f"none ({CHOOSE} is not set, and no file in jobs/sites has `cluster:` of this cluster)"
 
 
 def _as_text(value: Any) -> Any:
@@ -123,20 +123,15 @@ class Site(_Part):
     @property
     def where(self) -> str:
         """The file as a user would write it here; of a site without one, its name."""
-        return self.name if self._file is None else _as_written_here(self._file)
+        if self._file is None:
+            return self.name
+        here = Path.cwd()
+        return str(self._file.relative_to(here) if self._file.is_relative_to(here) else self._file)
 
     def says_data(self, here: str) -> str:
-        """Where the user of a sweep at this site says that its data are ``here``, as it follows "correct"."""
-        mapped = next((data for data, path in self.data.items() if path == here), None)
-        if mapped is not None:
-            return f"the path of {mapped} below `data` in {self.where}"
-        return "`data` in the sweep file" + (f", or add it to `data` in {self.where}" if self.file else "")
-
-
-def _as_written_here(path: Path) -> str:
-    """Relative to the working directory, where the path is below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+        """Where the user of a sweep at this site says that its data are ``here``."""
+        mapped = any(path == here for path in self.data.values())
+        return f"`data` in {self.where}" if mapped else "`data` in the sweep file"
 
 
 def read_site(path: Path) -> Site:
@@ -200,36 +195,24 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
     return fitting[0] if fitting else Site()
 
 
-def why_no_site(environment: Mapping[str, str]) -> str:
-    """That no site file is used on this cluster, and where one is looked for; "" where there is no Slurm."""
-    cluster = cluster_name(environment)
-    looked = f"{CHOOSE} is not set"
-    if cluster:
-        folder = _as_written_here(SITES)
-        return (
-            f"none for the cluster {cluster!r} ({looked}, and no file in {folder} has `cluster: {cluster}`)"
-        )
-    in_job = "SLURM_JOB_ID" in environment
-    return f"none ({looked}, and Slurm does not name the cluster)" if in_job else ""
+def check_modules(site: Site, environment: Mapping[str, str]) -> None:
+    """Refuse a site whose modules cannot be loaded here.
 
-
-def why_no_modules(site: Site, environment: Mapping[str, str]) -> str:
-    """Why a site's modules cannot be loaded here, in one line; "" if they can, or it has none."""
+    Raises:
+        UserError: it says why.
+    """
     if not site.modules:
-        return ""
-    script = f"{shlex.join(['module', 'load', *site.modules])} >/dev/null"
+        return
+    script = f"type module >/dev/null && {shlex.join(['module', 'load', *site.modules])} >/dev/null"
     try:
         answer = subprocess.run(
             ["bash", "-c", script], env=dict(environment), capture_output=True, text=True, timeout=_MODULES_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{_not_loaded(site)}: {error}"
-    if answer.returncode == 0:
-        return ""
-    if answer.returncode == _NOT_FOUND:
-        return _no_module_command(site)
-    words = " ".join(answer.stderr.split()) or f"exit code {answer.returncode}"
-    return f"{_not_loaded(site)}: {words[:300]}"
+        raise UserError(f"{site.where}: modules cannot be loaded: {error}") from None
+    if answer.returncode:
+        words = " ".join(answer.stderr.split())[:300] or f"exit code {answer.returncode}"
+        raise UserError(f"{site.where}: `modules` {', '.join(site.modules)} cannot be loaded: {words}")
 
 
 def shell_commands(site: Site) -> list[str]:
@@ -237,30 +220,13 @@ def shell_commands(site: Site) -> list[str]:
     commands = []
     if site.modules:
         load = shlex.join(["module", "load", *site.modules])
-        commands = [
-            _or_end("type module >/dev/null 2>&1", _no_module_command(site)),
-            _or_end(load, f"{_not_loaded(site)}; see above"),
-        ]
+        error = shlex.quote(f"scaleprof: error: {site.where}: `modules` cannot be loaded, see above")
+        commands = [f"{load} || {{ echo {error} >&2; exit 2; }}"]
     return commands + [
         # A variable that the user has set stays as it is.
         f'export {name}="${{{name}-{_quoted(value)}}}"'
         for name, value in site.environment.items()
     ]
-
-
-def _or_end(command: str, error: str) -> str:
-    return f"{command} || {{ echo {shlex.quote(f'scaleprof: error: {error}')} >&2; exit 2; }}"
-
-
-def _not_loaded(site: Site) -> str:
-    return f"the modules of the site file {site.where} ({', '.join(site.modules)}) cannot be loaded"
-
-
-def _no_module_command(site: Site) -> str:
-    return (
-        f"the site file {site.where} has `modules`, but this shell has no command `module`: source "
-        "the script of your site that defines it (often /etc/profile.d/modules.sh), or remove `modules`"
-    )
 
 
 def _quoted(value: str) -> str:
@@ -273,10 +239,10 @@ def sbatch_words(site: Site) -> list[str]:
     return [f"--{name}={value}" for name, value in values.items() if value] + site.sbatch
 
 
-def settings(site: Site, environment: Mapping[str, str]) -> str:
+def settings(site: Site) -> str:
     """What a site file sets, as YAML below its name; without one, why none is used."""
     if site.file is None:
-        return f"# site file: {why_no_site(environment) or f'none ({CHOOSE} is not set)'}"
+        return f"# site file: {NO_SITE}"
     said = site.model_dump(mode="json", exclude_unset=True, exclude={"name"})
     return f"# {site.where}\n{yaml.safe_dump(said, sort_keys=False, allow_unicode=True)}".rstrip()
 
@@ -294,7 +260,7 @@ def main() -> None:
     if arguments.shell or arguments.sbatch:
         print("\n".join(shell_commands(site) if arguments.shell else sbatch_words(site)))
     else:
-        print(settings(site, os.environ))
+        print(settings(site))
 
 
 if __name__ == "__main__":

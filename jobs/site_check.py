@@ -1,24 +1,23 @@
-"""Is what the site file says true of this node? What :mod:`jobs.doctor` shows of the cluster.
+"""Check what the site file says of this node and cluster: before a sweep, and for :mod:`jobs.doctor`.
 
-On a compute node all of it must be. A login node may lack interfaces, cards, modules, data and scratch.
+On a compute node all of it must be so. A login node may lack interfaces, cards, modules, data and scratch.
 """
 
 import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.cluster import NoAnswer, mpi_types, on_compute_node, partition, why_refused
+from jobs.cluster import NoAnswer, check_accepted, cluster_name, mpi_types, on_compute_node, partition
 from jobs.failures import why_no_mpi
 from jobs.launchers.base import ROOT, network_environment
 from jobs.run import Run
-from jobs.site import Network, Site, find_site, sbatch_words, why_no_modules, why_no_site
+from jobs.site import NO_SITE, Network, Site, check_modules, find_site, sbatch_words
 from profiling.errors import Mistakes, UserError
 from profiling.presence import Presence
-from profiling.wording import how_many
 
 _ASKS_S = 60  # modules are loaded first
 CARDS = Path("/sys/class/infiniband")
@@ -38,15 +37,22 @@ def check_site(environment: Mapping[str, str], name: str | None = None) -> list[
         site = find_site(name, environment)
     except UserError as error:
         return [Presence("site file", False, "cannot be used", str(error), required=True)]
-    if site.file is not None:
-        return [
-            Presence("site file", True, site.where),
-            *_cluster(site, environment),
-            *_node(site, environment, f" --site {name}" if name else ""),
-        ]
-    do = "cp jobs/sites/example.yaml jobs/sites/mycluster.yaml, and edit it"
-    why = why_no_site(environment)
-    return [Presence("site file", False, why, do)] if why else []
+    if site.file is None:
+        in_cluster = "SLURM_JOB_ID" in environment or cluster_name(environment)
+        copy = "cp jobs/sites/example.yaml jobs/sites/NAME.yaml"
+        return [Presence("site file", False, NO_SITE, copy)] if in_cluster else []
+    here = on_compute_node(environment)
+    flag = f" --site {name}" if name else ""
+    srun = shlex.join(["srun", *dict.fromkeys([*sbatch_words(site), "--nodes=1", "--exclusive"])])
+    elsewhere = "" if here else f" (or only compute nodes have it: {srun} python -m jobs.doctor{flag})"
+    return [
+        Presence("site file", True, site.where),
+        *(replace(one, required=True) for one in _of_cluster(site, environment)),
+        *(
+            replace(one, required=here, remedy=one.remedy and one.remedy + elsewhere)
+            for one in _of_node(site, environment)
+        ),
+    ]
 
 
 def check_network(site: Site, networks: Iterable[str]) -> None:
@@ -58,10 +64,8 @@ def check_network(site: Site, networks: Iterable[str]) -> None:
     known = site.network.model_fields_set
     for network in networks:
         if known and network.lower() not in known:
-            raise UserError(
-                f"network: {network} is not in the site file {site.where}, which has only "
-                f"{', '.join(sorted(known))}; add network.{network.lower()} there, or change the sweep"
-            )
+            has = ", ".join(sorted(known))
+            raise UserError(f"network {network} is not in the site file {site.where} (network: {has})")
 
 
 def check_scratch(site: Site) -> None:
@@ -71,10 +75,8 @@ def check_scratch(site: Site) -> None:
         UserError: it does not exist.
     """
     if site.scratch is not None and not site.scratch.is_dir():
-        raise UserError(
-            f"scratch: {site.scratch} does not exist on {socket.gethostname()}; "
-            f"correct it in the site file {site.where}, or create it on every node"
-        )
+        host = socket.gethostname()
+        raise UserError(f"{host}: scratch {site.scratch} does not exist; correct `scratch` in {site.where}")
 
 
 def check_networks_here(site: Site, runs: Iterable[Run], environment: Mapping[str, str]) -> None:
@@ -97,25 +99,6 @@ def check_networks_here(site: Site, runs: Iterable[Run], environment: Mapping[st
                 wrong[f"{socket.gethostname()}: {presence.detail}; {presence.remedy}"] = None
     if wrong:
         raise Mistakes(list(wrong))
-
-
-def _cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
-    """What Slurm says alike on every node."""
-    if shutil.which("sinfo", path=environment.get("PATH")):
-        yield from (replace(one, required=True) for one in _partition(site, environment))
-    options = sbatch_words(site)
-    if why := why_refused([*options, "--wrap=true"], environment):
-        detail = f"Slurm refuses {' '.join(options) or 'jobs without options'}: {why}"
-        remedy = f"correct `partition`, `account`, `qos`, `reservation` or `sbatch` in {site.where}"
-        yield Presence("jobs", False, detail, remedy, required=True)
-    types = mpi_types(environment) if site.mpi.srun else []
-    if site.mpi.srun and types:
-        why = why_not_met(site, site.mpi.srun, environment)
-        present = site.mpi.srun in types and not why
-        able = types if present else [one for one in types if not why_not_met(site, one, environment)]
-        remedy = f"correct `mpi.srun` in {site.where}; one of: {', '.join(able)}"
-        detail = f"srun --mpi={site.mpi.srun}{why and f': {why}'}"
-        yield Presence("mpi.srun", present, detail, remedy, required=True)
 
 
 def check_mpi(site: Site, environment: Mapping[str, str]) -> None:
@@ -147,71 +130,71 @@ def why_not_met(site: Site, mpi: str, environment: Mapping[str, str]) -> str:
     return why_no_mpi(answer.stderr) if answer.returncode else ""
 
 
-def _node(site: Site, environment: Mapping[str, str], flag: str) -> Iterator[Presence]:
-    """What compute nodes have, and other nodes may lack; ``flag`` of the doctor names the site."""
-    here = on_compute_node(environment)
-    # The whole node: a task of srun has one core otherwise, and no GPU.
-    options = dict.fromkeys([*sbatch_words(site), "--nodes=1", "--exclusive"])
-    command = f"{shlex.join(['srun', *options])} python -m jobs.doctor{flag}"
-    elsewhere = f", or check on a compute node: {command}"
-    for presence in _parts_of_node(site, environment):
-        remedy = presence.remedy and presence.remedy + ("" if here else elsewhere)
-        yield replace(presence, remedy=remedy, required=here)
+def _key(site: Site, key: str, present: bool, detail: str) -> Presence:
+    """Whether what a key of the site file says is so."""
+    return Presence(key, present, detail, "" if present else f"correct `{key}` in {site.where}")
 
 
-def _parts_of_node(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+def _tried(site: Site, key: str, check: Callable[[], None], detail: str) -> Presence:
+    try:
+        check()
+    except UserError as error:
+        return _key(site, key, False, str(error))
+    return _key(site, key, True, detail)
+
+
+def _of_cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    """What Slurm says alike on every node."""
+    if shutil.which("sinfo", path=environment.get("PATH")):
+        try:
+            of = partition(site.partition, environment)
+        except UserError as error:
+            known = not isinstance(error, NoAnswer)
+            yield (
+                _key(site, "partition", False, str(error))
+                if known
+                else Presence("partition", False, str(error), "run this on a node of the cluster")
+            )
+        else:
+            detail = f"{of.name}: {of.nodes} nodes, each {of.cpus} CPUs, {of.gpus} GPUs"
+            yield _key(site, "partition", True, detail)
+            if (said := site.gpus_per_node) is not None:
+                yield _key(site, "gpus_per_node", said <= of.gpus, f"{said}; in {of.name}: {of.gpus}")
+    options = sbatch_words(site)
+    jobs = _tried(site, "sbatch", lambda: check_accepted([*options, "--wrap=true"], environment), "")
+    if not jobs.present:
+        yield jobs
+    types = mpi_types(environment) if site.mpi.srun else []
+    if site.mpi.srun and types:
+        why = why_not_met(site, site.mpi.srun, environment)
+        present = site.mpi.srun in types and not why
+        able = types if present else [one for one in types if not why_not_met(site, one, environment)]
+        detail = f"srun --mpi={site.mpi.srun}" + (f": {why}" if why else "") + f" ({', '.join(able)})"
+        yield _key(site, "mpi.srun", present, detail)
+
+
+def _of_node(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    """What compute nodes have, and other nodes may lack."""
     if site.modules:
-        why = why_no_modules(site, environment)
-        remedy = f"correct `modules` in {site.where}" if why else ""
-        yield Presence("modules", not why, why or ", ".join(site.modules), remedy)
+        modules = ", ".join(site.modules)
+        yield _tried(site, "modules", lambda: check_modules(site, environment), modules)
     for name in sorted(site.network.model_fields_set):
         yield from _network(f"network.{name}", getattr(site.network, name), site)
-    for data, here in site.data.items():
-        yield _path(f"data {data}", ROOT / here, f"correct `data` in {site.where}")
-    if site.scratch is not None:
-        yield _path("scratch", site.scratch, f"correct `scratch` in {site.where}")
-    if site.mpi.hostfile is not None:
-        yield _path("hostfile", site.mpi.hostfile, f"correct `mpi.hostfile` in {site.where}")
+    paths = [("data", ROOT / here) for here in site.data.values()]
+    paths += [("scratch", site.scratch)] if site.scratch else []
+    paths += [("mpi.hostfile", site.mpi.hostfile)] if site.mpi.hostfile else []
     if site.container is not None and site.container.runtime != "pyxis":
-        yield _path("container", Path(site.container.image), f"correct `container.image` in {site.where}")
-
-
-def _partition(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
-    try:
-        of = partition(site.partition, environment)
-    except NoAnswer as error:
-        yield Presence("partition", False, str(error), "run this on a node of the cluster")
-        return
-    except UserError as error:
-        yield Presence("partition", False, str(error), f"correct `partition` in {site.where}")
-        return
-    of_each = f"{how_many(of.cpus, 'CPU')} and {how_many(of.gpus, 'GPU')}"
-    yield Presence("partition", True, f"{of.name}: {how_many(of.nodes, 'node')} with {of_each} each")
-    if site.gpus_per_node is not None:
-        enough = site.gpus_per_node <= of.gpus
-        has = "" if enough else f", but a node of the partition {of.name} has {of.gpus}"
-        do = f"correct `gpus_per_node` in {site.where}"
-        yield Presence("gpus_per_node", enough, f"{site.gpus_per_node}{has}", do)
+        paths.append(("container.image", Path(site.container.image)))
+    for key, path in paths:
+        yield _key(site, key, path.exists(), str(path))
 
 
 def _network(key: str, network: Network, site: Site) -> Iterator[Presence]:
     """Whether this node has a network's interface and cards."""
-    for interface in network.interface.split(",") if network.interface else ():
-        names = [name for _, name in socket.if_nameindex()]
-        yield _device(f"{key}.interface", interface, names, site)
-    for card in network.device.split(",") if network.device else ():
-        names = [path.name for path in CARDS.iterdir()] if CARDS.is_dir() else []
-        yield _device(f"{key}.device", card.partition(":")[0], names, site)
-
-
-def _device(key: str, name: str, names: list[str], site: Site) -> Presence:
-    if name in names:
-        return Presence(key, True, name)
-    found = f"there are: {', '.join(names)}" if names else "there are none"
-    return Presence(key, False, f"no {name} here; {found}", f"correct `{key}` in {site.where}")
-
-
-def _path(name: str, path: Path, remedy: str) -> Presence:
-    if path.exists():
-        return Presence(name, True, str(path))
-    return Presence(name, False, f"{path} does not exist", remedy)
+    for part, names in (("interface", network.interface), ("device", network.device)):
+        for name in names.split(",") if names else ():
+            wanted = name.partition(":")[0] if part == "device" else name
+            cards = [path.name for path in CARDS.iterdir()] if CARDS.is_dir() else []
+            here = cards if part == "device" else [name for _, name in socket.if_nameindex()]
+            found = wanted if wanted in here else f"no {wanted}; here: {', '.join(here) or 'none'}"
+            yield _key(site, f"{key}.{part}", wanted in here, found)

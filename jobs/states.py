@@ -1,13 +1,11 @@
-"""What has become of a run: is it done, failed, running, interrupted, not started or unusable?"""
+"""Tell what has become of a run: done, failed, running, interrupted, not started or unusable."""
 
 import glob
-import shlex
-import socket
 from pathlib import Path
 from typing import Literal
 
 from jobs import store
-from jobs.owner import STALE_S, Owner, lives, owner_of, silence_s
+from jobs.owner import Owner, lives, owner_of
 from jobs.run import Run
 from jobs.run_id import exit_code_of
 from jobs.store import Manifest
@@ -39,35 +37,18 @@ def of_begun(directory: Path) -> tuple[State, str]:
     """The state of a run that has begun and has no manifest, and how that is known. It only reads."""
     # A manifest is written before a folder gets such a name: this one was lost later.
     if (code := exit_code_of(directory.name)) is not None:
-        how = f"its manifest is missing; by its name it ended with exit code {code}"
-        return ("failed", how) if code else ("unusable", f"{how}, but without a manifest it is not complete")
+        return ("failed" if code else "unusable"), f"exit code {code}, manifest missing"
     owner = owner_of(directory)
     if owner is None:
         # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.
-        if (directory.parent / store.SWEEP).exists():
-            return "interrupted", "the sweep was stopped"
-        return (
-            "interrupted",
-            "it has no manifest (started by hand: it may still be running; if it is not, "
-            f"{by_hand_again(directory)})",
-        )
-    if owner.host == socket.gethostname():
-        if lives(owner):
-            return "running", _where(owner)
-        return "interrupted", f"the sweep {_where(owner)} was killed"
-    if silence_s(directory) <= STALE_S:
-        return "running", _where(owner)
-    return "interrupted", f"no sign of life from the sweep {_where(owner)} for more than {STALE_S:.0f} s"
+        by_hand = not (directory.parent / store.SWEEP).exists()
+        return "interrupted", "no manifest: started by hand, or still running" if by_hand else "sweep stopped"
+    return ("running" if lives(directory, owner) else "interrupted"), _where(owner)
 
 
 def of_failed(manifest: Manifest) -> State:
     """The state of a run that has ended, and not well, by its manifest."""
     return "interrupted" if manifest.failure == "interrupted" else "failed"
-
-
-def by_hand_again(directory: Path) -> str:
-    """What to do about a run that was started by hand and interrupted."""
-    return f"remove its folder, or run it again with --out {shlex.quote(str(directory))} --overwrite"
 
 
 def where_calibrating(sweep: Path) -> str:

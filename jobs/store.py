@@ -1,4 +1,4 @@
-"""What is in a result directory?
+"""The files of a result directory.
 
     results/<sweep>/sweep.json                     the sweep: its file, seed, runs, those left out and why
                     calibration.json               measured peaks of this machine
@@ -32,7 +32,6 @@ from jobs.run_id import format_id
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.whole_file import whole_file
-from profiling.wording import how_many
 
 MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG = (
     "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt",
@@ -192,26 +191,26 @@ class StudyManifest(Facts):
     repetitions: int
 
 
-def why_not_right(run: Run, reports: Sequence[RankReport]) -> str:
-    """Why a run's figures may not count, in one line, by what its ranks say; "" if they may.
+def check_reports(run: Run, reports: Sequence[RankReport]) -> None:
+    """Refuse a run whose figures may not count, by what its ranks say.
 
     All ranks did all batches, their losses are finite, and they ended with the same parameters.
+
+    Raises:
+        UserError: what is wrong, in one line.
     """
     if len(reports) != run.ranks:
-        return f"{len(reports)} of {how_many(run.ranks, 'rank')} left a report"
+        raise UserError(f"ranks with a report: {len(reports)} of {run.ranks}")
     for report in reports:
         if report.world_size != run.ranks:
-            return f"rank {report.rank} saw {how_many(report.world_size, 'rank')}, not {run.ranks}"
-        if report.batches_done < run.batches and run.program:
-            done = f"{report.batches_done} of {how_many(run.batches, 'step')} (rank {report.rank})"
-            return f"the program ended after {done}: lower batches, or let it train longer"
-        if report.batches_done != run.batches:
-            return f"rank {report.rank} did {report.batches_done} of {how_many(run.batches, 'step')}"
+            raise UserError(f"rank {report.rank} saw {report.world_size} ranks, not {run.ranks}")
+        if report.batches_done != run.batches and not (run.program and report.batches_done > run.batches):
+            more = "; lower batches, or let the program train longer" if run.program else ""
+            raise UserError(f"steps done: {report.batches_done} of {run.batches} (rank {report.rank}){more}")
         if not report.losses_finite:
-            return f"rank {report.rank} had a loss that is not finite; lower learning_rate"
+            raise UserError(f"rank {report.rank} had a loss that is not finite; lower learning_rate")
         if report.parameter_digest != reports[0].parameter_digest:
-            return f"ranks 0 and {report.rank} ended with different parameters"
-    return ""
+            raise UserError(f"ranks 0 and {report.rank} ended with different parameters")
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

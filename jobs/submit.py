@@ -21,19 +21,19 @@ from pathlib import Path
 from rich.console import Console
 
 from jobs import progress, sweep
-from jobs.cluster import why_refused
+from jobs.cluster import QueuedJob, check_accepted, queued_jobs
 from jobs.execute import print_plan, split_possible
-from jobs.execution import ROOT, Execution
+from jobs.execution import ROOT, Execution, record_sweep
 from jobs.launchers.slurm import Slurm
-from jobs.queued import SWEEP_SCRIPT, check_not_queued, comment_of
-from jobs.site import CHOOSE, find_site, sbatch_words
+from jobs.site import CHOOSE, check_modules, find_site, sbatch_words
 from jobs.site_check import check_mpi
-from jobs.sweep_record import record_sweep
+from jobs.sweep_file import read_sweep
 from jobs.sweep_runs import Excluded, SweepRun
-from profiling.errors import EXIT_DONE, UserError, run_command
-from profiling.wording import how_many
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 _DRY_RUN = "--dry-run"
+SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
+_SWEEP_OF_SCRIPT = "configs/resnet50.yaml"  # that it runs if none is named
 # Variables that the user has chosen a way to submit by, which a second submission needs as well.
 _AS_BEFORE = (CHOOSE, "LAUNCHER", "PYTHON", "AT_ONCE", "CHECK")
 # sbatch's options of what Slurm may refuse; each is a variable, too: SBATCH_ACCOUNT.
@@ -65,7 +65,7 @@ def main() -> int:
     request = sweep.read_request(arguments, site)
     checked = os.environ.get("CHECK") != "no"
     if checked:
-        sweep.check_modules(site)
+        check_modules(site, os.environ)
         check_mpi(site, os.environ)
     sweep.announce(request, site)
     options = [*sbatch_words(site), *words.of_sbatch]
@@ -77,10 +77,12 @@ def main() -> int:
     todo = [sweep_run for sweep_run in sweep_runs if execution.state(sweep_run) != "done"]
     counts = sorted({sweep_run.configuration.nodes for sweep_run in todo})
     if not counts:
-        print(f"nothing to submit: every run of {request.directory} is done ({len(sweep_runs)})")
+        print(f"{request.directory}: to do: 0, done: {len(sweep_runs)}")
         return EXIT_DONE
     if checked:
-        check_accepted(options, max(counts))
+        values = {name: asked_of_sbatch(name, options) for name in _OPTIONS}
+        named = ", ".join(f"{name} {value!r}" for name, value in values.items() if value)
+        check_accepted([*options, f"--nodes={max(counts)}", str(SWEEP_SCRIPT)], os.environ, named)
     if not words.dry_run and os.environ.get("AGAIN") != "yes":
         check_not_queued(request.directory)
     if not words.dry_run:
@@ -96,7 +98,7 @@ def main() -> int:
     submit(counts, options, words, request.directory, variables, start)
     if words.dry_run:
         print_plan(execution, sweep_runs, request.excluded)
-        print("dry run: nothing was submitted", file=sys.stderr)
+        print("nothing submitted", file=sys.stderr)
     return EXIT_DONE
 
 
@@ -166,31 +168,51 @@ def possible_runs(execution: Execution, request: sweep.Request) -> tuple[list[Sw
     """
     possible, impossible = split_possible(execution, request.sweep_runs)
     skipped = request.sweep.unavailable == "skip"
-    progress.print_impossible(Console(stderr=True), impossible, skipped, execution.launcher.place)
-    if impossible and not skipped:
-        raise UserError(
-            f"nothing was submitted: {len(impossible)} of {how_many(len(request.sweep_runs), 'run')} cannot "
-            "start, see above (to leave them out: -- --unavailable skip)"
-        )
+    refused = 0 if skipped else len(impossible)
+    progress.print_impossible(Console(stderr=True), impossible, refused, execution.launcher.place)
+    if refused:
+        raise UserError(f"runs that cannot start: {refused} (to leave them out: -- --unavailable skip)")
     return possible, impossible
 
 
-def check_accepted(options: Sequence[str], nodes: int) -> None:
-    """Refuse jobs that Slurm would refuse: the account, QOS or reservation is wrong, for example.
+class AlreadyQueued(UserError):
+    """The sweep has jobs in the queue."""
 
-    Args:
-        options: of sbatch.
-        nodes: of the largest job.
+    exit_code = EXIT_FAILED
+
+
+def comment_of(directory: Path) -> str:
+    """The comment of all jobs of a sweep, by which squeue finds them: where their results go."""
+    return f"scaleprof {directory.absolute()}"
+
+
+def check_not_queued(directory: Path) -> None:
+    """Refuse a sweep of which jobs wait or run, if Slurm says so.
 
     Raises:
-        UserError: it says why, and names what the options ask for.
+        AlreadyQueued: it names the jobs.
     """
-    why = why_refused([*options, f"--nodes={nodes}", str(SWEEP_SCRIPT)], os.environ)
-    if not why:
-        return
-    values = {name: asked_of_sbatch(name, options) for name in _OPTIONS}
-    named = ", ".join(f"{name} {value!r}" for name, value in values.items() if value)
-    raise UserError(f"Slurm refuses the jobs: {why} ({named or 'no partition or account is given'})")
+    try:
+        queued = queued_jobs(os.environ)
+    except UserError:
+        return  # sbatch itself says what is wrong with Slurm
+    ours = comment_of(directory)
+    jobs = [job.id for job in queued if job.comment == ours or results_of(job) == directory.resolve()]
+    jobs.sort(key=lambda job: (len(job), job))  # as they were submitted
+    if jobs:
+        raise AlreadyQueued(f"jobs of this sweep in the queue: {', '.join(jobs)} (AGAIN=yes submits anyway)")
+
+
+def results_of(job: QueuedJob) -> Path | None:
+    """Where the results of ``sbatch slurm/sweep.sh ...`` go; None for a job of another script."""
+    script, *words = job.command.split() or [""]
+    if Path(job.folder, script).resolve() != SWEEP_SCRIPT:
+        return None
+    try:
+        arguments = sweep.parser().parse_args(words or [_SWEEP_OF_SCRIPT])
+        return Path(job.folder, arguments.out, read_sweep(Path(job.folder, arguments.config)).name).resolve()
+    except UserError:
+        return None  # its sweep file is no longer there, or no longer right
 
 
 def submit(
@@ -220,7 +242,7 @@ def submit(
             after = [f"--dependency=afterany:{ids[-1]}"] if ids and not at_once else []
             own = [f"--nodes={count}", f"--job-name={directory.name}-{count}", *after]
             script = ["slurm/sweep.sh", words.config, "--only", f"nodes={count}", *of_sweep]
-            ids.append(start([*begin, *own, *script], {**variables, "REPORT": "no"}, how_many(count, "node")))
+            ids.append(start([*begin, *own, *script], {**variables, "REPORT": "no"}, f"nodes={count}"))
         own = [f"--job-name={directory.name}-report", f"--dependency=afterany:{':'.join(ids)}"]
         own += ["slurm/report.sh", str(directory)]
         start([*begin, *own], variables, f"the report, {directory}/report.html")

@@ -15,35 +15,27 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
-from jobs.cluster import cluster_name, on_compute_node, was_requeued
+from jobs.cluster import cluster_name, on_compute_node
 from jobs.execute import print_plan, run_sweep
-from jobs.execution import Execution
+from jobs.execution import Execution, noting_why_not_started
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
-from jobs.model_names import check_models
 from jobs.owner import this_owner
 from jobs.processes import TimeIsUp, stopped_in_order
-from jobs.site import (
-    Site,
-    add_site_flag,
-    find_site,
-    shell_commands,
-    why_no_modules,
-    why_no_site,
-)
+from jobs.site import NO_SITE, Site, add_site_flag, check_modules, find_site, shell_commands
 from jobs.site_check import check_network, check_networks_here, check_scratch
 from jobs.sweep_file import Order, Sweep, read_sweep, where_in
-from jobs.sweep_record import noting_why_not_started
 from jobs.sweep_runs import Excluded, SweepRun, choose
+from jobs.validation import check_models
 from profiling.arguments import Parser
-from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, UserError, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, run_command
 
 AS_SUBMITTED = (
     "SCALEPROF_SUBMIT"  # how the batch job around this was submitted (jobs.submit, else slurm/sweep.sh)
@@ -61,27 +53,27 @@ def main() -> int:
     if arguments.print == "directory":
         print(request.directory)
         return EXIT_DONE
-    check_modules(site)
+    check_modules(site, os.environ)
     announce(request, site)
     launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
     if arguments.dry_run:
         plan = request.execution(launcher.planned(), arguments)
         return EXIT_FAILED if print_plan(plan, request.sweep_runs, request.excluded) else EXIT_DONE
-    for line in (requeued(os.environ), local_on_login_node(arguments, os.environ)):
-        if line:
-            print(line, file=sys.stderr)
-    noting = noting_why_not_started(request.directory, request.sweep_runs, this_owner(os.environ))
+    me = this_owner(os.environ)
+    if me.job and me.restarts:
+        print(f"start {me.restarts + 1} of job {me.job}", file=sys.stderr)
+    if arguments.launcher == "local" and not on_compute_node(os.environ) and cluster_name(os.environ):
+        print("runs start on this login node; in jobs: slurm/submit.sh", file=sys.stderr)
+    noting = noting_why_not_started(request.directory, request.sweep_runs, me)
     try:
         with stopped_in_order(), noting:
             check_node(request, site, launcher)
             outcome = run_sweep(request.execution(launcher, arguments), request.sweep_runs, request.excluded)
     except TimeIsUp:
-        print(
-            "the job's time limit is reached: the remaining runs are left for the next job", file=sys.stderr
-        )
+        print("time limit of the job reached", file=sys.stderr)
         return EXIT_AGAIN
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {how_to_resume(sys.argv[1:], os.environ)}") from None
+        raise Interrupted(f"interrupted; to resume: {this_command(sys.argv[1:])}") from None
     return EXIT_AGAIN if outcome.again else EXIT_FAILED if outcome.failed else EXIT_DONE
 
 
@@ -121,16 +113,6 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
     return Request(sweep, sweep_runs, excluded, arguments.out / sweep.name, note)
 
 
-def check_modules(site: Site) -> None:
-    """Refuse a site whose modules cannot be loaded here.
-
-    Raises:
-        UserError: it says why.
-    """
-    if why := why_no_modules(site, os.environ):
-        raise UserError(why)
-
-
 def check_node(request: Request, site: Site, launcher: Launcher) -> None:
     """Refuse a compute node that lacks what the site file says it has: its runs would fail.
 
@@ -146,47 +128,15 @@ def check_node(request: Request, site: Site, launcher: Launcher) -> None:
 
 def announce(request: Request, site: Site) -> None:
     """Say which site file is in use, and what is not as the sweep file has it."""
-    for line in (request.note, which_site(site, os.environ)):
-        if line:
-            print(line, file=sys.stderr)
-
-
-def requeued(environment: Mapping[str, str]) -> str:
-    """That this is not the job's first start, in one line; "" if it is. Its log holds all of them."""
-    me = this_owner(environment)
-    again = f"start {me.restarts + 1} of job {me.job}, which Slurm has requeued: the sweep is resumed"
-    return again if me.job and me.restarts else ""
-
-
-def local_on_login_node(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str:
-    """That runs would start on a login node of a Slurm cluster, and what starts them in jobs; else ""."""
-    if arguments.launcher != "local" or on_compute_node(environment) or not cluster_name(environment):
-        return ""
-    instead = f"slurm/submit.sh {arguments.config} runs it in jobs"
-    if "SLURM_JOB_ID" in environment:  # a shell of salloc
-        instead = "--launcher slurm runs it on the nodes of your job"
-    return f"this is a login node of a Slurm cluster, and the sweep runs on it; {instead}"
-
-
-def how_to_resume(words: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What resumes an interrupted sweep: Slurm itself, where it has requeued the job; else a command."""
-    me = this_owner(environment)
-    if me.job and was_requeued(me.job, me.restarts, environment):
-        return f"Slurm has requeued job {me.job}, which will resume the sweep"
-    return f"to resume: {this_command(words)}"
+    if request.note:
+        print(request.note, file=sys.stderr)
+    if site.file is not None or "SLURM_JOB_ID" in os.environ or cluster_name(os.environ):
+        print(f"site file: {site.where if site.file else NO_SITE}", file=sys.stderr)
 
 
 def this_command(words: Sequence[str]) -> str:
     """The command that was given, as one can paste it into a shell; a batch job says its own."""
     return os.environ.get(AS_SUBMITTED) or shlex.join(["python", "-m", "jobs.sweep", *words])
-
-
-def which_site(site: Site, environment: Mapping[str, str]) -> str:
-    """Which site file is in use, in one line; "" where there is none, and no batch system either."""
-    if site.file is not None:
-        return f"site file: {site.where}"
-    why = why_no_site(environment)
-    return f"site file: {why}; using Slurm's defaults" if why else ""
 
 
 def parser() -> Parser:

@@ -1,4 +1,4 @@
-"""What does a sweep file say, and what is wrong with it?
+"""Read a sweep file, and say what is wrong with it.
 
 Its ``run:`` holds Run's fields; a list is a factor. Which runs that makes: :mod:`jobs.sweep_runs`.
 """
@@ -15,14 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from jobs import program
 from jobs.loaders import LOADERS
 from jobs.run import Profile, Run, Value
-from jobs.run_fields import is_own
-from jobs.run_values import wrong_values
-from jobs.validation import Problem, problems_of
+from jobs.run_fields import is_own, wrong_values
+from jobs.validation import Place, Problem, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, did_you_mean_file
-from profiling.wording import command
 
-_FEW = 8  # values, which a message lists all of
+_BELOW_RUN = "{}: a field of a run; it goes below `run:`"
 Order = Literal["random", "given", "largest", "smallest"]
 Repetitions = Annotated[int, Field(ge=1, le=1000)]
 
@@ -90,12 +88,11 @@ def read_sweep(path: Path) -> Sweep:
         Mistakes: unknown keys and bad values, all of them, with their lines.
     """
     if not path.exists():
-        raise UserError(f"no sweep file {path}{_near(path)}")
+        ours, beside = (sorted(folder.glob("*.yaml")) for folder in (Path("configs"), path.parent))
+        files = [file for file in ours if file.stem == path.stem] or beside or ours
+        raise UserError(f"no sweep file {path}{did_you_mean_file(path, files) if files else ''}")
     if path.is_dir():
-        raise UserError(
-            f"{path} is a folder; expected a sweep file (results: {command('analysis.report', path)}, or "
-            f"{command('analysis.hotspots', path)})"
-        )
+        raise UserError(f"{path} is a folder; expected a sweep file (results: python -m analysis.report)")
     document = yaml_text.read(path, "sweep file")
     if not isinstance(document.content, dict):
         raise UserError(f"{path} is not a sweep file: it should contain `run:` with fields and values")
@@ -114,38 +111,30 @@ def where_in(path: Path, name: str, value: Any) -> str:
     return document.where(("run", name, *index))
 
 
-def _near(path: Path) -> str:
-    """The sweep file that was meant by one that is not there: beside it, or one of ours of that name."""
-    ours = sorted(Path("configs").glob("*.yaml"))
-    beside = sorted(path.parent.glob("*.yaml"))
-    same_name = [file for file in ours if file.stem == path.stem]
-    files = same_name or beside or ours
-    return did_you_mean_file(path, files) if files else ""
-
-
 def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
     """What is wrong with the content of a sweep file: its keys, then the fields and values of `run:`."""
     loose = [key for key in values if key in Run.model_fields]
     if "run" not in values and loose:
-        text = f"no `run:` above {', '.join(loose)}: the fields of a run go below `run:`"
-        return [Problem((loose[0],), text)]
+        return [Problem((loose[0],), _BELOW_RUN.format(", ".join(loose)))]
     problems: list[Problem] = []
     try:
         Sweep.model_validate(values)
     except ValidationError as error:
         problems = problems_of(error, Sweep, "key")
-    problems = [_in_words_of_sweeps(problem) for problem in problems]
     run, rules = values.get("run"), values.get("exclude")
     fields: dict[Any, Any] = run if isinstance(run, dict) else {}
+    problems = [
+        replace(one, text=_BELOW_RUN.format(one.place[0]))
+        if one.place in [(name,) for name in Run.model_fields] and one.text.startswith("unknown")
+        else one
+        for one in problems
+    ]
     for name, value in fields.items():
-        of_program = "program" in fields and is_own(str(name))
-        problems += (
-            _problems_of_own(str(name), value) if of_program else _problems_of_factor(str(name), value)
-        )
+        problems += _problems_of_values(str(name), value, "program" in fields and is_own(str(name)))
+    others = [str(name) for name in fields if name != "program"]
     for template in _as_list(fields.get("program", [])):
-        others = [str(name) for name in fields if name != "program"]
-        problems += [Problem(("run", "program"), text) for text in program.problems_of(template, others)]
-    problems += _unread_data(fields)
+        problems += _raised(("run", "program"), program.check_template, template, others)
+    problems += _raised(("run", "data"), _check_data_are_read, fields)
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
         when = rule.get("when") if isinstance(rule, dict) else None
         known = dict.fromkeys((*Run.model_fields, "world_size", *fields))
@@ -160,75 +149,57 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
-def _unread_data(fields: Mapping[Any, Any]) -> list[Problem]:
-    """That no loader of the sweep reads its data: those that were meant would not be measured."""
+def _raised(place: Place, check: Callable[..., None], *given: Any) -> list[Problem]:
+    """What a check refuses, as problems of a place."""
+    try:
+        check(*given)
+    except UserError as error:
+        lines = error.lines if isinstance(error, Mistakes) else [str(error)]
+        return [Problem(place, line) for line in lines]
+    return []
+
+
+def _check_data_are_read(fields: Mapping[Any, Any]) -> None:
+    """Refuse data that no loader of the sweep reads: those that were meant would not be measured."""
     loaders = _as_list(fields.get("loader", Run.model_fields["loader"].default))
     if "program" in fields or fields.get("data") is None or set(loaders) - LOADERS.keys():
-        return []
-    if any(LOADERS[loader].reads_data for loader in loaders):
-        return []
-    which = "synthetic" if "loader" in fields else "synthetic (the default)"
-    reading = ", ".join(name for name, kind in LOADERS.items() if kind.reads_data)
-    return [
-        Problem(("run", "data"), f"data has no effect: loader {which} reads none; loader: one of {reading}")
-    ]
+        return
+    if not any(LOADERS[loader].reads_data for loader in loaders):
+        reading = ", ".join(name for name, kind in LOADERS.items() if kind.reads_data)
+        raise UserError(f"data has no effect: loader synthetic reads none; loader: one of {reading}")
 
 
-def _in_words_of_sweeps(problem: Problem) -> Problem:
-    """A problem of a sweep's keys; of an unknown one that is a run's field, where it belongs."""
-    if problem.place[:1] == ("exclude",) and problem.place[2:] == ("because",) and "missing" in problem.text:
-        text = "exclude: each rule needs `because: TEXT`, which is printed with its runs"
-        return replace(problem, text=text)
-    name = str(problem.place[0]) if problem.place else ""
-    if len(problem.place) == 1 and name in Run.model_fields and problem.text.startswith("unknown"):
-        return replace(problem, text=f"{name} is a field of a run: it goes below `run:`")
-    if problem.place == ("run",):
-        return replace(problem, text="`run:` should hold fields and values, e.g. `run: {model: resnet50}`")
-    return problem
-
-
-def _problems_of_factor(name: str, values: Any) -> list[Problem]:
-    """What is wrong with a field of `run:` and its values, each taken by itself."""
-    if name not in Run.model_fields:
-        return [Problem(("run", name), f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")]
-    return _problems_of_values(name, values, lambda value: wrong_values({name: value}))
-
-
-def _problems_of_own(name: str, values: Any) -> list[Problem]:
-    """What is wrong with a program's own factor and its values."""
-    if why := program.why_no_name(name):
-        return [Problem(("run", name), why)]
-    wrong = "should be text, a number, or true or false"
-    return _problems_of_values(
-        name,
-        values,
-        lambda value: [] if isinstance(value, Value) else [f"invalid {name} {value!r}: {wrong}"],
-    )
-
-
-def _problems_of_values(name: str, values: Any, wrong: Callable[[Any], list[str]]) -> list[Problem]:
+def _problems_of_values(name: str, values: Any, own: bool) -> list[Problem]:
+    """What is wrong with a field of `run:`, or a program's ``own`` factor, and its values."""
+    place = ("run", name)
+    if own and (problems := _raised(place, program.check_name, name)):
+        return problems
+    if not own and name not in Run.model_fields:
+        return [Problem(place, f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")]
     if values == []:
-        return [Problem(("run", name), f"{name} has no value; give at least one")]
+        return [Problem(place, f"{name} has no value")]
+
+    def wrong(value: Any) -> list[str]:
+        if own:
+            return [] if isinstance(value, Value) else [f"invalid {name} {value!r}: no text or number"]
+        return wrong_values({name: value})
+
     problems = []
     for index, value in enumerate(_as_list(values)):
         if value in _as_list(values)[:index]:
-            problems.append(Problem(("run", name, index), f"{name} has the same value twice: {value}"))
+            problems.append(Problem((*place, index), f"{name}: {value} stands twice"))
         said = wrong(value)
         several = _list_that_was_meant(value, wrong) if said else ""
-        for text in said:
-            joined = f"{text}{' O' if text.endswith('?') else '; o'}r a list: {several}" if several else text
-            problems.append(Problem(("run", name, index), joined))
+        meant = f" (a list: {several})" if several else ""
+        problems += [Problem((*place, index), text + meant) for text in said]
     return problems
 
 
 def _list_that_was_meant(value: Any, wrong: Callable[[Any], list[str]]) -> str:
-    """``[4, 8]`` for ``4,8``, ``[1, 2, 3]`` for ``1-3``, where each of these alone is right; else ""."""
+    """``[4, 8]`` for ``4,8``, where each of these alone is right; else ""."""
     if not isinstance(value, str):
         return ""
     parts = re.split(r"[\s,]+", value.strip(" ()[],"))
-    if span := re.fullmatch(r"(\d+)-(\d+)", value.strip()):
-        first, last = map(int, span.groups())
-        parts = [str(one) for one in (range(first, last + 1) if last - first < _FEW else (first, last))]
     try:
         meant = [yaml_text.parse(part) for part in parts]
     except yaml.YAMLError:

@@ -1,4 +1,4 @@
-"""Which runs make a sweep, in what order, and which are left out?
+"""The runs of a sweep, in their order, and those that are left out.
 
 A sweep is the product of its factors, each combination as often as the sweep file says.
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 from jobs.program import as_fields
 from jobs.run import Run, make_run
+from jobs.run_fields import as_text, parse_value
 from jobs.run_id import format_id, id_fields
-from jobs.run_values import as_text, parse_value
 from jobs.sweep_file import Sweep
 from profiling.errors import Mistakes, UserError, did_you_mean
 
@@ -123,20 +123,14 @@ def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun
     factors = {name for sweep_run in sweep_runs for name in sweep_run.configuration.factors}
     wanted = parse_only(only, factors)
     chosen = select(sweep_runs, wanted)
-    if not chosen:
-        raise UserError(f"{where}: no runs are left{_why_none(sweep_runs, wanted)}")
-    return chosen, excluded
-
-
-def _why_none(sweep_runs: Sequence[SweepRun], only: Mapping[str, Sequence[Any]]) -> str:
-    """Why ``only`` chooses none of the runs that a sweep's rules leave."""
-    if not sweep_runs:
-        return "; check its exclude rules"
-    for name, values in only.items():
+    if chosen:
+        return chosen, excluded
+    for name, values in wanted.items() if sweep_runs else ():
         if not select(sweep_runs, {name: values}):
             there = dict.fromkeys(as_text(_value(one.configuration, name)) for one in sweep_runs)
-            return f": --only {name}={','.join(map(as_text, values))}, but {name} has {', '.join(there)}"
-    return f": none has all of --only {', '.join(only)}"
+            given = ",".join(map(as_text, values))
+            raise UserError(f"{where}: no runs: --only {name}={given}, but {name} has {', '.join(there)}")
+    raise UserError(f"{where}: no runs are left by {f'--only {only}' if sweep_runs else 'its exclude rules'}")
 
 
 def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[SweepRun]:
@@ -186,12 +180,10 @@ def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str,
     for pair in pairs:
         name, equals, values = pair.partition("=")
         if not equals:
-            wrong.append(f"--only {pair}: use FIELD=VALUE, e.g. --only loader=synthetic")
-            continue
-        if name not in known:
+            wrong.append(f"--only {pair}: use FIELD=VALUE")
+        elif name not in known:
             wrong.append(f"--only {pair}: unknown field {name!r}{did_you_mean(name, known)}")
-            continue
-        for value in values.split(","):
+        for value in values.split(",") if equals and name in known else ():
             try:
                 only.setdefault(name, []).append(value if name in factors else parse_value(name, value))
             except UserError as error:

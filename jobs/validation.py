@@ -1,13 +1,15 @@
-"""What is wrong with a user's values, for any of our models? Each problem in one line."""
+"""Say what is wrong with a user's values, for any of our models: each problem in one line."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from profiling.errors import did_you_mean
+from profiling.errors import Mistakes, did_you_mean
 
 Place = tuple[int | str, ...]
 
@@ -115,3 +117,36 @@ def _innermost(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[type[B
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     options = [annotation, *get_args(annotation)]
     return next((each for each in options if isinstance(each, type) and issubclass(each, BaseModel)), None)
+
+
+_REGISTERED = re.compile(r"^@register_model\(.*\)\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
+
+
+def model_names() -> list[str]:
+    """The names of the classification models of the torchvision that is here; none: it is not.
+
+    They are read from its source, for importing it takes seconds.
+    """
+    spec = find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return []
+    sources = (Path(spec.origin).parent / "models").glob("*.py")
+    return sorted(name for path in sources for name in _REGISTERED.findall(path.read_text(encoding="utf-8")))
+
+
+def check_models(names: Iterable[str], where: Callable[[str], str]) -> None:
+    """Refuse models that torchvision does not have; where it is not installed, a run finds out.
+
+    Args:
+        where: a model is named; asked only of those that are refused.
+
+    Raises:
+        Mistakes: a line for each such model; the nearest is suggested.
+    """
+    known = model_names()
+    wrong = sorted(set(names) - set(known)) if known else []
+    see = "torchvision's classification models"
+    if wrong:
+        raise Mistakes(
+            [f"{where(name)}: invalid model {name!r}{did_you_mean(name, known, see=see)}" for name in wrong]
+        )

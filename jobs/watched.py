@@ -1,4 +1,4 @@
-"""What makes a program that was watched (:mod:`profiling.watch`) a result like any others?
+"""The report and manifest of a program that was watched (:mod:`profiling.watch`).
 
 Each rank's report and the run's manifest say what was found of the program. The fields of a run that only our
 own training loop has are not known of it.
@@ -19,7 +19,7 @@ from jobs.outcome import make_manifest
 from jobs.processes import Ended
 from jobs.program import PER_STEP
 from jobs.run import LONGEST_PROGRAM, Run, make_run
-from jobs.run_values import wrong_values
+from jobs.run_fields import wrong_values
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError
@@ -28,7 +28,6 @@ from profiling.identity import Identity, rank_on_node
 from profiling.process_facts import facts_of_process
 from profiling.watching.facts import GENERIC, ModelFacts
 from profiling.watching.program import Program
-from profiling.wording import noun
 
 PARENT = by_hand.PARENT
 _JOBS = (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("PBS_JOBID",), ("LSB_JOBID",))
@@ -40,7 +39,7 @@ def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:
     Raises:
         UserError: the ranks are on several nodes, and nothing that all have tells this job from others.
     """
-    ranks = f"{me.size}{noun(me.size, 'rank')}"
+    ranks = f"{me.size}rank" + "s" * (me.size != 1)
     if me.size == me.local_size:
         process = psutil.Process() if me.size == 1 else _launcher_of(me, environment)
         when = datetime.fromtimestamp(process.create_time())

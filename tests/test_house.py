@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.gpus import why_not_tested
+from jobs.machine import is_tested
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = {"jobs", "train", "profiling", "analysis", "tests", "benchmarks"}
@@ -22,11 +22,11 @@ MAY_IMPORT = {
     "jobs": ("profiling",),
     "train": (
         *("jobs.run", "jobs.flags", "jobs.store", "jobs.backends", "jobs.loaders", "jobs.studies"),
-        *(*("jobs.by_hand", "jobs.data_sets"), "jobs.gpus"),
+        *(*("jobs.by_hand", "jobs.data_sets"), "jobs.machine"),
         "profiling",
     ),
     "analysis": (
-        *("jobs.run", "jobs.run_fields", "jobs.run_values", "jobs.run_id", "jobs.flags", "jobs.store"),
+        *("jobs.run", "jobs.run_fields", "jobs.run_id", "jobs.flags", "jobs.store"),
         *("jobs.states", "jobs.program"),
         "profiling",
     ),
@@ -236,7 +236,7 @@ def test_the_environment_for_older_gpus_differs_in_what_is_built_for_cuda_alone(
     }  # fmt: skip
     versions = [dict(pin.split("==") for pin in pins) for pins in (new, old)]
     assert versions[0]["nvidia-dali-cuda130"] == versions[1]["nvidia-dali-cuda120"]
-    assert why_not_tested(versions[1]["torch"]) == ""
+    assert is_tested(versions[1]["torch"]) == ""
     for pins in versions:
         (torch, _, cuda), (vision, _, cuda_of_vision) = (
             pins[name].partition("+") for name in ("torch", "torchvision")

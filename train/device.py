@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from jobs.gpus import NO_AMD, why_not_built_for
 from jobs.loaders import LOADERS
+from jobs.machine import NO_AMD, check_built_for
 from jobs.run import Run
 from profiling.errors import UserError
 from profiling.number_ranges import ranges
@@ -52,8 +52,7 @@ def choose_device(run: Run, world: World) -> torch.device:
             "(--gpu-bind=none)"
         )
     name = torch.cuda.get_device_name(index)
-    if why := why_not_built_for(torch.cuda.get_device_capability(index), torch.cuda.get_arch_list(), name):
-        raise UserError(why)
+    check_built_for(torch.cuda.get_device_capability(index), torch.cuda.get_arch_list(), name)
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 

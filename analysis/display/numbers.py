@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from jobs.run_fields import FACTOR, ROLES
-from jobs.run_values import as_text
+from jobs.run_fields import FACTOR, ROLES, as_text
 
 _LEAST = 0.5e-8  # what is less is 0, up to rounding
 _SMALL = 1e-4  # below it nobody counts the zeros

@@ -24,7 +24,7 @@ from analysis.report.diagnosis import LOST, PLACES, SCALES, TRY, diagnosis
 from analysis.report.render import Filter, Line, Page
 from analysis.report.views import in_a_line
 from analysis.results.study import Study
-from jobs.run_values import as_text
+from jobs.run_fields import as_text
 from jobs.store import Manifest
 
 # In the order of the page.

@@ -145,7 +145,11 @@ def _add_run(contents: Contents, directory: Path) -> None:
         contents.fail(name, str(error), "unusable")
         return
     wrong = manifest.reason or f"exit code {manifest.exit_code}" if manifest.exit_code else ""
-    wrong = wrong or store.why_not_right(manifest.run, manifest.ranks)
+    try:
+        if not wrong:
+            store.check_reports(manifest.run, manifest.ranks)
+    except UserError as error:
+        wrong = str(error)
     if wrong:
         contents.fail(name, wrong, of_failed(manifest))
         return

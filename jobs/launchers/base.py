@@ -1,4 +1,4 @@
-"""What does every launcher offer, and what have they in common?"""
+"""What every launcher offers, and what they have in common."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -6,17 +6,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.allocation import Allocation
-from jobs.data_sets import why_no_data
+from jobs.cluster import Allocation
+from jobs.data_sets import check_data
 from jobs.loaders import LOADERS
 from jobs.machine import Machine
-from jobs.program import why_it_cannot_start
+from jobs.program import check_can_start
 from jobs.run import Run
 from jobs.site import Site
 from profiling.errors import UserError
 from profiling.presence import Presence, of_program
 from profiling.tools import Options, check_can_record
-from profiling.wording import how_many
 
 ROOT = Path(__file__).resolve().parents[2]  # where ranks start: relative paths of data are relative to it
 
@@ -62,7 +61,7 @@ class Launcher(ABC):
         """Whether it can be used on this machine, for :mod:`jobs.doctor`."""
         if cls.program:
             return of_program([cls.program, "--version"], cls.install)
-        return Presence(cls.name, True, "part of every installation")
+        return Presence(cls.name, True, "built in")
 
     @property
     def place(self) -> str:
@@ -95,8 +94,20 @@ class Launcher(ABC):
         return self
 
     @abstractmethod
-    def cannot(self, run: Run) -> str | None:
-        """Why this launcher cannot run ``run`` here, in one line; None if it can."""
+    def check(self, run: Run) -> None:
+        """Refuse a run that cannot start here.
+
+        Raises:
+            UserError: why not.
+        """
+
+    def can(self, run: Run) -> bool:
+        """Whether a run can start here."""
+        try:
+            self.check(run)
+        except UserError:
+            return False
+        return True
 
     @abstractmethod
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
@@ -120,7 +131,7 @@ def in_allocation(machine: Machine, allocation: Allocation | None) -> Machine:
     return replace(machine, cores=max(machine.cores, allocation.cpus)) if allocation else machine
 
 
-def why_node_cannot(
+def check_node(
     run: Run,
     machine: Machine,
     site: Site,
@@ -128,50 +139,37 @@ def why_node_cannot(
     *,
     sees_data: bool = True,
     sees_programs: bool = True,
-) -> str | None:
-    """Why a node like ``machine`` cannot hold its share of ``run``'s ranks; None if it can.
+) -> None:
+    """Refuse a run whose share of ranks a node like ``machine`` cannot hold.
 
     Args:
         node: what the node is to the user.
         sees_data, sees_programs: whether ranks find data and programs where this process does.
+
+    Raises:
+        UserError: what the node lacks.
     """
     gpus = 0 if run.device == "cpu" else len(machine.gpus)
-    ranks, wanted = run.ranks_per_node, run.gpus_per_node
-    if gpus == 0 and run.device == "gpu":
-        return f"device gpu requested, but {node} has no usable GPU (python -m jobs.doctor says why)"
-    if gpus == 0 and run.graph:
-        return f"graph true needs a GPU, and {node} has none; use graph false"
-    if run.program and sees_data and (why := why_it_cannot_start(run, Path.cwd())):
-        return why
-    if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data, node):
-        return why
-    data = run.data if LOADERS[run.loader].reads_data and sees_data else None
-    if data and (why := why_no_data(ROOT / data, run.data_format, site.says_data(data))):
-        return why
-    try:  # ranks have the PATH of this process
-        options = Options(run.profile_mode, gpu=gpus != 0, world_size=run.ranks)
-        check_can_record(run.profile, options, here=sees_programs)
-    except UserError as error:
-        return str(error)
-    if gpus and wanted > gpus:
-        return f"{wanted} GPUs requested, but {node} has {gpus}"
-    if not gpus and ranks > machine.cores:
-        return too_many_for_cores(ranks, node, machine.cores)
-    return None
-
-
-def too_many_for_cores(ranks: int, node: str, cores: int) -> str:
-    """That a node without GPUs has fewer cores than a run has ranks there, and what to change."""
-    has = f"{node} has {how_many(cores, 'CPU core')} and no GPU"
-    return (
-        f"{ranks} ranks per node requested, but {has}: without GPUs, gpus_per_node is the number of ranks "
-        f"per node, at most one for each core; {set_ranks_to(cores)}"
-    )
-
-
-def set_ranks_to(cores: int) -> str:
-    """What to set in a sweep whose runs have more ranks on a node than it has cores."""
-    return f"set gpus_per_node to {cores}{' or less' if cores > 1 else ''} in the sweep"
+    ranks, cores, loader = run.ranks_per_node, machine.cores, LOADERS[run.loader]
+    if not gpus and run.device == "gpu":
+        raise UserError(f"device gpu requested, but {node} has no usable GPU (see python -m jobs.doctor)")
+    if not gpus and run.graph:
+        raise UserError(f"graph true needs a GPU, and {node} has none; use graph false")
+    if run.program and sees_data:
+        check_can_start(run, Path.cwd())
+    loader.check(run.loader, gpus > 0, machine.libraries, run.data, node)
+    if run.data and loader.reads_data and sees_data:
+        check_data(ROOT / run.data, run.data_format, site.says_data(run.data))
+    # Ranks have the PATH of this process.
+    options = Options(run.profile_mode, gpu=gpus != 0, world_size=run.ranks)
+    check_can_record(run.profile, options, here=sees_programs)
+    if gpus and run.gpus_per_node > gpus:
+        raise UserError(f"{run.gpus_per_node} GPUs requested, but {node} has {gpus}")
+    if not gpus and ranks > cores:
+        raise UserError(
+            f"{ranks} ranks per node requested, but {node} has {cores} CPU cores and no GPU: set "
+            f"gpus_per_node (without GPUs: ranks per node) to at most {cores}"
+        )
 
 
 def thread_environment(run: Run, cores: int) -> dict[str, str]:
@@ -183,6 +181,13 @@ def thread_environment(run: Run, cores: int) -> dict[str, str]:
         # process slows ResNet18 30-fold (2 cores, 64 x 64: 165 -> 5 images/s), with a short spin 4-fold.
         "GOMP_SPINCOUNT": "10000",
     }
+
+
+def rank_environment(run: Run, site: Site, environment: Mapping[str, str], cores: int) -> dict[str, str]:
+    """The variables that a launcher adds for ranks on nodes: threads, network, the site's own."""
+    of_site = {name: value for name, value in site.environment.items() if name not in environment}
+    scratch = {"TMPDIR": str(site.scratch)} if site.scratch else {}
+    return thread_environment(run, cores) | network_environment(run, site, environment) | of_site | scratch
 
 
 def network_environment(run: Run, site: Site, environment: Mapping[str, str]) -> dict[str, str]:

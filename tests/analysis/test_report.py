@@ -22,7 +22,7 @@ from analysis.report.render import Facts, Page, render, script_json
 from analysis.report.views import as_view, called
 from analysis.results.load import load
 from jobs import store
-from jobs.run_values import as_text
+from jobs.run_fields import as_text
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.allocation import Allocation, read_allocation
+from jobs.cluster import Allocation, read_allocation
 from profiling.errors import UserError
 from profiling.identity import expand_counts, expand_nodes
 

@@ -4,14 +4,14 @@ Each golden file holds a launcher's whole answer: its variables, then its argume
 may come in any order, the words of the command may not.
 """
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from jobs.allocation import Allocation, read_gpus
-from jobs.cluster import Partition
+from jobs.cluster import Allocation, Partition, read_gpus
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.local import Local
 from jobs.launchers.mpirun import KINDS, Mpirun, kind_of, read_hostfile
@@ -60,7 +60,7 @@ LAUNCHES = {
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_a_launcher_is_told_which_variables_options_and_command(name):
     launcher, values = LAUNCHES[name]
-    assert launcher.cannot(make_run(values)) is None
+    launcher.check(make_run(values))
     process = launcher.processes(make_run(values), COMMAND, Path("/results/x"))[0]
     variables, _, argv = (GOLDEN / f"{name}.txt").read_text().partition("\n\n")
     assert process.environment == dict(line.split("=", 1) for line in variables.splitlines())
@@ -109,13 +109,13 @@ def test_what_the_user_has_set_stays():
 @pytest.mark.parametrize("launcher", [Slurm(Site(), replace(FOUR, cpus=32), CPU_NODE), mpirun("MPICH",
     allocation=replace(FOUR, cpus=32))])  # fmt: skip
 def test_a_node_has_the_cores_that_the_batch_system_counts(launcher):
-    assert launcher.cannot(make_run({"nodes": 4, "gpus_per_node": 32})) is None
-    assert launcher.cannot(make_run({"nodes": 4, "gpus_per_node": 33})) is not None
+    launcher.check(make_run({"nodes": 4, "gpus_per_node": 32}))
+    assert not launcher.can(make_run({"nodes": 4, "gpus_per_node": 33}))
 
 
 def test_hosts_that_are_named_need_not_be_like_the_nodes_of_the_job():
     launcher = mpirun("MPICH", hosts=("a", "b", "c", "d"), allocation=replace(FOUR, cpus=32))
-    assert launcher.cannot(make_run({"nodes": 4, "gpus_per_node": 32})) is not None
+    assert not launcher.can(make_run({"nodes": 4, "gpus_per_node": 32}))
 
 
 def test_nodes_left_out_are_not_asked_for():
@@ -128,10 +128,10 @@ def test_nodes_left_out_are_not_asked_for():
 
 @pytest.mark.parametrize("launcher", [Slurm(Site(), FOUR, CPU_NODE), mpirun("MPICH")])
 def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
-    monkeypatch.setattr("jobs.allocation._ask_slurm", lambda job: ["n1", "n3"] if job == "7" else None)
+    monkeypatch.setattr("jobs.cluster._ask", lambda words, _: "n[1,3]" if "--jobs=7" in words else "")
     assert launcher.refreshed().nodes == ("n1", "n3")
     assert launcher.on(("n2", "n4")).nodes == ("n2", "n4")
-    monkeypatch.setattr("jobs.allocation._ask_slurm", lambda job: None)  # it does not say
+    monkeypatch.setattr("jobs.cluster._ask", lambda *_: "")  # it does not say
     assert launcher.refreshed().nodes == FOUR.nodes
     alone = replace(launcher, allocation=None)
     assert alone.refreshed() == alone
@@ -140,43 +140,41 @@ def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
 @pytest.mark.parametrize(
     ("launcher", "values", "says"),
     [
-        (Slurm(Site(), FOUR, NODE, has_srun=False), {}, "needs srun, which is not on the PATH"),
-        (Slurm(Site(), None, NODE), {}, "runs inside an allocation: sbatch"),
+        (Slurm(Site(), FOUR, NODE, has_srun=False), {}, "no srun on the PATH"),
+        (Slurm(Site(), None, NODE), {}, "runs in an allocation: sbatch"),
         (Slurm(Site(), FOUR, NODE), {"nodes": 5}, "5 nodes requested, but the allocation has 4"),
         (Slurm(Site(), FOUR.less({"n2"}), NODE), {"nodes": 4}, "1 left out after"),
         (Slurm(Site(), replace(FOUR, cpus=1), CPU_NODE, node_cpus=16), {"gpus_per_node": 2},
-             "the job has 1 of a node's 16 CPUs: submit with --exclusive"),
+             "the job has 1 of 16 CPUs; submit with --exclusive"),
         (Slurm(Site(), replace(FOUR, cpus=2), CPU_NODE, node_cpus=2), {"gpus_per_node": 4},
-             "4 ranks per node requested, but a node has 2 CPU cores and no GPU: without GPUs, gpus_per_node "
-             "is the number of ranks per node, at most one for each core; set gpus_per_node to 2 or less in "
-             "the sweep. If the nodes have GPUs, say so in the site file (there is none)"),
+             "4 ranks per node requested, but a node has 2 CPUs: set gpus_per_node to at most 2"),
         (Slurm(find_site("laptop", {}), replace(FOUR, cpus=1), CPU_NODE, node_cpus=1), {"gpus_per_node": 2},
-             "to 1 in the sweep. If the nodes have GPUs, say so in the site file (gpus_per_node is "),
+             "to at most 1 in the sweep (on nodes with GPUs: "),
         (Slurm(Site(), replace(FOUR, cpus=2), NODE, node_cpus=2), {"gpus_per_node": 4},
-             "a node has 2 CPUs: set gpus_per_node to 2 or less in the sweep"),
+             "a node has 2 CPUs: set gpus_per_node to at most 2 in the sweep"),
         (Slurm(Site(), None, CPU_NODE, partition=MAIN), {"nodes": 5},
              "5 nodes requested, but the partition main has 4"),
         (Slurm(Site(), None, CPU_NODE, partition=MAIN), {"device": "gpu"},
              "a node of the partition main has no usable GPU"),
         (Slurm(Site(gpus_per_node=2, name="mine"), None, NODE, gpus_per_node=0, partition=MAIN),
-             {"gpus_per_node": 2}, "the nodes of the partition main have 0: correct gpus_per_node in"),
+             {"gpus_per_node": 2}, "nodes of the partition main have 0: correct gpus_per_node in"),
         (Slurm(Site(gpus_per_node=1, name="mine"), FOUR, NODE), {"gpus_per_node": 2},
-             "2 GPUs per node requested, but the site file mine says gpus_per_node: 1"),
+             "2 GPUs per node requested, but mine says gpus_per_node: 1"),
             (Slurm(Site(gpus_per_node=2, name="mine"), FOUR, NODE, gpus_per_node=0), {"gpus_per_node": 2},
-             "has 0: submit with --gpus-per-node=2, or correct gpus_per_node in the site file mine"),
+             "has 0: correct gpus_per_node in mine, or submit with --gpus-per-node=2"),
         (Slurm(Site(), FOUR, CPU_NODE), {"device": "gpu"}, "no usable GPU"),
-        (Mpirun(Site(), None, "", FOUR, (), NODE), {}, "needs mpirun, which is not on the PATH"),
+        (Mpirun(Site(), None, "", FOUR, (), NODE), {}, "no mpirun on the PATH"),
         (Mpirun(Site(), None, "mpirun 9 of nobody", FOUR, (), NODE), {},
              "unrecognised MPI, mpirun --version says: 'mpirun 9 of"),
-        (mpirun("MPICH"), {"nodes": 8}, "the allocation has 4"),
-        (mpirun("MPICH", allocation=None), {"nodes": 2}, "without an allocation or a hostfile"),
+        (mpirun("MPICH"), {"nodes": 8}, "but there are 4"),
+        (mpirun("MPICH", allocation=None), {"nodes": 2}, "but there are 1"),
         (mpirun("MPICH", hosts=("a",), site=Site.model_validate({"mpi": {"hostfile": "h.txt"}})),
-         {"nodes": 2}, "2 nodes requested, but h.txt has 1"),
+         {"nodes": 2}, "2 nodes requested, but there are 1"),
     ],
 )  # fmt: skip
 def test_a_launcher_says_why_it_cannot(launcher, values, says):
-    answer = launcher.cannot(make_run(values))
-    assert answer and says in answer and "\n" not in answer
+    with pytest.raises(UserError, match=re.escape(says)):
+        launcher.check(make_run(values))
 
 
 def test_outside_a_job_a_plan_is_that_of_the_sites_partition(tmp_path):
@@ -185,7 +183,7 @@ def test_outside_a_job_a_plan_is_that_of_the_sites_partition(tmp_path):
     on_login_node = {"PATH": f"{tmp_path}:/bin"}
     gpu = Slurm(Site(partition="gpu"), None, CPU_NODE, on_login_node).planned()
     assert (gpu.machine.cores, len(gpu.machine.gpus), gpu.gpus_per_node) == (64, 2, 2)
-    assert gpu.cannot(make_run({"nodes": 2, "gpus_per_node": 2, "loader": "dali-gpu", "data": "."})) is None
+    gpu.check(make_run({"nodes": 2, "gpus_per_node": 2, "loader": "dali-gpu", "data": "."}))
     argv = gpu.processes(make_run({"nodes": 2}), COMMAND, Path("x"))[0].argv
     assert "--nodes=2" in argv and not any(word.startswith("--nodelist") for word in argv)
     held = Slurm(Site(), FOUR, NODE, on_login_node)

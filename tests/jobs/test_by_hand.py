@@ -4,8 +4,7 @@ import pytest
 
 from jobs import store
 from jobs.by_hand import check_no_other_files, check_unused, is_by_hand, new_directory, prepare
-from jobs.claims import claim
-from jobs.owner import this_owner
+from jobs.owner import claim, this_owner
 from jobs.run import make_run
 from jobs.run_id import parse_id
 from profiling.errors import UserError

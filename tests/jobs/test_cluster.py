@@ -6,7 +6,6 @@ import pytest
 
 from jobs.cluster import Partition, cluster_name, count_gpus, partition, read_partition
 from jobs.site import find_site
-from jobs.sweep import how_to_resume
 from profiling.errors import UserError
 
 ROWS = "main*|4|2|(null)\ngpu|2|64|gpu:a100:4(S:0-1),shard:8\ngpu|1|128|gpu:h100:2\n"
@@ -74,16 +73,3 @@ def test_slurms_last_words_are_the_reason(tmp_path: Path):
 )
 def test_gpus_are_counted_among_the_resources(resources, gpus):
     assert count_gpus(resources) == gpus
-
-
-@pytest.mark.parametrize(("printed", "requeued"), [("Restarts=2", True), ("Restarts=1", False), ("", False)])
-def test_a_job_that_slurm_has_requeued_is_resumed_by_slurm(tmp_path, printed, requeued):
-    script = tmp_path / "scontrol"
-    script.write_text(f"#!/bin/sh\n[ $3 = 7 ] && echo 'JobId=7 Requeue=1 {printed} BatchFlag=1'\n")
-    script.chmod(0o755)
-    job = {"PATH": str(tmp_path) + ":/bin", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
-    said = how_to_resume(["my.yaml"], job)
-    assert said.startswith("Slurm has requeued job 7") == requeued
-    assert ("to resume: python -m jobs.sweep my.yaml" in said) != requeued
-    script.write_text("#!/bin/sh\nexit 1\n")
-    assert how_to_resume(["my.yaml"], job) == "to resume: python -m jobs.sweep my.yaml"

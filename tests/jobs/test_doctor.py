@@ -76,7 +76,7 @@ def test_a_release_is_not_looked_for_in_a_copyright(tmp_path, monkeypatch):
     assert of_program(["nvprof", "--version"], "").detail == "Release version 11.8.86 (21)"
     (found,) = [one for one in examine(HERE) if one.name == "nvprof"]  # which has no GPU
     assert not found.present and found.detail == "Release version 11.8.86 (21)"
-    assert found.remedy == "records GPUs only, and there is none here; torch and nsys record CPU runs"
+    assert found.remedy
 
 
 def test_a_profiler_that_has_something_to_record_here_is_ready():
@@ -91,13 +91,9 @@ def test_a_profiler_is_not_ready_on_gpus_that_it_does_not_support():
     nvprof, ncu = Presence("nvprof", True, "11.8"), Presence("ncu", True, "2025.3")
     assert doctor.of_profiler("ncu", ncu, gpu=True, capability=(7, 0)) is ncu
     found = doctor.of_profiler("ncu", ncu, gpu=True, capability=(6, 1))
-    assert not found.present and found.remedy == (
-        "records GPUs from compute capability 7.0 on, and that of this one is 6.1; use nvprof"
-    )
+    assert not found.present and "6.1" in found.remedy and "7.0" in found.remedy
     found = doctor.of_profiler("nvprof", nvprof, gpu=True, capability=(10, 0))
-    assert not found.present and found.remedy == (
-        "records GPUs up to compute capability 7.5, and that of this one is 10.0; use nsys or cupti"
-    )
+    assert not found.present and "10.0" in found.remedy and "7.5" in found.remedy
 
 
 def test_what_installs_a_missing_library_is_printed_as_it_is_typed(capsys):

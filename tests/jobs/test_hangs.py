@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.hangs import gather_stacks
+from jobs.outcome import gather_stacks
 
 BARRIER = 'Current thread 0x00007f{:010x} (most recent call first):\n  File "a.py", line 3 in barrier\n'
 LOADER = 'Current thread 0x00007f0000000001 (most recent call first):\n  File "a.py", line 9 in load\n'
@@ -24,10 +24,10 @@ def test_ranks_in_one_place_share_a_line_of_the_log_and_the_odd_ones_are_named(t
         leave(tmp_path, rank, BARRIER.format(rank))
     leave(tmp_path, 700, LOADER)
     said = gather_stacks(tmp_path, 1000)
-    assert said == "; rank 7 has not started; rank 700 was not where the other ranks waited"
+    assert said == "; not started: ranks 7; elsewhere: ranks 700"
     log = (tmp_path / "log.txt").read_text()
-    assert log.count("in barrier") == 1 and "ranks 0-6, 8-699, 701-999 were here:\nCurrent thread" in log
-    assert "rank 7 was here:\n(not started)" in log and "in load" in log.partition("rank 700 was here:")[2]
+    assert log.count("in barrier") == 1 and "ranks 0-6, 8-699, 701-999:\nCurrent thread" in log
+    assert "ranks 7:\n(not started)" in log and "in load" in log.partition("ranks 700:")[2]
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_ranks_in_one_place_share_a_line_of_the_log_and_the_odd_ones_are_named(t
         ([BARRIER.format(0), LOADER], ""),  # of two ranks neither is the odd one
         ([LOADER.replace("9", str(line)) for line in range(4)], ""),
         ([LOADER.replace("9", str(line)) for line in (1, 1, 1, 2, 2, 3)], ""),  # nor where most of them are
-        ([BARRIER.format(1)] * 3 + [""], "; rank 3 was not where the other ranks waited"),
-        ([None, None, BARRIER.format(0)] + [BARRIER.format(1)] * 4, "; ranks 0-1 have not started"),
+        ([BARRIER.format(1)] * 3 + [""], "; elsewhere: ranks 3"),
+        ([None, None, BARRIER.format(0)] + [BARRIER.format(1)] * 4, "; not started: ranks 0-1"),
         ([BARRIER.format(0)] * 20 + [LOADER] * 9, ""),  # too many to be the cause
     ],
 )
@@ -51,5 +51,5 @@ def test_a_rank_that_has_ended_is_not_one_that_never_started(tmp_path):
     for rank in range(3):
         leave(tmp_path, rank, BARRIER.format(rank))
     leave(tmp_path, 3, None, report=True)
-    assert gather_stacks(tmp_path, 4) == "; rank 3 was not where the other ranks waited"
-    assert "rank 3 was here:\n(ended)" in (tmp_path / "log.txt").read_text()
+    assert gather_stacks(tmp_path, 4) == "; elsewhere: ranks 3"
+    assert "ranks 3:\n(ended)" in (tmp_path / "log.txt").read_text()

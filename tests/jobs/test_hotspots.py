@@ -63,7 +63,6 @@ def test_the_tool_is_one_that_serves_the_device_and_is_here(on_gpu, capability, 
     found = hotspots.tools_for(on_gpu, capability, said.append, lambda name: name if name in here else None)
     assert found == tools
     assert bool(said) == (not tools or (capability is None and on_gpu))
-    assert all("is not on the PATH (" in line for line in said)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +147,7 @@ def test_on_this_cpu_for_real(tmp_path, monkeypatch, capsys):
     ((python, _, module, *rest),) = became
     assert (python, module) == (sys.executable, "analysis.hotspots")
     said = " ".join(capsys.readouterr().err.split())
-    assert "the first of 2 configurations, on one rank: 1 node x 1 rank, squeezenet1_1" in said
-    assert "vtune is not on the PATH" in said and "only the times of operators are shown" in said
+    assert said.startswith("1 node x 1 rank, squeezenet1_1") and "vtune: not on the PATH" in said
     answer = run(module, *rest)
     assert answer.code == 0 and answer.json
     for row in answer.json:
@@ -160,10 +158,9 @@ def test_on_this_cpu_for_real(tmp_path, monkeypatch, capsys):
     shown = run(module, *rest[:-2]).out
     # On a busy machine the first of the recorded steps may count as warmup; four are enough for an interval.
     caption = " ".join(shown.split())
-    first = re.search(r"one run on 1 rank, steps ([5-8]) to 9 of 10[.;]", caption)
+    first = re.search(r"steps ([5-8])-9 of 10,", caption)
     assert first, shown
     enough = int(first[1]) <= 6
-    assert ("Too few steps for an interval" in caption) is not enough
     for row in answer.json:
         ends = row["ms_per_step_low"], row["ms_per_step_high"]
         assert ends[0] <= row["ms_per_step"] <= ends[1] if enough else ends == (None, None)

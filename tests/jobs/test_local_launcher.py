@@ -5,6 +5,7 @@ import pytest
 from jobs.launchers.local import Local
 from jobs.machine import Machine
 from jobs.run import make_run
+from profiling.errors import UserError
 from tests.jobs.scripted import HERE, WITH_DALI
 
 
@@ -59,5 +60,9 @@ def test_the_local_launcher_says_why_it_cannot(gpus, values, says, tmp_path, mon
         (tmp_path / name).touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     machine = Machine("h", "o", "c", 2, 1, ("NVIDIA H200",) * gpus, None, WITH_DALI)
-    answer = Local(machine).cannot(make_run(values))
-    assert answer is None if says is None else says in answer
+    launcher, run = Local(machine), make_run(values)
+    if says is None:
+        launcher.check(run)
+    else:
+        with pytest.raises(UserError, match=says):
+            launcher.check(run)

@@ -8,8 +8,7 @@ import pytest
 
 from analysis.results.load import load
 from jobs import store
-from jobs.claims import claim, release
-from jobs.owner import OWNER, STALE_S, this_owner
+from jobs.owner import OWNER, STALE_S, claim, release, this_owner
 from jobs.run import Run
 from jobs.states import of_begun, state_of
 from profiling.errors import UserError
@@ -43,7 +42,7 @@ def test_a_run_whose_process_was_killed_or_is_another_one_by_now_was_interrupted
     owned_by(begun, pid=child.pid)
     state, why = of_begun(begun)
     assert state == state_of(begun.parent, Run(), 0) == "interrupted"
-    assert why == f"the sweep on {os.uname().nodename} was killed"
+    assert why == f"on {os.uname().nodename}"
     owned_by(begun, started=1.0)
     assert of_begun(begun) == (state, why)
 
@@ -54,8 +53,7 @@ def test_a_run_whose_name_says_how_it_ended_is_failed_or_not_complete_without_it
 ):
     release(begun)
     ended = begun.rename(begun.with_name(f"{begun.name}_ret_{code}"))
-    said = f"its manifest is missing; by its name it ended with exit code {code}"
-    said += "" if code else ", but without a manifest it is not complete"
+    said = f"exit code {code}, manifest missing"
     assert of_begun(ended) == (is_now, said) and state_of(ended.parent, Run(), 0) == is_now
     with pytest.raises(UserError, match=f"no usable result: 1 run {is_now}; .*_ret_{code}: {said}"):
         load(ended.parent)
@@ -67,9 +65,7 @@ def test_on_another_host_a_run_is_running_as_long_as_it_gives_a_sign_of_life(beg
     long_ago = time.time() - STALE_S - 5
     os.utime(file, (long_ago, long_ago))
     state, why = of_begun(begun)
-    assert state == "interrupted" and why.startswith(
-        "no sign of life from the sweep on n3 (job 812) for more"
-    )
+    assert (state, why) == ("interrupted", "on n3 (job 812)")
 
 
 def test_who_only_reads_leaves_nothing_behind(begun):
@@ -84,8 +80,7 @@ def test_who_only_reads_leaves_nothing_behind(begun):
 def test_a_run_that_was_stopped_in_order_was_interrupted_and_one_by_hand_may_be_running(begun, tmp_path):
     release(begun)
     state, why = of_begun(begun)
-    assert (state, why) == ("interrupted", "the sweep was stopped")
+    assert (state, why) == ("interrupted", "sweep stopped")
     (tmp_path / store.SWEEP).unlink()
     state, why = of_begun(begun)
-    assert state == "interrupted" and "by hand" in why and "may still be running" in why
-    assert why.endswith(f"remove its folder, or run it again with --out {begun} --overwrite)")
+    assert state == "interrupted" and "by hand" in why

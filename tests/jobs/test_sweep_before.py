@@ -2,9 +2,10 @@
 
 import pytest
 
-from jobs import execute, store, sweep_record
+from jobs import execute, store
+from jobs import execution as executions
 from jobs.execute import run_sweep
-from jobs.launchers.base import why_node_cannot
+from jobs.launchers.base import check_node
 from jobs.run import make_run
 from jobs.site import Container, Site
 from jobs.store import Manifest
@@ -24,13 +25,13 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     said = " ".join(capsys.readouterr().err.split())
     assert "cannot start here: 2 runs: loader dali-gpu needs a GPU" in said
     assert "left out of the sweep" not in said
-    assert "1 run: 3 ranks per node requested, but this machine has 2 CPU cores and no GPU: without" in said
+    assert "1 run: 3 ranks per node requested, but this machine has 2 CPU cores and no GPU: " in said
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
     work = execution(tmp_path, run=run, unavailable="skip")
     assert execute.print_plan(work, *expand(work.sweep)) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "left out of the sweep: 2 runs: loader dali-gpu" in said and "cannot start" not in said
-    record = store.read_record(tmp_path / "s" / "sweep.json", sweep_record.SweepRecord)
+    record = store.read_record(tmp_path / "s" / "sweep.json", executions.SweepRecord)
     assert len(record.excluded) == 3 and len(record.order) == 4
 
 
@@ -49,7 +50,7 @@ def test_a_tool_that_is_not_on_the_path_is_known_before_its_runs_run(tmp_path, c
 def test_a_dry_run_begins_with_what_there_is_to_do_and_how_long_it_may_take(tmp_path, capsys):
     work = execution(tmp_path)
     execute.print_plan(work, *expand(work.sweep))
-    assert capsys.readouterr().err.splitlines()[0] == f"4 runs to do, 0 done, in {tmp_path}/s"
+    assert capsys.readouterr().err.splitlines()[0] == f"{tmp_path}/s: to do: 4, done: 0"
     run_all(work)
     first, *others = ended_runs(work.directory)
     for directory in others:
@@ -59,15 +60,16 @@ def test_a_dry_run_begins_with_what_there_is_to_do_and_how_long_it_may_take(tmp_
     capsys.readouterr()
     execute.print_plan(work, *expand(work.sweep))
     said = capsys.readouterr()
-    assert said.err.splitlines()[0] == f"1 run to do (about 3 min), 3 done, in {tmp_path}/s"
+    assert said.err.splitlines()[0] == f"{tmp_path}/s: to do: 1 (about 3 min), done: 3"
     assert said.out.count("# 1 of 1: ") == 1
 
 
 def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     run = make_run({"profile": "tau", "profile_mode": "python"})
-    assert "needs tau_python on the PATH" in (why_node_cannot(run, HERE, Site()) or "")
-    assert why_node_cannot(run, HERE, Site(), sees_programs=False) is None
+    with pytest.raises(UserError, match="needs tau_python on the PATH"):
+        check_node(run, HERE, Site())
+    check_node(run, HERE, Site(), sees_programs=False)
 
 
 def test_models_that_a_container_holds_are_not_looked_for_outside(tmp_path):
@@ -88,7 +90,7 @@ def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tm
     said = " ".join(capsys.readouterr().err.split())
     wrong = f"2 runs: there is no data folder {tmp_path / 'none'}; correct `data` in the sweep file"
     assert said.count(wrong) == 1
-    assert said.count(f"2 runs: no images in {tmp_path / 'empty'}") == 1
+    assert said.count(f"2 runs: {tmp_path / 'empty'} holds no images") == 1
     only = {"batches": 3, "data": str(tmp_path / "none"), "loader": "pytorch", "batch": [2, 4]}
     work = execution(tmp_path, run=only)
     for sweep in (execute.print_plan, run_sweep):

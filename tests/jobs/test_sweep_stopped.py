@@ -5,28 +5,21 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 
 from benchmarks.scripted_ranks import leave_out_calibration
-from jobs.attempts import Attempts
-from jobs.claims import claim
-from jobs.execute import run_sweep
-from jobs.execution import Execution
+from jobs.execution import Execution, SweepRecord
 from jobs.launchers import LAUNCHERS
 from jobs.outcome import make_manifest
-from jobs.owner import OWNER, this_owner
+from jobs.owner import claim, this_owner
 from jobs.processes import TimeIsUp
+from jobs.queue import Attempts
 from jobs.store import SWEEP, read_record
 from jobs.sweep import AS_SUBMITTED, this_command
-from jobs.sweep_record import SweepRecord
 from jobs.sweep_runs import expand
-from jobs.time_limit import enough_minutes, needed_s
 from tests.analysis.commands import run
 from tests.jobs.scripted import Scripted, execution, make_sweep, manifests, run_all
 from tests.jobs.scripted import batches_of_ranks as batches_of_ranks  # a fixture
@@ -149,19 +142,10 @@ class CutEarly(Cut):
     at = "train.calibrate"
 
 
-@pytest.mark.parametrize(
-    ("launcher", "what", "enough"),
-    [
-        (Cut, r"run_\d_\S+ \(its first step\)", 66),  # 5 min of the job, 60 of `time_limit_s`, 1 to spare
-        (CutEarly, "measuring the machine's peaks", 8),
-    ],
-)
-def test_a_job_that_is_cut_twice_in_the_same_place_says_what_time_it_needs(
-    tmp_path, monkeypatch, launcher, what, enough
+@pytest.mark.parametrize(("launcher", "what"), [(Cut, r"run_\d_\S+: step 0"), (CutEarly, "calibration")])
+def test_a_job_that_is_cut_twice_in_the_same_place_says_that_it_is_too_short(
+    tmp_path, monkeypatch, launcher, what
 ):
-    (tmp_path / "squeue").write_text("#!/bin/sh\necho 5:00\n")
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setitem(LAUNCHERS, "local", launcher)
     (tmp_path / "s.yaml").write_text("run: {batches: 3, batch: 2, loader: pytorch, data: .}\nrepetitions: 2")
     if launcher is Cut:
@@ -170,13 +154,10 @@ def test_a_job_that_is_cut_twice_in_the_same_place_says_what_time_it_needs(
     monkeypatch.setenv("SLURM_JOB_ID", "42")
     words = ["jobs.sweep", tmp_path / "s.yaml", "--out", tmp_path]
     first = run(*words)
-    assert first.code == 75 and "left for the next job" in first.err
+    assert first.code == 75
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     second = run(*words)
-    assert second.code == 1 and "left for the next job" not in second.err
-    says = rf"error: the time limit of job 42 is too short for {what}: cut after \d s, as in the start before"
-    assert re.search(says, second.err), second.err
-    assert f"not requeued. Submit it again with --time={enough} (minutes) or more" in second.err
+    assert second.code == 1 and re.search(rf"the time limit of job 42 is too short for {what}", second.err)
     ended = manifests(Execution(make_sweep(), tmp_path / "s", Scripted()))
     assert [one.failure for one in ended.values()] == ["time limit"] * (launcher is Cut)
     assert not list(tmp_path.glob("s/*/owner.json"))
@@ -207,98 +188,32 @@ def test_a_run_that_is_too_long_for_its_job_keeps_no_shorter_one_from_being_done
     leave_out_calibration(tmp_path / "s")
     monkeypatch.setenv("SLURM_JOB_ID", "42")
     said = []
-    for start in range(4):
+    for start in range(3):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(start))
         said.append(run("jobs.sweep", tmp_path / "s.yaml", "--out", tmp_path))
-    assert [one.code for one in said] == [75, 75, 75, 1]
-    assert ["the other runs come first" in one.err for one in said] == [False, True, False, False]
-    assert "the time limit of job 42 is too short for run_0_" in said[3].err
+    assert [one.code for one in said] == [75, 75, 1]
+    assert "too short for run_0_" in said[2].err
     ended = manifests(Execution(make_sweep(), tmp_path / "s", Scripted()))
     assert {one.run.batches: one.done for one in ended.values()} == {2: True, 3: False}
 
 
-def test_a_job_into_which_two_runs_do_not_fit_one_after_the_other_is_too_short():
-    attempts = Attempts()
-    assert [attempts.after_cut("a0", "a", others=True, done=0) for _ in range(2)] == [
-        "resume",
-        "others first",
-    ]
-    assert attempts.after_cut("b0", "b", others=True, done=0) == "end"
-    attempts = Attempts(last=["a"])
-    assert attempts.after_cut("b0", "b", others=True, done=1) == "resume"
-    assert attempts.after_cut("b0", "b", others=True, done=0) == "others first"
-    assert attempts.last == ["a", "b"]
-    assert attempts.after_cut("a0", "a", others=False, done=2) == "resume"
-    assert attempts.after_cut("a0", "a", others=False, done=0) == "end"
-
-
-@pytest.mark.parametrize(
-    ("had_s", "at", "minutes"),
-    [(60, "6/24", 9), (60, "23/24", 7), (60, "", 65), (60, "1/2400", 65), (4000, "", 6)],
-)
-def test_the_time_that_a_run_needs_is_told_by_its_steps(had_s, at, minutes):
-    assert enough_minutes(300, had_s, needed_s(had_s, at, most_s=3600)) == minutes
-
-
 def test_a_start_that_finished_a_run_or_was_cut_elsewhere_has_come_further():
     attempts = Attempts()
-    assert not attempts.cut_at("calibration", 0) and not attempts.cut_at("a", 0)
-    assert not attempts.cut_at("a", 1) and not attempts.cut_at("b", 0) and attempts.cut_at("b", 0)
-    assert not attempts.cut_at("", 0) and not attempts.cut_at("", 0)
-
-
-@contextmanager
-def beating(file: Path) -> Iterator[None]:
-    """A living sweep touches its owner's file now and then."""
-    ended = threading.Event()
-
-    def beat() -> None:
-        while not ended.wait(0.1):
-            os.utime(file)
-
-    thread = threading.Thread(target=beat)
-    thread.start()
-    yield
-    ended.set()
-    thread.join()
+    assert not attempts.cut("a", 0) and not attempts.cut("b", 0)
+    assert not attempts.cut("a", 1) and attempts.cut("a", 0)
 
 
 @pytest.mark.parametrize(
-    ("other", "who", "shared"),
-    [
-        ({}, f"process {os.getpid()} on {os.uname().nodename}", "this machine"),
-        ({"host": "n3", "job": "812"}, "job 812", "the network"),
-    ],
-    ids=["of this machine", "of another job"],
+    "other", [{}, {"host": "n3", "job": "812"}], ids=["of this machine", "of another job"]
 )
-def test_a_second_sweep_says_whose_runs_it_skips_and_does_the_others(tmp_path, capsys, other, who, shared):
+def test_a_second_sweep_skips_claimed_runs_and_does_the_others(tmp_path, capsys, other):
     work = execution(tmp_path)
     claimed = [work.running(sweep_run) for sweep_run in expand(work.sweep)[0][:2]]
     for directory in claimed:
         assert claim(directory, this_owner({}).model_copy(update=other)).ours
-    with beating(claimed[0] / OWNER), beating(claimed[1] / OWNER):
-        assert run_all(work) == 0
-    said = capsys.readouterr().err
-    assert said.count("works on this sweep, too") == 1
-    line = (
-        f"{who} works on this sweep, too: runs that it has claimed are skipped; runs at the same time share "
-        f"{shared}, which disturbs the measurement\n"
-    )
-    assert 0 <= said.find(line) < said.index("[1/4]")
+    assert run_all(work) == 0
     assert len(manifests(work)) == 2 and all(directory.is_dir() for directory in claimed)
-    assert "2 of the 4 requested runs of" in said and "running in another sweep: 2 runs" in said
-
-
-def test_a_second_sweep_of_other_runs_says_that_the_first_is_at_work(tmp_path, capsys):
-    """They share the machine, whichever runs each of them does."""
-    work = execution(tmp_path)
-    sweep_runs = expand(work.sweep)[0]
-    claimed = work.running(sweep_runs[0])
-    assert claim(claimed, this_owner({})).ours
-    with beating(claimed / OWNER):
-        assert not run_sweep(work, sweep_runs[1:2], []).failed
-    said = capsys.readouterr().err
-    assert said.count("works on this sweep, too") == 1 and said.index("works on") < said.index("[1/1]")
+    assert "done: 2 of 4, running in another sweep: 2" in capsys.readouterr().err
 
 
 def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root):

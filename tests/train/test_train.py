@@ -19,7 +19,7 @@ from analysis.results.load import load
 from analysis.results.source import Source
 from jobs import store
 from jobs.execution import ROOT
-from jobs.outcome import read_reports, why_not_right
+from jobs.outcome import check_run, read_reports
 from jobs.processes import Ended
 from jobs.run import make_run
 from jobs.store import Manifest
@@ -100,7 +100,8 @@ def test_two_ranks_train_and_leave_what_a_sweep_asks_of_them(trained, data_set):
     assert f"images/s over all {BATCHES} steps\nresults: {out}\n" in trained.log
     assert [report.rank for report in store.read_record(out / store.MANIFEST, Manifest).ranks] == [0, 1]
     reports, wrong = read_reports(out, run)
-    assert wrong == "" and why_not_right(run, reports, out) == ""
+    assert wrong == ""
+    check_run(run, reports, out)
     assert [report.rank for report in reports] == [report.local_rank for report in reports] == [0, 1]
     assert {report.backend for report in reports} == {"ddp/gloo"}
     assert reports[0].training_flops_per_image and reports[1].training_flops_per_image is None
@@ -359,7 +360,7 @@ def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path, monkeypa
     # One that ends before its first step is done takes nothing away, whether it was refused or has failed.
     too_small = ("--model", "resnet18", "--batch", "1", "--image-size", "32")
     code, _, said = train_tiny(*SMALL, *too_small, "--out", str(out), "--overwrite")
-    assert code == 2 and f"{out} keeps the run that it held" in said
+    assert code == 2 and f"{out}: earlier run kept" in said
     with monkeypatch.context() as short:
         short.setattr(ranks.loop, "train", lambda *_: torch.empty(1 << 60))
         assert train_tiny(*SMALL, "--out", str(out), "--overwrite")[0] == 1
