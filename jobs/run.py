@@ -330,7 +330,7 @@ def make_run(values: Mapping[str, Any], where: str = "") -> Run:
     """A validated Run.
 
     Args:
-        values: field -> value, of the field's own type (as YAML gives them, or :mod:`jobs.run_values`).
+        values: field -> value, of the field's own type (as YAML gives them, or :mod:`jobs.run_fields`).
         where: what the values are of, for the message, e.g. ``configs/quick.yaml``.
 
     Raises:
