@@ -180,7 +180,7 @@ def recorded_environment(environment: dict[str, str]) -> dict[str, str]:
 def is_tested(version: str) -> bool:
     """Whether the tests run on this release of PyTorch."""
     match = re.match(r"(\d+)\.(\d+)", version)
-    return bool(match) and TESTED_TORCH[0] <= (int(match[1]), int(match[2])) <= TESTED_TORCH[1]
+    return match is not None and TESTED_TORCH[0] <= (int(match[1]), int(match[2])) <= TESTED_TORCH[1]
 
 
 def check_built_for(capability: tuple[int, int], built_for: Sequence[str], name: str) -> None:
