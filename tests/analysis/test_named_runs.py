@@ -76,7 +76,7 @@ def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_pat
     one, *others = done.json
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert [(row["speedup"], row["scaling_efficiency_pct"]) for row in others] == [(None, None)] * 2
-    assert "not compared: 2 ranks, other command; 4 ranks, other command" in done.err
+    assert found("analysis.scaled", tmp_path)["not_compared"]["what"] == "4 ranks, other command"
     assert run("analysis.report.__main__", tmp_path).code == 0
 
 
@@ -129,7 +129,7 @@ def test_where_samples_of_some_runs_are_unknown_the_others_are_reported(tmp_path
     take_samples(tmp_path, lacking)
     done = run("analysis.scaled", tmp_path, "--scaling", "weak", "--format", "json")
     assert [row["scaling_efficiency_pct"] for row in done.json] == efficiencies
-    assert "not recorded: samples per step" in done.err
+    assert found("analysis.scaled", tmp_path, "--scaling", "weak")["not_recorded"]["of"] == 3
     study = load(tmp_path)
     assert {point.world_size for one in configurations(study) for point in one.points} == {1, 2, 4} - {
         lacking
@@ -164,4 +164,5 @@ def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(fold
     one, two = done.json
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)
-    assert "not compared: 2 ranks, other batch size" in done.err
+    said = found("analysis.scaled", f"1={folders[1]}", f"2={tmp_path / '2'}")
+    assert said["not_compared"] == {"what": "2 ranks, other batch size"}

@@ -56,11 +56,10 @@ def test_the_efficiencies_of_several_jobs_are_not_of_all_together(scaled):
 def test_scaling_of_traces_that_say_their_ranks_themselves(scaled):
     _, paths = scaled
     out = paths[4].parent
-    done = run("scaled", out, "--format", "json")
-    rows = json.loads(done.out)
-    # The traces of one GPU say of no world size: alone of them that is said, and they are left out.
-    assert [row["world_size"] for row in rows] == [2, 4]
-    assert "number of ranks unknown" in done.err
+    answer = json.loads(run("scaled", out, "--format", "json", "--notes").out)
+    # The traces of one GPU do not tell the world size, so they are left out.
+    assert [row["world_size"] for row in answer["rows"]] == [2, 4]
+    assert "world_size_unknown" in [finding["code"] for finding in answer["findings"]]
 
 
 def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):

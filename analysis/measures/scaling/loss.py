@@ -165,10 +165,13 @@ def loss_of(
     row["loss_note"] = _note(pairs, anatomies)
     if not pairs or row["loss_note"]:
         return row
-    taken_ns = sum(_batch_ns(point) for point in points)
+    taken_ns = sum(point.images / point.rate.value * 1e9 for point in points)  # mean steps
     names = [name for name in _KEPT if all(name in anatomies.get(one, {}) for pair in pairs for one in pair)]
     for name in names:
-        grown = 100 * np.sum([_growth_ns(name, *pair, anatomies) for pair in pairs], axis=0) / taken_ns
+        grown_ns = [
+            anatomies[point][name] - _work(point, base) * anatomies[base][name] for point, base in pairs
+        ]
+        grown = 100 * np.sum(grown_ns, axis=0) / taken_ns
         row[f"loss_{name}_pct"] = float(grown[0])
         for end, bound in zip(_ENDS, estimates.interval(grown[1:]), strict=True):
             row[f"loss_{name}_pct_{end}"] = bound if np.isfinite(bound) else None
@@ -241,12 +244,6 @@ def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:
     return f"{_NO_KERNELS}: {', '.join(lacking)}"
 
 
-def _growth_ns(name: str, point: Point, base: Point, anatomies: Anatomies) -> np.ndarray:
-    own, ideal = anatomies[point], anatomies[base]
-    work = (point.images / point.world_size) / (base.images / base.world_size)
-    return own[name] - work * ideal[name]
-
-
-def _batch_ns(point: Point) -> float:
-    """Mean step time in ns (images divided by rate)."""
-    return point.images / point.rate.value * 1e9
+def _work(point: Point, base: Point) -> float:
+    """Images of a rank's step, relative to the baseline's."""
+    return (point.images / point.world_size) / (base.images / base.world_size)

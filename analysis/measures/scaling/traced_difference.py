@@ -158,17 +158,13 @@ def _figures(study: Study, source: Source, collectives: Rows) -> dict[tuple[str,
     traces = traces_of(study, [source])
     for row in [row for one in traces for row in anatomy.means(one)]:
         for name in EVERY:
-            add("parts", _called(name), row[f"{name}_ms"])
+            add("parts", name.replace("_", " "), row[f"{name}_ms"])
     for row in collectives:
         size = f" of {row['group_size']}" if row["group_size"] else ""
         add("collectives", f"{row['collective']}{size}", row["ms_per_step"])
     for row in kernels_of(study, source, by=("class",)):
         add("kernels", str(row["class"]), row["ms_per_step"])
     return found
-
-
-def _called(part: str) -> str:
-    return part.replace("_", " ")
 
 
 def _collectives(study: Study) -> dict[str, Rows]:
