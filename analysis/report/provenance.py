@@ -15,7 +15,11 @@ from profiling.findings import Finding, lines, merged
 
 RANKS = 256  # rows of the table by rank
 _SEVERITY = "3: numbers are missing or wrong; 2: uncertain or not comparable; 1: worth knowing"
-_FINDING = (Heading("severity", _SEVERITY, numeric=True), Heading("finding"), Heading("code"))
+_FINDING = (
+    Heading("severity", _SEVERITY, numeric=True),
+    Heading("finding", "what a reader of the figures has to know"),
+    Heading("code", "of all findings of its kind, in JSON"),
+)
 
 
 def _cost(context: Context) -> Content:

@@ -102,16 +102,16 @@ def test_the_data_are_the_figures_of_the_command_that_computes_them(no_browser, 
 def test_a_caption_says_what_is_shown_in_which_unit(no_browser):
     _, folder = no_browser
     text = (folder / "scaling-throughput.txt").read_text()
-    assert "Images/s by number of ranks" in text
+    assert text.startswith("Throughput. ") and "x axis: ranks" in text
     assert "y axis: images/s" in text
     assert "95 % confidence intervals" in text
 
 
 def test_a_caption_of_a_section_without_text_has_no_empty_line():
-    chart = Chart("loss", {"data": [], "layout": {"title": {"text": "Loss"}}}, "What is lost")
+    chart = Chart("loss", {"data": [], "layout": {"title": {"text": "Loss"}}}, "Of one run.")
     page = Page("b compared with a", "A: 3 runs. B: 3 runs.", [], [], "", [])
     text = caption(Figure("loss", Section("loss", "What is lost?", ""), chart), page)
-    assert text == "Loss. What is lost.\nSource: b compared with a (A: 3 runs. B: 3 runs)."
+    assert text == "Loss. Of one run.\nSource: b compared with a (A: 3 runs. B: 3 runs)."
 
 
 def test_files_are_not_replaced_without_being_asked(sweep, tmp_path):
