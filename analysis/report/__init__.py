@@ -1,4 +1,4 @@
-"""What would one show? One HTML file that opens offline: the answer in words, charts, tables, provenance.
+"""One HTML file that opens offline: findings, charts, tables, provenance.
 
 ``python -m analysis.report DIR`` writes it.
 """

@@ -2,56 +2,39 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from analysis.display.left_out import missing
 from analysis.display.lines import levels
-from analysis.display.metrics import RANKS_PER_NODE
+from analysis.display.metrics import RANKS_PER_NODE, Rows
+from analysis.display.terminal import Part
+from analysis.measures.scaling import expense
 from analysis.report import (
     communication,
     critical_path,
-    factors,
     kernels,
     prediction,
-    provenance,
     published,
-    roofline,
     scaling,
     stragglers,
     traced,
 )
-from analysis.report.base import Context, SectionKind
+from analysis.report.base import Content, Context, SectionKind, portable
 from analysis.report.diagnosis import LOST, PLACES, SCALES, TRY, diagnosis
-from analysis.report.render import Filter, Line, Page
-from analysis.report.views import in_a_line
+from analysis.report.render import Cell, Filter, Heading, Line, Page, Row, Section, TableView
+from analysis.report.views import as_view, in_a_line
 from analysis.results.study import Study
 from jobs.run_fields import as_text
-from jobs.store import Manifest
+from jobs.store import Facts, Manifest
+from profiling.findings import Finding, lines, merged
 
-# In the order of the page.
-SECTIONS: Sequence[SectionKind] = (
-    traced.TRACES,
-    traced.SCALING,
-    scaling.SCALING,
-    published.SCALING,
-    published.TABLES,
-    scaling.TABLE,
-    scaling.LOSS,
-    factors.FACTORS,
-    scaling.STAGES,
-    scaling.BATCHES,
-    scaling.ANATOMY,
-    communication.COMMUNICATION,
-    stragglers.STRAGGLERS,
-    critical_path.CRITICAL_PATH,
-    kernels.TOP,
-    kernels.CHANGE,
-    roofline.ROOFLINE,
-    kernels.HOTSPOTS,
-    kernels.UTILIZATION,
-    communication.ACTIVITIES,
-    provenance.COST,
-    prediction.PREDICTION,
-    published.CORRECTIONS,
+_HEADINGS = (SCALES, LOST, TRY, "")
+RANKS = 256  # rows of the table by rank
+_SEVERITY = "3: numbers are missing or wrong; 2: uncertain or not comparable; 1: worth knowing"
+_FINDING = (
+    Heading("severity", _SEVERITY, numeric=True),
+    Heading("finding", "what a reader of the figures has to know"),
+    Heading("code", "of all findings of its kind, in JSON"),
 )
 MEASURED_RUNS = (
     "Medians with 95 % confidence intervals (parametric bootstrap over the runs) of each configuration. "
@@ -64,7 +47,49 @@ MEASURED_TRACES = (
 )
 
 
-_HEADINGS = (SCALES, LOST, TRY, "")
+def _cost(context: Context) -> Content:
+    """Memory, energy, startup and node-hours."""
+    rows = context.once(_expense)
+    by_rank = expense.rows(context.study, by_rank=True)
+    views = [as_view(Part("", rows, expense.shown(rows)), "cost-table", context.factors)]
+    if len(by_rank) > len(rows):
+        part = Part("By rank", by_rank[:RANKS], expense.shown(by_rank))
+        views.append(as_view(part, "cost-by-rank", context.factors))
+    return Content(tables=views)
+
+
+def _expense(context: Context) -> Rows:
+    return expense.rows(context.study)
+
+
+# Reference files say nothing of what their runs cost.
+COST = SectionKind("cost", "What did it cost?", _cost, lambda context: bool(context.study.of_kind("run")))
+# In the order of the page.
+SECTIONS: Sequence[SectionKind] = (
+    traced.TRACES,
+    traced.SCALING,
+    scaling.SCALING,
+    published.SCALING,
+    published.TABLES,
+    scaling.TABLE,
+    scaling.LOSS,
+    scaling.FACTORS,
+    scaling.STAGES,
+    scaling.BATCHES,
+    scaling.ANATOMY,
+    communication.COMMUNICATION,
+    stragglers.STRAGGLERS,
+    critical_path.CRITICAL_PATH,
+    kernels.TOP,
+    kernels.CHANGE,
+    kernels.ROOFLINE,
+    kernels.HOTSPOTS,
+    kernels.UTILIZATION,
+    communication.ACTIVITIES,
+    COST,
+    prediction.PREDICTION,
+    published.CORRECTIONS,
+)
 
 
 def build(study: Study) -> Page:
@@ -76,22 +101,23 @@ def build(study: Study) -> Page:
     context = Context(study)
     sections = [section for kind in SECTIONS if (section := kind.section(context))]
     there = {"findings", *(section.id for section in sections)}
-    summary = []
-    for finding in diagnosis(context):
-        heading, place = PLACES.get(finding.code, ("", ""))
-        summary.append(Line(str(finding), place if place in there or place == "findings" else "", heading))
+    placed = [(*PLACES.get(one.code, ("", "")), str(one)) for one in diagnosis(context)]
+    summary = [
+        Line(text, place if place in there else "", heading)
+        for heading, place, text in sorted(placed, key=lambda one: _HEADINGS.index(one[0]))
+    ]
     # Findings that measures made for the sections and the opening are on the page, too.
-    sections.append(provenance.findings_section(study.findings, [study.path]))
+    sections.append(findings_section(study.findings, [study.path]))
     by_section: dict[str, list[str]] = {}
     for line in summary:
         by_section.setdefault(line.section, []).append(line.text)
     return Page(
         title=_title(study),
         subtitle=_subtitle(study),
-        summary=[line for heading in (SCALES, LOST, TRY, "") for line in summary if line.heading == heading],
+        summary=summary,
         sections=[replace(one, finding="; ".join(by_section.get(one.id, []))) for one in sections],
         methods=MEASURED_TRACES if study.only_traces else MEASURED_RUNS,
-        provenance=provenance.of_study(study),
+        provenance=provenance_of(study),
         filters=filters_of(context),
     )
 
@@ -143,3 +169,53 @@ def filters_of(context: Context) -> list[Filter]:
             label = in_a_line(RANKS_PER_NODE) if name == "gpus_per_node" and context.study.on_cpus else ""
             filters.append(Filter(name, [as_text(value) for value in values], label))
     return filters
+
+
+def findings_section(findings: Sequence[Finding], folders: Sequence[Path]) -> Section:
+    """All findings on the results, a row for each code, the most severe first."""
+    rows = [
+        Row([Cell(str(group[0].severity), group[0].severity, numeric=True),
+             Cell(portable(text, folders), wide=True), Cell(group[0].code)])
+        for group in merged(findings)
+        for text in lines(group)
+    ]  # fmt: skip
+    tables = [TableView("findings-table", _FINDING, rows)] if rows else []
+    return Section("findings", "Findings", "" if rows else "None.", tables=tables)
+
+
+def provenance_of(study: Study) -> list[tuple[str, str]]:
+    """Where the figures come from: pairs of a name and its value (or values, if runs differ)."""
+    manifests = [source.manifest for source in study.sources if source.manifest]
+    facts = facts_of(study.path, manifests)
+    if manifests:
+        facts.append(("node-hours", f"{sum(m.seconds * m.run.nodes for m in manifests) / 3600:.3f}"))
+    if study.calibration:
+        facts.append(("peaks measured", f"{study.calibration.seconds:.1f} s, {study.calibration.precision}"))
+    return facts
+
+
+def facts_of(path: Path, manifests: Sequence[Facts]) -> list[tuple[str, str]]:
+    """What manifests say of machine, software and time."""
+    facts: dict[str, dict[str, None]] = {}
+
+    def add(name: str, value: object) -> None:
+        if value not in (None, ""):
+            facts.setdefault(name, {})[str(value)] = None
+
+    add("results", path.resolve().name)
+    for manifest in manifests:
+        dirty = " with uncommitted changes" if manifest.git_dirty else ""
+        add("revision", f"{manifest.git_revision}{dirty}" if manifest.git_revision else None)
+        add("host", manifest.host.get("hostname"))
+        add("CPU", manifest.host.get("cpu"))
+        for gpu in manifest.gpus:
+            add("GPU", gpu)
+        add("driver", manifest.driver)
+        for rank in manifest.ranks[:1] if isinstance(manifest, Manifest) else []:
+            add("backend", rank.backend)
+        for name, version in manifest.versions.items():
+            add(name, version)
+    if manifests:
+        add("started", min(manifest.started for manifest in manifests))
+        add("ended", max(manifest.ended for manifest in manifests))
+    return [(name, ", ".join(values)) for name, values in facts.items()]

@@ -12,14 +12,11 @@ from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
 from analysis.display.terminal import Part
 from analysis.measures.scaling import compare_rows, traced_difference
 from analysis.measures.scaling.compared import Compared, align_watched, compared
-from analysis.report import provenance
-from analysis.report.base import Context
-from analysis.report.build import MEASURED_RUNS, MEASURED_TRACES
-from analysis.report.encoded import line_chart
-from analysis.report.per_point import labels_of
+from analysis.report.base import Context, line_chart
+from analysis.report.build import MEASURED_RUNS, MEASURED_TRACES, findings_section, provenance_of
 from analysis.report.render import Chart, Line, Page, Section
 from analysis.report.scaling import points_against_ranks
-from analysis.report.views import as_view, varied
+from analysis.report.views import as_view, labels_of, varied
 from analysis.results.study import Study
 from profiling.errors import UserError
 from profiling.findings import lines
@@ -61,10 +58,10 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
         title=f"{names[1].removeprefix('B: ')} compared with {names[0].removeprefix('A: ')}",
         subtitle="; ".join(names),
         summary=[Line(text, "change") for text in summary],
-        sections=[*sections, provenance.findings_section(a.findings, folders)],
+        sections=[*sections, findings_section(a.findings, folders)],
         methods=MEASURED_TRACES if of_traces else MEASURED_RUNS,
         provenance=[(f"{key} of {side}", value) for side, study in (("A", a), ("B", b))
-                    for key, value in provenance.of_study(study)],
+                    for key, value in provenance_of(study)],
     )  # fmt: skip
 
 

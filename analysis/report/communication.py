@@ -12,11 +12,9 @@ from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.kernels.activities import SHARES, of_study, shares
 from analysis.measures.tau import messages
-from analysis.report.base import Content, Context, SectionKind
-from analysis.report.encoded import bar_chart, line_chart, with_lines
-from analysis.report.per_point import merged, named, point_of
+from analysis.report.base import Content, Context, SectionKind, bar_chart, line_chart, with_lines
 from analysis.report.render import Chart, Page, Section
-from analysis.report.views import as_view, called, facts, varied
+from analysis.report.views import as_view, called, facts, merged, named, point_of, varied
 
 HIDDEN = {"exposed": VERMILLION, "overlapped": SKY}
 WAITED = {"transfer": BLUE, "wait": BROWN}

@@ -4,8 +4,7 @@ from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import Rows
 from analysis.published import scaled_parts
 from analysis.published.explain import explain
-from analysis.report.base import Content, Context, SectionKind
-from analysis.report.encoded import line_chart, with_lines
+from analysis.report.base import Content, Context, SectionKind, line_chart, with_lines
 from analysis.report.render import TableView
 from analysis.report.views import as_view, called, varied
 

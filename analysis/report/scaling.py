@@ -1,4 +1,4 @@
-"""Sections on scaling: throughput and efficiency, the loss by part, stages and anatomy of a step."""
+"""Sections on scaling: throughput and efficiency, the loss by part, factors, stages and anatomy of a step."""
 
 import math
 from collections.abc import Sequence
@@ -7,20 +7,19 @@ from typing import Any
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
-from analysis.display.plots import BLACK
+from analysis.display.plots import BLACK, BLUE, BROWN
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.measures.anatomy.traces import traces_of
 from analysis.measures.batches import rows as batches
-from analysis.measures.scaling import figures
+from analysis.measures.scaling import factors, figures
 from analysis.measures.scaling.certainty import without_unusable_intervals
+from analysis.measures.scaling.factors import varying_of
 from analysis.published import scaled_parts
-from analysis.report.base import Content, Context, SectionKind
-from analysis.report.by_rank import chart_by_rank
-from analysis.report.encoded import bar_chart, line_chart
-from analysis.report.per_point import knowing, labels_of, merged, named
+from analysis.report.base import Content, Context, SectionKind, bar_chart, effects, line_chart, responses
 from analysis.report.render import Chart
-from analysis.report.views import as_view, called, facts
+from analysis.report.views import as_view, called, facts, knowing, labels_of, merged, named, varied
 from analysis.results.study import RECORDING, Study
 
 _IDEAL = (
@@ -30,6 +29,10 @@ _GROWTH = "Growth of each part of a profiled step, in percentage points of effic
 _STAGES = "Medians, without warmup. Backward includes the exchange of gradients."
 _PARTS = "Mean of profiled steps over ranks and runs. Of two things at once the first in the legend counts."
 _LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": BLACK}
+MOST_RANKS = 128  # that a chart has a bar for: of more, those that communicate longest and shortest
+_RANK_DIGITS = 4
+_LEAST_FACTORS = 2  # of which the section speaks
+_EFFECT_COLOURS = {"main effect": BLUE, "interaction": BROWN}
 
 
 def _scaling(context: Context) -> Content:
@@ -174,6 +177,97 @@ def _bars(rows: Rows) -> Rows:
     ]
 
 
+def chart_by_rank(context: Context) -> Chart | None:
+    """A bar for each rank, of the same parts as a bar of the run; None where no run has several ranks."""
+    traces = traces_of(context.study, context.study.recorded)
+    trace = max(traces, key=lambda one: len(one.recorded), default=None)
+    if trace is None or len(trace.recorded) < 2:
+        return None
+    rows = foremost(anatomy.means(trace, ("rank",)))
+    fields = trace.source.fields
+    name = called(fields, context.factors)
+    return Chart("anatomy-ranks", _by_rank(rows, f"Anatomy by rank: {name}", facts(fields, context.factors)))
+
+
+def foremost(rows: Rows) -> Rows:
+    """The rows of ranks, in their order; of more than :data:`MOST_RANKS` the two ends by communication."""
+    if len(rows) <= MOST_RANKS:
+        return rows
+    by_communication = sorted(rows, key=lambda row: row["exposed_communication_ms"])
+    ends = [*by_communication[: MOST_RANKS // 2], *by_communication[-MOST_RANKS // 2 :]]
+    return sorted(ends, key=lambda row: row["rank"])
+
+
+def _by_rank(rows: Rows, title: str, meta: dict[str, Any]) -> plots.Figure:
+    parts = [finest({name: row[f"{name}_ms"] for name in EVERY}) for row in rows]
+    traces = [
+        {
+            "type": "bar",
+            "name": (name := part.replace("_", " ")),
+            "x": [str(row["rank"]) for row in rows],
+            "y": [float(f"{of.get(part, 0.0):.{_RANK_DIGITS}g}") for of in parts],
+            "hovertemplate": f"rank %{{x}}<br>{name}: %{{y:.2f}} ms per step<extra></extra>",
+            "meta": meta,
+            "marker": {"color": colour},
+        }
+        for part, colour in plots.PART_COLOURS.items()
+        if any(of.get(part) for of in parts)
+    ]
+    layout = {
+        **plots.layout(title), "barmode": "relative",
+        "xaxis": {"title": plots.beside_ticks("rank"), "type": "category"},
+        "yaxis": {"title": plots.beside_ticks("ms per step"), "rangemode": "tozero"},
+    }  # fmt: skip
+    return {"data": traces, "layout": layout}
+
+
+def _varying(context: Context) -> bool:
+    """Whether two factors vary or more: what one explains, the scaling charts show."""
+    runs = varied(source.fields for source in context.study.of_kind("run"))
+    if len(runs) < _LEAST_FACTORS and not context.study.tau_intervals:
+        return False
+    _, cells = context.once(responses)
+    return len(varying_of(cells)) >= _LEAST_FACTORS
+
+
+def _factors(context: Context) -> Content:
+    """Share of the variance by factor with its interval, largest first."""
+    what, _ = context.once(responses)
+    rows = context.once(effects)
+    finite = [row for row in rows if math.isfinite(row["omega_squared"])]
+    part = Part("", rows, factors.shown())
+    charts = [Chart("factors", effect_bars(finite, what))] if finite else []
+    return Content("", charts, [as_view(part, "factor-table", ())])
+
+
+def effect_bars(rows: Rows, what: str) -> plots.Figure:
+    """Omega squared of each factor and pair as a bar with its interval, largest on top.
+
+    Args:
+        rows: of :func:`analysis.factors.rows`.
+        what: the response.
+    """
+    order = sorted(rows, key=lambda row: -row["omega_squared"])
+    traces = []
+    for kind, colour in _EFFECT_COLOURS.items():
+        of_kind = [row for row in order if (" x " in row["factor"]) == (kind == "interaction")]
+        if of_kind:
+            traces.append(_effects_of(of_kind, kind, colour))
+    factors = [row["factor"] for row in order]
+    return plots.bars(traces, f"What explains {what}", "omega squared", factors)
+
+
+def _effects_of(rows: Rows, kind: str, colour: str) -> dict[str, Any]:
+    labels, shares = [row["factor"] for row in rows], [row["omega_squared"] for row in rows]
+    trace = plots.bars_across(kind, labels, shares, colour, "%{x:.3f} of the variance")
+    if all(row["omega_squared_low"] is not None for row in rows):
+        # The estimate of next to nothing may lie below 0, where no share is.
+        low = [min(row["omega_squared_low"], row["omega_squared"]) for row in rows]
+        high = [max(row["omega_squared_high"], row["omega_squared"]) for row in rows]
+        trace["error_x"] = plots.error_bars(shares, low, high, width=4)
+    return trace
+
+
 def _ran(context: Context) -> bool:
     return bool(context.own)
 
@@ -192,3 +286,4 @@ ANATOMY = SectionKind(
 BATCHES = SectionKind(
     "batches", "How steady is a step?", _batches, lambda context: _ran(context) or bool(context.traces)
 )
+FACTORS = SectionKind("factors", "Which factor matters?", _factors, _varying)

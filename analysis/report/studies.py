@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from analysis.display.terminal import Answer
-from analysis.report.provenance import facts_of
+from analysis.report.build import facts_of
 from analysis.report.render import Line, Page, Section
 from analysis.report.views import as_view
 from analysis.studies.answers import STUDIES, answer, timing

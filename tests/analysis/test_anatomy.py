@@ -6,9 +6,8 @@ import pytest
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS, STAGES, WITHIN
 from analysis.report.base import Context
-from analysis.report.by_rank import chart_by_rank, foremost
 from analysis.report.figures import points
-from analysis.report.scaling import ANATOMY
+from analysis.report.scaling import ANATOMY, chart_by_rank, foremost
 from analysis.results.load import load
 from profiling import tables
 from tests.analysis.commands import one_line_error, run

@@ -20,9 +20,8 @@ from analysis.display.lines import (
     stacked,
 )
 from analysis.report import base
-from analysis.report.base import Context
+from analysis.report.base import Context, with_lines
 from analysis.report.build import build
-from analysis.report.encoded import with_lines
 from analysis.results.load import load
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 

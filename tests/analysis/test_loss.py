@@ -14,8 +14,8 @@ from analysis.measures.scaling.loss import other_steps, without_meaningless_part
 from analysis.published import by_method
 from analysis.published.scaled_parts import parts
 from analysis.report.base import Context
-from analysis.report.per_point import knowing, merged
 from analysis.report.scaling import LOSS
+from analysis.report.views import knowing, merged
 from analysis.results.load import load
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_sweep

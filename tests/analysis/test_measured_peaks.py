@@ -7,7 +7,7 @@ import pytest
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.rows import exceeded
 from analysis.report.base import Context
-from analysis.report.roofline import ROOFLINE
+from analysis.report.kernels import ROOFLINE
 from analysis.results.load import load
 from jobs import store
 from jobs.store import Calibration

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.display import plots
 from analysis.measures.kernels.roofline import Roof
-from analysis.report import factors, kernels, roofline
+from analysis.report import kernels, scaling
 from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.render import Section
@@ -17,7 +17,7 @@ from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, wri
 
 
 def roofline_of(path: Path) -> Section | None:
-    return roofline.ROOFLINE.section(Context(load(path)))
+    return kernels.ROOFLINE.section(Context(load(path)))
 
 
 def traces(section: Section | None) -> dict[str, dict]:
@@ -59,7 +59,7 @@ def test_names_that_look_like_markup_stay_text_in_legends_and_below_the_pointer(
     kernel = {"kernel": "k", "class": "<b>c</b>", "direction": "fprop", "hint": "<i>k</i>",
               "ms_per_step": 1.0, "intensity_flop_per_byte": 1.0, "flops_per_s": 1e9}  # fmt: skip
     roof = Roof(1e12, 1e12)
-    drawn = str(roofline.figure(pd.DataFrame([kernel]), [("<b>device</b>", roof)], "")["data"])
+    drawn = str(kernels.figure(pd.DataFrame([kernel]), [("<b>device</b>", roof)], "")["data"])
     top = pd.DataFrame([kernel | {"short_name": "<i>k</i>"}])
     drawn += str(plots.kernels(top, "")["data"])
     assert drawn.count("&lt;b&gt;device") == 2 and drawn.count("&lt;b&gt;c") == 2
@@ -121,13 +121,13 @@ def sweep_of(path: Path, repetitions: int = 4) -> Path:
 
 def test_one_factor_is_no_section(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
-    assert factors.FACTORS.section(Context(load(tmp_path))) is None
+    assert scaling.FACTORS.section(Context(load(tmp_path))) is None
 
 
 def test_profiled_runs_alone_say_why_not(tmp_path: Path) -> None:
     for ranks, workers in ((1, 1), (2, 2)):
         write_run(tmp_path, run_of(profile="torch", gpus_per_node=ranks, workers=workers), Truth())
-    section = factors.FACTORS.section(Context(load(tmp_path)))
+    section = scaling.FACTORS.section(Context(load(tmp_path)))
     assert section is not None and "no unprofiled run" in section.text
 
 
