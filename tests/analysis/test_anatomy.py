@@ -127,7 +127,7 @@ def test_lost_launches_are_counted_over_all_ranks(tmp_path):
             table["launch_ns"][place] = None
         tables.write(tables.as_table("kernels", table), path.parent, "kernels")
     anatomy.rows(study := load(tmp_path))
-    assert [one.data["n"] for one in study.findings if one.code == "launches_unknown"] == [20]
+    assert [one.data["n"] for one in study.findings if one.code == "launches_missing"] == [20]
 
 
 def test_where_two_commands_show_two_durations_of_a_step_each_says_which_it_shows(tmp_path):

@@ -98,7 +98,7 @@ def test_groups_that_are_whole_are_matched_though_other_ranks_are_missing(tmp_pa
     assert all(rows[kind].get("transfer_ms") is None for kind in ("allgather", "alltoall", "reducescatter"))
     said = " ".join(study.notes())
     assert "ranks not recorded" in said
-    assert "a trace: 2 of 4 (2-3)" in said
+    assert "recording: 2 of 4 (2-3)" in said
 
 
 def test_sends_and_receives_of_a_pipeline_are_the_same_calls_on_both_stages(tmp_path):

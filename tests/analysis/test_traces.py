@@ -120,8 +120,8 @@ def test_every_command_answers_traces_as_json(late, command):
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        ("expense", "holds only traces, which do not say what a job cost: it needs runs"),
-        ("factors", "holds only traces: it needs runs that scaleprof started"),
+        ("expense", "holds only traces"),
+        ("factors", "holds only traces"),
         ("hotspots", "no kernels of a run under the torch profiler"),
         ("predict", "batch size"),
     ],
@@ -167,7 +167,7 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     assert "transfer_unknown" in [one.code for one in study.findings]
     with pytest.raises(UserError, match="some ranks only"):
         stragglers.rows(study)
-    assert [one.data["n"] for one in study.findings if one.code == "traces_missing"] == [1]
+    assert [one.data["n"] for one in study.findings if one.code == "profiles_missing"] == [1]
     assert "of 3 of 4 ranks" in run("critical_path", tmp_path / "out").out
     assert run("report", tmp_path / "out").code == 0
     (step,) = [one for one in diagnosis(Context(study)) if one.code == "traced_step_takes"]
@@ -182,7 +182,7 @@ def test_of_one_rank_of_several_it_is_said_that_the_others_are_missing(tmp_path,
     assert refused.code == 2 and "some ranks only" in refused.err
     page = build(load(tmp_path / "out"))
     assert page.subtitle.startswith("traced jobs: 1; ")
-    assert "a trace: 1 of 2 (1)" in run("scaled", tmp_path / "out").out
+    assert "recording: 1 of 2 (1)" in run("scaled", tmp_path / "out").out
 
 
 def test_a_damaged_record_is_one_line(tmp_path):

@@ -324,4 +324,4 @@ def _note_unknown(study: Study, trace: RunTrace) -> None:
     note_left_out(study, source, attributed - sum(len(one.batch_index) for one in ranks), attributed)
     count, unknown = (sum(getattr(one, name) for one in ranks) for name in ("activities", "unknown_launches"))
     if unknown > _UNKNOWN_SHARE * count:
-        study.note("launches_unknown", source, n=unknown, of=count)
+        study.note("launches_missing", source, n=unknown, of=count)

@@ -247,7 +247,7 @@ def _unknown(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[_Found]:
     devices = [one for one in ranks if (one.kernels["device"] >= 0).any()]
     if devices and not any((one.kernels["launch_ns"] >= 0).any() for one in devices):
         every = sum(len(one.kind) for one in devices)
-        yield "launches_unknown", {"n": every, "of": every}
+        yield "launches_missing", {"n": every, "of": every}
     elif any(not one.calls_timed for one in devices):
         yield "not_recorded", {"what": "waits of calls"}
     if len(trace.ranks) < trace.source.ranks:
