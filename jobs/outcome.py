@@ -18,7 +18,6 @@ from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 from profiling.findings import Finding
 from profiling.number_ranges import listed
-from profiling.wording import three_digits
 from profiling.wrap import wraps
 
 # Of a log: where one of a thousand ranks has died, all others may say at length that they have lost it.
@@ -162,8 +161,13 @@ def speed_of(directory: Path, run: Run) -> str:
     later = counted[len(counted) // 2 :]
     step_ns = median(row["end_ns"] - row["start_ns"] for row in later)
     # How many samples a step of a program has is in its table, where it is known.
-    rate = "" if run.program else f", {three_digits(run.batch * run.world_size * 1e9 / step_ns)} images/s"
-    return f"{three_digits(step_ns / 1e6)} ms/step{rate} (median of {len(later)})"
+    rate = "" if run.program else f", {_digits(run.batch * run.world_size * 1e9 / step_ns)} images/s"
+    return f"{_digits(step_ns / 1e6)} ms/step{rate} (median of {len(later)})"
+
+
+def _digits(value: float) -> str:
+    """Three digits, and all before the decimal point: ``0.0345``, ``76.1``, ``1214``."""
+    return f"{value:#.3g}" if value < 99.95 else f"{value:.0f}"
 
 
 def log_tail(log: Path, ranks: int = 1) -> str:

@@ -18,7 +18,6 @@ from jobs.run import Run
 from jobs.run_fields import ROLES, as_text, is_default
 from jobs.states import LEFT_OUT
 from jobs.sweep_runs import Excluded, Result, SweepRun
-from profiling.wording import how_many
 
 _REDRAW_S = 0.2
 _WIDTH_OF_COMMANDS = 100
@@ -40,7 +39,8 @@ def describe(run: Run, varied: Sequence[str] = ()) -> str:
     """
     # One process of DataParallel drives all GPUs of its node.
     unit = "rank" if run.gpus_per_rank == 1 else "GPU"
-    words = [f"{how_many(run.nodes, 'node')} x {how_many(run.gpus_per_node, unit)}"]
+    nodes, ranks = run.nodes, run.gpus_per_node
+    words = [f"{nodes} node{'s' * (nodes != 1)} x {ranks} {unit}{'s' * (ranks != 1)}"]
     if run.program:
         words += [
             name_of(run),
@@ -168,7 +168,7 @@ def last_batch(log: Path, tail_bytes: int = 4096) -> str:
 def count_reasons(excluded: Sequence[Excluded]) -> list[str]:
     """``["12 runs: one rank sends no gradients", ...]``, in the order of their first run."""
     counts = Counter(left.reason for left in excluded)
-    return [f"{how_many(count, 'run')}: {reason}" for reason, count in counts.items()]
+    return [f"{count} run{'s' * (count > 1)}: {reason}" for reason, count in counts.items()]
 
 
 def print_excluded(console: Console, excluded: Sequence[Excluded], what: str = LEFT_OUT) -> None:
@@ -197,7 +197,7 @@ def print_commands(commands: Sequence[tuple[SweepRun, Sequence[Process]]]) -> No
     for sweep_run, processes in commands:
         alike.setdefault((sweep_run.configuration, sweep_run.outside), []).append((sweep_run, processes))
     for number, ((sweep_run, (first, *others)), *repeated) in enumerate(alike.values(), start=1):
-        runs = f"{how_many(1 + len(repeated), 'run')}, {sweep_run.id}"
+        runs = f"{1 + len(repeated)} run{'s' * bool(repeated)}, {sweep_run.id}"
         what = describe(sweep_run.configuration, sweep_run.outside)
         print(f"\n# {number} of {len(alike)}: {what} ({runs})")
         print(_pasteable(first))
