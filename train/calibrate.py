@@ -122,7 +122,7 @@ def calibrate(
         allreduces.append(Allreduce(**size, network=network, bus_bytes_per_s=bus))
     if world.rank:
         return None
-    found = [Finding("calibration_disturbed", data={"pct": 100 * min(waiting, 1)})]
+    data = {"figure": "measured peaks", "why": f"cores busy for {min(waiting, 1):.0%}"}
     return Calibration(
         gemm_flops_per_s=gemm,
         copy_bytes_per_s=copy,
@@ -130,7 +130,7 @@ def calibrate(
         device=device_name(device),
         precision=precision,
         seconds=time.perf_counter() - start,
-        findings=found if waiting >= _BUSY else [],
+        findings=[Finding("uncertain", data=data)] if waiting >= _BUSY else [],
     )
 
 

@@ -91,7 +91,7 @@ class Meters:
         device_j = self._device() - self._device_j if callable(self._device) else None
         if device_j is not None and math.isnan(device_j):
             device_j = None
-            why_not.append("NVML energy: not readable")
+            why_not.append("NVML energy: unreadable")
         processors_j = None
         if isinstance(self._processors, Rapl):
             try:

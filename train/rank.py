@@ -222,7 +222,8 @@ def graph_findings(run: Run, device: torch.device) -> list[Finding]:
     """A profile of CUDA graphs knows neither layers, operators nor FLOPs."""
     graphs = run.graph or run.compile in ("max-autotune", "reduce-overhead")
     profiled = device.type == "cuda" and run.profile != "none"
-    return [Finding("graphs_unattributed")] if graphs and profiled else []
+    data = {"option": "CUDA graphs", "limit": "layers, FLOPs unknown"}
+    return [Finding("option_limited", data=data)] if graphs and profiled else []
 
 
 def make_optimizer(model: torch.nn.Module, run: Run, device: torch.device) -> torch.optim.Optimizer:

@@ -39,8 +39,9 @@ class Precision:
             # Before Ampere: tf32 is done in fp32, bf16 emulated without tensor cores.
             capability = torch.cuda.get_device_capability(device)
             if capability < _AMPERE:
-                data = {"compute": run.compute, "capability": ".".join(map(str, capability))}
-                self.findings.append(Finding("precision_emulated", data=data))
+                limit = "emulated, compute capability {}.{}".format(*capability)
+                data = {"option": f"compute {run.compute}", "limit": limit}
+                self.findings.append(Finding("option_limited", data=data))
         self._scaler = torch.amp.GradScaler(device.type) if run.compute == "fp16" else None
 
     def forward(self) -> AbstractContextManager:

@@ -77,7 +77,7 @@ def test_ways_to_exchange_gradients_are_told_apart_by_their_shares(tmp_path, tra
     # of what two ranks wait, most is for each other.
     assert shares["2", "ddp"] > 2 and shares["2", "ddp"] > 2 * shares["1", "ddp"]
     # Without GPUs DataParallel has nothing to broadcast to, and a note says so.
-    assert shares["2", "dp"] == 0 and "nothing broadcast" in ran.err
+    assert shares["2", "dp"] == 0 and "without devices" in ran.err
     assert all(
         sum(float(row[f"{part}_pct"]) for part in ("communication", "copies", "compute"))
         == pytest.approx(100)

@@ -126,7 +126,7 @@ def test_a_precision_that_a_gpu_has_no_unit_for_is_said(monkeypatch, compute, ca
     _Cuda(monkeypatch, 1, capability)
     findings = Precision(make_run({"compute": compute}), torch.device("cuda", 0)).findings
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-    assert [finding.code for finding in findings] == ["precision_emulated"] * emulated
+    assert [finding.code for finding in findings] == ["option_limited"] * emulated
 
 
 def test_what_a_run_says_of_kernels_compilation_and_buffers_reaches_pytorch(monkeypatch):
@@ -158,7 +158,7 @@ def test_what_a_run_says_of_kernels_compilation_and_buffers_reaches_pytorch(monk
 )  # fmt: skip
 def test_what_a_profile_of_cuda_graphs_does_not_know_is_said(fields, kind, said):
     findings = rank.graph_findings(make_run(fields), torch.device(kind))
-    assert [finding.code for finding in findings] == ["graphs_unattributed"] * said
+    assert [finding.code for finding in findings] == ["option_limited"] * said
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -170,7 +170,7 @@ def test_dataparallel_on_a_cpu_runs_the_model_plainly_on_all_gpus_images_and_say
     assert asked[0][-1] is True  # to record all threads
     assert (batches.images == 2 * run.batch).all() and finished.report.images_done == 2 * 2 * run.batch
     assert finished.report.backend == "dp/no device" and finished.wrong == ""
-    assert [finding.code for finding in finished.report.findings] == ["data_parallel_without_devices"]
+    assert [finding.code for finding in finished.report.findings] == ["option_limited"]
     check_run(run, [finished.report], tmp_path)
 
 

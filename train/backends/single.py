@@ -29,7 +29,8 @@ class DataParallel(Backend):
                 "the one rank of a node needs them all (CUDA_VISIBLE_DEVICES, --gpu-bind=none)"
             )
         if not self._gpus:
-            self.findings = [Finding("data_parallel_without_devices")]
+            data = {"option": "backend dp", "limit": "without devices"}
+            self.findings = [Finding("option_limited", data=data)]
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         if self._gpus and self._autocast:
