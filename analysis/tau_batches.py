@@ -235,7 +235,7 @@ def main(words: list[str] | None = None) -> int:
     if not made:
         raise UserError(f"{arguments.path} holds no steps: give --startup and --batches")
     negative = [row["rank"] for row in made if row["estimator"] == "difference" and row["step_ms"] < 0]
-    found = [*profile.findings, *(Finding("startup_differs", rank=rank) for rank in negative)]
+    found = [*profile.findings, *(Finding("tables_of_startup", rank=rank) for rank in negative)]
     answer = Answer(made, METRICS, title="Step duration (TAU)", notes=lines(found))
     return output.emit(answer, None, arguments)
 

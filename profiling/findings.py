@@ -121,12 +121,11 @@ def catalogue() -> dict[str, Entry]:
 
 
 def merged(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Findings in groups of one code and side, the most severe first."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
+    """Findings of one code, side, and subject (``what``, or a recorded text), the most severe first."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in dict.fromkeys(findings):
-        # What earlier versions wrote is told apart by its text.
-        of = str(finding.data.get("text", "")) if finding.code == RECORDED else finding.code
-        groups.setdefault((of, finding.side), []).append(finding)
+        subject = str(finding.data.get("what", "")) + str(finding.data.get("text", ""))
+        groups.setdefault((finding.code, finding.side, subject), []).append(finding)
     return sorted(groups.values(), key=lambda group: -group[0].severity)
 
 

@@ -42,7 +42,7 @@ def test_a_code_is_in_one_catalogue_alone():
 
 
 def ranks_missing(run: str, *ranks: int, of: int = 8) -> Finding:
-    return Finding("kernels_of_ranks_missing", run, data={"n": len(ranks), "of": of, "ranks": ranks})
+    return Finding("profiles_missing", run, data={"n": len(ranks), "of": of, "ranks": ranks})
 
 
 def test_findings_of_one_code_are_one_line():
@@ -81,7 +81,7 @@ def test_manifests_of_earlier_versions_are_read():
 
 def test_data_of_another_version_is_shown_as_it_is():
     assert lines([Finding("not_known_here", "a", data={"n": 3})]) == ["not_known_here n=3 (a)"]
-    assert "n=3" in lines([Finding("kernels_of_ranks_missing", data={"n": 3})])[0]
+    assert "n=3" in lines([Finding("profiles_missing", data={"n": 3})])[0]
 
 
 @pytest.mark.parametrize("value", [np.int64(3), np.float64(3.0), {3}, (3,), Path("3")])

@@ -46,7 +46,7 @@ def counted_steps(study: Study, source: Source, read: Read | None = None) -> Cou
         kept[source.id] = _counted_steps(source, read)
     counted = kept[source.id]
     if counted is not None and counted.dropped:
-        study.note("warmup_left_out", source, n=counted.dropped)
+        study.note("first_steps_left_out", source, n=counted.dropped, why="warmup")
     return counted
 
 

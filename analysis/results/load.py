@@ -125,7 +125,7 @@ def _add_sweep(contents: Contents, path: Path) -> None:
         elif directory.name.startswith("run_") or store.is_run(directory):
             _add_run(contents, directory)
         elif _is_sweep(directory):
-            contents.note("not_included", what=[str(directory)])
+            contents.note("parts_unread", what=[str(directory)])
     _forget_superseded(contents)
     _read_sweep(contents, path)
     _read_calibration(contents, path)
@@ -166,7 +166,7 @@ def _add_run(contents: Contents, directory: Path) -> None:
     there = {path.parent for path in source.tables("kernels") if _has_rows(path)}
     missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
     if there and missing:
-        contents.note("kernels_of_ranks_missing", source, n=len(missing), of=source.ranks, ranks=missing)
+        contents.note("profiles_missing", source, n=len(missing), of=source.ranks, ranks=missing)
 
 
 def _add_trace(contents: Contents, directory: Path) -> None:
@@ -194,14 +194,11 @@ def _has_rows(path: Path) -> bool:
 
 
 def _forget_superseded(contents: Contents) -> None:
-    """A point that failed and was begun again has the state of its later attempt; that it failed is noted."""
+    """A point that failed and was begun again has the state of its later attempt."""
     now = {attempted(one.point): one.kind for one in contents.log.failed if one.kind in _LATER}
     now |= {attempted(source.id): "done" for source in contents.sources}
-    for failure in list(contents.log.failed):
-        state = now.get(attempted(failure.point), failure.kind)
-        if state != failure.kind:
-            contents.log.failed.remove(failure)
-            contents.log.note("failed_before", failure.point, reason=failure.reason, state=state)
+    failed = contents.log.failed
+    contents.log.failed = [one for one in failed if now.get(attempted(one.point), one.kind) == one.kind]
 
 
 def _read_sweep(contents: Contents, path: Path) -> None:
@@ -214,7 +211,7 @@ def _read_sweep(contents: Contents, path: Path) -> None:
         order = [str(point) for point in content.get("order", [])]
         whys = {str(point): str(why) for point, why in content.get("why_not_started", {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        contents.note("record_damaged", file=str(record))
+        contents.note("records_damaged", what=str(record), n=1)
         return
     contents.log.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
     known = {attempted(source.id) for source in contents.sources}
@@ -233,7 +230,7 @@ def _read_calibration(contents: Contents, path: Path) -> None:
         contents.calibration = store.read_record(record, Calibration)
     except UserError:
         if record.exists():
-            contents.note("record_damaged", file=str(record))
+            contents.note("records_damaged", what=str(record), n=1)
 
 
 # --- folders ------------------------------------------------------------------------------------------
@@ -393,7 +390,7 @@ def add_files(contents: Contents, files: Sequence[Path]) -> None:
             kind = _nearest_kind(columns)
             if len(kind & columns) > len(kind) / 2:  # it was meant to be one
                 raise UserError(_of_another_kind(file, columns))
-            contents.note("not_included", what=[_name_in(contents, file)])
+            contents.note("parts_unread", what=[_name_in(contents, file)])
         except UserError as error:
             _fail(contents, file, error)
 

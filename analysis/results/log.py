@@ -10,8 +10,6 @@ from profiling.findings import RECORDED, Finding, Side
 FailureKind = State | Literal["excluded"]
 BOTH: Side = "both"
 
-_CODES = {"failed": "run_failed", "unusable": "run_unusable", "excluded": "run_excluded"}
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -23,8 +21,8 @@ class Failure:
 
     @property
     def finding(self) -> Finding:
-        data = {"state": self.kind, "reason": self.reason}
-        return Finding(_CODES.get(self.kind, "run_not_done"), run=self.point, data=data)
+        code = "run_excluded" if self.kind == "excluded" else "run_left_out"
+        return Finding(code, run=self.point, data={"state": self.kind, "reason": self.reason})
 
 
 @dataclass

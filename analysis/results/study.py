@@ -135,7 +135,7 @@ class Study:
             return function(source)
         except Unusable as error:
             if error.source.without_times:  # nothing is wrong with it
-                self.note("no_step_times", error.source)
+                self.note("not_recorded", error.source, what="times of steps")
                 return None
             self.log.leave_out(error.source.id, error.source.path, error.reason)
             return None

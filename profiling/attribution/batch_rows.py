@@ -28,7 +28,6 @@ _TAKES_TURNS = (
 )
 _WHOLE = 0.9  # of the kernels of the others, with which the first batch of a recording is a whole one
 _UNKNOWN, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-_LONG = 0.05  # of a recording, from which on its start-up is said
 
 
 @dataclass
@@ -148,9 +147,6 @@ class BatchRows:
         """When a recording that is one batch begins: behind its start-up, if a kernel ends that."""
         if recording.computes_ns == _NEVER:
             return start
-        before_ns = recording.computes_ns - int(start[0])
-        if before_ns > _LONG * (recording.reach_ns - int(start[0])):
-            self.findings.append(Finding("startup_left_out", data={"ns": before_ns}))
         return np.array([recording.computes_ns])
 
     def _say(self, known: list[_Batch], whole: np.ndarray) -> None:

@@ -105,5 +105,5 @@ class Tally:
         if rows and self._source in ("", OPTIMIZER_STEP):
             found.append(Finding("steps_unmarked", data={"by": self._source or "nothing"}))
         if rows and trace.may_have_shapes and not trace.inputs:
-            found.append(Finding("shapes_missing"))
+            found.append(Finding("not_recorded", data={"what": "input shapes"}))
         return found

@@ -226,10 +226,11 @@ class _Reader:
         texts = [" ".join(str(one).split())[:300] for one in problems] if isinstance(problems, list) else []
         apart = abs(clocks[-1].shift_ns - clocks[0].shift_ns)
         residual = apart // 2 + max(clock.error_ns for clock in clocks)
+        lost = {"what": "records dropped by the profiler", "n": dropped}
         trace.findings += [
             *([Finding("recording_cut_short")] if is_cut else []),
-            *([Finding("records_dropped", data={"n": dropped})] if _is_index(dropped) and dropped else []),
-            *(Finding("tool_reported", data={"text": text}) for text in texts),
+            *([Finding("records_damaged", data=lost)] if _is_index(dropped) and dropped else []),
+            *(Finding("recorded", data={"text": text}) for text in texts),
             Finding("clock_aligned", data={"tool": "CUPTI", "residual_ns": residual}),
             *([] if self.activities else [Finding("recording_empty")]),
         ]

@@ -119,8 +119,8 @@ class _Reader:
         """What the launches lack."""
         damaged = {"n": self._blocks.damaged, "what": "lines"}
         found: list[tuple[str, dict[str, Any]]] = [
-            ("tensor_core_flops_missing", {"n": self._on_tensor_cores}),
-            ("durations_missing", {"n": self._untimed}),
+            ("flops_missing", {"n": self._on_tensor_cores, "what": "launches on tensor cores"}),
+            ("records_damaged", {"n": self._untimed, "what": "durations of launches"}),
             ("records_damaged", damaged),
         ]
         return [Finding(code, data=data) for code, data in found if data["n"]]

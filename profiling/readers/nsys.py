@@ -286,7 +286,7 @@ class _Reader:
             for (start,) in self.database.rows(_START, "utcEpochNs"):
                 if isinstance(start, int) and 0 <= start < 1 << 61:
                     return start
-        self.findings.append(Finding("epoch_missing"))
+        self.findings.append(Finding("not_recorded", data={"what": "start time"}))
         return 0
 
 

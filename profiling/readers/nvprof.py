@@ -259,7 +259,7 @@ class _Reader:
         if text.startswith("API calls"):  # CUDA 8 and older: blocks of their own, without a column for it
             self._group = "API calls"
         if _WORTH_SAYING.match(text) and not _HARMLESS.search(text):
-            self.findings.append(Finding("tool_reported", data={"text": text}))
+            self.findings.append(Finding("recorded", data={"text": text}))
 
     # --- plain tables
 

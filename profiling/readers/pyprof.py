@@ -203,8 +203,8 @@ def read_table(
     if not batches.forward:
         findings.append(Finding("steps_unmarked", data={"by": "nothing"}))
     elif batches.backward < batches.forward:
-        data = {"n": batches.backward, "of": batches.forward}
-        findings.append(Finding("backward_passes_missing", data=data))
+        data = {"stage": "backward", "n": batches.backward, "of": batches.forward}
+        findings.append(Finding("marks_missing", data=data))
     # The reference's file names tell the ranks: ..._config_NODES_GPUS_...
     config = _CONFIG.search(path.name)
     ranks = int(config[1]) * int(config[2]) if config else 1

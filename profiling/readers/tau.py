@@ -170,7 +170,7 @@ class _Run:
     def markers(self) -> Iterator[tuple[str, pa.Table]]:
         """The snapshots that were taken at the end of a batch, as marks."""
         if self._repeated:
-            self.findings.append(Finding("threads_repeated", data={"n": self._repeated}))
+            self.findings.append(Finding("recorded_twice", data={"what": "threads", "n": self._repeated}))
         back = sum(one[0] == two[0] and two[2] < one[2] for one, two in pairwise(self._snapshots))
         if back:
             self.findings.append(Finding("records_damaged", data={"n": back, "what": "times of snapshots"}))
@@ -253,7 +253,7 @@ class _Tally:
         if self._throttled:
             found.append(Finding("timers_throttled", data={"timers": self._throttled}))
         if ranks and not self._has_mode.get(origin.mode, True):
-            found.append(Finding("mode_without_data", data={"mode": origin.mode}))
+            found.append(Finding("not_recorded", data={"what": f"mode {origin.mode}"}))
         for count, what in (
             (self._absurd, "times of timers"),
             (self._negative, "negative times"),

@@ -146,7 +146,7 @@ class TorchCapture(Capture):
         if self._on_gpu and all(str(one.device_type()) == "DeviceType.CPU" for one in results):
             # What is left are the host's operators, whose times are those of launching.
             del converted.tables["kernels"]
-            converted.findings.append(Finding("gpu_activity_missing"))
+            converted.findings.append(Finding("not_recorded", data={"what": "GPU activity"}))
         return converted
 
     def _trace(self, profiler: Any, name: str) -> Trace:
@@ -181,7 +181,7 @@ def _every_thread() -> tuple[Any, list[Finding]]:
 
         return _ExperimentalConfig(profile_all_threads=True), []
     except (ImportError, TypeError):
-        return None, [Finding("one_thread_recorded")]
+        return None, [Finding("not_recorded", data={"what": "operators of other threads"})]
 
 
 def _is_compiled(model: "Module") -> bool:

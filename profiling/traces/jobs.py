@@ -127,8 +127,8 @@ def _job(members: Sequence[Recorded]) -> Job:
         unused = [one for one in same if one is not used]
         job.unused += unused
         if unused:
-            data = {"used": used.source.name, "unused": [one.source.name for one in unused]}
-            job.findings.append(Finding("duplicate_traces", rank=used.rank, data=data))
+            data = {"what": used.source.name, "unused": [one.source.name for one in unused]}
+            job.findings.append(Finding("recorded_twice", rank=used.rank, data=data))
     return job
 
 
@@ -193,7 +193,7 @@ def _findings(job: Job, size: int | None) -> Iterator[Finding]:
         absent = [rank for rank in range(size) if rank not in present]
         yield Finding("profiles_missing", data={"n": len(absent), "of": size, "ranks": absent})
     elif size is None:
-        yield Finding("world_size_unknown", data={"n": len(present)})
+        yield Finding("not_recorded", data={"what": "number of ranks"})
     counts = {one.batches for one in job.ranks}
     if len(counts) > 1:
         yield Finding("steps_differ", data={"least": min(counts), "most": max(counts)})

@@ -235,6 +235,6 @@ def findings_of(watch: Watch, steps: Steps) -> Iterator[Finding]:
         yield Finding("stages_unseen", data={"stages": [stage for stage in unseen if unseen[stage]]})
     if not watch.wanted.samples and (seen.samples or (steps.samples == UNKNOWN).any()):
         data = dict(zip(("batch", "first"), seen.samples, strict=True)) if seen.samples else {}
-        yield Finding("samples_uncertain", data=data)
+        yield Finding("uncertain", data=data | {"figure": "samples per step", "why": "--samples N says it"})
     if len(steps) < watch.wanted.batches:
         yield Finding("ended_early", data={"n": len(steps), "of": watch.wanted.batches})

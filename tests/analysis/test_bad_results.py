@@ -268,7 +268,7 @@ def test_ranks_that_are_missing_are_named(
     damage(broken / "rank_0001")
     ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
     assert (ran.code, bool(ran.csv)) == (0, True)
-    assert ran.err.count(f"without kernels: 1 of 2 (1) ({broken.name})") == 1
+    assert ran.err.count(f"missing in the recording: 1 of 2 (1) ({broken.name})") == 1
 
 
 @pytest.mark.parametrize(
@@ -375,8 +375,7 @@ def test_a_point_that_failed_and_was_done_later_is_no_failure(tmp_path: Path) ->
     write_sweep(tmp_path, [run_of()])
     write_run(tmp_path, run_of(), Truth(), exit_code=1, reason="no space left")
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
-    assert ran.code == 0
-    assert "now done: no space" in ran.err
+    assert (ran.code, load(tmp_path).failed) == (0, [])
 
 
 def test_a_point_that_failed_and_is_running_again_is_one_run_that_runs(tmp_path: Path) -> None:
@@ -386,13 +385,13 @@ def test_a_point_that_failed_and_is_running_again_is_one_run_that_runs(tmp_path:
     claim(again, this_owner({}))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert "running: on " in ran.err and again.name in ran.err and "failed: " not in ran.err
-    assert f"no space left ({failed.name})" in ran.err
+    assert "no space left" not in ran.err
     release(again)
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert f"interrupted: the sweep was stopped ({again.name})" in ran.err
     (again / store.LOG).touch()
     said = one_line_error(run("analysis.scaled", again))
-    assert "the sweep was stopped" in said and "failed before, now interrupted" in ran.err
+    assert "the sweep was stopped" in said
 
 
 def test_while_a_sweep_runs_nobody_is_told_to_start_it_again(tmp_path: Path) -> None:

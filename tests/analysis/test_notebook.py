@@ -68,7 +68,7 @@ def test_what_does_not_count_is_said_beside_the_frame(tmp_path):
     damaged = min(tmp_path.glob("run_*_1_2_*/rank_*/kernels.parquet"))
     damaged.write_bytes(damaged.read_bytes()[:200])
     attributes = load(tmp_path).kernels().attrs
-    bad = [one["run"] for one in attributes["findings"] if one["code"] == "run_unusable"]
+    bad = [one["run"] for one in attributes["findings"] if one["code"] == "run_left_out"]
     assert bad == [damaged.parents[1].name]
     assert attributes["notes"] == run("analysis.kernels", tmp_path, "--format", "csv").err.splitlines()
 

@@ -293,7 +293,7 @@ def test_failed_runs_are_one_finding_and_all_of_them_stand_in_json(tmp_path: Pat
     ):
         assert shown.count("out of memory (30 runs)") == 1
     whole = run("analysis.scaled", tmp_path, "--format", "json", "--notes").json
-    failed = [one for one in whole["findings"] if one["code"] == "run_failed"]
+    failed = [one for one in whole["findings"] if one["code"] == "run_left_out"]
     assert len({one["run"] for one in failed}) == len(failed) == 30
     assert [one["severity"] for one in failed] == [3] * 30
 

@@ -53,8 +53,8 @@ def another_clock(ranks: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("damage", "says", "in_time"),
     [
-        (one_rank_alone, "ranks without kernels: 1 of 2 (1)", 20),
-        (one_rank_without_rows, "ranks without kernels: 1 of 2 (1)", 20),
+        (one_rank_alone, "ranks missing in the recording: 1 of 2 (1)", 20),
+        (one_rank_without_rows, "ranks missing in the recording: 1 of 2 (1)", 20),
         (cut, f"left out: 24 of 40 {LEFT_OUT}", 16),
         (another_clock, f"left out: 20 of 40 {LEFT_OUT}", 20),
     ],
@@ -64,7 +64,7 @@ def test_figures_are_of_what_was_recorded(tmp_path: Path, damage, says: str, in_
     damage(sorted(next(tmp_path.glob("run_*torch*")).glob("rank_*")))
     names = ("scaled", "efficiency", "kernels", "anatomy", "utilization", "communication")
     ran = {name: run(f"analysis.{name}", tmp_path, "--format", "json") for name in names}
-    of_a_part = [one for one in load(tmp_path).findings if one.code == "kernels_of_ranks_missing"]
+    of_a_part = [one for one in load(tmp_path).findings if one.code == "profiles_missing"]
     assert len(of_a_part) == ("1 of 2" in says)
     (row,) = ran["scaled"].json
     assert row["kernel_ms_per_step"] == pytest.approx(60)

@@ -239,7 +239,7 @@ def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
     made = timeline.write(timeline.choose(load(copy)), tmp_path / "t.gz")
     assert made.slices["steps"] == 3 * 40 and made.slices["kernels"] == 2 * 120
     found = {(one.code, one.rank) for one in made.findings}
-    assert found >= {("not_recorded", 3), ("run_unusable", 1), ("clocks_unmatched", None)}
+    assert found >= {("not_recorded", 3), ("run_left_out", 1), ("clocks_unmatched", None)}
     assert made.clock_residual_ns is None
 
 

@@ -111,7 +111,7 @@ def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
     assert batches.rows(study)[0]["warmup_dropped"] == 2
     _, headers = shown(study)
     assert "warmup" in headers
-    assert [one.data["n"] for one in study.findings if one.code == "warmup_left_out"] == [2]
+    assert [one.data["n"] for one in study.findings if one.code == "first_steps_left_out"] == [2]
     by_step = anatomy.rows(study, ["step"])  # no mean, and so nothing is left out of it
     assert [one["step"] for one in by_step] == list(range(20))
 
@@ -178,7 +178,7 @@ def test_steps_before_a_recording_that_are_all_warmup_do_not_count(tmp_path, fir
     counted = counted_steps(study, source)
     assert counted == (Counted(range(begin, 40), max(warm - first, 0)) if begin else None)
     assert series_of(study, source).steady_ns.max() == 100 * MS * (1.25 if begin else 1)
-    assert any(one.code == "warmup_left_out" for one in study.findings) == (warm > first)
+    assert any(one.code == "first_steps_left_out" for one in study.findings) == (warm > first)
 
 
 def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):
@@ -187,7 +187,7 @@ def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):
     study = load(converted(tmp_path, **jobs))
     assert [row["warmup_dropped"] for row in traced.answer(study).rows] == [1, 0]
     assert "warmup" in shown(study)[1]
-    assert [one.run for one in study.findings if one.code == "warmup_left_out"] == ["slow"]
+    assert {one.run for one in study.findings if one.code == "first_steps_left_out"} == {"slow"}
 
 
 def test_where_no_step_is_left_out_nothing_is_said_of_it(tmp_path):

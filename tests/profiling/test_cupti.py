@@ -153,9 +153,9 @@ def test_a_refusal_is_one_line(tmp_path):
 
 def test_records_without_room_and_records_not_handed_over_are_findings(tmp_path):
     findings = record(FakeCupti(dropped=12), tmp_path / "a")
-    assert data_of(findings, "records_dropped") == [{"n": 12}]
+    assert data_of(findings, "records_damaged") == [{"what": "records dropped by the profiler", "n": 12}]
     findings = record(FakeCupti(refuse=["activity_flush_all"]), tmp_path / "b")
-    assert "tool_reported" in codes(findings)
+    assert "recorded" in codes(findings)
     assert read(tmp_path / "b", "kernels").num_rows == 0
 
 
@@ -168,7 +168,7 @@ def test_an_error_in_cuptis_thread_is_a_finding_and_the_rest_is_kept(tmp_path):
     api.pending = [SimpleNamespace(kind=10, start=1)]  # of a release that names its fields anew
     capture.stop()
     findings = capture.write()
-    assert "1 records not written" in data_of(findings, "tool_reported")[0]["text"]
+    assert "1 records not written" in data_of(findings, "recorded")[0]["text"]
     assert read(tmp_path, "kernels").column("name").to_pylist() == ["good"]
 
 
@@ -260,7 +260,7 @@ def test_the_real_packages_records_are_taken(tmp_path):
         api.pending.append(one)
     capture.stop()
     findings = capture.write()
-    assert "tool_reported" not in codes(findings)
+    assert "recorded" not in codes(findings)
     kernels = read(tmp_path, "kernels").to_pandas()
     assert len(kernels) == 4 and (kernels["duration_ns"] == 700).all()
     (kernel,) = kernels[kernels["short_name"] == "kernel"].to_dict("records")

@@ -7,7 +7,7 @@ import pytest
 
 from profiling.tools import tool
 from profiling.tools.recognition import recognise
-from tests.profiling.found import codes
+from tests.profiling.found import codes, data_of
 from tests.profiling.traces import Trace, tensors, training_step
 
 read = tool("torch").read
@@ -269,7 +269,7 @@ def test_a_build_without_kineto_writes_a_bare_list_of_operators(tmp_path):
         ("aten::convolution", "none"), ("aten::convolution_backward", "bprop"),
         ("aten::_foreach_add_", "update"),
     ]  # fmt: skip
-    assert "shapes_missing" in codes(converted.findings)
+    assert data_of(converted.findings, "not_recorded") == [{"what": "input shapes"}]
 
 
 @pytest.mark.parametrize(

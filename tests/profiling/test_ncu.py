@@ -31,7 +31,7 @@ def test_the_raw_page_of_a_resnet18(shared_data):
     # TF32 convolutions run on tensor cores, whose operations this capture did not count.
     unknown = kernels[kernels["flops"].isna()]
     assert len(unknown) == 34 and set(unknown["class"]) == {"convolution"}
-    assert data_of(findings, "tensor_core_flops_missing") == [{"n": 34}]
+    assert data_of(findings, "flops_missing") == [{"n": 34, "what": "launches on tensor cores"}]
     metrics = found["atomics"]["event"].str.partition(" : ")[0]
     assert "dram__bytes_read.sum (B)" in set(metrics)
     assert not metrics.str.startswith(("device__attribute", "nvlink__", "profiler__")).any()
@@ -99,7 +99,7 @@ def test_kernels_of_hopper_whose_names_say_that_they_use_tensor_cores(tmp_path, 
     path.write_text(NCU_RAW.replace("void kernel<(int)4>(float *)", name))
     found, findings = tables(path)
     assert math.isnan(found["kernels"]["flops"][0])
-    assert data_of(findings, "tensor_core_flops_missing") == [{"n": 2}]
+    assert data_of(findings, "flops_missing") == [{"n": 2, "what": "launches on tensor cores"}]
 
 
 @pytest.mark.parametrize(("cycles", "flops"), [("640", math.nan), ("0", 1000 + 2 * 2000)])

@@ -88,7 +88,7 @@ def test_releases_agree_on_one_training(tmp_path, modern):
     assert markers["kind"].to_list() == ["range", "range", "range", "mark"] * 3
     assert markers["start_ns"].min() == (EPOCH_NS if modern else 0) + 100
     assert (kernels["start_ns"] - kernels["launch_ns"] == 40).all()
-    assert ("epoch_missing" in codes(findings)) != modern
+    assert ("not_recorded" in codes(findings)) != modern
 
 
 def test_each_process_with_work_on_a_gpu_is_a_rank(tmp_path):

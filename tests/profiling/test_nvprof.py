@@ -143,7 +143,7 @@ def test_unified_memory_and_a_gpu_trace(nvprof):
     sizes = found["atomics"].set_index("event").loc["Size (B) : [Unified Memory Host To Device]"]
     assert (sizes["count"], sizes["min"], sizes["max"]) == (31, 4096, 65536)
     assert "recording_empty" in codes(findings)
-    assert any("2 records" in one["text"] for one in data_of(findings, "tool_reported"))
+    assert any("2 records" in one["text"] for one in data_of(findings, "recorded"))
     trace, _ = tables(nvprof / "modes/print-gpu-trace.txt")
     kernels = trace["kernels"]
     moved = kernels[kernels["short_name"].str.contains("Memcpy HtoD")]
@@ -239,7 +239,7 @@ def test_numbers_wider_than_an_events_columns_are_told_apart(tmp_path):
 def test_a_line_of_no_process_is_no_process(tmp_path):
     path = tmp_path / "summary.txt"
     path.write_text(OLD + "======== Error: Application returned non-zero code 1\n")
-    said = data_of(tables(path)[1], "tool_reported")
+    said = data_of(tables(path)[1], "recorded")
     assert said == [{"text": "Error: Application returned non-zero code 1"}]
 
 

@@ -265,7 +265,7 @@ def test_a_thread_that_is_there_twice_counts_once_and_is_named(copied, tmp_path)
     calls = intervals[intervals["function"] == "Forward Pass"].set_index("rank")["calls"]
     assert calls.to_dict() == {0: 5, 1: 5}
     assert frame(converted, "atomics").groupby("rank").size().to_dict() == {0: 1, 1: 1}
-    assert data_of(converted.findings, "threads_repeated") == [{"n": 1}]
+    assert data_of(converted.findings, "recorded_twice") == [{"what": "threads", "n": 1}]
 
 
 def test_snapshots_of_a_copy_are_no_batches(tmp_path):

@@ -80,7 +80,7 @@ def test_findings_of_ranks_are_alike(tmp_path):
     for rank in (0, 1):
         list(tool("tau").stream(tmp_path / "raw", findings[rank], Origin(rank, world_size=2, mode="io")))
     assert findings[0] == findings[1]
-    assert codes(findings[0]) == ["no_collectives", "mode_without_data", "records_damaged"]
+    assert codes(findings[0]) == ["no_collectives", "not_recorded", "records_damaged"]
 
 
 @pytest.mark.parametrize(("mode", "timer"), [("io", "read()"), ("ebs", "[SAMPLE] conv2d [{a.cpp} {12}]")])
@@ -88,4 +88,4 @@ def test_a_mode_that_recorded_nothing_of_its_own_is_a_finding(mode, timer, tmp_p
     for name, timers in (("without", ["Forward Pass"]), ("with", ["Forward Pass", timer])):
         write_text(tmp_path / name, [Thread(0, 0, timers_of(*timers))])
         list(tool("tau").stream(tmp_path / name, heard := [], Origin(0, mode=mode)))
-        assert codes(heard) == (["mode_without_data"] if name == "without" else [])
+        assert codes(heard) == (["not_recorded"] if name == "without" else [])

@@ -249,7 +249,7 @@ def test_ranks_missing_or_twice_are_said_and_the_rest_is_answered(tmp_path, caps
     job = read_job(directory)
     assert [one.rank for one in job.ranks] == [0, 1, 2]
     assert of_code(job, "profiles_missing") == {"n": 1, "of": 4, "ranks": [3]}
-    assert of_code(job, "duplicate_traces") == {"used": "rank1.json", "unused": ["again_rank1.json"]}
+    assert of_code(job, "recorded_twice") == {"what": "rank1.json", "unused": ["again_rank1.json"]}
     assert job.unused == ["again_rank1.json"] and job.ranks[1].source == "rank1.json"
     assert capsys.readouterr().err.splitlines()[-1] == "scaleprof: 3 converted, 0 not, 1 not used"
 

@@ -116,7 +116,7 @@ def test_columns_that_a_page_lacks_are_null_and_a_missing_duration_is_said(tmp_p
     found, findings = tables(tmp_path / "raw.csv", text + '"0","5","k","1","7","12.5"\n', "ncu")
     row = found["kernels"].iloc[0]
     assert row["stream"] == 7 and row[["duration_ns", "bytes", "flops", "grid"]].isna().all()
-    assert findings == [Finding("durations_missing", data={"n": 1})]
+    assert findings == [Finding("records_damaged", data={"n": 1, "what": "durations of launches"})]
 
 
 def test_a_summary_over_the_launches_of_each_kernel(tmp_path):

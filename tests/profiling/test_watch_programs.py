@@ -45,7 +45,7 @@ def test_accumulated_gradients_and_skipped_updates(tmp_path, forks, arguments, s
 def test_two_optimizers_of_a_gan(tmp_path, forks):
     forks.watch("--out", tmp_path / "run", "--batches", 6, PROGRAMS / "gan.py")
     codes = found(tmp_path / "run")
-    assert codes["stages_unseen"] == {"stages": ["load"]} and "samples_uncertain" in codes
+    assert codes["stages_unseen"] == {"stages": ["load"]} and "uncertain" in codes
     rows = batches_of(tmp_path / "run")
     assert len(rows) == 6 and (rows[STAGES[1:]] > 0).all(axis=None) and (rows.load_ns == 0).all()
     assert gaps(tmp_path / "run") == []

@@ -240,7 +240,7 @@ def test_a_corrupt_image_is_in_the_report(own_data_set, tmp_path):
     sorted((own_data_set / "images").rglob("*.jpg"))[3].write_bytes(b"\xff\xd8 broken")
     finished, _, _ = do(tiny(own_data_set, batches=IMAGES // 4 + 1), tmp_path)
     assert finished.report.images_corrupt == 1 and finished.wrong == ""
-    assert [finding.code for finding in finished.report.findings] == ["images_corrupt"]
+    assert [finding.code for finding in finished.report.findings] == ["records_damaged"]
 
 
 def test_a_loss_that_is_not_finite_makes_the_run_not_right(data_set, tmp_path):

@@ -70,8 +70,8 @@ class Shard:
 
     @property
     def findings(self) -> list[Finding]:
-        data = {"n": len(self.corrupt), "first": self.corrupt[0]} if self.corrupt else {}
-        return [Finding("images_corrupt", data=data)] if data else []
+        data = {"what": "images skipped", "n": len(self.corrupt)}
+        return [Finding("records_damaged", data=data | {"first": self.corrupt[0]})] if self.corrupt else []
 
 
 def find_shard(run: Run, rank: int, world_size: int) -> Shard:

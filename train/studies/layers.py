@@ -200,7 +200,7 @@ def _meter_and_idle(
     meter, note = energy.open_meter(device)
     if meter is None:
         recorder.quantity("peaks", name, "idle_w", None, note)
-        recorder.find("power_unmetered", reason=note)
+        recorder.find("not_recorded", what=f"power and energy: {note}")
         return None, []
     idle = energy.several(meter, lambda: time.sleep(energy.PERIOD_S), METERED_S)
     for used in idle:
@@ -254,7 +254,7 @@ def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, rep
         backward_bytes=backward.bytes,
     )  # fmt: skip
     if unknown:
-        recorder.find("operators_uncounted", operators=sorted(unknown), case=case)
+        recorder.find("flops_missing", what=sorted(unknown), n=len(unknown), case=case)
 
 
 def _meter(
@@ -265,7 +265,7 @@ def _meter(
     for used in metered:
         recorder.quantity(case, name, "power_w", used.watts, used.note)
     if metered[0].watts is None:
-        recorder.find("power_unmetered", reason=metered[0].note)
+        recorder.find("not_recorded", what=f"power and energy: {metered[0].note}")
         return
     # One metering of the layer beside one of the idle device, so that the spread has the noise of both.
     for used, idle in zip(metered, cycle(idle_w), strict=False):

@@ -196,7 +196,7 @@ def traces_of(study: Study, sources: Iterable[Source]) -> list[RunTrace]:
     traces = [trace for _, trace in study.each(sources, lambda source: trace_of(study, source))]
     for trace in traces:
         if trace.source.without_times:
-            study.note("no_step_times", trace.source)
+            study.note("not_recorded", trace.source, what="times of steps")
         else:
             _note_unknown(study, trace)
     return traces

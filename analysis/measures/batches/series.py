@@ -171,7 +171,7 @@ def series_of_traces(study: Study) -> dict[str, Series]:
 
     def of(source: Source) -> Series | None:
         if source.without_times or (source.job is not None and source.job.batches_from in ("", WHOLE)):
-            study.note("no_step_times", source)
+            study.note("not_recorded", source, what="times of steps")
             return None
         return series_of(study, source)
 

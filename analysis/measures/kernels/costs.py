@@ -94,7 +94,7 @@ def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None,
             study.note("peak_unknown", device=device, precision=precision)
         return None, None
     if peak.unconfirmed:
-        study.note("peak_unconfirmed", device=peak.name, what=peak.unconfirmed)
+        study.note("peak_unknown", device=peak.name, precision=peak.unconfirmed)
     if precision not in peak.flops_per_s:
         study.note("peak_unknown", device=peak.name, precision=precision)
     return peak.flops_per_s.get(precision), peak.bytes_per_s

@@ -268,7 +268,8 @@ def verdict(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("run"
         most = max(row["mean_lateness_ms"] for row in rows)
         data = {"n": len(told), "of": len(runs), "mean_lateness_ms": most}
         if len(few) == len(runs):
-            return [Finding("stragglers_unknown", data=data | {"steps": max(few.values())})]
+            data |= {"reason": "too few steps", "steps": max(few.values())}
+            return [Finding("lateness_unknown", data=data)]
         return [Finding("no_stragglers", data=data)]
     found = []
     for row in stragglers:
