@@ -43,11 +43,7 @@ _LOGS = (".txt", ".log", ".out", ".err")
 
 
 def check_unused(out: Path, overwrite: bool) -> None:
-    """Refuse ``--out`` where results are.
-
-    Raises:
-        UserError: it holds a run, which ``overwrite`` does not allow to replace, or a sweep.
-    """
+    """Refuse ``--out`` where results are."""
     if (out / store.SWEEP).exists() or any(out.glob("run_*")):
         raise UserError(f"--out {out} holds a sweep; choose another folder")
     if not overwrite and (left := _of_a_run(out)):
@@ -61,9 +57,6 @@ def check_no_other_files(out: Path) -> None:
 
     A run of ours may have some beside it, a profiler around a rank may have made the rank's folder, and what
     the ranks print may go to a file there.
-
-    Raises:
-        UserError: it holds files or folders of others.
     """
     there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
     others = [name for name in there if not name.startswith("rank_") and Path(name).suffix not in _LOGS]

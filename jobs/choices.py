@@ -53,11 +53,7 @@ def _rows(kind: str) -> list[Sequence[str]]:
 
 
 def table(kind: str) -> str:
-    """A table of the docs, in Markdown.
-
-    Raises:
-        UserError: there is no such table.
-    """
+    """A table of the docs, in Markdown."""
     if kind not in HEADINGS:
         raise UserError(f"no table of {kind!r}{did_you_mean(kind, HEADINGS)}")
     lines = (HEADINGS[kind], ["---"] * len(HEADINGS[kind]), *_rows(kind))

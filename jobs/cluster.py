@@ -87,9 +87,6 @@ def check_accepted(words: Sequence[str], environment: Mapping[str, str], asked: 
     Args:
         words: of sbatch: its options, and the script.
         asked: what the options ask for, for the message.
-
-    Raises:
-        UserError: Slurm's own words.
     """
     try:
         _ask(["sbatch", "--test-only", *words], environment)
@@ -110,11 +107,7 @@ def partition(name: str | None, environment: Mapping[str, str]) -> Partition:
 
 
 def read_partition(rows: str, name: str | None) -> Partition:
-    """A partition, of what ``sinfo --format=%P|%D|%c|%G`` prints: a line for nodes that are alike.
-
-    Raises:
-        UserError: it is not among them; or ``name`` is None, and none is the default.
-    """
+    """A partition, of what ``sinfo --format=%P|%D|%c|%G`` prints: a line for nodes that are alike."""
     of: dict[str, list[list[str]]] = {}
     default: str | None = None
     for row in rows.splitlines():
@@ -225,11 +218,7 @@ def read_gpus(details: str) -> int | None:
 
 
 def _ask(command: list[str], environment: Mapping[str, str]) -> str:
-    """What a command of Slurm's prints.
-
-    Raises:
-        NoAnswer: it is not here, or fails; its own last words say why.
-    """
+    """What a command of Slurm's prints."""
     try:
         answer = subprocess.run(
             command, env=dict(environment), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False

@@ -80,22 +80,14 @@ def listing() -> str:
 
 
 def module_of(name: str) -> str:
-    """The module of a command.
-
-    Raises:
-        UserError: there is no such command; the nearest is named.
-    """
+    """The module of a command."""
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}{did_you_mean(name, COMMANDS, see='scaleprof --help')}")
     return COMMANDS[name]
 
 
 def version() -> str:
-    """The version that is installed.
-
-    Raises:
-        UserError: none is.
-    """
+    """The version that is installed."""
     try:
         return f"scaleprof {metadata.version('scaleprof')}"
     except metadata.PackageNotFoundError:
@@ -103,11 +95,7 @@ def version() -> str:
 
 
 def _answer(flag: str) -> str:
-    """What ``scaleprof FLAG`` prints.
-
-    Raises:
-        UserError: there is no such flag; those that there are are named.
-    """
+    """What ``scaleprof FLAG`` prints."""
     if flag not in _FLAGS:
         raise UserError(f"unknown flag {flag}{did_you_mean(flag, dict.fromkeys(_FLAGS.values()))}")
     return version() if _FLAGS[flag] == "--version" else listing()

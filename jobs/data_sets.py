@@ -25,9 +25,6 @@ def data_folder(data: str | Path, data_format: str, said: str = _OF_A_RANK) -> P
 
     Args:
         said: where the user says which, as it follows "correct".
-
-    Raises:
-        UserError: it is no folder.
     """
     folder = Path(data)
     if not folder.is_dir():
@@ -63,11 +60,7 @@ def record_files(folder: Path) -> list[Path]:
 
 @cache
 def check_data(data: str | Path, data_format: str, said: str = _OF_A_RANK) -> None:
-    """Refuse a folder without data of a format. One image is enough.
-
-    Raises:
-        UserError: as a rank would say it.
-    """
+    """Refuse a folder without data of a format. One image is enough."""
     try:
         folder = data_folder(data, data_format, said)
         if data_format == "images":

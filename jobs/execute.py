@@ -92,11 +92,7 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
 def split_possible(
     execution: Execution, sweep_runs: Iterable[SweepRun]
 ) -> tuple[list[SweepRun], list[Excluded]]:
-    """The runs that the launcher can run here, and the others with the reason.
-
-    Raises:
-        Mistakes: it can run none of them; a line a reason.
-    """
+    """The runs that the launcher can run here, and the others with the reason."""
     possible, impossible = [], []
     for sweep_run in sweep_runs:
         try:

@@ -67,11 +67,7 @@ class Execution:
         return [python, "-m", "train.torchrun", *flags, "--", *words]
 
     def state(self, sweep_run: SweepRun) -> states.State:
-        """What has become of a run.
-
-        Raises:
-            UserError: it was done with other settings.
-        """
+        """What has become of a run."""
         state = states.state_of(
             self.directory, sweep_run.configuration, sweep_run.repetition, sweep_run.outside
         )

@@ -34,10 +34,7 @@ def add_format_flags(parser: argparse.ArgumentParser, names: Sequence[str] = OUT
     """
     parser.add_argument("--format", choices=FORMATS, default="table", help="output format [table]")
     parser.add_argument(
-        *names,
-        type=file_to_write,
-        metavar="FILE",
-        help="write the answer to FILE instead of standard output",
+        *names, type=file_to_write, metavar="FILE", help="write the answer to FILE instead of standard output"
     )
 
 
@@ -77,9 +74,6 @@ def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) 
 
     Args:
         mistakes: what is wrong with other flags, to be said with what is wrong with these.
-
-    Raises:
-        Mistakes: all that is wrong; whether values go together shows only where each is right.
     """
     wrong, values = list(mistakes), {}
     for name in _flags():

@@ -70,11 +70,7 @@ def main() -> int:
 
 
 def _first(sweep: Sweep, arguments: argparse.Namespace) -> SweepRun:
-    """The first configuration of a sweep that the flags choose, on one rank.
-
-    Raises:
-        UserError: they choose none, or a program of the user's.
-    """
+    """The first configuration of a sweep that the flags choose, on one rank."""
     sweep_runs, _ = choose(sweep, arguments.only, str(arguments.config))
     first = sweep_runs[0]
     if first.configuration.program:
@@ -130,11 +126,7 @@ def distinguishing_fields(varied: Iterable[str], sized: Iterable[str]) -> tuple[
 
 
 def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) -> None:
-    """Time a configuration, and read the counters of its hottest kernels with the first tool that can.
-
-    Raises:
-        UserError: it cannot run here, or fails.
-    """
+    """Time a configuration, and read the counters of its hottest kernels with the first tool that can."""
     run = sweep_run.configuration
     if not _done(sweep_run, directory):
         raise UserError(f"the timing run failed; its log is in {directory}")

@@ -56,9 +56,6 @@ class LoaderKind:
             libraries: the modules of :class:`Library` that the machine has.
             data: the run's.
             node: what the machine is to the user.
-
-        Raises:
-            UserError: what the machine lacks.
         """
         if self.needs_gpu and not gpu:
             raise UserError(f"loader {name} needs a GPU, and {node} has none; on a CPU use {self.on_cpu}")

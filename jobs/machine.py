@@ -190,9 +190,6 @@ def check_built_for(capability: tuple[int, int], built_for: Sequence[str], name:
         capability: of the GPU.
         built_for: as ``torch.cuda.get_arch_list()`` says, e.g. ``sm_90`` (code for 9.0 and later of its
             major version) and ``compute_90`` (which the driver compiles for whatever comes later).
-
-    Raises:
-        UserError: it says which build has them.
     """
     if not built_for or any(_serves(arch, capability) for arch in built_for):
         return

@@ -133,11 +133,7 @@ def read_reports(directory: Path, run: Run) -> tuple[list[RankReport], str]:
 
 
 def check_run(run: Run, reports: Sequence[RankReport], directory: Path) -> None:
-    """Refuse a run whose figures may not count, by its reports and its tables.
-
-    Raises:
-        UserError: what is wrong, in one line.
-    """
+    """Refuse a run whose figures may not count, by its reports and its tables."""
     store.check_reports(run, reports)
     for rank in range(run.ranks):
         rows = tables.read(tables.rank_directory(directory, rank), "batches", ["batch_index"]).num_rows

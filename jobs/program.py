@@ -27,11 +27,7 @@ _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def check_name(name: str) -> None:
-    """Refuse what a factor of the user's own cannot be called.
-
-    Raises:
-        UserError: why not.
-    """
+    """Refuse what a factor of the user's own cannot be called."""
     if name in RESERVED:
         raise UserError(f"{name}: this name is taken; choose another")
     if not _NAME.fullmatch(name):
@@ -52,9 +48,6 @@ def check_template(template: Any, given: Sequence[str]) -> None:
     Args:
         template: the value of ``program``.
         given: the other names below ``run:``.
-
-    Raises:
-        Mistakes: a line for each.
     """
     if not isinstance(template, str) or not template.strip():
         raise UserError(f"invalid program {template!r}: should be a command, e.g. train.py --lr {{lr}}")
@@ -101,9 +94,6 @@ def check_can_start(run: Run, folder: Path) -> None:
 
     Args:
         folder: in which it is started.
-
-    Raises:
-        UserError: there is no such script.
     """
     path = folder / (_script(command_of(run)) or "")
     if not path.is_file() and not (path / "__main__.py").is_file() and path != folder:
@@ -124,11 +114,7 @@ def _split(template: str) -> list[str]:
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """The script that a command starts; None: a module.
-
-    Raises:
-        UserError: it starts nothing, or has a flag before the script that is no use there.
-    """
+    """The script that a command starts; None: a module."""
     for index, word in enumerate(words):
         if word == "-m":
             if index + 1 == len(words):
@@ -146,11 +132,7 @@ def _script(words: Sequence[str]) -> str | None:
 
 
 def _names(word: str) -> Iterator[str]:
-    """The names in braces of a word.
-
-    Raises:
-        UserError: a brace that begins or ends none.
-    """
+    """The names in braces of a word."""
     for match in _BRACES.finditer(word):
         if match[0] in ("{{", "}}"):
             continue

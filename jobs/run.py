@@ -332,9 +332,6 @@ def make_run(values: Mapping[str, Any], where: str = "") -> Run:
     Args:
         values: field -> value, of the field's own type (as YAML gives them, or :mod:`jobs.run_fields`).
         where: what the values are of, for the message, e.g. ``configs/quick.yaml``.
-
-    Raises:
-        UserError: an unknown field or a value out of range; one line that names the nearest right one.
     """
     try:
         return Run.model_validate(dict(values))

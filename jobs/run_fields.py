@@ -63,11 +63,7 @@ def as_text(value: Any) -> str:
 
 
 def parse_value(name: str, text: str) -> Any:
-    """``text`` (a flag's value, a part of an id) as a value of the type of Run's field ``name``.
-
-    Raises:
-        UserError: no such field, or no value of its type.
-    """
+    """``text`` (a flag's value, a part of an id) as a value of the type of Run's field ``name``."""
     if name not in Run.model_fields:
         raise UserError(f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
     annotation: Any = Run.model_fields[name].annotation

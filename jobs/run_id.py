@@ -108,11 +108,7 @@ def in_order(text: str) -> tuple:
 
 
 def parse_id(text: str) -> RunId:
-    """Take a run id apart (the reference's ids too).
-
-    Raises:
-        UserError: it is none, or says a value no run can have.
-    """
+    """Take a run id apart (the reference's ids too)."""
     match = _ID.fullmatch(text) or _PROGRAM_ID.fullmatch(text)
     if not match:
         raise UserError(f"{text!r} is not a run id (run_REP_config_NODES_..._ret_CODE)")

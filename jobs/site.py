@@ -135,12 +135,7 @@ class Site(_Part):
 
 
 def read_site(path: Path) -> Site:
-    """A site from its YAML file.
-
-    Raises:
-        UserError: unreadable or not YAML.
-        Mistakes: unknown keys (the nearest is named) and bad values, all of them, with their lines.
-    """
+    """A site from its YAML file."""
     document = yaml_text.read(path, "site file")
     content = {} if document.content is None else document.content
     if not isinstance(content, dict):
@@ -170,11 +165,7 @@ def add_site_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
-    """The site of this name or path, else $SCALEPROF_SITE's, else the one with this Slurm cluster's name.
-
-    Raises:
-        UserError: there is no such site, or there are two files for this cluster.
-    """
+    """The site of this name or path, else $SCALEPROF_SITE's, else the one with this Slurm cluster's name."""
     name = name or environment.get(CHOOSE)
     if name:
         path = Path(name)
@@ -196,11 +187,7 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
 
 
 def check_modules(site: Site, environment: Mapping[str, str]) -> None:
-    """Refuse a site whose modules cannot be loaded here.
-
-    Raises:
-        UserError: it says why.
-    """
+    """Refuse a site whose modules cannot be loaded here."""
     if not site.modules:
         return
     script = f"type module >/dev/null && {shlex.join(['module', 'load', *site.modules])} >/dev/null"

@@ -56,11 +56,7 @@ def check_site(environment: Mapping[str, str], name: str | None = None) -> list[
 
 
 def check_network(site: Site, networks: Iterable[str]) -> None:
-    """Refuse networks that a site which names its networks does not name.
-
-    Raises:
-        UserError: the runs would not use the network that they are named after.
-    """
+    """Refuse networks that a site which names its networks does not name."""
     known = site.network.model_fields_set
     for network in networks:
         if known and network.lower() not in known:
@@ -69,11 +65,7 @@ def check_network(site: Site, networks: Iterable[str]) -> None:
 
 
 def check_scratch(site: Site) -> None:
-    """Refuse a scratch folder that this node does not have: Slurm would make it, in whatever lies there.
-
-    Raises:
-        UserError: it does not exist.
-    """
+    """Refuse a scratch folder that this node does not have: Slurm would make it, in whatever lies there."""
     if site.scratch is not None and not site.scratch.is_dir():
         host = socket.gethostname()
         raise UserError(f"{host}: scratch {site.scratch} does not exist; correct `scratch` in {site.where}")
@@ -86,9 +78,6 @@ def check_networks_here(site: Site, runs: Iterable[Run], environment: Mapping[st
 
     Args:
         environment: the user's: a run is not told the site's interface where the user has named one.
-
-    Raises:
-        Mistakes: a line for each, with the site file's key.
     """
     wrong: dict[str, None] = {}
     for run in runs:
@@ -102,11 +91,7 @@ def check_networks_here(site: Site, runs: Iterable[Run], environment: Mapping[st
 
 
 def check_mpi(site: Site, environment: Mapping[str, str]) -> None:
-    """Refuse a way to meet MPI that srun does not have: every run would fail.
-
-    Raises:
-        UserError: why, with the site file's key.
-    """
+    """Refuse a way to meet MPI that srun does not have: every run would fail."""
     if site.mpi.srun and (why := why_not_met(site, site.mpi.srun, environment)):
         raise UserError(
             f"srun --mpi={site.mpi.srun}: {why}; correct `mpi.srun` in the site file {site.where}"

@@ -18,13 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-)
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from jobs.run import Run
 from jobs.run_fields import FACTOR
@@ -195,9 +189,6 @@ def check_reports(run: Run, reports: Sequence[RankReport]) -> None:
     """Refuse a run whose figures may not count, by what its ranks say.
 
     All ranks did all batches, their losses are finite, and they ended with the same parameters.
-
-    Raises:
-        UserError: what is wrong, in one line.
     """
     if len(reports) != run.ranks:
         raise UserError(f"ranks with a report: {len(reports)} of {run.ranks}")
@@ -233,11 +224,7 @@ def write_record(path: Path, record: BaseModel) -> None:
 
 
 def read_record(path: Path, model: type[_Model]) -> _Model:
-    """A record from its JSON file.
-
-    Raises:
-        UserError: absent, truncated or of another schema; the message names the file.
-    """
+    """A record from its JSON file."""
     try:
         return model.model_validate_json(path.read_bytes(), strict=False)
     except FileNotFoundError:

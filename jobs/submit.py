@@ -103,11 +103,7 @@ def main() -> int:
 
 
 def read_words(words: Sequence[str]) -> Words:
-    """``CONFIG [options of sbatch] [-- options of jobs.sweep]``.
-
-    Raises:
-        UserError: no sweep file, or an option where it does not belong.
-    """
+    """``CONFIG [options of sbatch] [-- options of jobs.sweep]``."""
     if words[:1] == [_DRY_RUN]:
         words = [*words[1:2], _DRY_RUN, *words[2:]]
     if not words or words[0] == _DRY_RUN:
@@ -161,11 +157,7 @@ def asked_of_sbatch(name: str, options: Sequence[str]) -> str | None:
 
 
 def possible_runs(execution: Execution, request: sweep.Request) -> tuple[list[SweepRun], list[Excluded]]:
-    """The runs that can start in jobs of this site, and the others with the reason.
-
-    Raises:
-        UserError: none can; or some cannot, and the sweep does not leave them out.
-    """
+    """The runs that can start in jobs of this site, and the others with the reason."""
     possible, impossible = split_possible(execution, request.sweep_runs)
     skipped = request.sweep.unavailable == "skip"
     refused = 0 if skipped else len(impossible)
@@ -187,11 +179,7 @@ def comment_of(directory: Path) -> str:
 
 
 def check_not_queued(directory: Path) -> None:
-    """Refuse a sweep of which jobs wait or run, if Slurm says so.
-
-    Raises:
-        AlreadyQueued: it names the jobs.
-    """
+    """Refuse a sweep of which jobs wait or run, if Slurm says so."""
     try:
         queued = queued_jobs(os.environ)
     except UserError:
@@ -265,11 +253,7 @@ def _without_nodes(words: Sequence[str]) -> Iterator[str]:
 
 
 def submitted(argv: Sequence[str], variables: Mapping[str, str], what: str) -> str:
-    """Submit a job, say which it is, and return its id.
-
-    Raises:
-        UserError: sbatch refuses it; its own words, in one line.
-    """
+    """Submit a job, say which it is, and return its id."""
     answer = subprocess.run(
         argv, env={**os.environ, **variables}, cwd=ROOT, capture_output=True, text=True, check=False
     )

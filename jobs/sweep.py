@@ -114,11 +114,7 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
 
 
 def check_node(request: Request, site: Site, launcher: Launcher) -> None:
-    """Refuse a compute node that lacks what the site file says it has: its runs would fail.
-
-    Raises:
-        UserError: it names the site file's key.
-    """
+    """Refuse a compute node that lacks what the site file says it has: its runs would fail."""
     if not (launcher.nodes and on_compute_node(os.environ)):  # a login node needs none
         return
     check_scratch(site)

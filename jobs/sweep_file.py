@@ -81,12 +81,7 @@ class Sweep(BaseModel):
 
 
 def read_sweep(path: Path) -> Sweep:
-    """A sweep from its YAML file (loaded safely).
-
-    Raises:
-        UserError: unreadable or not YAML.
-        Mistakes: unknown keys and bad values, all of them, with their lines.
-    """
+    """A sweep from its YAML file (loaded safely)."""
     if not path.exists():
         ours, beside = (sorted(folder.glob("*.yaml")) for folder in (Path("configs"), path.parent))
         files = [file for file in ours if file.stem == path.stem] or beside or ours

@@ -115,9 +115,6 @@ def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun
     Args:
         only: as :func:`parse_only` reads them.
         where: the sweep file, for messages.
-
-    Raises:
-        UserError: none is left; or ``only`` or a combination of values is wrong.
     """
     sweep_runs, excluded = expand(sweep, where)
     factors = {name for sweep_run in sweep_runs for name in sweep_run.configuration.factors}
@@ -170,9 +167,6 @@ def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str,
 
     Args:
         factors: a program's own.
-
-    Raises:
-        Mistakes: all that is wrong with them.
     """
     only: dict[str, list[Any]] = {}
     wrong = []

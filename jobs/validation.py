@@ -139,9 +139,6 @@ def check_models(names: Iterable[str], where: Callable[[str], str]) -> None:
 
     Args:
         where: a model is named; asked only of those that are refused.
-
-    Raises:
-        Mistakes: a line for each such model; the nearest is suggested.
     """
     known = model_names()
     wrong = sorted(set(names) - set(known)) if known else []

@@ -34,11 +34,7 @@ _JOBS = (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("PBS_JOBID",),
 
 
 def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:
-    """The name of a folder for a run of which each rank finds the same, before it has met the others.
-
-    Raises:
-        UserError: the ranks are on several nodes, and nothing that all have tells this job from others.
-    """
+    """The name of a folder for a run of which each rank finds the same, before it has met the others."""
     ranks = f"{me.size}rank" + "s" * (me.size != 1)
     if me.size == me.local_size:
         process = psutil.Process() if me.size == 1 else _launcher_of(me, environment)

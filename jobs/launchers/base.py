@@ -95,11 +95,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def check(self, run: Run) -> None:
-        """Refuse a run that cannot start here.
-
-        Raises:
-            UserError: why not.
-        """
+        """Refuse a run that cannot start here."""
 
     def can(self, run: Run) -> bool:
         """Whether a run can start here."""
@@ -145,9 +141,6 @@ def check_node(
     Args:
         node: what the node is to the user.
         sees_data, sees_programs: whether ranks find data and programs where this process does.
-
-    Raises:
-        UserError: what the node lacks.
     """
     gpus = 0 if run.device == "cpu" else len(machine.gpus)
     ranks, cores, loader = run.ranks_per_node, machine.cores, LOADERS[run.loader]

@@ -15,14 +15,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from jobs.cluster import Allocation, read_allocation
-from jobs.launchers.base import (
-    OnNodes,
-    Process,
-    check_node,
-    in_allocation,
-    in_container,
-    rank_environment,
-)
+from jobs.launchers.base import OnNodes, Process, check_node, in_allocation, in_container, rank_environment
 from jobs.machine import Machine, forwarded, this_machine
 from jobs.run import Run
 from jobs.site import Site
@@ -205,11 +198,7 @@ def _version(program: str) -> str:
 
 
 def read_hostfile(path: Path) -> tuple[str, ...]:
-    """The hosts of a hostfile, each once: the first word of each line; slots are ours to say.
-
-    Raises:
-        UserError: it cannot be read, or names no host.
-    """
+    """The hosts of a hostfile, each once: the first word of each line; slots are ours to say."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

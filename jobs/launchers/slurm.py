@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from jobs.cluster import Allocation, Partition, gpus_per_node, partition, read_allocation
-from jobs.launchers.base import (
-    OnNodes,
-    Process,
-    check_node,
-    in_allocation,
-    in_container,
-    rank_environment,
-)
+from jobs.launchers.base import OnNodes, Process, check_node, in_allocation, in_container, rank_environment
 from jobs.machine import Machine, this_machine
 from jobs.run import Run
 from jobs.site import Site
