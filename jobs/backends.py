@@ -8,15 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BackendKind:
-    """A backend, to all but the rank that opens it.
+    """A backend, to all but the rank that opens it."""
 
-    Attributes:
-        module: holds ``open_backend`` (:mod:`train.backends`).
-        meaning: what it does, for the docs.
-    """
-
-    module: str
-    meaning: str
+    module: str  # holds ``open_backend`` (:mod:`train.backends`).
+    meaning: str  # what it does, for the docs.
 
 
 BACKENDS: dict[str, BackendKind] = {

@@ -53,25 +53,14 @@ def check_unused(out: Path, overwrite: bool) -> None:
 
 
 def check_no_other_files(out: Path) -> None:
-    """Refuse ``--out`` where the user keeps other things, which would be taken for a part of the run.
-
-    A run of ours may have some beside it, a profiler around a rank may have made the rank's folder, and what
-    the ranks print may go to a file there.
-    """
+    """Refuse ``--out`` where the user keeps other things: all but ranks' folders and logs."""
     there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
     others = [name for name in there if not name.startswith("rank_") and Path(name).suffix not in _LOGS]
     if others and not (out / store.MANIFEST).exists():
-        examples = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        raise UserError(f"--out {out} holds other files ({examples}); choose a new or an empty folder")
+        raise UserError(f"--out {out} holds other files ({', '.join(others[:3])}); choose an empty folder")
 
 
 _EXIT: dict[Kind | None, int] = {"interrupted": EXIT_INTERRUPTED, "wrong use": EXIT_WRONG_USE}
-
-
-def prepare(out: Path) -> Path:
-    """The folder ``out``, without an earlier run's files."""
-    clear(out)
-    return made(out)
 
 
 def clear(out: Path) -> None:
@@ -111,27 +100,23 @@ class Folder:
             clear(self.path)
 
     def end_early(self, run: Run, why: str, kind: Kind | None, started: datetime) -> str:
-        """The run has not come to its end; what is to be said of its folder.
+        """The manifest of a run that has not come to its end says why; what is to be said of its folder.
 
-        Its manifest says why. A refused run leaves no folder of its own, and one that ends before its first
-        step is done leaves an earlier one where it is.
+        A refused run leaves no folder, and one that ends before its first step an earlier one as it is.
         """
         if self.path is None:
             return ""
         keeps = not self.begun and bool(_of_a_run(self.path))
         if keeps or (kind == "wrong use" and not self.begun):
-            self._leave_as_it_was(self.path)
+            if not self.there:
+                shutil.rmtree(self.path)
+                _remove_parents(self.path)
+            for directory in self.path.glob("rank_*"):
+                with suppress(OSError):  # an earlier run's files are in it, or a profiler's around the rank
+                    directory.rmdir()
             return f"{self.path}: earlier run kept" if keeps else ""
         _write_manifest(run, self.path, Ended(_EXIT.get(kind, EXIT_FAILED), why, kind), started)
         return ""
-
-    def _leave_as_it_was(self, path: Path) -> None:
-        if not self.there:
-            shutil.rmtree(path)
-            _remove_parents(path)
-        for directory in path.glob("rank_*"):
-            with suppress(OSError):  # an earlier run's files are in it, or a profiler's around the rank
-                directory.rmdir()
 
 
 def remove_empty(directory: Path, out: Path) -> None:

@@ -73,12 +73,7 @@ def _exchange(run: Run) -> store.Exchange:
 
 
 def _measure(execution: Execution, run: Run, peaks: bool, scratch: Path) -> Failure | None:
-    """Measure with the ranks of a run; what has gone wrong, if anything (``scratch`` keeps its log).
-
-    Args:
-        scratch: a folder of this process, by whose owner readers know that the sweep is at work. What was
-            measured is written there.
-    """
+    """Measure with the ranks of a run; what has gone wrong, if anything (``scratch`` keeps its log)."""
     measured = scratch / store.CALIBRATION
     command = [sys.executable, "-m", "train.calibrate", "--out", str(measured.absolute())]
     command += ["--device", run.device, "--precision", run.compute, "--threads", str(run.threads)]

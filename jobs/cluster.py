@@ -23,16 +23,11 @@ class NoAnswer(UserError):
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition of the cluster; of several, from which Slurm chooses one, the best of each.
-
-    Attributes:
-        nodes: how many it has.
-        cpus, gpus: of the node that has most.
-    """
+    """A partition of the cluster; of several, from which Slurm chooses one, the best of each."""
 
     name: str
-    nodes: int
-    cpus: int
+    nodes: int  # how many
+    cpus: int  # of the node that has most
     gpus: int
 
 
@@ -55,17 +50,11 @@ def on_compute_node(environment: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job that waits or runs.
-
-    Attributes:
-        folder: in which it was submitted.
-        command: its script with the arguments, which Slurm joins by blanks.
-        comment: of ``sbatch --comment``.
-    """
+    """A job that waits or runs."""
 
     id: str
-    folder: str
-    command: str
+    folder: str  # in which it was submitted
+    command: str  # its script with the arguments, which Slurm joins by blanks
     comment: str
 
 
@@ -82,12 +71,7 @@ def queued_jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
 
 
 def check_accepted(words: Sequence[str], environment: Mapping[str, str], asked: str = "") -> None:
-    """Refuse a job that Slurm would refuse for good, e.g. for its account.
-
-    Args:
-        words: of sbatch: its options, and the script.
-        asked: what the options ask for, for the message.
-    """
+    """Refuse a job that Slurm would refuse for good, e.g. for its account."""
     try:
         _ask(["sbatch", "--test-only", *words], environment)
     except UserError as error:
@@ -155,21 +139,13 @@ def count_gpus(resources: str) -> int:
 
 @dataclass(frozen=True)
 class Allocation:
-    """The nodes of a job of Slurm's.
-
-    Attributes:
-        job: its id.
-        nodes: the nodes' names, in the order of the allocation.
-        cpus: processors of the job on its first node.
-        restarts: how often the job was requeued.
-        nodes_at_start: how many nodes there were before any was lost or left out.
-    """
+    """The nodes of a job of Slurm's, in the order of the allocation."""
 
     job: str
     nodes: tuple[str, ...]
-    cpus: int = 1
+    cpus: int = 1  # of the job on its first node
     restarts: int = 0
-    nodes_at_start: int = 0
+    nodes_at_start: int = 0  # before any was lost or left out
 
     def less(self, nodes: Iterable[str]) -> "Allocation":
         """The allocation without such nodes."""

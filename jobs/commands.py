@@ -50,6 +50,12 @@ GROUPS = {
         "analysis.columns",
     ),
 }  # fmt: skip
+_HEAD = "scaleprof measures how distributed training scales on a cluster, and explains what limits it."
+_TAIL = """\
+scaleprof COMMAND --help explains a command and its flags, --columns the columns of its results;
+scaleprof COMMAND ... is python -m MODULE ..., e.g. python -m analysis.scaled DIR.
+scaleprof --version prints the version.
+Completion by the Tab key, in bash or zsh: eval "$(register-python-argcomplete scaleprof)\""""
 _FLAGS = {"-h": "--help", "--help": "--help", "--version": "--version"}
 COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for module in modules}
 
@@ -65,25 +71,11 @@ def question(module: str) -> str:
 def listing() -> str:
     """All commands, a line each, below the question that their group answers."""
     width = max(map(len, COMMANDS))
-    lines = ["scaleprof measures how distributed training scales on a cluster, and explains what limits it."]
+    lines = []
     for group, modules in GROUPS.items():
         lines += ["", group]
         lines += [f"  {module.rpartition('.')[2]:<{width}}  {question(module)}" for module in modules]
-    lines += [
-        "",
-        "scaleprof COMMAND --help explains a command and its flags, --columns the columns of its results;",
-        "scaleprof COMMAND ... is python -m MODULE ..., e.g. python -m analysis.scaled DIR.",
-        "scaleprof --version prints the version.",
-        'Completion by the Tab key, in bash or zsh: eval "$(register-python-argcomplete scaleprof)"',
-    ]
-    return "\n".join(lines)
-
-
-def module_of(name: str) -> str:
-    """The module of a command."""
-    if name not in COMMANDS:
-        raise UserError(f"unknown command {name!r}{did_you_mean(name, COMMANDS, see='scaleprof --help')}")
-    return COMMANDS[name]
+    return "\n".join([_HEAD, *lines, "", _TAIL])
 
 
 def version() -> str:
@@ -94,22 +86,17 @@ def version() -> str:
         raise UserError("no version is known: scaleprof is not installed here (make setup)") from None
 
 
-def _answer(flag: str) -> str:
-    """What ``scaleprof FLAG`` prints."""
-    if flag not in _FLAGS:
-        raise UserError(f"unknown flag {flag}{did_you_mean(flag, dict.fromkeys(_FLAGS.values()))}")
-    return version() if _FLAGS[flag] == "--version" else listing()
-
-
 def _run() -> int:
-    words = sys.argv[1:] or ["--help"]
-    if words[0].startswith("-"):
-        print(_answer(words[0]))
+    word, *words = sys.argv[1:] or ["--help"]
+    if word.startswith("-"):
+        if word not in _FLAGS:
+            raise UserError(f"unknown flag {word}{did_you_mean(word, dict.fromkeys(_FLAGS.values()))}")
+        print(version() if word == "--version" else listing())
         return EXIT_DONE
-    module = module_of(words[0])
-    sys.argv = [f"scaleprof {words[0]}", *words[1:]]
-    # It ends with an exit code of its own.
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if word not in COMMANDS:
+        raise UserError(f"unknown command {word!r}{did_you_mean(word, COMMANDS, see='scaleprof --help')}")
+    sys.argv = [f"scaleprof {word}", *words]
+    runpy.run_module(COMMANDS[word], run_name="__main__", alter_sys=True)
     return EXIT_DONE
 
 

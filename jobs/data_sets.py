@@ -21,11 +21,7 @@ IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
 
 
 def data_folder(data: str | Path, data_format: str, said: str = _OF_A_RANK) -> Path:
-    """Where a run's data are: ``data``, or its part for the format as ``train.data make`` lays it out.
-
-    Args:
-        said: where the user says which, as it follows "correct".
-    """
+    """Where a run's data are: ``data``, or its part for the format as ``train.data make`` lays it out."""
     folder = Path(data)
     if not folder.is_dir():
         if folder.exists():

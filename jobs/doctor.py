@@ -66,11 +66,7 @@ class Check:
 
 
 def examine(machine: Machine, site: str | None = None) -> list[Check]:
-    """All checks of this machine, in the order in which they are shown.
-
-    Args:
-        site: a site file's name or path; None: the one that is used here.
-    """
+    """All checks of this machine, in the order in which they are shown."""
     presences = {
         "launchers": [launcher.presence() for launcher in LAUNCHERS.values()],
         "profilers": list(_profilers(machine)),
@@ -143,11 +139,7 @@ def _profilers(machine: Machine) -> Iterator[Presence]:
 def of_profiler(
     name: str, presence: Presence, gpu: bool, capability: tuple[int, int] | None = None
 ) -> Presence:
-    """A profiler that is installed, and on this machine has nothing that it can record, is not ready.
-
-    Args:
-        capability: compute capability of the GPU.
-    """
+    """A profiler that is installed, and on this machine has nothing that it can record, is not ready."""
     oldest, newest = tool(name).oldest_gpu or (0, 0), tool(name).newest_gpu or (99, 0)
     remedy = ""
     if not gpu and tool(name).gpu_only:
@@ -161,9 +153,6 @@ def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) 
     """The TAU on the PATH: what it was built with, and whether it can profile this Python.
 
     It is tried on a Python that does nothing, alone, under mpirun, and function by function.
-
-    Args:
-        gpu: it is to record what GPUs do, too.
     """
     program = shutil.which("tau_exec", path=environment.get("PATH"))
     if program is None:

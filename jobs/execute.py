@@ -66,11 +66,7 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
 
 
 def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> int:
-    """What a sweep would do: the runs that are not done, with their exact commands.
-
-    Returns:
-        How many runs cannot start here, where the sweep does not accept that.
-    """
+    """What a sweep would do: the runs that are not done, with their exact commands."""
     console = Console(stderr=True)
     possible, impossible = split_possible(execution, sweep_runs)
     todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]

@@ -108,13 +108,9 @@ def death_of(who: str, code: int) -> str:
 
 @dataclass(frozen=True)
 class Death:
-    """The rank whose end made the run fail, as the launcher tells it; rank or node may be untold.
+    """The rank whose end made the run fail, as the launcher tells it; rank or node may be untold."""
 
-    Attributes:
-        code: its exit code; negative: the signal that killed it.
-    """
-
-    code: int
+    code: int  # negative: the signal that killed it
     rank: int | None = None
     node: str | None = None
 
@@ -139,25 +135,13 @@ class Failure:
 
 
 def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> Failure:
-    """What kind of failure a run's end was.
-
-    Args:
-        exit_code: of the run's processes; negative: a signal.
-        ending: how its processes ended, in one line, for where the log says nothing better.
-        log: what the run printed (its end is enough).
-        kind: where it is known, because it is we who ended the run.
-    """
+    """What kind of failure a run's end was."""
     if kind is not None:
         return Failure(kind, ending, exit_code)
     if _NOT_FOUND not in log:
         log = _LOOKED_FOR.sub("", log)
     death = first_death(log)
-    if death is None and exit_code < 0:
-        death = Death(exit_code)
-        text = ending
-    else:
-        text = str(death) if death else ending
-    code = death.code if death else exit_code
+    text, code = (str(death), death.code) if death else (ending, exit_code)
     nodes = (death.node,) if death and death.node else ()
     if lost := lost_node(log):
         return lost

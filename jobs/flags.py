@@ -27,11 +27,7 @@ OUTPUT = ("--output", "--out")
 
 
 def add_format_flags(parser: argparse.ArgumentParser, names: Sequence[str] = OUTPUT) -> None:
-    """``--format`` and ``--output`` of a command that answers.
-
-    Args:
-        names: of the flag of the answer's file.
-    """
+    """``--format`` and ``--output`` of a command that answers."""
     parser.add_argument("--format", choices=FORMATS, default="table", help="output format [table]")
     parser.add_argument(
         *names, type=file_to_write, metavar="FILE", help="write the answer to FILE instead of standard output"
@@ -70,11 +66,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) -> Run:
-    """The Run that parsed flags say.
-
-    Args:
-        mistakes: what is wrong with other flags, to be said with what is wrong with these.
-    """
+    """The Run that parsed flags say."""
     wrong, values = list(mistakes), {}
     for name in _flags():
         text = getattr(arguments, name)

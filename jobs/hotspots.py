@@ -55,32 +55,25 @@ _USUAL = {"profile_mode": "auto", "profile_kernels": "", "profile_schedule": ""}
 
 
 def main() -> int:
-    """The command; see the module's docstring."""
     arguments = _parser().parse_args()
     if arguments.top < 1:
         raise UserError(f"invalid --top {arguments.top}: should be at least 1")
     sweep = read_sweep(arguments.config)
-    sweep_run = _first(sweep, arguments)
+    sweep_runs, _ = choose(sweep, arguments.only, str(arguments.config))
+    first = sweep_runs[0]
+    if first.configuration.program:
+        raise UserError(f"{arguments.config}: hot spots of a program: profile: torch, then analysis.kernels")
+    texts = {name: getattr(arguments, name) for name in SIZES}
+    sized = {name: parse_value(name, text) for name, text in texts.items() if text is not None}
+    run = of_one_rank(first.configuration, sized)
+    _say(describe(run))
+    sweep_run = SweepRun(run, 0, distinguishing_fields(first.outside, sized))
     directory = arguments.out / f"{sweep.name}-hotspots-{arguments.top}"
     with stopped_in_order():
         measure(sweep_run, directory, arguments.top, this_machine())
     written = ["--output", str(arguments.output)] if arguments.output else []
     words = ["--run", f"{sweep_run.id}_ret_0", "--top", str(arguments.top), "--format", arguments.format]
     become([sys.executable, "-m", "analysis.hotspots", str(directory), *words, *written])
-
-
-def _first(sweep: Sweep, arguments: argparse.Namespace) -> SweepRun:
-    """The first configuration of a sweep that the flags choose, on one rank."""
-    sweep_runs, _ = choose(sweep, arguments.only, str(arguments.config))
-    first = sweep_runs[0]
-    if first.configuration.program:
-        raise UserError(f"{arguments.config}: hot spots of a program: profile: torch, then analysis.kernels")
-    sized = {
-        name: parse_value(name, text) for name in SIZES if (text := getattr(arguments, name)) is not None
-    }
-    run = of_one_rank(first.configuration, sized)
-    _say(describe(run))
-    return SweepRun(run, 0, distinguishing_fields(first.outside, sized))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,11 +109,7 @@ def of_one_rank(run: Run, sized: dict) -> Run:
 
 
 def distinguishing_fields(varied: Iterable[str], sized: Iterable[str]) -> tuple[str, ...]:
-    """Fields outside a run's id that tell its configuration from others measured in the same directory.
-
-    Args:
-        varied: what the sweep varies; ``sized``: what flags say.
-    """
+    """Fields outside a run's id that tell its configuration from others measured in the same directory."""
     ours = {*_ALONE, *_SHORT, *_USUAL}
     return tuple(sorted(name for name in {*varied, *sized} if name in OUTSIDE_FIELDS and name not in ours))
 
@@ -138,27 +127,17 @@ def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) ->
     for counter in tools_for(on_gpu, machine.capability, _say, shutil.which):
         if _done(replace(sweep_run, configuration=counted(run, counter, names)), directory):
             return
-    _say("counters: none read, times alone")
+    _say("no counters read")
 
 
 def _done(sweep_run: SweepRun, directory: Path) -> bool:
-    values = {
-        "name": directory.name,
-        "run": sweep_run.configuration.model_dump(),
-        "repetitions": 1,
-        "hang_limit_s": 0,
-    }
-    sweep = Sweep.model_validate(values)
-    execution = Execution(sweep, directory, Local())
+    values = {"name": directory.name, "run": sweep_run.configuration.model_dump(), "hang_limit_s": 0}
+    execution = Execution(Sweep.model_validate({**values, "repetitions": 1}), directory, Local())
     return run_sweep(execution, [sweep_run], []).failed == 0
 
 
 def hottest(kernels: "pa.Table", top: int) -> list[str]:
-    """The short names of the model's kernels that take most time, the longest first.
-
-    Args:
-        kernels: columns ``short_name, class, duration_ns``.
-    """
+    """The short names of the model's kernels that take most time, the longest first."""
     spent: dict[str, int] = {}
     for row in kernels.to_pylist():
         if row["class"] not in schemas.APART and row["duration_ns"] is not None:
@@ -178,11 +157,10 @@ def tools_for(
         oldest = tool("ncu").oldest_gpu
         ncu = ["ncu"] if oldest is None or capability is None or capability >= oldest else []
         wanted = [*ncu, *(["nvprof"] if capability is None or capability <= _NVPROF_TO else [])]
-    present = [name for name in wanted if which(tool(name).program)]
-    for name in wanted:
-        if name not in present:
-            say(f"{name}: not on the PATH ({tool(name).install})")
-    return present
+    absent = [name for name in wanted if not which(tool(name).program)]
+    for name in absent:
+        say(f"{name} missing: {tool(name).install}")
+    return [name for name in wanted if name not in absent]
 
 
 def counted(run: Run, counter: str, names: Sequence[str]) -> Run:

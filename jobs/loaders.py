@@ -12,51 +12,30 @@ from profiling.errors import UserError
 
 @dataclass(frozen=True)
 class Library:
-    """A package that loaders need and an installation may lack.
-
-    Attributes:
-        module: what is imported of it.
-        package: what its version is asked of.
-        install: how one gets it.
-    """
+    """A package that loaders need and an installation may lack."""
 
     name: str
-    module: str
-    package: str
-    install: str
+    module: str  # what is imported of it.
+    package: str  # what its version is asked of.
+    install: str  # how one gets it.
 
 
 @dataclass(frozen=True)
 class LoaderKind:
-    """A loader, to all but the rank that opens it.
+    """A loader, to all but the rank that opens it."""
 
-    Attributes:
-        module: holds ``build_loader`` (:mod:`train.loaders`).
-        meaning: what it does, for the docs.
-        on_cpu: the loader to take where there is no GPU; "" where this one needs none.
-        reads_data: whether it reads the run's ``data``.
-        library: that it needs.
-    """
-
-    module: str
-    meaning: str
-    on_cpu: str = ""
-    reads_data: bool = True
-    library: Library | None = None
+    module: str  # holds ``build_loader`` (:mod:`train.loaders`).
+    meaning: str  # what it does, for the docs.
+    on_cpu: str = ""  # the loader to take where there is no GPU; "" where this one needs none.
+    reads_data: bool = True  # whether it reads the run's ``data``.
+    library: Library | None = None  # that it needs.
 
     @property
     def needs_gpu(self) -> bool:
         return bool(self.on_cpu)
 
     def check(self, name: str, gpu: bool, libraries: frozenset[str], data: str | None, node: str) -> None:
-        """Refuse a run of this loader, called ``name``, on a machine.
-
-        Args:
-            gpu: whether the run would have one.
-            libraries: the modules of :class:`Library` that the machine has.
-            data: the run's.
-            node: what the machine is to the user.
-        """
+        """Refuse a run of this loader, called ``name``, on a machine."""
         if self.needs_gpu and not gpu:
             raise UserError(f"loader {name} needs a GPU, and {node} has none; on a CPU use {self.on_cpu}")
         if self.library and self.library.module not in libraries:

@@ -22,6 +22,7 @@ from profiling.presence import is_importable
 TESTED_TORCH = ((2, 11), (2, 13))
 NO_AMD = "AMD GPUs are not supported; --device cpu trains on the CPU"
 _CUDA_13 = (7, 5)  # below, PyTorch's builds for CUDA 13 have no kernels
+_FOR_CUDA_12 = "install PyTorch for CUDA 12.6 and nvidia-dali-cuda120 (environment-cuda12.yml)"
 _CUDA_12 = (5, 0)  # below, those for CUDA 12.6 have none either
 _MAJOR, _MINOR = 75, 76  # of cuDeviceGetAttribute: the compute capability
 
@@ -125,11 +126,9 @@ def visible(names: tuple[str, ...], setting: str | None) -> tuple[str, ...]:
 
 def _cpu_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
-        if match:
-            return match[1].strip()
-    return platform.processor() or platform.machine()
+    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def versions() -> dict[str, str]:
@@ -144,21 +143,17 @@ def versions() -> dict[str, str]:
 
 
 def git_state(root: Path) -> tuple[str | None, bool | None]:
-    """(revision, whether a tracked file has uncommitted changes); (None, None) outside a repository.
+    """(revision, whether a tracked file has uncommitted changes); (None, None) outside a repository."""
 
-    Files of the user's own (configs/mine.yaml, a site file) are beside the code, and no change of it.
-    """
+    def git(*arguments: str) -> str:
+        # Without locks: a git that is killed with one would leave the user's repository locked.
+        command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
     try:
-        revision = _git(root, "rev-parse", "HEAD").strip()
-        return revision, bool(_git(root, "status", "--porcelain", "--untracked-files=no").strip())
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.SubprocessError):
         return None, None
-
-
-def _git(root: Path, *arguments: str) -> str:
-    # Without locks: a git that is killed with one would leave the user's repository locked.
-    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
 
 
 def forwarded(name: str) -> bool:
@@ -193,11 +188,8 @@ def check_built_for(capability: tuple[int, int], built_for: Sequence[str], name:
     """
     if not built_for or any(_serves(arch, capability) for arch in built_for):
         return
-    remedy = "install a newer PyTorch"
-    if capability < _CUDA_12:
-        remedy = "no PyTorch that is tested has: use --device cpu"
-    elif capability < _CUDA_13:
-        remedy = "install PyTorch for CUDA 12.6 and, for DALI, nvidia-dali-cuda120 (environment-cuda12.yml)"
+    remedy = "install a newer PyTorch" if capability >= _CUDA_13 else _FOR_CUDA_12
+    remedy = remedy if capability >= _CUDA_12 else "use --device cpu"
     raise UserError(
         f"{name} has compute capability {capability[0]}.{capability[1]}, PyTorch is built for "
         f"{', '.join(built_for)}; {remedy}"

@@ -38,13 +38,7 @@ def make_manifest(
     root: Path,
     unknown: Sequence[str] = (),
 ) -> Manifest:
-    """The facts of a run that has ended; a run that is not right gets an exit code other than 0.
-
-    Args:
-        environment: what the launcher added to this process's environment.
-        root: the project, whose git revision is recorded.
-        unknown: fields of the run that say nothing of it.
-    """
+    """The facts of a run that has ended; a run that is not right gets an exit code other than 0."""
     reports, wrong = read_reports(directory, run)
     failure, findings = judge(run, directory, ended, reports, wrong)
     ranks = [finding.of(rank=report.rank) for report in reports for finding in report.findings]
@@ -68,11 +62,7 @@ def make_manifest(
 def judge(
     run: Run, directory: Path, ended: Ended, reports: Sequence[RankReport], wrong: str
 ) -> tuple[Failure | None, list[Finding]]:
-    """Why a run failed (None: it counts), and what is to be said of how it ended.
-
-    Args:
-        wrong: what is wrong with the ranks' reports ("" if nothing).
-    """
+    """Why a run failed (None: it counts), and what is to be said of how it ended."""
     if not wrong:
         try:
             check_run(run, reports, directory)

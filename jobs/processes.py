@@ -39,32 +39,21 @@ class TimeIsUp(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run's processes ended: the first bad exit code (negative: a signal), and why, in one line.
-
-    Attributes:
-        kind: of the failure, where it was we who ended them.
-        process: the number of the one whose exit code it is.
-    """
+    """How a run's processes ended: the first bad exit code (negative: a signal), and why, in one line."""
 
     exit_code: int
     reason: str = ""
-    kind: Kind | None = None
-    process: int | None = None
+    kind: Kind | None = None  # of the failure, where it was we who ended them
+    process: int | None = None  # whose exit code it is
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a run is ended from outside.
-
-    Attributes:
-        time_s: after which it has taken too long.
-        hang_s: without a sign of life after which it hangs; 0: never.
-        sign_of_life: a value that changes as the run gets on.
-    """
+    """When a run is ended from outside."""
 
     time_s: float
-    hang_s: float = 0.0
-    sign_of_life: Callable[[], Hashable] = lambda: None
+    hang_s: float = 0.0  # without a sign of life; 0: never
+    sign_of_life: Callable[[], Hashable] = lambda: None  # a value that changes as the run gets on
 
 
 class Running:
@@ -144,11 +133,7 @@ def run_processes(
     cwd: Path,
     on_tick: Callable[[], None] = lambda: None,
 ) -> Ended:
-    """Start all, wait for all; ``log`` takes what they print.
-
-    When one dies, or a limit has passed, or this process is asked to stop, the others are ended: first asked,
-    then killed with all that they started.
-    """
+    """Start all, wait for all; when one dies, a limit has passed, or a stop is asked for, end the others."""
     with stopped_in_order():
         running = Running(processes, log, limits, cwd)
         try:
@@ -219,16 +204,11 @@ def _wait(children: Sequence[subprocess.Popen], seconds: float) -> None:
 
 @dataclass
 class _Stop:
-    """What a signal has asked for in the outermost :func:`stopped_in_order`.
-
-    Attributes:
-        depth: how many of these are entered.
-        unheard: how many of :func:`unheard`.
-    """
+    """What a signal has asked for in the outermost :func:`stopped_in_order`."""
 
     asked: type[KeyboardInterrupt] | None = None
-    depth: int = 0
-    unheard: int = 0
+    depth: int = 0  # how many of these are entered
+    unheard: int = 0  # how many of :func:`unheard`
 
 
 _STOP = _Stop()

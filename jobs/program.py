@@ -43,12 +43,7 @@ def as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_template(template: Any, given: Sequence[str]) -> None:
-    """Refuse a wrong command, or wrong names of what is given for it.
-
-    Args:
-        template: the value of ``program``.
-        given: the other names below ``run:``.
-    """
+    """Refuse a wrong command, or wrong names of what is given for it."""
     if not isinstance(template, str) or not template.strip():
         raise UserError(f"invalid program {template!r}: should be a command, e.g. train.py --lr {{lr}}")
     words = _split(template)
@@ -90,11 +85,7 @@ def unknown_fields(run: Run) -> list[str]:
 
 
 def check_can_start(run: Run, folder: Path) -> None:
-    """Refuse a program that cannot be started, as far as is known before.
-
-    Args:
-        folder: in which it is started.
-    """
+    """Refuse a program that cannot be started, as far as is known before."""
     path = folder / (_script(command_of(run)) or "")
     if not path.is_file() and not (path / "__main__.py").is_file() and path != folder:
         raise UserError(f"program {path} does not exist, or is a folder without __main__.py")

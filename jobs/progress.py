@@ -33,9 +33,6 @@ def describe(run: Run, varied: Sequence[str] = ()) -> str:
     """A run in a few words: ``1 node x 2 ranks, resnet50, dali-cpu, batch 4, fp16 gradients``.
 
     Nodes x ranks per node, and what is not as usual of the fields that most sweeps leave alone.
-
-    Args:
-        varied: fields that are named whatever they are.
     """
     # One process of DataParallel drives all GPUs of its node.
     unit = "rank" if run.gpus_per_rank == 1 else "GPU"
@@ -235,11 +232,7 @@ def _lines(words: Iterable[str]) -> list[str]:
 
 
 def print_end(console: Console, directory: Path, done: tuple[int, int], result: Result, refused: int) -> None:
-    """How a sweep ended; the failed runs by reason, with the first one's log.
-
-    Args:
-        done: how many runs are, and of how many that were asked for (``--only``).
-    """
+    """How a sweep ended; the failed runs by reason, with the first one's log."""
     counts = {
         "running in another sweep": len(result.elsewhere),
         "left, nodes lost": len(result.left),

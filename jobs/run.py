@@ -327,12 +327,7 @@ class Run(BaseModel):
 
 
 def make_run(values: Mapping[str, Any], where: str = "") -> Run:
-    """A validated Run.
-
-    Args:
-        values: field -> value, of the field's own type (as YAML gives them, or :mod:`jobs.run_fields`).
-        where: what the values are of, for the message, e.g. ``configs/quick.yaml``.
-    """
+    """A validated Run."""
     try:
         return Run.model_validate(dict(values))
     except ValidationError as error:

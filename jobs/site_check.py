@@ -28,11 +28,7 @@ _TELLS = {
 
 
 def check_site(environment: Mapping[str, str], name: str | None = None) -> list[Presence]:
-    """The site file in use, and whether what it says is so here; nothing where there is no cluster.
-
-    Args:
-        name: of the site file, or its path; None: the one that :func:`find_site` chooses.
-    """
+    """The site file in use, and whether what it says is so here; nothing where there is no cluster."""
     try:
         site = find_site(name, environment)
     except UserError as error:
@@ -75,9 +71,6 @@ def check_networks_here(site: Site, runs: Iterable[Run], environment: Mapping[st
     """Refuse networks of which this node lacks the interface or a card: every run over them would fail.
 
     NCCL says nothing of a missing card, and takes another network.
-
-    Args:
-        environment: the user's: a run is not told the site's interface where the user has named one.
     """
     wrong: dict[str, None] = {}
     for run in runs:

@@ -209,13 +209,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
     with whole_file(path, kept=True) as file:
-        file.write(content)
+        file.write(text.encode())
 
 
 def write_record(path: Path, record: BaseModel) -> None:

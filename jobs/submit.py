@@ -211,13 +211,7 @@ def submit(
     variables: Mapping[str, str],
     start: Start,
 ) -> None:
-    """Start a job for each number of nodes and, when all have ended, one that writes the report.
-
-    Args:
-        options: of sbatch: those that the site file gives, then those that the user has typed.
-        directory: where the results go.
-        variables: of all jobs.
-    """
+    """Start a job for each number of nodes and, when all have ended, one that writes the report."""
     at_once = os.environ.get("AT_ONCE") == "yes"
     # What the site or the user says (a comment for accounting) takes our place: sbatch heeds the last.
     ours = {"comment": comment_of(directory), "output": "slurm-%x-%j.out"}

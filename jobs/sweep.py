@@ -79,17 +79,13 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for: a sweep as it is at a site, its chosen runs, and where their results go.
-
-    Attributes:
-        note: what is not as the sweep file has it, in one line; "" if nothing.
-    """
+    """What a user asks for: a sweep as it is at a site, its chosen runs, and where their results go."""
 
     sweep: Sweep
     sweep_runs: list[SweepRun]
     excluded: list[Excluded]
     directory: Path
-    note: str
+    note: str  # what is not as the sweep file has it, in one line; "" if nothing.
 
     def execution(self, launcher: Launcher, arguments: argparse.Namespace) -> Execution:
         return Execution(self.sweep, self.directory, launcher, arguments.keep_raw, arguments.pack)

@@ -51,19 +51,12 @@ class Failed:
 
 @dataclass
 class Result:
-    """What became of a sweep's runs.
-
-    Attributes:
-        done: how many.
-        failed: those that failed, after all tries.
-        elsewhere: those that another sweep is running.
-        left: those for which this job has lost the nodes.
-    """
+    """What became of a sweep's runs."""
 
     done: int = 0
-    failed: list[Failed] = field(default_factory=list)
-    elsewhere: list[SweepRun] = field(default_factory=list)
-    left: list[SweepRun] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)  # after all tries
+    elsewhere: list[SweepRun] = field(default_factory=list)  # another sweep is running them
+    left: list[SweepRun] = field(default_factory=list)  # this job has lost the nodes for them
 
 
 @dataclass(frozen=True)
@@ -110,12 +103,7 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
 
 
 def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun], list[Excluded]]:
-    """The runs of a sweep that all of ``only`` choose, and those its rules leave out.
-
-    Args:
-        only: as :func:`parse_only` reads them.
-        where: the sweep file, for messages.
-    """
+    """The runs of a sweep that all of ``only`` choose, and those its rules leave out."""
     sweep_runs, excluded = expand(sweep, where)
     factors = {name for sweep_run in sweep_runs for name in sweep_run.configuration.factors}
     wanted = parse_only(only, factors)
@@ -163,11 +151,7 @@ def _value(run: Run, name: str) -> Any:
 
 
 def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[Any]]:
-    """``["loader=synthetic", "batch=32,64"]`` as field -> values; those of a program's own as text.
-
-    Args:
-        factors: a program's own.
-    """
+    """``["loader=synthetic", "batch=32,64"]`` as field -> values; a program's own factors as text."""
     only: dict[str, list[Any]] = {}
     wrong = []
     known = (*factors, *Run.model_fields)

@@ -45,11 +45,7 @@ class Problem:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], what: str = "field") -> list[Problem]:
-    """Everything that a pydantic error of ``model`` says, each problem once, with near misses named.
-
-    Args:
-        what: what a name is to the user: a field of a run, a key of a file.
-    """
+    """Everything that a pydantic error of ``model`` says, each problem once, with near misses named."""
     errors = [(_place(each["loc"]), each) for each in error.errors()]
     # A value that fits no member of a union has an error for each: the innermost counts, and a wrong value
     # more than a wrong type.
@@ -135,11 +131,7 @@ def model_names() -> list[str]:
 
 
 def check_models(names: Iterable[str], where: Callable[[str], str]) -> None:
-    """Refuse models that torchvision does not have; where it is not installed, a run finds out.
-
-    Args:
-        where: a model is named; asked only of those that are refused.
-    """
+    """Refuse models that torchvision does not have; where it is not installed, a run finds out."""
     known = model_names()
     wrong = sorted(set(names) - set(known)) if known else []
     see = "torchvision's classification models"

@@ -67,13 +67,10 @@ def _launcher_of(me: Identity, environment: Mapping[str, str]) -> psutil.Process
 def run_of(
     report: RankReport, me: Identity, program: Program, profile: str, per_step: int = 1
 ) -> tuple[Run, list[str]]:
-    """The run that a program was, and those of its fields that are not known.
+    """The run that a program was, by the report of one of its ranks, and its fields that are not known.
 
     Its backend is left to the ranks' reports: a program is the same on one rank, which exchanges nothing.
-
-    Args:
-        report: of one of its ranks.
-        per_step: optimizer steps that make one step: another number makes other steps of the same program.
+    Another number of optimizer steps ``per_step`` makes other steps of the same program.
     """
     of_watch = [f"{PER_STEP}={per_step}"] if per_step > 1 else []
     known: dict[str, Any] = {
@@ -109,11 +106,6 @@ def report_of(
     """The report of a watched rank that ends now, for ``rank.json``.
 
     Of the parameters at the end it says nothing: a program may well divide them among its ranks.
-
-    Args:
-        samples: of a step of this rank; 0: not known.
-        workers: of its data loader.
-        exit_code: with which the program has ended.
     """
     import torch
 

@@ -218,7 +218,8 @@ def prepare_folder(given: argparse.Namespace, program: Program, me: Identity) ->
         # What a launch leaves that failed and is started again, as a program resumes, is no other run.
         by_hand.check_unused(out, given.overwrite or is_restarted(os.environ))
         if me.rank == 0:
-            by_hand.prepare(out)
+            by_hand.clear(out)
+            by_hand.made(out)
     return out.absolute(), mine
 
 

@@ -136,12 +136,7 @@ def check_node(
     sees_data: bool = True,
     sees_programs: bool = True,
 ) -> None:
-    """Refuse a run whose share of ranks a node like ``machine`` cannot hold.
-
-    Args:
-        node: what the node is to the user.
-        sees_data, sees_programs: whether ranks find data and programs where this process does.
-    """
+    """Refuse a run whose share of ranks a node like ``machine`` cannot hold."""
     gpus = 0 if run.device == "cpu" else len(machine.gpus)
     ranks, cores, loader = run.ranks_per_node, machine.cores, LOADERS[run.loader]
     if not gpus and run.device == "gpu":
@@ -187,9 +182,6 @@ def network_environment(run: Run, site: Site, environment: Mapping[str, str]) ->
     """The variables that make NCCL, Gloo, UCX and MPI use ``run.network``.
 
     A run on one node uses no network, and is given none. Who has set one, the user or the site, knows why.
-
-    Args:
-        environment: the user's, whose variables stay as they are.
     """
     if run.nodes == 1:
         return {}

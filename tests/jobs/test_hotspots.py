@@ -147,7 +147,7 @@ def test_on_this_cpu_for_real(tmp_path, monkeypatch, capsys):
     ((python, _, module, *rest),) = became
     assert (python, module) == (sys.executable, "analysis.hotspots")
     said = " ".join(capsys.readouterr().err.split())
-    assert said.startswith("1 node x 1 rank, squeezenet1_1") and "vtune: not on the PATH" in said
+    assert said.startswith("1 node x 1 rank, squeezenet1_1") and "vtune missing: " in said
     answer = run(module, *rest)
     assert answer.code == 0 and answer.json
     for row in answer.json:
