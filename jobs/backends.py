@@ -10,8 +10,8 @@ from typing import Any
 class BackendKind:
     """A backend, to all but the rank that opens it."""
 
-    module: str  # holds ``open_backend`` (:mod:`train.backends`).
-    meaning: str  # what it does, for the docs.
+    module: str  # holds ``open_backend`` (:mod:`train.backends`)
+    meaning: str  # what it does, for the docs
 
 
 BACKENDS: dict[str, BackendKind] = {

@@ -15,20 +15,20 @@ class Library:
     """A package that loaders need and an installation may lack."""
 
     name: str
-    module: str  # what is imported of it.
-    package: str  # what its version is asked of.
-    install: str  # how one gets it.
+    module: str  # what is imported of it
+    package: str  # what its version is asked of
+    install: str  # how one gets it
 
 
 @dataclass(frozen=True)
 class LoaderKind:
     """A loader, to all but the rank that opens it."""
 
-    module: str  # holds ``build_loader`` (:mod:`train.loaders`).
-    meaning: str  # what it does, for the docs.
-    on_cpu: str = ""  # the loader to take where there is no GPU; "" where this one needs none.
-    reads_data: bool = True  # whether it reads the run's ``data``.
-    library: Library | None = None  # that it needs.
+    module: str  # holds ``build_loader`` (:mod:`train.loaders`)
+    meaning: str  # what it does, for the docs
+    on_cpu: str = ""  # the loader to take where there is no GPU; "" where this one needs none
+    reads_data: bool = True  # whether it reads the run's ``data``
+    library: Library | None = None  # that it needs
 
     @property
     def needs_gpu(self) -> bool:

@@ -47,9 +47,9 @@ class TooShort(UserError):
 class Attempts(BaseModel):
     """What a job of the batch system knows of its earlier starts, in a file of its own."""
 
-    runs: dict[str, dict[str, int]] = {}  # failures by run and kind.
-    nodes: dict[str, int] = {}  # failures by node.
-    cut_off: list[str] = []  # configurations at which the job's time was up: they come last.
+    runs: dict[str, dict[str, int]] = {}  # failures by run and kind
+    nodes: dict[str, int] = {}  # failures by node
+    cut_off: list[str] = []  # configurations at which the job's time was up: they come last
 
     @staticmethod
     def path(sweep: Path, me: Owner) -> Path:

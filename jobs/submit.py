@@ -23,12 +23,12 @@ from rich.console import Console
 from jobs import progress, sweep
 from jobs.cluster import QueuedJob, check_accepted, queued_jobs
 from jobs.execute import print_plan, split_possible
-from jobs.execution import ROOT, Execution, record_sweep
+from jobs.execution import ROOT, record_sweep
 from jobs.launchers.slurm import Slurm
 from jobs.site import CHOOSE, check_modules, find_site, sbatch_words
 from jobs.site_check import check_mpi
 from jobs.sweep_file import read_sweep
-from jobs.sweep_runs import Excluded, SweepRun
+from jobs.sweep_runs import Excluded
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 _DRY_RUN = "--dry-run"
@@ -73,7 +73,13 @@ def main() -> int:
     launcher = Slurm.open(site.model_copy(update={"partition": wanted}), os.environ)
     # From within a job, too, others are submitted.
     execution = request.execution(replace(launcher, allocation=None).planned(), arguments)
-    sweep_runs, impossible = possible_runs(execution, request) if checked else (request.sweep_runs, [])
+    sweep_runs, impossible = request.sweep_runs, list[Excluded]()
+    if checked:
+        sweep_runs, impossible = split_possible(execution, sweep_runs)
+        refused = 0 if request.sweep.unavailable == "skip" else len(impossible)
+        progress.print_impossible(Console(stderr=True), impossible, refused, execution.launcher.place)
+        if refused:
+            raise UserError(f"runs that cannot start: {refused} (to leave them out: -- --unavailable skip)")
     todo = [sweep_run for sweep_run in sweep_runs if execution.state(sweep_run) != "done"]
     counts = sorted({sweep_run.configuration.nodes for sweep_run in todo})
     if not counts:
@@ -83,22 +89,20 @@ def main() -> int:
         values = {name: asked_of_sbatch(name, options) for name in _OPTIONS}
         named = ", ".join(f"{name} {value!r}" for name, value in values.items() if value)
         check_accepted([*options, f"--nodes={max(counts)}", str(SWEEP_SCRIPT)], os.environ, named)
-    if not words.dry_run and os.environ.get("AGAIN") != "yes":
-        check_not_queued(request.directory)
-    if not words.dry_run:
-        # Of a job that dies at its start nothing else would say which runs it was to start.
-        record_sweep(execution, request.sweep_runs, [*request.excluded, *impossible])
     variables = {CHOOSE: arguments.site} if arguments.site else {}
     if words.dry_run:  # what is printed may be typed in another shell
         of_jobs = (CHOOSE, "LAUNCHER", "PYTHON")
         variables = {name: os.environ[name] for name in of_jobs if os.environ.get(name)} | variables
-    if not words.dry_run:  # jobs that a user submits by its lines are resumed by these
-        variables[sweep.AS_SUBMITTED] = as_submitted(words, os.environ)
-    start = printed() if words.dry_run else submitted
-    submit(counts, options, words, request.directory, variables, start)
-    if words.dry_run:
+        submit(counts, options, words, request.directory, variables, printed())
         print_plan(execution, sweep_runs, request.excluded)
         print("nothing submitted", file=sys.stderr)
+        return EXIT_DONE
+    if os.environ.get("AGAIN") != "yes":
+        check_not_queued(request.directory)
+    # Of a job that dies at its start nothing else would say which runs it was to start.
+    record_sweep(execution, request.sweep_runs, [*request.excluded, *impossible])
+    variables[sweep.AS_SUBMITTED] = as_submitted(words, os.environ)  # by which its jobs are resumed
+    submit(counts, options, words, request.directory, variables, submitted)
     return EXIT_DONE
 
 
@@ -154,17 +158,6 @@ def option(words: Sequence[str], *names: str) -> str | None:
 def asked_of_sbatch(name: str, options: Sequence[str]) -> str | None:
     """What sbatch is asked for, of :data:`_OPTIONS`: what is typed counts before what is set."""
     return option(options, *_OPTIONS[name]) or os.environ.get(f"SBATCH_{name.upper()}")
-
-
-def possible_runs(execution: Execution, request: sweep.Request) -> tuple[list[SweepRun], list[Excluded]]:
-    """The runs that can start in jobs of this site, and the others with the reason."""
-    possible, impossible = split_possible(execution, request.sweep_runs)
-    skipped = request.sweep.unavailable == "skip"
-    refused = 0 if skipped else len(impossible)
-    progress.print_impossible(Console(stderr=True), impossible, refused, execution.launcher.place)
-    if refused:
-        raise UserError(f"runs that cannot start: {refused} (to leave them out: -- --unavailable skip)")
-    return possible, impossible
 
 
 class AlreadyQueued(UserError):

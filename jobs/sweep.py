@@ -85,19 +85,14 @@ class Request:
     sweep_runs: list[SweepRun]
     excluded: list[Excluded]
     directory: Path
-    note: str  # what is not as the sweep file has it, in one line; "" if nothing.
+    note: str  # what is not as the sweep file has it, in one line; "" if nothing
 
     def execution(self, launcher: Launcher, arguments: argparse.Namespace) -> Execution:
         return Execution(self.sweep, self.directory, launcher, arguments.keep_raw, arguments.pack)
 
 
 def read_request(arguments: argparse.Namespace, site: Site) -> Request:
-    """The request that parsed flags make.
-
-    Raises:
-        UserError: a wrong sweep file or --only, a model that torchvision does not have, or a network that the
-            site does not have.
-    """
+    """The request that parsed flags make; whatever is wrong with it is refused."""
     sweep, note = without_horovod(at_site(read_sweep(arguments.config), site), site)
     overrides = {"order": arguments.order, "unavailable": arguments.unavailable}
     sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
@@ -139,28 +134,16 @@ def parser() -> Parser:
     add("--launcher", default="local", choices=sorted(LAUNCHERS), help="what starts the ranks [local]")
     add_site_flag(flags)
     add("--out", type=Path, default=Path("results"), help="folder for the results [results]")
-    add(
-        "--only",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE[,VALUE]",
-        help="run only these, e.g. loader=synthetic or gpus_per_node=1,2; repeatable",
-    )
+    only = "run only these, e.g. loader=synthetic or gpus_per_node=1,2; repeatable"
+    add("--only", action="append", default=[], metavar="FIELD=VALUE[,VALUE]", help=only)
     add("--order", choices=get_args(Order), help="order in which runs start [as in the sweep file]")
-    add(
-        "--unavailable",
-        choices=("fail", "skip"),
-        help="whether runs that cannot start here are failures or are skipped [as in the sweep file]",
-    )
-    add(
-        "--pack", action="store_true", help="run small runs at the same time, which disturbs the measurements"
-    )
+    unavailable = "whether runs that cannot start here are failures or are skipped [as in the sweep file]"
+    add("--unavailable", choices=("fail", "skip"), help=unavailable)
+    pack = "run small runs at the same time, which disturbs the measurements"
+    add("--pack", action="store_true", help=pack)
     add("--dry-run", action="store_true", help="print the commands without starting anything")
-    add(
-        "--print",
-        choices=("directory", "shell"),
-        help="for scripts: print the results' folder, or the site's modules and variables as shell commands",
-    )
+    printed = "for scripts: print the results' folder, or the site's modules and variables as shell commands"
+    add("--print", choices=("directory", "shell"), help=printed)
     add("--keep-raw", action="store_true", help="also keep the profilers' own files")
     return flags
 

@@ -33,28 +33,18 @@ class Launcher(ABC):
     """A launcher on this machine alone; one that has nodes overrides what it does with them.
 
     It starts nothing: it gives argument lists and environments, which :mod:`jobs.processes` starts.
-
-    Attributes:
-        name: as ``--launcher`` has it.
-        starts, where: what it starts, and where it can, for the docs.
-        program: that must be on the PATH; "" where none is needed.
-        install: how one gets it, for :mod:`jobs.doctor`.
     """
 
-    name: ClassVar[str]
-    starts: ClassVar[str]
-    where: ClassVar[str]
-    program: ClassVar[str] = ""
-    install: ClassVar[str] = ""
+    name: ClassVar[str]  # as ``--launcher`` has it
+    starts: ClassVar[str]  # what, for the docs
+    where: ClassVar[str]  # it can, for the docs
+    program: ClassVar[str] = ""  # that must be on the PATH
+    install: ClassVar[str] = ""  # how one gets it, for :mod:`jobs.doctor`
 
     @classmethod
     @abstractmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
-        """The launcher as it is here, whether or not it can start anything.
-
-        Raises:
-            UserError: a file that the site names cannot be read.
-        """
+        """The launcher as it is here, whether or not it can start anything."""
 
     @classmethod
     def presence(cls) -> Presence:
@@ -75,7 +65,7 @@ class Launcher(ABC):
 
     def on(self, nodes: tuple[str, ...]) -> Self:
         """The launcher on such of its nodes only."""
-        return self
+        return self.without(frozenset(self.nodes) - frozenset(nodes))
 
     def without(self, nodes: frozenset[str]) -> Self:
         """The launcher less such nodes, which have failed."""
@@ -86,11 +76,7 @@ class Launcher(ABC):
         return self
 
     def planned(self) -> Self:
-        """The launcher as a batch job would find it, for a dry run outside one.
-
-        Raises:
-            UserError: the batch system does not say what a job would find.
-        """
+        """The launcher as a batch job would find it, for a dry run outside one."""
         return self
 
     @abstractmethod
@@ -114,9 +100,6 @@ class OnNodes(Launcher):
     """A launcher on the nodes of an allocation, if there is one."""
 
     allocation: Allocation | None
-
-    def on(self, nodes: tuple[str, ...]) -> Self:
-        return self.without(frozenset(self.nodes) - frozenset(nodes))
 
     def refreshed(self) -> Self:
         return self.without(self.allocation.lost()) if self.allocation else self
@@ -185,40 +168,31 @@ def network_environment(run: Run, site: Site, environment: Mapping[str, str]) ->
     """
     if run.nodes == 1:
         return {}
-    network = site.network.ib if run.network.lower() == "ib" else site.network.eth
+    fast = run.network.lower() == "ib"
+    network = site.network.ib if fast else site.network.eth
     interface, device = network.interface, network.device
-    wanted = _infiniband(device) if run.network.lower() == "ib" else _ethernet(interface)
-    if interface:
-        wanted |= {
-            "NCCL_SOCKET_IFNAME": interface,
-            "GLOO_SOCKET_IFNAME": interface,
-            "HOROVOD_GLOO_IFACE": interface,
-            "OMPI_MCA_btl_tcp_if_include": interface,
+    if fast:
+        wanted = {"NCCL_IB_DISABLE": "0", "OMPI_MCA_pml": "ucx"}
+        if device:
+            # UCX names a port, NCCL a device; "=" makes NCCL match the name whole, not as a prefix.
+            ports = ",".join(name if ":" in name else f"{name}:1" for name in device.split(","))
+            wanted |= {"NCCL_IB_HCA": f"={device}", "UCX_NET_DEVICES": ports}
+    else:
+        wanted = {
+            "NCCL_IB_DISABLE": "1",
+            # That stops NCCL's own InfiniBand alone, and no plugin for a fabric (EFA, Slingshot).
+            "NCCL_NET": "Socket",
+            # Where UCX is built in, Open MPI would take InfiniBand by itself.
+            "OMPI_MCA_pml": "ob1",
+            "OMPI_MCA_btl": "^openib,uct,ofi,usnic",
+            "UCX_TLS": "tcp,sm,self,cuda_copy,cuda_ipc",
+            **({"UCX_NET_DEVICES": interface} if interface else {}),
         }
+    if interface:
+        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
+        wanted |= dict.fromkeys((*names, "OMPI_MCA_btl_tcp_if_include"), interface)
     wanted |= network.variables
     return {name: value for name, value in wanted.items() if name not in environment}
-
-
-def _infiniband(device: str | None) -> dict[str, str]:
-    wanted = {"NCCL_IB_DISABLE": "0", "OMPI_MCA_pml": "ucx"}
-    if device:
-        # UCX names a port, NCCL a device; "=" makes NCCL match the name whole, not as a prefix.
-        ports = ",".join(name if ":" in name else f"{name}:1" for name in device.split(","))
-        wanted |= {"NCCL_IB_HCA": f"={device}", "UCX_NET_DEVICES": ports}
-    return wanted
-
-
-def _ethernet(interface: str | None) -> dict[str, str]:
-    wanted = {
-        "NCCL_IB_DISABLE": "1",
-        # That stops NCCL's own InfiniBand alone, and no plugin for a fabric (EFA, Slingshot).
-        "NCCL_NET": "Socket",
-        # Where UCX is built in, Open MPI would take InfiniBand by itself.
-        "OMPI_MCA_pml": "ob1",
-        "OMPI_MCA_btl": "^openib,uct,ofi,usnic",
-        "UCX_TLS": "tcp,sm,self,cuda_copy,cuda_ipc",
-    }
-    return wanted | ({"UCX_NET_DEVICES": interface} if interface else {})
 
 
 def in_container(command: list[str], site: Site, gpus: bool) -> list[str]:

