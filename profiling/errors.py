@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
 
 # What is wrong with the place to write to, not with the program.
 _USERS_PLACE = (
@@ -198,12 +197,6 @@ def _of_place(error: OSError) -> str:
     """What is wrong with a place, and what to do; a file that is being written has its final name."""
     place = str(error.filename or "the output").removesuffix(".partial")
     return f"{error.strerror}: {place}" + _DO.get(error.errno or 0, "; choose another place")
-
-
-def no_command(name: str, instead: str) -> NoReturn:
-    """End ``python -m NAME`` of a module that is no command with a line that names the one that is."""
-    _complain(f"{name} is no command; what it finds is shown by: python -m {instead} DIR")
-    sys.exit(EXIT_WRONG_USE)
 
 
 def _complain(message: str) -> None:

@@ -1,1 +1,1 @@
-"""Which traces are of one job, and what do they become?"""
+"""Traces become jobs: files to convert, the tables of their ranks, and which ranks are of one job."""

@@ -46,16 +46,8 @@ def test_every_command_of_the_project_is_listed(root):
                 module = ".".join(path.relative_to(root).with_suffix("").parts)
                 there.add(module.removesuffix(".__main__"))
     ours = {module for modules in commands.GROUPS.values() for module in modules}
-    modules_that_are_none = {module for module in there if not has_main(root, module)}
-    assert there - modules_that_are_none - STARTED_BY_OTHERS - {"jobs.commands"} == ours
+    assert there - STARTED_BY_OTHERS - {"jobs.commands"} == ours
     assert len(commands.COMMANDS) == len(ours), "two commands bear one name"
-
-
-def has_main(root, module):
-    """Whether a module runs something; some only say which command shows what they find."""
-    place = root.joinpath(*module.split("."))
-    path = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
-    return "no_command(" not in path.read_text(encoding="utf-8")
 
 
 def test_alone_it_lists_each_command_with_its_question_below_that_of_its_group(capsys, monkeypatch):
