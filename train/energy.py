@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -242,10 +242,8 @@ class Metered:
     note: str
 
 
-class Meter(Protocol):
-    """Meters an action, repeated for at least so many seconds, after it has been repeated to settle."""
-
-    def __call__(self, action: Action, seconds: float, settle_s: float = SETTLE_S) -> Metered: ...
+# Meters an action, repeated for at least so many seconds after it has been repeated to settle.
+Meter = Callable[..., Metered]
 
 
 def several(meter: Meter, action: Action, seconds: float, times: int = TIMES) -> list[Metered]:

@@ -143,7 +143,7 @@ def test_missing_data_are_one_line_that_says_how_to_get_some(tmp_path, data_form
     refuse(run_of(tmp_path / "none", data_format=data_format), "no data folder .*none; correct --data")
     demo = tmp_path / "data" / "demo"
     refuse(run_of(demo, data_format=data_format), "no data folder .*demo; make a small set with")
-    refuse(run_of(tmp_path, data_format=data_format), "no images in|no TFRecord files in")
+    refuse(run_of(tmp_path, data_format=data_format), "no images|no TFRecord files")
     refuse(run_of(tmp_path, data_format=data_format).model_copy(update={"data": None}), "needs --data DIR")
 
 

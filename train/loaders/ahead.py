@@ -5,8 +5,7 @@ model takes. The stream that computes waits for that, and the host for nothing.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -16,25 +15,13 @@ from train.loaders.dataset import MEAN, STD
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-class Streams(Protocol):
-    """What is asked of CUDA's streams; ``torch.cuda`` is one."""
-
-    def Stream(self, device: torch.device) -> Any: ...
-
-    def Event(self) -> Any: ...
-
-    def stream(self, stream: Any) -> AbstractContextManager: ...
-
-    def current_stream(self, device: torch.device) -> Any: ...
-
-
 class Ahead:
     """Batches on a GPU, of batches on the host.
 
     Args:
         batches: pinned (images, labels), without end.
         finish: images on the device -> as the model takes them.
-        cuda: the streams.
+        cuda: the streams, as of ``torch.cuda``.
     """
 
     def __init__(
@@ -42,7 +29,7 @@ class Ahead:
         batches: Iterator[Batch],
         device: torch.device,
         finish: Callable[[torch.Tensor], torch.Tensor],
-        cuda: Streams = torch.cuda,
+        cuda: Any = torch.cuda,
     ) -> None:
         self._batches, self._device, self._finish, self._cuda = batches, device, finish, cuda
         self._stream = cuda.Stream(device)

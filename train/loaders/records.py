@@ -153,17 +153,15 @@ def decode_example(data: bytes) -> dict[str, bytes | int]:
             if not (1 in parts and 2 in parts):
                 continue  # as protobuf has it: what is not there is empty
             name, feature = _as_bytes(parts[1][0]).decode(), _fields(_as_bytes(parts[2][0]))
-            if 1 in feature:
-                values = _fields(_as_bytes(feature[1][0])).get(1, [])
-                if values:
-                    values_by_name[name] = _as_bytes(values[0])
-            elif 3 in feature:
-                values = _fields(_as_bytes(feature[3][0])).get(1, [])
+            kind = next((kind for kind in (1, 3) if kind in feature), 0)  # bytes, integers
+            values = _fields(_as_bytes(feature[kind][0])).get(1, []) if kind else []
+            if values and kind == 1:
+                values_by_name[name] = _as_bytes(values[0])
+            elif values:
                 # A list of integers is packed into bytes, or written one by one.
-                if values:
-                    first = values[0]
-                    number = _varint(first, 0)[0] if isinstance(first, bytes) else first
-                    values_by_name[name] = number - (1 << 64) if number >> 63 else number
+                first = values[0]
+                number = _varint(first, 0)[0] if isinstance(first, bytes) else first
+                values_by_name[name] = number - (1 << 64) if number >> 63 else number
     return values_by_name
 
 
