@@ -166,7 +166,7 @@ def test_a_group_sums_times_first(tmp_path: Path) -> None:
     [
         ((2, 4), "baseline"),
         ((1, 2), "configuration"),
-        ((), "configuration, baseline"),
+        ((), "configuration and baseline"),
     ],
 )
 def test_without_a_profiled_run_the_table_says_so(tmp_path: Path, profiled, said) -> None:
@@ -174,7 +174,7 @@ def test_without_a_profiled_run_the_table_says_so(tmp_path: Path, profiled, said
     row = by_size(tmp_path)[4]
     assert row["loss_pct"] == pytest.approx(100 * 40 / 140)
     assert row["loss_compute_pct"] is None and row["loss_unattributed_pct"] is None
-    assert row["loss_note"].endswith(f": {said}")
+    assert row["loss_note"].endswith(f" of the {said}")
 
 
 def test_idle_time_that_one_point_cannot_split_is_whole(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:
         for name, points in zip(("configuration", "baseline"), zip(*pairs, strict=True), strict=True)
         if not all(anatomies.get(point) for point in points)
     ]
-    return f"{_NO_KERNELS}: {', '.join(lacking)}"
+    return f"{_NO_KERNELS} of the {' and '.join(lacking)}"
 
 
 def _work(point: Point, base: Point) -> float:

@@ -91,7 +91,9 @@ COLUMNS = {"Columns: run, the fields of the run, then": METRICS}
 _OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
 _READ = ("start_ns", "duration_ns", "class", "device", "blocks_per_sm", "occupancy_pct")
 _NO_KERNELS = ("memcpy", "memset")
-_ON_CPU, _NOT_RECORDED = "a CPU has no multiprocessors", "blocks and occupancy not recorded"
+# Values of unknown.
+_ON_CPU = "a CPU has no multiprocessors: utilization, SM efficiency and occupancy are defined for GPUs only"
+_NOT_RECORDED = "the profiler did not record blocks per multiprocessor and occupancy (profile: torch does)"
 _NO_DEVICE = "kernels without a device"
 _MOST_GPUS = 24  # of a run, all of which a table shows
 _IDLEST, _BUSIEST = 8, 3  # of more GPUs
