@@ -57,7 +57,9 @@ class Profile:
     def _read(self) -> Iterator[tuple[str, pa.Table]]:
         if folders := folders_of_tables(self.path):
             for folder in folders:
-                self.findings += _findings_of(folder)
+                report = folder / "rank.json"
+                found = orjson.loads(report.read_bytes()).get("findings", []) if report.exists() else []
+                self.findings += map(Finding.from_json, found)
                 for name in _TABLES:
                     if tables.table_path(folder, name).exists():
                         yield name, tables.read(folder, name)
@@ -102,13 +104,6 @@ def folders_of_tables(path: Path) -> Sequence[Path]:
 
 def _has_intervals(folder: Path) -> bool:
     return tables.table_path(folder, "intervals").exists()
-
-
-def _findings_of(folder: Path) -> list[Finding]:
-    """What a rank of ours found of its profile."""
-    report = folder / "rank.json"
-    found = orjson.loads(report.read_bytes()).get("findings", []) if report.exists() else []
-    return [Finding.from_json(finding) for finding in found]
 
 
 METRICS = (

@@ -187,9 +187,10 @@ def _estimates(study: Study, rows: Rows) -> list[float]:
         if twin is None or twin["kind_of_runs"] != UNPROFILED:
             continue
         ends = np.concatenate([[0], np.cumsum(one.step_ns)])
-        estimates = [tau.nvprof_step_duration_s(ends)]
+        # Median differences of the ends of batches (nvprof), and of those that are attributed (PyProf).
+        estimates = [float(np.median(np.diff(ends))) / 1e9]
         if one.attributed.sum() > 1:
-            estimates.append(tau.pyprof_step_duration_s(ends, int(np.argmax(one.attributed))))
+            estimates.append(float(np.median(np.diff(ends[int(np.argmax(one.attributed)) :]))) / 1e9)
         least.append(100 * (1e3 * tau.step_duration_s(estimates) / twin["step_ms"] - 1))
     return least
 

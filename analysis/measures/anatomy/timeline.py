@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from analysis.display.perfetto import Slices, TraceWriter, Words
 from analysis.measures.anatomy import timeline_rows
 from analysis.measures.anatomy.timeline_rows import Tracks
-from analysis.results.matching import Ahead, Matched, match
+from analysis.results import matching
+from analysis.results.matching import Ahead, Matched
 from analysis.results.source import Source
 from analysis.results.study import Study
 from profiling import tables
@@ -191,7 +192,7 @@ def _align(ranks: Sequence[_Rank], timeline: Written) -> Matched | None:
         table = _read(rank.number, rank.directory, "kernels", list(timeline_rows.CALL_COLUMNS), unsaid)
         if table is not None:
             calls.append(timeline_rows.calls_of(rank.number, timeline_rows.in_time(table)))
-    matched = match(calls) if len(calls) == len(ranks) and len(calls[0].kind) else None
+    matched = matching.match(calls) if len(calls) == len(ranks) and len(calls[0].kind) else None
     if matched is None:
         timeline.note("clocks_unmatched", n=len(ranks))
         return None
@@ -272,18 +273,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_span(text: str) -> Span:
-    """``40`` or ``40-42`` as the first and the last batch.
-
-    Raises:
-        UserError: it is neither.
-    """
-    match = _SPAN.fullmatch(text)
-    if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
-        raise UserError(f"--batches: invalid value {text!r}; expected a step or a range (40 or 40-42)")
-    return int(match[1]), int(match[2] or match[1])
-
-
 def write_of(
     study: Study, path: Path, run: str | None, batches: str | None, more: Callable[[Study, Source], Added]
 ) -> int:
@@ -295,7 +284,12 @@ def write_of(
     Raises:
         UserError: there is no such run, it has too many kernels to draw all, or as :func:`write`.
     """
-    span = None if batches is None else parse_span(batches)
+    span = None
+    if batches is not None:
+        match = _SPAN.fullmatch(batches)
+        if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
+            raise UserError(f"--batches: invalid value {batches!r}; expected a step or a range (40 or 40-42)")
+        span = int(match[1]), int(match[2] or match[1])
     source = choose(study, run)
     if span is None and (count := _kernels(source)) > MOST_KERNELS:
         raise UserError(f"{source.id} has {count:,} kernels, too many: select steps (--batches 40-42)")

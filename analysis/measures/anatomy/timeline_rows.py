@@ -181,15 +181,11 @@ def _streams(apart: np.ndarray, device: np.ndarray, stream: np.ndarray) -> tuple
     used, track = np.unique(key, return_inverse=True)
     places = np.unravel_index(used, [max(1, len(part)) for part in parts])
     rows = zip(*(part[place].tolist() for part, place in zip(parts, places, strict=True)), strict=True)
-    return [_label(*row) for row in rows], track
-
-
-def _label(apart: int, device: int, stream: int) -> str:
-    """What a track is called: ``GPU 0 · stream 7``, ``communication · thread 12``."""
-    place = f"GPU {device}" if device >= 0 else "host"
-    name = _APART[apart] or place
-    line = "stream" if device >= 0 else "thread"
-    return f"{name} · {line} {stream}" if stream >= 0 else name
+    names = []
+    for kind, of_device, line in rows:  # GPU 0 · stream 7, communication · thread 12
+        name = _APART[kind] or (f"GPU {of_device}" if of_device >= 0 else "host")
+        names.append(f"{name} · {'stream' if of_device >= 0 else 'thread'} {line}" if line >= 0 else name)
+    return names, track
 
 
 def _in_lanes(names: Sequence[str], slices: Slices, timeless: int = 0) -> Tracks:
@@ -213,19 +209,12 @@ def lanes(track: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.nda
         rows = slice(begin, behind)
         reached = np.maximum.accumulate(end_ns[rows])[:-1]
         late = np.flatnonzero(start_ns[rows][1:] < reached) + 1 + begin
-        lane[late] = _next_free(start_ns[late].tolist(), end_ns[late].tolist())
+        busy: list[tuple[int, int]] = []  # until when, which: the lane that is free for longest is the next
+        for place in late.tolist():
+            free = heapq.heappop(busy)[1] if busy and busy[0][0] <= start_ns[place] else len(busy) + 1
+            heapq.heappush(busy, (int(end_ns[place]), free))
+            lane[place] = free
     return lane
-
-
-def _next_free(starts: list[int], ends: list[int]) -> list[int]:
-    """A lane from 1 for each of these, which start in this order: the one that is free for longest."""
-    busy: list[tuple[int, int]] = []  # until when, which
-    free = []
-    for start, end in zip(starts, ends, strict=True):
-        lane = heapq.heappop(busy)[1] if busy and busy[0][0] <= start else len(busy) + 1
-        heapq.heappush(busy, (end, lane))
-        free.append(lane)
-    return free
 
 
 def _words(column: "pa.ChunkedArray") -> Words:

@@ -182,6 +182,12 @@ def activities_of(recorded: Recorded) -> Activities:
     rows = launched[first]
     counts = len(start), len(rows), len(waits["start_ns"])
     thread = np.concatenate([kernels["stream"], calls[1], waits["thread"]])
+    # Threads that launched nothing but what readies the next batch.
+    loads, launching = (
+        recorded.texts["direction"].equal(_LOADER)[launched],
+        kernels["launch_thread"][launched],
+    )
+    loaders = np.setdiff1d(launching[loads], launching[~loads])
     kind = np.repeat([KERNEL, CALL, WAIT], counts)
     kind[: counts[0]][device < 0] = OPERATOR
     kernel_class = np.concatenate([recorded.kind, np.full(counts[1] + counts[2], UNKNOWN)])
@@ -194,7 +200,7 @@ def activities_of(recorded: Recorded) -> Activities:
         "kind": kind,
         "row": np.concatenate([np.arange(counts[0]), rows, np.arange(counts[2])]),
         "kernel_class": kernel_class,
-        "chain": _chains(kind, kernel_class, thread, device, _threads_of_loader(recorded, launched)),
+        "chain": _chains(kind, kernel_class, thread, device, loaders),
         "batch_index": np.concatenate(
             [kernels["batch_index"], kernels["batch_index"][rows], np.full(counts[2], UNKNOWN)]
         ),
@@ -207,13 +213,6 @@ def activities_of(recorded: Recorded) -> Activities:
     found = Activities(launch=launch[order], **{name: column[order] for name, column in unsorted.items()})
     _fill_batches(found)
     return found
-
-
-def _threads_of_loader(recorded: Recorded, launched: np.ndarray) -> np.ndarray:
-    """The threads that launched nothing but what readies the next batch."""
-    loads = recorded.texts["direction"].equal(_LOADER)[launched]
-    threads = recorded.kernels["launch_thread"][launched]
-    return np.setdiff1d(threads[loads], threads[~loads])
 
 
 def _chains(

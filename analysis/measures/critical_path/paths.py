@@ -1,7 +1,7 @@
 """The critical paths of a run's steps, by name: from its tables to pieces that can be summed and drawn."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from analysis.display.perfetto import Slices, Words
 from analysis.measures.anatomy.timeline import NOTHING_MORE, Added
 from analysis.measures.anatomy.timeline_rows import Tracks
-from analysis.measures.anatomy.traces import RankTrace, RunTrace, trace_of
+from analysis.measures.anatomy.traces import RunTrace, trace_of
 from analysis.measures.critical_path.activities import (
     COMMUNICATION,
     MEMCPY,
@@ -23,7 +23,7 @@ from analysis.measures.critical_path.activities import (
 )
 from analysis.measures.critical_path.edges import GAPS, HOST, LAUNCHES, LOADING, SYNCHRONIZATION
 from analysis.measures.critical_path.steps import Collectives, CriticalPath, Group, WhatIf
-from analysis.results.matching import Ahead, Shared
+from analysis.results.matching import Ahead
 from analysis.results.source import Source, reading
 from analysis.results.study import Study
 from profiling import tables
@@ -154,7 +154,8 @@ def looked_at_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
             last.update(one.members[row] for row in entered.argmax(axis=0).tolist())
     for step in steps:
         recorded = [place for place, rank in enumerate(trace.ranks) if step in rank.batch_index]
-        edges = [_edges(trace.ranks[place], clocks[place], step) for place in recorded]
+        of_step = ((trace.ranks[place], clocks[place]) for place in recorded)
+        edges = [clock.remove(one.edges_ns[one.batch_index == step][0])[[0, -1]] for one, clock in of_step]
         if edges:
             last.update(recorded[number] for number in np.argmax(edges, axis=0).tolist())
     chosen = [place for place, _ in last.most_common(MOST_RANKS)]
@@ -162,12 +163,6 @@ def looked_at_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
     room = min(MOST_RANKS - len(chosen), len(rest))
     spread = rest[np.linspace(0, len(rest) - 1, room).round().astype(int)]
     return sorted([*chosen, *spread.tolist()])
-
-
-def _edges(rank: RankTrace, clock: Ahead, step: int) -> tuple[int, int]:
-    """When a rank began and ended a step, on the clock that it is set to."""
-    edges = clock.remove(rank.edges_ns[rank.batch_index == step][0])
-    return int(edges[0]), int(edges[-1])
 
 
 def _groups(
@@ -183,20 +178,15 @@ def _groups(
     for clock in np.unique(matched.clock).tolist():
         members = [one for one in ranks if matched.clock[place[one.rank]] == clock]
         position = {place[one.rank]: number for number, one in enumerate(members)}
-        looked_at = [(one, [member for member in one.members if member in places]) for one in matched.shared]
-        shared = [
-            _among(one, position)
-            for one, mine in looked_at
-            if mine and all(member in position for member in mine)
-        ]
+        shared = []
+        for made in matched.shared:  # as those of the ranks that are looked at make them
+            mine = [member for member in made.members if member in places]
+            if mine and all(member in position for member in mine):
+                rows = [row for row, member in enumerate(made.members) if member in position]
+                among = tuple(position[made.members[row]] for row in rows)
+                shared.append(Collectives(made.kind, among, made.calls[rows]))
         if members:
             yield _paths(members, [matched.ahead[place[one.rank]] for one in members], shared)
-
-
-def _among(one: Shared, position: Mapping[int, int]) -> Collectives:
-    """A run's collectives as those of the ranks that are looked at make them."""
-    rows = [row for row, member in enumerate(one.members) if member in position]
-    return Collectives(one.kind, tuple(position[one.members[row]] for row in rows), one.calls[rows])
 
 
 def _paths(

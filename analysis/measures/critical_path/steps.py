@@ -181,15 +181,10 @@ def _on_clock(recorded: Recorded, clock: Ahead) -> _Rank:
     load_end = clock.remove(batches["start_ns"] + np.maximum(batches["load_ns"], 0))
     batches |= {name: clock.remove(batches[name]) for name in ("start_ns", "end_ns")}
     edges = edges_of(activities, union(batches["start_ns"], load_end))
-    return _Rank(activities, edges, batches, _calls(recorded, activities), recorded.first_call)
-
-
-def _calls(recorded: Recorded, activities: Activities) -> np.ndarray:
-    """The activities that are the rank's collectives."""
     ran = np.flatnonzero(activities.kernel_class >= 0)
     activity_of = np.empty(len(recorded.kind), np.int64)
     activity_of[activities.row[ran]] = ran
-    return activity_of[recorded.calls]
+    return _Rank(activities, edges, batches, activity_of[recorded.calls], recorded.first_call)
 
 
 NEVER = -(1 << 60)  # ns: the length of an edge that is not there

@@ -21,7 +21,6 @@ from jobs.run_fields import ID_FIELDS
 
 BATCHES = 50  # optimizer steps of a timed run
 PROFILED_BATCHES = 25  # batches the reference divides the FLOPs of a PyProf table by
-FIRST_ATTRIBUTED = 26  # from the 27th of 51 batches on attribution is on
 EPOCH_IMAGES = 1_000_000
 CUT_SIGMAS = 2.0
 
@@ -39,16 +38,6 @@ def efficiency_pct(rate: float, peak: float) -> float:
 def tau_step_duration_s(of_50_batches_s: Sequence[float], of_1_batch_s: Sequence[float]) -> float:
     """(Max over repetitions of `.tau application` of the 50-batch runs - median of the 1-batch runs) / 50."""
     return (max(of_50_batches_s) - float(np.median(of_1_batch_s))) / BATCHES
-
-
-def nvprof_step_duration_s(end_of_batch_ns: np.ndarray) -> float:
-    """Median difference of successive `End of Batch` timestamps."""
-    return float(np.median(np.diff(end_of_batch_ns))) / 1e9
-
-
-def pyprof_step_duration_s(forward_pass_ns: np.ndarray, first: int = FIRST_ATTRIBUTED) -> float:
-    """Median difference of successive `Forward Pass` timestamps from the 27th on."""
-    return float(np.median(np.diff(forward_pass_ns[first:]))) / 1e9
 
 
 def step_duration_s(estimates: Sequence[float]) -> float:
@@ -88,14 +77,6 @@ def epoch_duration_s(application_s: np.ndarray, batch: int, ranks: int, batches:
 def scaling_efficiency_pct(base_s: float, base_ranks: int, epoch_s: float, ranks: int) -> float:
     """t(smallest) / t(n) x n(smallest) / n of the epoch duration, in percent."""
     return 100 * base_s / epoch_s * base_ranks / ranks
-
-
-def batch_independent_s(smaller_s: float, larger_s: float, smaller: int, larger: int) -> float:
-    """The part of a duration that does not depend on the batch size, in s: a of a + b x batch.
-
-    Not the reference's: it says what its epoch duration is made of.
-    """
-    return smaller_s - (larger_s - smaller_s) / (larger - smaller) * smaller
 
 
 METRICS = (
@@ -287,8 +268,10 @@ def _add_relations(row: dict[str, Any], rows: Rows) -> None:
     one, other = (pick(sizes, key=lambda other: other["batch"]) for pick in (min, max))
     row["batch_independent_pct"] = None
     if one is not other:
-        ends = (one["application_s"], other["application_s"], one["batch"], other["batch"])
-        row["batch_independent_pct"] = 100 * batch_independent_s(*ends) / row["application_s"]
+        # a of a + b x batch
+        growth = (other["application_s"] - one["application_s"]) / (other["batch"] - one["batch"])
+        fixed = one["application_s"] - growth * one["batch"]
+        row["batch_independent_pct"] = 100 * fixed / row["application_s"]
 
 
 def grouped(rows: Rows, group_by: Sequence[str]) -> Rows:

@@ -1,9 +1,8 @@
 """Cost of MPI as TAU saw it: tables of the reference, runs of our own under TAU, converted profiles."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -142,20 +141,18 @@ def rows(study: Study) -> Rows:
             **dict(zip(named, key, strict=True)),
             "run": dict(zip(named, key, strict=True)).get("job"),
             "world_size": sizes[key] if key in sizes else key[0] * key[1],
-            **_summary(values[key]),
+            "runs": max(map(len, values[key].values())),
+            **{column: end for name, some in values[key].items() for column, end in _ends(name, some)},
         }
         for key in sorted(values, key=sortable)
     ]
 
 
-def _summary(values: dict[str, list[float]]) -> dict[str, Any]:
-    row: dict[str, Any] = {"runs": max(len(of_figure) for of_figure in values.values())}
-    for name, of_figure in values.items():
-        low, centre, high = np.percentile(of_figure, [2.5, 50, 97.5])
-        if len(of_figure) < 2:  # of one run nobody knows how much runs differ
-            low = high = np.nan
-        row |= {name: float(centre), f"{name}_low": float(low), f"{name}_high": float(high)}
-    return row
+def _ends(name: str, values: list[float]) -> Iterator[tuple[str, float]]:
+    low, centre, high = np.percentile(values, [2.5, 50, 97.5]).tolist()
+    yield name, centre
+    # Of one run nobody knows how much runs differ.
+    yield from ((f"{name}_low", low), (f"{name}_high", high)) if len(values) > 1 else ()
 
 
 def answer(study: Study) -> Answer:
