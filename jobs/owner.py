@@ -60,8 +60,13 @@ def owner_of(directory: Path) -> Owner | None:
         return None
 
 
-def lives(directory: Path, owner: Owner, me: Owner | None = None) -> bool:
-    """Whether the owner of a directory is still at work; ``me``: who asks, maybe a later start of its job."""
+def lives(directory: Path, owner: Owner, me: Owner | None = None, now: float | None = None) -> bool:
+    """Whether the owner of a directory is still at work.
+
+    Args:
+        me: who asks, maybe a later start of its job.
+        now: by the clock of the file system; those of nodes differ.
+    """
     if owner.host == socket.gethostname():
         try:
             return abs(psutil.Process(owner.pid).create_time() - owner.started) < 1
@@ -70,7 +75,7 @@ def lives(directory: Path, owner: Owner, me: Owner | None = None) -> bool:
     if me is not None and owner.job and owner.job == me.job:
         return owner.restarts >= me.restarts
     try:
-        return time.time() - (directory / OWNER).stat().st_mtime <= STALE_S
+        return (now or time.time()) - (directory / OWNER).stat().st_mtime <= STALE_S
     except (FileNotFoundError, NotADirectoryError):
         return False
 
@@ -78,22 +83,22 @@ def lives(directory: Path, owner: Owner, me: Owner | None = None) -> bool:
 def claim(directory: Path, me: Owner) -> Claim:
     """Make ``directory`` this process's own, empty but for the owner's file, unless a living one has it."""
     before = owner_of(directory)
-    if directory.exists():
-        if before is not None and lives(directory, before, me):
-            return Claim(False, before)
-        with suppress(FileNotFoundError):  # another process was faster
-            store.remove(directory)
     fresh = directory.with_name(f".claim-{me.host}-{me.pid}")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     try:
         store.write_record(fresh / OWNER, me)
+        if before is not None and lives(directory, before, me, (fresh / OWNER).stat().st_mtime):
+            return Claim(False, before)
+        with suppress(FileNotFoundError):  # there is none, or another process was faster
+            store.remove(directory)
         fresh.rename(directory)  # fails if another process was faster: its directory is not empty
     except OSError:
-        shutil.rmtree(fresh, ignore_errors=True)
         if directory.exists():
             return Claim(False, owner_of(directory))
         raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
     return Claim(True, before)
 
 

@@ -189,4 +189,7 @@ def test_the_killed_one_of_a_thousand_ranks_is_found_before_what_the_others_say(
         f"srun: error: n44: task 700: Killed\n{others}srun: error: n1: task 3: Exited with exit code 1\n"
     )
     failure = explain(1, "srun ended with exit code 1", log_tail(log, 1024))
-    assert failure.text == "rank 700 on n44 was killed by signal 9 (SIGKILL)" and failure.nodes == ("n44",)
+    assert failure.text.startswith("rank 700 on n44 ") and (failure.exit_code, failure.nodes) == (
+        -9,
+        ("n44",),
+    )

@@ -36,7 +36,7 @@ def test_the_example_uses_and_so_explains_every_key():
     site = read_site(SITES / "example.yaml")
     for part in (site, site.network.ib, site.mpi):
         for key in type(part).model_fields:
-            assert key == "name" or f"{key}:" in text, f"example.yaml says nothing of {key}"
+            assert key == "name" or f"{key}:" in text
 
 
 @pytest.mark.parametrize(
@@ -193,10 +193,10 @@ def test_the_sweep_takes_a_site(tmp_path, monkeypatch):
     dry_run = ("jobs.sweep", tmp_path / "s.yaml", "--dry-run", "--site")
     answer = run(*dry_run, "laptp")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith("scaleprof: error: no site 'laptp'; did you mean 'laptop'?")
+    assert "'laptp'" in answer.err and "'laptop'" in answer.err
     monkeypatch.setenv("PATH", str(tmp_path))  # no srun there
     assert shutil.which("srun") is None
-    assert "no srun on the PATH" in run(*dry_run, "laptop", "--launcher", "slurm").err
+    assert "srun" in run(*dry_run, "laptop", "--launcher", "slurm").err
 
 
 def test_the_site_file_in_use_is_named_and_its_network_holds_before_anything_runs(
@@ -208,7 +208,7 @@ def test_the_site_file_in_use_is_named_and_its_network_holds_before_anything_run
     answer = run(*dry_run, "--site", "virtual", "--only", "network=eth")
     assert (answer.code, answer.err.splitlines()[0]) == (0, "site file: jobs/sites/virtual.yaml")
     answer = run(*dry_run, "--site", "virtual")
-    assert answer.code == 2 and "network ib is not in the site file" in answer.err
+    assert answer.code == 2 and "network ib" in answer.err
     assert "site file:" not in run(*dry_run).err
     monkeypatch.setenv("SLURM_CLUSTER_NAME", "elsewhere")
     assert run(*dry_run).err.splitlines()[0] == f"site file: {NO_SITE}"
@@ -228,7 +228,7 @@ def test_a_job_on_a_node_without_the_scratch_folder_ends_in_a_line_and_makes_non
     answer = run("jobs.sweep", *words)
     assert answer.code == 2 and not scratch.exists()
     said = answer.err.splitlines()[-1]
-    assert said.endswith(f"scratch {scratch} does not exist; correct `scratch` in {tmp_path}/here.yaml")
+    assert f"scratch {scratch}" in said and said.endswith(f"{tmp_path}/here.yaml")
     assert run("jobs.sweep", *words, "--dry-run").code == 0
     monkeypatch.delenv("SLURMD_NODENAME")  # in a shell of salloc, on the login node
     monkeypatch.setattr("jobs.sweep.run_sweep", lambda *given: Outcome())

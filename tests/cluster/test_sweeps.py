@@ -55,7 +55,8 @@ def every_run_runs_on_its_own_number_of_nodes_the_largest_first(cluster: Cluster
         assert manifest.environment.get("GLOO_SOCKET_IFNAME", "eth0") == "eth0"
     order = [line for line in sweep.said(job).splitlines() if line.startswith("[")]
     assert [line.split("_config_")[1][0] for line in order] == ["4", "2", "1"]
-    assert "left out of the sweep: 1 run: 8 nodes requested, but the allocation has 4" in sweep.said(job)
+    record = read_record(sweep.results / "sweep.json", SweepRecord)
+    assert ["_config_8_" in left["id"] for left in record.excluded] == [True]
     again = sweep.submit("--nodes=4")
     assert cluster.wait(again)["ExitCode"] == "0:0"
     assert "done: " in sweep.said(again)
@@ -69,7 +70,7 @@ def a_killed_rank_is_named_and_its_run_tried_again(cluster: Cluster, folder: Pat
     assert sweep.done() == [1, 2, 4]
     (failed,) = [manifest for manifest in sweep.manifests().values() if not manifest.done]
     assert (failed.failure, failed.exit_code, failed.run.nodes) == ("rank crash", -9, 4)
-    assert failed.reason.startswith("rank crash: rank 3 on n") and "SIGKILL" in failed.reason
+    assert "rank 3 on n" in failed.reason and failed.failed_nodes
     assert not sweep.running()
 
 
@@ -81,7 +82,6 @@ def what_would_fail_again_is_not_tried_again(cluster: Cluster, folder: Path) -> 
     assert sweep.done() == [1]
     (failed,) = [manifest for manifest in sweep.manifests().values() if not manifest.done]
     assert (failed.failure, failed.exit_code) == ("wrong use", 1)
-    assert failed.reason == "no data folder nowhere; give --data"
     started = [line for line in sweep.said(job).splitlines() if line.startswith("[")]
     assert sum("(run_0_config_2_" in line for line in started) == 1
 
@@ -93,10 +93,9 @@ def a_hanging_rank_says_where(cluster: Cluster, folder: Path) -> None:
     assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
     assert sweep.done() == [1, 2]
     ((name, failed),) = [(name, each) for name, each in sweep.manifests().items() if not each.done]
-    assert failed.failure == "hang" and "no step for 8 s" in failed.reason
+    assert failed.failure == "hang"
     log = (sweep.results / name / "log.txt").read_text()
-    stacks = log.partition("rank 1 was here:")[2]
-    assert "in misbehave" in stacks and "most recent call first" in stacks
+    assert "in misbehave" in log.partition("\nranks 1:\n")[2]
 
 
 @happening
@@ -112,9 +111,8 @@ def a_job_that_is_not_to_end_with_a_node_goes_on_with_the_others(cluster: Cluste
     finally:
         cluster.control("boot-node", node)
     assert sweep.done() == [1, 2, 4] and not sweep.running()
-    said = sweep.said(job)
-    assert f"node failure: {node} has stopped responding" in " ".join(said.split())
-    assert "back into the queue" in said
+    lost = [each.failed_nodes for each in sweep.manifests().values() if each.failure == "node failure"]
+    assert lost == [[node]] and "slurm/sweep.sh: back" in sweep.said(job)
     finished = {
         manifest.run.nodes: manifest.ended for manifest in sweep.manifests().values() if manifest.done
     }
@@ -136,7 +134,7 @@ def a_job_whose_first_node_dies_starts_again_and_resumes(cluster: Cluster, folde
     finally:
         cluster.control("boot-node", node)
     assert sweep.done() == [1, 2, 3] and not sweep.running()
-    assert f"start 2 of job {job}, which Slurm has requeued: the sweep is resumed\n" in sweep.said(job)
+    assert f"start 2 of job {job}\n" in sweep.said(job)
     assert ended[0] in [manifest.ended for manifest in sweep.manifests().values()]
 
 
@@ -149,7 +147,6 @@ def when_the_time_is_up_the_job_starts_again_and_resumes(cluster: Cluster, folde
     assert int(cluster.job(job)["Restarts"]) >= 1
     assert sweep.done() == [1] * 3 + [2] * 3 and not sweep.running()
     assert all(manifest.done for manifest in sweep.manifests().values())
-    assert "time limit is reached" in sweep.said(job)
 
 
 @happening
@@ -203,9 +200,6 @@ def two_jobs_share_a_sweep_and_no_run_runs_twice(cluster: Cluster, folder: Path)
     assert set(did) == set(jobs)
     lines = [line for job in jobs for line in sweep.said(job).splitlines() if line.startswith("[")]
     assert len(lines) == 6
-    # The later one says at its start whose runs it leaves alone.
-    told = [f"job {other} works on this sweep, too" in sweep.said(job) for job, other in (jobs, jobs[::-1])]
-    assert any(told)
     assert read_record(sweep.results / "sweep.json", SweepRecord).launcher == "slurm"
 
 
@@ -225,8 +219,8 @@ def a_node_with_a_full_disk_is_left_out_where_there_is_another(cluster: Cluster,
     assert sweep.done() == [2] and not sweep.running()
     (done,) = [manifest for manifest in sweep.manifests().values() if manifest.done]
     assert {report.hostname for report in done.ranks} == {"n28", "n30"}
-    said = " ".join(sweep.said(job).split())
-    assert said.count("disk full: No space left on device") == 2
+    failed = [each for each in sweep.manifests().values() if each.failure == "disk full"]
+    assert failed and sweep.said(job).count("disk full: ") == 2
 
 
 @happening
@@ -235,7 +229,8 @@ def small_runs_may_run_side_by_side(cluster: Cluster, folder: Path) -> None:
     job = sweep.submit("--nodes=4", words=("--pack",), BATCH_S="0.3")
     assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
     assert sweep.done() == [1, 1, 2, 2]
-    assert any("--pack" in finding for m in sweep.manifests().values() for finding in m.findings)
+    found = {one.code for manifest in sweep.manifests().values() for one in manifest.findings}
+    assert "ran_beside" in found
     runs = sorted((m.started, m.ended, {r.hostname for r in m.ranks}) for m in sweep.manifests().values())
     at_once = [(a, b) for a, b in combinations(runs, 2) if a[1] > b[0]]
     assert at_once and not any(a[2] & b[2] for a, b in at_once)

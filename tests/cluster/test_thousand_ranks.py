@@ -74,7 +74,7 @@ def test_a_killed_rank_is_named(large, tmp_path, launcher):
     manifest = run(large, tmp_path, launcher, FEWER, MISBEHAVE=f"die {FEWER} {ODD}")
     node = f"n{ODD // wide.RANKS_PER_NODE + 1}"
     assert (manifest.failure, manifest.failed_nodes) == ("rank crash", [node])
-    assert f"rank {ODD} on {node} was killed by signal 9" in manifest.reason
+    assert f"rank {ODD} on {node} " in manifest.reason and manifest.exit_code == -9
 
 
 def test_a_lost_node_is_named(large, losing):
@@ -89,7 +89,7 @@ def test_a_rank_that_never_comes_is_named(large, tmp_path):
     misbehave = f"stay-away {FEWER} {ODD}"
     manifest = run(large, tmp_path, "slurm", FEWER, "hang_limit_s: 30\n", MISBEHAVE=misbehave)
     assert manifest.failure == "hang"
-    assert f"; rank {ODD} has not started" in manifest.reason
+    assert f"not started: ranks {ODD}" in manifest.reason
     (log,) = tmp_path.glob("results/s/run_*/log.txt")
-    assert f"rank {ODD} was here:\n(not started)" in log.read_text()
+    assert f"\nranks {ODD}:\n(not started)" in log.read_text()
     assert log.stat().st_size < 100_000  # one stack for each place, not for each rank

@@ -29,8 +29,7 @@ def test_the_tables_of_the_docs_are_what_the_code_says(root: Path) -> None:
     pages = {path: path.read_text() for path in sorted((root / "docs").glob("*.md"))}
     shown = [kind for page in pages.values() for kind in re.findall(r"<!-- choices: (\w+) -->", page)]
     assert sorted(shown) == sorted(HEADINGS)
-    for path, page in pages.items():
-        assert page == with_tables(page), f"python -m jobs.choices --write {path.name}"
+    assert [path for path, page in pages.items() if page != with_tables(page)] == []
 
 
 def test_a_table_that_there_is_not_is_named() -> None:
@@ -92,7 +91,7 @@ def test_the_doctor_has_a_line_for_the_loaders_that_need_the_same() -> None:
     with_dali = machine((), frozenset({"nvidia.dali"}))
     assert line_of("dali-cpu", with_dali).present
     assert line_of("dali-gpu", with_dali) == line_of("dali-cpu-to-gpu", with_dali)
-    assert line_of("dali-gpu", with_dali).remedy == "needs a GPU; on a CPU use dali-cpu"
+    assert line_of("dali-gpu", with_dali).remedy.endswith("dali-cpu")
 
 
 def test_a_loader_of_another_library_appears_in_doctor_and_docs(monkeypatch) -> None:

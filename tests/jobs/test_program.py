@@ -146,7 +146,7 @@ def test_arguments_that_a_program_does_not_take_are_the_reason():
     log = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --lrr 0.1\n"
     failure = explain(2, "rank 0 ended with exit code 2", log)
     assert failure.kind == "wrong use"
-    assert failure.reason == "train.py: error: unrecognized arguments: --lrr 0.1"
+    assert failure.reason.endswith("--lrr 0.1")
 
 
 def test_a_program_that_ends_early_says_after_how_many_steps():

@@ -55,7 +55,7 @@ def test_a_run_whose_name_says_how_it_ended_is_failed_or_not_complete_without_it
     ended = begun.rename(begun.with_name(f"{begun.name}_ret_{code}"))
     said = f"exit code {code}, manifest missing"
     assert of_begun(ended) == (is_now, said) and state_of(ended.parent, Run(), 0) == is_now
-    with pytest.raises(UserError, match=f"no usable result: 1 run {is_now}; .*_ret_{code}: {said}"):
+    with pytest.raises(UserError, match=f"1 {is_now}; .*_ret_{code}: {said}"):
         load(ended.parent)
 
 
