@@ -101,10 +101,13 @@ def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
         raise UserError(f"cannot write figures to {folder}: {error.strerror}") from None
     images = [folder / f"{figure.name}.{image_format}" for figure in figures]
     try:
+        # The caption has the title; beside the legend there is no place for it in a column.
+        drawn = [figure.chart.figure for figure in figures]
+        drawn = [{**one, "layout": {**one["layout"], "title": None}} for one in drawn]
         write_images(
-            [figure.chart.figure for figure in figures], images, format=image_format,
+            drawn, images, format=image_format,
             scale=_PNG_SCALE if image_format == "png" else 1, width=[figure.width for figure in figures],
-            height=[figure.chart.figure["layout"]["height"] for figure in figures], validate=False,
+            height=[one["layout"]["height"] for one in drawn], validate=False,
         )  # fmt: skip
     except (RuntimeError, ValueError, OSError) as error:
         why = str(error).strip().partition("\n")[0]

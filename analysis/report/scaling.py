@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from analysis.display import plots
@@ -89,7 +90,7 @@ def _loss(context: Context) -> Content:
     part = context.once(_lost)
     assert part is not None  # else the section does not apply
     attributable = [row for row in part.rows if row["loss_unattributed_pct"] is not None]
-    views = [as_view(part, "loss-table", context.factors)]
+    views = [as_view(replace(part, caption=""), "loss-table", context.factors)]
     return Content(_GROWTH, [_loss_chart(context, attributable)] if attributable else [], views)
 
 

@@ -176,11 +176,8 @@ function heightOfPanelTitles({ annotations }) {
   return PANEL_TITLE + (texts.some((text) => text.includes("<br>")) ? SECOND_LINE : 0);
 }
 
-// A chart of the page grows where legends would take too much of it.
-const onPage = (layout, legends) => Math.max(layout.height, Math.ceil(legends / MOST_LEGEND));
-
 // Legends on top, as many entries in a line as fit.
-function withLegends(unlabelled, data, width, heightOf = onPage) {
+function withLegends(unlabelled, data, width) {
   const layout = withPanelTitles(withLabels(unlabelled, data, width), width);
   const legends = new Map();
   for (const trace of data) {
@@ -196,7 +193,8 @@ function withLegends(unlabelled, data, width, heightOf = onPage) {
     const inLine = Math.max(1, Math.floor((width - layout.margin.l - layout.margin.r) / (entry + SIGN)));
     above += ENTRY * Math.ceil(names.length / inLine) + AROUND;
   }
-  const height = heightOf(layout, above);
+  // A chart grows where legends would take too much of it.
+  const height = Math.max(layout.height, Math.ceil(above / MOST_LEGEND));
   const fitted = {
     ...layout,
     height,
@@ -262,16 +260,4 @@ function drawChart(element, filters, width = element.clientWidth) {
   const layout = data.length > 0 ? withLegends(panels, data, width) : nothingLeft(figure.layout);
   element.style.height = `${layout.height}px`;
   Plotly.react(element, data, { ...themed(layout), width }, config);
-}
-
-// --- as an image --------------------------------------------------------------------------------------
-
-const PAPER_FONT = { size: 11, family: "Helvetica, Arial, sans-serif", color: "#000000" };
-const PAPER_PLOT = 0.8; // of the plot's height on the page, where a chart has a screen's width
-
-// In a column, which is narrow, a legend is high: it comes on top of the plot.
-function onPaper(layout, legends) {
-  const plot = layout.height - layout.margin.t - layout.margin.b;
-  const titles = Math.max(PANEL_TITLE, heightOfPanelTitles(layout));
-  return Math.round(PAPER_PLOT * plot + titles + 14 + legends + layout.margin.b);
 }
