@@ -30,7 +30,7 @@ def test_a_made_rank_has_its_kernels_one_after_the_other_and_the_slow_rank_is_fo
             assert (launch < start).all()
             for one in np.unique(stream):
                 mine = stream == one
-                assert (start[mine][1:] >= (start + took)[mine][:-1]).all(), "of a stream one at a time"
+                assert (start[mine][1:] >= (start + took)[mine][:-1]).all()  # of a stream one at a time
     rows = stragglers.rows(load(tmp_path))
     assert [(row["rank"], row["cause"]) for row in rows if row["verdict"] == STRAGGLER] == [(3, "GPU")]
 

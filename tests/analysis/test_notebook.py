@@ -141,7 +141,7 @@ def shown(path, names: dict) -> list:
     for cell in json.loads(path.read_text())["cells"]:
         if cell["cell_type"] != "code":
             continue
-        assert not cell["outputs"], "the notebook is kept without outputs"
+        assert not cell["outputs"]  # the notebook is kept without outputs
         cell_code = ast.parse("".join(cell["source"]))
         last = cell_code.body[-1]
         if isinstance(last, ast.Expr):

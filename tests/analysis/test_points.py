@@ -233,7 +233,7 @@ def test_how_far_apart_the_runs_of_a_configuration_are_is_said(tmp_path: Path) -
     # With another of the same size, what tells it from that.
     write_run(tmp_path, run_of(batch=64), Truth(noise_ms=0.0))
     (finding,) = [one for one in findings(points_of(load(tmp_path))) if one.code == "runs_differ"]
-    assert finding.configuration == "1 node x 1 GPU, fp32 gradients, batch 32"
+    assert finding.configuration.endswith("batch 32")
     assert (finding.data["n"], finding.data["of"]) == (1, 2)
     assert finding.data["factor"] == pytest.approx(6.2, rel=0.01)
 
@@ -379,7 +379,7 @@ def test_a_table_of_dashes_is_not_printed(tmp_path: Path) -> None:
     )
     without = dict.fromkeys(name for name in row if "efficiency_of" in name or name.startswith("mfu"))
     (last,) = [part for part in parts([row | without]) if part.title not in titles]
-    assert last.title == "Communication, and the cost of profiling"
+    assert last.title.startswith("Communication")
 
 
 _NOTHING_KNOWN = dict.fromkeys(names_of(use.METRICS)) | {"device_name": "cpu"}

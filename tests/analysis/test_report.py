@@ -156,10 +156,10 @@ def test_runs_without_gpus_have_ranks_in_filters_and_questions(tmp_path, planted
     page = build(load(tmp_path))
     assert [one.label for one in page.filters if one.name == "gpus_per_node"] == ["ranks/node"]
     (busy,) = [one for one in page.sections if one.id == "utilization"]
-    assert busy.heading == "How busy is each rank?" and "one GPU" not in busy.text
+    assert "each rank" in busy.heading and "one GPU" not in busy.text
     on_gpus = build(load(planted))
     assert [one.label for one in on_gpus.filters if one.name == "gpus_per_node"] == ["gpus_per_node"]
-    assert "How busy is each GPU?" in [one.heading for one in on_gpus.sections]
+    assert any("each GPU" in one.heading for one in on_gpus.sections)
 
 
 def test_failed_points_are_named_and_make_the_exit_code(sweep, tmp_path):

@@ -86,7 +86,7 @@ def test_without_a_peak_it_says_so(tmp_path: Path) -> None:
 def test_without_flops_it_says_so(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(flops=0.0, bytes=0.0))
     section = roofline_of(tmp_path)
-    assert section is not None and not section.charts and "no FLOPs or bytes" in section.text
+    assert section is not None and not section.charts and "FLOPs" in section.text
 
 
 def test_without_kernels_there_is_no_section(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_rank_to_show_is_the_one_that_the_sentences_are_about():
     named = row("d", STRAGGLER, 3.0, 100.0)
     assert stragglers.foremost([small, large, named]) is named
     traced = row("e", TOO_FEW, 2.0, 100.0) | {"told_by": of.BY_COLLECTIVES}
-    assert stragglers.foremost([named, traced]) is traced, "of the same rank: it tells the whole lateness"
+    assert stragglers.foremost([named, traced]) is traced  # of the same rank: it tells the whole lateness
     assert stragglers.foremost([named, traced | {"rank": 5}]) is named
 
 

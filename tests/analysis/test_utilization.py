@@ -149,7 +149,7 @@ def test_without_gpus_each_rank_is_compared_with_one_rank(tmp_path):
             for ranks, grad in ((1, "fp32"), (2, "fp32"), (2, "fp16"), (4, "bf16"))]  # fmt: skip
     write_sweep(tmp_path, runs, Truth(device="cpu"))
     out = " ".join(run(MODULE, tmp_path, "--notes").out.split())
-    assert "Utilization of each rank" in out and "each GPU" not in out
+    assert "each rank" in out and "each GPU" not in out
 
 
 def test_the_speedup_of_a_strong_sweep_is_over_one_gpu_with_the_same_global_batch(tmp_path):
@@ -205,7 +205,7 @@ def test_of_many_gpus_a_table_shows_the_idlest_and_the_busiest():
     assert [row for row in kept if row["run"] == "run_1"] == small
     shares = [row.get("gpu_utilization_pct") for row in kept if row["run"] == "run_0"]
     assert sorted(share for share in shares if share is not None) == [0.0] * 8 + [99.0] * 2
-    assert shares.count(None) == 1, "what is not known is to be seen"
+    assert shares.count(None) == 1  # what is not known is to be seen
     assert len([*of_run, *small]) - len(kept) == 989
     assert notable(small) == small
     assert [len(notable(of_run[:count])) for count in (24, 25)] == [24, 11]

@@ -206,7 +206,7 @@ def test_the_site_file_in_use_is_named_and_its_network_holds_before_anything_run
     (tmp_path / "s.yaml").write_text("run: {batches: 1, network: [eth, ib]}")
     dry_run = ("jobs.sweep", tmp_path / "s.yaml", "--dry-run")
     answer = run(*dry_run, "--site", "virtual", "--only", "network=eth")
-    assert (answer.code, answer.err.splitlines()[0]) == (0, "site file: jobs/sites/virtual.yaml")
+    assert answer.code == 0 and "jobs/sites/virtual.yaml" in answer.err.splitlines()[0]
     answer = run(*dry_run, "--site", "virtual")
     assert answer.code == 2 and "network ib" in answer.err
     assert "site file:" not in run(*dry_run).err

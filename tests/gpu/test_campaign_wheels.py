@@ -31,7 +31,7 @@ def test_wheels_are_unpacked_without_a_registry_and_once(tmp_path):
     assert absent == {} and site == (tmp_path / "work" / "site").resolve()
     assert {path.name for path in site.glob("*.py")} == {"first_tiny.py", "second_tiny.py"}
     (tmp_path / "wheels" / "first_tiny-1.0-py3-none-any.whl").unlink()
-    assert gpu_wheels.install(tmp_path / "wheels", tmp_path / "work") == (site, {}), "it is done once"
+    assert gpu_wheels.install(tmp_path / "wheels", tmp_path / "work") == (site, {})  # it is done once
 
 
 def test_a_wheel_that_does_not_fit_is_named_and_costs_no_other(tmp_path):

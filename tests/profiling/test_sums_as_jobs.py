@@ -103,4 +103,4 @@ def test_the_report_names_a_job_that_it_cannot_use(tmp_path):
     for name in "ab":
         (tmp_path / "out" / name / "rank_0000" / "batches.parquet").write_bytes(b"PAR1")
     done = run("analysis.report.__main__", tmp_path / "out")
-    assert (done.code, done.err) == (1, "jobs: 2 unusable; listed in the report: a, b\n")
+    assert (done.code, done.err.count("\n")) == (1, 1) and ": a, b\n" in done.err

@@ -143,7 +143,7 @@ def test_index_by_command_goes_on_after_a_bad_file_and_leaves_no_half_index(root
     assert len(lines) == 3 and all(line.startswith("scaleprof: error: ") for line in lines)
     assert f"{foreign} is not" in lines[0]
     assert f"{cut} ends in" in lines[1]
-    assert lines[2].endswith(f"there is no file {tmp_path / 'none'}")
+    assert str(tmp_path / "none") in lines[2]
     assert records.index_path(good).read_text() == before
     assert not records.index_path(cut).exists() and not records.index_path(foreign).exists()
 

@@ -124,7 +124,7 @@ def test_ranks_that_do_not_come_are_named(monkeypatch, capfd):
     said = ""
     while not said:
         said = capfd.readouterr().err
-    assert said == "scaleprof: error: not started within 0 s: 1 of 2 ranks (1)\n"
+    assert said.startswith("scaleprof: error: ") and "1 of 2 ranks (1)" in said
 
 
 def test_who_waits_long_for_rank_0_asks_seldom(monkeypatch):

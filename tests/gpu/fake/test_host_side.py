@@ -111,7 +111,7 @@ def test_a_batch_of_the_pytorch_loader_is_bytes_from_pinned_memory(counted):
     images, labels = 4 * 3 * 64 * 64, 4 * 8
     step = counted["pytorch"]
     assert (step["h2d"], step["h2d_bytes"]) == (2, images + labels)
-    assert step["waits"] == 1, "the stream that computes waits for that of the copies, and no more"
+    assert step["waits"] == 1  # the stream that computes waits for that of the copies, and no more
     assert counted["fp32"]["h2d"] == counted["channels_last"]["h2d"] == 0
 
 
@@ -154,13 +154,13 @@ def test_kernels_of_graphs_have_their_step_and_stage_and_what_is_not_known_is_sa
     forward = kernels[(kernels["batch_index"] == 13) & (kernels["direction"] == "fprop")]
     assert (forward["class"] == "convolution").sum() == 4 * 20
     assert kernels["layer"].isna().all()
-    assert any("layers, operators and FLOPs are not known" in one for one in report(tmp_path)["findings"])
+    assert "option_limited" in [one["code"] for one in report(tmp_path)["findings"]]
 
 
 def test_a_cupti_that_does_not_answer_leaves_no_kernels_of_a_cpu(tmp_path, machine):
     code, said = machine.train(tmp_path, {"profile": "torch"}, FAKE_CUPTI_NO=1)
     assert code == 0, said
-    assert any("CUPTI gave no GPU activity" in finding for finding in report(tmp_path)["findings"])
+    assert [one["code"] for one in report(tmp_path)["findings"]] == ["not_recorded"]
     assert not (tmp_path / "rank_0000" / "kernels.parquet").exists()
 
 
@@ -185,14 +185,14 @@ def test_a_rank_that_runs_out_of_memory_says_so_while_the_other_waits_for_it(tmp
     finally:
         other.kill()
         other.wait(LIMIT_S)
-    assert code == 1 and "not enough memory for batch 256 of 224 x 224 images" in said
+    assert code == 1 and "batch 256" in said
     assert explain(1, "", said).kind == "out of memory"
 
 
 def test_two_ranks_that_see_one_gpu_are_told_so_and_not_that_the_address_is_wrong(tmp_path, machine):
     for rank in machine.train_two(tmp_path, {}, FAKE_GPUS=1, CUDA_VISIBLE_DEVICES=0):
         code, said = rank.wait(LIMIT_S)
-        assert code == 2 and "ranks 0 and 1 have the same GPU (" in said and "MASTER_ADDR" not in said
+        assert code == 2 and "ranks 0 and 1" in said and "MASTER_ADDR" not in said
 
 
 def test_a_gpu_that_pytorch_is_not_built_for_is_one_line(tmp_path, machine):

@@ -80,7 +80,7 @@ def test_a_reason_does_not_say_where_in_pytorchs_source():
         "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
         "to allocate 6422528 bytes."
     )
-    assert attempt.reason_of(said).startswith("DefaultCPUAllocator: can't allocate memory: you tried")
+    assert attempt.reason_of(said).startswith("DefaultCPUAllocator: ")
     assert attempt.reason_of(MemoryError()) == "MemoryError"
 
 
