@@ -13,7 +13,6 @@ _TIMEOUT_S = 30.0
 _ROW = "%P|%D|%c|%G"  # partition (* marks the default one), nodes, CPUs and generic resources of each
 # In what Slurm says of a job that it will never take as it is. Others may wait, e.g. for a reservation.
 _SBATCH = re.compile(r"^.*?(sbatch: error: |allocation failure: )+")
-_MPI_LIST = re.compile(r"^(srun: )?.*(types are|available)\b[ .:]*", re.MULTILINE)
 _REFUSAL = re.compile(r"\binvalid\b|\bnot permitted\b|\bdenied to\b", re.IGNORECASE)
 
 
@@ -48,26 +47,12 @@ def on_compute_node(environment: Mapping[str, str]) -> bool:
     return "SLURMD_NODENAME" in environment
 
 
-@dataclass(frozen=True)
-class QueuedJob:
-    """A job that waits or runs."""
-
-    id: str
-    folder: str  # in which it was submitted
-    command: str  # its script with the arguments, which Slurm joins by blanks
-    comment: str
-
-
-def queued_jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
-    """The user's jobs that wait or run.
-
-    Raises:
-        NoAnswer: Slurm does not answer.
-    """
+def queued_jobs(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The user's jobs that wait or run: id and comment."""
     states = "--states=PENDING,RUNNING,SUSPENDED"
-    command = ["squeue", "--noheader", f"--user={os.getuid()}", states, "--format=%i|%Z|%o|%k"]
-    rows = _ask(command, environment).splitlines()
-    return [QueuedJob(*(part.strip() for part in row.split("|", 3))) for row in rows if row.count("|") >= 3]
+    command = ["squeue", "--noheader", f"--user={os.getuid()}", states, "--format=%i|%k"]
+    rows = (row.partition("|") for row in _ask(command, environment).splitlines())
+    return [(job.strip(), comment.strip()) for job, _, comment in rows]
 
 
 def check_accepted(words: Sequence[str], environment: Mapping[str, str], asked: str = "") -> None:
@@ -113,23 +98,6 @@ def read_partition(rows: str, name: str | None) -> Partition:
         cpus=max(int(cpus.rstrip("+")) for _, cpus, _ in nodes),
         gpus=max(count_gpus(resources) for _, _, resources in nodes),
     )
-
-
-def mpi_types(environment: Mapping[str, str]) -> list[str]:
-    """How srun can meet MPI here: ``none``, ``pmi2``, ...; none where it does not say.
-
-    Slurm has written the list to standard error, and to standard output, in other words with each release: a
-    line a type, or all behind a colon.
-    """
-    try:
-        answer = subprocess.run(
-            ["srun", "--mpi=list"],
-            env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=_TIMEOUT_S, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return re.findall(r"\w+", _MPI_LIST.sub("", answer.stdout).replace("srun:", ""))
 
 
 def count_gpus(resources: str) -> int:

@@ -12,7 +12,7 @@ from profiling.errors import UserError
 
 _DEMO = Path("data", "demo")
 MAKE_DATA = f"make a small set with: python -m train.data make {_DEMO}"
-_OF_A_RANK = "--data (in a sweep file: `data`), or its path in the site file"  # a rank cannot know which
+_SAID = "--data (in a sweep file: `data`), or its path in the site file"
 _LACKS = {
     "images": "no images: class/image.jpg (TFRecord files: data_format tfrecord)",
     "tfrecord": "no TFRecord files (image folders: data_format images)",
@@ -20,13 +20,13 @@ _LACKS = {
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
 
 
-def data_folder(data: str | Path, data_format: str, said: str = _OF_A_RANK) -> Path:
+def data_folder(data: str | Path, data_format: str) -> Path:
     """Where a run's data are: ``data``, or its part for the format as ``train.data make`` lays it out."""
     folder = Path(data)
     if not folder.is_dir():
         if folder.exists():
             raise UserError(f"data {folder.absolute()} is a file; give the folder that holds the data set")
-        do = MAKE_DATA if folder.parts[-2:] == _DEMO.parts else f"correct {said}"
+        do = MAKE_DATA if folder.parts[-2:] == _DEMO.parts else f"correct {_SAID}"
         raise UserError(f"there is no data folder {folder.absolute()}; {do}")
     part = folder / ("images" if data_format == "images" else "tfrecord")
     return part if part.is_dir() else folder
@@ -55,10 +55,10 @@ def record_files(folder: Path) -> list[Path]:
 
 
 @cache
-def check_data(data: str | Path, data_format: str, said: str = _OF_A_RANK) -> None:
+def check_data(data: str | Path, data_format: str) -> None:
     """Refuse a folder without data of a format. One image is enough."""
     try:
-        folder = data_folder(data, data_format, said)
+        folder = data_folder(data, data_format)
         if data_format == "images":
             found = any(any(images_below(path)) for path in folder.iterdir() if path.is_dir())
         else:

@@ -7,7 +7,6 @@ On a cluster: which site file is used, and is what it says true of this node?
 Exit code 0: scaleprof can train here; 1: something that it needs is missing, or the site file is wrong.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -224,10 +223,7 @@ def main() -> int:
     parser = make_parser("python -m jobs.doctor", __doc__)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="output format [table]")
     add_site_flag(parser)
-    parser.add_argument("word", nargs="?", help=argparse.SUPPRESS)  # a sweep file is a likely mistake
     arguments = parser.parse_args()
-    if word := arguments.word:
-        raise UserError(f"unexpected argument: {word} (runs of a sweep: python -m jobs.sweep FILE --dry-run)")
     checks = examine(this_machine(), arguments.site)
     if arguments.format == "json":
         json.dump([asdict(check) for check in checks], sys.stdout, indent=2)

@@ -4,7 +4,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -20,7 +20,6 @@ from jobs.states import LEFT_OUT
 from jobs.sweep_runs import Excluded, Result, SweepRun
 
 _REDRAW_S = 0.2
-_WIDTH_OF_COMMANDS = 100
 # Most sweeps set these once for all their runs; of those that they vary some are in a run's words anyway.
 _OF_ALL_RUNS = (
     "nodes", "gpus_per_node", "model", "loader", "batch", "grad", "batches", "attribute_from", "device",
@@ -85,10 +84,8 @@ class Bar:
             auto_refresh=False,
         )
         self._task: TaskID = self._bar.add_task("", total=total, completed=done)
-        self._total, self._done = total, done
-        self._done_before = done
-        self._since = self._last_end = time.monotonic()
-        self._last = 0.0
+        self._total, self._done, self._done_before = total, done, done
+        self._since, self._last = time.monotonic(), 0.0
         self._named: SweepRun | None = None  # by the last line of a log
 
     def __enter__(self) -> "Bar":
@@ -130,13 +127,8 @@ class Bar:
         each = (time.monotonic() - self._since) / done
         return f"; {in_words(each * (self._total - self._done))} left"
 
-    def advance(self, failed: bool = False) -> None:
-        """A run has ended; what one took that failed says nothing of how long the others take."""
-        now = time.monotonic()
-        if failed:
-            self._done_before += 1
-            self._since += now - self._last_end
-        self._last_end = now
+    def advance(self) -> None:
+        """A run has ended."""
         self._done += 1
         if self._bar.console.is_terminal:
             self._bar.advance(self._task)
@@ -214,21 +206,9 @@ def _assignments(environment: Mapping[str, str]) -> list[str]:
 
 
 def _pasteable(process: Process) -> str:
-    """A process as a shell takes it, in short lines; paths below this folder are relative to it."""
-    here = f"{Path.cwd()}/"
-    argv = [re.sub(rf"^(--[a-z-]+=)?{re.escape(here)}", r"\1", word) for word in process.argv]
-    environment = ["env", *_assignments(process.environment)] if process.environment else []
-    parts = [part for part in (environment, argv) if part]
-    return " \\\n  ".join(" \\\n    ".join(_lines(map(shlex.quote, part))) for part in parts)
-
-
-def _lines(words: Iterable[str]) -> list[str]:
-    lines = [""]
-    for word in words:
-        if lines[-1] and len(lines[-1]) + len(word) >= _WIDTH_OF_COMMANDS:
-            lines.append("")
-        lines[-1] += f" {word}" if lines[-1] else word
-    return lines
+    """A process as a shell takes it, its environment in a line of its own."""
+    environment = shlex.join(["env", *_assignments(process.environment)]) + " \\\n  "
+    return (environment if process.environment else "") + shlex.join(process.argv)
 
 
 def print_end(console: Console, directory: Path, done: tuple[int, int], result: Result, refused: int) -> None:

@@ -225,7 +225,7 @@ class Queue:
     def _give_up(self, sweep_run: SweepRun, manifest: Manifest, ended: Path) -> None:
         self.result.failed.append(Failed(sweep_run, manifest.failure, manifest.reason, ended / store.LOG))
         self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
-        self._bar.advance(failed=True)
+        self._bar.advance()
 
     def _try_again(self, sweep_run: SweepRun, kind: Kind, nodes: Sequence[str] = ()) -> bool:
         self._attempts.failed(sweep_run.id, kind, nodes)

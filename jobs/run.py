@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from jobs.backends import BACKENDS
 from jobs.loaders import LOADERS
-from jobs.validation import explain
+from jobs.validation import problems_of
 from profiling.errors import UserError
 from profiling.tools import STARTED, check_mode
 
@@ -60,15 +60,12 @@ class Schedule:
 class Role:
     """What a field of a run is to the analysis, and how a value of it is called.
 
-    Attributes:
-        kind: ``workload``: what is trained, and how; ``size``: on how many nodes and GPUs; ``length``: for
-            how many batches; ``observation``: how it is watched, or by which chance: the runs of one point
-            may differ in it; ``own``: the factors of a user's program, which are workload, each a field.
-        label: a value in words; ``{}`` stands for it.
+    ``workload``: what is trained, and how; ``observation``: how it is watched, or by which chance, in which
+    the runs of one point may differ; ``own``: a program's factors, which are workload, each a field.
     """
 
     kind: Literal["workload", "size", "length", "observation", "own"]
-    label: str = "{}"
+    label: str = "{}"  # a value in words
 
 
 _WORKLOAD, _OBSERVATION = Role("workload"), Role("observation")
@@ -331,4 +328,5 @@ def make_run(values: Mapping[str, Any], where: str = "") -> Run:
     try:
         return Run.model_validate(dict(values))
     except ValidationError as error:
-        raise UserError((f"{where}: " if where else "") + explain(error, Run)) from None
+        text = "; ".join(problem.text for problem in problems_of(error, Run))
+        raise UserError((f"{where}: " if where else "") + text) from None

@@ -128,11 +128,6 @@ class Site(_Part):
         here = Path.cwd()
         return str(self._file.relative_to(here) if self._file.is_relative_to(here) else self._file)
 
-    def says_data(self, here: str) -> str:
-        """Where the user of a sweep at this site says that its data are ``here``."""
-        mapped = any(path == here for path in self.data.values())
-        return f"`data` in {self.where}" if mapped else "`data` in the sweep file"
-
 
 def read_site(path: Path) -> Site:
     """A site from its YAML file."""
@@ -226,14 +221,6 @@ def sbatch_words(site: Site) -> list[str]:
     return [f"--{name}={value}" for name, value in values.items() if value] + site.sbatch
 
 
-def settings(site: Site) -> str:
-    """What a site file sets, as YAML below its name; without one, why none is used."""
-    if site.file is None:
-        return f"# site file: {NO_SITE}"
-    said = site.model_dump(mode="json", exclude_unset=True, exclude={"name"})
-    return f"# {site.where}\n{yaml.safe_dump(said, sort_keys=False, allow_unicode=True)}".rstrip()
-
-
 def main() -> None:
     parser = make_parser("python -m jobs.site", __doc__)
     parser.add_argument(
@@ -246,8 +233,11 @@ def main() -> None:
     site = find_site(arguments.site, os.environ)
     if arguments.shell or arguments.sbatch:
         print("\n".join(shell_commands(site) if arguments.shell else sbatch_words(site)))
+    elif site.file is None:
+        print(f"# site file: {NO_SITE}")
     else:
-        print(settings(site))
+        said = site.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+        print(f"# {site.where}\n{yaml.safe_dump(said, sort_keys=False, allow_unicode=True)}".rstrip())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.cluster import NoAnswer, check_accepted, cluster_name, mpi_types, on_compute_node, partition
+from jobs.cluster import NoAnswer, check_accepted, cluster_name, on_compute_node, partition
 from jobs.failures import why_no_mpi
 from jobs.launchers.base import ROOT, network_environment
 from jobs.run import Run
@@ -84,28 +84,23 @@ def check_networks_here(site: Site, runs: Iterable[Run], environment: Mapping[st
 
 
 def check_mpi(site: Site, environment: Mapping[str, str]) -> None:
-    """Refuse a way to meet MPI that srun does not have: every run would fail."""
-    if site.mpi.srun and (why := why_not_met(site, site.mpi.srun, environment)):
-        raise UserError(
-            f"srun --mpi={site.mpi.srun}: {why}; correct `mpi.srun` in the site file {site.where}"
-        )
+    """Refuse a way to meet MPI that srun does not have, with the site's modules: every run would fail.
 
-
-def why_not_met(site: Site, mpi: str, environment: Mapping[str, str]) -> str:
-    """Why srun cannot meet MPI so in jobs of this site, with their modules; "" if it can, or does not say.
-
-    srun also lists what lacks its libraries here; it loads them before it asks for nodes.
+    srun loads its libraries before it asks for nodes.
     """
+    if not site.mpi.srun:
+        return
     load = f"{shlex.join(['module', 'load', *site.modules])} >/dev/null 2>&1; " if site.modules else ""
-    script = f"{load}srun --mpi={shlex.quote(mpi)} --test-only true"
+    script = f"{load}srun --mpi={site.mpi.srun} --test-only true"
     try:
         answer = subprocess.run(
             ["bash", "-c", script], env={**site.environment, **environment}, capture_output=True, text=True,
             timeout=_ASKS_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return why_no_mpi(answer.stderr) if answer.returncode else ""
+        return
+    if answer.returncode and (why := why_no_mpi(answer.stderr)):
+        raise UserError(f"srun --mpi={site.mpi.srun}: {why}; correct `mpi.srun` in {site.where}")
 
 
 def _key(site: Site, key: str, present: bool, detail: str) -> Presence:
@@ -142,13 +137,8 @@ def _of_cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence
     jobs = _tried(site, "sbatch", lambda: check_accepted([*options, "--wrap=true"], environment), "")
     if not jobs.present:
         yield jobs
-    types = mpi_types(environment) if site.mpi.srun else []
-    if site.mpi.srun and types:
-        why = why_not_met(site, site.mpi.srun, environment)
-        present = site.mpi.srun in types and not why
-        able = types if present else [one for one in types if not why_not_met(site, one, environment)]
-        detail = f"srun --mpi={site.mpi.srun}" + (f": {why}" if why else "") + f" ({', '.join(able)})"
-        yield _key(site, "mpi.srun", present, detail)
+    if site.mpi.srun and shutil.which("srun", path=environment.get("PATH")):
+        yield _tried(site, "mpi.srun", lambda: check_mpi(site, environment), site.mpi.srun)
 
 
 def _of_node(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:

@@ -8,6 +8,7 @@ A sweep whose jobs are queued or running is not submitted again: two might run a
 it is submitted.)
 """
 
+import argparse
 import itertools
 import os
 import re
@@ -21,28 +22,21 @@ from pathlib import Path
 from rich.console import Console
 
 from jobs import progress, sweep
-from jobs.cluster import QueuedJob, check_accepted, queued_jobs
+from jobs.cluster import check_accepted, queued_jobs
 from jobs.execute import print_plan, split_possible
 from jobs.execution import ROOT, record_sweep
 from jobs.launchers.slurm import Slurm
 from jobs.site import CHOOSE, check_modules, find_site, sbatch_words
 from jobs.site_check import check_mpi
-from jobs.sweep_file import read_sweep
 from jobs.sweep_runs import Excluded
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 _DRY_RUN = "--dry-run"
 SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
-_SWEEP_OF_SCRIPT = "configs/resnet50.yaml"  # that it runs if none is named
 # Variables that the user has chosen a way to submit by, which a second submission needs as well.
 _AS_BEFORE = (CHOOSE, "LAUNCHER", "PYTHON", "AT_ONCE", "CHECK")
 # sbatch's options of what Slurm may refuse; each is a variable, too: SBATCH_ACCOUNT.
-_OPTIONS = {
-    "partition": ("-p", "--partition"),
-    "account": ("-A", "--account"),
-    "qos": ("-q", "--qos"),
-    "reservation": ("--reservation",),
-}
+_OPTIONS = {"partition": ["-p"], "account": ["-A"], "qos": ["-q"], "reservation": list[str]()}
 
 # Starts a job of these words of sbatch, with these variables; what it is to the user; returns its id.
 Start = Callable[[Sequence[str], Mapping[str, str], str], str]
@@ -69,8 +63,8 @@ def main() -> int:
         check_mpi(site, os.environ)
     sweep.announce(request, site)
     options = [*sbatch_words(site), *words.of_sbatch]
-    wanted = asked_of_sbatch("partition", options)
-    launcher = Slurm.open(site.model_copy(update={"partition": wanted}), os.environ)
+    asked = asked_of_sbatch(options)
+    launcher = Slurm.open(site.model_copy(update={"partition": asked.get("partition")}), os.environ)
     # From within a job, too, others are submitted.
     execution = request.execution(replace(launcher, allocation=None).planned(), arguments)
     sweep_runs, impossible = request.sweep_runs, list[Excluded]()
@@ -86,8 +80,7 @@ def main() -> int:
         print(f"{request.directory}: to do: 0, done: {len(sweep_runs)}")
         return EXIT_DONE
     if checked:
-        values = {name: asked_of_sbatch(name, options) for name in _OPTIONS}
-        named = ", ".join(f"{name} {value!r}" for name, value in values.items() if value)
+        named = ", ".join(f"{name} {value!r}" for name, value in asked.items())
         check_accepted([*options, f"--nodes={max(counts)}", str(SWEEP_SCRIPT)], os.environ, named)
     variables = {CHOOSE: arguments.site} if arguments.site else {}
     if words.dry_run:  # what is printed may be typed in another shell
@@ -139,25 +132,12 @@ def as_submitted(words: Words, environment: Mapping[str, str]) -> str:
     return " ".join([*chosen, command])
 
 
-def option(words: Sequence[str], *names: str) -> str | None:
-    """The value of an option among words: ``-p x``, ``-px``, ``--partition x`` or ``--partition=x``.
-
-    Of several the last, as for sbatch.
-    """
-    value = None
-    for index, word in enumerate(words):
-        if word in names:
-            value = next(iter(words[index + 1 :]), None)
-        for name in names:
-            attached = name if len(name) == 2 else f"{name}="
-            if word not in names and word.startswith(attached):
-                value = word.removeprefix(attached)
-    return value
-
-
-def asked_of_sbatch(name: str, options: Sequence[str]) -> str | None:
-    """What sbatch is asked for, of :data:`_OPTIONS`: what is typed counts before what is set."""
-    return option(options, *_OPTIONS[name]) or os.environ.get(f"SBATCH_{name.upper()}")
+def asked_of_sbatch(options: Sequence[str]) -> dict[str, str]:
+    """The partition, account, QOS and reservation that jobs ask for; what is typed counts first."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name, short in _OPTIONS.items():
+        parser.add_argument(*short, f"--{name}", default=os.environ.get(f"SBATCH_{name.upper()}"))
+    return {name: value for name, value in vars(parser.parse_known_args(options)[0]).items() if value}
 
 
 class AlreadyQueued(UserError):
@@ -178,32 +158,15 @@ def check_not_queued(directory: Path) -> None:
     except UserError:
         return  # sbatch itself says what is wrong with Slurm
     ours = comment_of(directory)
-    jobs = [job.id for job in queued if job.comment == ours or results_of(job) == directory.resolve()]
-    jobs.sort(key=lambda job: (len(job), job))  # as they were submitted
+    jobs = sorted((job for job, comment in queued if comment == ours), key=lambda job: (len(job), job))
     if jobs:
         raise AlreadyQueued(f"jobs of this sweep in the queue: {', '.join(jobs)} (AGAIN=yes submits anyway)")
 
 
-def results_of(job: QueuedJob) -> Path | None:
-    """Where the results of ``sbatch slurm/sweep.sh ...`` go; None for a job of another script."""
-    script, *words = job.command.split() or [""]
-    if Path(job.folder, script).resolve() != SWEEP_SCRIPT:
-        return None
-    try:
-        arguments = sweep.parser().parse_args(words or [_SWEEP_OF_SCRIPT])
-        return Path(job.folder, arguments.out, read_sweep(Path(job.folder, arguments.config)).name).resolve()
-    except UserError:
-        return None  # its sweep file is no longer there, or no longer right
-
-
 def submit(
-    counts: Sequence[int],
-    options: Sequence[str],
-    words: Words,
-    directory: Path,
-    variables: Mapping[str, str],
-    start: Start,
-) -> None:
+    counts: Sequence[int], options: Sequence[str], words: Words, directory: Path,
+    variables: Mapping[str, str], start: Start,
+) -> None:  # fmt: skip
     """Start a job for each number of nodes and, when all have ended, one that writes the report."""
     at_once = os.environ.get("AT_ONCE") == "yes"
     # What the site or the user says (a comment for accounting) takes our place: sbatch heeds the last.

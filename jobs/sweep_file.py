@@ -3,13 +3,11 @@
 Its ``run:`` holds Run's fields; a list is a factor. Which runs that makes: :mod:`jobs.sweep_runs`.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobs import program
@@ -183,24 +181,8 @@ def _problems_of_values(name: str, values: Any, own: bool) -> list[Problem]:
     for index, value in enumerate(_as_list(values)):
         if value in _as_list(values)[:index]:
             problems.append(Problem((*place, index), f"{name}: {value} stands twice"))
-        said = wrong(value)
-        several = _list_that_was_meant(value, wrong) if said else ""
-        meant = f" (a list: {several})" if several else ""
-        problems += [Problem((*place, index), text + meant) for text in said]
+        problems += [Problem((*place, index), text) for text in wrong(value)]
     return problems
-
-
-def _list_that_was_meant(value: Any, wrong: Callable[[Any], list[str]]) -> str:
-    """``[4, 8]`` for ``4,8``, where each of these alone is right; else ""."""
-    if not isinstance(value, str):
-        return ""
-    parts = re.split(r"[\s,]+", value.strip(" ()[],"))
-    try:
-        meant = [yaml_text.parse(part) for part in parts]
-    except yaml.YAMLError:
-        return ""
-    right = len(meant) > 1 and not any(wrong(one) for one in meant)
-    return f"[{', '.join(parts)}]" if right else ""
 
 
 def _as_list(values: Any) -> list[Any]:

@@ -58,11 +58,6 @@ def problems_of(error: ValidationError, model: type[BaseModel], what: str = "fie
     return [Problem(place, _text(chosen[place], place, model, what)) for place in in_order]
 
 
-def explain(error: ValidationError, model: type[BaseModel], what: str = "field") -> str:
-    """All problems of a pydantic error of ``model`` in one line; see :func:`problems_of`."""
-    return "; ".join(problem.text for problem in problems_of(error, model, what))
-
-
 def _text(problem: Mapping[str, Any], place: Place, model: type[BaseModel], what: str) -> str:
     name, given, kind = ".".join(map(str, place)), problem.get("input"), problem["type"]
     if kind == "extra_forbidden":

@@ -94,15 +94,9 @@ def run_of(
 
 
 def report_of(
-    me: Identity,
-    model: ModelFacts,
-    steps: int,
-    samples: int,
-    workers: int,
-    startup_ns: int,
-    findings: Sequence[Finding],
-    exit_code: int,
-) -> RankReport:
+    me: Identity, model: ModelFacts, steps: int, samples: int, workers: int, startup_ns: int,
+    findings: Sequence[Finding], exit_code: int,
+) -> RankReport:  # fmt: skip
     """The report of a watched rank that ends now, for ``rank.json``.
 
     Of the parameters at the end it says nothing: a program may well divide them among its ranks.
@@ -133,14 +127,9 @@ def report_of(
 
 
 def write_manifest(
-    directory: Path,
-    me: Identity,
-    program: Program,
-    profile: str,
-    ended: Ended,
-    started: datetime,
+    directory: Path, me: Identity, program: Program, profile: str, ended: Ended, started: datetime,
     per_step: int = 1,
-) -> Manifest:
+) -> Manifest:  # fmt: skip
     """Write the manifest of a watched program, once all ranks have left their reports."""
     report = store.read_record(tables.rank_directory(directory, me.rank) / store.RANK_REPORT, RankReport)
     run, unknown = run_of(report, me, program, profile, per_step)

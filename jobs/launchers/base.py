@@ -130,7 +130,7 @@ def check_node(
         check_can_start(run, Path.cwd())
     loader.check(run.loader, gpus > 0, machine.libraries, run.data, node)
     if run.data and loader.reads_data and sees_data:
-        check_data(ROOT / run.data, run.data_format, site.says_data(run.data))
+        check_data(ROOT / run.data, run.data_format)
     # Ranks have the PATH of this process.
     options = Options(run.profile_mode, gpu=gpus != 0, world_size=run.ranks)
     check_can_record(run.profile, options, here=sees_programs)

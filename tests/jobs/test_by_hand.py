@@ -50,7 +50,7 @@ def test_an_out_that_holds_other_files_is_refused(tmp_path):
     check_no_other_files(tmp_path)
     for name in "abcd":
         (tmp_path / f"{name}.py").touch()
-    with pytest.raises(UserError, match=r"holds other files \(a.py, b.py, c.py, ...\); choose a new"):
+    with pytest.raises(UserError, match=r"holds other files \(a.py, b.py, c.py\); choose"):
         check_no_other_files(tmp_path)
     (tmp_path / "manifest.json").touch()  # a run of ours, beside which the user has put files
     check_no_other_files(tmp_path)

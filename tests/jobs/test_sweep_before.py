@@ -87,7 +87,7 @@ def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tm
     work = execution(tmp_path, run=run)
     assert execute.print_plan(work, *expand(work.sweep)) == 4
     said = " ".join(capsys.readouterr().err.split())
-    wrong = f"2 runs: there is no data folder {tmp_path / 'none'}; correct `data` in the sweep file"
+    wrong = f"2 runs: there is no data folder {tmp_path / 'none'}; correct --data (in a sweep file: `data`)"
     assert said.count(wrong) == 1
     assert said.count(f"2 runs: {tmp_path / 'empty'} holds no images") == 1
     only = {"batches": 3, "data": str(tmp_path / "none"), "loader": "pytorch", "batch": [2, 4]}
