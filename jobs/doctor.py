@@ -102,7 +102,7 @@ def _libraries(machine: Machine) -> Iterator[Check]:
             check_built_for(machine.capability, archs, (*machine.gpus, "the GPU")[0])
         except UserError as error:
             remedy = str(error)
-        yield Check("libraries", "torch for this GPU", not remedy, ", ".join(archs), remedy)
+        yield Check("libraries", "torch for GPU", not remedy, ", ".join(archs), remedy)
 
 
 def _built_for() -> list[str]:

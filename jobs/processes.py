@@ -89,7 +89,7 @@ class Running:
         now = time.monotonic()
         if now - self._started > self._limits.time_s:
             self._have_stacks_written()
-            reason = f"{self._limits.time_s:g} s (time_limit_s); stacks in the log"
+            reason = f"{self._limits.time_s:g} s (time_limit_s)"
             return Ended(EXIT_TIME_LIMIT, reason, "time limit")
         return self._hang(now) if self._limits.hang_s else None
 
@@ -103,7 +103,7 @@ class Running:
         if now - self._last_sign <= self._limits.hang_s:
             return None
         self._have_stacks_written()
-        reason = f"no step for {self._limits.hang_s:g} s after step {sign or 0}; stacks in the log"
+        reason = f"no step for {self._limits.hang_s:g} s after step {sign or 0}"
         return Ended(EXIT_HANG, reason, "hang")
 
     def _have_stacks_written(self) -> None:

@@ -214,7 +214,7 @@ def _pasteable(process: Process) -> str:
 def print_end(console: Console, directory: Path, done: tuple[int, int], result: Result, refused: int) -> None:
     """How a sweep ended; the failed runs by reason, with the first one's log."""
     counts = {
-        "running in another sweep": len(result.elsewhere),
+        "running elsewhere": len(result.elsewhere),
         "left, nodes lost": len(result.left),
         "cannot start": refused,
         "failed": len(result.failed),

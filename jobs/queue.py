@@ -169,7 +169,7 @@ class Queue:
             return
         # The directory of an earlier start of this job, which did not end in order.
         if before is not None and before.job == self._me.job != "" and before.restarts < self._me.restarts:
-            failure = Failure("node failure", "the job was restarted while it ran", 1)
+            failure = Failure("node failure", "job restarted meanwhile", 1)
             if not self._try_again(sweep_run, failure.kind):
                 self._finish_unrun(sweep_run, directory, failure)
                 return
@@ -216,7 +216,7 @@ class Queue:
             self._bar.tell(sweep_run, speed_of(moved, sweep_run.configuration))
             self._count_done()
         elif self._try_again(sweep_run, cast(Kind, manifest.failure), manifest.failed_nodes):
-            self._bar.say(f"failed, to be retried: {sweep_run.id}: {manifest.reason}", "yellow")
+            self._bar.say(f"failed, retried: {sweep_run.id}: {manifest.reason}", "yellow")
             self._waiting.append(sweep_run)
         else:
             self._give_up(sweep_run, manifest, moved)
@@ -259,7 +259,7 @@ class Queue:
         at = progress.last_batch(active.directory / store.LOG) or "0"
         self._active.remove(active)
         active.running.end()
-        failure = Failure("time limit", f"cut again by the end of job {self._me.job}", EXIT_TIME_LIMIT)
+        failure = Failure("time limit", f"cut again, job {self._me.job}", EXIT_TIME_LIMIT)
         self._finish_unrun(active.sweep_run, active.directory, failure)
         had_s = (datetime.now(UTC) - active.started).total_seconds()
         raise TooShort(

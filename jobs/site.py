@@ -185,7 +185,7 @@ def check_modules(site: Site, environment: Mapping[str, str]) -> None:
     """Refuse a site whose modules cannot be loaded here."""
     if not site.modules:
         return
-    script = f"type module >/dev/null && {shlex.join(['module', 'load', *site.modules])} >/dev/null"
+    script = f"type module && {shlex.join(['module', 'load', *site.modules])}"
     try:
         answer = subprocess.run(
             ["bash", "-c", script], env=dict(environment), capture_output=True, text=True, timeout=_MODULES_S
@@ -202,7 +202,7 @@ def shell_commands(site: Site) -> list[str]:
     commands = []
     if site.modules:
         load = shlex.join(["module", "load", *site.modules])
-        error = shlex.quote(f"scaleprof: error: {site.where}: `modules` cannot be loaded, see above")
+        error = shlex.quote(f"scaleprof: error: {site.where}: `modules` not loaded")
         commands = [f"{load} || {{ echo {error} >&2; exit 2; }}"]
     return commands + [
         # A variable that the user has set stays as it is.

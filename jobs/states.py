@@ -42,7 +42,7 @@ def of_begun(directory: Path) -> tuple[State, str]:
     if owner is None:
         # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.
         by_hand = not (directory.parent / store.SWEEP).exists()
-        return "interrupted", "no manifest: started by hand, or still running" if by_hand else "sweep stopped"
+        return "interrupted", "by hand, unfinished" if by_hand else "sweep stopped"
     return ("running" if lives(directory, owner) else "interrupted"), _where(owner)
 
 

@@ -196,7 +196,7 @@ def check_reports(run: Run, reports: Sequence[RankReport]) -> None:
         if report.world_size != run.ranks:
             raise UserError(f"rank {report.rank} saw {report.world_size} ranks, not {run.ranks}")
         if report.batches_done != run.batches and not (run.program and report.batches_done > run.batches):
-            more = "; lower batches, or let the program train longer" if run.program else ""
+            more = "; lower batches" if run.program else ""
             raise UserError(f"steps done: {report.batches_done} of {run.batches} (rank {report.rank}){more}")
         if not report.losses_finite:
             raise UserError(f"rank {report.rank} had a loss that is not finite; lower learning_rate")

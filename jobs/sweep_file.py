@@ -138,7 +138,7 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
     repetitions = values.get("repetitions")
     if isinstance(repetitions, dict) and not any(problem.place[0] == "repetitions" for problem in problems):
         absent = [p for p in _as_list(fields.get("profile", "none")) if p not in repetitions]
-        problems += [Problem(("repetitions",), f"repetitions: none given for profile {p!r}") for p in absent]
+        problems += [Problem(("repetitions",), f"repetitions: {p!r} missing") for p in absent]
     return problems
 
 
@@ -174,7 +174,7 @@ def _problems_of_values(name: str, values: Any, own: bool) -> list[Problem]:
 
     def wrong(value: Any) -> list[str]:
         if own:
-            return [] if isinstance(value, Value) else [f"invalid {name} {value!r}: no text or number"]
+            return [] if isinstance(value, Value) else [f"invalid {name} {value!r}: expected text, number"]
         return wrong_values({name: value})
 
     problems = []

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from jobs import by_hand, watched
+from jobs import by_hand
 from jobs.processes import Ended
 from jobs.store import RANK_REPORT, STACKS, write_record
 from profiling import tables
@@ -175,7 +175,7 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
     findings = [*capture.write(), *findings_of(watch, steps)]
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
     findings += set_clock(directory, given.profile)
-    report = watched.report_of(
+    report = by_hand.report_of(
         me, watch.model_facts, len(steps), usual_samples(steps, wanted), watch.hooks.seen.workers,
         watch.startup_ns, findings, code,
     )  # fmt: skip
@@ -212,7 +212,7 @@ def prepare_folder(given: argparse.Namespace, program: Program, me: Identity) ->
     """
     if given.inside:
         return given.out.absolute(), False
-    out = given.out or watched.PARENT / watched.new_name(program.name, me, os.environ)
+    out = given.out or by_hand.PARENT / by_hand.new_name(program.name, me, os.environ)
     mine = by_hand.is_by_hand(given.out)
     if mine:
         # What a launch leaves that failed and is started again, as a program resumes, is no other run.
@@ -227,7 +227,9 @@ def _write_run(
     out: Path, me: Identity, program: Program, given: argparse.Namespace, ended: Ended, started: datetime
 ) -> int:
     """Write the manifest, and say what was found; the exit code."""
-    manifest = watched.write_manifest(out, me, program, given.profile, ended, started, given.steps_per_batch)
+    manifest = by_hand.write_program_manifest(
+        out, me, program, given.profile, ended, started, given.steps_per_batch
+    )
     _say(f"watched {manifest.run.batches} steps on {me.size} ranks", *lines(manifest.findings, MOST_SHOWN))
     if manifest.reason:
         _say(f"the results do not count: {manifest.reason}")

@@ -52,7 +52,7 @@ MEASURES = ("tau", "batches", "kernels", "anatomy", "critical_path", "scaling", 
 COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap", "profiling.watch"}
 # A program that is watched leaves what a rank of ours leaves, so this command lies above ``jobs``, and is
 # imported by nobody.
-ABOVE_JOBS = {"profiling.watch": ("jobs.by_hand", "jobs.watched", "jobs.store", "jobs.processes")}
+ABOVE_JOBS = {"profiling.watch": ("jobs.by_hand", "jobs.store", "jobs.processes")}
 # What a function may import, for it takes long to load, or is not on every machine. All else is imported at
 # the head of a file, or by a command when its arguments are known (benchmarks.startup).
 DEFERRED = {

@@ -86,7 +86,7 @@ class Slurm(OnNodes):
             run,
             in_allocation(self.machine, self.allocation),
             self.site,
-            f"a node of the partition {self.partition.name}" if self.partition else "this machine",
+            f"a node of partition {self.partition.name}" if self.partition else "this machine",
             sees_data=outside,
             sees_programs=outside and not (self.partition and self.site.modules),
         )
@@ -100,7 +100,7 @@ class Slurm(OnNodes):
             raise UserError("launcher slurm runs in an allocation: sbatch slurm/sweep.sh, or salloc first")
         elif asked > (has := len(self.allocation.nodes)):
             left_out = self.allocation.nodes_at_start - has
-            failed = f" ({left_out} left out after failures)" if left_out > 0 else ""
+            failed = f" ({left_out} left out)" if left_out > 0 else ""
             raise UserError(f"{asked} nodes requested, but the allocation has {has}{failed}")
 
     def _check_gpus(self, asked: int) -> None:
@@ -109,7 +109,7 @@ class Slurm(OnNodes):
         if asked > said:
             raise UserError(f"{asked} GPUs per node requested, but {file} says gpus_per_node: {said}")
         if has is not None and asked > has:
-            where = f"nodes of the partition {self.partition.name} have" if self.partition else "this job has"
+            where = f"nodes of partition {self.partition.name} have" if self.partition else "this job has"
             raise UserError(
                 f"{asked} GPUs per node requested, but {where} {has}: correct gpus_per_node in {file}, or "
                 f"submit with --gpus-per-node={asked}"

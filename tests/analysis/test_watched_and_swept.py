@@ -9,10 +9,10 @@ from analysis.measures.scaling.compared import align_watched, compared
 from analysis.report.changes import build
 from analysis.results.load import load
 from jobs import store
+from jobs.by_hand import run_of as watched_run_of
 from jobs.program import unknown_fields
 from jobs.run import Run
 from jobs.store import Manifest, RankReport
-from jobs.watched import run_of as watched_run_of
 from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.watching.program import Program

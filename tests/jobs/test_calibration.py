@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from jobs import store
-from jobs.calibration import calibrate, to_measure
+from jobs.execute import calibrate, to_measure
 from jobs.execution import Execution
 from jobs.launchers.base import Process
 from jobs.launchers.local import Local

@@ -58,8 +58,8 @@ def test_the_doctor_checks_pytorch_and_its_build(monkeypatch, capability, built,
     monkeypatch.setattr(doctor, "_built_for", lambda: built)
     monkeypatch.setattr(doctor, "versions", lambda: {"torch": "2.9.0"})
     findings = {finding.name: finding for finding in examine(replace(NODE, capability=capability))}
-    assert findings["torch for this GPU"].present is present
-    assert ("CUDA 12.6" in findings["torch for this GPU"].remedy) != present
+    assert findings["torch for GPU"].present is present
+    assert ("CUDA 12.6" in findings["torch for GPU"].remedy) != present
     assert not findings["torch's release"].present and "2.11" in findings["torch's release"].remedy
 
 

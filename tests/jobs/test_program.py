@@ -110,7 +110,7 @@ def test_an_only_of_the_users_own_says_which_values_there_are(sweep_of):
         ('program: ""', "invalid program ''"),
         ("program: python train.py", "begin with the script or -m MODULE, without python"),
         ("program: --out x train.py", "--out before the script: only --samples=N or --steps-per-batch=N"),
-        ("program: train.py {lr}\n  lr: {a: 1}", "no text or number"),
+        ("program: train.py {lr}\n  lr: {a: 1}", "expected text, number"),
         ("program: train.py {lr}\n  lr: [1, 1]", "lr: 1 stands twice"),
         ("program: train.py {world_size}\n  world_size: 2", "world_size: this name is taken"),
         ("program: train.py {batch}\n  batch: x", "invalid batch 'x': should be a whole number"),

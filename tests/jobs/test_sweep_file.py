@@ -118,7 +118,7 @@ def test_data_that_no_loader_reads_are_refused(sweep_file, loader):
         ("run: {nodes: []}", "nodes has no value"),
         ("run: {nodes: many}", "invalid nodes 'many': should be a whole number\n"),
         ("run: {nodes: [1, 1]}\nrepetitions: 1", "stands twice"),
-        ("run: {profile: [none, torch]}\nrepetitions: {none: 1}", "none given for profile 'torch'"),
+        ("run: {profile: [none, torch]}\nrepetitions: {none: 1}", "repetitions: 'torch' missing"),
         ("run: {loader: dali_gpu}", "did you mean 'dali-gpu'"),
         ("run: {loader: dali}", "did you mean 'dali-gpu', 'dali-cpu-to-gpu' or 'dali-cpu'?"),
         ("run: {nodes: 1}\nexclude: [{when: {gruds: fp32}, because: x}]", "unknown field 'gruds'"),

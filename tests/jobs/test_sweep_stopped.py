@@ -211,7 +211,7 @@ def test_a_second_sweep_skips_claimed_runs_and_does_the_others(tmp_path, capsys,
         assert claim(directory, this_owner({}).model_copy(update=other)).ours
     assert run_all(work) == 0
     assert len(manifests(work)) == 2 and all(directory.is_dir() for directory in claimed)
-    assert "another sweep: 2" in capsys.readouterr().err
+    assert "done: 2 of 4, running elsewhere: 2" in capsys.readouterr().err
 
 
 def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root):

@@ -11,14 +11,14 @@ from tests.profiling.watching import Forks, variables
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory) -> Iterator[Forks]:
     """For programs that PyTorch does not compile: optimizers import its compiler all the same."""
-    with Parent(["torch._dynamo", "jobs.watched", "profiling.tools"], variables()) as parent:
+    with Parent(["torch._dynamo", "jobs.by_hand", "profiling.tools"], variables()) as parent:
         yield Forks(parent, tmp_path_factory.mktemp("forks"))
 
 
 @pytest.fixture(scope="session")
 def forks_before_the_compiler(tmp_path_factory) -> Iterator[Forks]:
     """For programs that are compiled: hooks are in PyTorch before its compiler is imported."""
-    with Parent(["torch", "jobs.watched", "profiling.tools"], variables()) as parent:
+    with Parent(["torch", "jobs.by_hand", "profiling.tools"], variables()) as parent:
         yield Forks(parent, tmp_path_factory.mktemp("forks"))
 
 

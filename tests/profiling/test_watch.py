@@ -13,7 +13,7 @@ import pytest
 from analysis.measures.batches.series import series_of
 from analysis.measures.scaling.point import base_of
 from analysis.results.load import load
-from jobs import by_hand, watched
+from jobs import by_hand
 from jobs.processes import Ended
 from jobs.run import Run
 from jobs.store import MANIFEST
@@ -59,12 +59,12 @@ def test_ddp_on_two_ranks_leaves_what_our_own_ranks_leave(tmp_path):
 def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():
     me, reports = Identity(launcher="torchrun"), []
     model = ModelFacts(name="Net", backend="single", grad="fp32")
-    reports.append(watched.report_of(me, model, 9, 4, 0, 1, [], 0))
+    reports.append(by_hand.report_of(me, model, 9, 4, 0, 1, [], 0))
     two = Identity(size=2, local_size=2, launcher="torchrun")
-    reports.append(watched.report_of(two, replace(model, backend="ddp/gloo"), 9, 4, 0, 1, [], 0))
+    reports.append(by_hand.report_of(two, replace(model, backend="ddp/gloo"), 9, 4, 0, 1, [], 0))
     fields = []
     for who, report in zip((me, two), reports, strict=True):
-        run, unknown = watched.run_of(report, who, Program("train.py"), "none")
+        run, unknown = by_hand.run_of(report, who, Program("train.py"), "none")
         fields.append({**run.model_dump(), **dict.fromkeys(unknown)})
     assert [base_of(number, fields, "weak") for number in (0, 1)] == [0, 0]
     assert fields[1]["program"] == "train.py" and fields[1]["compute"] is None
@@ -72,9 +72,9 @@ def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():
 
 def test_an_argument_with_a_blank_is_not_two_arguments():
     me = Identity(launcher="torchrun")
-    report = watched.report_of(me, ModelFacts(name="Net", backend="single", grad="fp32"), 9, 4, 0, 1, [], 0)
+    report = by_hand.report_of(me, ModelFacts(name="Net", backend="single", grad="fp32"), 9, 4, 0, 1, [], 0)
     for arguments, as_text in ((("--note", "a b"), "--note 'a b'"), (("--note", "a", "b"), "--note a b")):
-        run, _ = watched.run_of(report, me, Program("train.py", arguments), "none")
+        run, _ = by_hand.run_of(report, me, Program("train.py", arguments), "none")
         assert run.program == f"train.py {as_text}"
 
 
@@ -197,7 +197,7 @@ def test_a_process_that_the_program_has_forked_leaves_no_results(tmp_path, forks
 def test_a_run_of_which_a_rank_left_nothing_does_not_count_and_is_no_success(tmp_path, monkeypatch, capsys):
     manifest = SimpleNamespace(run=Run(), findings=[], reason="rank 1 has left no report")
     recorded = []
-    monkeypatch.setattr(watched, "write_manifest", lambda *facts: recorded.append(facts) or manifest)
+    monkeypatch.setattr(by_hand, "write_program_manifest", lambda *facts: recorded.append(facts) or manifest)
     given, program = parse(["--steps-per-batch", "3", "train.py"])
     me = Identity(size=2, local_size=2)
     assert _write_run(tmp_path, me, program, given, Ended(0), datetime.now(UTC)) == 1
@@ -339,9 +339,9 @@ def test_a_profiler_is_started_once_where_a_second_optimizer_ends_the_first_step
 
 
 def test_a_command_and_a_batch_that_no_sweep_could_have_do_not_cost_the_results():
-    report = watched.report_of(Identity(), ModelFacts(name="Net"), 9, 100_000, 0, 1, [], 0)
+    report = by_hand.report_of(Identity(), ModelFacts(name="Net"), 9, 100_000, 0, 1, [], 0)
     program = Program("train.py", ("data.files=x",) * 1000)
-    run, unknown = watched.run_of(report, Identity(), program, "none")
+    run, unknown = by_hand.run_of(report, Identity(), program, "none")
     assert run.program.startswith("train.py data.files=x") and "batch" in unknown
 
 
@@ -349,8 +349,8 @@ def test_a_command_and_a_batch_that_no_sweep_could_have_do_not_cost_the_results(
     ("seen", "named"), [("Sequential", "finetune"), ("FullyShardedDataParallel", "finetune"), ("Net", "net")]
 )
 def test_a_model_of_a_class_that_says_nothing_is_named_after_its_program(seen, named):
-    report = watched.report_of(Identity(), ModelFacts(name=seen), 9, 4, 0, 1, [], 0)
-    run, unknown = watched.run_of(report, Identity(), Program("mine/finetune.py"), "none")
+    report = by_hand.report_of(Identity(), ModelFacts(name=seen), 9, 4, 0, 1, [], 0)
+    run, unknown = by_hand.run_of(report, Identity(), Program("mine/finetune.py"), "none")
     assert run.model == named and "model" not in unknown
 
 

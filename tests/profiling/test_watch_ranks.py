@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from jobs import watched
+from jobs import by_hand
 from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.watch import main
@@ -40,7 +40,7 @@ def test_a_profiler_that_cannot_record_here_is_named_by_rank_0_alone(monkeypatch
     assert ended.value.code == 2
 
 
-@pytest.mark.parametrize("environ", [Mock(return_value={}), Mock(side_effect=watched.psutil.AccessDenied)])
+@pytest.mark.parametrize("environ", [Mock(return_value={}), Mock(side_effect=by_hand.psutil.AccessDenied)])
 def test_ranks_that_a_shell_starts_find_the_same_name(monkeypatch, environ):
     """mpirun starts a shell for each rank, and this the rank; a daemon of Slurm's is root's."""
 
@@ -52,7 +52,7 @@ def test_ranks_that_a_shell_starts_find_the_same_name(monkeypatch, environ):
 
     names = set()
     for rank in "01":
-        monkeypatch.setattr(watched.psutil, "Process", lambda rank=rank: ancestors(rank))
+        monkeypatch.setattr(by_hand.psutil, "Process", lambda rank=rank: ancestors(rank))
         me = Identity(int(rank), 2, int(rank), 2, "Open MPI")
-        names.add(watched.new_name("train", me, {**os.environ, "OMPI_COMM_WORLD_LOCAL_RANK": rank}))
+        names.add(by_hand.new_name("train", me, {**os.environ, "OMPI_COMM_WORLD_LOCAL_RANK": rank}))
     assert len(names) == 1 and names.pop().endswith("-10")
