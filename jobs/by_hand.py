@@ -50,8 +50,7 @@ def is_by_hand(out: Path | None) -> bool:
     return out is None or not (out / OWNER).exists()
 
 
-# How files end to which output is sent.
-_LOGS = (".txt", ".log", ".out", ".err")
+_LOGS = (".txt", ".log", ".out", ".err")  # how files end to which output is sent
 
 
 def check_unused(out: Path, overwrite: bool) -> None:
@@ -59,9 +58,7 @@ def check_unused(out: Path, overwrite: bool) -> None:
     if (out / store.SWEEP).exists() or any(out.glob("run_*")):
         raise UserError(f"--out {out} holds a sweep; choose another folder")
     if not overwrite and (left := _of_a_run(out)):
-        raise UserError(
-            f"--out {out} already holds a run ({left[0].name}); choose another folder, or add --overwrite"
-        )
+        raise UserError(f"--out {out} already holds a run ({left[0].name}); another folder, or --overwrite")
 
 
 def check_no_other_files(out: Path) -> None:
@@ -92,8 +89,7 @@ def made(out: Path) -> Path:
 class Folder:
     """The folder of a run by hand, which rank 0 makes when all ranks have met.
 
-    An earlier run in it stays until the first step of this one is done: until then a rank writes no file that
-    the earlier one has, and what the user has asked for may turn out to be impossible.
+    An earlier run in it stays until the first step of this one is done.
     """
 
     make: Callable[[], Path]
@@ -236,11 +232,7 @@ def _launcher_of(me: Identity, environment: Mapping[str, str]) -> psutil.Process
 def run_of(
     report: RankReport, me: Identity, program: Program, profile: str, per_step: int = 1
 ) -> tuple[Run, list[str]]:
-    """The run that a program was, by the report of one of its ranks, and its fields that are not known.
-
-    Its backend is left to the ranks' reports: a program is the same on one rank, which exchanges nothing.
-    Another number of optimizer steps ``per_step`` makes other steps of the same program.
-    """
+    """The run that a program was, by the report of one of its ranks, and its fields that are not known."""
     of_watch = [f"{PER_STEP}={per_step}"] if per_step > 1 else []
     known: dict[str, Any] = {
         "nodes": max(1, me.size // me.local_size),
@@ -266,10 +258,7 @@ def report_of(
     me: Identity, model: ModelFacts, steps: int, samples: int, workers: int, startup_ns: int,
     findings: Sequence[Finding], exit_code: int,
 ) -> RankReport:  # fmt: skip
-    """The report of a watched rank that ends now, for ``rank.json``.
-
-    Of the parameters at the end it says nothing: a program may well divide them among its ranks.
-    """
+    """The report of a watched rank that ends now, for ``rank.json``."""
     import torch
 
     return RankReport(
@@ -281,7 +270,7 @@ def report_of(
         batches_done=steps,
         images_done=steps * samples,
         losses_finite=True,
-        parameter_digest="",
+        parameter_digest="",  # a program may divide its parameters among its ranks
         parameters=model.parameters,
         gradient_elements=model.elements if me.rank == 0 else {},
         model=model.name,

@@ -38,7 +38,7 @@ def _rows(kind: str) -> list[Sequence[str]]:
         needs = {
             name: [
                 *([loader.library.name] if loader.library else []),
-                *(["a GPU"] if loader.needs_gpu else []),
+                *(["a GPU"] if loader.on_cpu else []),
                 *(["`data`"] if loader.reads_data else []),
             ]
             for name, loader in LOADERS.items()

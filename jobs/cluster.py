@@ -66,12 +66,7 @@ def check_accepted(words: Sequence[str], environment: Mapping[str, str], asked: 
 
 
 def partition(name: str | None, environment: Mapping[str, str]) -> Partition:
-    """The partition of this name (or names, ``a,b``), or the default one.
-
-    Raises:
-        UserError: there is none.
-        NoAnswer: Slurm does not answer.
-    """
+    """The partition of this name (or names, ``a,b``), or the default one."""
     return read_partition(_ask(["sinfo", "--noheader", "--noconvert", f"--format={_ROW}"], environment), name)
 
 

@@ -149,10 +149,7 @@ def of_profiler(
 
 
 def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) -> Presence:
-    """The TAU on the PATH: what it was built with, and whether it can profile this Python.
-
-    It is tried on a Python that does nothing, alone, under mpirun, and function by function.
-    """
+    """The TAU on the PATH: what it was built with, and whether it can profile a Python that does nothing."""
     program = shutil.which("tau_exec", path=environment.get("PATH"))
     if program is None:
         return Presence("tau_exec", False, "not on the PATH", tool("tau").install)

@@ -35,19 +35,14 @@ class Outcome:
 
 
 def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> Outcome:
-    """Run what is not done yet of ``sweep_runs`` and say what happened.
-
-    Raises:
-        TimeIsUp: the batch system is about to end this job; what is not done is left in order.
-        TooShort: and it came no further than in an earlier start.
-    """
+    """Run what is not done yet of ``sweep_runs`` and say what happened; TimeIsUp leaves the rest in order."""
     console = Console(stderr=True)
     possible, impossible = split_possible(execution, sweep_runs)
     todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]
     seed = record_sweep(execution, sweep_runs, [*excluded, *impossible])
     refused = 0 if execution.sweep.unavailable == "skip" else len(impossible)
     progress.print_excluded(console, excluded)
-    progress.print_impossible(console, impossible, refused, execution.launcher.place)
+    progress.print_excluded(console, impossible, execution.launcher.place if refused else "")
     result, me = Result(), this_owner(os.environ)
     if todo:
         attempts = Attempts.read(execution.directory, me)
@@ -81,7 +76,7 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
     refused = 0 if execution.sweep.unavailable == "skip" else len(impossible)
     progress.print_outlook(console, execution.directory, len(todo), done_s)
     progress.print_excluded(console, excluded)
-    progress.print_impossible(console, impossible, refused, execution.launcher.place)
+    progress.print_excluded(console, impossible, execution.launcher.place if refused else "")
     commands = []
     for sweep_run in todo:
         directory = execution.running(sweep_run)
@@ -139,10 +134,7 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
 
 
 def to_measure(runs: Sequence[Run], known: store.Calibration | None) -> list[Run]:
-    """The runs with whose ranks it is measured.
-
-    The largest, if nothing is known; then profiled ones of several ranks of which no allreduce is known.
-    """
+    """The largest run, if nothing is known; then profiled ones of several ranks of unknown allreduce."""
     chosen = [] if known else [largest(runs)]
     done = {one.exchange for one in known.allreduces} if known else {_exchange(run) for run in chosen}
     for run in sorted(runs, key=lambda run: run.ranks, reverse=True):

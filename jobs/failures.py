@@ -87,10 +87,7 @@ _HYDRA_DEATH = re.compile(
     r"=\s+(?:EXIT CODE: (?P<code>\d+)|KILLED BY SIGNAL: (?P<number>\d+))",
     re.DOTALL,
 )
-_LAST_WORDS: tuple[tuple[re.Pattern[str], Kind], ...] = (
-    (_PROFILER, "profiler error"),
-    (_LIBRARY, "library error"),
-)
+_LAST_WORDS: dict[Kind, re.Pattern[str]] = {"profiler error": _PROFILER, "library error": _LIBRARY}
 _SIGNALS = {signal.strsignal(number): number for number in signal.Signals}
 # argparse's, of a program of the user's: its arguments are not as it wants them.
 _USAGE = re.compile(r"^(?!srun|slurmstepd|mpirun|prterun)\S+: error: .*$", re.MULTILINE)
@@ -158,7 +155,7 @@ def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> 
     if match := _LAUNCHER.search(log):
         missing = _MISSING_HOST.search(log)
         return Failure("launcher error", _line(match[0]) + (f": {missing[1]}" if missing else ""), code)
-    for words, its_kind in _LAST_WORDS:
+    for its_kind, words in _LAST_WORDS.items():
         if match := words.search(log):
             return Failure(its_kind, _line(match[0]), code, nodes)
     if code < 0:

@@ -21,7 +21,6 @@ def make_parser(prog: str, description: str | None) -> Parser:
 
 FORMATS = ("table", "csv", "json", "parquet")
 
-
 # Of a command that only answers; where one measures as well, --out is the folder of what it measured.
 OUTPUT = ("--output", "--out")
 
@@ -36,7 +35,6 @@ def add_format_flags(parser: argparse.ArgumentParser, names: Sequence[str] = OUT
 
 # What our own training loop has no flag for: it is no program of a user's.
 _NO_FLAGS = ("program", "factors")
-
 
 # Values that the shell completes, of fields that take others too.
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {"model": model_names, "network": lambda: ("ib", "eth")}

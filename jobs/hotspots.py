@@ -17,7 +17,7 @@ import argparse
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,8 +102,7 @@ def _say(line: str) -> None:
 def of_one_rank(run: Run, sized: dict) -> Run:
     """The run that finds the hottest kernels of a configuration: one rank, few batches, the torch profiler.
 
-    Of several ranks the counters cannot be read: each kernel is run again and again, and a collective would
-    wait for ranks that are elsewhere.
+    Of several ranks counters cannot be read: each kernel is repeated, and a collective would wait for ever.
     """
     return make_run({**run.model_dump(), **_ALONE, **_SHORT, **_USUAL, **sized})
 
@@ -124,7 +123,7 @@ def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) ->
     if not names:
         raise UserError(f"{rank} contains no kernels of the model")
     on_gpu = run.device != "cpu" and bool(machine.gpus)
-    for counter in tools_for(on_gpu, machine.capability, _say, shutil.which):
+    for counter in tools_for(on_gpu, machine.capability):
         if _done(replace(sweep_run, configuration=counted(run, counter, names)), directory):
             return
     _say("no counters read")
@@ -145,21 +144,16 @@ def hottest(kernels: "pa.Table", top: int) -> list[str]:
     return sorted(spent, key=lambda name: (-spent[name], name))[:top]
 
 
-def tools_for(
-    on_gpu: bool,
-    capability: tuple[int, int] | None,
-    say: Callable[[str], None],
-    which: Callable[[str], str | None],
-) -> list[str]:
+def tools_for(on_gpu: bool, capability: tuple[int, int] | None) -> list[str]:
     """The tools that are here and can read the device's counters, the best first; of others why not."""
     wanted = ["vtune"]
     if on_gpu:
-        oldest = tool("ncu").oldest_gpu
-        ncu = ["ncu"] if oldest is None or capability is None or capability >= oldest else []
+        oldest = tool("ncu").oldest_gpu or (0, 0)
+        ncu = ["ncu"] if capability is None or capability >= oldest else []
         wanted = [*ncu, *(["nvprof"] if capability is None or capability <= _NVPROF_TO else [])]
-    absent = [name for name in wanted if not which(tool(name).program)]
+    absent = [name for name in wanted if not shutil.which(tool(name).program)]
     for name in absent:
-        say(f"{name} missing: {tool(name).install}")
+        _say(f"{name} missing: {tool(name).install}")
     return [name for name in wanted if name not in absent]
 
 
@@ -175,12 +169,8 @@ def counted(run: Run, counter: str, names: Sequence[str]) -> Run:
 def pattern_of(names: Sequence[str], whole: bool) -> str:
     """A regular expression for kernels of such short names; the last are left out where it gets too long.
 
-    ncu searches it in the function's name, without namespace and arguments. What nvprof searches it in, its
-    help does not say ("whose name contains"); there others are counted too whose names contain one of these.
-
-    Args:
-        whole: the whole of the function's name is to match, so that ``vectorized_elementwise_kernel`` is not
-            taken for ``elementwise_kernel``.
+    ncu searches it in the function's name without namespace and arguments, which is to match ``whole``:
+    ``vectorized_elementwise_kernel`` is no ``elementwise_kernel``. nvprof finds names that contain one.
     """
     functions = dict.fromkeys(re.sub(r"\W.*", "", name.rpartition("::")[2]) for name in names)
     before, after = ("^(", ")$") if whole else ("", "")

@@ -1,7 +1,6 @@
 """The loaders that there are, and what each needs: a line each in :data:`LOADERS`.
 
-A rank opens a loader by its module, which imports torch; what is said here is needed before that: flags,
-checks of a run, :mod:`jobs.doctor` and the docs derive from it.
+A rank opens a loader by its module, which imports torch; flags, checks, the doctor and the docs need these.
 """
 
 from dataclasses import dataclass
@@ -30,13 +29,9 @@ class LoaderKind:
     reads_data: bool = True  # whether it reads the run's ``data``
     library: Library | None = None  # that it needs
 
-    @property
-    def needs_gpu(self) -> bool:
-        return bool(self.on_cpu)
-
     def check(self, name: str, gpu: bool, libraries: frozenset[str], data: str | None, node: str) -> None:
         """Refuse a run of this loader, called ``name``, on a machine."""
-        if self.needs_gpu and not gpu:
+        if self.on_cpu and not gpu:
             raise UserError(f"loader {name} needs a GPU, and {node} has none; on a CPU use {self.on_cpu}")
         if self.library and self.library.module not in libraries:
             raise UserError(f"loader {name} needs {self.library.name}, not installed: {self.library.install}")
@@ -44,9 +39,7 @@ class LoaderKind:
             raise UserError(f"loader {name} needs data: a folder of images or TFRecord files; {MAKE_DATA}")
 
 
-DALI = Library(
-    "NVIDIA DALI", "nvidia.dali", "nvidia-dali-cuda130", "pip install nvidia-dali-cuda130  (Linux only)"
-)
+DALI = Library("NVIDIA DALI", "nvidia.dali", "nvidia-dali-cuda130", "pip install nvidia-dali-cuda130")
 _BYDALI = "train.loaders.dali"
 
 LOADERS: dict[str, LoaderKind] = {

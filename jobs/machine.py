@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -54,16 +54,12 @@ class Machine:
     libraries: frozenset[str]  # modules of jobs.loaders' libraries that can be imported
     capability: tuple[int, int] | None = None  # compute capability of the first GPU
 
-    def as_host(self) -> dict[str, str | int | float | None]:
-        """What a manifest records of it."""
-        facts = asdict(self)
-        return {name: facts[name] for name in ("hostname", "os", "cpu", "cores", "memory_bytes")}
-
 
 @cache
 def this_machine() -> Machine:
     """This machine's facts, looked up once."""
     gpus, driver, capability = _gpus()
+    modules = {loader.library.module for loader in LOADERS.values() if loader.library}
     return Machine(
         hostname=socket.gethostname(),
         os=platform.platform(),
@@ -72,11 +68,7 @@ def this_machine() -> Machine:
         memory_bytes=psutil.virtual_memory().total,
         gpus=gpus,
         driver=driver,
-        libraries=frozenset(
-            loader.library.module
-            for loader in LOADERS.values()
-            if loader.library and is_importable(loader.library.module)
-        ),
+        libraries=frozenset(name for name in modules if is_importable(name)),
         capability=capability,
     )
 
@@ -181,10 +173,8 @@ def is_tested(version: str) -> bool:
 def check_built_for(capability: tuple[int, int], built_for: Sequence[str], name: str) -> None:
     """Refuse a GPU for which this PyTorch has no kernels.
 
-    Args:
-        capability: of the GPU.
-        built_for: as ``torch.cuda.get_arch_list()`` says, e.g. ``sm_90`` (code for 9.0 and later of its
-            major version) and ``compute_90`` (which the driver compiles for whatever comes later).
+    ``built_for``, as ``torch.cuda.get_arch_list()`` says: ``sm_90`` is code for 9.0 and later of its major
+    version, ``compute_90`` what the driver compiles for whatever comes later.
     """
     if not built_for or any(_serves(arch, capability) for arch in built_for):
         return
@@ -209,13 +199,7 @@ def _serves(arch: str, capability: tuple[int, int]) -> bool:
 
 
 def gpus_by_driver() -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
-    """The GPUs that CUDA's driver shows to this process, where NVML is not there to ask.
-
-    So it is in containers that have the driver's compute part alone, and on Jetson.
-
-    Returns:
-        Names, the driver's CUDA release in words (None: no driver), the first GPU's compute capability.
-    """
+    """As :func:`_gpus`, where NVML is not there to ask: containers without it, Jetson."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:

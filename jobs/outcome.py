@@ -24,6 +24,7 @@ from profiling.wrap import wraps
 _LOG_TAIL_BYTES, _BYTES_OF_A_RANK = 200_000, 8_000
 _THREAD = re.compile(r"0x[0-9a-f]+")
 _NOTHING, _ENDED, _NOT_STARTED = "(no stacks were written)\n", "(ended)\n", "(not started)\n"
+_OF_HOST = ("hostname", "os", "cpu", "cores", "memory_bytes")
 _MOST_NAMED = 8  # ranks that are named as being elsewhere than the others
 
 
@@ -82,10 +83,8 @@ def judge(
 def aborted_at_exit(run: Run, reports: Sequence[RankReport], failure: Failure) -> bool:
     """Whether a user's program had ended well, and then Python aborted as it exited.
 
-    PyTorch does this to programs that use Gloo: a thread that is late to release its last tensor asks for
-    Python's lock while Python exits, which ends the thread in a C++ destructor (pytorch/pytorch#190489). The
-    more ranks, the more often one does, so another try is no remedy. A profiler that wraps the ranks leaves
-    no tables then.
+    PyTorch does this to programs that use Gloo (pytorch/pytorch#190489), the more often the more ranks, so
+    another try is no remedy. A profiler that wraps the ranks leaves no tables then.
     """
     aborted = failure.kind == "rank crash" and failure.exit_code == -signal.SIGABRT
     ended_well = all(report.program_exit_code == EXIT_DONE for report in reports)
@@ -103,7 +102,7 @@ def facts(environment: Mapping[str, str], started: datetime, root: Path) -> dict
         "seconds": (now - started).total_seconds(),
         "git_revision": revision,
         "git_dirty": dirty,
-        "host": here.as_host(),
+        "host": {name: getattr(here, name) for name in _OF_HOST},
         "gpus": list(here.gpus),
         "driver": here.driver,
         "versions": machine.versions(),
@@ -135,9 +134,6 @@ def speed_of(directory: Path, run: Run) -> str:
     """``421 ms/step, 76.1 images/s (median of 12 steps)``, for the user who watches a sweep.
 
     Of the later half of rank 0's steps, unprofiled ones where there are any; "" if the table has no times.
-
-    Raises:
-        UserError: there is no such table.
     """
     table = tables.read(tables.rank_directory(directory, 0), "batches", ["start_ns", "end_ns", "attributed"])
     rows = [row for row in table.to_pylist() if None not in (row["start_ns"], row["end_ns"])]
@@ -166,12 +162,9 @@ def log_tail(log: Path, ranks: int = 1) -> str:
 
 
 def gather_stacks(directory: Path, ranks: int) -> str:
-    """Put what hanging ranks wrote of where they were into the run's log, each place once.
+    """Put what hanging ranks wrote of where they were (profiling/process_facts.py) into the log, each once.
 
-    Ranks write their stacks when asked (profiling/process_facts.py); of a thousand nearly all wait in one.
-
-    Returns:
-        Which few ranks were not where the others waited, to be added to a reason; "" if there is no place.
+    Returned are the few ranks that were not where the others waited, to be added to a reason.
     """
     places: dict[str, list[int]] = {}
     for rank in range(ranks):

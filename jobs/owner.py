@@ -1,7 +1,6 @@
 """The lock of a run: a file in its directory that names the process which has started it.
 
-The directory appears whole, with that file in it. The owner touches the file as long as it lives; the
-directory of one that is gone may be taken over.
+The owner touches the file as long as it lives; the directory of one that is gone may be taken over.
 """
 
 import os

@@ -65,11 +65,7 @@ def check_template(template: Any, given: Sequence[str]) -> None:
 
 
 def command_of(run: Run) -> list[str]:
-    """The program's command: an argument for each word of the template, but for one that values leave empty.
-
-    Raises:
-        UserError: a quotation that does not end.
-    """
+    """The program's command: an argument for each word, but for those that values leave empty."""
     words = [(word, "".join(_filled(word, run))) for word in _split(run.program)]
     return [filled for word, filled in words if filled or not word]
 

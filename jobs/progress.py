@@ -29,19 +29,14 @@ _BATCH_LINE = re.compile(rb"(?:^|\r)step (\d+)/(\d+)\b", re.MULTILINE)
 
 
 def describe(run: Run, varied: Sequence[str] = ()) -> str:
-    """A run in a few words: ``1 node x 2 ranks, resnet50, dali-cpu, batch 4, fp16 gradients``.
-
-    Nodes x ranks per node, and what is not as usual of the fields that most sweeps leave alone.
-    """
+    """A run in a few words: ``1 node x 2 ranks, resnet50, dali-cpu, batch 4, fp16 gradients``."""
     # One process of DataParallel drives all GPUs of its node.
     unit = "rank" if run.gpus_per_rank == 1 else "GPU"
     nodes, ranks = run.nodes, run.gpus_per_node
     words = [f"{nodes} node{'s' * (nodes != 1)} x {ranks} {unit}{'s' * (ranks != 1)}"]
     if run.program:
-        words += [
-            name_of(run),
-            *(f"{name}: {as_text(run.factors[name])}" for name in varied if name in run.factors),
-        ]
+        own = [name for name in varied if name in run.factors]
+        words += [name_of(run), *(f"{name}: {as_text(run.factors[name])}" for name in own)]
     else:
         words += [run.model, run.loader, f"batch {run.batch}"]
     if run.world_size > 1 and not run.program:
@@ -160,15 +155,10 @@ def count_reasons(excluded: Sequence[Excluded]) -> list[str]:
     return [f"{count} run{'s' * (count > 1)}: {reason}" for reason, count in counts.items()]
 
 
-def print_excluded(console: Console, excluded: Sequence[Excluded], what: str = LEFT_OUT) -> None:
-    """The runs left out, or those that ``what`` says, counted by reason."""
+def print_excluded(console: Console, excluded: Sequence[Excluded], place: str = "") -> None:
+    """The runs left out, or those that cannot start at a ``place``, counted by reason."""
     for line in count_reasons(excluded):
-        say(console, f"{what}: {line}", "yellow")
-
-
-def print_impossible(console: Console, impossible: Sequence[Excluded], refused: int, place: str) -> None:
-    """The runs that cannot start, by reason: left out where the sweep does not refuse them."""
-    print_excluded(console, impossible, f"cannot start {place}" if refused else LEFT_OUT)
+        say(console, f"{f'cannot start {place}' if place else LEFT_OUT}: {line}", "yellow")
 
 
 def print_outlook(console: Console, directory: Path, todo: int, done_s: Sequence[float]) -> None:
@@ -178,10 +168,7 @@ def print_outlook(console: Console, directory: Path, todo: int, done_s: Sequence
 
 
 def print_commands(commands: Sequence[tuple[SweepRun, Sequence[Process]]]) -> None:
-    """A dry run: the processes of each configuration's first run that is to do, as one can paste them.
-
-    Its repetitions differ only in the folder to which they write. On standard output.
-    """
+    """A dry run: the processes of each configuration's first run, to be pasted, on standard output."""
     alike: dict[tuple[Run, tuple[str, ...]], list[tuple[SweepRun, Sequence[Process]]]] = {}
     for sweep_run, processes in commands:
         alike.setdefault((sweep_run.configuration, sweep_run.outside), []).append((sweep_run, processes))

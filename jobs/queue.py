@@ -116,11 +116,7 @@ class Queue:
         self.result = Result()
 
     def run(self) -> Result:
-        """Start all runs; a stop from outside ends the running ones and leaves them to be done.
-
-        Raises:
-            TooShort: the job's time was up at a run that was cut off before, with none done since.
-        """
+        """Start all runs; a stop from outside ends the running ones and leaves them to be done."""
         with stopped_in_order():
             try:
                 while self._waiting or self._active:
@@ -165,7 +161,8 @@ class Queue:
             return
         if execution.state(sweep_run) == "done":  # by another sweep, meanwhile
             store.remove(directory)
-            self._count_done()
+            self.result.done += 1
+            self._bar.advance()
             return
         # The directory of an earlier start of this job, which did not end in order.
         if before is not None and before.job == self._me.job != "" and before.restarts < self._me.restarts:
@@ -214,7 +211,8 @@ class Queue:
         moved = self._leave(directory, manifest)
         if manifest.done:
             self._bar.tell(sweep_run, speed_of(moved, sweep_run.configuration))
-            self._count_done()
+            self.result.done += 1
+            self._bar.advance()
         elif self._try_again(sweep_run, cast(Kind, manifest.failure), manifest.failed_nodes):
             self._bar.say(f"failed, retried: {sweep_run.id}: {manifest.reason}", "yellow")
             self._waiting.append(sweep_run)
@@ -266,7 +264,3 @@ class Queue:
             f"the time limit of job {self._me.job} is too short for {active.sweep_run.id}: step {at} after "
             f"{had_s:.0f} s, no run done in this start; submit with a longer --time"
         ) from None
-
-    def _count_done(self) -> None:
-        self.result.done += 1
-        self._bar.advance()

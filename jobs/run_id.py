@@ -32,18 +32,13 @@ _LONGEST_VALUE = 64  # bytes of a factor's value in an id; of a longer one, its 
 
 @dataclass(frozen=True)
 class RunId:
-    """A run id taken apart: the fields it says, the repetition, and, once it ended, exit code (and rank).
-
-    Attributes:
-        factors: of a program's own, as text, for an id does not say whether a value is a number; None: the id
-            is of our own training loop.
-    """
+    """A run id taken apart: the fields it says, the repetition, and, once it ended, exit code (and rank)."""
 
     fields: Mapping[str, Any]
     repetition: int = 0
     exit_code: int | None = None
     rank: int | None = None
-    factors: Mapping[str, str] | None = None
+    factors: Mapping[str, str] | None = None  # a program's own, as text; None: of our own training loop
     run: Run = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -72,9 +67,7 @@ def format_id(
 ) -> str:
     """The id of a run; without ``exit_code``, of one that has not ended.
 
-    Args:
-        outside: fields (and a program's own factors) beyond :func:`id_fields` to append, percent-encoded, as
-            ``+image_size=64``, because the sweep varies them.
+    ``outside``, which the sweep varies beyond :func:`id_fields`, is appended as ``+image_size=64``.
     """
     kind = "program" if run.program else "config"
     point = "_".join(str(getattr(run, name)) for name in id_fields(run))

@@ -174,10 +174,7 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
     fitting = [site for site in sites if site.cluster == cluster]
     if len(fitting) > 1:
         files = ", ".join(str(site.file) for site in fitting)
-        raise UserError(
-            f"several site files are for the cluster {cluster!r} ({files}); "
-            f"choose one: export {CHOOSE}={' (or: '.join(site.name for site in fitting[:2])})"
-        )
+        raise UserError(f"several site files are for the cluster {cluster!r} ({files}); set {CHOOSE}")
     return fitting[0] if fitting else Site()
 
 

@@ -84,10 +84,7 @@ def check_networks_here(site: Site, runs: Iterable[Run], environment: Mapping[st
 
 
 def check_mpi(site: Site, environment: Mapping[str, str]) -> None:
-    """Refuse a way to meet MPI that srun does not have, with the site's modules: every run would fail.
-
-    srun loads its libraries before it asks for nodes.
-    """
+    """Refuse a way to meet MPI that srun does not have, with the site's modules: every run would fail."""
     if not site.mpi.srun:
         return
     load = f"{shlex.join(['module', 'load', *site.modules])} >/dev/null 2>&1; " if site.modules else ""

@@ -186,10 +186,7 @@ class StudyManifest(Facts):
 
 
 def check_reports(run: Run, reports: Sequence[RankReport]) -> None:
-    """Refuse a run whose figures may not count, by what its ranks say.
-
-    All ranks did all batches, their losses are finite, and they ended with the same parameters.
-    """
+    """Refuse a run whose figures may not count, by what its ranks say."""
     if len(reports) != run.ranks:
         raise UserError(f"ranks with a report: {len(reports)} of {run.ranks}")
     for report in reports:

@@ -1,11 +1,7 @@
 """Submit a sweep as one Slurm job for each number of nodes; slurm/submit.sh is how users call it.
 
-What would end the jobs at their start is found before the first is queued: a wrong sweep or site file, a
-network or modules that are not there, no data, a partition with too few nodes, CPUs or GPUs, an account, QOS
-or reservation that Slurm refuses. (CHECK=no: where compute nodes have what a login node lacks.)
-
-A sweep whose jobs are queued or running is not submitted again: two might run at the same time. (AGAIN=yes:
-it is submitted.)
+What would end the jobs at their start is found before the first is queued (docs/cluster.md), unless CHECK=no.
+A sweep whose jobs are queued or running is not submitted again, unless AGAIN=yes.
 """
 
 import argparse
@@ -71,7 +67,7 @@ def main() -> int:
     if checked:
         sweep_runs, impossible = split_possible(execution, sweep_runs)
         refused = 0 if request.sweep.unavailable == "skip" else len(impossible)
-        progress.print_impossible(Console(stderr=True), impossible, refused, execution.launcher.place)
+        progress.print_excluded(Console(stderr=True), impossible, execution.launcher.place if refused else "")
         if refused:
             raise UserError(f"runs that cannot start: {refused} (to leave them out: -- --unavailable skip)")
     todo = [sweep_run for sweep_run in sweep_runs if execution.state(sweep_run) != "done"]
@@ -116,12 +112,8 @@ def read_words(words: Sequence[str]) -> Words:
             raise UserError(f"{name} is an option of jobs.sweep: write it after -- (see slurm/submit.sh)")
         if word.endswith((".yaml", ".yml")):
             raise UserError(f"one sweep file at a time: {config}, then {word}")
-    return Words(
-        config,
-        [word for word in of_sbatch if word != _DRY_RUN],
-        [word for word in of_sweep if word != _DRY_RUN],
-        _DRY_RUN in rest,
-    )
+    of_sbatch, of_sweep = ([word for word in of if word != _DRY_RUN] for of in (of_sbatch, of_sweep))
+    return Words(config, of_sbatch, of_sweep, _DRY_RUN in rest)
 
 
 def as_submitted(words: Words, environment: Mapping[str, str]) -> str:

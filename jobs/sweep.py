@@ -37,9 +37,7 @@ from jobs.validation import check_models
 from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, run_command
 
-AS_SUBMITTED = (
-    "SCALEPROF_SUBMIT"  # how the batch job around this was submitted (jobs.submit, else slurm/sweep.sh)
-)
+AS_SUBMITTED = "SCALEPROF_SUBMIT"  # how the batch job around this was submitted
 EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
 
 
@@ -158,10 +156,7 @@ def at_site(sweep: Sweep, site: Site) -> Sweep:
 
 
 def without_horovod(sweep: Sweep, site: Site) -> tuple[Sweep, str]:
-    """The sweep with DDP in the place of Horovod where that is not installed, and a line that says so, or "".
-
-    Its runs are then DDP's by name too: what they measure is not taken for Horovod.
-    """
+    """The sweep with DDP in the place of Horovod where that is not installed, and a line that says so."""
     backend = sweep.run.get("backend")
     backends = backend if isinstance(backend, list) else [backend]
     # What a container holds is not seen from outside.

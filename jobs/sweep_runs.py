@@ -112,7 +112,7 @@ def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun
         return chosen, excluded
     for name, values in wanted.items() if sweep_runs else ():
         if not select(sweep_runs, {name: values}):
-            there = dict.fromkeys(as_text(_value(one.configuration, name)) for one in sweep_runs)
+            there = dict.fromkeys(as_text(one.configuration.value(name)) for one in sweep_runs)
             given = ",".join(map(as_text, values))
             raise UserError(f"{where}: no runs: --only {name}={given}, but {name} has {', '.join(there)}")
     raise UserError(f"{where}: no runs are left by {f'--only {only}' if sweep_runs else 'its exclude rules'}")
@@ -142,12 +142,8 @@ def select(sweep_runs: Iterable[SweepRun], only: Mapping[str, Sequence[Any]]) ->
 
 
 def _has(run: Run, name: str, values: Sequence[Any]) -> bool:
-    value = _value(run, name)
+    value = run.value(name)
     return (as_text(value) if name in run.factors else value) in values
-
-
-def _value(run: Run, name: str) -> Any:
-    return run.factors[name] if name in run.factors else getattr(run, name, None)
 
 
 def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[Any]]:

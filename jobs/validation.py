@@ -16,17 +16,12 @@ Place = tuple[int | str, ...]
 # Of pydantic's errors, by their type: what a value should be. {} are the error's context.
 _SHOULD_BE = {
     "missing": "is missing",
-    "dict_type": "should hold keys and values (`key: value`)",
-    "model_type": "should hold keys and values (`key: value`)",
+    **dict.fromkeys(("dict_type", "model_type"), "should hold keys and values (`key: value`)"),
     "list_type": "should be a list",
     "string_type": "should be text",
-    "bool_type": "should be true or false",
-    "bool_parsing": "should be true or false",
-    "int_type": "should be a whole number",
-    "int_parsing": "should be a whole number",
-    "int_from_float": "should be a whole number",
-    "float_type": "should be a number",
-    "float_parsing": "should be a number",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "should be true or false"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "should be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "should be a number"),
     "greater_than": "should be more than {gt}",
     "greater_than_equal": "should be at least {ge}",
     "less_than": "should be less than {lt}",
@@ -46,7 +41,11 @@ class Problem:
 
 def problems_of(error: ValidationError, model: type[BaseModel], what: str = "field") -> list[Problem]:
     """Everything that a pydantic error of ``model`` says, each problem once, with near misses named."""
-    errors = [(_place(each["loc"]), each) for each in error.errors()]
+    # A place is without pydantic's own names of a union's members.
+    errors = [
+        (tuple(part for part in each["loc"] if re.fullmatch(r"\w+", str(part))), each)
+        for each in error.errors()
+    ]
     # A value that fits no member of a union has an error for each: the innermost counts, and a wrong value
     # more than a wrong type.
     weighed = sorted(errors, key=lambda pair: (-len(pair[0]), pair[1]["type"].endswith("_type")))
@@ -87,37 +86,24 @@ def literal_options(annotation: Any) -> tuple[str, ...]:
     return tuple(option for part in get_args(annotation) for option in literal_options(part))
 
 
-def _place(loc: Sequence[int | str]) -> Place:
-    """Where a problem is: names and indices, without pydantic's own names of a union's members."""
-    return tuple(part for part in loc if re.fullmatch(r"\w+", str(part)))
-
-
 def _innermost(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[type[BaseModel], str]:
     """The model that a problem lies in, and its name there."""
-    name = str(loc[0])
-    for part in loc[1:]:
-        if isinstance(part, int):
-            continue
-        inner = _model_in(model.model_fields[name].annotation)
+    name, *others = (str(part) for part in loc if not isinstance(part, int))
+    for part in others:
+        annotation: Any = model.model_fields[name].annotation
+        options = (one for one in (annotation, *get_args(annotation)) if isinstance(one, type))
+        inner = next((one for one in options if issubclass(one, BaseModel)), None)
         if inner is None:
             break
-        model, name = inner, str(part)
+        model, name = inner, part
     return model, name
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    options = [annotation, *get_args(annotation)]
-    return next((each for each in options if isinstance(each, type) and issubclass(each, BaseModel)), None)
 
 
 _REGISTERED = re.compile(r"^@register_model\(.*\)\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
 
 
 def model_names() -> list[str]:
-    """The names of the classification models of the torchvision that is here; none: it is not.
-
-    They are read from its source, for importing it takes seconds.
-    """
+    """The classification models of the torchvision that is here, read from its source: importing is slow."""
     spec = find_spec("torchvision")
     if spec is None or spec.origin is None:
         return []

@@ -11,8 +11,6 @@ from jobs.run import Run
 from jobs.site import Site
 from profiling.errors import UserError
 
-RENDEZVOUS = "rendezvous"
-
 
 @dataclass(frozen=True)
 class Local(Launcher):
@@ -40,7 +38,7 @@ class Local(Launcher):
             "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(ranks),
             # A file of the run's own: no two jobs on a machine can meet on a port.
-            "SCALEPROF_RENDEZVOUS": (directory / RENDEZVOUS).absolute().as_uri(),
+            "SCALEPROF_RENDEZVOUS": (directory / "rendezvous").absolute().as_uri(),
             **thread_environment(run, self.machine.cores),
         }
         return [

@@ -182,10 +182,7 @@ def read_hostfile(path: Path) -> tuple[str, ...]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UserError(
-            f"cannot read the hostfile {path}: {why}; correct `mpi.hostfile` in the site file"
-        ) from None
+        raise UserError(f"`mpi.hostfile` of the site file cannot be read: {error}") from None
     words = [line.partition("#")[0].split() for line in lines]
     hosts = tuple(dict.fromkeys(word[0].partition(":")[0] for word in words if word))
     if not hosts:

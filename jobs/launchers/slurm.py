@@ -20,17 +20,7 @@ _WAIT_S = 30
 
 @dataclass(frozen=True)
 class Slurm(OnNodes):
-    """Ranks as tasks of one job step.
-
-    Attributes:
-        allocation: what the batch system has given; None outside a job.
-        machine: a node of it, which the others are taken to be like.
-        environment: the user's, in which launched ranks find what is not said here.
-        has_srun: whether srun is on the PATH.
-        gpus_per_node: of the allocation, where the site has GPUs; None: unknown.
-        node_cpus: of a node, also those that other jobs have.
-        partition: where a job would run; None in a job, and where nothing is planned.
-    """
+    """Ranks as tasks of one job step."""
 
     name: ClassVar = "slurm"
     starts: ClassVar = "`srun`, one task per rank"
@@ -39,13 +29,13 @@ class Slurm(OnNodes):
     install: ClassVar = "run this on a node of a Slurm cluster"
 
     site: Site
-    allocation: Allocation | None
-    machine: Machine
+    allocation: Allocation | None  # None outside a job
+    machine: Machine  # a node of it, which the others are taken to be like
     environment: Mapping[str, str] = field(default_factory=dict)
     has_srun: bool = True
-    gpus_per_node: int | None = None
-    node_cpus: int = 0
-    partition: Partition | None = None
+    gpus_per_node: int | None = None  # of the allocation, where the site has GPUs; None: unknown
+    node_cpus: int = 0  # of a node, also those that other jobs have
+    partition: Partition | None = None  # where a job would run; None in a job
 
     @classmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:

@@ -146,7 +146,7 @@ def test_two_site_files_for_one_cluster_are_refused(tmp_path, monkeypatch):
         (tmp_path / f"{name}.yaml").write_text("cluster: mine")
     with pytest.raises(
         UserError,
-        match=r"the cluster 'mine' \(.*a\.yaml, .*b\.yaml\); choose one: export SCALEPROF_SITE=a \(or: b\)",
+        match=r"the cluster 'mine' \(.*a\.yaml, .*b\.yaml\); set SCALEPROF_SITE",
     ):
         find_site(None, {"SLURM_CLUSTER_NAME": "mine"})
     assert find_site("b", {"SLURM_CLUSTER_NAME": "mine"}).file == tmp_path / "b.yaml"

@@ -34,7 +34,7 @@ def test_an_out_that_holds_results_is_refused(tmp_path):
     (tmp_path / "rank_0000" / "raw").mkdir(parents=True)  # a profiler that wraps the rank has made this
     check_unused(tmp_path, overwrite=False)
     (tmp_path / "rank_0000" / "batches.parquet").touch()
-    with pytest.raises(UserError, match=r"already holds a run \(rank_0000\).* add --overwrite"):
+    with pytest.raises(UserError, match=r"already holds a run \(rank_0000\).* --overwrite"):
         check_unused(tmp_path, overwrite=False)
     check_unused(tmp_path, overwrite=True)
     (tmp_path / "run_0_config_x").mkdir()

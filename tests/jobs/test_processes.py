@@ -66,6 +66,7 @@ def test_a_time_limit_ends_the_ranks_and_what_they_started(tmp_path, monkeypatch
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{SLEEP} # {marker}'])"
     ended = run_processes([python(child)], tmp_path / "log", Limits(1.5), tmp_path)
     assert (ended.exit_code, ended.kind) == (EXIT_TIME_LIMIT, "time limit")
+    assert "1.5 s (time_limit_s)" in ended.reason
     _until(lambda: not still_running(marker), "all have ended")
 
 

@@ -165,7 +165,7 @@ def test_modules_and_two_files_for_a_cluster_are_found_before_one_is_queued(
     assert submit("nodes: 9").code == 0 and len(asked(log)) == 2
     monkeypatch.delenv("CHECK")
     (sites / "two.yaml").write_text("cluster: virtual")
-    assert "SCALEPROF_SITE=one" in one_line_error(submit("nodes: 1"))
+    assert "set SCALEPROF_SITE" in one_line_error(submit("nodes: 1"))
     assert submit("nodes: 1", "--", "--site", "two").code == 0
     assert asked(log)[2].startswith("no two: --parsable --comment=")
     (sites / "two.yaml").write_text("data: {ours: /no/here}")
