@@ -60,7 +60,7 @@ DEFERRED = {
     *(
         "pydantic_core",
         "argcomplete",
-        "choreographer",
+        "kaleido",
         "cupti",
         "horovod",
         "mpi4py",

@@ -77,7 +77,7 @@ def check_folder(folder: Path, overwrite: bool) -> None:
 
 
 def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
-    """For each chart its data (CSV), its caption (text) and its image, drawn by Plotly's kaleido.
+    """For each chart its data (CSV), its caption (text) and its image, drawn by kaleido.
 
     Args:
         image_format: ``svg`` or ``png``.
@@ -89,7 +89,8 @@ def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
         UserError: the page has no charts, the folder cannot be written, or there is no Chromium or Chrome;
             captions and data are written nevertheless.
     """
-    from plotly.io import write_images
+    import kaleido
+    from kaleido.errors import ChromeNotFoundError
 
     figures = figures_of(page)
     if not figures:
@@ -100,15 +101,22 @@ def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
     except OSError as error:
         raise UserError(f"cannot write figures to {folder}: {error.strerror}") from None
     images = [folder / f"{figure.name}.{image_format}" for figure in figures]
+    # The caption has the title; beside the legend there is no place for it in a column.
+    specs = [
+        {
+            "fig": {**of, "layout": {**of["layout"], "title": None}},
+            "path": path,
+            "opts": {"format": image_format, "scale": _PNG_SCALE if image_format == "png" else 1,
+                     "width": figure.width, "height": of["layout"]["height"]},
+        }
+        for figure, path in zip(figures, images, strict=True)
+        for of in [figure.chart.figure]
+    ]  # fmt: skip
     try:
-        # The caption has the title; beside the legend there is no place for it in a column.
-        drawn = [figure.chart.figure for figure in figures]
-        drawn = [{**one, "layout": {**one["layout"], "title": None}} for one in drawn]
-        write_images(
-            drawn, images, format=image_format,
-            scale=_PNG_SCALE if image_format == "png" else 1, width=[figure.width for figure in figures],
-            height=[one["layout"]["height"] for one in drawn], validate=False,
-        )  # fmt: skip
+        # Plotly's write_images does the same, but fetches MathJax from the network.
+        kaleido.write_fig_from_object_sync(specs, kopts={"mathjax": False})
+    except ChromeNotFoundError:
+        raise UserError(f"no Chromium or Chrome: only captions and data in {folder}") from None
     except (RuntimeError, ValueError, OSError) as error:
         why = str(error).strip().partition("\n")[0]
         raise UserError(f"no images, only captions and data in {folder}: {why}") from None
