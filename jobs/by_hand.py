@@ -213,10 +213,7 @@ def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:
 
 
 def _launcher_of(me: Identity, environment: Mapping[str, str]) -> psutil.Process:
-    """The process that started all ranks of this node: the first ancestor that is no part of this rank.
-
-    Between the two may be a shell, which has the rank's variables as we do (``mpirun bash -c ...``).
-    """
+    """The first ancestor that is no part of this rank, as a shell is (``mpirun bash -c ...``)."""
     name, value = rank_on_node(environment, me.launcher)
     process = psutil.Process()
     while (parent := process.parent()) is not None:

@@ -148,10 +148,7 @@ def gpus_per_node(job: str) -> int | None:
 
 
 def read_gpus(details: str) -> int | None:
-    """The GPUs of each node, at least, in what ``scontrol show job --details`` says; None if it says nothing.
-
-    A line for nodes that are alike: ``Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:4(IDX:0-3),shard:8``.
-    """
+    """The GPUs of each node, at least, by ``Nodes=n[1-2] GRES=gpu:a100:4(IDX:0-3)``; else None."""
     lines = re.findall(r"^\s*Nodes=\S+ .*\bGRES=(.*)$", details, re.MULTILINE)
     return min(map(count_gpus, lines), default=None)
 

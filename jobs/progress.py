@@ -63,10 +63,9 @@ def say(console: Console, text: str, style: str = "") -> None:
 
 
 class Bar:
-    """A progress bar over runs that names the running one and the batch it is at.
+    """A progress bar over runs that names the running one and its step; without a terminal, a line a run.
 
-    It redraws only when told to (no thread of its own): processes are forked while it is shown. Where there
-    is no terminal (a batch job's log) it is a line a run.
+    It redraws only when told to (no thread of its own): processes are forked while it is shown.
     """
 
     def __init__(self, console: Console, total: int, done: int) -> None:

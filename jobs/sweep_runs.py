@@ -119,10 +119,7 @@ def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun
 
 
 def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[SweepRun]:
-    """The runs in the order in which they run.
-
-    Random order keeps a drift of the machine (heat, neighbours) from looking like an effect of a factor.
-    """
+    """The runs in their order; a random one keeps a drift of the machine from looking like an effect."""
     sweep_runs = list(sweep_runs)
     if sweep.order != "given":
         random.Random(seed).shuffle(sweep_runs)
