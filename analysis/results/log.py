@@ -22,7 +22,7 @@ class Failure:
     @property
     def finding(self) -> Finding:
         code = "run_excluded" if self.kind == "excluded" else "run_left_out"
-        return Finding(code, run=self.point, data={"state": self.kind, "reason": self.reason})
+        return Finding(code, run=self.point, data={"what": self.kind, "reason": self.reason})
 
 
 @dataclass

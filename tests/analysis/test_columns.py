@@ -44,7 +44,7 @@ def test_methods_name_columns_that_are_printed(root: Path, tmp_path: Path) -> No
 
 STUDIES = {
     "layers": layers,
-    "capacity": lambda path: capacity(path, "memory").path,
+    "capacity": lambda path: capacity(path).path,
     "order": lambda path: order(path, [10.0] * 20).path,
     "gemm": gemm,
 }

@@ -329,7 +329,7 @@ def test_what_the_profiler_costs_is_told_by_steps_that_are_no_warmup(tmp_path: P
     assert (row["step_ms"], row["perturbation"]) == (100, 1.25)
     *_, profiled = run("analysis.batches", tmp_path, "--format", "json").json
     assert (profiled["attributed_ms"], profiled["step_ms"], profiled["warmup_dropped"]) == (125, 125, 6)
-    assert "warmup_left_out" in found("analysis.batches", tmp_path)
+    assert "first_steps_left_out" in found("analysis.batches", tmp_path)
 
 
 def test_more_arithmetic_than_the_peak_allows_is_said_without_a_profiler_too(tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_a_run_whose_kernels_turn_out_to_be_damaged_is_in_no_point(tmp_path: Pat
     pq.write_table(pq.read_table(kernels).drop_columns("device"), kernels)
     ran = run("analysis.scaled", tmp_path, "--format", "json")
     assert [(row["world_size"], row["runs"]) for row in ran.json] == [(1, 2), (2, 1)]
-    assert "not usable: " in ran.err and broken.name in ran.err
+    assert "unusable: " in ran.err and broken.name in ran.err
 
 
 def test_runs_of_other_lengths_are_not_averaged(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def _read(rank: int, directory: Path, name: str, columns: list[str], timeline: W
         return tables.read(directory, name, columns)
     except UserError as error:
         if tables.table_path(directory, name).exists():
-            timeline.note("run_left_out", rank, state="unusable", reason=str(error))
+            timeline.note("run_left_out", rank, what="unusable", reason=str(error))
         else:
             timeline.note("not_recorded", rank, what=name)
         return None

@@ -150,9 +150,9 @@ def rows(study: Study) -> Rows:
 
 def _ends(name: str, values: list[float]) -> Iterator[tuple[str, float]]:
     low, centre, high = np.percentile(values, [2.5, 50, 97.5]).tolist()
-    yield name, centre
-    # Of one run nobody knows how much runs differ.
-    yield from ((f"{name}_low", low), (f"{name}_high", high)) if len(values) > 1 else ()
+    if len(values) < 2:  # of one run nobody knows how much runs differ
+        low = high = np.nan
+    yield from ((name, centre), (f"{name}_low", low), (f"{name}_high", high))
 
 
 def answer(study: Study) -> Answer:
