@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jobs import model_names as of_sweeps
+from jobs import validation as of_sweeps
 from profiling.errors import UserError
 from train.models import (
     CLASSES,
