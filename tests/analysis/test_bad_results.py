@@ -76,7 +76,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a time missing": (a_time_missing, "steps without timestamps"),
     "other batches": (other_batches, "batches are numbered 1 to 40, not 0 to 39"),
     "manifest truncated": (lambda run: truncate(run / store.MANIFEST), "damaged or from another release"),
-    "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "interrupted"),
+    "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "manifest missing"),
     "manifest of nothing": (
         lambda run: (run / store.MANIFEST).write_text("{}"), "damaged or from another release"
     ),
