@@ -318,7 +318,7 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     by_hand = tmp_path / "a" / "run_0_config_x"  # killed in its first step
     (by_hand / "rank_0000").mkdir(parents=True)
     for given in (by_hand, by_hand.parent):
-        assert "interrupted" in one_line_error(run("analysis.scaled", given))
+        assert "by hand" in one_line_error(run("analysis.scaled", given))
     store.write_record(killed / OWNER, this_owner({}))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     states = {one.point: (one.kind, one.reason) for one in load(tmp_path).failed}
@@ -402,7 +402,7 @@ def test_while_a_sweep_runs_nobody_is_told_to_start_it_again(tmp_path: Path) -> 
     record = json.loads((tmp_path / store.SWEEP).read_text())
     (tmp_path / store.SWEEP).write_text(json.dumps(record | {"order": ids}))
     reasons = {one.point: one.reason for one in load(tmp_path).failed}
-    assert "stopped" in reasons[ids[0]] and reasons[ids[2]] == "the sweep is running"
+    assert (reasons[ids[0]], reasons[ids[2]]) == ("sweep stopped", "the sweep is running")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
