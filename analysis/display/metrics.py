@@ -211,7 +211,7 @@ def _field(name: str) -> Metric:
 
 # Factors of a program's own are fields of their own.
 FIELDS_OF_RUNS = tuple(name for name in Run.model_fields if name != "factors")
-RUN = Metric("run", "run id; of traces, the job: the name of their folder", text=True, key=True)
+RUN = Metric("run", "run id; of traces, the name of their folder", text=True, key=True)
 JOB = replace(RUN, header="job")  # tables of traces call it so
 FIELDS: Mapping[str, Metric] = {
     "run": RUN,

@@ -230,6 +230,13 @@ def test_a_heading_whose_words_are_not_in_the_name_is_said(metric: Metric, headi
     assert metric.explained == f"m{heading}"
 
 
+def test_meanings_are_phrases_of_at_most_15_words() -> None:
+    every = [
+        metric for command in columns.commands().values() for of in command.COLUMNS.values() for metric in of
+    ]
+    assert [metric.name for metric in every if len(metric.meaning.split()) > 15] == []
+
+
 def test_the_docs_page_is_what_the_metrics_say(root: Path) -> None:
     committed = (root / "docs" / "columns.md").read_text()
     assert committed == columns.page()  # python -m analysis.columns > docs/columns.md

@@ -47,7 +47,7 @@ METRICS = (
     ),
     Metric(
         "verdict",
-        "slower, faster (p up to 0.05), more, fewer or other calls, no difference, too few runs",
+        "by p (at most 0.05) and, of kernels, by their calls; or too few runs",
         text=True,
         priority=2,
     ),
@@ -56,7 +56,7 @@ METRICS = (
     Metric("runs_b", "number of runs of B"),
     Metric(
         "runs_enough",
-        "runs per side that would show such an effect in at least 3 of 4 cases",
+        "runs per side that would show such an effect in 3 of 4 cases",
         "runs\nneeded",
     ),
     Metric("least_effect_pct", "of combined, where effects differ (F test, 1 %): the lowest"),

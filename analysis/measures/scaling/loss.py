@@ -37,7 +37,7 @@ _HEADS = {
     "exposed_copies": ("other\ncopies", "other copies"),
     "idle": ("idle", "idle time"),
     "exposed_transfer": ("of it:\ntransfer", "transfer, a part of exposed communication, where known"),
-    "exposed_wait": ("of it:\nwait", "waiting for other ranks, a part of exposed communication, where known"),
+    "exposed_wait": ("of it:\nwait", "waiting, a part of exposed communication, where known"),
     "idle_host_bound": ("of idle:\nhost-bound", "host-bound idle time, where known"),
     "idle_other": ("of idle:\nother", "other idle time, where known"),
 }  # a name of _KEPT -> header and meaning
