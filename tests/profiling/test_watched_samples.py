@@ -23,7 +23,7 @@ def images_of(
         next(iter(other))
     steps = watched_process.stop()
     return steps.samples.tolist(), [
-        dict(one.data) for one in findings_of(watched_process, steps) if "samples" in one.code
+        dict(one.data) for one in findings_of(watched_process, steps) if one.code == "uncertain"
     ]
 
 
