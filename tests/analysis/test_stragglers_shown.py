@@ -32,7 +32,7 @@ def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
     enough = rank_row(0, 0.1) | {"step_ms": 100.0, "steady_steps": 50}
     few = enough | {"run": "run_1", "verdict": TOO_FEW, "steady_steps": 3}
     assert found(enough, few) == ("no_stragglers", 1, 2)
-    assert found(few) == ("lateness_unknown", 0, 1)
+    assert found(few) == ("stragglers_unknown", 0, 1)
     clock = enough | {"run": "run_2", "verdict": CLOCK, "mean_lateness_ms": 9.0}
     assert found(enough, few, clock) == ("no_stragglers", 1, 3)
 

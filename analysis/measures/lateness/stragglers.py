@@ -99,7 +99,7 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
             lateness = of_collectives(trace.calls, trace.matched, series) if trace.matched else None
         lateness = lateness or of_stages(series)
     if lateness is None:
-        study.note("lateness_unknown", source, reason=reason or "no steady steps")
+        study.note("stragglers_unknown", source, reason=reason or "no steady steps")
     return lateness
 
 
@@ -269,7 +269,7 @@ def verdict(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("run"
         data = {"n": len(told), "of": len(runs), "mean_lateness_ms": most}
         if len(few) == len(runs):
             data |= {"reason": "too few steps", "steps": max(few.values())}
-            return [Finding("lateness_unknown", data=data)]
+            return [Finding("stragglers_unknown", data=data)]
         return [Finding("no_stragglers", data=data)]
     found = []
     for row in stragglers:
