@@ -1,4 +1,4 @@
-"""What does it mean?
+"""Answers from results: commands, reports, and DataFrames for notebooks.
 
     from analysis import load          # for notebooks: see analysis.notebook
 

@@ -1,4 +1,4 @@
-"""What kept the GPU busy? Summary of GPU activities, as nvprof prints it, from any profiler's tables.
+"""Summary of GPU activities, as nvprof prints it, from any profiler's tables.
 
     python -m analysis.activities PATH                  a run, a sweep, a folder of tables, a profiler's file
     python -m analysis.activities PATH --by rank        one summary per rank; also step

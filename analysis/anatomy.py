@@ -1,4 +1,4 @@
-"""Where does the time of a step go?
+"""Divide the time of a step by what runs in it.
 
     python -m analysis.anatomy DIR                       one row per run: mean of its profiled steps, ms
     python -m analysis.anatomy DIR --by rank,stage       one row per rank and stage; also step

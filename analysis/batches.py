@@ -1,4 +1,4 @@
-"""How long does a step take?
+"""Step durations of each run, by stage.
 
     python -m analysis.batches DIR
 

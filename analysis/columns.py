@@ -1,4 +1,4 @@
-"""What does each column of each command mean?
+"""The meaning of each column of each command.
 
 python -m analysis.columns                    all commands, as in docs/columns.md
 python -m analysis.columns batches anatomy    only these commands

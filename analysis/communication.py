@@ -1,4 +1,4 @@
-"""What does communication cost?
+"""Time, bytes and bandwidth of collectives.
 
     python -m analysis.communication DIR                 profiled runs, or TAU's tables
     python -m analysis.communication DIR --by rank

@@ -1,4 +1,4 @@
-"""Is the difference real?
+"""Compare two results: effects, intervals and tests.
 
     python -m analysis.compare A B                        two sets of results: before and after
     python -m analysis.compare A B --across compute       the two sides differ in this field

@@ -1,4 +1,4 @@
-"""What would shorten the step? What is on its critical path, and how long would it be without that?
+"""The critical path of a step, and how long it would be without each part.
 
     python -m analysis.critical_path DIR                       one row per run and part of the path
     python -m analysis.critical_path DIR --by operator,kernel  what is on the path; also rank, step,

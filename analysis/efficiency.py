@@ -1,4 +1,4 @@
-"""How well do the kernels use the device?
+"""FLOPS and bandwidth efficiency of kernels.
 
     python -m analysis.efficiency DIR --group-by batch,nodes
     python -m analysis.efficiency DIR --method published      as the reference computed it

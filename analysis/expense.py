@@ -1,4 +1,4 @@
-"""What did it cost: memory, energy, startup, node-hours?
+"""Memory, energy, startup and node-hours.
 
     python -m analysis.expense DIR                  one row per configuration (runs of all profilers together)
     python -m analysis.expense DIR --by rank        one row per configuration and rank

@@ -1,4 +1,4 @@
-"""Which factor matters?
+"""The effect of each factor of a sweep.
 
     python -m analysis.factors DIR                        results of a sweep, or TAU tables of the reference
     python -m analysis.factors DIR --factors loader,grad  only these; other fields must not vary

@@ -1,4 +1,4 @@
-"""Which kernels take the time, and what bounds each? From a timing run and a run that read counters.
+"""The kernels that take the time and what bounds each, from a timing run and a run that read counters.
 
     python -m jobs.hotspots CONFIG --top 5      starts both runs, and prints this
     python -m analysis.hotspots DIR --top 5     prints it again

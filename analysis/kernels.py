@@ -1,4 +1,4 @@
-"""Which kernels take the time, and how well do they use the device?
+"""Time of each kernel, and how well it uses the device.
 
     python -m analysis.kernels DIR                               one run, a sweep, or a PyProf table
     python -m analysis.kernels DIR --by operator                 also class, layer, direction; class,direction

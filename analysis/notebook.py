@@ -121,7 +121,7 @@ class Question:
         of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
         metrics = [*of_command, *answer.columns]
         meaning = {name: metric.description for metric in metrics for name in metric.names if name in frame}
-        notes = [*answer.lead, *answer.notes, *lines(findings)]
+        notes = [*answer.notes, *lines(findings)]
         frame.attrs = {"meaning": meaning, "notes": notes, "findings": as_data(findings)}
         return frame
 

@@ -1,4 +1,4 @@
-"""What throughput would N ranks reach?
+"""Predict the throughput of more ranks.
 
     python -m analysis.predict DIR --ranks 8,16,32        from the measured configurations of a sweep
     python -m analysis.predict DIR --what-if fp16-gradients,network=2x,bucket-mb=50,no-stragglers,no-loader

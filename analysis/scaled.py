@@ -1,4 +1,4 @@
-"""How does training scale, and how well does a step use the device?
+"""Scaling efficiency, what is lost, and use of the device.
 
     python -m analysis.scaled DIR                                   results of a sweep, or reference files
     python -m analysis.scaled DIR --method corrected,published      both methods, one row each

@@ -1,4 +1,4 @@
-"""Are there stragglers, and why are they slow?
+"""Lateness of ranks, stragglers and their causes.
 
     python -m analysis.stragglers DIR                   one row per rank of each run of several ranks
     python -m analysis.stragglers DIR --by step         one row per rank and step
@@ -22,7 +22,6 @@ from analysis.measures.lateness.stragglers import (
 )
 from analysis.results.load import load
 from profiling.errors import run_command
-from profiling.findings import lines
 
 
 def main(words: list[str] | None = None) -> int:
@@ -40,8 +39,8 @@ def main(words: list[str] | None = None) -> int:
     below = "\n".join(filter(None, [caption(some), others]))
     # Which columns tell runs apart does not depend on the rows that are shown.
     part = Part(title, some, shown(answer, by_step), below)
-    lead = [] if by_step else lines(verdict(answer))
-    return output.emit(Answer(answer, columns_of(by_step), [part], lead=lead), study, arguments)
+    found = [] if by_step else verdict(answer)
+    return output.emit(Answer(answer, columns_of(by_step), [part], verdict=found), study, arguments)
 
 
 if __name__ == "__main__":

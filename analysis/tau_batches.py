@@ -1,4 +1,4 @@
-"""How long does a step take, from what TAU recorded of a run?
+"""Step duration from what TAU recorded of a run.
 
     python -m analysis.tau_batches PROFILE                         a run, its rank's folder, or TAU's files
     python -m analysis.tau_batches PROFILE --startup PROFILE ...   with runs of one step each

@@ -1,4 +1,4 @@
-"""What happened when, on all ranks of a run? A timeline for Perfetto (ui.perfetto.dev).
+"""A timeline of all ranks of a run, for Perfetto (ui.perfetto.dev).
 
     python -m analysis.timeline RUN                     writes RUN/trace.pftrace.gz
     python -m analysis.timeline SWEEP --run ID --output FILE

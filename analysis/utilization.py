@@ -1,4 +1,4 @@
-"""How busy is each GPU, and what speedup do more of them give?
+"""Utilization of each GPU, and the speedup of more of them.
 
     python -m analysis.utilization DIR          one row per rank (and GPU) of each profiled run
     python -m analysis.utilization TRACE        a trace: from its first kernel's start to its last one's end

@@ -1,4 +1,4 @@
-"""Which profilers, loaders, backends and launchers are there?
+"""Profilers, loaders, backends and launchers, as tables for the docs.
 
     python -m jobs.choices                     all, as tables in Markdown
     python -m jobs.choices loaders launchers   these

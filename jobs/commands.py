@@ -1,4 +1,4 @@
-"""Which commands are there, and which question does each answer?
+"""The commands, and the question that each answers.
 
     scaleprof                  lists them
     scaleprof scaled DIR       is  python -m analysis.scaled DIR, from any folder

@@ -1,4 +1,4 @@
-"""What does this machine have, what is missing, and which command installs it?
+"""What this machine has, what is missing, and the command that installs it.
 
 On a cluster: which site file is used, and is what it says true of this node?
 

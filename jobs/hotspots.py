@@ -1,4 +1,4 @@
-"""Which kernels take the time, and why are they slow?
+"""Time the kernels of a run, then read counters of those that take longest.
 
     python -m jobs.hotspots CONFIG --top 5
     python -m jobs.hotspots configs/resnet50.yaml --only loader=synthetic --batch 32

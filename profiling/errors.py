@@ -1,4 +1,4 @@
-"""How does an error reach the user? As one line that says what, where and what to do; never a traceback.
+"""Errors as one line that says what, where and what to do; never a traceback.
 
 Raise :class:`UserError` where the cause is known; :func:`run_command` shows it, once, at the edge.
 """

@@ -1,4 +1,4 @@
-"""How are numbers written in few words? Those in a row as a range."""
+"""Lists of numbers in short: those in a row as a range."""
 
 from collections.abc import Iterable
 

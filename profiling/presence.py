@@ -1,4 +1,4 @@
-"""Is something that a user may want on this machine, which release of it, and how does one get it?"""
+"""What a user may want on this machine: whether it is there, its release, and how to get it."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""What does a trace say of the job that it is of? One record beside the tables of its ranks.
+"""What a trace says of its job: one record beside the tables of its ranks.
 
     DIR/<job>/job.json                    the record
               rank_0000/kernels.parquet, markers.parquet, batches.parquet ...

@@ -1,4 +1,4 @@
-"""How long does each step of an unchanged training program take, on each rank?
+"""Time each step of an unchanged training program, on each rank.
 
     torchrun --nproc-per-node 4 -m profiling.watch --batches 50 my_train.py --lr 0.1
     srun -n 4 python -m profiling.watch --out results/mine -m my_package.train

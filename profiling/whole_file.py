@@ -1,4 +1,4 @@
-"""How is a file written whole or not at all?"""
+"""Write a file whole or not at all."""
 
 import os
 from collections.abc import Iterator

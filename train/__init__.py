@@ -1,4 +1,4 @@
-"""What does one rank do?"""
+"""What one rank does."""
 
 from profiling.errors import one_line_if_interrupted_while_loading
 

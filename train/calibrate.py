@@ -1,4 +1,4 @@
-"""What can this machine do at best? A sweep measures it at its start.
+"""Peaks of this machine, measured at the start of a sweep.
 
     python -m train.calibrate --out results/quick/calibration.json     (started as ranks by jobs.sweep)
 

@@ -1,1 +1,1 @@
-"""How does an answer look: terminal, CSV, charts, Perfetto?"""
+"""Answers in a terminal, as CSV, as charts and for Perfetto."""

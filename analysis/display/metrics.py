@@ -1,4 +1,4 @@
-"""What is a column? Its name, what it means and how it is printed, said once.
+"""Columns of answers: name, meaning and format, defined once.
 
 A measure exports its columns as a tuple of :class:`Metric`. From it derive the names of the data's columns,
 the list of ``--columns``, the columns of the terminal's and the report's tables with their tooltips, and

@@ -1,4 +1,4 @@
-"""How does an answer reach the user? As a table to read, or as CSV, JSON or Parquet, whole.
+"""Write an answer: as a table to read, or as CSV, JSON or Parquet.
 
 In CSV, JSON and Parquet standard output is the data and nothing else; notes, findings and failed points go to
 standard error. The terminal shows the columns that a reader wants first, the other formats hold all.
@@ -176,7 +176,7 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
         _write_text(as_terminal(answer, study, arguments.output, most, arguments.wide), arguments.output)
     else:
         _write(answer, arguments.format, arguments.output, findings if arguments.notes else None)
-        for line in [*answer.lead, *answer.notes, *lines(findings, most)]:
+        for line in [*answer.notes, *lines(findings, most)]:
             print(line, file=sys.stderr)
     failed = study is not None and bool(missing(study.failed))
     return EXIT_FAILED if failed else EXIT_DONE

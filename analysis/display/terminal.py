@@ -1,4 +1,4 @@
-"""How does an answer look in a terminal? As tables that a person reads, with what failed and was noted below.
+"""Answers in a terminal: tables, with findings below.
 
 Columns are few, right-aligned, with short headers that end in the unit, and as many digits as one reads.
 """
@@ -63,7 +63,6 @@ class Answer:
         parts: the terminal's tables; by default one with all columns that are not empty. Empty: no table.
         title, caption: above and below that one.
         verdict: stands above the tables, as a line for each code.
-        lead: lines above the tables: what has to be known before a figure is read.
         notes: lines below the tables, or on standard error beside data (explanations).
     """
 
@@ -73,7 +72,6 @@ class Answer:
     title: str = ""
     caption: str = ""
     verdict: Sequence[Finding] = ()
-    lead: Sequence[str] = ()
     notes: Sequence[str] = ()
 
 
@@ -104,7 +102,7 @@ def as_terminal(
     parts = [_whole(answer)] if answer.parts is None else [by_repetition(part) for part in answer.parts]
     if study and study.on_cpus:
         parts = [with_ranks(part) for part in parts]
-    above = [*lines(answer.verdict), *answer.lead]
+    above = lines(answer.verdict)
     for line in above:
         text.print(Text(_clean(line)), style="bold")
     for number, part in enumerate(parts):

@@ -1,1 +1,1 @@
-"""What would more ranks give?"""
+"""Throughput of more ranks: fitted curves, and simulated steps."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from jobs.states import State
-from profiling.findings import RECORDED, Finding, Side
+from profiling.findings import Finding, Side
 
 FailureKind = State | Literal["excluded"]
 BOTH: Side = "both"
@@ -38,9 +38,7 @@ class Log:
         self.noted.setdefault(finding)
 
     def note(self, code: str, run: str | None = None, side: Side = "", **data: object) -> None:
-        """Add a finding of the catalogue, once; a text is shown as it is."""
-        if " " in code:
-            code, data = RECORDED, {"text": code}
+        """Add a finding of the catalogue, once."""
         rank, configuration = data.pop("rank", None), data.pop("configuration", None)
         self.add(Finding(code, run, rank, configuration, side, data))  # type: ignore[arg-type]
 

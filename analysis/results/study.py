@@ -1,4 +1,4 @@
-"""Which runs of a set of results count, which do not, and what is to be said of them?
+"""A set of results: the runs that count, those that do not, and findings.
 
 What was loaded never changes. Whether a run's tables can be used shows only when a measure reads them, so a
 measure asks for its runs' answers through :meth:`Study.use` or :meth:`Study.each`: the function of a run

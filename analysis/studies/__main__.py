@@ -1,4 +1,4 @@
-"""What did a single-node study find?
+"""The answer of a single-node study.
 
     python -m analysis.studies results/studies/layers-cpu-20260101T120000.000
 

@@ -1,4 +1,4 @@
-"""How does a run become processes? One file a launcher, one line in :data:`LAUNCHERS`."""
+"""Launchers start the processes of a run: a file each, and a line in :data:`LAUNCHERS`."""
 
 from jobs.launchers.base import Launcher
 from jobs.launchers.local import Local

@@ -1,1 +1,1 @@
-"""How is a training program that is not ours watched? Hooks in PyTorch, what they record, and its steps."""
+"""Watching a training program that is not ours: hooks in PyTorch, what they record, and its steps."""

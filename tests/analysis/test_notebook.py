@@ -93,7 +93,7 @@ def test_wrong_use_is_one_line(sweep, tmp_path):
     shown = "".join(traceback.format_exception_only(wrong.value))
     assert shown.count("'scaled'") == 1
     assert {"scaled", "charts", "path"} <= set(dir(results))
-    assert "How does training scale" in results.scaled.__doc__
+    assert "Scaling efficiency" in results.scaled.__doc__
 
 
 @pytest.mark.parametrize(

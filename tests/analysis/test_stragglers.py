@@ -197,7 +197,7 @@ def test_three_steps_do_not_tell_that_there_is_no_straggler(tmp_path, monkeypatc
     monkeypatch.setattr(late_ranks, "BATCHES", 4)  # the first has none before it
     write(tmp_path, Job(ranks=2))
     ran = run("analysis.stragglers", tmp_path)
-    assert ran.out.startswith("too few steps")
+    assert "too few steps" in ran.out.splitlines()[0]
 
 
 def test_one_rank_is_one_line(tmp_path):

@@ -127,11 +127,11 @@ def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_sai
     logs = Log(), Log()
     for log in logs:
         log.failed.append(Failure("run_0", "killed", "failed"))
-        log.note("no peaks were measured")
-    logs[0].note("its clock is late", "run_0")
-    logs[1].note("its clock is late", "run_1")
-    logs[1].note("its clock is late", "run_2")
-    logs[1].note("they ran one after the other", side=BOTH)
+        log.note("recorded", text="no peaks were measured")
+    logs[0].note("recorded", "run_0", text="its clock is late")
+    logs[1].note("recorded", "run_1", text="its clock is late")
+    logs[1].note("recorded", "run_2", text="its clock is late")
+    logs[1].note("recorded", side=BOTH, text="they ran one after the other")
     logs[0].join(logs[1], of_the_same)
     points = ["run_0"] if of_the_same else ["A: run_0", "B: run_0"]
     assert [one.point for one in logs[0].failed] == points and len(points) == failed

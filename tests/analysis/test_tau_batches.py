@@ -132,4 +132,4 @@ def test_a_difference_below_zero_is_called_noise_and_two_starts_bound_nothing(tm
     (row,) = answer(long, "--batches", "41", "--startup", *starts).values()
     assert row["step_ms"] < 0 and row["step_ms_low"] is None and row["step_ms_high"] is None
     said = run(MODULE, long, "--batches", "41", "--startup", *starts).out
-    assert "startup differs" in " ".join(said.split())
+    assert "tables of startup" in said

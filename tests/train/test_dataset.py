@@ -69,7 +69,7 @@ def test_a_corrupt_image_is_left_out_counted_and_told(own_data_set, content):
     shard = find_shard(run_of(own_data_set), 0, 1)
     assert shard.corrupt == [str(victim)]
     assert len(shard.samples) == IMAGES - 1 and victim not in {sample.path for sample in shard.samples}
-    assert shard.findings[0].data == {"n": 1, "first": str(victim)}
+    assert shard.findings[0].data == {"what": "images skipped", "n": 1, "first": str(victim)}
 
 
 def test_a_corrupt_record_is_left_out_counted_and_told(own_data_set):
@@ -80,7 +80,7 @@ def test_a_corrupt_record_is_left_out_counted_and_told(own_data_set):
     first.path.write_bytes(content)
     shard = find_shard(run_of(own_data_set, data_format="tfrecord"), 0, 1)
     assert shard.corrupt == [first.place, second.place]
-    assert shard.findings[0].data == {"n": 2, "first": first.place}
+    assert shard.findings[0].data == {"what": "images skipped", "n": 2, "first": first.place}
 
 
 def test_a_record_of_no_picture_is_corrupt_too(tmp_path):

@@ -1,4 +1,4 @@
-"""One try of train.studies.capacity, in a process of its own: does a network fit in a device's memory?
+"""One try of train.studies.capacity, in a process of its own: whether a network fits in a device's memory.
 
     python -m train.studies.attempt TASK.json          (started by train.studies.capacity)
 

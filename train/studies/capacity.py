@@ -1,4 +1,4 @@
-"""What fits in one device, and how is a larger network divided between two?
+"""The largest network that fits in one device, and the division of a larger one between two.
 
     python -m train.studies.capacity
     python -m train.studies.capacity --device cpu --memory-limit 1GiB --batch 2 --image-size 56

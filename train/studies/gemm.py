@@ -1,4 +1,4 @@
-"""Are many small matrix products slower than one merged product?
+"""Many small matrix products, compared with one merged product.
 
     python -m train.studies.gemm
     python -m train.studies.gemm --device cpu --batch 16 --hidden 128 --hidden 512

@@ -1,4 +1,4 @@
-"""What does a layer cost: time, memory, energy, and where does it stand on the roofline?
+"""Time, memory and energy of a layer, and its place on the roofline.
 
     python -m train.studies.layers
     python -m train.studies.layers --device cpu --batch 8 --image-size 64

@@ -1,4 +1,4 @@
-"""Does the order of ReLU and MaxPool2d matter?
+"""Compare the two orders of ReLU and MaxPool2d.
 
     python -m train.studies.order
     python -m train.studies.order --device cpu --batch 2 --image-size 64 --model alexnet

@@ -1,4 +1,4 @@
-"""Which slices does a rank's timeline have? Tables in, slices out, on the rank's own clock.
+"""Slices of a rank's timeline, from its tables, on the rank's own clock.
 
 On one track slices do not overlap: what ran at the same time (kernels of a stream that overlap, a range
 inside another) gets a further track of the same name; Perfetto shows both as one.

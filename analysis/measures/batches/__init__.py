@@ -1,1 +1,1 @@
-"""Which batches did a run do, when, and how long did each take?"""
+"""Batches of a run: when each began, and how long it took."""

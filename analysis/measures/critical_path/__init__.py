@@ -1,1 +1,1 @@
-"""What would shorten a step? The longest chain of what waited for each other in it."""
+"""The longest chain of what waited for each other in a step."""

@@ -1,1 +1,1 @@
-"""How does a configuration scale, what is lost, and at what expense?"""
+"""Scaling of configurations: efficiency, losses and expense."""

@@ -1,1 +1,1 @@
-"""What did TAU record of applications, and of MPI? And what the reference made of its tables."""
+"""What TAU recorded of applications and of MPI, and what the reference made of it."""
