@@ -1,4 +1,4 @@
-"""The commands, and the question that each answers.
+"""The commands: their groups, and what each gives.
 
     scaleprof                  lists them
     scaleprof scaled DIR       is  python -m analysis.scaled DIR, from any folder
@@ -60,7 +60,7 @@ _FLAGS = {"-h": "--help", "--help": "--help", "--version": "--version"}
 COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for module in modules}
 
 
-def question(module: str) -> str:
+def head_of(module: str) -> str:
     """The first line of a module's docstring, read without importing it."""
     place = _ROOT.joinpath(*module.split("."))
     path = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
@@ -74,7 +74,7 @@ def listing() -> str:
     lines = []
     for group, modules in GROUPS.items():
         lines += ["", group]
-        lines += [f"  {module.rpartition('.')[2]:<{width}}  {question(module)}" for module in modules]
+        lines += [f"  {module.rpartition('.')[2]:<{width}}  {head_of(module)}" for module in modules]
     return "\n".join([_HEAD, *lines, "", _TAIL])
 
 

@@ -160,7 +160,7 @@ def test_kernels_of_graphs_have_their_step_and_stage_and_what_is_not_known_is_sa
 def test_a_cupti_that_does_not_answer_leaves_no_kernels_of_a_cpu(tmp_path, machine):
     code, said = machine.train(tmp_path, {"profile": "torch"}, FAKE_CUPTI_NO=1)
     assert code == 0, said
-    assert [one["code"] for one in report(tmp_path)["findings"]] == ["not_recorded"]
+    assert "not_recorded" in [one["code"] for one in report(tmp_path)["findings"]]
     assert not (tmp_path / "rank_0000" / "kernels.parquet").exists()
 
 
