@@ -18,7 +18,7 @@ from analysis.display import output
 from analysis.display.terminal import Answer
 from analysis.measures.scaling import rows as scaling
 from analysis.measures.scaling import traced
-from analysis.measures.scaling.certainty import sizes_without_result, uncertain
+from analysis.measures.scaling.certainty import sizes_without_result, uncertain, unexplained
 from analysis.measures.scaling.point import Scaling
 from analysis.published import by_method
 from analysis.published.by_method import METHODS, columns_of, rows
@@ -45,6 +45,8 @@ def main(words: list[str] | None = None) -> int:
 
         own = scaling.rows(study, (), arguments.scaling) if study.of_kind("run") else []
         notes = explain(study, own)
+    for finding in unexplained(configurations):
+        study.log.add(finding)
     answer = Answer(
         configurations,
         columns_of(group_by),

@@ -10,6 +10,7 @@ from analysis.display.metrics import names_of
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS
 from analysis.measures.scaling import utilization
+from analysis.measures.scaling.certainty import unexplained
 from analysis.measures.scaling.loss import other_steps, without_meaningless_parts
 from analysis.published import by_method
 from analysis.published.scaled_parts import parts
@@ -261,6 +262,8 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     assert without_meaningless_parts(little) == little  # identical runs differ by as much
     disagreeing = without_meaningless_parts(row | {"perturbation": 1.2})
     assert "disagree" in disagreeing["loss_note"] and disagreeing["loss_idle_pct"] is None
+    (finding,) = unexplained([row | {"perturbation": 1.2}, little])
+    assert (finding.code, finding.data["lost_pct"]) == ("loss_unexplained", pytest.approx(row["loss_pct"]))
     found = LOSS.section(Context(load(tmp_path)))
     assert found is not None
     labels = found.charts[0].figure["data"][0]["y"]

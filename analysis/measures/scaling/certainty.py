@@ -8,6 +8,7 @@ from analysis.display.left_out import missing
 from analysis.display.metrics import CONFIDENCE, Rows, telling
 from analysis.display.numbers import OPEN, is_usable, label_of, with_open_ends
 from analysis.measures.scaling import figures, use
+from analysis.measures.scaling.loss import without_meaningless_parts
 from analysis.measures.scaling.point import UNPROFILED
 from analysis.results.log import Failure
 from analysis.results.study import Study
@@ -101,6 +102,21 @@ def uncertain(rows: Rows) -> list[Finding]:
         return []
     data = {"n": len(widths), "of": len(scaled), "most": WIDEST_INTERVAL_PCT, "width": max(widths)}
     return [Finding("efficiency_uncertain", data=data)]
+
+
+def unexplained(rows: Rows) -> list[Finding]:
+    """Of configurations whose profiled runs do not explain their loss: why.
+
+    Args:
+        rows: of analysis.scaled.
+    """
+    found = []
+    for row in rows:
+        note = without_meaningless_parts(row)["loss_note"] if "loss_unattributed_pct" in row else ""
+        if note and not row["loss_note"]:
+            data = {"lost_pct": lost_pct(row), "ranks": row["world_size"], "reason": note}
+            found.append(Finding("loss_unexplained", data=data))
+    return found
 
 
 # --- what was measured, and what more ranks would share ---------------------------------------------------
