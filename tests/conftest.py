@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytest.register_assert_rewrite("tests.analysis.report_page")
 ROOT = Path(__file__).resolve().parents[1]
 # What may be absent even in CI: no machine of ours has them.
 MAY_BE_ABSENT = ("GPU", "TAU")

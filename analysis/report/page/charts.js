@@ -205,6 +205,7 @@ function withLegends(unlabelled, data, width) {
     fitted[id] = {
       ...layout.legend, itemsizing: "constant", orientation: "h", entrywidth: entry, x: 0, xref: "container",
       yanchor: "top", yref: "container", y: 1 - above / height,
+      tracegroupgap: 0, // each entry is a group where several panels have it
     };
   }
   return fitted;
