@@ -21,7 +21,9 @@ import pyarrow.parquet as pq
 from analysis.display import output
 from analysis.display.metrics import RUN, Rows, columns
 from analysis.display.terminal import Answer, Part
-from analysis.measures.kernels.activities import (
+from analysis.frames.load import load
+from analysis.frames.study import Study
+from analysis.measures.activities import (
     ALL_LAUNCHES,
     COLUMNS,
     LEVELS,
@@ -34,8 +36,6 @@ from analysis.measures.kernels.activities import (
     printed_shares,
     shares,
 )
-from analysis.results.load import load
-from analysis.results.study import Study
 from profiling.arguments import with_values
 from profiling.errors import UserError, run_command
 from profiling.findings import Finding, lines

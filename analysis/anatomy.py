@@ -12,8 +12,8 @@ different collectives (a note says so).
 
 from analysis.display import output
 from analysis.display.terminal import Answer
-from analysis.measures.anatomy.rows import COLUMNS, LEVELS, columns_of, parts, rows
-from analysis.results.load import load
+from analysis.frames.load import load
+from analysis.measures.anatomy import COLUMNS, LEVELS, columns_of, parts, rows
 from profiling.arguments import with_values
 from profiling.errors import run_command
 

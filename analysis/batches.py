@@ -8,8 +8,8 @@ over ranks.
 
 from analysis.display import output
 from analysis.display.terminal import Answer
-from analysis.measures.batches.rows import COLUMNS, columns_of, part, rows
-from analysis.results.load import load
+from analysis.frames.load import load
+from analysis.measures.batches import COLUMNS, columns_of, part, rows
 from profiling.errors import run_command
 
 

@@ -14,9 +14,9 @@ not recorded; a note says so.
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.anatomy.communication import COLUMNS, columns_of, rows, shown
-from analysis.measures.tau import messages
-from analysis.results.load import load
+from analysis.frames.load import load
+from analysis.measures import tau as messages
+from analysis.measures.communication import COLUMNS, columns_of, rows, shown
 from profiling.errors import run_command
 
 

@@ -22,18 +22,20 @@ from pathlib import Path
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.scaling import compare_rows, traced_difference
-from analysis.measures.scaling.compare_rows import (
+from analysis.frames.load import load
+from analysis.frames.study import Study
+from analysis.measures import compare as compare_rows
+from analysis.measures import traced_difference
+from analysis.measures.compare import (
+    align_watched,
     columns_of,
+    compared,
     least_runs,
     regressed,
     same_runs,
     shown,
     verdict,
 )
-from analysis.measures.scaling.compared import align_watched, compared
-from analysis.results.load import load
-from analysis.results.study import Study
 from jobs.flags import make_parser
 from profiling.errors import EXIT_FAILED, UserError, run_command
 

@@ -12,8 +12,8 @@ by the longest path without it, not by subtraction (docs/methods.md: critical pa
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
+from analysis.frames.load import load
 from analysis.measures.critical_path.rows import COLUMNS, LEVELS, caption, columns_of, rows, shown
-from analysis.results.load import load
 from profiling.arguments import with_values
 from profiling.errors import run_command
 

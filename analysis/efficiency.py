@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from analysis.display import output
 from analysis.display.metrics import Metric, Rows, fields
 from analysis.display.terminal import Answer
-from analysis.measures.kernels import efficiency
-from analysis.measures.kernels.efficiency import CORRECTED_METRICS, METRICS
+from analysis.frames.load import load
+from analysis.frames.study import Study
+from analysis.measures import efficiency
+from analysis.measures.efficiency import CORRECTED_METRICS, METRICS
 from analysis.published import kernels_published
 from analysis.published.kernels_published import with_method
-from analysis.results.load import load
-from analysis.results.study import Study
 from profiling.errors import run_command
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ Energy is measured from before the first step to after the last. It includes war
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.scaling.expense import COLUMNS, columns_of, node_hours, rows, shown, spent
-from analysis.results.load import load
+from analysis.frames.load import load
+from analysis.measures.expense import COLUMNS, columns_of, node_hours, rows, shown, spent
 from profiling.errors import UserError, run_command
 
 

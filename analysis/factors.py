@@ -11,8 +11,8 @@ An interaction means that the effect of one factor depends on another; main effe
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.scaling.factors import COLUMNS, METRICS, check, responses, rows, shown
-from analysis.results.load import load
+from analysis.frames.load import load
+from analysis.measures.factors import COLUMNS, METRICS, check, responses, rows, shown
 from profiling.errors import run_command
 
 

@@ -10,8 +10,8 @@ they have rows of their own (counters: vtune).
 
 from analysis.display import output
 from analysis.display.terminal import Answer
-from analysis.measures.kernels.hotspots import COLUMNS, METRICS, part, rows
-from analysis.results.load import load
+from analysis.frames.load import load
+from analysis.measures.hotspots import COLUMNS, METRICS, part, rows
 from profiling.errors import run_command
 
 

@@ -21,9 +21,10 @@ from typing import Any
 from analysis.display import output
 from analysis.display.metrics import RUN, Metric, Rows
 from analysis.display.terminal import Answer, Part
-from analysis.measures.kernels import difference as kernel_difference
-from analysis.measures.kernels.roofline import flops_efficiency_of
-from analysis.measures.kernels.rows import (
+from analysis.frames.load import load
+from analysis.frames.study import RECORDING, Source, Study
+from analysis.measures import kernels_changed as kernel_difference
+from analysis.measures.kernels import (
     BY,
     DEFAULT_BY,
     GROUPS,
@@ -36,10 +37,8 @@ from analysis.measures.kernels.rows import (
     shown,
     with_kernels,
 )
+from analysis.measures.roofline import flops_efficiency_of
 from analysis.published import kernels_published
-from analysis.results.load import load
-from analysis.results.source import Source
-from analysis.results.study import RECORDING, Study
 from jobs.flags import make_parser
 from profiling.arguments import with_values
 from profiling.errors import UserError, did_you_mean, run_command

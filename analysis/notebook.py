@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
+from analysis.frames import load as results
+from analysis.frames.study import Study
 from analysis.report.build import build
-from analysis.results import load as results
-from analysis.results.study import Study
 from profiling.arguments import UnknownFlags
 from profiling.errors import UserError, did_you_mean
 from profiling.findings import as_data, lines
@@ -49,7 +49,7 @@ class Results:
 
     Attributes:
         path: a sweep, a run, a folder of reference files, or a file.
-        study: the runs in it, as :func:`analysis.results.load.load` found them.
+        study: the runs in it, as :func:`analysis.frames.load.load` found them.
     """
 
     def __init__(self, path: Path, study: Study) -> None:
@@ -161,7 +161,7 @@ def load(path: Path | str, peaks: Path | None = None) -> Results:
     """The results in ``path``: a sweep, a run, a folder of the reference's files, or one such file.
 
     Args:
-        peaks: datasheet peaks of your devices, for the charts (as analysis/measures/kernels/peaks.yaml).
+        peaks: datasheet peaks of your devices, for the charts (as analysis/measures/peaks.yaml).
 
     Raises:
         UserError: it does not exist, is empty, or holds nothing known.

@@ -28,10 +28,10 @@ import numpy as np
 from analysis.display import output
 from analysis.display.metrics import fields
 from analysis.display.terminal import Answer, Part
+from analysis.frames.load import load
 from analysis.prediction import configurations, extrapolate, simulate
 from analysis.prediction.predictions import COLUMNS, METRICS, caption, fields_of, of_study, of_table, shown
 from analysis.prediction.simulate_rows import Network
-from analysis.results.load import load
 from jobs.flags import make_parser
 from profiling.errors import UserError, run_command
 from profiling.findings import Finding

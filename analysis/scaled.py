@@ -16,15 +16,15 @@ import argparse
 
 from analysis.display import output
 from analysis.display.terminal import Answer
-from analysis.measures.scaling import rows as scaling
-from analysis.measures.scaling import traced
-from analysis.measures.scaling.certainty import sizes_without_result, uncertain, unexplained
-from analysis.measures.scaling.point import Scaling
+from analysis.frames.load import load_named
+from analysis.frames.study import Study
+from analysis.measures import scaled as scaling
+from analysis.measures import traced
+from analysis.measures.certainty import sizes_without_result, uncertain, unexplained
+from analysis.measures.points import Scaling
 from analysis.published import by_method
 from analysis.published.by_method import METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
-from analysis.results.load import load_named
-from analysis.results.study import Study
 from profiling.arguments import with_values
 from profiling.errors import UserError, did_you_mean, run_command
 

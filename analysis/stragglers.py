@@ -10,7 +10,8 @@ does not count.
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.lateness.stragglers import (
+from analysis.frames.load import load
+from analysis.measures.stragglers import (
     COLUMNS,
     caption,
     columns_of,
@@ -20,7 +21,6 @@ from analysis.measures.lateness.stragglers import (
     shown,
     verdict,
 )
-from analysis.results.load import load
 from profiling.errors import run_command
 
 

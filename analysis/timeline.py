@@ -18,9 +18,9 @@ All ranks are on rank 0's clock, aligned by the ends of collectives; the remaini
 
 from pathlib import Path
 
-from analysis.measures.anatomy.timeline import FILE, add_flags, write_of
+from analysis.frames.load import load
 from analysis.measures.critical_path import paths
-from analysis.results.load import load
+from analysis.measures.timeline import FILE, add_flags, write_of
 from jobs.flags import OUTPUT, make_parser
 from profiling.errors import run_command
 from profiling.whole_file import file_to_write

@@ -12,8 +12,10 @@ from pathlib import Path
 from analysis.display import output
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer
-from analysis.measures.batches.overlap import length
-from analysis.measures.scaling.utilization import (
+from analysis.frames.divide import length
+from analysis.frames.load import load
+from analysis.frames.study import Study
+from analysis.measures.utilization import (
     COLUMNS,
     by_device,
     columns_of,
@@ -22,8 +24,6 @@ from analysis.measures.scaling.utilization import (
     part,
     rows,
 )
-from analysis.results.load import load
-from analysis.results.study import Study
 from profiling.errors import UserError, run_command
 from profiling.findings import Finding, lines
 from profiling.tools import recognition

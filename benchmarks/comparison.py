@@ -32,10 +32,10 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.batches.series import all_series
-from analysis.measures.scaling.compare_rows import rows
-from analysis.results.load import load
-from analysis.results.study import Study
+from analysis.frames.load import load
+from analysis.frames.steps import all_series
+from analysis.frames.study import Study
+from analysis.measures.compare import rows
 from analysis.statistics.two_samples import POWER, SIGNIFICANCE
 from benchmarks.child import RESULTS, ROOT, facts, machine, write
 from benchmarks.virtual import virtual_cluster

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.scaling.factors import Cell, rows
+from analysis.measures.factors import Cell, rows
 from analysis.statistics.variance import analysis_of_variance, omega_squared_interval
 
 Rows = list[dict[str, Any]]

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.anatomy.divide import PARTS, STAGES, WITHIN
-from analysis.measures.anatomy.traces import Anatomy
-from analysis.measures.batches import series
-from analysis.measures.scaling.loss import anatomies_of, loss_of
-from analysis.measures.scaling.point import Point
-from analysis.results.source import Source
+from analysis.frames import steps as series
+from analysis.frames.anatomy import Anatomy
+from analysis.frames.divide import PARTS, STAGES, WITHIN
+from analysis.frames.study import Source
+from analysis.measures.loss import anatomies_of, loss_of
+from analysis.measures.points import Point
 from benchmarks.coverage_inside_run import correlated
 from jobs.run import Run
 

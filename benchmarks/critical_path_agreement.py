@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis.frames.load import load
 from analysis.measures.critical_path.paths import COLLECTIVES, StepPath, paths_of
-from analysis.results.load import load
 from benchmarks.kineto_agreement import DATA
 from benchmarks.kineto_agreement import RESULT as KINETO
 from benchmarks.peer import ask_peer

@@ -81,7 +81,7 @@ def steps_that_fit(one_s: float, seconds: float, most: int, blocks: int) -> int:
 
 def share_of_peak(run: Run, device: torch.device, images_per_s: float) -> float | None:
     """MFU by the datasheet's peak; None where it is not known."""
-    from analysis.measures.kernels import peaks
+    from analysis.measures import peaks
 
     peak = peaks.find(device_name(device)) if device.type == "cuda" else None
     if peak is None or run.compute not in peak.flops_per_s:

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.batches.series import STAGES, Series
-from analysis.measures.scaling.compare_rows import Values, regressed, rows
-from analysis.measures.scaling.figures import figures
-from analysis.measures.scaling.point import Point
-from analysis.measures.scaling.use import perturbation
-from analysis.results.source import Source
+from analysis.frames.steps import STAGES, Series
+from analysis.frames.study import Source
+from analysis.measures.compare import Values, regressed, rows
+from analysis.measures.points import Point
+from analysis.measures.scaled import figures
+from analysis.measures.use import perturbation
 from analysis.statistics import estimates
 from analysis.statistics.two_samples import SIGNIFICANCE, difference
 from benchmarks.child import RESULTS, facts, machine, write

@@ -3,7 +3,7 @@
 Of each reference trace: the time from the first kernel's start to the last one's end, and in it the time in
 which kernels compute, communicate and move memory (each a union of intervals), in which communication is
 hidden by computing, and in which nothing runs. Ours are the intervals by which
-``analysis.measures.anatomy.divide`` divides a batch; the peer's are of its own classes, merged by its own
+``analysis.frames.divide`` divides a batch; the peer's are of its own classes, merged by its own
 functions, over the kernels that it keeps. Where its definitions differ from ours (docs/methods.md), it is
 asked for ours: times unrounded, the last step included. The results are what
 ``tests/analysis/test_kineto_agreement.py`` holds us to without the peer.
@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.anatomy.divide import activities_of, split
-from analysis.measures.batches.overlap import length, union
+from analysis.frames.divide import activities_of, length, split, union
 from benchmarks.peer import ask_peer
 from profiling.errors import UserError, run_command
 from profiling.tools import tool

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from analysis.display.numbers import plain
+from analysis.frames.load import load
 from analysis.published import by_method
-from analysis.results.load import load
 from benchmarks.child import facts, write
 from benchmarks.training import machine
 from benchmarks.virtual import Cluster, virtual_cluster

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.batches.series import Series
-from analysis.measures.lateness.lateness import of_collectives
-from analysis.measures.scaling.point import POINT_FIELDS, Point
+from analysis.frames.matching import Calls, match
+from analysis.frames.steps import Series
+from analysis.frames.study import Source
+from analysis.measures.lateness import of_collectives
+from analysis.measures.points import POINT_FIELDS, Point
 from analysis.prediction.allreduce import FLAT, LEVELS, Layout
 from analysis.prediction.configurations import CONFIGURATION, Configuration
 from analysis.prediction.traced_step import Allreduces, Traced, exchanges, late_ranks, step_of
-from analysis.results.matching import Calls, match
-from analysis.results.source import Source
 from jobs.run import Run
 
 MS = 1e6

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 
 from analysis.display.numbers import plain
+from analysis.frames.load import load
 from analysis.prediction import extrapolate, simulate_rows
 from analysis.prediction.allreduce import Cost, Layout, ring
 from analysis.prediction.configurations import Configuration, configurations
 from analysis.prediction.simulate import Model, Step, simulate
-from analysis.results.load import load
 from benchmarks import network
 from benchmarks.child import RESULTS, facts, write
 from benchmarks.training import machine

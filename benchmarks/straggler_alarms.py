@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.lateness.lateness import BY_STAGES, STRAGGLER, Lateness, judge, over_others
+from analysis.measures.lateness import BY_STAGES, STRAGGLER, Lateness, judge, over_others
 from benchmarks.child import facts, machine, write
 from profiling.errors import EXIT_DONE, run_command
 

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.measures.scaling.certainty import LEAST_PCT
+from analysis.frames.load import load
+from analysis.measures.certainty import LEAST_PCT
 from analysis.report.base import Context
 from analysis.report.diagnosis import diagnosis
-from analysis.results.load import load
 from benchmarks.child import facts, machine, write
 from benchmarks.planted_sweep import Job, Network, Noise, strength, write_sweep
 from profiling.errors import EXIT_DONE, run_command

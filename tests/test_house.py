@@ -40,7 +40,7 @@ LAYERS = {
     "analysis": (
         "statistics",
         "display",
-        "results",
+        "frames",
         "measures",
         "published",
         "prediction",
@@ -49,8 +49,6 @@ LAYERS = {
     ),
     "profiling": ("cost", "attribution", "readers", "tools", "traces", "watching"),
 }
-# The layers of analysis/measures, from the bottom up, by the same rule.
-MEASURES = ("tau", "batches", "kernels", "anatomy", "critical_path", "scaling", "lateness")
 COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap", "profiling.watch"}
 # A program that is watched leaves what a rank of ours leaves, so this command lies above ``jobs``, and is
 # imported by nobody.
@@ -163,17 +161,6 @@ def test_no_import_runs_to_a_higher_layer_and_nobody_imports_a_command(package):
 def test_nobody_imports_a_command_that_lies_above_the_packages():
     for module, imports in tree_of_imports().items():
         assert not imports & set(ABOVE_JOBS), f"{module} imports {imports & set(ABOVE_JOBS)}"
-
-
-def test_no_measure_imports_one_of_a_higher_layer():
-    layers = {path.name for path in (ROOT / "analysis/measures").iterdir() if (path / "__init__.py").exists()}
-    assert layers == set(MEASURES)
-    assert [path.name for path in (ROOT / "analysis/measures").glob("*.py")] == ["__init__.py"]
-    below = {f"analysis.measures.{layer}": height for height, layer in enumerate(MEASURES)}
-    for module, imports in tree_of_imports().items():
-        height = below.get(".".join(module.split(".")[:3]))
-        for other in imports if height is not None else ():
-            assert below.get(".".join(other.split(".")[:3]), -1) <= height, f"{module} imports {other}"
 
 
 def modules_of(package: str) -> list[str]:

@@ -82,7 +82,7 @@ def add_peaks_flag(command_line: argparse.ArgumentParser) -> None:
         "--peaks",
         type=Path,
         metavar="FILE",
-        help="datasheet peaks of your devices (format: analysis/measures/kernels/peaks.yaml)",
+        help="datasheet peaks of your devices (format: analysis/measures/peaks.yaml)",
     )
 
 

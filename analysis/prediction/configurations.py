@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.scaling.point import (
+from analysis.frames.study import Study
+from analysis.measures.points import (
     NO_SAMPLES,
     NOT_ALIKE,
     POINT_FIELDS,
@@ -19,7 +20,6 @@ from analysis.measures.scaling.point import (
 )
 from analysis.prediction import curve
 from analysis.prediction.allreduce import Layout
-from analysis.results.study import Study
 from analysis.statistics import estimates
 from jobs.run_fields import own_names
 from profiling.errors import UserError

@@ -17,13 +17,13 @@ from analysis.display.metrics import (
     telling,
 )
 from analysis.display.numbers import signed
-from analysis.measures.scaling.certainty import shared_cores
-from analysis.measures.scaling.point import Scaling
+from analysis.frames.study import Study
+from analysis.measures.certainty import shared_cores
+from analysis.measures.points import Scaling
 from analysis.prediction import extrapolate, simulate_rows
 from analysis.prediction.configurations import CONFIGURATION, Configuration, configurations, wanted_ranks
 from analysis.prediction.extrapolate import CURVE, Series
 from analysis.prediction.simulate_rows import SIMULATION, Network
-from analysis.results.study import Study
 from jobs.run_fields import own_names
 from profiling.errors import UserError
 from profiling.findings import Finding, lines

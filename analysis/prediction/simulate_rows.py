@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analysis.display.metrics import Rows
-from analysis.measures.scaling.point import Point
+from analysis.frames.study import Study
+from analysis.measures.points import Point
 from analysis.prediction import allreduce, simulate
 from analysis.prediction.allreduce import RESAMPLES, Layout, nonnegative
 from analysis.prediction.configurations import Configuration, error_of, scatter_of
@@ -37,7 +38,6 @@ from analysis.prediction.extrapolate import (
 )
 from analysis.prediction.simulate import Model, Simulated, Step
 from analysis.prediction.traced_step import WIRE_BYTES, Traced, together, traced
-from analysis.results.study import Study
 from analysis.statistics import estimates
 from profiling.findings import Finding
 

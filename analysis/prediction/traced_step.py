@@ -18,16 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.anatomy.traces import RunTrace, anatomy_of, trace_of
-from analysis.measures.batches.series import Series
-from analysis.measures.lateness.lateness import STRAGGLER, Lateness, judge, of_collectives
-from analysis.measures.scaling.point import Point
+from analysis.frames.anatomy import RunTrace, anatomy_of, trace_of
+from analysis.frames.kernel_sums import query_arrays
+from analysis.frames.steps import Series, counted_steps, in_steps
+from analysis.frames.study import Source, Study, reading
+from analysis.measures.lateness import STRAGGLER, Lateness, judge, of_collectives
+from analysis.measures.points import Point
 from analysis.prediction.allreduce import Exchanges, Layout
 from analysis.prediction.simulate import Step
-from analysis.results.counted_steps import counted_steps, in_steps
-from analysis.results.query import query_arrays
-from analysis.results.source import Source, reading
-from analysis.results.study import Study
 from profiling import schemas, tables
 
 # On the wire; the precision of gradients is a field of the run.

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 from analysis.display.left_out import missing
 from analysis.display.metrics import FIELDS, FIELDS_OF_RUNS, Metric, Rows, fields, names_of
-from analysis.measures.scaling import figures, use
-from analysis.measures.scaling import rows as scaling_rows
-from analysis.measures.scaling.point import Scaling
-from analysis.measures.tau import applications as tau
+from analysis.frames.load import no_result
+from analysis.frames.study import Study
+from analysis.measures import scaled as figures
+from analysis.measures import scaled as scaling_rows
+from analysis.measures import tau, use
+from analysis.measures.points import Scaling
 from analysis.published import reference
-from analysis.results.load import no_result
-from analysis.results.study import Study
 from jobs.run_fields import ID_FIELDS
 from profiling.errors import UserError
 
@@ -41,7 +41,7 @@ def rows(
     """The answer's rows, by method, then by configuration; each has all columns, None where it has no figure.
 
     Args:
-        scaling: weak or strong; None: the kind that compares more points (analysis.measures.scaling.point).
+        scaling: weak or strong; None: the kind that compares more points (analysis.measures.points).
 
     Raises:
         UserError: nothing in the study can answer.

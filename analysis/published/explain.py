@@ -6,16 +6,14 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import Rows
-from analysis.measures.batches.series import all_series
-from analysis.measures.kernels.costs import costs_of, published_bound
-from analysis.measures.scaling.point import UNPROFILED, point_names
-from analysis.measures.tau import applications as tau
+from analysis.frames.kernel_sums import query, relation
+from analysis.frames.pyprof import table_sums
+from analysis.frames.steps import all_series
+from analysis.frames.study import Source, Study
+from analysis.measures import tau
+from analysis.measures.peaks import costs_of, published_bound
+from analysis.measures.points import UNPROFILED, point_names
 from analysis.published import reference
-from analysis.results.attributed import relation
-from analysis.results.pyprof_tables import table_sums
-from analysis.results.query import query
-from analysis.results.source import Source
-from analysis.results.study import Study
 from profiling.schemas import IS_MODEL
 
 _MEANINGS = {

@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 
 from analysis.display.metrics import Metric, Rows, names_of
 from analysis.display.numbers import sortable
-from analysis.measures.kernels.costs import published_bound
-from analysis.measures.kernels.efficiency import METRICS, group_of
-from analysis.results.load import no_result
-from analysis.results.pyprof_tables import per_name, per_table
-from analysis.results.source import Source, Unusable
-from analysis.results.study import Study
+from analysis.frames.load import no_result
+from analysis.frames.pyprof import per_name, per_table
+from analysis.frames.study import Source, Study, Unusable
+from analysis.measures.efficiency import METRICS, group_of
+from analysis.measures.peaks import published_bound
 from profiling.errors import UserError
 from profiling.readers import pyprof
 
@@ -107,7 +106,7 @@ from names group by file_index having sum(ns) > 0
 
 
 def rows(study: Study, group_by: Sequence[str]) -> Rows:
-    """A row a group, ordered by its fields: these, then ``METRICS`` of measures/kernels/efficiency.py.
+    """A row a group, ordered by its fields: these, then ``METRICS`` of measures/efficiency.py.
 
     Raises:
         UserError: there is no PyProf table, or none can be used.

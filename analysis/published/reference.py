@@ -8,15 +8,14 @@ from typing import Any
 
 from analysis.display.metrics import Metric, Rows
 from analysis.display.numbers import sortable
-from analysis.measures.kernels import costs, peaks
-from analysis.measures.kernels.costs import published_bound
-from analysis.measures.scaling.use import check_coverage
-from analysis.measures.tau import applications
-from analysis.measures.tau import applications as tau
-from analysis.results.attributed import Costs
-from analysis.results.pyprof_tables import TableSums, table_sums
-from analysis.results.source import Source
-from analysis.results.study import Study
+from analysis.frames.kernel_sums import Costs
+from analysis.frames.pyprof import TableSums, table_sums
+from analysis.frames.study import Source, Study
+from analysis.measures import peaks, tau
+from analysis.measures import peaks as costs
+from analysis.measures import tau as applications
+from analysis.measures.peaks import published_bound
+from analysis.measures.use import check_coverage
 from jobs.run_fields import ID_FIELDS
 
 METRICS = (

@@ -8,10 +8,10 @@ import numpy as np
 from analysis.display.metrics import Column, Metric, Rows, columns, fields, filled, picked, telling
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
-from analysis.measures.anatomy.divide import PARTS, WITHIN
-from analysis.measures.scaling import figures, loss, use
-from analysis.measures.scaling.certainty import without_unusable_intervals
-from analysis.measures.tau import applications as tau
+from analysis.frames.divide import PARTS, WITHIN
+from analysis.measures import loss, tau, use
+from analysis.measures import scaled as figures
+from analysis.measures.certainty import without_unusable_intervals
 from analysis.published import reference
 from jobs.run_fields import APART
 

@@ -15,11 +15,11 @@ import pandas as pd
 from analysis.display import lines, plots
 from analysis.display.lines import caption, encode, stacked
 from analysis.display.metrics import Rows
-from analysis.measures.scaling import factors
+from analysis.frames.study import Study
+from analysis.measures import factors
 from analysis.published import by_method
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.views import FACTORS, called, facts, varied, with_ranks
-from analysis.results.study import Study
 from jobs.run_fields import FACTOR
 from profiling.errors import UserError
 

@@ -8,7 +8,8 @@ from analysis.display.left_out import missing
 from analysis.display.lines import levels
 from analysis.display.metrics import RANKS_PER_NODE, Rows
 from analysis.display.terminal import Part
-from analysis.measures.scaling import expense
+from analysis.frames.study import Study
+from analysis.measures import expense
 from analysis.report import (
     communication,
     critical_path,
@@ -23,7 +24,6 @@ from analysis.report.base import Content, Context, SectionKind, portable
 from analysis.report.diagnosis import LOST, PLACES, SCALES, TRY, diagnosis
 from analysis.report.render import Cell, Filter, Heading, Line, Page, Row, Section, TableView
 from analysis.report.views import as_view, in_a_line
-from analysis.results.study import Study
 from jobs.run_fields import as_text
 from jobs.store import Facts, Manifest
 from profiling.findings import Finding, lines, merged

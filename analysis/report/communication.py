@@ -9,9 +9,9 @@ from analysis.display.lines import Axes
 from analysis.display.metrics import Rows, columns, filled, names_of
 from analysis.display.plots import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.terminal import Part
-from analysis.measures.anatomy import communication
-from analysis.measures.kernels.activities import SHARES, of_study, shares
-from analysis.measures.tau import messages
+from analysis.measures import communication
+from analysis.measures import tau as messages
+from analysis.measures.activities import SHARES, of_study, shares
 from analysis.report.base import Content, Context, SectionKind, bar_chart, line_chart, with_lines
 from analysis.report.render import Chart, Page, Section
 from analysis.report.views import as_view, called, facts, merged, named, point_of, varied

@@ -14,15 +14,14 @@ from analysis.display import plots
 from analysis.display.metrics import Rows
 from analysis.display.plots import BLUE, PALE_GREY
 from analysis.display.terminal import Part
-from analysis.measures.anatomy.timeline import choose
-from analysis.measures.batches.series import series_of
+from analysis.frames.steps import series_of
+from analysis.frames.study import RECORDING, Source, Study
 from analysis.measures.critical_path.paths import PARTS, RunPaths, paths_of
 from analysis.measures.critical_path.rows import of_run, shown
+from analysis.measures.timeline import choose
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, facts
-from analysis.results.source import Source
-from analysis.results.study import RECORDING, Study
 from profiling.errors import UserError
 
 _COLOURS = {"saved": BLUE, "not_saved": PALE_GREY}

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from analysis.display.metrics import Rows
-from analysis.measures.anatomy.divide import EVERY, finest
-from analysis.measures.lateness.lateness import BY_COLLECTIVES, CHANCE, STRAGGLER, TOO_FEW
-from analysis.measures.lateness.stragglers import is_late
-from analysis.measures.scaling import certainty
-from analysis.measures.scaling.certainty import LEAST_PCT, LIMITING_SHARE, least_pct, lost_pct
-from analysis.measures.scaling.figures import above_ideal
-from analysis.measures.scaling.loss import UNATTRIBUTED_SHARE, other_steps
-from analysis.measures.scaling.point import NO_SAMPLES, base_of, findings, point_names, points_of
+from analysis.frames.divide import EVERY, finest
+from analysis.measures import certainty
+from analysis.measures.certainty import LEAST_PCT, LIMITING_SHARE, least_pct, lost_pct
+from analysis.measures.lateness import BY_COLLECTIVES, CHANCE, STRAGGLER, TOO_FEW
+from analysis.measures.loss import UNATTRIBUTED_SHARE, other_steps
+from analysis.measures.points import NO_SAMPLES, base_of, findings, point_names, points_of
+from analysis.measures.scaled import above_ideal
+from analysis.measures.stragglers import is_late
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.report import prediction, stragglers, traced
 from analysis.report.base import Context

@@ -11,18 +11,17 @@ from analysis.display import plots
 from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, picked
 from analysis.display.plots import GREY
 from analysis.display.terminal import Part
-from analysis.measures.kernels import costs, hotspots
-from analysis.measures.kernels import difference as kernel_difference
-from analysis.measures.kernels import rows as kernels
-from analysis.measures.kernels.hotspots import TOOLS
-from analysis.measures.kernels.roofline import Roof, roofs
-from analysis.measures.kernels.rows import BY, kernels_of
-from analysis.measures.scaling import utilization
-from analysis.measures.scaling.traced import programs
+from analysis.frames.study import Source
+from analysis.measures import hotspots, kernels, utilization
+from analysis.measures import kernels_changed as kernel_difference
+from analysis.measures import peaks as costs
+from analysis.measures.hotspots import TOOLS
+from analysis.measures.kernels import BY, kernels_of
+from analysis.measures.roofline import Roof, roofs
+from analysis.measures.traced import programs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts, labels_of
-from analysis.results.source import Source
 from profiling.errors import UserError
 
 TOP_KERNELS = 15  # of a chart

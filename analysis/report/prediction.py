@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.display import plots
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Part
-from analysis.measures.scaling.certainty import shared_cores, without_unusable_intervals
+from analysis.measures.certainty import shared_cores, without_unusable_intervals
 from analysis.prediction import predictions
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE

@@ -10,18 +10,17 @@ from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
 from analysis.display.plots import BLACK, BLUE, BROWN
 from analysis.display.terminal import Part
-from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.anatomy.divide import EVERY, finest
-from analysis.measures.anatomy.traces import traces_of
-from analysis.measures.batches import rows as batches
-from analysis.measures.scaling import factors, figures
-from analysis.measures.scaling.certainty import without_unusable_intervals
-from analysis.measures.scaling.factors import varying_of
+from analysis.frames.anatomy import traces_of
+from analysis.frames.divide import EVERY, finest
+from analysis.frames.study import RECORDING, Study
+from analysis.measures import anatomy, batches, factors
+from analysis.measures import scaled as figures
+from analysis.measures.certainty import without_unusable_intervals
+from analysis.measures.factors import varying_of
 from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind, bar_chart, effects, line_chart, responses
 from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts, knowing, labels_of, merged, named, varied
-from analysis.results.study import RECORDING, Study
 
 _IDEAL = (
     "Dotted and dashed: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."

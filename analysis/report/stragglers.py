@@ -14,14 +14,13 @@ import numpy as np
 from analysis.display.metrics import Rows
 from analysis.display.plots import BLUE, VERMILLION, Figure, bars, escaped
 from analysis.display.terminal import Part
-from analysis.measures.lateness import stragglers
-from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
-from analysis.measures.lateness.stragglers import notable_ranks
+from analysis.frames.study import Source, Study
+from analysis.measures import stragglers
+from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
+from analysis.measures.stragglers import notable_ranks
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts
-from analysis.results.source import Source
-from analysis.results.study import Study
 from profiling.findings import Finding
 
 # Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.

@@ -12,18 +12,16 @@ import pandas as pd
 from analysis.display import plots
 from analysis.display.metrics import JOB, Metric, Rows, columns
 from analysis.display.terminal import Part
-from analysis.measures.anatomy import communication
-from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.anatomy.divide import EVERY, finest
-from analysis.measures.anatomy.traces import traces_of
+from analysis.frames.anatomy import traces_of
+from analysis.frames.divide import EVERY, finest
+from analysis.frames.study import Source
+from analysis.measures import anatomy, communication, traced
 from analysis.measures.critical_path.paths import COLLECTIVES, COPIES, WAITING
-from analysis.measures.scaling import traced
 from analysis.report import stragglers
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.critical_path import longest
 from analysis.report.render import Chart
 from analysis.report.views import as_view, called
-from analysis.results.source import Source
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 from profiling.findings import Finding

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from analysis.display.metrics import IN_RUN, RANGE, Metric, Rows, columns, picked
 from analysis.display.numbers import digits
 from analysis.display.terminal import Answer, Part
-from analysis.measures.kernels import peaks, roofline
-from analysis.measures.kernels.costs import Bound
+from analysis.measures import peaks, roofline
+from analysis.measures.peaks import Bound
 from analysis.statistics.estimates import Estimate
 from analysis.studies.result import Key, Result
 from jobs.store import StudyManifest

@@ -1,7 +1,7 @@
 """Rows of measures as DataFrames."""
 
 from analysis.display import output
-from analysis.measures.kernels import rows as kernels
+from analysis.measures import kernels
 from analysis.published import by_method
 
 

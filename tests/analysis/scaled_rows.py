@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from analysis.measures.anatomy.divide import SPLIT, WITHIN
-from analysis.measures.scaling.point import POINT_FIELDS
+from analysis.frames.divide import SPLIT, WITHIN
+from analysis.measures.points import POINT_FIELDS
 
 FIELDS: dict[str, Any] = dict.fromkeys(POINT_FIELDS) | {"nodes": 1, "grad": "fp32"}
 NO_INTERVAL = {"scaling_efficiency_pct_low": float("nan"), "scaling_efficiency_pct_high": float("nan")}

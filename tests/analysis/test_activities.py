@@ -4,10 +4,10 @@ import sqlite3
 
 import pytest
 
-from analysis.measures.kernels.activities import Profile, of_kernels, printed_shares, shares
+from analysis.frames.load import load
+from analysis.measures.activities import Profile, of_kernels, printed_shares, shares
 from analysis.report.build import build
 from analysis.report.communication import of_shares
-from analysis.results.load import load
 from profiling.tables import as_table, write
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep

@@ -3,12 +3,12 @@
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.anatomy.divide import PARTS, STAGES, WITHIN
+from analysis.frames.divide import PARTS, STAGES, WITHIN
+from analysis.frames.load import load
+from analysis.measures import anatomy
 from analysis.report.base import Context
 from analysis.report.figures import points
 from analysis.report.scaling import ANATOMY, chart_by_rank, foremost
-from analysis.results.load import load
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep

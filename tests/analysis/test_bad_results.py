@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.frames.load import load
 from analysis.report.build import build
 from analysis.report.render import render
-from analysis.results.load import load
 from jobs import store
 from jobs.owner import OWNER, claim, release, this_owner
 from jobs.run_id import format_id

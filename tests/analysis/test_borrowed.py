@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from analysis.measures.kernels import costs
-from analysis.results.attributed import PLAIN, lender_of, relation
-from analysis.results.load import load
+from analysis.frames.kernel_sums import PLAIN, lender_of, relation
+from analysis.frames.load import load
+from analysis.measures import peaks as costs
 from profiling import schemas, tables
 from profiling.tools.recognition import read
 from tests.analysis.commands import run

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from analysis.display.metrics import CONFIDENCE, IN_RUN
+from analysis.frames.load import load
 from analysis.report.build import build
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.views import labels_of
-from analysis.results.load import load
 from benchmarks.planted_sweep import Job, write_sweep
 from tests.analysis.commands import run
 

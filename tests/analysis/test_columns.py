@@ -8,7 +8,8 @@ import pytest
 from analysis import columns
 from analysis.display import output
 from analysis.display.metrics import FIELDS, Metric, names_of
-from analysis.measures.scaling import figures, use
+from analysis.measures import scaled as figures
+from analysis.measures import use
 from jobs.run import Run
 from profiling import convert, tables
 from tests.analysis.commands import run

@@ -4,20 +4,19 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from analysis.measures.anatomy.communication import (
+from analysis.frames.anatomy import arrays_of, calls_of, column_of
+from analysis.frames.divide import activities_of
+from analysis.frames.load import load
+from analysis.frames.matching import match
+from analysis.measures.communication import (
     _bandwidth,
     _figures,
     bus_factor,
     rows,
     shown,
 )
-from analysis.measures.anatomy.divide import activities_of
-from analysis.measures.anatomy.traces import calls_of
 from analysis.report.base import Context
 from analysis.report.communication import COMMUNICATION, bars_of, of_points
-from analysis.results.load import load
-from analysis.results.matching import match
-from analysis.results.traces import arrays_of, column_of
 from jobs import store
 from profiling import tables
 from profiling.attribution.messages import kind_of

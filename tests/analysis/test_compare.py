@@ -6,10 +6,9 @@ import shutil
 
 import pytest
 
-from analysis.measures.scaling.compare_rows import CALLS, Values
-from analysis.measures.scaling.compare_rows import rows as compared_rows
-from analysis.measures.scaling.compared import values_of
-from analysis.results.load import load
+from analysis.frames.load import load
+from analysis.measures.compare import CALLS, Values, values_of
+from analysis.measures.compare import rows as compared_rows
 from tests.analysis.commands import found, one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.frames.load import load
+from analysis.frames.matching import Ahead
 from analysis.measures.critical_path import paths
 from analysis.measures.critical_path.activities import (
     Recorded,
@@ -20,8 +22,6 @@ from analysis.measures.critical_path.activities import (
 from analysis.measures.critical_path.paths import PARTS, WHAT_IF, paths_of
 from analysis.measures.critical_path.rows import rows
 from analysis.measures.critical_path.steps import NEVER, Collectives, Graph, Group, critical, moments
-from analysis.results.load import load
-from analysis.results.matching import Ahead
 from benchmarks.planted_sweep import Job, Times, layer_kernels, write_sweep
 from profiling import tables
 from profiling.convert import main as convert

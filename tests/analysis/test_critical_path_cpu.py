@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.frames.load import load
 from analysis.measures.critical_path.activities import Recorded, Texts, activities_of, ended_in_time
 from analysis.measures.critical_path.paths import WHAT_IF
 from analysis.measures.critical_path.rows import rows
 from analysis.measures.critical_path.steps import Group
-from analysis.results.load import load
 from profiling.convert import main as convert
 from profiling.schemas import CLASSES
 from tests.profiling.traces import Trace

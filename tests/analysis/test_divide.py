@@ -5,20 +5,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.measures.anatomy.divide import (
+from analysis.frames.divide import (
     BESIDE,
+    EVER,
     PARTS,
     STAGES,
     WITHIN,
     Activities,
     activities_of,
+    complement,
+    covered,
     edges_of,
     queued,
     split,
     transfer_and_wait,
     windows_of,
 )
-from analysis.measures.batches.overlap import EVER, complement, covered
 
 MS = 1_000_000
 

@@ -19,10 +19,10 @@ from analysis.display.lines import (
     spread,
     stacked,
 )
+from analysis.frames.load import load
 from analysis.report import base
 from analysis.report.base import Context, with_lines
 from analysis.report.build import build
-from analysis.results.load import load
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 FACTORS = {"loader": ["dali", "pytorch"], "grad": ["fp16", "fp32"], "batch": [32, 64], "workers": [2, 4, 8],

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.measures.scaling import expense
+from analysis.frames.load import load
+from analysis.measures import expense
 from analysis.report.build import build
 from analysis.report.render import render
-from analysis.results.load import load
 from jobs import store
 from jobs.run_id import attempted
 from jobs.store import Manifest, RankReport

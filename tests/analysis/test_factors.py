@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import scipy
 
-from analysis.measures.scaling.factors import (
+from analysis.frames.load import load
+from analysis.frames.study import Study
+from analysis.measures.factors import (
     Cell,
     _effect,
     check,
@@ -15,8 +17,6 @@ from analysis.measures.scaling.factors import (
     rows,
     signal_to_noise_db,
 )
-from analysis.results.load import load
-from analysis.results.study import Study
 from analysis.statistics.variance import analysis_of_variance, holm, range_quantile
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run

@@ -12,10 +12,10 @@ import pytest
 from defusedxml.ElementTree import parse
 
 from analysis.display.lines import EFFICIENCY, encode, lines
+from analysis.frames.load import load
 from analysis.report.build import build
 from analysis.report.figures import Figure, caption, figures_of, points, write_figures
 from analysis.report.render import Chart, Page, Section
-from analysis.results.load import load
 from tests.analysis.chromium import CHROMIUM, NONE
 from tests.analysis.commands import Ran, one_line_error, run
 from tests.analysis.synthetic import run_of, write_sweep

@@ -5,11 +5,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from analysis.measures.kernels import hotspots
-from analysis.measures.kernels import rows as kernels
-from analysis.measures.kernels.hotspots import by_kernel, why
+from analysis.frames.load import load
+from analysis.measures import hotspots, kernels
+from analysis.measures.hotspots import by_kernel, why
 from analysis.report.build import build
-from analysis.results.load import load
 from profiling import tables
 from profiling.tools import recognition
 from tests.analysis.commands import one_line_error, run

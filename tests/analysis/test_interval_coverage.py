@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis.measures.scaling.figures import figures
+from analysis.measures.scaled import figures
 from analysis.statistics.variance import analysis_of_variance, omega_squared_interval
 from benchmarks.coverage_of_factors import DESIGNS, REPETITIONS, design, true_shares
 from benchmarks.coverage_of_loss import PLANTED_MS, of_loss

@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.display.metrics import columns
-from analysis.measures.kernels import difference as kernel_difference
-from analysis.measures.kernels import roofline
-from analysis.measures.kernels.costs import Bound
-from analysis.measures.kernels.roofline import Roof, place
-from analysis.measures.kernels.rows import kernels_of
-from analysis.results.load import load
-from analysis.results.pyprof_tables import batches_of
+from analysis.frames.load import load
+from analysis.frames.pyprof import batches_of
+from analysis.measures import kernels_changed as kernel_difference
+from analysis.measures import roofline
+from analysis.measures.kernels import kernels_of
+from analysis.measures.peaks import Bound
+from analysis.measures.roofline import Roof, place
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.frames import kernels_frame
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 from tests.profiling import samples
 
-# Of the planted A100: datasheet (analysis/measures/kernels/peaks.yaml) and as measured
+# Of the planted A100: datasheet (analysis/measures/peaks.yaml) and as measured
 # (tests/analysis/synthetic.py).
 A100 = Bound("A100", 19.5e12, 1.555e12, 15e12, 1.2e12)
 OPERATORS = {"conv_fprop": "aten::convolution", "conv_bprop": "aten::convolution", "relu": "aten::relu"}

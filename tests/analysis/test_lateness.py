@@ -6,24 +6,24 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from analysis.measures.anatomy.divide import activities_of
-from analysis.measures.anatomy.traces import calls_of
-from analysis.measures.batches.series import Series
-from analysis.measures.lateness import lateness as of
-from analysis.measures.lateness.causes import KernelTimes, cause_of
-from analysis.measures.lateness.lateness import (
+from analysis.frames.anatomy import arrays_of, calls_of
+from analysis.frames.divide import activities_of
+from analysis.frames.matching import match
+from analysis.frames.steps import Series
+from analysis.measures import lateness as of
+from analysis.measures.lateness import (
     CHANCE,
     CLOCK,
     NO,
     SHORT_WAIT,
     STRAGGLER,
     TOO_FEW,
+    KernelTimes,
+    cause_of,
     chance,
     judge,
     stretches,
 )
-from analysis.results.matching import match
-from analysis.results.traces import arrays_of
 from profiling.tools.recognition import read
 from tests.analysis.late_ranks import BATCHES
 from tests.analysis.synthetic import MS

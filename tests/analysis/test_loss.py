@@ -7,17 +7,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.display.metrics import names_of
-from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.anatomy.divide import PARTS
-from analysis.measures.scaling import utilization
-from analysis.measures.scaling.certainty import unexplained
-from analysis.measures.scaling.loss import other_steps, without_meaningless_parts
+from analysis.frames.divide import PARTS
+from analysis.frames.load import load
+from analysis.measures import anatomy, utilization
+from analysis.measures.certainty import unexplained
+from analysis.measures.loss import other_steps, without_meaningless_parts
 from analysis.published import by_method
 from analysis.published.scaled_parts import parts
 from analysis.report.base import Context
 from analysis.report.scaling import LOSS
 from analysis.report.views import knowing, merged
-from analysis.results.load import load
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from analysis.measures.lateness import stragglers
-from analysis.measures.lateness.lateness import STRAGGLER
-from analysis.results.load import load
+from analysis.frames.load import load
+from analysis.measures import stragglers
+from analysis.measures.lateness import STRAGGLER
 from benchmarks import ranks
 from benchmarks.planted_sweep import Job, write_sweep
 from profiling import tables

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.measures.kernels import rows as kernels
-from analysis.measures.kernels.rows import exceeded
+from analysis.frames.load import load
+from analysis.measures import kernels
+from analysis.measures.kernels import exceeded
 from analysis.report.base import Context
 from analysis.report.kernels import ROOFLINE
-from analysis.results.load import load
 from jobs import store
 from jobs.store import Calibration
 from profiling.findings import Finding

@@ -2,16 +2,15 @@
 
 import pytest
 
-from analysis.measures.anatomy import communication
-from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.scaling.rows import rows
+from analysis.frames.load import load
+from analysis.measures import anatomy, communication
+from analysis.measures.scaled import rows
 from analysis.prediction import extrapolate
 from analysis.prediction.configurations import configurations
 from analysis.report.base import Context
 from analysis.report.communication import of_points
 from analysis.report.scaling import anatomy_of_points
 from analysis.report.views import called
-from analysis.results.load import load
 from tests.analysis.commands import run as run_command
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
 

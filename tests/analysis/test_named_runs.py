@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from analysis.frames.load import load, load_named
 from analysis.prediction.configurations import configurations
 from analysis.report.build import build
-from analysis.results.load import load, load_named
 from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
 from jobs import store
 from jobs.run_id import format_id

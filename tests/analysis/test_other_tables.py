@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.measures.kernels.costs import costs_of
-from analysis.results.attributed import Costs
-from analysis.results.load import load
+from analysis.frames.kernel_sums import Costs
+from analysis.frames.load import load
+from analysis.measures.peaks import costs_of
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import write_pyprof
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.measures.batches import overlap
+from analysis.frames import divide as overlap
 from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import MS, Truth, run_of, write_sweep

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.measures.kernels import peaks
+from analysis.measures import peaks
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep

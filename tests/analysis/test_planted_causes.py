@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from analysis.frames.load import load
 from analysis.published import by_method
 from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.diagnosis import diagnosis
-from analysis.results.load import load
 from benchmarks.planted_sweep import NO_NOISE, Job, Network, step_ms, strength, times_of, write_sweep
 from benchmarks.verdicts import JOB, ON_ONE, PLANTS, Plant, findings_of, named
 from profiling.findings import Finding

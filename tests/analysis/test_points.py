@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.display.metrics import names_of
-from analysis.measures.scaling import loss, use
-from analysis.measures.scaling.figures import figures
-from analysis.measures.scaling.point import findings, points_of
+from analysis.frames.load import load
+from analysis.measures import loss, use
+from analysis.measures.points import findings, points_of
+from analysis.measures.scaled import figures
 from analysis.published import by_method
 from analysis.published.scaled_parts import parts
 from analysis.report.build import build
-from analysis.results.load import load
 from profiling import tables
 from tests.analysis.commands import found, run
 from tests.analysis.synthetic import MS, Truth, run_of, write_pyprof, write_run, write_sweep

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from analysis.frames.load import load
 from analysis.prediction import curve
 from analysis.prediction.configurations import configurations
 from analysis.prediction.extrapolate import (
@@ -21,7 +22,6 @@ from analysis.prediction.extrapolate import (
 )
 from analysis.prediction.predictions import of_study, of_table, shown
 from analysis.report.build import build
-from analysis.results.load import load
 from benchmarks import prediction as benchmark
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep

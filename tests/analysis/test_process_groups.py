@@ -7,15 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.measures.anatomy import communication
-from analysis.measures.batches.series import Series, series_of
-from analysis.measures.lateness import stragglers
-from analysis.measures.lateness.lateness import of_collectives
-from analysis.measures.scaling.point import Point
+from analysis.frames.anatomy import GROUP
+from analysis.frames.load import load
+from analysis.frames.matching import Calls, match
+from analysis.frames.steps import Series, series_of
+from analysis.measures import communication, stragglers
+from analysis.measures.lateness import of_collectives
+from analysis.measures.points import Point
 from analysis.prediction.traced_step import traced
-from analysis.results.load import load
-from analysis.results.matching import Calls, match
-from analysis.results.traces import GROUP
 from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL
 from profiling.tools.recognition import read

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from analysis.results.load import load
+from analysis.frames.load import load
 from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import MS, Truth, run_of, write_sweep

@@ -2,9 +2,9 @@
 
 import pytest
 
+from analysis.frames.load import load
 from analysis.report.changes import build, names_of
 from analysis.report.render import render
-from analysis.results.load import load
 from profiling.errors import UserError
 from tests.analysis.commands import run
 from tests.analysis.report_page import Watched, violations

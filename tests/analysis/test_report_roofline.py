@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 
 from analysis.display import plots
-from analysis.measures.kernels.roofline import Roof
+from analysis.frames.load import load
+from analysis.measures.roofline import Roof
 from analysis.report import kernels, scaling
 from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.render import Section
-from analysis.results.load import load
 from profiling import tables
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 

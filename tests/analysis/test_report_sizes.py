@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from analysis.frames.load import load
 from analysis.report.build import build
 from analysis.report.render import render
-from analysis.results.load import load
 from tests.analysis.report_page import LEGENDS, Watched, assert_fits
 from tests.analysis.report_page import browser as browser  # a fixture
 from tests.analysis.synthetic import Truth, run_of, write_sweep

@@ -10,11 +10,10 @@ import pytest
 
 from analysis import efficiency
 from analysis.display.numbers import OPEN, has_open_interval
-from analysis.measures.batches import rows as batches
-from analysis.measures.kernels import rows as kernels
-from analysis.measures.scaling.certainty import is_unsure, without_unusable_intervals
+from analysis.frames.load import load
+from analysis.measures import batches, kernels
+from analysis.measures.certainty import is_unsure, without_unusable_intervals
 from analysis.report.build import build
-from analysis.results.load import load
 from analysis.statistics import estimates
 from profiling import tables
 from tests.analysis.commands import found, run

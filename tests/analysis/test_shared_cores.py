@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from analysis.measures.scaling.certainty import shared_cores
+from analysis.frames.load import load
+from analysis.measures.certainty import shared_cores
 from analysis.report.build import build
-from analysis.results.load import load
 from jobs import store
 from jobs.store import Manifest
 from profiling.findings import Finding

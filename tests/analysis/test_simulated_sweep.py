@@ -6,12 +6,12 @@ buckets of 25 MiB are then two, of 48 MiB at 30 ms and of 8 MiB at 50 ms.
 
 import pytest
 
+from analysis.frames.load import load
 from analysis.prediction import predictions
 from analysis.prediction.extrapolate import LINKS, ONE_SIZE
 from analysis.published import by_method
 from analysis.report.build import build
 from analysis.report.diagnosis import gains
-from analysis.results.load import load
 from jobs.run import Run
 from profiling import tables
 from tests.analysis.commands import one_line_error, run

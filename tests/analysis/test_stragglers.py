@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from analysis.measures.batches import rows as batches
-from analysis.measures.lateness.lateness import (
+from analysis.frames.load import load
+from analysis.measures import batches
+from analysis.measures.lateness import (
     CLOCK,
     NO,
     SHORT_WAIT,
     STRAGGLER,
 )
-from analysis.measures.lateness.stragglers import caption, rows, verdict
-from analysis.results.load import load
+from analysis.measures.stragglers import caption, rows, verdict
 from profiling import tables
 from tests.analysis import late_ranks
 from tests.analysis.commands import one_line_error, run

@@ -6,19 +6,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from analysis.measures.lateness import lateness as of
-from analysis.measures.lateness import stragglers
-from analysis.measures.lateness.lateness import (
+from analysis.frames.load import load
+from analysis.measures import lateness as of
+from analysis.measures import stragglers
+from analysis.measures.lateness import (
     CHANCE,
     CLOCK,
     NO,
     STRAGGLER,
     TOO_FEW,
 )
-from analysis.measures.lateness.stragglers import notable_ranks, verdict
+from analysis.measures.stragglers import notable_ranks, verdict
 from analysis.report.build import build
 from analysis.report.stragglers import MOST_NAMED, MOST_ROWS, heat_map, in_groups, narrowed
-from analysis.results.load import load
 from tests.analysis.commands import run
 from tests.analysis.late_ranks import Job, Planted, write
 from tests.analysis.synthetic import Truth, run_of, write_sweep

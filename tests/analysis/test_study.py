@@ -6,16 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.measures.anatomy import communication
-from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.batches.series import all_series
-from analysis.measures.kernels.costs import costs_of
-from analysis.measures.scaling.point import points_of
-from analysis.results.attributed import Groups, Question, groups_of_each
-from analysis.results.load import load
-from analysis.results.log import BOTH, Failure, Log
-from analysis.results.source import Source, Unusable
-from analysis.results.study import Study
+from analysis.frames.kernel_sums import Groups, Question, groups_of_each
+from analysis.frames.load import load
+from analysis.frames.steps import all_series
+from analysis.frames.study import BOTH, Failure, Log, Source, Study, Unusable
+from analysis.measures import anatomy, communication
+from analysis.measures.peaks import costs_of
+from analysis.measures.points import points_of
 from tests.analysis.synthetic import PYPROF_NAME, run_of, write_pyprof, write_sweep
 from tests.analysis.test_bad_results import sweep, truncate
 

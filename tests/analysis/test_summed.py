@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.measures.kernels.costs import costs_of
-from analysis.measures.kernels.rows import kernels_of
-from analysis.measures.lateness.causes import kernel_times
-from analysis.results.attributed import KEYS, kept_sums
-from analysis.results.load import load
-from analysis.results.study import Study
+from analysis.frames.kernel_sums import KEYS, kept_sums
+from analysis.frames.load import load
+from analysis.frames.study import Study
+from analysis.measures.kernels import kernels_of
+from analysis.measures.lateness import kernel_times
+from analysis.measures.peaks import costs_of
 from profiling import schemas, tables
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_bad_results import truncate

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.display.perfetto import Slices, TraceWriter, Words
-from analysis.measures.anatomy import timeline
-from analysis.measures.anatomy.timeline_rows import KERNEL_COLUMNS, lanes, of_kernels
+from analysis.frames.load import load
+from analysis.frames.matching import Ahead
+from analysis.measures import timeline
 from analysis.measures.critical_path.paths import paths_of
-from analysis.results.load import load
-from analysis.results.matching import Ahead
+from analysis.measures.timeline import KERNEL_COLUMNS, lanes, of_kernels
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.perfetto_page import opened

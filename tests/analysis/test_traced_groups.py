@@ -2,10 +2,8 @@
 
 import pytest
 
-from analysis.measures.anatomy import communication
-from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.kernels import rows as kernels
-from analysis.results.load import load
+from analysis.frames.load import load
+from analysis.measures import anatomy, communication, kernels
 from profiling.convert import main as convert
 from tests.profiling.traced_jobs import START_US, Planted, trace_of
 

@@ -5,13 +5,12 @@ import math
 
 import pytest
 
-from analysis.measures.anatomy import communication
-from analysis.measures.anatomy.divide import PARTS
-from analysis.measures.scaling import traced
+from analysis.frames.divide import PARTS
+from analysis.frames.load import load, load_named
+from analysis.measures import communication, traced
 from analysis.report.build import build
 from analysis.report.communication import bars_of
 from analysis.report.render import render
-from analysis.results.load import load, load_named
 from profiling.convert import main as convert
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error

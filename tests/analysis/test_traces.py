@@ -7,17 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from analysis.measures.anatomy import communication
-from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.batches import rows as batches
-from analysis.measures.kernels import rows as kernels
-from analysis.measures.lateness import stragglers
+from analysis.frames.load import load
+from analysis.frames.study import Study
+from analysis.measures import anatomy, batches, communication, kernels, stragglers
 from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.diagnosis import diagnosis
 from analysis.report.render import render
-from analysis.results.load import load
-from analysis.results.study import Study
 from profiling.convert import main as convert
 from profiling.errors import UserError
 from profiling.traced_job import JOB
@@ -280,7 +276,7 @@ def test_the_report_converts_beside_the_file_that_output_names(tmp_path):
 def test_traces_in_a_folder_that_cannot_be_written_are_one_line(tmp_path, monkeypatch):
     folder = write_job(tmp_path / "raw", Planted(ranks=1, batches=6))
     # Root may write everywhere.
-    monkeypatch.setattr("analysis.results.raw.os.access", lambda place, _: place != tmp_path)
+    monkeypatch.setattr("analysis.report.__main__.os.access", lambda place, _: place != tmp_path)
     said = one_line_error(run("report", folder))
     assert "elsewhere with --output" in said
     assert list(tmp_path.iterdir()) == [folder]

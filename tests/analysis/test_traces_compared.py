@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from analysis.measures.scaling import traced_difference
-from analysis.results.load import load
+from analysis.frames.load import load
+from analysis.measures import traced_difference
 from profiling.attribution.batch_times import WHOLE
 from profiling.traced_job import JOB, read_job
 from tests.analysis.commands import one_line_error

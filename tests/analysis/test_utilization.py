@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.measures.scaling import utilization
-from analysis.measures.scaling.utilization import Kernels, notable
+from analysis.frames.load import load
+from analysis.measures import utilization
+from analysis.measures.utilization import Kernels, notable
 from analysis.report.build import build
-from analysis.results.load import load
 from profiling import tables
 from profiling.tools import recognition
 from tests.analysis.commands import one_line_error, run

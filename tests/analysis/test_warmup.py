@@ -6,18 +6,12 @@ Durations, means and parts are of the same steps, and tables say which are left 
 import numpy as np
 import pytest
 
-from analysis.measures.anatomy import communication
-from analysis.measures.anatomy import rows as anatomy
-from analysis.measures.batches import rows as batches
-from analysis.measures.batches.series import series_of
+from analysis.frames.load import load
+from analysis.frames.steps import Counted, counted_steps, series_of, warmup_of_traces
+from analysis.measures import anatomy, batches, communication, kernels, stragglers, traced
+from analysis.measures import kernels_changed as difference
 from analysis.measures.critical_path import rows as critical_path
-from analysis.measures.kernels import difference
-from analysis.measures.kernels import rows as kernels
-from analysis.measures.lateness import stragglers
-from analysis.measures.lateness.causes import kernel_times
-from analysis.measures.scaling import traced
-from analysis.results.counted_steps import Counted, counted_steps, warmup_of_traces
-from analysis.results.load import load
+from analysis.measures.lateness import kernel_times
 from analysis.statistics.estimates import FEWEST_FOR_WIDTH, warmup
 from benchmarks.warmup import steps
 from profiling import tables

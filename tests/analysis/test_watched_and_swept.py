@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.measures.scaling.compared import align_watched, compared
+from analysis.frames.load import load
+from analysis.measures.compare import align_watched, compared
 from analysis.report.changes import build
-from analysis.results.load import load
 from jobs import store
 from jobs.by_hand import run_of as watched_run_of
 from jobs.program import unknown_fields

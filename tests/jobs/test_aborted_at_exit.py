@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.results.load import load
+from analysis.frames.load import load
 from benchmarks.scripted_ranks import leave_out_calibration
 from jobs.outcome import make_manifest
 from jobs.processes import Ended

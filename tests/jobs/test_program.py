@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.results.load import load
+from analysis.frames.load import load
 from benchmarks.scripted_ranks import leave_out_calibration
 from jobs.execution import Execution
 from jobs.failures import explain

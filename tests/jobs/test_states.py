@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from analysis.results.load import load
+from analysis.frames.load import load
 from jobs import store
 from jobs.owner import OWNER, STALE_S, claim, release, this_owner
 from jobs.run import Run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.results.load import load
+from analysis.frames.load import load
 from profiling.convert import Counts, convert
 from profiling.errors import UserError
 from profiling.traces import ranks

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.results.load import how_to_convert, load
-from analysis.results.raw import are_two_results, load_or_convert
+from analysis.frames.load import how_to_convert, load
+from analysis.report.__main__ import are_two_results, load_or_convert
 from jobs.sweep_file import read_sweep
 from profiling.convert import main
 from profiling.errors import UserError

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from analysis.results.load import load
+from analysis.frames.load import load
 from profiling.convert import main as convert
 from profiling.tables import read
 from profiling.traced_job import read_job

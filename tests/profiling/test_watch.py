@@ -10,9 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from analysis.measures.batches.series import series_of
-from analysis.measures.scaling.point import base_of
-from analysis.results.load import load
+from analysis.frames.load import load
+from analysis.frames.steps import series_of
+from analysis.measures.points import base_of
 from jobs import by_hand
 from jobs.processes import Ended
 from jobs.run import Run

@@ -14,9 +14,9 @@ import psutil
 import pytest
 import torch
 
-from analysis.measures.anatomy import timeline
-from analysis.results.load import load
-from analysis.results.source import Source
+from analysis.frames.load import load
+from analysis.frames.study import Source
+from analysis.measures import timeline
 from jobs import store
 from jobs.execution import ROOT
 from jobs.outcome import check_run, read_reports

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.measures.batches.overlap import Intervals
-from analysis.results.source import Source, reading
-from analysis.results.traces import in_time, timed
+from analysis.frames.anatomy import in_time, timed
+from analysis.frames.divide import Intervals
+from analysis.frames.study import Source, reading
 from profiling import schemas, tables
 from profiling.schemas import CLASSES
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.measures.batches.overlap import Intervals, covered
+from analysis.frames.divide import Intervals, covered
 from analysis.measures.critical_path.activities import (
     CALL,
     KERNEL,

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from analysis.display.perfetto import Slices, Words
-from analysis.measures.anatomy.timeline import NOTHING_MORE, Added
-from analysis.measures.anatomy.timeline_rows import Tracks
-from analysis.measures.anatomy.traces import RunTrace, trace_of
+from analysis.frames.anatomy import RunTrace, trace_of
+from analysis.frames.matching import Ahead
+from analysis.frames.study import Source, Study, reading
 from analysis.measures.critical_path.activities import (
     COMMUNICATION,
     MEMCPY,
@@ -23,9 +23,7 @@ from analysis.measures.critical_path.activities import (
 )
 from analysis.measures.critical_path.edges import GAPS, HOST, LAUNCHES, LOADING, SYNCHRONIZATION
 from analysis.measures.critical_path.steps import Collectives, CriticalPath, Group, WhatIf
-from analysis.results.matching import Ahead
-from analysis.results.source import Source, reading
-from analysis.results.study import Study
+from analysis.measures.timeline import NOTHING_MORE, Added, Tracks
 from profiling import tables
 from profiling.findings import Finding
 from profiling.schemas import APART, CLASSES

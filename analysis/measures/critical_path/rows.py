@@ -16,8 +16,8 @@ from analysis.display.metrics import (
     fields,
     telling,
 )
+from analysis.frames.study import A_STEP, RECORDING, Study
 from analysis.measures.critical_path.paths import PARTS, TOGETHER, RunPaths, paths_of
-from analysis.results.study import A_STEP, RECORDING, Study
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from analysis.measures.batches.overlap import union
+from analysis.frames.divide import union
+from analysis.frames.matching import TOGETHER, Ahead
 from analysis.measures.critical_path.activities import (
     COMMUNICATION,
     KERNEL,
@@ -21,7 +22,6 @@ from analysis.measures.critical_path.activities import (
     ended_in_time,
 )
 from analysis.measures.critical_path.edges import GAPS, HOST, TYPES, Edges, edges_of
-from analysis.results.matching import TOGETHER, Ahead
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,320 @@
+"""Steps of runs and traces: durations and stages of each rank, warmup, and which of them count."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from analysis.frames.study import Source, Study, reading
+from analysis.statistics import estimates
+from jobs.run import STEPS_BEFORE_GRAPH
+from profiling import tables
+from profiling.attribution.batch_times import WHOLE, slow_head
+from profiling.errors import UserError
+from profiling.schemas import ATTRIBUTED
+
+_TIMES = ["batch_index", "start_ns", "end_ns", "attributed"]
+# By so much the steps before a recording may take longer than those in it: recording makes no step shorter.
+_AS_STEADY = 1.2
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The steps that count, as far as they were recorded.
+
+    Attributes:
+        steps: their indices.
+        dropped: how many before them do not: of a run those that were recorded, of traces all.
+    """
+
+    steps: range
+    dropped: int
+
+
+Read = tuple[np.ndarray, np.ndarray]  # how long steps took, ns, and which were recorded; (ranks x steps) each
+
+
+def counted_steps(study: Study, source: Source, read: Read | None = None) -> Counted | None:
+    """The profiled steps of a run or of traces that count; None: all. A study asks once.
+
+    Args:
+        read: of all its steps, if whoever asks has read them.
+
+    Raises:
+        Unusable: a rank's table is missing, damaged or wrong.
+    """
+    kept: dict[str, Counted | None] = study.kept("counted steps")
+    if source.id not in kept:
+        kept[source.id] = _counted_steps(source, read)
+    counted = kept[source.id]
+    if counted is not None and counted.dropped:
+        study.note("first_steps_left_out", source, n=counted.dropped, why="warmup")
+    return counted
+
+
+def _counted_steps(source: Source, read: Read | None) -> Counted | None:
+    if source.kind not in ("run", "trace") or source.without_steps:
+        return None
+    rank_ns, attributed = read or _read(source)
+    if not rank_ns.size or not (rank_ns > 0).all():
+        return None
+    if source.kind == "run":
+        return _of_run(rank_ns.max(axis=0), np.logical_or.reduce(attributed))
+    warmup = warmup_of_traces(rank_ns, attributed)
+    return Counted(range(warmup, rank_ns.shape[1]), warmup)
+
+
+def _read(source: Source) -> Read:
+    with reading(source):
+        columns = columns_of_steps(source, _TIMES)
+    return columns["end_ns"] - columns["start_ns"], np.asarray(columns["attributed"], bool)
+
+
+def _of_run(step_ns: np.ndarray, attributed: np.ndarray) -> Counted | None:
+    # Of a schedule all recordings together: one may be shorter than the warm-up.
+    recorded = np.flatnonzero(attributed)
+    if not len(recorded) or _warmed_up(step_ns[: recorded[0]], step_ns[recorded]):
+        return None
+    warmup = estimates.warmup(step_ns[recorded])
+    return Counted(range(int(recorded[warmup]), len(step_ns)), warmup) if recorded[warmup] else None
+
+
+def _warmed_up(before_ns: np.ndarray, recorded_ns: np.ndarray) -> bool:
+    """Whether the steps before a run's recording tell that it had warmed up.
+
+    Not if they are too few, nor if all that is steady among them took longer than what was recorded.
+    """
+    if len(before_ns) < estimates.SHORTEST_SERIES:
+        return False
+    steady = before_ns[estimates.warmup(before_ns) :]
+    return bool(np.median(steady) <= _AS_STEADY * np.median(recorded_ns[len(recorded_ns) // 2 :]))
+
+
+def attributed_that_count(study: Study, source: Source) -> str:
+    """SQL: the rank and number of the attributed batches that count."""
+    counted = counted_steps(study, source)
+    if counted is None:
+        return ATTRIBUTED
+    first, last = counted.steps.start, counted.steps.stop - 1
+    return f"(select * from {ATTRIBUTED} where batch_index between {first} and {last})"
+
+
+def in_steps(batch_index: np.ndarray, steps: range | None) -> np.ndarray:
+    """Which of these batches count; None: all."""
+    if steps is None:
+        return np.ones(len(batch_index), bool)
+    return (batch_index >= steps.start) & (batch_index < steps.stop)
+
+
+def columns_of_steps(source: Source, names: list[str]) -> dict[str, np.ndarray]:
+    """name -> (ranks x steps) of the steps that all ranks have, in order; NaN: not known."""
+    read = [tables.read(path.parent, "batches", names) for path in source.tables("batches")]
+    every = [table.sort_by("batch_index") for table in read]
+    fewest = min((len(table) for table in every), default=0)
+    return {
+        name: np.array([table[name].to_numpy()[:fewest].astype(float) for table in every]) for name in names
+    }
+
+
+def warmup_of_traces(rank_ns: np.ndarray, attributed: np.ndarray) -> int:
+    """How many steps at the head of traces are no steady ones; both (ranks x steps).
+
+    First those that the conversion left out: recorded in part, or slow by far (:func:`slow_head`). Then what
+    is off the level; of few steps again only what is slow by far. Most recordings begin long after the job
+    did: a first step that is somewhat slower than a few others is more often chance than warm-up.
+    """
+    counts = attributed.all(axis=0)
+    head = int(np.argmax(counts)) if counts.any() else 0
+    step_ns = rank_ns.max(axis=0)[head:]
+    few = len(step_ns) < estimates.FEWEST_FOR_WIDTH
+    return head + (slow_head(step_ns) if few else estimates.warmup(step_ns))
+
+
+STAGES = ("load", "forward", "backward", "update")
+_DRIFT = 0.2  # of the level, from the first third of a run to the last
+_FEWEST_TO_DRIFT = 12
+_LONGER = 1.01  # than a batch its stages cannot be, but by rounding
+_READ = ["batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "images",
+         "attributed"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Series:
+    """A run's batches, in order; arrays have one element a batch.
+
+    Attributes:
+        rank_ns: duration of each rank's batch (ranks x batches).
+        images: of all ranks.
+        rank_stages: name -> duration in ns of each rank's (ranks x batches).
+        attributed: whether the profiler recorded it (on any rank).
+        warmup: how many batches at the head are off the steady level, or were not yet in CUDA graphs.
+        counted: of the recorded batches those that count (:func:`counted_steps`); None: all.
+    """
+
+    rank_ns: np.ndarray
+    images: np.ndarray
+    rank_stages: dict[str, np.ndarray]
+    attributed: np.ndarray
+    warmup: int
+    counted: range | None = None
+
+    @property
+    def stages(self) -> dict[str, np.ndarray]:
+        """name -> duration in ns, mean over ranks."""
+        return {name: of_ranks.mean(axis=0) for name, of_ranks in self.rank_stages.items()}
+
+    @property
+    def step_ns(self) -> np.ndarray:
+        """Duration of the job's batch, which ends when its slowest rank does: the maximum over ranks."""
+        return self.rank_ns.max(axis=0)
+
+    @property
+    def steady(self) -> np.ndarray:
+        """Which batches a figure of the run's own speed is made of.
+
+        Not the warm-up, and not those that the profiler slowed down by recording, if there are others.
+        """
+        after = np.arange(len(self.step_ns)) >= self.warmup
+        unrecorded = after & ~self.attributed
+        return unrecorded if unrecorded.any() else after
+
+    @property
+    def recorded_ns(self) -> np.ndarray:
+        """The job's batches that the profiler recorded, without warm-up among them."""
+        return self.step_ns[self.attributed & in_steps(np.arange(len(self.step_ns)), self.counted)]
+
+    @property
+    def steady_ns(self) -> np.ndarray:
+        return self.step_ns[self.steady]
+
+    @property
+    def pace_ns(self) -> np.ndarray:
+        """The steady batches of the rank that took longest for all of them: their sum is the job's time.
+
+        The sum of the slowest batches is more than that where ranks are late by turns.
+        """
+        of_ranks = self.rank_ns[:, self.steady]
+        return of_ranks[np.argmax(of_ranks.sum(axis=1))]
+
+    @property
+    def images_per_s(self) -> float:
+        """Images of all ranks over the job's time for the steady batches."""
+        return float(self.images[self.steady].sum() / self.pace_ns.sum() * 1e9)
+
+
+def series_of(study: Study, source: Source) -> Series:
+    """A run's batches; a study reads them once.
+
+    Raises:
+        Unusable: a rank's table is missing, damaged or wrong.
+    """
+    kept: dict[str, Series] = study.kept("series")
+    if source.id not in kept:
+        with reading(source):
+            series = _series(source)
+            kept[source.id] = _with_counted(study, source, series) if series.attributed.any() else series
+    series = kept[source.id]
+    longer = int((sum(series.rank_stages.values()) > _LONGER * series.rank_ns).sum())
+    if longer:
+        study.note("stages_exceed_step", source, n=longer, of=series.rank_ns.size)
+    return series
+
+
+def _with_counted(study: Study, source: Source, series: Series) -> Series:
+    """The same with what of its recording is warm-up; so is then all that came before."""
+    counted = counted_steps(study, source, (series.rank_ns, series.attributed[None, :]))
+    if counted is None:
+        return series
+    return replace(series, counted=counted.steps, warmup=max(series.warmup, counted.steps.start))
+
+
+def _series_of_traces(source: Source) -> Series:
+    """The batches of traces; how many images they are of is not known, nor, sometimes, their stages."""
+    columns = columns_of_steps(source, _READ)
+    rank_ns = columns["end_ns"] - columns["start_ns"]
+    if not rank_ns.size or source.job is None or source.without_steps:
+        raise UserError("no markers separate its steps")
+    if (rank_ns <= 0).any():
+        raise UserError("a step in its tables ends before it starts")
+    stages = {name: columns[f"{name}_ns"] for name in STAGES}
+    fewest = rank_ns.shape[1]
+    images = np.full(fewest, np.nan)
+    warmup = warmup_of_traces(rank_ns, columns["attributed"].astype(bool))
+    # None of them is slower than another for being recorded: all are.
+    return Series(rank_ns, images, stages, np.zeros(fewest, bool), warmup, range(warmup, fewest))
+
+
+def _series(source: Source) -> Series:
+    if source.kind == "trace":
+        return _series_of_traces(source)
+    count = source.fields["batches"]
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in _READ}
+    for rank in range(source.ranks):
+        read = tables.read(tables.rank_directory(source.path, rank), "batches", _READ)
+        if read.num_rows != count:
+            raise UserError(f"rank {rank} recorded {read.num_rows} of {count} steps")
+        order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
+        # Of a program that was watched, the samples of a step may be unknown.
+        if any(read[name].null_count for name in _READ if name != "images"):
+            raise UserError(f"rank {rank} recorded steps without timestamps")
+        for name in _READ:
+            columns[name].append(read[name].to_numpy()[order])
+    rank_ns = np.stack(columns["end_ns"]) - np.stack(columns["start_ns"])
+    if (rank_ns <= 0).any():
+        raise UserError("a step in its tables ends before it starts")
+    if not np.sum(columns["images"]):
+        raise UserError("its steps hold no images")
+    attributed = np.any(columns["attributed"], axis=0)
+    stages = {name: np.stack(columns[f"{name}_ns"]) for name in STAGES}
+    # What the profiler records is slower; that is no end of the warm-up.
+    step = rank_ns.max(axis=0)
+    own = step[: np.argmax(attributed)] if attributed.any() and not attributed[0] else step
+    # Nor are steps that were issued kernel by kernel those of a graph, however steady they were.
+    before_graph = STEPS_BEFORE_GRAPH if source.fields.get("graph") else 0
+    warmup = max(before_graph, estimates.warmup(own))
+    return Series(rank_ns, np.sum(columns["images"], axis=0), stages, attributed, warmup)
+
+
+def all_series(study: Study) -> dict[str, Series]:
+    """The batches of every run that can be used, by id."""
+    each = study.each(study.of_kind("run"), lambda source: series_of(study, source))
+    by_id = {source.id: series for source, series in each}
+    _note_unsettled(study, by_id)
+    return by_id
+
+
+def series_of_traces(study: Study) -> dict[str, Series]:
+    """The batches of all traces that tell them, by id."""
+
+    def of(source: Source) -> Series | None:
+        if source.without_times or (source.job is not None and source.job.batches_from in ("", WHOLE)):
+            study.note("not_recorded", source, what="times of steps")
+            return None
+        return series_of(study, source)
+
+    return {source.id: series for source, series in study.each(study.of_kind("trace"), of)}
+
+
+def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
+    """A finding on runs without a steady level: a median, or images/s, is that of no pace they keep."""
+    unsettled = [
+        name
+        for name, one in series.items()
+        if (one.warmup and one.warmup >= len(one.step_ns) // 2 and not one.attributed.any())
+        or drift(one.steady_ns) is not None
+    ]
+    if unsettled:
+        study.note("no_steady_state", n=len(unsettled), of=len(series), runs=unsettled)
+
+
+def drift(steady_ns: np.ndarray) -> float | None:
+    """The last third of a series over its first, by medians, if that is a change of level; else None.
+
+    A change counts from a fifth on, if the middle halves of the two thirds are apart.
+    """
+    if len(steady_ns) < _FEWEST_TO_DRIFT:
+        return None
+    third = len(steady_ns) // 3
+    first, last = (np.percentile(part, [25, 50, 75]) for part in (steady_ns[:third], steady_ns[-third:]))
+    apart = first[0] > last[2] or last[0] > first[2]
+    change = float(last[1] / first[1])
+    return change if apart and abs(change - 1) > _DRIFT else None

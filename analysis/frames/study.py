@@ -1,0 +1,442 @@
+"""A set of results: its runs, traces and tables, which of them count, and what was found.
+
+What was loaded never changes. Whether a run's tables can be used shows only when they are read, so frames
+are built through :meth:`Study.use` or :meth:`Study.each`: the function of a run raises :class:`Unusable`,
+that one place catches it, and from then on the run is not among :attr:`Study.sources`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import duckdb
+
+from jobs.run import Run
+from jobs.run_fields import fields_of, own_names
+from jobs.states import State
+from jobs.store import Calibration, Manifest
+from profiling import database
+from profiling.attribution.batch_times import WHOLE
+from profiling.errors import UserError
+from profiling.findings import Finding, Side, lines
+from profiling.traced_job import TracedJob
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics"]
+
+# In these the runs of one point may differ: how they were watched, and for how long.
+NOT_OF_POINT = fields_of("observation", "length")
+
+UNKNOWN_HOST = "unknown"
+TAU = "tau"  # the name of the tool
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run, the traces of a job, or a table of the reference's (PyProf's kernels, TAU's timers or events).
+
+    Attributes:
+        id: the run's id (the file's name, if that is no run id).
+        fields: Run's fields that are known; of a PyProf table those its name says, of TAU's none, of traces
+            the profile, the job's name and, where these are known, nodes and gpus_per_node.
+        path: the run's directory, or the file.
+        manifest: of a run of our own.
+        job: of traces, what they say of their job.
+    """
+
+    id: str
+    kind: Kind
+    fields: dict[str, Any]
+    repetition: int
+    exit_code: int | None
+    path: Path
+    manifest: Manifest | None = None
+    job: TracedJob | None = None
+
+    @property
+    def world_size(self) -> int | None:
+        if self.job is not None:
+            return self.job.world_size
+        nodes, gpus = self.fields.get("nodes"), self.fields.get("gpus_per_node")
+        return nodes * gpus if nodes and gpus else None
+
+    def value(self, name: str) -> Any:
+        """A field of the run, its ``world_size``, or the ``run`` itself: its id."""
+        if name == "run":
+            return self.id
+        return self.world_size if name == "world_size" else self.fields.get(name)
+
+    @property
+    def point(self) -> tuple[Any, ...]:
+        """What it is a run of, in the order of Run's fields; a profiled run and its twin are of one."""
+        own = tuple((name, self.fields[name]) for name in own_names(self.fields))
+        return (*(self.fields.get(name) for name in Run.model_fields if name not in NOT_OF_POINT), *own)
+
+    @property
+    def without_steps(self) -> bool:
+        """Whether nothing separates the steps of its traces: the whole recording counts as one."""
+        return self.job is not None and self.job.batches_from == WHOLE
+
+    @property
+    def without_times(self) -> bool:
+        """Whether its traces hold no times of steps at all (Horovod's timeline, launches of ncu, TAU)."""
+        return self.job is not None and not self.tables("batches")
+
+    @property
+    def of_sums(self) -> bool:
+        """Whether it is a profile of TAU: sums of a run, from which the mean step can be estimated."""
+        return self.job is not None and self.job.tool == TAU
+
+    @property
+    def gpus_per_rank(self) -> int:
+        """GPUs that one process drove: one, but for DataParallel."""
+        return self.manifest.run.gpus_per_rank if self.manifest else 1
+
+    @property
+    def ranks(self) -> int:
+        """How many processes it had; of traces that do not say it how many are there."""
+        if self.job is not None:
+            return self.job.world_size or len(self.job.ranks)
+        return (self.world_size or 1) // self.gpus_per_rank
+
+    @property
+    def device_by_rank(self) -> dict[int, str]:
+        """Rank -> what it ran on (``cpu``, or the GPU's name; "": not known), of ranks that left a record."""
+        reports = self.job.ranks if self.job else self.manifest.ranks if self.manifest else []
+        return {one.rank: one.device for one in reports}
+
+    @property
+    def devices(self) -> list[str]:
+        """What its ranks ran on, each once; empty: nobody recorded it."""
+        return list(dict.fromkeys(device for device in self.device_by_rank.values() if device))
+
+    @property
+    def on_cpus(self) -> bool:
+        """Whether all its ranks ran without a GPU."""
+        return self.devices == ["cpu"]
+
+    @property
+    def hosts(self) -> list[str]:
+        """The node of each rank: its host's name, or where nodes share one, their number."""
+        if self.job is not None:
+            known = {one.rank: one.host for one in self.job.ranks}
+            return [known.get(rank) or UNKNOWN_HOST for rank in range(self.ranks)]
+        ranks = self.manifest.ranks if self.manifest else []
+        names = [report.hostname for report in sorted(ranks, key=lambda report: report.rank)]
+        if len(names) == self.ranks and len(set(names)) == self.fields["nodes"]:
+            return names
+        ranks_per_node = max(1, self.ranks // self.fields["nodes"])
+        return [f"node {rank // ranks_per_node}" for rank in range(self.ranks)]
+
+    def tables(self, name: str) -> list[Path]:
+        """The paths of table ``name`` of all ranks, in their order; those that exist."""
+        return sorted(self.path.glob(f"rank_*/{name}.parquet"))
+
+
+class Unusable(UserError):
+    """A run or table whose content cannot be used; only ``Study.use`` catches it."""
+
+    def __init__(self, source: Source, reason: str) -> None:
+        super().__init__(f"{source.id}: {reason}")
+        self.source = source
+        self.reason = " ".join(reason.split())
+
+
+@contextmanager
+def reading(source: Source) -> Iterator[None]:
+    """Within it an error of reading a table is one of this run: :class:`Unusable`."""
+    try:
+        yield
+    except Unusable:
+        raise
+    except UserError as error:
+        raise Unusable(source, str(error)) from None
+    except (duckdb.Error, OSError) as error:
+        raise Unusable(source, f"a table is damaged or truncated ({str(error).splitlines()[0]})") from None
+
+
+FailureKind = State | Literal["excluded"]
+BOTH: Side = "both"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that does not count: its id, why in one line, and the state it is in."""
+
+    point: str
+    reason: str
+    kind: FailureKind
+
+    @property
+    def finding(self) -> Finding:
+        code = "run_excluded" if self.kind == "excluded" else "run_left_out"
+        return Finding(code, run=self.point, data={"what": self.kind, "reason": self.reason})
+
+
+@dataclass
+class Log:
+    """The runs that do not count, and findings on the others, each once."""
+
+    failed: list[Failure] = field(default_factory=list)
+    noted: dict[Finding, None] = field(default_factory=dict)
+    unusable: set[Path] = field(default_factory=set)  # paths of sources that were loaded and do not count
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding, once."""
+        self.noted.setdefault(finding)
+
+    def note(self, code: str, run: str | None = None, side: Side = "", **data: object) -> None:
+        """Add a finding of the catalogue, once."""
+        rank, configuration = data.pop("rank", None), data.pop("configuration", None)
+        self.add(Finding(code, run, rank, configuration, side, data))  # type: ignore[arg-type]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of the runs that do not count, then of the others."""
+        return [*(failure.finding for failure in self.failed), *self.noted]
+
+    def leave_out(self, run: str, path: Path, reason: str) -> None:
+        """From now on the run, or the table, of this path does not count."""
+        if path not in self.unusable:
+            self.unusable.add(path)
+            self.failed.append(Failure(run, reason, "unusable"))
+
+    def join(self, other: "Log", of_the_same: bool = False) -> None:
+        """Append the log of results B to this one, of results A; what is found in both names neither.
+
+        Args:
+            of_the_same: they are the same runs, so that what failed is in both; else runs of equal names are
+                two.
+        """
+        both = set(self.noted) & set(other.noted)
+        self.noted = dict.fromkeys(
+            finding if finding.side or finding in both else finding.of(side=side)
+            for side, log in (("A", self), ("B", other))
+            for finding in log.noted
+        )
+        failed_in_both = [one for one in self.failed if of_the_same and one in other.failed]
+        self.failed = failed_in_both + [
+            one if one.kind == "excluded" else replace(one, point=f"{side}: {one.point}")
+            for side, failed in (("A", self.failed), ("B", other.failed))
+            for one in failed
+            if one not in failed_in_both
+        ]
+
+
+# What the figures of a source are of.
+A_STEP, RECORDING = "a step", "the whole recording"
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass
+class Contents:
+    """What is found in a folder while it is loaded; :class:`Study` is made of the whole."""
+
+    path: Path
+    sources: list[Source] = field(default_factory=list)
+    log: Log = field(default_factory=Log)
+    calibration: Calibration | None = None
+
+    def note(self, code: str, source: Source | None = None, **data: object) -> None:
+        self.log.note(code, source.id if source else None, "", **data)
+
+    def fail(self, point: str, reason: str, kind: FailureKind) -> None:
+        self.log.failed.append(Failure(point, reason, kind))
+
+
+@dataclass(frozen=True)
+class Study:
+    """What :func:`analysis.frames.load.load` found, and the log of what is asked of it.
+
+    Attributes:
+        path: what was loaded.
+        loaded: runs, PyProf tables and TAU tables, as they were when it was loaded.
+        log: what was left out, then or since, and notes.
+        calibration: peaks measured on the machine of the sweep.
+        own_peaks: a peaks file of the user's.
+        named: the user gave each folder of traces its number of ranks, to compare them.
+    """
+
+    path: Path
+    loaded: tuple[Source, ...] = ()
+    log: Log = field(default_factory=Log)
+    calibration: Calibration | None = None
+    own_peaks: Path | None = None
+    named: bool = False
+    _kept: dict[str, dict[Any, Any]] = field(default_factory=dict, repr=False)
+
+    def of_kind(self, *kinds: Kind) -> tuple[Source, ...]:
+        """What counts of these kinds, in the order in which it was loaded."""
+        return tuple(self.usable(source for source in self.loaded if source.kind in kinds))
+
+    def usable(self, sources: Iterable[Source]) -> list[Source]:
+        """Those of the sources that nothing was found wrong with so far."""
+        return [source for source in sources if source.path not in self.log.unusable]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The runs, traces and PyProf tables that count."""
+        return self.of_kind("run", "trace", "pyprof")
+
+    @property
+    def recorded(self) -> tuple[Source, ...]:
+        """The runs and traces that a profiler recorded, whose ranks have tables."""
+        return tuple(
+            source for source in self.of_kind("run", "trace") if source.fields.get("profile") != "none"
+        )
+
+    @property
+    def only_traces(self) -> bool:
+        """Whether it holds traces of jobs, and no run that was started or watched here."""
+        return bool(self.of_kind("trace")) and not self.of_kind("run")
+
+    @property
+    def on_cpus(self) -> bool:
+        """Whether all runs ran without GPUs; False where there are none."""
+        runs = self.of_kind("run")
+        return bool(runs) and all(run.on_cpus for run in runs)
+
+    @property
+    def unit(self) -> str:
+        """What a batch size is of: ``GPU``; ``rank`` without GPUs."""
+        return "rank" if self.on_cpus else "GPU"
+
+    @property
+    def tau_intervals(self) -> tuple[Source, ...]:
+        """The reference's TAU tables of timers that count; ``tau_atomics``: those of events."""
+        return self.of_kind("tau_intervals")
+
+    @property
+    def tau_atomics(self) -> tuple[Source, ...]:
+        return self.of_kind("tau_atomics")
+
+    @property
+    def failed(self) -> list[Failure]:
+        """What does not count, with reasons."""
+        return self.log.failed
+
+    # --- asking it ------------------------------------------------------------------------------------
+
+    def use(self, source: Source, function: Callable[[Source], _Answer]) -> _Answer | None:
+        """``function(source)``; None, and the log says why, if the run cannot be used or was found so before.
+
+        Args:
+            function: reads no other run, and raises :class:`Unusable` where this one cannot be used.
+        """
+        if not self.usable([source]):
+            return None
+        try:
+            return function(source)
+        except Unusable as error:
+            if error.source.without_times:  # nothing is wrong with it
+                self.note("not_recorded", error.source, what="times of steps")
+                return None
+            self.log.leave_out(error.source.id, error.source.path, error.reason)
+            return None
+
+    def each(
+        self, sources: Iterable[Source], function: Callable[[Source], _Answer | None]
+    ) -> Iterator[tuple[Source, _Answer]]:
+        """Each run with what ``function`` says of it, but those that cannot be used and those with None."""
+        for source in sources:
+            answer = self.use(source, function)
+            if answer is not None:
+                yield source, answer
+
+    def a_step(self, ids: Iterable[str]) -> str:
+        """What figures of these sources are of: ``a step``, or the whole recording where none is known."""
+        of = dict.fromkeys(ids)
+        without = [source.id for source in self.recorded if source.without_steps and source.id in of]
+        if not without:
+            return A_STEP
+        return RECORDING if len(without) == len(of) else f"{A_STEP} (of {', '.join(without)}: {RECORDING})"
+
+    def without_steps(self) -> set[str]:
+        """The jobs of which a whole recording counts as one step: headlines are of others, if any."""
+        return {source.id for source in self.recorded if source.without_steps}
+
+    def kept(self, what: str) -> dict[Any, Any]:
+        """What a measure keeps for the next question, by keys of its own.
+
+        Args:
+            what: names what is kept; of two measures that keep different things never the same.
+        """
+        return self._kept.setdefault(what, {})
+
+    @cached_property
+    def connection(self) -> "duckdb.DuckDBPyConnection":
+        """A DuckDB connection of this study's own."""
+        return database.connect()
+
+    # --- what is said of it ---------------------------------------------------------------------------
+
+    def note(self, code: str, source: Source | None = None, side: Side = "", **data: object) -> None:
+        """Add a finding, once; on a run, if one is given.
+
+        Args:
+            code: of a catalogue (:mod:`profiling.findings`).
+            data: what its template names; ``rank`` and ``configuration`` say what else it is of.
+        """
+        self.log.note(code, source.id if source else None, side, **data)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of the runs that do not count, then of the others."""
+        return self.log.findings
+
+    def notes(self) -> list[str]:
+        """The findings on what counts, as lines."""
+        return lines(self.log.noted)
+
+    def nothing(self, why: str) -> UserError:
+        """The error of an analysis that has nothing to show, with what was wrong with a run it took out."""
+        bad = [failure for failure in self.failed if failure.kind == "unusable"]
+        without = [source for source in self.sources if source.without_times]
+        if without and not bad:
+            return UserError(f"{why}; {without[0].id} holds no times of steps")
+        return UserError(f"{why}; {bad[0].point} is not used: {bad[0].reason}" if bad else why)
+
+    @property
+    def own_factors(self) -> list[str]:
+        """The factors of programs' own that its runs have, as answers name them."""
+        return own_names(*(source.fields for source in self.sources))
+
+    @property
+    def runs(self) -> "pd.DataFrame":
+        """One row a run or PyProf table that counts.
+
+        Columns: ``run``, ``kind`` (run, pyprof), all fields of Run (null where a reference file does not say
+        them), :attr:`own_factors`, ``repetition``, ``exit_code``, ``world_size``, ``directory`` (or the
+        file), ``device_name``, ``seconds`` (whole wall time), ``started``.
+        """
+        import pandas as pd
+
+        of_runs = [name for name in Run.model_fields if name != "factors"]
+        columns = [
+            "run", "kind", *of_runs, *self.own_factors, "repetition", "exit_code", "world_size", "directory",
+            "device_name", "seconds", "started",
+        ]  # fmt: skip
+        return pd.DataFrame([_row(source) for source in self.sources], columns=columns)
+
+
+def _row(source: Source) -> dict[str, Any]:
+    manifest = source.manifest
+    return {
+        "run": source.id,
+        "kind": source.kind,
+        **source.fields,
+        "repetition": source.repetition,
+        "exit_code": source.exit_code,
+        "world_size": source.world_size,
+        "directory": str(source.path),
+        "device_name": next(iter(source.devices), None),
+        "seconds": manifest.seconds if manifest else None,
+        "started": manifest.started if manifest else None,
+    }

@@ -1,1 +1,0 @@
-"""Parts of a step and its collectives, and the timeline."""

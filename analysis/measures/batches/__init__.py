@@ -1,1 +1,0 @@
-"""Batches of a run: when each began, and how long it took."""

@@ -1,0 +1,194 @@
+"""Certainty of what runs tell of scaling: usable intervals, what they resolve, sizes without a result."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.display.left_out import missing
+from analysis.display.metrics import CONFIDENCE, Rows, telling
+from analysis.display.numbers import OPEN, is_usable, label_of, with_open_ends
+from analysis.frames.study import Failure, Study
+from analysis.measures import scaled as figures
+from analysis.measures import use
+from analysis.measures.loss import without_meaningless_parts
+from analysis.measures.points import UNPROFILED
+from jobs.run_fields import FACTOR, fields_of
+from jobs.run_id import RunId, parse_id
+from profiling.errors import UserError
+from profiling.findings import Finding
+
+# A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
+WIDEST_INTERVAL_PCT = 40.0
+# A loss of fewer percentage points is not worth a line ...
+LEAST_PCT = 2.5
+# ... or of fewer than this where points ran once, so that the spread between runs is unknown.
+LEAST_UNREPEATED_PCT = 5.0
+# What makes up less than this share of what is lost is not what limits scaling.
+LIMITING_SHARE = 0.25
+
+_EFFICIENCY, _LOSS = "scaling_efficiency_pct", "loss_pct"
+# All are above 0 but what is lost, which is as sure as the efficiency that it is the rest of.
+_POSITIVE = tuple(
+    metric.name
+    for metric in (*figures.METRICS, *use.METRICS)
+    if metric.interval == CONFIDENCE and metric.name != _LOSS
+)
+
+
+def without_unusable_intervals(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of analysis.scaled as tables, charts and sentences show it; data keep the row itself.
+
+    The ends of an interval that is not usable are :data:`OPEN`.
+    """
+    shown = with_open_ends(row, _POSITIVE)
+    if not is_usable(row, _EFFICIENCY) and _LOSS in row:
+        shown[f"{_LOSS}_low"], shown[f"{_LOSS}_high"] = OPEN
+    return shown
+
+
+def lost_pct(row: Mapping[str, Any]) -> float:
+    """Percentage points that are lost to scaling."""
+    return 100 - float(row[_EFFICIENCY])
+
+
+def half_width_pct(row: Mapping[str, Any]) -> float:
+    """Of the interval of the scaling efficiency, percentage points; NaN without one."""
+    low, high = row.get(f"{_EFFICIENCY}_low"), row.get(f"{_EFFICIENCY}_high")
+    return math.nan if low is None or high is None else (float(high) - float(low)) / 2
+
+
+def least_pct(row: Mapping[str, Any]) -> float:
+    """Percentage points from which on a loss, or a part of it, exceeds the spread between identical runs."""
+    half = half_width_pct(row)
+    return LEAST_UNREPEATED_PCT if math.isnan(half) else max(LEAST_PCT, half)
+
+
+def leading(scaled: Rows) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """(the best and the worst configuration on the most ranks, the one whose loss is to be explained).
+
+    The most ranks matter most; what is lost on fewer only is still lost. What a profiler slowed down is not
+    compared with what it did not, where there are unprofiled runs of as many ranks. Best and worst have
+    baselines of as many ranks, the fewest: 90 % of what 4 ranks give may be less than 85 % of what one does.
+
+    Args:
+        scaled: one or more rows of configurations that are compared with one of fewer ranks.
+    """
+    largest = max(row["world_size"] for row in scaled)
+    unprofiled = [row for row in scaled if row.get("kind_of_runs") == UNPROFILED]
+    if any(row["world_size"] == largest for row in unprofiled):
+        scaled = unprofiled
+    widest = sorted((row for row in scaled if row["world_size"] == largest), key=lost_pct)
+    fewest = min(row["base_world_size"] for row in widest)
+    comparable = [row for row in widest if row["base_world_size"] == fewest]
+    most_lost, lowest = widest[-1], max(scaled, key=lost_pct)
+    enough = max(least_pct(most_lost), LIMITING_SHARE * lost_pct(lowest))
+    return comparable[0], comparable[-1], most_lost if lost_pct(most_lost) >= enough else lowest
+
+
+def is_unsure(row: Mapping[str, Any]) -> bool:
+    """Whether identical runs differ too much for the efficiency of a row to mean anything."""
+    return 2 * half_width_pct(row) > WIDEST_INTERVAL_PCT
+
+
+def uncertain(rows: Rows) -> list[Finding]:
+    """A finding where intervals of scaling efficiencies are too wide to mean anything; else none.
+
+    Args:
+        rows: of analysis.scaled.
+    """
+    scaled = [row for row in rows if row.get("base_world_size") not in (None, row["world_size"])]
+    widths = [2 * half_width_pct(row) for row in scaled if row["world_size"] is not None and is_unsure(row)]
+    if not widths:
+        return []
+    data = {"n": len(widths), "of": len(scaled), "most": WIDEST_INTERVAL_PCT, "width": max(widths)}
+    return [Finding("efficiency_uncertain", data=data)]
+
+
+def unexplained(rows: Rows) -> list[Finding]:
+    """Of configurations whose profiled runs do not explain their loss: why.
+
+    Args:
+        rows: of analysis.scaled.
+    """
+    found = []
+    for row in rows:
+        note = without_meaningless_parts(row)["loss_note"] if "loss_unattributed_pct" in row else ""
+        if note and not row["loss_note"]:
+            data = {"lost_pct": lost_pct(row), "ranks": row["world_size"], "reason": note}
+            found.append(Finding("loss_unexplained", data=data))
+    return found
+
+
+# --- what was measured, and what more ranks would share ---------------------------------------------------
+
+_FAILED = ("failed", "unusable")
+_NOT_OF_CONFIGURATION = fields_of("size", "length", "observation")
+
+
+def sizes_without_result(study: Study) -> list[Finding]:
+    """World sizes of which all runs failed, or those of a configuration on most sizes where others have one.
+
+    Else the largest completed size is taken for the largest.
+    """
+    done: dict[tuple, set[int]] = {}
+    failed: dict[tuple, dict[int, list[Failure]]] = {}
+    for source in study.of_kind("run"):
+        if id := _id_of(source.id):
+            done.setdefault(_configuration(id), set()).add(id.run.world_size)
+    for failure in missing(study.failed):
+        if failure.kind in _FAILED and (id := _id_of(failure.point)):
+            failed.setdefault(_configuration(id), {}).setdefault(id.run.world_size, []).append(failure)
+    there = {source.world_size for source in study.of_kind("run")}
+    completed = {size for sizes in done.values() for size in sizes}
+    lost: dict[int, list[Failure]] = {}
+    for of in failed.values():
+        for size in of.keys() - there:
+            lost.setdefault(size, []).extend(of[size])
+    findings = [_without_result(lost)] if lost else []
+    names = telling(
+        [dict(key) for key in (*done, *failed)], [name for key in (*done, *failed) for name, _ in key]
+    )
+    for key, of in failed.items():
+        own = done.get(key, set())
+        without = {size: of[size] for size in of.keys() - own if size in completed}
+        if len(without) > 1 and 2 * len(without) > len((of.keys() | own) & completed):
+            findings.append(_without_result(without).of(configuration=label_of(dict(key), names)))
+    return findings
+
+
+def _without_result(failed: Mapping[int, Sequence[Failure]]) -> Finding:
+    runs = [failure for failures in failed.values() for failure in failures]
+    data = {"ranks": sorted(failed), "n": len(runs), "reason": runs[0].reason.partition("\n")[0]}
+    return Finding("size_without_result", data=data)
+
+
+def _configuration(id: RunId) -> tuple[tuple[str, Any], ...]:
+    own = {f"{FACTOR}{name}": value for name, value in (id.factors or {}).items()}
+    fields = {name: id.fields[name] for name in id.fields if name not in _NOT_OF_CONFIGURATION} | own
+    return tuple(fields.items())
+
+
+def _id_of(name: str) -> RunId | None:
+    try:
+        return parse_id(name)
+    except UserError:
+        return None  # the name of a run by hand may be none
+
+
+def shared_cores(study: Study) -> bool:
+    """Whether more ranks would have fewer cores each than the measured ones.
+
+    So it is where ranks without GPUs run on one host, and twice as many would have more threads than it has
+    cores, or get their share of these by being so many (``threads: 0``). Points of several hosts are taken to
+    get more hosts with more ranks.
+    """
+    runs = [(run, run.manifest) for run in study.of_kind("run") if run.manifest and run.manifest.ranks]
+    hosts = {rank.hostname for _, manifest in runs for rank in manifest.ranks}
+    if len(hosts) != 1:
+        return False
+    widest, manifest = max(runs, key=lambda run: run[0].ranks)
+    if any(rank.device != "cpu" for rank in manifest.ranks):
+        return False
+    cores, threads = manifest.host.get("cores"), widest.fields["threads"]
+    enough = threads and 2 * widest.ranks * threads <= (cores if isinstance(cores, int) else 0)
+    return not enough

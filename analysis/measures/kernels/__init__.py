@@ -1,1 +1,0 @@
-"""Kernels: time, cost, efficiency, and what bounds them."""

@@ -1,1 +1,0 @@
-"""Late ranks, and their causes."""

@@ -1,0 +1,256 @@
+"""Cost of a step's kernels: time, FLOPs and bytes, and the peaks of the device beside which they stand.
+
+Costs are of steady, attributed batches and of the model's own kernels; the loader's kernels, collectives and
+copies are apart. They are a batch of a rank (of DataParallel's one rank: a GPU's), so that tables with more
+batches do not weigh more in a sum.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from analysis.frames.kernel_sums import Costs, query, sums_of_each
+from analysis.frames.study import Source, Study
+from analysis.measures import peaks
+from profiling import yaml_text
+from profiling.cost.classify import precision_in
+from profiling.errors import UserError
+
+_FILE = Path(__file__).with_name("peaks.yaml")
+_MODELS = Path(__file__).with_name("models.yaml")
+
+# As NVML and torch name a slice of a GPU: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+_MIG = re.compile(r"(?P<gpu>.+) MIG (?P<parts>\d)g\.(?P<gb>\d+)gb(\+.*)?", re.IGNORECASE)
+_MEMORY_GB = re.compile(r"(\d+)\s?GB", re.IGNORECASE)
+# Memory of GPUs that can be cut, where the name does not say it.
+_MIG_GB = (("H100 PCIe", 80), ("H100 NVL", 94), ("H100", 80), ("H200", 141), ("A30", 24), ("B200", 180))
+# The reference's GPU (Cartesius), whose tables do not name it.
+REFERENCE_DEVICE = "Tesla K40m"
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Datasheet peaks of a device.
+
+    ``flops_per_s`` is by precision (fp32, tf32, bf16, fp16), ``bytes_per_s`` that of its memory (None: not
+    known).
+    ``unconfirmed`` says what of it no source confirms; empty: nothing.
+    """
+
+    name: str
+    match: str
+    flops_per_s: dict[str, float]
+    bytes_per_s: float | None
+    source: str
+    unconfirmed: str = ""
+
+
+def read_peaks(path: Path = _FILE) -> list[Peak]:
+    """The entries of a peaks file.
+
+    Raises:
+        UserError: unreadable, or an entry lacks a key; the message names the file and the entry.
+    """
+    content = yaml_text.read(path, "peaks file").content
+    if not isinstance(content, list):
+        raise UserError(f"{path} is not a peaks file (see analysis/measures/peaks.yaml)")
+    return [_peak(entry, path) for entry in content]
+
+
+def _peak(entry: Any, path: Path) -> Peak:
+    try:
+        rates = {precision: float(value) * 1e12 for precision, value in entry["tflops"].items()}
+        match = str(entry.get("match", re.escape(entry["name"])))
+        re.compile(match)
+        moved = None if entry["gb_per_s"] is None else float(entry["gb_per_s"]) * 1e9
+        doubt = str(entry.get("unconfirmed", ""))
+        return Peak(entry["name"], match, rates, moved, entry.get("source", "user"), doubt)
+    except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
+        name = entry.get("name") if isinstance(entry, dict) else entry
+        raise UserError(
+            f"{path}: invalid entry {name!r} ({error}); it needs name, tflops: {{fp32: ...}}, gb_per_s"
+        ) from None
+
+
+@cache
+def _all(own: Path | None) -> tuple[Peak, ...]:
+    return (*(read_peaks(own) if own else ()), *read_peaks())
+
+
+def find(device: str, own: Path | None = None) -> Peak | None:
+    """The datasheet peaks of ``device`` (as NVML or torch names it), or None if no entry matches.
+
+    Args:
+        own: a peaks file of the user's, whose entries come first.
+    """
+    name = device.strip()
+    if slice_of := _MIG.fullmatch(name):
+        whole = find(slice_of["gpu"], own)
+        return _slice(whole, name, slice_of) if whole else None
+    for peak in _all(own):
+        if name.lower() == peak.name.lower() or re.fullmatch(peak.match, name, re.IGNORECASE):
+            return peak
+    return None
+
+
+def _slice(whole: Peak, name: str, match: re.Match) -> Peak | None:
+    """The share of a GPU's peaks that a MIG slice has; None where its memory's size is not known.
+
+    NVIDIA cuts a GPU into 7 slices of its multiprocessors (A30: 4) and 8 of its memory (A30: 4); the name
+    says the former's number, and how much memory it has.
+    """
+    memory_gb = _MEMORY_GB.search(match["gpu"])
+    known = int(memory_gb[1]) if memory_gb else next((gb for gpu, gb in _MIG_GB if gpu in whole.name), 0)
+    if not known:
+        return None
+    parts, slices = (4, 4) if whole.name == "A30" else (7, 8)
+    computing = int(match["parts"]) / parts
+    of_memory = min(slices, max(1, round(int(match["gb"]) / known * slices)))
+    return Peak(
+        name,
+        re.escape(name),
+        {precision: rate * computing for precision, rate in whole.flops_per_s.items()},
+        None if whole.bytes_per_s is None else whole.bytes_per_s * of_memory / slices,
+        whole.source,
+        f"{match['parts']}/{parts} of the arithmetic, {of_memory}/{slices} of the memory of {whole.name}",
+    )
+
+
+@cache
+def forward_flops_per_image(model: str) -> float | None:
+    """Analytic FLOPs of a forward pass of ``model`` at 224 x 224, an image; None if not known."""
+    return yaml_text.parse(_MODELS.read_text(encoding="utf-8")).get(model)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a rank's device could do, FLOP/s and bytes/s, by datasheet and as measured (None: unknown).
+
+    Of ranks on different devices ``device`` names all and the datasheet's peak is the mean over ranks.
+    """
+
+    device: str
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    measured_flops_per_s: float | None = None
+    measured_bytes_per_s: float | None = None
+
+
+# --- bounds -------------------------------------------------------------------------------------------
+
+
+def bound_of(study: Study, source: Source) -> Bound:
+    """The peaks beside which a run's figures stand."""
+    manifest = source.manifest
+    if source.job is not None:
+        return _bound_of_trace(study, source, source.job.devices)
+    devices = [rank.device for rank in manifest.ranks] if manifest else [peaks.REFERENCE_DEVICE]
+    precision = str(source.fields.get("compute") or "fp32")
+    kinds = list(dict.fromkeys(devices))
+    if len(kinds) > 1:
+        study.note("devices_differ", source, devices=kinds)
+    sheets = {device: _datasheet(study, device, precision) for device in kinds}
+    return Bound(
+        ", ".join(kinds),
+        _mean([sheets[device][0] for device in devices]),
+        _mean([sheets[device][1] for device in devices]),
+        *(_measured(study, source, precision) if manifest else (None, None)),
+    )
+
+
+def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bound:
+    """The peaks of traces' devices, in the precision that the names of their matrix kernels say."""
+    kept: dict[str, Bound] = study.kept("bounds of traces")
+    if source.id not in kept:
+        precision = precision_of(study, source)
+        sheets = [_datasheet(study, device, precision) for device in devices] if precision else []
+        # Of a CPU no peak is known, whatever its kernels compute in.
+        comparable = any(one.lower() != "cpu" or peaks.find(one, study.own_peaks) for one in devices)
+        if comparable and not precision:
+            study.note("peak_unknown", source, device=devices, precision="precision unknown")
+        kept[source.id] = Bound(
+            ", ".join(devices), _mean([one[0] for one in sheets]), _mean([one[1] for one in sheets])
+        )
+    return kept[source.id]
+
+
+_MATRIX_KERNELS = """
+select name::varchar, sum(duration_ns)::double from read_parquet($kernels)
+where "class"::varchar in ('gemm', 'convolution', 'attention') and duration_ns > 0 group by 1
+"""
+
+
+def precision_of(study: Study, source: Source) -> str:
+    """In which precision most of the time of matrix kernels is spent, by their names; "": none says it."""
+    if not source.tables("kernels"):
+        return ""
+    times: dict[str, float] = {}
+    for name, ns in query(study, source, _MATRIX_KERNELS, kernels=source.tables("kernels")):
+        if precision := precision_in(name or ""):
+            times[precision] = times.get(precision, 0.0) + ns
+    return max(times, key=lambda one: times[one], default="")
+
+
+def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None, float | None]:
+    """FLOP/s and bytes/s of a device; None, and a finding, where they are not known."""
+    peak = peaks.find(device, study.own_peaks)
+    if peak is None:
+        if device.lower() != "cpu":
+            study.note("peak_unknown", device=device, precision=precision)
+        return None, None
+    if peak.unconfirmed:
+        study.note("peak_unknown", device=peak.name, precision=peak.unconfirmed)
+    if precision not in peak.flops_per_s:
+        study.note("peak_unknown", device=peak.name, precision=precision)
+    return peak.flops_per_s.get(precision), peak.bytes_per_s
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None if one is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def published_bound(study: Study) -> tuple[float, float]:
+    """FLOP/s and bytes/s of the reference's GPU, single precision: its peaks whatever a run computed in."""
+    peak = peaks.find(peaks.REFERENCE_DEVICE, study.own_peaks)
+    if peak is None or "fp32" not in peak.flops_per_s or peak.bytes_per_s is None:
+        raise UserError(
+            f"{study.own_peaks}: entry {peaks.REFERENCE_DEVICE} lacks its fp32 peak or that of its memory"
+        )
+    return peak.flops_per_s["fp32"], peak.bytes_per_s
+
+
+def _measured(study: Study, source: Source, precision: str) -> tuple[float | None, float | None]:
+    calibration = study.calibration
+    if calibration is None:
+        return None, None
+    for finding in calibration.findings:
+        study.log.add(finding)
+    ranks = int(source.fields["gpus_per_node"])
+    moved = _at(calibration.copy_bytes_per_s, ranks)
+    if calibration.precision != precision:
+        study.note("peak_unknown", device="measured", precision=precision)
+        return None, moved
+    return _at(calibration.gemm_flops_per_s, ranks), moved
+
+
+def _at(rates: dict[int, float], ranks: int) -> float | None:
+    # Ranks of a node share its cores and memory, so the peak of as many ranks counts; else the next fewer.
+    fewer = [count for count in rates if count <= ranks]
+    return rates[max(fewer)] if fewer else rates[min(rates)] if rates else None
+
+
+# --- costs --------------------------------------------------------------------------------------------
+
+
+def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
+    """Of a batch, by the source's id; one without attributed batches is absent, and a note says so."""
+    costs = {source.id: sums.per_batch for source, sums in sums_of_each(study, sources)}
+    for source in sources:
+        if source.id in costs and source.fields["profile"] == "torch" and not costs[source.id].flops:
+            study.note("not_recorded", source, what="FLOPs of kernels")
+    return costs

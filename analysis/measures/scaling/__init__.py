@@ -1,1 +1,0 @@
-"""Scaling of configurations: efficiency, losses and expense."""

@@ -1,1 +1,0 @@
-"""What TAU recorded of applications and of MPI, and what the reference made of it."""
