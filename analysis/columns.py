@@ -5,11 +5,12 @@ python -m analysis.columns batches anatomy    only these commands
 """
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 from analysis.display.metrics import CONFIDENCE, FIELDS, IN_RUN, NOMINAL, RANGE, UNITS, Metric
+from analysis.frames.measure import columns_of
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 
@@ -38,11 +39,7 @@ def commands() -> dict[str, ModuleType]:
     files = [*sorted(here.glob("[a-z]*.py")), here / "studies/__main__.py"]
     names = [".".join(path.relative_to(here).with_suffix("").parts) for path in files]
     modules = {name: importlib.import_module(f"analysis.{name}") for name in names if name != "columns"}
-    return {
-        name.removesuffix(".__main__"): one
-        for name, one in modules.items()
-        if isinstance(getattr(one, "COLUMNS", None), dict)
-    }
+    return {name.removesuffix(".__main__"): one for name, one in modules.items() if columns_of(one)}
 
 
 def page(wanted: Sequence[str] = ()) -> str:
@@ -65,8 +62,7 @@ def page(wanted: Sequence[str] = ()) -> str:
 
 def _section(name: str, command: ModuleType) -> str:
     question = (command.__doc__ or "").partition("\n")[0]
-    groups: Mapping[str, Sequence[Metric]] = command.COLUMNS
-    tables = (f"{said}\n\n{_table(metrics)}" for said, metrics in groups.items())
+    tables = (f"{said}\n\n{_table(metrics)}" for said, metrics in columns_of(command).items())
     return "\n".join([f"## analysis.{name}: {question}\n", *tables])
 
 

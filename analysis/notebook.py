@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
 from analysis.frames import load as results
+from analysis.frames.measure import columns_of
 from analysis.frames.study import Study
 from analysis.report.build import build
 from profiling.arguments import UnknownFlags
@@ -118,7 +119,7 @@ class Question:
                 raise UserError(_no_parameter(self._module, wrong)) from None
         ((answer, findings),) = answers
         frame = output.to_frame(answer.rows, answer.columns)
-        of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
+        of_command = [metric for of in columns_of(command).values() for metric in of]
         metrics = [*of_command, *answer.columns]
         meaning = {name: metric.description for metric in metrics for name in metric.names if name in frame}
         notes = [*answer.notes, *lines(findings)]
@@ -127,7 +128,7 @@ class Question:
 
 
 # Flags that say where an answer goes and how it looks there, or explain it: here it is a frame, which does.
-_OF_A_TERMINAL = ("columns", "format", "help", "notes", "out", "output", "wide")
+_OF_A_TERMINAL = ("all", "columns", "format", "help", "notes", "out", "output", "wide")
 
 
 def _no_parameter(command: str, wrong: UnknownFlags) -> str:

@@ -10,12 +10,15 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from analysis.display.numbers import digits, figure, shown, with_interval, with_places
 from jobs.run import Run
 from jobs.run_fields import FACTOR, own_names
 from profiling.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Rows = list[dict[str, Any]]
 
@@ -93,6 +96,8 @@ class Metric:
         show: how a value is printed, where neither does.
         text: it is no number.
         key: it tells rows apart.
+        table: tables show it.
+        detail: data hold it with ``--all`` alone, and no table shows it.
         priority: of its column (:class:`Column`).
     """
 
@@ -107,6 +112,8 @@ class Metric:
     text: bool = False
     key: bool = False
     priority: int = 1
+    table: bool = True
+    detail: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -249,19 +256,36 @@ def _own(name: str) -> Metric:
     return Metric(name, meaning, header(name.removeprefix(FACTOR)), text=True, key=True)
 
 
-def data_columns(metrics: Iterable[Metric], rows: Rows) -> list[str]:
+def records(table: "Rows | pd.DataFrame") -> Rows:
+    """A table's rows as dicts; what is not known is None."""
+    if isinstance(table, list):
+        return table
+    values = table.astype(object)
+    return values.where(values.notna(), None).to_dict("records")  # type: ignore[return-value]
+
+
+# With these each row of an answer can be named, also where they are the same in all.
+IDENTIFY = ("run", "nodes", "gpus_per_node")
+
+
+def data_columns(metrics: Iterable[Metric], rows: Rows, every: bool = False) -> list[str]:
     """The columns of the data; where they hold all fields of a run, also factors of a program's own.
 
     Traces know next to no field of a run: of traces alone, those that none knows are left out.
+
+    Args:
+        every: also fields of runs in which no rows differ, and details.
     """
-    names = names_of(metrics)
+    names = names_of(one for one in metrics if every or not one.detail)
     if "program" not in names:
         return names
     if rows and all(row.get("job") for row in rows):
         unknown = {name for name in FIELDS_OF_RUNS if all(row.get(name) is None for row in rows)}
         return [name for name in names if name not in unknown]
     after = names.index("program") + 1
-    return list(dict.fromkeys([*names[:after], *own_names(*rows), *names[after:]]))
+    names = list(dict.fromkeys([*names[:after], *own_names(*rows), *names[after:]]))
+    same = set() if every else {*FIELDS_OF_RUNS, "repetition"} - {*IDENTIFY, *telling(rows)}
+    return [name for name in names if name not in same]
 
 
 # --- what derives from metrics ------------------------------------------------------------------------

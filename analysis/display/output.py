@@ -10,7 +10,7 @@ import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.display.left_out import missing
-from analysis.display.metrics import FIELDS_OF_RUNS, Metric, Rows, data_columns, explain_columns
+from analysis.display.metrics import FIELDS_OF_RUNS, Metric, Rows, data_columns, explain_columns, records
 from analysis.display.numbers import plain
 from analysis.display.terminal import Answer, Results, as_terminal
 from jobs.flags import add_format_flags, make_parser
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+Columns = Mapping[str, Sequence[Metric]]
 _DIGITS = 12  # of a figure in data
 
 
@@ -41,12 +42,12 @@ def parser(
     module: str,
     description: str | None,
     what: str = "DIR",
-    columns: Mapping[str, Sequence[Metric]] | None = None,
+    columns: "Columns | Callable[[], Columns] | None" = None,
 ) -> Parser:
     """A command's parser with the flags that all analyses share.
 
     Args:
-        columns: of its answers, by what they are of, for ``--columns``.
+        columns: of its answers, by what they are of, for ``--columns``; or what gives them.
     """
     command_line = make_parser(f"python -m {module}", description)
     command_line.add_argument(
@@ -58,9 +59,13 @@ def parser(
     return add_output_flags(command_line, columns or {})
 
 
-def add_output_flags(command_line: Parser, columns: Mapping[str, Sequence[Metric]]) -> Parser:
-    """``--format``, ``--output``, ``--wide``, ``--notes``, ``--peaks`` and, of its columns, ``--columns``."""
+def add_output_flags(command_line: Parser, columns: "Columns | Callable[[], Columns]") -> Parser:
+    """``--format``, ``--output``, ``--all``, ``--wide``, ``--notes``, ``--peaks`` and ``--columns``."""
     add_format_flags(command_line)
+    command_line.add_argument(
+        "--all", action="store_true",
+        help="in CSV, JSON and Parquet all columns, also the fields in which no rows differ",
+    )  # fmt: skip
     command_line.add_argument(
         "--wide", action="store_true", help="show all columns and all ranks, however narrow the terminal"
     )
@@ -71,10 +76,14 @@ def add_output_flags(command_line: Parser, columns: Mapping[str, Sequence[Metric
     add_peaks_flag(command_line)
     if columns:
         command_line.add_argument(
-            "--columns", action=Explain, text=lambda names: explain_columns(columns, names),
+            "--columns", action=Explain, text=lambda names: explain_columns(_given(columns), names),
             metavar="NAME", help="explain the columns of the results, or those named, and exit",
         )  # fmt: skip
     return command_line
+
+
+def _given(columns: "Columns | Callable[[], Columns]") -> Columns:
+    return columns() if callable(columns) else columns
 
 
 def add_peaks_flag(command_line: argparse.ArgumentParser) -> None:
@@ -175,7 +184,8 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
     elif arguments.format == "table":
         _write_text(as_terminal(answer, study, arguments.output, most, arguments.wide), arguments.output)
     else:
-        _write(answer, arguments.format, arguments.output, findings if arguments.notes else None)
+        noted = findings if arguments.notes else None
+        _write(answer, arguments.format, arguments.output, noted, arguments.all)
         for line in [*answer.notes, *lines(findings, most)]:
             print(line, file=sys.stderr)
     failed = study is not None and bool(missing(study.failed))
@@ -185,9 +195,12 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
 # --- data ---------------------------------------------------------------------------------------------
 
 
-def _write(answer: Answer, form: str, output: Path | None, findings: Sequence[Finding] | None) -> None:
-    names = data_columns(answer.columns, answer.rows)
-    rows = [{name: _rounded(plain(row.get(name))) for name in names} for row in answer.rows]
+def _write(
+    answer: Answer, form: str, output: Path | None, findings: Sequence[Finding] | None, every: bool
+) -> None:
+    of_answer = records(answer.rows)
+    names = data_columns(answer.columns, of_answer, every)
+    rows = [{name: _rounded(plain(row.get(name))) for name in names} for row in of_answer]
     if form == "csv":
         buffer = io.StringIO()
         writer = csv.DictWriter(buffer, names, lineterminator="\n")
@@ -242,8 +255,8 @@ def write_bytes(content: bytes, output: Path | None) -> None:
         file.write(content)
 
 
-def to_frame(rows: Rows, columns: Iterable[Metric]) -> "pd.DataFrame":
+def to_frame(rows: "Rows | pd.DataFrame", columns: Iterable[Metric]) -> "pd.DataFrame":
     """Rows as a DataFrame with these columns."""
     import pandas as pd
 
-    return pd.DataFrame(rows, columns=data_columns(columns, rows))
+    return pd.DataFrame(rows, columns=data_columns(columns, records(rows), every=True))

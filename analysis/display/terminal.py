@@ -10,22 +10,31 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis.display.fitting import fit, width_of
 from analysis.display.left_out import LeftOut
 from analysis.display.metrics import (
     FIELDS,
+    FIELDS_OF_RUNS,
     RANKS_PER_NODE,
     Column,
     Metric,
     Rows,
     columns,
+    fields,
     filled,
+    records,
+    telling,
 )
+from jobs.run_fields import own_names
 from jobs.run_id import repetition_of
 from profiling.findings import Finding, lines
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _WIDTH_OF_TEXT = 120  # in a file or a pipe
 
@@ -48,9 +57,13 @@ class Part:
     """A table of the terminal: title, rows, columns, and what is said below it."""
 
     title: str
-    rows: Rows
+    table: "Rows | pd.DataFrame"
     columns: Sequence[Column]
     caption: str = ""
+
+    @cached_property
+    def rows(self) -> Rows:
+        return records(self.table)
 
 
 @dataclass(frozen=True)
@@ -66,13 +79,27 @@ class Answer:
         notes: lines below the tables, or on standard error beside data (explanations).
     """
 
-    rows: Rows
+    rows: "Rows | pd.DataFrame"
     columns: Sequence[Metric]
     parts: Sequence[Part] | None = None
     title: str = ""
     caption: str = ""
     verdict: Sequence[Finding] = ()
     notes: Sequence[str] = ()
+
+    @cached_property
+    def tables(self) -> Sequence[Part]:
+        """The terminal's and the report's tables: the parts, or one of the columns that tables show.
+
+        That one has the fields in which its rows differ, and the figures that are known of any.
+        """
+        if self.parts is not None:
+            return self.parts
+        rows = records(self.rows)
+        same = {*FIELDS_OF_RUNS, "run", "repetition"} - set(telling(rows))
+        names = [one for one in self.columns if one.table and not one.detail and one.name not in same]
+        shown = columns([*fields(name for name in own_names(*rows) if name in telling(rows)), *names])
+        return [Part(self.title, rows, filled(shown, rows), self.caption)]
 
 
 def as_terminal(
@@ -99,7 +126,7 @@ def as_terminal(
         return Console(file=buffer, width=columns, force_terminal=colours, highlight=False)
 
     text = console(width or _WIDTH_OF_TEXT)
-    parts = [_whole(answer)] if answer.parts is None else [by_repetition(part) for part in answer.parts]
+    parts = [by_repetition(part) for part in answer.tables]
     if study and study.on_cpus:
         parts = [with_ranks(part) for part in parts]
     above = lines(answer.verdict)
@@ -148,12 +175,6 @@ def _width(output: Path | None) -> int | None:
     if output is not None or not (sys.stdout.isatty() or (wished.isdigit() and int(wished))):
         return None
     return max(60, shutil.get_terminal_size().columns)
-
-
-def _whole(answer: Answer) -> Part:
-    every = columns(answer.columns)
-    shown = filled(every, answer.rows) if answer.rows else every
-    return Part(answer.title, answer.rows, shown, answer.caption)
 
 
 def _table(rows: Rows, columns: Sequence[Column]) -> Any:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
 from analysis.frames.study import Source, Study, reading
 from analysis.statistics import estimates
@@ -292,6 +293,60 @@ def series_of_traces(study: Study) -> dict[str, Series]:
         return series_of(study, source)
 
     return {source.id: series for source, series in study.each(study.of_kind("trace"), of)}
+
+
+def steps(study: Study) -> pd.DataFrame:
+    """The steps of all runs and traces that can be used; a study makes them once.
+
+    Returns:
+        A row a run, rank and step. Columns: ``run, rank, step, duration_ns, load_ns, forward_ns, backward_ns,
+        update_ns``, and of the job's step ``images`` (of all ranks; NaN: not known), ``recorded`` by a
+        profiler, ``counted`` (of these, not warmup) and ``steady`` (:attr:`Series.steady`).
+    """
+    kept: dict[str, pd.DataFrame] = study.kept("frames")
+    if "steps" not in kept:
+        series = all_series(study) | series_of_traces(study)
+        frames = [_frame(run, one) for run, one in series.items()]
+        kept["steps"] = pd.concat(frames, ignore_index=True) if frames else _NO_STEPS
+    return kept["steps"]
+
+
+_NO_STEPS = pd.DataFrame(
+    columns=["run", "rank", "step", "duration_ns", *(f"{stage}_ns" for stage in STAGES),
+             "images", "recorded", "counted", "steady"]
+)  # fmt: skip
+
+
+def _frame(run: str, series: Series) -> pd.DataFrame:
+    ranks, steps = series.rank_ns.shape
+    of_job = {
+        "images": series.images,
+        "recorded": series.attributed,
+        "counted": series.attributed & in_steps(np.arange(steps), series.counted),
+        "steady": series.steady,
+    }
+    return pd.DataFrame({
+        "run": run,
+        "rank": np.repeat(np.arange(ranks), steps),
+        "step": np.tile(np.arange(steps), ranks),
+        "duration_ns": series.rank_ns.ravel(),
+        **{f"{stage}_ns": of_ranks.ravel() for stage, of_ranks in series.rank_stages.items()},
+        **{name: np.tile(values, ranks) for name, values in of_job.items()},
+    })  # fmt: skip
+
+
+def job_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """The steps of jobs: a step lasts until its slowest rank ends it; stages are means over ranks.
+
+    Args:
+        steps: of :func:`steps`.
+
+    Returns:
+        A row a run and step, with the columns of :func:`steps` but ``rank``.
+    """
+    of_ranks = {"duration_ns": "max", **{f"{stage}_ns": "mean" for stage in STAGES}}
+    of_job = dict.fromkeys(("images", "recorded", "counted", "steady"), "first")
+    return steps.groupby(["run", "step"], sort=False, as_index=False).agg(of_ranks | of_job)
 
 
 def _note_unsettled(study: Study, series: dict[str, Series]) -> None:

@@ -408,6 +408,18 @@ class Study:
         """The factors of programs' own that its runs have, as answers name them."""
         return own_names(*(source.fields for source in self.sources))
 
+    def with_fields(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+        """A frame with a column ``run``, the fields and the repetition of the runs before its columns.
+
+        Fields keep their types: of runs that do not have one it is None.
+        """
+        import pandas as pd
+
+        fields = pd.DataFrame([
+            {"run": source.id, **source.fields, "repetition": source.repetition} for source in self.sources
+        ], dtype=object)  # fmt: skip
+        return fields.merge(frame, on="run", how="inner")
+
     @property
     def runs(self) -> "pd.DataFrame":
         """One row a run or PyProf table that counts.

@@ -134,7 +134,7 @@ def anatomy_of_points(study: Study) -> Rows:
 
 def _batches(context: Context) -> Content:
     """The table of analysis.batches: a row a run."""
-    part = batches.part(batches.rows(context.study))
+    (part,) = batches.batches(context.study).tables
     return Content(tables=[as_view(part, "batches-table", context.factors)])
 
 

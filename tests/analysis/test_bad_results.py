@@ -465,7 +465,7 @@ def test_a_manifest_that_contradicts_its_name_counts_and_is_said(tmp_path: Path)
     write_sweep(tmp_path, [run_of()])
     directory = next(tmp_path.glob("run_0_*"))
     directory.rename(directory.with_name(directory.name.replace("_32_", "_64_")))
-    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    ran = run("analysis.scaled", tmp_path, "--format", "csv", "--all")
     assert {row["batch"] for row in ran.csv} == {"32"}
     assert "configuration in doubt" in ran.err
 

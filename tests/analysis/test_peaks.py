@@ -193,6 +193,6 @@ def test_more_than_the_peak_is_a_finding(tmp_path: Path) -> None:
 def test_analytic_counts_are_those_of_the_models(root: Path, model: str) -> None:
     from train.models import build_model, flops_per_image
 
-    assert yaml.safe_load((root / "analysis" / "measures" / "kernels" / "models.yaml").read_text())[
+    assert yaml.safe_load((root / "analysis" / "measures" / "models.yaml").read_text())[
         model
     ] == pytest.approx(flops_per_image(build_model(model), 224)[0], rel=0.005)

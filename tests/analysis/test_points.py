@@ -87,7 +87,7 @@ def test_the_rows_have_one_schema_whatever_the_results(tmp_path: Path, group_by:
 def test_a_run_that_is_watched_otherwise_is_of_the_same_point(tmp_path: Path) -> None:
     """Its durations come from the unprofiled run, whatever its profiler was asked for."""
     write_sweep(tmp_path, [run_of(), run_of(profile="torch", profile_mode="memory")])
-    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
     assert row["kind_of_runs"] == "unprofiled runs" and row["perturbation"] is not None
     assert row["profile"] == "none+torch"  # torch alone would say that its steps were profiled
 

@@ -142,7 +142,7 @@ def test_groups_sum_costs_first(planted: tuple[Path, Truth], table: pd.DataFrame
 
 def test_a_step_ends_with_the_slowest_rank(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=2)], Truth(slowest_extra_ms=7, noise_ms=0.1))
-    row = batches.table(load(tmp_path)).iloc[0]
+    row = batches.batches(load(tmp_path)).rows.iloc[0]
     assert row["step_ms"] == pytest.approx(110, abs=0.3)
     assert row["startup_s"] == 5.0
 

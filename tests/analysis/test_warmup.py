@@ -102,7 +102,7 @@ def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
     (whole,) = anatomy.rows(study)
     assert whole["wall_ms"] == row["wall_ms"]
     assert (whole["warmup_dropped"], whole["attributed_steps"]) == (2, 2 * 18)
-    assert batches.rows(study)[0]["warmup_dropped"] == 2
+    assert batches.batches(study).rows["warmup_dropped"][0] == 2
     _, headers = shown(study)
     assert "warmup" in headers
     assert [one.data["n"] for one in study.findings if one.code == "first_steps_left_out"] == [2]

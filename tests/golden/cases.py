@@ -100,7 +100,7 @@ def answers(folder: Path) -> Iterator[tuple[str, str]]:
     """Name and CSV of each answer; inputs are written to the folder."""
     write_inputs(folder)
     for name, words in commands(folder):
-        ran = run(*words, "--format", "csv")
+        ran = run(*words, "--format", "csv", "--all")
         assert ran.code < 2, (name, ran.err)
         yield name, ran.out
     yield "convert.tables", _tables(folder / "converted")

@@ -1,0 +1,130 @@
+"""Measures, and the commands that answer by them.
+
+A measure is a function of a study that returns an :class:`~analysis.display.terminal.Answer`: a DataFrame,
+its columns and how tables show them. :func:`measure` marks it, :class:`Command` gives it a command line. From
+both follow ``--help``, ``--columns``, CSV, JSON and Parquet, the notebook's method and the page of the docs.
+"""
+
+import argparse
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+from analysis.display import output
+from analysis.display.metrics import Metric
+from analysis.display.terminal import Answer
+from analysis.frames.load import load
+from analysis.frames.study import Study
+
+Columns = Mapping[str, Sequence[Metric]]  # by what they are of, as --columns lists them
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A function of a study and the flags of its command, with the columns of its answers."""
+
+    function: Callable[..., Answer]
+    columns: Columns
+
+    def __call__(self, study: Study, **options: Any) -> Answer:
+        return self.function(study, **options)
+
+
+def measure(columns: Columns) -> Callable[[Callable[..., Answer]], Measure]:
+    """Make a function of a study a measure.
+
+    Args:
+        columns: of all its answers.
+    """
+    return lambda function: Measure(function, columns)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of a command, which is an argument of its measure.
+
+    Attributes:
+        name: with its dashes; without, a positional argument.
+        settings: of :meth:`argparse.ArgumentParser.add_argument`.
+        read: the argument from the flag's value and the study; None: the value.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    read: Callable[[Any, Study], Any] | None = None
+
+    @property
+    def argument(self) -> str:
+        return self.name.lstrip("-").replace("-", "_")
+
+    def value(self, arguments: argparse.Namespace, study: Study) -> Any:
+        given = getattr(arguments, self.argument)
+        return self.read(given, study) if self.read else given
+
+
+def flag(name: str, read: Callable[[Any, Study], Any] | None = None, **settings: Any) -> Flag:
+    return Flag(name, settings, read)
+
+
+def levels(*choices: str) -> Flag:
+    """``--by LEVEL,...``: further keys of the rows."""
+    return flag(
+        "--by", lambda text, _: output.parse_levels(text, choices), metavar="LEVEL,...",
+        help=f"also by these: {', '.join(choices)}",
+    )  # fmt: skip
+
+
+def fields(*others: str, default: str = "every configuration") -> Flag:
+    """``--group-by FIELD,...``: fields of a run, factors of a program's own, or ``others``."""
+    return flag(
+        "--group-by", lambda text, study: output.parse_fields(text, others, own=study.own_factors),
+        metavar="FIELD,...", help=f"fields of a run [{default}]",
+    )  # fmt: skip
+
+
+def _load(arguments: argparse.Namespace) -> Study:
+    return load(arguments.path, arguments.peaks)
+
+
+class Command:
+    """The ``main`` of a command: called with its words, it answers and returns the exit code.
+
+    Args:
+        name: of the command, of its module in ``analysis.measures`` and of the measure in that. The module is
+            imported when it has to answer: the help of a command needs no pandas.
+        doc: the help.
+        load: the study from the arguments.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        doc: str | None,
+        *flags: Flag,
+        load: Callable[[argparse.Namespace], Study] = _load,
+    ) -> None:
+        self._name, self._doc, self._flags, self._load = name, doc, flags, load
+
+    @cached_property
+    def measure(self) -> Measure:
+        found: Measure = getattr(importlib.import_module(f"analysis.measures.{self._name}"), self._name)
+        return found
+
+    def __call__(self, words: Sequence[str] | None = None) -> int:
+        parser = output.parser(f"analysis.{self._name}", self._doc, columns=lambda: self.measure.columns)
+        for one in self._flags:
+            parser.add_argument(one.name, **one.settings)
+        arguments = parser.parse_args(words)
+        study = self._load(arguments)
+        options = {one.argument: one.value(arguments, study) for one in self._flags}
+        return output.emit(self.measure(study, **options), study, arguments)
+
+
+def columns_of(command: ModuleType) -> Columns:
+    """The columns of a command's answers; empty: it answers by none."""
+    main = getattr(command, "main", None)
+    columns: Columns = main.measure.columns if isinstance(main, Command) else getattr(command, "COLUMNS", {})
+    return columns
