@@ -8,10 +8,6 @@ The commands are modules of their own: python -m analysis.scaled DIR.
 import importlib
 from typing import Any
 
-from profiling.errors import one_line_if_interrupted_while_loading
-
-one_line_if_interrupted_while_loading(__name__)
-
 
 def __getattr__(name: str) -> Any:
     # Only when it is asked for: every command's start would pay for what a notebook needs.

@@ -3,10 +3,6 @@
 import sys
 from importlib.util import find_spec
 
-from profiling.errors import one_line_if_interrupted_while_loading
-
-one_line_if_interrupted_while_loading(__name__)
-
 # Under another Python than the one that scaleprof is installed for, every module would end in a traceback.
 if find_spec("pydantic") is None:
     wanted = "activate its environment, or set PYTHON for the batch scripts"

@@ -8,8 +8,4 @@ it. Extending the path keeps ``profiling.tracing`` and ``profiling.sampling`` im
 
 from pkgutil import extend_path
 
-from profiling.errors import one_line_if_interrupted_while_loading
-
 __path__ = extend_path(__path__, __name__)
-
-one_line_if_interrupted_while_loading(__name__)

@@ -59,35 +59,32 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """``--help`` and all others."""
         return tuple(self._option_string_actions)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        arguments, rest = self._read(args, namespace)
-        if unknown := self._unknown(rest):
-            raise UnknownFlags(unknown, self.flags)
-        if rest:
-            raise Mistakes(self._mistakes(rest))
+        arguments, mistakes = self._parse(args, namespace)
+        if mistakes is not None:
+            raise mistakes
         return arguments
 
     def parse_all(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """What is known of the arguments, and what is wrong with the others, in lines."""
-        arguments, rest = self._read(args, namespace)
-        return arguments, self._mistakes(rest)
+        """The arguments that are known, and what is wrong with the others, in lines."""
+        arguments, mistakes = self._parse(args, namespace)
+        return arguments, list(mistakes.lines) if mistakes else []
 
-    def _read(self, args: Any, namespace: Any) -> tuple[Any, list[str]]:
+    def _parse(self, args: Any, namespace: Any) -> tuple[Any, Mistakes | None]:
         if completion_is_asked():
             complete(self)
         self._given = list(sys.argv[1:] if args is None else args)
-        return self.parse_known_args(args, namespace)
+        arguments, rest = self.parse_known_args(args, namespace)
+        if unknown := self._unknown(rest):
+            return arguments, UnknownFlags(unknown, self.flags)
+        unexpected = f"unexpected argument: {' '.join(rest)} (see --help)"
+        return arguments, Mistakes([unexpected]) if rest else None
 
     def _unknown(self, words: Sequence[str]) -> list[str]:
         flags = [match[0] for match in map(_FLAG.match, words) if match]
         return [flag for flag in flags if flag not in self.flags]
-
-    def _mistakes(self, rest: Sequence[str]) -> list[str]:
-        unknown = list(UnknownFlags(self._unknown(rest), self.flags).lines)
-        return unknown or ([f"unexpected argument: {' '.join(rest)} (see --help)"] if rest else [])
 
     def error(self, message: str) -> NoReturn:
         if choice := _CHOICE.search(message):
@@ -107,12 +104,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def completion_is_asked() -> bool:
-    """Whether it is the shell that calls, for what may follow on its command line."""
+    """Whether the shell calls to complete a command line."""
     return "_ARGCOMPLETE" in os.environ
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell with what the parser takes, and leave."""
+    """Answer the shell, and exit."""
     import argcomplete
 
     # Flags are offered after a dash alone, or results would be lost among them.
@@ -127,12 +124,7 @@ def with_values(action: argparse.Action, values: Callable[[], Iterable[str]], se
     """
 
     def offered(prefix: str, **_: Any) -> Iterable[str]:
-        return in_list(prefix.rpartition(",")[0], values()) if several else values()
+        given = prefix.split(",")[:-1] if several else []
+        return [",".join([*given, value]) for value in values() if value not in given]
 
     action.completer = offered  # type: ignore[attr-defined]
-
-
-def in_list(begun: str, values: Iterable[str]) -> list[str]:
-    """``a,b`` with each of the values that it does not have yet: ``a,b,c``, ``a,b,d``."""
-    before = begun.split(",") if begun else []
-    return [",".join([*before, value]) for value in values if value not in before]

@@ -8,13 +8,11 @@ import errno
 import os
 import re
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 # What is wrong with the place to write to, not with the program.
 _USERS_PLACE = (
@@ -22,7 +20,7 @@ _USERS_PLACE = (
     errno.EEXIST, errno.ENAMETOOLONG,
 )  # fmt: skip
 
-_DO = {
+_REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; free some space or choose another place"),
     **dict.fromkeys((errno.EACCES, errno.EPERM), "; change its permissions or choose another place"),
 }
@@ -73,9 +71,9 @@ def did_you_mean(word: str, options: Iterable[str], see: str = "") -> str:
         see: where they are explained: said instead of a long list.
     """
     names = [str(option) for option in options]
-    alike = [name for name in names if name.startswith((f"{word}-", f"{word}_"))]
-    if 1 < len(alike) <= _SEVERAL and word not in _SYNONYMS:
-        return f"; did you mean {', '.join(map(repr, alike[:-1]))} or {alike[-1]!r}?"
+    longer = [name for name in names if name.startswith((f"{word}-", f"{word}_"))]
+    if 1 < len(longer) <= _SEVERAL and word not in _SYNONYMS:
+        return f"; did you mean {', '.join(map(repr, longer[:-1]))} or {longer[-1]!r}?"
     if near := nearest(str(word), names):
         return f"; did you mean {near!r}?"
     return f"; see {see}" if see and len(names) > _LONG_LIST else f"; one of: {', '.join(names)}"
@@ -100,32 +98,33 @@ def nearest_file(path: Path, files: Iterable[Path]) -> Path | None:
 def nearest(word: str, names: Sequence[str]) -> str | None:
     """The option that ``word`` is, cut short or misspelled; else one of the same words; else one like it."""
     word = word.lstrip("-")
-    bare = {name.lstrip("-"): name for name in names}  # the dashes of flags are alike in all of them
-    if word not in bare and (same := _SYNONYMS.get(word)) in bare:
-        return bare[same]
-    parts = _words(word)
-    related = [name for name in bare if _words(name) and (_words(name) <= parts or parts <= _words(name))]
+    bare = {name.lstrip("-"): name for name in names}
+    if word not in bare and (synonym := _SYNONYMS.get(word)) in bare:
+        return bare[synonym]
+
+    def parts(name: str) -> set[str]:
+        return set(filter(None, re.split(r"[-_]+", name.lower())))
+
+    related = [
+        name for name in bare if parts(name) and (parts(name) <= parts(word) or parts(word) <= parts(name))
+    ]
     longer = [name for name in bare if word and name.startswith(word)]
-    for among, cutoff in ((longer, 0.0), (list(bare), _TYPO), (related, 0.0), (list(bare), _ALIKE)):
-        if near := difflib.get_close_matches(word, among, n=1, cutoff=cutoff):
+    for candidates, cutoff in ((longer, 0.0), (list(bare), _TYPO), (related, 0.0), (list(bare), _SIMILAR)):
+        if near := difflib.get_close_matches(word, candidates, n=1, cutoff=cutoff):
             return bare[near[0]]
     return None
 
 
 def typo_of(word: str, options: Iterable[str]) -> str | None:
-    """The option that ``word`` is but for a typing error; what is only like one is none."""
+    """The option that ``word`` is but for a typing error."""
     near = difflib.get_close_matches(word, list(options), n=1, cutoff=_TYPO)
     return near[0] if near and near[0] != word else None
 
 
 _SEVERAL = 3
 _LONG_LIST = 10  # a reader does not look through more names for the right one
-# How alike words are (difflib): one is the other with a typing error; one may be meant by the other.
-_TYPO, _ALIKE = 0.85, 0.6
-
-
-def _words(name: str) -> set[str]:
-    return set(filter(None, re.split(r"[-_]+", name.lower())))
+# Similarity of words (difflib): one is the other with a typing error; one may be meant by the other.
+_TYPO, _SIMILAR = 0.85, 0.6
 
 
 @contextmanager
@@ -144,8 +143,6 @@ def said_by_rank_0(rank: int) -> Iterator[None]:
 def run_command(main: Callable[[], int | None]) -> None:
     """Run a command's ``main`` and leave with its exit code; known errors become one line on stderr."""
     try:
-        if isinstance(sys.excepthook, _WhileLoading):
-            sys.excepthook = sys.excepthook.before
         code = main() or EXIT_DONE
         sys.stdout.flush()
     except UserError as error:
@@ -162,41 +159,10 @@ def run_command(main: Callable[[], int | None]) -> None:
     except OSError as error:
         if error.errno not in _USERS_PLACE:
             raise
-        _complain(_of_place(error))
+        place = str(error.filename or "the output").removesuffix(".partial")
+        _complain(f"{error.strerror}: {place}" + _REMEDIES.get(error.errno or 0, "; choose another place"))
         code = EXIT_WRONG_USE
     sys.exit(code)
-
-
-class _WhileLoading:
-    """Takes the place of a hook for what nobody has caught: of Ctrl-C it says one line."""
-
-    def __init__(self, before: Callable[..., object]) -> None:
-        self.before = before
-
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if issubclass(kind, KeyboardInterrupt):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a launcher may pass it on once more
-            _complain("interrupted")
-        else:
-            self.before(kind, error, trace)
-
-
-def one_line_if_interrupted_while_loading(package: str) -> None:
-    """Ctrl-C while ``python -m`` still imports a command of ``package`` is one line, too.
-
-    No longer: :func:`run_command` puts back the hook that was there, before a program of the user's runs.
-    """
-    if sys.argv[:1] != ["-m"]:  # Python has it there until it has found the command
-        return
-    module = sys.orig_argv[-len(sys.argv)]  # a program of the user's may import us; -mNAME may be one word
-    if re.fullmatch(rf"(-\w*m)?{package}(\..*)?", module):
-        sys.excepthook = _WhileLoading(sys.excepthook)
-
-
-def _of_place(error: OSError) -> str:
-    """What is wrong with a place, and what to do; a file that is being written has its final name."""
-    place = str(error.filename or "the output").removesuffix(".partial")
-    return f"{error.strerror}: {place}" + _DO.get(error.errno or 0, "; choose another place")
 
 
 def _complain(message: str) -> None:

@@ -35,16 +35,16 @@ class Document:
         return f"{self.path}, line {self.lines[known]}" if known else str(self.path)
 
 
-class _Twice(ConstructorError):
-    """A key that is there twice."""
+class _DuplicateKey(ConstructorError):
+    pass
 
 
-class _Once(SafeLoader):
+class _UniqueKeys(SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in names:
-                raise _Twice(None, None, f"{key.value!r} is there twice", key.start_mark)
+                raise _DuplicateKey(None, None, f"{key.value!r} is there twice", key.start_mark)
             names.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -59,14 +59,9 @@ def parse(text: str) -> Any:
 
 
 def _parse(text: str) -> tuple[Any, dict[Place, int]]:
-    loader = _Once(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None, {}
-        return loader.construct_document(node), dict(_lines(node, ()))
-    finally:
-        loader.dispose()
+    loader = _UniqueKeys(text)
+    node = loader.get_single_node()
+    return (None, {}) if node is None else (loader.construct_document(node), dict(_lines(node, ())))
 
 
 def _lines(node: yaml.Node, place: Place) -> Iterable[tuple[Place, int]]:
@@ -111,7 +106,7 @@ def _not_yaml(path: Path, text: str, error: yaml.YAMLError) -> str:
     lines = text.splitlines()
     number = min(mark.line, len(lines) - 1)  # what is missing at the end is missed after it
     where = f"{path}, line {number + 1}"
-    if isinstance(error, _Twice):
+    if isinstance(error, _DuplicateKey):
         return f"{where}: {problem}"
     if "\t" in lines[number][: mark.column + 1]:
         problem = "indented with a tab; YAML takes spaces only"

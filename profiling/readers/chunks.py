@@ -19,7 +19,6 @@ from profiling.errors import UserError
 
 CHUNK_BYTES = 8 << 20
 _HEAD_BYTES = 64 << 20  # where the events must have begun
-_PIECE_BYTES = 1 << 10  # to which the place is known where the data themselves are damaged
 _GUESSES = 8
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"  # which some editors put before UTF-8
@@ -71,29 +70,14 @@ def read_some(path: Path, stream: BinaryIO, size: int) -> bytes:
     """The next bytes of an opened text.
 
     Raises:
-        UserError: it ends too early, or its data or sum of check are wrong; the message says where.
+        UserError: it ends too early, or its data or checksum are wrong.
     """
     try:
         return stream.read(size)
     except BROKEN as error:
-        raise UserError(
-            f"{path} is truncated or damaged ({error}): readable up to byte {_readable_bytes(path)} of its "
-            "text; write or fetch it again"
-        ) from None
+        raise UserError(f"{path} is truncated or damaged ({error}); write or fetch it again") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-
-
-def _readable_bytes(path: Path) -> int:
-    """How many bytes of a truncated or damaged file's text can be read: of those that a large read loses."""
-    count = 0
-    with open_text(path) as stream:
-        try:
-            while piece := cast(gzip.GzipFile, stream).read1(_PIECE_BYTES):
-                count += len(piece)
-        except BROKEN:
-            return count
-    return count
 
 
 def why_unreadable(path: Path) -> str:
@@ -120,11 +104,11 @@ def read_chunks(path: Path, facts: dict[str, Any]) -> Iterator[list[Any]]:
     with open_text(path) as stream:
         text = _Text(path, stream)
         is_object = text.enter(facts)
-        wanted = CHUNK_BYTES
+        size = CHUNK_BYTES
         while not text.ended:
-            text.fill(wanted)
+            text.fill(size)
             events = next(filter(None, map(text.events_until, _cuts(text.buffer))), None)
-            wanted = CHUNK_BYTES if events else 2 * len(text.buffer) + CHUNK_BYTES
+            size = CHUNK_BYTES if events else 2 * len(text.buffer) + CHUNK_BYTES
             if events:
                 yield events
         yield text.finish(facts, is_object)
@@ -156,14 +140,12 @@ class _Text:
 
     def fill(self, size: int) -> None:
         """Read until the buffer holds ``size`` bytes or the file ends."""
-        pieces = [self.buffer]
-        held = len(self.buffer)
-        while held < size and not self.ended:
-            piece = read_some(self.path, self.stream, min(size - held, CHUNK_BYTES))
+        buffer = bytearray(self.buffer)
+        while len(buffer) < size and not self.ended:
+            piece = read_some(self.path, self.stream, min(size - len(buffer), CHUNK_BYTES))
             self.ended = not piece
-            pieces.append(piece)
-            held += len(piece)
-        self.buffer = b"".join(pieces)
+            buffer += piece
+        self.buffer = bytes(buffer)
 
     def skip(self, size: int) -> None:
         self.buffer = self.buffer[size:]
@@ -194,7 +176,9 @@ class _Text:
         try:
             events: list[Any] = _load(b"[" + self.buffer[:cut] + b"]")
         except json.JSONDecodeError as error:
-            if _is_damage(error):
+            # A wrong cut leaves a text unterminated, an event's list open at the end, or data behind the
+            # events; all else is damage, wherever the cut.
+            if not error.msg.startswith(("Unterminated", "Extra data")) and error.pos < len(error.doc) - 2:
                 raise self.fail(error.pos - 1) from None
             return None
         except RecursionError as error:
@@ -227,15 +211,6 @@ def _cuts(text: bytes) -> Iterator[int]:
         if before.endswith(b",") and before[:-1].rstrip().endswith(b"}"):
             count += 1
             yield max(0, position - 256) + len(before) - 1
-
-
-def _is_damage(error: json.JSONDecodeError) -> bool:
-    """Whether a piece of events is no JSON in itself, wherever it may have been cut.
-
-    A cut inside a text leaves it unterminated, one inside an event's list is missed at the end; and where the
-    events end before the cut, data are left over.
-    """
-    return not error.msg.startswith(("Unterminated", "Extra data")) and error.pos < len(error.doc) - 2
 
 
 def _parse(text: bytes) -> Any:
@@ -271,14 +246,13 @@ def _first_value(text: str) -> tuple[Any, str, int]:
     decoder = json.JSONDecoder(strict=False)
     try:
         value, end = decoder.raw_decode(text)
-        return value, text, end
     except json.JSONDecodeError as error:
-        repaired = _repaired(text)
+        text = _repaired(text)
         try:
-            value, end = decoder.raw_decode(repaired)
+            value, end = decoder.raw_decode(text)
         except json.JSONDecodeError:
             raise error from None
-        return value, repaired, end
+    return value, text, end
 
 
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')

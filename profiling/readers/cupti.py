@@ -7,7 +7,7 @@ order of their first sight. Times are CUPTI's, in ns. Nothing of the process's e
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -62,7 +62,7 @@ class RecordsWriter:
     """Writes records as they come, so that no recording need be in memory.
 
     Args:
-        rank: whose they are; ``world_size``: of how many ranks.
+        rank, world_size: of the process that is recorded.
         first_batch: with which the recording begins.
     """
 
@@ -72,8 +72,8 @@ class RecordsWriter:
         self._file = file
         self._names: dict[str, int] = {}
         self._lock = threading.Lock()  # CUPTI hands records over in threads of its own
-        place = {"rank": rank, "world_size": world_size, "first_batch": first_batch}
-        self._say({"what": WHAT, "version": VERSION, **place, "clock": list(clock)})
+        head = {"rank": rank, "world_size": world_size, "first_batch": first_batch, "clock": list(clock)}
+        self._write({"what": WHAT, "version": VERSION, **head})
 
     def add(self, group: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Write records of a group: its columns of :data:`GROUPS`, ``name`` as texts."""
@@ -84,8 +84,8 @@ class RecordsWriter:
                 setdefault, names = self._names.setdefault, self._names
                 numbered["name"] = [setdefault(name, len(names)) for name in numbered["name"]]
                 if len(names) > count:
-                    self._say({"names": list(names)[count:]})
-            self._say({group: numbered})
+                    self._write({"names": list(names)[count:]})
+            self._write({group: numbered})
 
     def end(self, clock: Reading, dropped: int, problems: Sequence[str]) -> None:
         """Write the last line.
@@ -94,9 +94,9 @@ class RecordsWriter:
             dropped: records that CUPTI had no room for.
             problems: one line each.
         """
-        self._say({"end": {"dropped": dropped, "problems": list(problems), "clock": list(clock)}})
+        self._write({"end": {"dropped": dropped, "problems": list(problems), "clock": list(clock)}})
 
-    def _say(self, line: dict[str, Any]) -> None:
+    def _write(self, line: dict[str, Any]) -> None:
         self._file.write(orjson.dumps(line) + b"\n")
 
 
@@ -130,61 +130,65 @@ def read_records(path: Path) -> tuple[Trace, int]:
     Raises:
         UserError: unreadable, damaged, or no such file; the message names file and line.
     """
-    reader, head, last, cut = _Reader(path), {}, None, 0
+    reader, head, last, is_cut = _Reader(), {}, None, False
     for number, line in enumerate(read_lines(path), 1):
-        if cut or (last is not None and line):
-            raise reader.fail(cut or number, "more follows")
         try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            value = None
-        if number == 1:
-            head = reader.checked_head(value)
-        elif value is None:
-            cut = number  # the line that is no JSON; it may only be the last
-        elif not isinstance(value, dict) or len(value) != 1:
-            raise reader.fail(number, "no group of records")
-        elif isinstance(value.get("end"), dict):
-            last = value["end"]
-        else:
-            reader.take(number, *next(iter(value.items())))
+            if is_cut or (last is not None and line):
+                raise ValueError("more follows")
+            try:
+                value = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                value, is_cut = None, number > 1  # it may only be the last line
+            if number == 1:
+                head = _checked_head(path, value)
+            elif not is_cut:
+                ((group, content),) = value.items()
+                if group == "end":
+                    last = content
+                else:
+                    reader.add_line(group, content)
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            place = f"{path} is damaged at line {number - is_cut}"
+            raise UserError(f"{place} ({error}); convert another copy") from None
     if not head:
         raise UserError(f"{path} is empty; it holds no CUPTI records of scaleprof")
-    return reader.finish(head, last or {}, last is None or cut > 0), head["first_batch"]
+    return reader.finish(head, last or {}, last is None or is_cut), head["first_batch"]
+
+
+def _checked_head(path: Path, head: Any) -> dict[str, Any]:
+    if not isinstance(head, dict) or head.get("what") != WHAT:
+        raise UserError(f"{path} holds no CUPTI records of scaleprof; is it the right file?")
+    if head.get("version") != VERSION:
+        raise UserError(f"{path} was written by another release (version {str(head.get('version'))[:20]})")
+    if not all(_is_index(head.get(key)) for key in ("rank", "first_batch")):
+        raise ValueError("invalid rank or first batch")
+    if _reading(head) is None:
+        raise ValueError("the offset of its clock from the epoch was not recorded")
+    return head
 
 
 class _Reader:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self) -> None:
         self.builder = Builder(lambda _: Inputs())
         self.names: list[str] = []
         self.activities = 0
 
-    def fail(self, number: int, why: str) -> UserError:
-        return UserError(f"{self.path} is damaged at line {number} ({why}); convert another copy of it")
-
-    def checked_head(self, head: Any) -> dict[str, Any]:
-        if not isinstance(head, dict) or head.get("what") != WHAT:
-            raise UserError(f"{self.path} holds no CUPTI records of scaleprof; is it the right file?")
-        if head.get("version") != VERSION:
-            version = str(head.get("version"))[:20]
-            raise UserError(f"{self.path} was written by another release (version {version})")
-        if not all(_is_index(head.get(key)) for key in ("rank", "first_batch")):
-            raise self.fail(1, "invalid rank or first batch")
-        return head
-
-    def take(self, number: int, group: str, content: Any) -> None:
-        if group == "names" and isinstance(content, list) and all(isinstance(one, str) for one in content):
+    def add_line(self, group: str, content: Any) -> None:
+        """Add records of a group, or names; ValueError or the like where they are damaged."""
+        if group == "names":
+            if not all(isinstance(one, str) for one in content):
+                raise ValueError("a name that is no text")
             self.names += content
             return
-        if group not in GROUPS or not isinstance(content, dict):
-            raise self.fail(number, f"unknown group: {group[:20]!r}")
-        columns = _columns(content, GROUPS[group])
-        if columns is None:
-            raise self.fail(number, f"columns of {group} are not numbers, or differ in length")
+        columns = {name: np.array(content[name]) for name in GROUPS[group]}
+        if any(len(column) and column.dtype != np.int64 for column in columns.values()):
+            raise ValueError(f"columns of {group} are not numbers")
+        columns = {name: column.astype(np.int64) for name, column in columns.items()}
+        if len({column.shape for column in columns.values()}) > 1:
+            raise ValueError(f"columns of {group} differ in length")
         name = columns.get("name", np.zeros(0))
         if len(name) and not (name.min() >= 0 and name.max() < len(self.names)):
-            raise self.fail(number, "a name that is not in the file")
+            raise ValueError("a name that is not in the file")
         sound = np.ones(len(columns["start"]), dtype=bool)
         for key, column in columns.items():
             most = 2**31 if key == "device" else _LIMIT
@@ -215,17 +219,14 @@ class _Reader:
         gpu.add_device(builder, name, (rows[one] for one in _ON_DEVICE), rows.get("bytes"), sizes)
 
     def finish(self, head: dict[str, Any], last: dict[str, Any], is_cut: bool) -> Trace:
-        readings = [_reading(fields) for fields in (head, last)]
-        if readings[0] is None:
-            raise self.fail(1, "the offset of its clock from the epoch was not recorded")
-        clocks = [reading for reading in readings if reading is not None]
+        clocks = [reading for reading in map(_reading, (head, last)) if reading is not None]
         shift = sum(reading.shift_ns for reading in clocks) // len(clocks)
         world_size = head.get("world_size", 1)  # older files do not say
         trace = self.builder.finish(head["rank"], world_size if _is_index(world_size) else 1, shift_ns=shift)
         dropped, problems = last.get("dropped"), last.get("problems")
         texts = [" ".join(str(one).split())[:300] for one in problems] if isinstance(problems, list) else []
-        apart = abs(clocks[-1].shift_ns - clocks[0].shift_ns)
-        residual = apart // 2 + max(clock.error_ns for clock in clocks)
+        drift = abs(clocks[-1].shift_ns - clocks[0].shift_ns)
+        residual = drift // 2 + max(clock.error_ns for clock in clocks)
         lost = {"what": "records dropped by the profiler", "n": dropped}
         trace.findings += [
             *([Finding("recording_cut_short")] if is_cut else []),
@@ -239,20 +240,6 @@ class _Reader:
 
 def _is_index(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-
-
-def _columns(content: Mapping[str, Any], names: Iterable[str]) -> Columns | None:
-    """Columns of 64-bit integers of one length; None if they are not that."""
-    columns = {}
-    for name in names:
-        try:
-            column = np.array(content[name])
-        except (KeyError, ValueError, OverflowError):
-            return None
-        if column.ndim != 1 or (len(column) and column.dtype != np.int64):
-            return None
-        columns[name] = column.astype(np.int64)
-    return columns if len({len(column) for column in columns.values()}) == 1 else None
 
 
 def _reading(fields: Mapping[str, Any]) -> Reading | None:

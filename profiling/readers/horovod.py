@@ -63,8 +63,6 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
 
 
 class _Timeline:
-    """Reads a timeline event by event; only what is open is held."""
-
     def __init__(self, path: Path, rank: int) -> None:
         self._path, self._rank = path, rank
         self._malformed = self._backwards = self._collectives = 0
@@ -78,7 +76,6 @@ class _Timeline:
         self.markers: list[tuple[Any, ...]] = []
 
     def findings(self) -> list[Finding]:
-        """What is odd about all that was read."""
         unended = sum(map(len, self._open.values()))
         of = max(self._ready, default=-1) + 1
         missing = sorted(set(range(of)) - self._ready)
@@ -155,8 +152,8 @@ class _Timeline:
         elif name in _COLLECTIVES and not begun:
             self._collectives += 1
             size = _bytes(args) if isinstance(args, dict) else math.nan
-            row = (f"hvd:{name.lower()}", start_ns, time_ns - start_ns, self._tensors.get(key), size)
-            self.kernels.append((*row, _number(key)))
+            duration_ns, layer = time_ns - start_ns, self._tensors.get(key)
+            self.kernels.append((f"hvd:{name.lower()}", start_ns, duration_ns, layer, size, _number(key)))
         else:
             self.markers.append((name, "range", start_ns, time_ns, _number(key)))
 

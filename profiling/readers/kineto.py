@@ -10,7 +10,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +84,8 @@ def facts(path: Path) -> TraceFacts:
     devices = _dicts(fields.get("deviceProperties"))
     names = sorted({str(one["name"]) for one in devices if one.get("name")})
     return TraceFacts(
-        rank=_count(distributed.get("rank")),
-        world_size=_count(distributed.get("world_size")) or None,
+        rank=_rank_or_count(distributed.get("rank")),
+        world_size=_rank_or_count(distributed.get("world_size")) or None,
         host=str(fields.get("host_name") or (name["host"] if name else "")),
         device="cpu" if fields.get("deviceProperties") == [] else ", ".join(names),
         backend=str(distributed.get("backend") or ""),
@@ -113,13 +112,12 @@ def _group(fields: Mapping[str, Any]) -> ProcessGroup:
         name=str(fields.get("pg_name", "")),
         backend=backend.split(compared)[1].split(",")[0] if compared else backend.rpartition(":")[2],
         ranks=members,
-        size=_count(fields.get("pg_size")) or len(members),
+        size=_rank_or_count(fields.get("pg_size")) or len(members),
         description=str(fields.get("pg_desc", "")),
     )
 
 
-def _count(value: Any) -> int | None:
-    """A number of ranks, or one of them; None: it is none."""
+def _rank_or_count(value: Any) -> int | None:
     number = _integer(value)
     return number if 0 <= number < _MOST_RANKS else None
 
@@ -140,7 +138,6 @@ _LAYER_PREFIX = "nn.Module: "
 _LEGACY_PROCESS = "CPU functions"  # of builds without Kineto: a bare list of operators, without categories
 # In microseconds; with both, an event's end in nanoseconds fits 63 bits beside a base of 4e18.
 _LATEST, _LONGEST = 4e15, 4e14
-_NOTHING: dict[str, Any] = {}
 # They hold no work of their own: links, ranges that others hold too, waits, what the profiler itself took.
 _NO_WORK = frozenset((
     "gpu_user_annotation", "ac2g", "fwdbwd", "async_gpu", "async_cpu_to_gpu", "external_correlation", "Trace",
@@ -162,9 +159,15 @@ def read_trace(path: Path) -> Trace:
     builder = Builder(lambda key: parse_inputs(*orjson.loads(key)))
     facts: dict[str, Any] = {}
     unread = Unread()
-    with _without_garbage_collector():
+    # Parsing makes millions of objects and no cycles: searching for cycles takes half of the time.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
         for chunk in read_chunks(path, facts):
             _add_chunk(builder, chunk, unread)
+    finally:
+        if collects:
+            gc.enable()
     distributed = _dict(facts.get("distributedInfo"))
     rank = _integer(distributed.get("rank"))
     world_size = max(1, _integer(distributed.get("world_size"), 1))
@@ -185,18 +188,6 @@ def read_trace(path: Path) -> Trace:
     return trace
 
 
-@contextmanager
-def _without_garbage_collector() -> Iterator[None]:
-    # Parsing makes millions of objects and no cycles: searching for cycles takes half of the time.
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _integer(value: Any, default: int = -1) -> int:
     try:
         number = int(value)
@@ -207,11 +198,11 @@ def _integer(value: Any, default: int = -1) -> int:
 
 def _add_chunk(builder: Builder, chunk: list[Any], unread: Unread) -> None:
     groups: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _CATEGORIES.values()}
-    route = {category: groups[kind].append for category, kind in _CATEGORIES.items()}
+    append_of = {category: groups[kind].append for category, kind in _CATEGORIES.items()}
     for event in chunk:
         try:
             category = event.get("cat")
-            append = route.get(category)
+            append = append_of.get(category)
         except (AttributeError, TypeError):
             builder.malformed += 1
             continue
@@ -236,7 +227,7 @@ def _add_chunk(builder: Builder, chunk: list[Any], unread: Unread) -> None:
             columns = _columns(builder, group, events)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             # Somewhere a field is absent or absurd: put right what can be, leave out the rest, count it.
-            sound = [tidy for event in events if (tidy := _tidied(event)) is not None]
+            sound = [repaired for event in events if (repaired := _repaired(event)) is not None]
             builder.malformed += len(events) - len(sound)
             if not sound:
                 continue
@@ -251,7 +242,7 @@ _INTEGERS = (
 )  # fmt: skip
 
 
-def _tidied(event: dict[str, Any]) -> dict[str, Any] | None:
+def _repaired(event: dict[str, Any]) -> dict[str, Any] | None:
     """An event whose fields have the types that they should; None if it has no name or no possible times."""
     start, duration = _number(event.get("ts")), _number(event.get("dur"))
     if not isinstance(event.get("name"), str) or not (abs(start) < _LATEST and 0 <= duration < _LONGEST):
@@ -272,8 +263,8 @@ def _tidied(event: dict[str, Any]) -> dict[str, Any] | None:
 def _number(value: Any) -> float:
     """A number, also if it is quoted; NaN if it is none."""
     try:
-        return float(value) if isinstance(value, int | float | str) else math.nan
-    except (ValueError, OverflowError):
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 
@@ -300,18 +291,14 @@ def _finite(args: list[dict[str, Any]], key: str) -> np.ndarray:
 
 def _columns(builder: Builder, group: str, events: list[dict[str, Any]]) -> dict[str, Any]:
     """The columns of a table of :mod:`profiling.attribution.events`."""
-    args = [event.get("args") or _NOTHING for event in events]
+    args = [event.get("args") or {} for event in events]
     start_ns, duration_ns = _times(events)
     if group == _MEMORY:
         # A host's number says nothing; PyTorch's device types begin with it.
         devices = [_integer(one.get("Device Id")) if one.get("Device Type") else -1 for one in args]
-        return {
-            "time_ns": start_ns,
-            "device": devices,
-            "bytes": _finite(args, "Bytes"),
-            "allocated_bytes": _finite(args, "Total Allocated"),
-            "reserved_bytes": _finite(args, "Total Reserved"),
-        }
+        figures = {"bytes": "Bytes", "allocated_bytes": "Total Allocated", "reserved_bytes": "Total Reserved"}
+        numbers = {name: _finite(args, key) for name, key in figures.items()}
+        return {"time_ns": start_ns, "device": devices, **numbers}
     names = [event["name"] for event in events]
     if not set(map(type, names)) <= {str}:
         raise TypeError("a name that is not text")

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -88,66 +87,58 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     pieces = stream_printed(reader.launches(), reader.activities, reader.metrics, rank, origin.batches)
     if not (yield from pieces):
         raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
-    findings += reader.findings()
+    damaged: list[tuple[str, int, str]] = [
+        ("flops_missing", reader.on_tensor_cores, "launches on tensor cores"),
+        ("records_damaged", reader.untimed, "durations of launches"),
+        ("records_damaged", reader.blocks.damaged, "lines"),
+    ]
+    findings += [Finding(code, data={"n": n, "what": what}) for code, n, what in damaged if n]
 
 
 class _Reader:
-    """Reads a CSV.
+    """The launches of a CSV, one by one, and sums over them.
 
     Attributes:
         activities: of a summary, how long each kernel took.
+        on_tensor_cores: launches whose FLOPs are not counted for this reason.
+        untimed: launches without a duration.
     """
 
     def __init__(self, path: Path) -> None:
-        self._blocks = Blocks(
+        self.blocks = Blocks(
             path, lambda cells: "Kernel Name" in cells and (cells[0] == "ID" or "Invocations" in cells)
         )
         # ncu prints numbers as the user's language has them: 12,5.
         lines = read_head(path).decode("utf-8", "replace").splitlines()
         self._comma = any(has_decimal_commas(cells_of(line)) for line in lines if line.startswith('"'))
         self._spreads: dict[tuple[str, str], Spread] = {}
-        self._summed: list[Metric] = []
+        self._summary_metrics: list[Metric] = []
         self.activities: list[Activity] = []
-        self._on_tensor_cores = self._untimed = 0
+        self.on_tensor_cores = self.untimed = 0
 
     def metrics(self) -> list[Metric]:
-        """A metric's spread over the launches of each kernel."""
+        """Each metric's spread over the launches of each kernel."""
         spreads = [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
-        return spreads + self._summed
-
-    def findings(self) -> list[Finding]:
-        """What the launches lack."""
-        damaged = {"n": self._blocks.damaged, "what": "lines"}
-        found: list[tuple[str, dict[str, Any]]] = [
-            ("flops_missing", {"n": self._on_tensor_cores, "what": "launches on tensor cores"}),
-            ("records_damaged", {"n": self._untimed, "what": "durations of launches"}),
-            ("records_damaged", damaged),
-        ]
-        return [Finding(code, data=data) for code, data in found if data["n"]]
+        return spreads + self._summary_metrics
 
     def launches(self) -> Iterator[Launch]:
-        """The launches; their metrics are counted.
-
-        Raises:
-            UserError: unreadable.
-        """
-        for facts, values in self._measured():
+        for facts, values in self._measurements():
             launch = _launch(facts, values)
             for name, (value, unit) in values.items():
                 if not _NOT_MEASURED.match(name) and not math.isnan(value):
                     label = f"{name} ({unit})" if unit else name
                     self._spreads.setdefault((label, launch.name), Spread()).add(value)
-            self._untimed += math.isnan(launch.duration_ns)
-            self._on_tensor_cores += math.isnan(launch.flops) and not values.keys().isdisjoint(_OPERATIONS)
+            self.untimed += math.isnan(launch.duration_ns)
+            self.on_tensor_cores += math.isnan(launch.flops) and not values.keys().isdisjoint(_OPERATIONS)
             yield launch
 
-    def _measured(self) -> Iterator[tuple[Mapping[str, str], Values]]:
-        """(what is said of a launch, what was measured of it) for each launch."""
+    def _measurements(self) -> Iterator[tuple[Mapping[str, str], Values]]:
+        """(facts of a launch, its metrics) for each launch."""
         units: list[str] = []
         header: list[str] = []
         current: tuple[str, Mapping[str, str], Values] | None = None
         sections: dict[str, str] = {}  # of its metrics
-        for row in self._blocks:
+        for row in self.blocks:
             if row.header is not header:
                 header, units = row.header, []
             if "Invocations" in header and "Metric Name" in header:
@@ -168,7 +159,7 @@ class _Reader:
                 named = ((name, cell, unit) for name, cell, unit in cells if "__" in name)
                 yield row.values, {one: number_and_unit(cell, unit, self._comma) for one, cell, unit in named}
             else:
-                self._blocks.damaged += 1
+                self.blocks.damaged += 1
         if current is not None:
             yield current[1:]
 
@@ -183,7 +174,8 @@ class _Reader:
         if name in _DURATIONS and unit == "ns":
             self.activities.append(Activity(kernel, count, mean * count, mean, low, high))
         else:
-            self._summed.append(Metric(f"{name} ({unit})" if unit else name, kernel, count, low, high, mean))
+            label = f"{name} ({unit})" if unit else name
+            self._summary_metrics.append(Metric(label, kernel, count, low, high, mean))
 
     def _add(self, values: Values, sections: dict[str, str], facts: Mapping[str, str]) -> None:
         """Add a row of the details page to the metrics of its launch.

@@ -98,7 +98,10 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
         )
         if not (yield from pieces):
             findings.append(Finding("parts_unread", data={"what": "unknown tables"}))
-        findings += stats.findings()
+        if stats.unknown:
+            findings.append(Finding("parts_unread", data={"what": list(stats.unknown)}))
+        if stats.blocks.damaged:
+            findings.append(Finding("records_damaged", data={"n": stats.blocks.damaged, "what": "lines"}))
         return
     with open_database(path) as database:
         reader = _Reader(database)
@@ -161,7 +164,7 @@ class _Reader:
     """Reads a database into one recording a process.
 
     Attributes:
-        names: what the processes called themselves (``MPI Rank 0``), by process.
+        names: by process, what it called itself (``MPI Rank 0``).
     """
 
     def __init__(self, database: Database) -> None:
@@ -211,7 +214,6 @@ class _Reader:
     def _by_process(
         self, table: str, columns: Mapping[str, int | None], key: str
     ) -> Iterator[tuple[Builder, int, Columns]]:
-        """The rows of a table, some at a time and of each process."""
         if table in self.database.tables:
             for rows in self.database.integers(table, columns):
                 yield from self._split(rows, key)
@@ -269,12 +271,12 @@ class _Reader:
             named = rows["eventType"] == _THREAD_NAME
             for owner, text in zip(rows["globalTid"][named] >> 24, rows["text"][named], strict=True):
                 self.names.setdefault(int(owner), str(text))
-            wanted = np.isin(rows["eventType"], (_MARK, _PUSHED, _STARTED)) & (rows["globalTid"] >= 0)
+            is_range = np.isin(rows["eventType"], (_MARK, _PUSHED, _STARTED)) & (rows["globalTid"] >= 0)
             is_mark = rows["eventType"] == _MARK
-            open_ended = wanted & ~is_mark & (rows["end"] < 0)
+            open_ended = is_range & ~is_mark & (rows["end"] < 0)
             unended += int(open_ended.sum())
             rows["end"] = np.where(is_mark, rows["start"], rows["end"])
-            closed = {name: column[wanted & ~open_ended] for name, column in rows.items()}
+            closed = {name: column[is_range & ~open_ended] for name, column in rows.items()}
             for builder, process, mine in self._split(closed, "globalTid"):
                 thread = mine["globalTid"] & 0xFFFFFF
                 gpu.add_ranges(builder, mine["text"].tolist(), mine["start"], mine["end"], thread, process)
@@ -344,22 +346,19 @@ class _Row:
 
 
 class _Stats:
-    """All that a text says."""
+    """The tables of a text.
+
+    Attributes:
+        unknown: columns in units that are not known.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._blocks = Blocks(path, lambda cells: bool(_HEAD.match(",".join(cells))))
+        self.blocks = Blocks(path, lambda cells: bool(_HEAD.match(",".join(cells))))
         self.activities: list[Activity] = []
         self.metrics: list[Metric] = []
-        self._unknown: dict[str, None] = {}  # columns of units that say nothing here
+        self.unknown: dict[str, None] = {}
         self._projected: dict[str, Spread] = {}  # of a trace of ranges, by name
-
-    def findings(self) -> list[Finding]:
-        """What could not be read."""
-        found = [Finding("parts_unread", data={"what": list(self._unknown)})] if self._unknown else []
-        if damaged := self._blocks.damaged:
-            found.append(Finding("records_damaged", data={"n": damaged, "what": "lines"}))
-        return found
 
     def launches(self) -> Iterator[Launch]:
         """Read the text; the launches of a GPU trace.
@@ -368,7 +367,7 @@ class _Stats:
             UserError: unreadable, or no table of ``nsys stats``.
         """
         header: list[str] = []
-        for line in self._blocks:
+        for line in self.blocks:
             if line.header is not header:
                 header, names, units = line.header, [], {}
                 for written in header:
@@ -377,7 +376,7 @@ class _Stats:
                     names.append(_COLUMNS.get(name, name))
                     units[names[-1]] = unit = match[2] if match else ""
                     if unit and names[-1] in _MEASURED and not is_known_unit(unit):
-                        self._unknown[f"{names[-1]} in {unit}"] = None
+                        self.unknown[f"{names[-1]} in {unit}"] = None
             # Of columns of one name the first.
             row = _Row(dict(zip(reversed(names), reversed(line.cells), strict=True)), units)
             name = row.text(next((one for one in _NAMES if one in row.cells), ""))

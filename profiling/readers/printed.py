@@ -56,7 +56,7 @@ def cells_of(line: str, delimiter: str = ",") -> list[str]:
 
 
 class Blocks:
-    """The rows of all tables in a text.
+    """The rows of all tables in a text; other lines are passed over.
 
     Args:
         is_header: whether these cells name the columns of a table.
@@ -67,14 +67,13 @@ class Blocks:
     """
 
     def __init__(self, path: Path, is_header: Callable[[list[str]], bool], delimiter: str = ",") -> None:
-        self._is_header, self._delimiter = is_header, delimiter
-        self._lines, self._ahead = read_lines(path), deque[str]()
+        self._path, self._is_header, self._delimiter = path, is_header, delimiter
         self.damaged = 0
 
     def __iter__(self) -> Iterator[Row]:
         header: list[str] = []
-        while self._ahead or list(self._peek(1)):
-            line = self._ahead.popleft()
+        lines, ahead = read_lines(self._path), deque[str]()
+        while (line := ahead.popleft() if ahead else next(lines, None)) is not None:
             if not line.strip() or line.startswith("=="):
                 header = header if line.startswith("==") else []
                 continue
@@ -82,38 +81,16 @@ class Blocks:
             if self._is_header(cells):
                 header = [cell.strip() for cell in cells]
                 continue
-            if header and line.count('"') % 2:
-                cells = self._with_breaks(line, len(header)) or cells
+            if header and line.count('"') % 2:  # a quoted text goes on over the next lines, or the row is cut
+                ahead.extend(islice(lines, _LINES_OF_A_ROW - len(ahead)))
+                count = next((n for n, more in enumerate(ahead, 1) if more.count('"') % 2), 0)
+                joined = cells_of("\n".join([line, *islice(ahead, count)]), self._delimiter)
+                if len(joined) == len(header):
+                    cells, ahead = joined, deque(islice(ahead, count, None))
             if header and len(cells) == len(header):
                 yield Row(header, cells)
             elif header:
                 self.damaged += 1
-
-    def _peek(self, most: int) -> Iterator[str]:
-        """Up to so many of the lines to come; they stay to come."""
-        for place in range(most):
-            if place == len(self._ahead):
-                line = next(self._lines, None)
-                if line is None:
-                    return
-                self._ahead.append(line)
-            yield self._ahead[place]
-
-    def _with_breaks(self, line: str, width: int) -> list[str]:
-        """The cells of a row whose quoted text goes on over the next lines; none if it is not that."""
-        for count, more in enumerate(self._peek(_LINES_OF_A_ROW), 1):
-            odd = more.count('"') % 2
-            if not odd and len(cells_of(more, self._delimiter)) == width:
-                return []  # the next row: this one is cut
-            line += "\n" + more
-            if odd:
-                cells = cells_of(line, self._delimiter)
-                if len(cells) != width:
-                    return []
-                for _ in range(count):
-                    self._ahead.popleft()
-                return cells
-        return []
 
 
 # --- numbers ------------------------------------------------------------------------------------------
@@ -280,7 +257,6 @@ class Spread:
         return math.sqrt(max(0.0, self._squares / self.count))
 
     def metric(self, name: str, kernel: str) -> Metric:
-        """As a metric of a kernel."""
         return Metric(name, kernel, self.count, self.min, self.max, self.mean, self.std)
 
     def activity(self, name: str) -> Activity:
@@ -324,17 +300,17 @@ def stream_printed(
         Whether anything was printed.
     """
     launched = False
-    while some := list(islice(launches, _ROWS)):
+    while chunk := list(islice(launches, _ROWS)):
         launched = True
-        yield "kernels", _kernels_table(some, rank, one_batch)
+        yield "kernels", _kernels_table(chunk, rank, one_batch)
     if launched and one_batch:
         batch = as_table("batches", {"rank": [rank], "batch_index": [0], "attributed": [True]})
         yield "batches", batch.replace_schema_metadata({SOURCE: WHOLE, CONFIDENCE: "1"})
     counters = metrics()
     if activities:
-        yield "intervals", intervals_table(activities, rank)
+        yield "intervals", summary_intervals(activities, rank)
     if activities or counters:
-        yield "atomics", atomics_table(activities, counters, rank)
+        yield "atomics", summary_atomics(activities, counters, rank)
     return launched or bool(activities or counters)
 
 
@@ -344,8 +320,8 @@ def _kernels_table(launches: Sequence[Launch], rank: int, one_batch: bool) -> pa
     columns = {
         **({"batch_index": np.zeros(len(full), np.int32)} if one_batch else {}),
         "rank": np.full(len(full), rank, dtype=np.int32),
-        "start_ns": _whole(given["start_ns"]),
-        "duration_ns": _whole([took if took >= 0 else math.nan for took in given["duration_ns"]]),
+        "start_ns": _as_integers(given["start_ns"]),
+        "duration_ns": _as_integers([took if took >= 0 else math.nan for took in given["duration_ns"]]),
         "name": full,
         "short_name": [short_name(name) for name in full],
         "class": [classify(name) for name in full],
@@ -360,13 +336,13 @@ def _kernels_table(launches: Sequence[Launch], rank: int, one_batch: bool) -> pa
     return as_table("kernels", columns)
 
 
-def _whole(values: Sequence[float]) -> pa.Array:
+def _as_integers(values: Sequence[float]) -> pa.Array:
     floats = np.array(values, dtype=np.float64)
     in_range = np.abs(floats) < 2**62
     return pa.array(np.rint(np.where(in_range, floats, 0)).astype(np.int64), mask=~in_range)
 
 
-def intervals_table(activities: Sequence[Activity], rank: int) -> pa.Table:
+def summary_intervals(activities: Sequence[Activity], rank: int) -> pa.Table:
     """A summary's rows as table ``intervals``."""
     total = [one.total_ns for one in activities]
     columns = {
@@ -380,26 +356,15 @@ def intervals_table(activities: Sequence[Activity], rank: int) -> pa.Table:
     return as_table("intervals", columns)
 
 
-def atomics_table(activities: Sequence[Activity], metrics: Sequence[Metric], rank: int) -> pa.Table:
+def summary_atomics(activities: Sequence[Activity], metrics: Sequence[Metric], rank: int) -> pa.Table:
     """How long a summary's calls took, and metrics, as table ``atomics``."""
-    rows = [
-        (
-            one.on_device,
-            f"{DURATION} : {full_name(one.name)}",
-            one.calls,
-            one.min_ns,
-            one.max_ns,
-            one.mean_ns,
-            one.std_ns,
-        )
-        for one in activities
-        if one.min_ns == one.min_ns
-    ]
-    for one in metrics:
-        event = f"{one.name} : {full_name(one.kernel)}" if one.kernel else one.name
-        rows.append((True, event, one.count, one.min, one.max, one.mean, one.std))
-    names = ("event", "count", "min", "max", "mean", "std")
-    columns: dict[str, Any] = {name: [row[place] for row in rows] for place, name in enumerate(names, 1)}
+    timed = [one for one in activities if not math.isnan(one.min_ns)]
+    rows = [Metric(DURATION, a.name, a.calls, a.min_ns, a.max_ns, a.mean_ns, a.std_ns) for a in timed]
+    rows += metrics
+    columns: dict[str, Any] = {
+        name: [getattr(row, name) for row in rows] for name in ("count", "min", "max", "mean", "std")
+    }
+    columns["event"] = [f"{row.name} : {full_name(row.kernel)}" if row.kernel else row.name for row in rows]
     columns["rank"] = np.full(len(rows), rank, dtype=np.int32)
-    columns["thread"] = [ON_DEVICE if row[0] else 0 for row in rows]
+    columns["thread"] = [ON_DEVICE if a.on_device else 0 for a in timed] + [ON_DEVICE] * len(metrics)
     return as_table("atomics", columns)

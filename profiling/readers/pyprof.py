@@ -81,10 +81,10 @@ def find_batches(connection: Any, paths: Sequence[Path]) -> dict[Path, TableBatc
         connection: of DuckDB.
     """
     by_path = {}
-    for some in in_portions(paths):
-        rows = connection.sql(_OF_MODEL, params={"paths": [str(path) for path in some]}).to_arrow_table()
+    for portion in in_portions(paths):
+        rows = connection.sql(_OF_MODEL, params={"paths": [str(path) for path in portion]}).to_arrow_table()
         file, *columns = (rows[name].to_numpy() for name in ("file", "idx", "forward", "backward", "loss"))
-        for number, path in enumerate(some):
+        for number, path in enumerate(portion):
             by_path[path] = _batches(*(column[file == number] for column in columns))
     return by_path
 
@@ -146,7 +146,6 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
 
 
 def is_pyprof(columns: Iterable[str]) -> bool:
-    """Whether a Parquet file with these columns is a PyProf kernel table."""
     return set(columns) >= NEEDED
 
 
@@ -214,17 +213,19 @@ def read_table(
 
 
 def _launches(optional: Sequence[str]) -> str:
-    """A query for one table's launches; what cannot be (an index or duration that is none) is null there."""
-    kinds = {name: _NUMBERS.get(name, "varchar") for name in optional}
+    """A query for one table's launches; an index, duration or amount that cannot be is null."""
     more = "".join(
-        f', try_cast(nullif("{name}"::varchar, \'-\') as {kind}) as "{name}"' for name, kind in kinds.items()
+        f', try_cast(nullif("{name}"::varchar, \'-\') as {_NUMBERS.get(name, "varchar")}) as "{name}"'
+        for name in optional
     )
+    flops, moved = (f'"{name}"::double' for name in ("FLOPs", "Bytes"))
     return f"""
         with launches as (
             select try_cast("Idx" as bigint) as idx, coalesce("Kernel"::varchar, '') as "Kernel",
                 "Direction"::varchar as direction, "Module"::varchar as module, "Op"::varchar as "Op",
-                try_cast("Sil(ns)" as bigint) as duration_ns, {_amount("FLOPs")} as flops,
-                {_amount("Bytes")} as bytes{more}
+                try_cast("Sil(ns)" as bigint) as duration_ns,
+                if(isfinite({flops}) and {flops} >= 0, {flops}, null) as flops,
+                if(isfinite({moved}) and {moved} >= 0, {moved}, null) as bytes{more}
             from read_parquet($path)
         )
         select * exclude ("Kernel", "Op", direction, module), "Kernel" as name, "Op" as operator,
@@ -237,13 +238,11 @@ def _launches(optional: Sequence[str]) -> str:
     """
 
 
-def _amount(column: str) -> str:
-    number = f'"{column}"::double'
-    return f"if(isfinite({number}) and {number} >= 0, {number}, null)"
+_FLAGS = ("is_assigned", "is_bprop", "fills_gradient", "is_loader", "is_loss")
 
 
 def _as_kernels(launches: pa.Table, batches: TableBatches, rank: int) -> dict[str, Any]:
-    flags = {column: launches[column].to_numpy() for column in launches.column_names if column in _FLAGS}
+    flags = {column: launches[column].to_numpy() for column in _FLAGS}
     idx = launches["idx"].to_numpy()
     batch = np.searchsorted(np.asarray(batches.starts, dtype=np.int64), idx, side="right") - 1
     direction = _directions(flags, idx, batch, batches)
@@ -272,9 +271,6 @@ def _as_kernels(launches: pa.Table, batches: TableBatches, rank: int) -> dict[st
     }
 
 
-_FLAGS = ("is_assigned", "is_bprop", "fills_gradient", "is_loader", "is_loss")
-
-
 def _directions(
     flags: dict[str, np.ndarray], idx: np.ndarray, batch: np.ndarray, batches: TableBatches
 ) -> np.ndarray:
@@ -287,12 +283,7 @@ def _directions(
     after_loss = (batch >= 0) & (idx > loss_end[np.maximum(batch, 0)])
     assigned = flags["is_assigned"]
     # What fills the gradient of the loss belongs to the backward pass.
-    of_direction = {
-        "loader": flags["is_loader"],
-        "bprop": (assigned & flags["fills_gradient"]) | flags["is_bprop"],
-        "update": assigned & after_loss,
-        "fprop": assigned,
-    }
-    return np.select(
-        list(of_direction.values()), list(map(DIRECTIONS.index, of_direction)), DIRECTIONS.index("none")
-    )
+    backward = (assigned & flags["fills_gradient"]) | flags["is_bprop"]
+    conditions = [flags["is_loader"], backward, assigned & after_loss, assigned]
+    directions = [DIRECTIONS.index(name) for name in ("loader", "bprop", "update", "fprop")]
+    return np.select(conditions, directions, DIRECTIONS.index("none"))

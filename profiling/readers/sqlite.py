@@ -55,8 +55,7 @@ class Database:
             self.tables[name] = frozenset(str(column) for (column,) in columns)
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether there is such a table with (at least) these columns."""
-        return self.tables.get(table, frozenset()).issuperset(columns) and table in self.tables
+        return table in self.tables and self.tables[table].issuperset(columns)
 
     def need(self, table: str, *columns: str) -> None:
         """Raise UserError where a table is absent or lacks one of ``columns``."""
@@ -94,7 +93,7 @@ class Database:
                     yield self._sound(_filled(batch, columns))
                     done += batch.num_rows
                 return
-            except (ArrowError, pa.ArrowException, OSError, _NotIntegers):
+            except (ArrowError, pa.ArrowException, OSError):
                 pass  # from the row after the last one on, sqlite3 reads (or says what is wrong)
         rest = f" limit -1 offset {done}" if done else ""
         rows = self._rows(self._select(table, [*columns, *texts]) + rest)
@@ -122,7 +121,7 @@ class Database:
             with pa.RecordBatchReader.from_stream(stream) as reader:
                 # A column's type is that of its first rows; what does not fit in a later row is an error.
                 if any(kind != pa.int64() for kind in reader.schema.types):
-                    raise _NotIntegers
+                    raise pa.ArrowTypeError("a column that is not of integers")
                 yield from (batch for batch in reader if batch.num_rows)
 
     @cached_property
@@ -146,8 +145,8 @@ class Database:
 
     def _select(self, table: str, columns: Iterable[str]) -> str:
         # Not indexed: in the order of the file, whichever library reads.
-        wanted = ", ".join(f'{self._column(table, name)} as "{name}"' for name in columns)
-        return f'select {wanted} from "{table}" not indexed'
+        selected = ", ".join(f'{self._column(table, name)} as "{name}"' for name in columns)
+        return f'select {selected} from "{table}" not indexed'
 
     def _column(self, table: str, name: str) -> str:
         return f'"{name}"' if name in self.tables[table] else "null"
@@ -155,10 +154,6 @@ class Database:
     def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         with _readable(self.path):
             yield from self._connection.execute(sql, values)
-
-
-class _NotIntegers(Exception):
-    """A column holds something else."""
 
 
 def _filled(batch: pa.RecordBatch, columns: Mapping[str, int | None]) -> Columns:
@@ -237,5 +232,6 @@ def _readable(path: Path) -> Iterator[None]:
                 f"{path} cannot be opened: its profiler is still writing, or died before it finished; copy "
                 "it with its -wal or -journal file to a writable folder"
             ) from None
-        why = f"is a truncated or damaged SQLite database ({error})"
-        raise UserError(f"{path} {why}; fetch it again") from None
+        raise UserError(
+            f"{path} is a truncated or damaged SQLite database ({error}); fetch it again"
+        ) from None

@@ -14,11 +14,11 @@ from profiling.readers.printed import (
     Activity,
     Blocks,
     Metric,
-    atomics_table,
     cells_of,
     has_decimal_commas,
-    intervals_table,
     number_and_unit,
+    summary_atomics,
+    summary_intervals,
 )
 
 # What a row is of, in the order in which it is preferred.
@@ -29,7 +29,7 @@ _KEYS = (
 _ON_DEVICE, _COUNT = ("Computing Task", "Source Computing Task"), "Computing Task:Instance Count"
 _TIMES = (
     "CPU Time", "CPU Time:Self", "Task Time", "Computing Task:Total Time", "Total Time", "Elapsed Time",
-    "CPU Time:Effective Time:Self", "CPU Time:Effective Time", "Clockticks:Self", "Clockticks",
+    "CPU Time:Effective Time:Self", "CPU Time:Effective Time",
 )  # fmt: skip
 _MEASURED = ("CPU Time", "Hardware Event Count:", "Clockticks", "Task Time", "Computing Task:Total Time")
 _NOT_NUMBERS = re.compile(
@@ -73,18 +73,17 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
             continue
         key = next((key for key in _KEYS if key in values), "")
         name = values.get(key, "").strip()
-        timed = next((time for time in _TIMES if time in values), "")
-        timed = timed if "Time" in timed else ""
-        took, unit = number_and_unit(values.get(timed, ""), decimal_comma=comma)
+        time_column = next((time for time in _TIMES if time in values), "")
+        total, unit = number_and_unit(values.get(time_column, ""), decimal_comma=comma)
         calls = number_and_unit(values.get(_COUNT, ""), decimal_comma=comma)[0]
-        took = took if unit == "ns" else took * _SECONDS_NS
-        activities.append(Activity(name, calls, took, on_device=key in _ON_DEVICE))
+        total_ns = total if unit == "ns" else total * _SECONDS_NS
+        activities.append(Activity(name, calls, total_ns, on_device=key in _ON_DEVICE))
         for column, text in values.items():
-            if column not in _KEYS and column != timed and not _NOT_NUMBERS.match(column):
+            if column not in _KEYS and column != time_column and not _NOT_NUMBERS.match(column):
                 add_metric(column, name, text)
     rank = origin.rank_of(path) or 0
-    yield "intervals", intervals_table(activities, rank)
-    yield "atomics", atomics_table([], metrics, rank)
+    yield "intervals", summary_intervals(activities, rank)
+    yield "atomics", summary_atomics([], metrics, rank)
     if blocks.damaged:
         findings.append(Finding("records_damaged", data={"n": blocks.damaged, "what": "lines"}))
     if not activities and not metrics:

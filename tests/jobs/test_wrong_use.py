@@ -1,7 +1,6 @@
 """What users get wrong, and the one line that each mistake ends in: what, where, and the right word."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,33 +86,6 @@ def test_a_mistake_ends_in_one_line(command, here, monkeypatch):
     module, *words = [word.replace("{here}", str(here)) for word in command.split()]
     module = "train.__main__" if module == "train" else module
     assert MISTAKES[command] in one_line_error(run(module, *words))
-
-
-# A command, and a module that it imports.
-LOADING = {
-    "analysis.scaled": "numpy", "jobs.sweep": "pydantic", "train": "pydantic", "profiling.convert": "orjson",
-    "profiling.watch": "pydantic",
-}  # fmt: skip
-# Ctrl-C, and again while its line is written: launchers pass on what their ranks have got already.
-TWICE = """
-import os, signal, sys
-class Again:
-    def write(self, text):
-        os.kill(os.getpid(), signal.SIGINT)
-        sys.__stderr__.write(text)
-sys.stderr = Again()
-os.kill(os.getpid(), signal.SIGINT)
-"""
-
-
-@pytest.mark.parametrize("module", LOADING)
-def test_ctrl_c_while_a_command_is_imported_is_one_line(module, tmp_path):
-    (tmp_path / f"{LOADING[module]}.py").write_text(TWICE)
-    ended = subprocess.run(
-        [sys.executable, "-m", module, "x"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert ended.stderr == "scaleprof: error: interrupted\n" and ended.returncode == -signal.SIGINT
 
 
 def test_many_sweep_files_are_counted_and_few_are_listed(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from profiling.readers.tau_tables import parse_numbers
+from profiling.readers.tau import parse_numbers
 
 NUMBERS = st.one_of(st.integers(-(1 << 70), 1 << 70), st.floats(allow_nan=False))
 GAPS = st.text(" \t\r\n", min_size=1, max_size=3)
