@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.display.left_out import missing
 from analysis.display.metrics import FIELDS_OF_RUNS, Metric, Rows, data_columns, explain_columns, records
 from analysis.display.numbers import plain
 from analysis.display.terminal import Answer, Results, as_terminal
@@ -188,7 +187,7 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
         _write(answer, arguments.format, arguments.output, noted, arguments.all)
         for line in [*answer.notes, *lines(findings, most)]:
             print(line, file=sys.stderr)
-    failed = study is not None and bool(missing(study.failed))
+    failed = study is not None and bool(study.missing)
     return EXIT_FAILED if failed else EXIT_DONE
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis.display.fitting import fit, width_of
-from analysis.display.left_out import LeftOut
 from analysis.display.metrics import (
     FIELDS,
     FIELDS_OF_RUNS,
@@ -43,7 +42,7 @@ class Results(Protocol):
     """What an answer is of, and what was found of it: the runs that do not count first."""
 
     @property
-    def failed(self) -> Sequence[LeftOut]: ...
+    def missing(self) -> Sequence[object]: ...
 
     @property
     def findings(self) -> Sequence[Finding]: ...

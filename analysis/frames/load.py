@@ -15,8 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.display.left_out import in_counts, missing
-from analysis.frames.study import Contents, Failure, FailureKind, Source, Study
+from analysis.frames.study import Failure, FailureKind, Source, Study, in_counts
 from jobs import store
 from jobs.run_fields import ID_FIELDS
 from jobs.run_id import attempted, in_order, parse_id
@@ -45,24 +44,23 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         UserError: it does not exist, is empty, or holds nothing known.
     """
     path = Path(path)
-    contents = Contents(path)
+    study = Study(path, own_peaks=own_peaks)
     if path.is_file():
         try:
-            add_file(contents, path)
+            add_file(study, path)
         except UserError as error:
             raise UserError(how_to_convert(path) or str(error)) from None
     elif not path.is_dir():
         raise UserError(f"{path} does not exist{_near(path)}")
     elif (path / JOB).is_file():
-        _add_trace(contents, path)
+        _add_trace(study, path)
     elif _is_known(path):
-        _add_run(contents, path)
-        _read_calibration(contents, path.parent)
+        _add_run(study, path)
+        _read_calibration(study, path.parent)
     elif _is_sweep(path):
-        _add_sweep(contents, path)
+        _add_sweep(study, path)
     else:
-        _add_folder(contents, path)
-    study = Study(path, tuple(contents.sources), contents.log, contents.calibration, own_peaks)
+        _add_folder(study, path)
     if not study.loaded:
         raise UserError((None if study.failed else how_to_convert(path)) or no_result(study))
     return study
@@ -81,7 +79,7 @@ def _near(path: Path) -> str:
 
 def no_result(study: Study) -> str:
     """Why a study has nothing to analyse, in one line."""
-    if bad := missing(study.failed):
+    if bad := study.missing:
         return f"{study.path} has no usable result: {in_counts(bad)}; {bad[0].point}: {bad[0].reason}"
     if is_unfinished(study.path):
         return f"{study.path} is not complete: run the conversion again to resume"
@@ -116,31 +114,31 @@ def _visible(path: Path) -> list[Path]:
     return sorted(inside, key=lambda one: in_order(one.name))
 
 
-def _add_sweep(contents: Contents, path: Path) -> None:
+def _add_sweep(study: Study, path: Path) -> None:
     for directory in _visible(path):
         if (directory / JOB).is_file():
-            _add_trace(contents, directory)
+            _add_trace(study, directory)
         elif directory.name.startswith("run_") or store.is_run(directory):
-            _add_run(contents, directory)
+            _add_run(study, directory)
         elif _is_sweep(directory):
-            contents.note("parts_unread", what=[str(directory)])
-    _forget_superseded(contents)
-    _read_sweep(contents, path)
-    _read_calibration(contents, path)
+            study.note("parts_unread", what=[str(directory)])
+    _forget_superseded(study)
+    _read_sweep(study, path)
+    _read_calibration(study, path)
 
 
-def _add_run(contents: Contents, directory: Path) -> None:
+def _add_run(study: Study, directory: Path) -> None:
     name = directory.resolve().name
     if not (directory / store.MANIFEST).exists():
         state, how_known = of_begun(directory)
-        contents.fail(name, how_known, state)
+        _fail(study, name, how_known, state)
         return
     try:
         # A run that was started by hand may have a name of the user's.
         said = parse_id(name).fields if name.startswith("run_") else {}
         manifest = store.read_record(directory / store.MANIFEST, Manifest)
     except UserError as error:
-        contents.fail(name, str(error), "unusable")
+        _fail(study, name, str(error), "unusable")
         return
     wrong = manifest.reason or f"exit code {manifest.exit_code}" if manifest.exit_code else ""
     try:
@@ -149,39 +147,39 @@ def _add_run(contents: Contents, directory: Path) -> None:
     except UserError as error:
         wrong = str(error)
     if wrong:
-        contents.fail(name, wrong, of_failed(manifest))
+        _fail(study, name, wrong, of_failed(manifest))
         return
     fields = manifest.fields
     source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
     if any(fields[key] != value for key, value in said.items()):
-        contents.note("configuration_doubtful", source)
-    contents.sources.append(source)
+        study.note("configuration_doubtful", source)
+    study.loaded.append(source)
     for finding in manifest.findings:
         # That all is well stays in the run's record: notes are what a reader has to mind.
         if "and step timings agree" not in str(finding):  # in manifests of earlier versions
-            contents.log.add(finding.of(run=name))
+            study.log.add(finding.of(run=name))
     # Figures of a profiled run are of the ranks that have kernels.
     there = {path.parent for path in source.tables("kernels") if _has_rows(path)}
     missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
     if there and missing:
-        contents.note("profiles_missing", source, n=len(missing), of=source.ranks, ranks=missing)
+        study.note("profiles_missing", source, n=len(missing), of=source.ranks, ranks=missing)
 
 
-def _add_trace(contents: Contents, directory: Path) -> None:
+def _add_trace(study: Study, directory: Path) -> None:
     """Traces of a job, as profiling.convert left them; of its fields only what they say."""
     name = directory.resolve().name
     try:
         job = read_job(directory)
     except UserError as error:
-        contents.fail(name, str(error), "unusable")
+        _fail(study, name, str(error), "unusable")
         return
     fields: dict[str, object] = {"profile": job.tool, "job": name}
     if job.nodes and job.world_size and job.world_size % job.nodes == 0:
         fields |= {"nodes": job.nodes, "gpus_per_node": job.world_size // job.nodes}
     source = Source(name, "trace", fields, 0, None, directory, job=job)
-    contents.sources.append(source)
+    study.loaded.append(source)
     for finding in job.findings:
-        contents.log.add(finding.of(run=name))
+        study.log.add(finding.of(run=name))
 
 
 def _has_rows(path: Path) -> bool:
@@ -191,15 +189,15 @@ def _has_rows(path: Path) -> bool:
         return True  # it is damaged: who reads it says so
 
 
-def _forget_superseded(contents: Contents) -> None:
+def _forget_superseded(study: Study) -> None:
     """A point that failed and was begun again has the state of its later attempt."""
-    now = {attempted(one.point): one.kind for one in contents.log.failed if one.kind in _LATER}
-    now |= {attempted(source.id): "done" for source in contents.sources}
-    failed = contents.log.failed
-    contents.log.failed = [one for one in failed if now.get(attempted(one.point), one.kind) == one.kind]
+    now = {attempted(one.point): one.kind for one in study.log.failed if one.kind in _LATER}
+    now |= {attempted(source.id): "done" for source in study.loaded}
+    failed = study.log.failed
+    study.log.failed = [one for one in failed if now.get(attempted(one.point), one.kind) == one.kind]
 
 
-def _read_sweep(contents: Contents, path: Path) -> None:
+def _read_sweep(study: Study, path: Path) -> None:
     record = path / store.SWEEP
     if not record.is_file():
         return
@@ -209,48 +207,48 @@ def _read_sweep(contents: Contents, path: Path) -> None:
         order = [str(point) for point in content.get("order", [])]
         whys = {str(point): str(why) for point, why in content.get("why_not_started", {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        contents.note("records_damaged", what=str(record), n=1)
+        study.note("records_damaged", what=str(record), n=1)
         return
-    contents.log.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
-    known = {attempted(source.id) for source in contents.sources}
-    known |= {attempted(failure.point) for failure in contents.log.failed}
-    running = where_calibrating(path) or any(one.kind == "running" for one in contents.log.failed)
+    study.log.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
+    known = {attempted(source.id) for source in study.loaded}
+    known |= {attempted(failure.point) for failure in study.log.failed}
+    running = where_calibrating(path) or any(one.kind == "running" for one in study.log.failed)
     idle = f"unless {QUEUED}, {RESUME}" if content.get("launcher") == "slurm" else RESUME
     usual = "the sweep is running" if running else idle
-    contents.log.failed += [
+    study.log.failed += [
         Failure(point, whys.get(point, usual), "not started") for point in order if point not in known
     ]
 
 
-def _read_calibration(contents: Contents, path: Path) -> None:
+def _read_calibration(study: Study, path: Path) -> None:
     record = path / store.CALIBRATION
     try:
-        contents.calibration = store.read_record(record, Calibration)
+        study.calibration = store.read_record(record, Calibration)
     except UserError:
         if record.exists():
-            contents.note("records_damaged", what=str(record), n=1)
+            study.note("records_damaged", what=str(record), n=1)
 
 
 # --- folders ------------------------------------------------------------------------------------------
 
 
-def _add_folder(contents: Contents, path: Path) -> None:
+def _add_folder(study: Study, path: Path) -> None:
     """A folder that is no sweep: the one that holds a sweep, or one of the reference's files."""
     jobs = sorted(path.glob(f"*/{JOB}"))
     for record in jobs:
-        _add_trace(contents, record.parent)
+        _add_trace(study, record.parent)
     if jobs:
         return
     sweeps = [folder for folder in _visible(path) if _is_sweep(folder)]
     if len(sweeps) == 1:
-        _add_sweep(contents, sweeps[0])
+        _add_sweep(study, sweeps[0])
         return
     if sweeps:
         names = ", ".join(str(sweep) for sweep in sweeps)
         raise UserError(f"{path} holds {len(sweeps)} sweeps; name one of them: {names}")
     files = [file for file in sorted(path.rglob("*")) if file.is_file()]
     hidden = {file for file in files if any(part.startswith(".") for part in file.relative_to(path).parts)}
-    add_files(contents, [file for file in files if file not in hidden])
+    add_files(study, [file for file in files if file not in hidden])
 
 
 def first_trace(path: Path) -> tuple[Path, str] | None:
@@ -295,29 +293,29 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
     sized = [_SIZED.match(path) for path in paths]
     if len(paths) == 1 and not (sized[0] and not Path(paths[0]).exists()):
         return load(paths[0], own_peaks)
-    contents = Contents(Path(paths[0]))
+    study = Study(Path(paths[0]), own_peaks=own_peaks, named=True)
     for path, match in zip(paths, sized, strict=True):
         if match is None:
             raise UserError(f"{path}: give each of several folders with its number of ranks: P={path}")
-        _add_sized(contents, int(match[1]), Path(match[2]))
-    return Study(contents.path, tuple(contents.sources), contents.log, None, own_peaks, named=True)
+        _add_sized(study, int(match[1]), Path(match[2]))
+    return study
 
 
-def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
+def _add_sized(study: Study, ranks: int, path: Path) -> None:
     """What a folder holds of a program on the number of ranks that the user says."""
     found = load(path)
     sources = list(found.of_kind("run")) or [_sized_trace(found, ranks, path)]
     for source in sources:
         if source.kind == "run" and source.world_size != ranks:
             raise UserError(f"{ranks}={path}: its run {source.id} has {source.world_size} ranks")
-        if {source.kind} != {other.kind for other in [*contents.sources, source]}:
-            raise UserError(f"{path} holds {source.kind}s, the folders before it {contents.sources[0].kind}s")
-        named = _named(contents, source, ranks, path)
-        contents.sources.append(named)
+        if {source.kind} != {other.kind for other in [*study.loaded, source]}:
+            raise UserError(f"{path} holds {source.kind}s, the folders before it {study.loaded[0].kind}s")
+        named = _named(study, source, ranks, path)
+        study.loaded.append(named)
         for finding in found.log.noted:
             if finding.run in (source.id, None):
-                contents.log.add(finding.of(run=named.id if finding.run else None))
-    contents.log.failed += found.failed
+                study.log.add(finding.of(run=named.id if finding.run else None))
+    study.log.failed += found.failed
 
 
 def _sized_trace(found: Study, ranks: int, path: Path) -> Source:
@@ -330,14 +328,14 @@ def _sized_trace(found: Study, ranks: int, path: Path) -> Source:
     return replace(traces[0], job=job.model_copy(update={"world_size": ranks}))
 
 
-def _named(contents: Contents, source: Source, ranks: int, path: Path) -> Source:
+def _named(study: Study, source: Source, ranks: int, path: Path) -> Source:
     """A source under a name of its own; runs get the command of the first, being of one program."""
-    taken = any(other.id == source.id for other in contents.sources)
+    taken = any(other.id == source.id for other in study.loaded)
     name = f"{path.resolve().name}/{source.id}" if taken and source.path != path else source.id
-    name = f"{name} ({ranks})" if any(other.id == name for other in contents.sources) else name
+    name = f"{name} ({ranks})" if any(other.id == name for other in study.loaded) else name
     if source.kind == "trace":
         return replace(source, id=name, fields={**source.fields, "job": name})
-    program = (contents.sources or [source])[0].fields.get("program")
+    program = (study.loaded or [source])[0].fields.get("program")
     return replace(source, id=name, fields={**source.fields, "program": program})
 
 
@@ -354,7 +352,7 @@ _TAU_ATOMICS = _TAU_POINT | {"function", "num_samples", "mean"}
 _COLUMNS = "select file_name, name from parquet_schema($paths) where num_children is null"
 
 
-def add_file(contents: Contents, file: Path) -> None:
+def add_file(study: Study, file: Path) -> None:
     """Add the one file that the user named.
 
     Raises:
@@ -363,11 +361,11 @@ def add_file(contents: Contents, file: Path) -> None:
     if not _is_parquet(file):
         raise UserError(f"{file} is no PyProf or TAU table, and no folder of results (results/<sweep>)")
     columns = _columns(file)
-    if not _add_table(contents, file, columns):
+    if not _add_table(study, file, columns):
         raise UserError(_of_another_kind(file, columns))
 
 
-def add_files(contents: Contents, files: Sequence[Path]) -> None:
+def add_files(study: Study, files: Sequence[Path]) -> None:
     """Add those of a folder's files that are tables of the reference's; damaged ones are listed as failed."""
     tables = []
     for file in files:
@@ -375,7 +373,7 @@ def add_files(contents: Contents, files: Sequence[Path]) -> None:
             if _is_parquet(file):
                 tables.append(file)
         except UserError as error:
-            _fail(contents, file, error)
+            _fail_file(study, file, error)
     try:
         known = _columns_of_all(tables) if tables else {}
     except (duckdb.Error, OSError):
@@ -383,22 +381,26 @@ def add_files(contents: Contents, files: Sequence[Path]) -> None:
     for file in tables:
         try:
             columns = known[file] if known else _columns(file)
-            if _add_table(contents, file, columns):
+            if _add_table(study, file, columns):
                 continue
             kind = _nearest_kind(columns)
             if len(kind & columns) > len(kind) / 2:  # it was meant to be one
                 raise UserError(_of_another_kind(file, columns))
-            contents.note("parts_unread", what=[_name_in(contents, file)])
+            study.note("parts_unread", what=[_name_in(study, file)])
         except UserError as error:
-            _fail(contents, file, error)
+            _fail_file(study, file, error)
 
 
-def _fail(contents: Contents, file: Path, error: UserError) -> None:
-    contents.fail(_name_in(contents, file), str(error).removeprefix(f"{file} "), "unusable")
+def _fail(study: Study, point: str, reason: str, kind: FailureKind) -> None:
+    study.failed.append(Failure(point, reason, kind))
 
 
-def _name_in(contents: Contents, file: Path) -> str:
-    return file.name if file == contents.path else str(file.relative_to(contents.path))
+def _fail_file(study: Study, file: Path, error: UserError) -> None:
+    _fail(study, _name_in(study, file), str(error).removeprefix(f"{file} "), "unusable")
+
+
+def _name_in(study: Study, file: Path) -> str:
+    return file.name if file == study.path else str(file.relative_to(study.path))
 
 
 def _is_parquet(file: Path) -> bool:
@@ -430,17 +432,17 @@ def _columns(file: Path) -> set[str]:
         raise UserError(f"{file} is damaged or truncated ({str(error).splitlines()[0]})") from None
 
 
-def _add_table(contents: Contents, file: Path, columns: set[str]) -> bool:
+def _add_table(study: Study, file: Path, columns: set[str]) -> bool:
     if pyprof.is_pyprof(columns):
-        source = _pyprof_source(contents, file)
+        source = _pyprof_source(study, file)
         if source.exit_code:
-            contents.fail(source.id, f"exit code {source.exit_code}", "failed")
+            _fail(study, source.id, f"exit code {source.exit_code}", "failed")
         else:
-            contents.sources.append(source)
+            study.loaded.append(source)
     elif columns >= _TAU_INTERVALS:
-        contents.sources.append(Source(file.name, "tau_intervals", {}, 0, None, file))
+        study.loaded.append(Source(file.name, "tau_intervals", {}, 0, None, file))
     elif columns >= _TAU_ATOMICS:
-        contents.sources.append(Source(file.name, "tau_atomics", {}, 0, None, file))
+        study.loaded.append(Source(file.name, "tau_atomics", {}, 0, None, file))
     else:
         return False
     return True
@@ -457,13 +459,13 @@ def _of_another_kind(file: Path, columns: set[str]) -> str:
     return f"{file} is not a {name} table: it lacks {', '.join(sorted(kind - columns))}"
 
 
-def _pyprof_source(contents: Contents, file: Path) -> Source:
+def _pyprof_source(study: Study, file: Path) -> Source:
     # Two folders may hold tables of one name.
-    taken = any(source.id == file.name for source in contents.sources)
-    named = _name_in(contents, file) if taken else file.name
+    taken = any(source.id == file.name for source in study.loaded)
+    named = _name_in(study, file) if taken else file.name
     try:
         run_id = parse_id(file.name.partition(".")[0])
     except UserError:
-        contents.log.note("configuration_doubtful", named)
+        study.log.note("configuration_doubtful", named)
         return Source(named, "pyprof", dict.fromkeys(ID_FIELDS), 0, None, file)
     return Source(named, "pyprof", dict(run_id.fields), run_id.repetition, run_id.exit_code, file)

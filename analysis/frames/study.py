@@ -5,7 +5,8 @@ are built through :meth:`Study.use` or :meth:`Study.each`: the function of a run
 that one place catches it, and from then on the run is not among :attr:`Study.sources`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -179,6 +180,12 @@ class Failure:
         return Finding(code, run=self.point, data={"what": self.kind, "reason": self.reason})
 
 
+def in_counts(failures: Sequence[Failure], what: str = "runs") -> str:
+    """How many are in which state: ``runs: 1 failed, 3 not started``."""
+    counts = Counter(failure.kind for failure in failures)
+    return f"{what}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
+
+
 @dataclass
 class Log:
     """The runs that do not count, and findings on the others, each once."""
@@ -235,29 +242,13 @@ A_STEP, RECORDING = "a step", "the whole recording"
 _Answer = TypeVar("_Answer")
 
 
-@dataclass
-class Contents:
-    """What is found in a folder while it is loaded; :class:`Study` is made of the whole."""
-
-    path: Path
-    sources: list[Source] = field(default_factory=list)
-    log: Log = field(default_factory=Log)
-    calibration: Calibration | None = None
-
-    def note(self, code: str, source: Source | None = None, **data: object) -> None:
-        self.log.note(code, source.id if source else None, "", **data)
-
-    def fail(self, point: str, reason: str, kind: FailureKind) -> None:
-        self.log.failed.append(Failure(point, reason, kind))
-
-
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Study:
     """What :func:`analysis.frames.load.load` found, and the log of what is asked of it.
 
     Attributes:
         path: what was loaded.
-        loaded: runs, PyProf tables and TAU tables, as they were when it was loaded.
+        loaded: runs, traces, PyProf and TAU tables, as they were when it was loaded.
         log: what was left out, then or since, and notes.
         calibration: peaks measured on the machine of the sweep.
         own_peaks: a peaks file of the user's.
@@ -265,7 +256,7 @@ class Study:
     """
 
     path: Path
-    loaded: tuple[Source, ...] = ()
+    loaded: list[Source] = field(default_factory=list)
     log: Log = field(default_factory=Log)
     calibration: Calibration | None = None
     own_peaks: Path | None = None
@@ -321,6 +312,11 @@ class Study:
     def failed(self) -> list[Failure]:
         """What does not count, with reasons."""
         return self.log.failed
+
+    @property
+    def missing(self) -> list[Failure]:
+        """The same without what its sweep leaves out on purpose."""
+        return [failure for failure in self.failed if failure.kind != "excluded"]
 
     # --- asking it ------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.display.left_out import missing
 from analysis.display.metrics import CONFIDENCE, Rows, telling
 from analysis.display.numbers import OPEN, is_usable, label_of, with_open_ends
 from analysis.frames.study import Failure, Study
@@ -135,7 +134,7 @@ def sizes_without_result(study: Study) -> list[Finding]:
     for source in study.of_kind("run"):
         if id := _id_of(source.id):
             done.setdefault(_configuration(id), set()).add(id.run.world_size)
-    for failure in missing(study.failed):
+    for failure in study.missing:
         if failure.kind in _FAILED and (id := _id_of(failure.point)):
             failed.setdefault(_configuration(id), {}).setdefault(id.run.world_size, []).append(failure)
     there = {source.world_size for source in study.of_kind("run")}

@@ -238,7 +238,7 @@ def _aligned(study: Study, other: Study, across: Sequence[str]) -> Study:
                 assumed |= set(own_names(first.fields))  # else its command has them
     if assumed:
         study.note("not_recorded", side=BOTH, what=sorted(name.removeprefix(FACTOR) for name in assumed))
-    return replace(study, loaded=tuple(loaded))
+    return replace(study, loaded=loaded)
 
 
 def _was_watched(run: Source) -> bool:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from analysis.display.left_out import not_ended
 from analysis.display.metrics import NODE, RANK, Column, Metric, Rows, columns, fields, filled, telling
 from analysis.display.numbers import digits, sortable
 from analysis.frames.study import Source, Study
@@ -20,6 +19,7 @@ from jobs import store
 from jobs.run import Run
 from jobs.run_fields import ID_FIELDS
 from jobs.run_id import attempted
+from jobs.states import NOT_ENDED
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError
@@ -91,7 +91,7 @@ def spent(study: Study) -> list[Spent]:
         # A run that was started by hand may have any name.
         inside = (path for sweep in sweeps for path in sweep.glob("*") if path.is_dir())
         folders = sorted(path for path in inside if path.name.startswith("run_") or store.is_run(path))
-    open_runs = {attempted(one.point): one.kind for one in not_ended(study.failed)}
+    open_runs = {attempted(one.point): one.kind for one in study.failed if one.kind in NOT_ENDED}
     runs = []
     for directory in folders:
         begun = directory.with_name(attempted(directory.name))

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analysis.display.left_out import missing
 from analysis.display.metrics import FIELDS, FIELDS_OF_RUNS, Metric, Rows, fields, names_of
 from analysis.frames.load import no_result
 from analysis.frames.study import Study
@@ -75,7 +74,7 @@ def columns_of(group_by: Sequence[str] = ()) -> list[Metric]:
 
 
 def _nothing(study: Study, methods: Sequence[str]) -> str:
-    if missing(study.failed):
+    if study.missing:
         return no_result(study)
     if study.tau_intervals and list(methods) == ["corrected"]:
         return f"{study.path} holds only TAU application times: they have no steps (see --method published)"

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.display import output
-from analysis.display.left_out import in_counts, missing
 from analysis.frames.load import first_trace, load
-from analysis.frames.study import Study
+from analysis.frames.study import Study, in_counts
 from analysis.measures import timeline
 from analysis.measures.critical_path import paths
 from jobs.flags import OUTPUT, make_parser
@@ -125,7 +124,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _failed(study: Study) -> int:
     """The exit code, and a line for runs that failed."""
-    failed = missing(study.failed)
+    failed = study.missing
     if failed:
         what = "jobs" if {source.kind for source in study.loaded} == {"trace"} else "runs"
         some = ", ".join(one.point for one in failed[:_MOST_NAMED]) + (

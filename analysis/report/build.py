@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.display.left_out import missing
 from analysis.display.lines import levels
 from analysis.display.metrics import RANKS_PER_NODE, Rows
 from analysis.display.terminal import Part
@@ -145,7 +144,7 @@ def _subtitle(study: Study) -> str:
     counts = {
         "runs": len(study.of_kind("run")), "traced jobs": len(jobs),
         "PyProf kernel tables": len(study.of_kind("pyprof")), "TAU tables": len(study.tau_intervals),
-        "not usable": len(missing(study.failed)),
+        "not usable": len(study.missing),
     }  # fmt: skip
     devices = sorted(
         {_device(manifest) for manifest in manifests} | {one for job in jobs for one in job.devices}

@@ -39,7 +39,7 @@ class Result:
     manifest: StudyManifest
     durations: dict[Key, dict[str, np.ndarray]] = field(default_factory=dict)
     quantities: dict[Key, dict[str, Quantity]] = field(default_factory=dict)
-    failed = ()
+    failed = missing = ()
     on_cpus = False
 
     @property
