@@ -36,11 +36,11 @@ from analysis.measures.activities import (
     printed_shares,
     shares,
 )
+from profiling import tools
 from profiling.arguments import with_values
 from profiling.errors import UserError, run_command
 from profiling.findings import Finding, lines
 from profiling.readers.printed import ON_DEVICE
-from profiling.tools import recognition
 
 TOP = 25  # rows that the terminal shows of each run
 
@@ -55,7 +55,7 @@ def profiles(path: Path, by: Iterable[str] = ()) -> tuple[list[Profile], Study |
         UserError: there is nothing that a profiler recorded.
     """
     if path.is_file():
-        converted = recognition.read(path)
+        converted = tools.read(path)
         rows = _rows(dict(converted.tables), path, by, converted.findings)
         return [Profile(path.name, rows, findings=converted.findings)], None
     tables = sorted(path.glob("*.parquet")) if path.is_dir() else []

@@ -20,12 +20,11 @@ from analysis.display import output
 from analysis.display.metrics import IN_RUN, RANK, Metric, Rows
 from analysis.display.terminal import Answer
 from analysis.statistics import inside_run
-from profiling import tables
+from profiling import tables, tools
 from profiling.errors import UserError, run_command
 from profiling.findings import Finding, lines
 from profiling.markers import STAGE_EVENT, stage_of_event
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
-from profiling.tools import recognition
 
 _APPLICATION = ".TAU application"
 _TABLES = ("intervals", "atomics", "markers")
@@ -64,7 +63,7 @@ class Profile:
                     if tables.table_path(folder, name).exists():
                         yield name, tables.read(folder, name)
             return
-        converted = recognition.read(self.path, "tau")
+        converted = tools.read(self.path, "tau")
         self.findings += converted.findings
         yield from converted.tables.items()
 

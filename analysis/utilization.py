@@ -24,9 +24,9 @@ from analysis.measures.utilization import (
     part,
     rows,
 )
+from profiling import tools
 from profiling.errors import UserError, run_command
 from profiling.findings import Finding, lines
-from profiling.tools import recognition
 
 
 def of_trace(path: Path) -> tuple[Rows, list[Finding]]:
@@ -35,7 +35,7 @@ def of_trace(path: Path) -> tuple[Rows, list[Finding]]:
     Raises:
         UserError: no tool's file, or no kernel with its time in it.
     """
-    converted = recognition.read(path)
+    converted = tools.read(path)
     table = converted.tables.get("kernels")
     answer: Rows = []
     for device, kernels in (by_device(table) if table is not None else {}).items():

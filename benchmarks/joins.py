@@ -191,7 +191,7 @@ def _cuts(rows: int) -> np.ndarray:
 
 def spill_numpy(rows: int) -> np.ndarray:
     """Rows that go to a file piece by piece, and come back window by window."""
-    from profiling.attribution.spill import Table
+    from profiling.attribution.events import Table
 
     pieces = _pieces(rows)
     first = next(pieces)

@@ -16,8 +16,7 @@ from jobs.run import Run
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
-from profiling.findings import Finding
-from profiling.number_ranges import listed
+from profiling.findings import Finding, listed
 from profiling.wrap import wraps
 
 # Of a log: where one of a thousand ranks has died, all others may say at length that they have lost it.

@@ -40,8 +40,7 @@ from profiling.findings import lines
 from profiling.identity import check_mpi, read_identity
 from profiling.tools import TOOLS, tool
 from profiling.traces.jobs import jobs_in, place_jobs
-from profiling.traces.ranks import Outcome, convert_unit
-from profiling.traces.units import Unit, changed, units_of
+from profiling.traces.units import Outcome, Unit, changed, convert_unit, units_of
 from profiling.workers import cores, in_processes
 
 _WORTH_A_PROCESS = 4 << 20  # bytes; starting one takes as long as reading some megabytes
@@ -145,7 +144,7 @@ def _outcomes(units: Sequence[Unit], jobs: int | None, ranks: Executor | None) -
 
     console = Console(stderr=True)
     outcomes: dict[Path, Outcome] = {}
-    sizes = {unit.path: unit.size for unit in units}
+    sizes = {unit.path: unit.size_bytes for unit in units}
     largest_first = sorted(units, key=lambda unit: -sizes[unit.path])
     if jobs is None:
         jobs = cores() if sum(sizes.values()) >= _WORTH_A_PROCESS else 1

@@ -25,8 +25,6 @@ from typing import Any, Literal, NamedTuple
 
 import yaml
 
-from profiling.number_ranges import listed
-
 Side = Literal["", "A", "B", "both"]
 RECORDED = "recorded"  # a sentence of an earlier version, in a manifest
 MOST_SHOWN = 5
@@ -175,6 +173,23 @@ def _subjects(findings: Sequence[Finding]) -> Iterator[str]:
             yield names[0] if len(names) == 1 else f"{len(names)} {kind}s"
     if ranks := {one.rank for one in findings if one.rank is not None}:
         yield f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(ranks)}"
+
+
+def ranges(numbers: Iterable[int]) -> list[str]:
+    """{0, 1, 2, 8} -> ["0-2", "8"], in ascending order."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return [str(low) if low == high else f"{low}-{high}" for low, high in runs]
+
+
+def listed(numbers: Iterable[int], most: int = 8) -> str:
+    """Numbers in a line, of which at most so many ranges: ``0-2, 8``."""
+    texts = ranges(numbers)
+    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
 
 
 class _Span(NamedTuple):

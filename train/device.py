@@ -17,7 +17,7 @@ from jobs.loaders import LOADERS
 from jobs.machine import NO_AMD, check_built_for
 from jobs.run import Run
 from profiling.errors import UserError
-from profiling.number_ranges import ranges
+from profiling.findings import ranges
 from profiling.workers import cores
 from train.world import World
 

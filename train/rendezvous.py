@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from profiling.errors import UserError
-from profiling.number_ranges import listed
+from profiling.findings import listed
 from train.world import World
 
 if TYPE_CHECKING:

@@ -20,11 +20,10 @@ import numpy as np
 from analysis.frames.pyprof import TableSums, batches_of, table_sums
 from analysis.frames.steps import attributed_that_count
 from analysis.frames.study import Source, Study, Unusable, reading
-from profiling import tables
+from profiling import tables, tools
 from profiling.errors import UserError
 from profiling.readers import pyprof
 from profiling.schemas import ATTRIBUTED, IS_MODEL
-from profiling.tools import recognition
 from profiling.workers import in_threads
 
 if TYPE_CHECKING:
@@ -307,7 +306,7 @@ def kernels(source: Source) -> "pa.Table | list[Path]":
         UserError: a table of PyProf's is damaged.
     """
     if source.kind == "pyprof":
-        return recognition.read(source.path, "pyprof").tables["kernels"]
+        return tools.read(source.path, "pyprof").tables["kernels"]
     return source.tables("kernels")
 
 

@@ -25,8 +25,7 @@ from profiling import database
 from profiling.errors import UserError, nearest_file
 from profiling.readers import pyprof
 from profiling.tables import rank_directory
-from profiling.tools import tool
-from profiling.tools.recognition import recognise
+from profiling.tools import recognise, tool
 from profiling.traced_job import JOB, read_job
 from profiling.traces.units import files_of, is_unfinished
 

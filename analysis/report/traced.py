@@ -24,8 +24,7 @@ from analysis.report.render import Chart
 from analysis.report.views import as_view, called
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
-from profiling.findings import Finding
-from profiling.number_ranges import listed
+from profiling.findings import Finding, listed
 from profiling.traced_job import TracedJob
 
 _MOST_JOBS = 3  # that the opening describes

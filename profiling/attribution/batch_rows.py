@@ -21,7 +21,7 @@ from profiling.findings import Finding
 from profiling.tables import as_table
 
 # What the table's metadata say of its batches: see BatchTimes.
-SOURCE, CONFIDENCE = b"source", b"confidence"
+SOURCE_KEY, CONFIDENCE_KEY = b"source", b"confidence"
 
 _TAKES_TURNS = (
     0.05  # of the forward kernels' time after the first backward one, from which on they take turns
@@ -141,7 +141,9 @@ class BatchRows:
             "end_ns": end,
             "attributed": whole,
         })  # fmt: skip
-        return table.replace_schema_metadata({SOURCE: times.source, CONFIDENCE: str(times.confidence)})
+        return table.replace_schema_metadata(
+            {SOURCE_KEY: times.source, CONFIDENCE_KEY: str(times.confidence)}
+        )
 
     def _started(self, recording: _Batch, start: np.ndarray) -> np.ndarray:
         """When a recording that is one batch begins: behind its start-up, if a kernel ends that."""

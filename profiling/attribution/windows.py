@@ -1,6 +1,6 @@
 """A recording of any length in windows of some batches, in memory that does not grow with it.
 
-A recording whose rows no longer fit in memory (:mod:`profiling.attribution.spill`) is cut at the ends of
+A recording whose rows no longer fit in memory (:mod:`profiling.attribution.events`) is cut at the ends of
 batches. What the host did belongs to the window in which it began, ranges to every window that they reach
 into; work on a device belongs to the window of its launch. Numbers of launches rise with time, so that a
 window is a span of numbers; the few that two windows have in common (threads that launch at once) are
@@ -21,8 +21,7 @@ import numpy as np
 from profiling.attribution.batch_times import Period, find_batches, find_period, tells_batch
 from profiling.attribution.checks import MARKED_ONCE
 from profiling.attribution.coding import CLASS, COMMUNICATION, MEMCPY, MEMSET, classes_of, distinct
-from profiling.attribution.events import OPERATOR, RANGE, Events, Trace, name_flags
-from profiling.attribution.spill import Columns, Split, joined
+from profiling.attribution.events import OPERATOR, RANGE, Columns, Events, Split, Trace, joined, name_flags
 from profiling.findings import Finding
 
 ROWS = 1 << 18  # of its largest table that a window should hold

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from profiling.attribution.batch_rows import CONFIDENCE, SOURCE
+from profiling.attribution.batch_rows import CONFIDENCE_KEY, SOURCE_KEY
 from profiling.attribution.batch_times import WHOLE
 from profiling.cost.classify import classify, full_name, short_name
 from profiling.readers.chunks import read_lines
@@ -305,7 +305,7 @@ def stream_printed(
         yield "kernels", _kernels_table(chunk, rank, one_batch)
     if launched and one_batch:
         batch = as_table("batches", {"rank": [rank], "batch_index": [0], "attributed": [True]})
-        yield "batches", batch.replace_schema_metadata({SOURCE: WHOLE, CONFIDENCE: "1"})
+        yield "batches", batch.replace_schema_metadata({SOURCE_KEY: WHOLE, CONFIDENCE_KEY: "1"})
     counters = metrics()
     if activities:
         yield "intervals", summary_intervals(activities, rank)

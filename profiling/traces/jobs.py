@@ -22,8 +22,7 @@ from profiling.readers.origin import rank_in
 from profiling.schemas import SCHEMAS
 from profiling.tables import rank_directory, table_path
 from profiling.traced_job import JOB, ProcessGroup, TracedJob, TracedRank, read_job, write_job
-from profiling.traces.ranks import Recorded
-from profiling.traces.units import ENDINGS
+from profiling.traces.units import ENDINGS, Recorded
 
 # Traces that begin further apart are of different jobs; the clocks of a cluster's hosts are not.
 _APART_NS = 600 * 10**9

@@ -17,7 +17,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from profiling.watching.facts import elements_of
-from profiling.watching.segments import BACKWARD, EVALUATION, FORWARD, LOAD, UNKNOWN, UPDATE, Recorder
+from profiling.watching.steps import BACKWARD, EVALUATION, FORWARD, LOAD, UNKNOWN, UPDATE, Recorder
 
 if TYPE_CHECKING:
     import torch

@@ -15,8 +15,21 @@ from profiling.step_clock import open_clock
 from profiling.tools import Capture, switch
 from profiling.watching.facts import ModelFacts, facts_of
 from profiling.watching.hooks import Hooks
-from profiling.watching.segments import BACKWARD, FORWARD, LOAD, PAUSE, STEP, UNKNOWN, UPDATE, Recorder
-from profiling.watching.steps import BY_MARKER, BY_OPTIMIZER, Ends, Steps, steps_of
+from profiling.watching.steps import (
+    BACKWARD,
+    BY_MARKER,
+    BY_OPTIMIZER,
+    FORWARD,
+    LOAD,
+    PAUSE,
+    STEP,
+    UNKNOWN,
+    UPDATE,
+    Ends,
+    Recorder,
+    Steps,
+    steps_of,
+)
 
 # In its first steps a program may still put DDP or the like around its model.
 _STEPS_OF_FACTS = 4

@@ -11,7 +11,7 @@ from analysis.frames.kernel_sums import PLAIN, lender_of, relation
 from analysis.frames.load import load
 from analysis.measures import peaks as costs
 from profiling import schemas, tables
-from profiling.tools.recognition import read
+from profiling.tools import read
 from tests.analysis.commands import run
 from tests.analysis.frames import kernels_frame
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep

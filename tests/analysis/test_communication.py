@@ -20,7 +20,7 @@ from analysis.report.communication import COMMUNICATION, bars_of, of_points
 from jobs import store
 from profiling import tables
 from profiling.attribution.messages import kind_of
-from profiling.tools.recognition import read
+from profiling.tools import read
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_tau
 

@@ -9,8 +9,7 @@ from analysis.frames.load import load
 from analysis.measures import hotspots, kernels
 from analysis.measures.hotspots import by_kernel, why
 from analysis.report.build import build
-from profiling import tables
-from profiling.tools import recognition
+from profiling import tables, tools
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run
 from tests.profiling.samples import NCU_RAW, NVPROF_METRICS, VTUNE
@@ -70,7 +69,7 @@ def plant(sweep, profile, path, tool):
     ended = write_run(sweep, run_of(profile=profile, batches=3, attribute_from=2), Truth())
     rank = ended / "rank_0000"
     (rank / "kernels.parquet").unlink()
-    for name, table in recognition.read(path, tool).tables.items():
+    for name, table in tools.read(path, tool).tables.items():
         tables.write(table, rank, name)
 
 

@@ -24,7 +24,7 @@ from analysis.measures.lateness import (
     judge,
     stretches,
 )
-from profiling.tools.recognition import read
+from profiling.tools import read
 from tests.analysis.late_ranks import BATCHES
 from tests.analysis.synthetic import MS
 

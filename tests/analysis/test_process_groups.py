@@ -17,7 +17,7 @@ from analysis.measures.points import Point
 from analysis.prediction.traced_step import traced
 from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL
-from profiling.tools.recognition import read
+from profiling.tools import read
 from tests.analysis import late_ranks
 from tests.analysis.commands import run
 from tests.analysis.late_ranks import BATCHES, Job, Planted

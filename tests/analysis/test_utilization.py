@@ -9,8 +9,7 @@ from analysis.frames.load import load
 from analysis.measures import utilization
 from analysis.measures.utilization import Kernels, notable
 from analysis.report.build import build
-from profiling import tables
-from profiling.tools import recognition
+from profiling import tables, tools
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 from tests.profiling.traces import Trace, tensors
@@ -163,7 +162,7 @@ def test_the_speedup_of_a_strong_sweep_is_over_one_gpu_with_the_same_global_batc
 def test_a_real_trace_by_every_nanosecond(shared_data):
     path = shared_data / "kineto/resnet_kineto.json.gz"
     (found,) = run(MODULE, path, "--format", "json").json
-    table = recognition.read(path).tables["kernels"].to_pandas()
+    table = tools.read(path).tables["kernels"].to_pandas()
     table = table[~table["class"].isin(["memcpy", "memset"])]
     edges = [(row.start_ns, row.blocks_per_sm) for row in table.itertuples()]
     edges += [(row.start_ns + row.duration_ns, -row.blocks_per_sm) for row in table.itertuples()]

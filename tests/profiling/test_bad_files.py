@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from profiling.errors import UserError
 from profiling.schemas import SCHEMAS
-from profiling.tools import TOOLS
-from profiling.tools.recognition import read, recognise
+from profiling.tools import TOOLS, read, recognise
 from tests.profiling.gpu_databases import change, tables_of
 from tests.profiling.samples import SAMPLES
 

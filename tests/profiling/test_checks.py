@@ -8,9 +8,8 @@ import pytest
 from profiling.attribution.checks import stage_findings
 from profiling.findings import Finding
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
-from profiling.tools import Options, Origin, tool
+from profiling.tools import Options, Origin, read, tool
 from profiling.tools.cupti import CuptiCapture
-from profiling.tools.recognition import read
 from profiling.wrap import collect_output
 from tests.profiling.fake_cupti import records_file
 from tests.profiling.gpu_databases import change

@@ -11,9 +11,8 @@ import pytest
 from analysis.frames.load import load
 from profiling.convert import Counts, convert
 from profiling.errors import UserError
-from profiling.traces import ranks
-from profiling.traces.ranks import Outcome, convert_unit
-from profiling.traces.units import Unit, units_of
+from profiling.traces import units
+from profiling.traces.units import Outcome, Unit, convert_unit, units_of
 from tests.profiling.traced_jobs import Planted, trace_of
 
 RANKS = 4
@@ -31,13 +30,13 @@ def raw(tmp_path: Path) -> Path:
 COMMAND = """
 import os, signal, sys, time
 from profiling import convert
-from profiling.traces import ranks
-real = ranks._convert
+from profiling.traces import units
+real = units._convert
 def one(unit):
     if unit.path.name == "rank_2.json":
         {act}
     return real(unit)
-ranks._convert = one
+units._convert = one
 if __name__ == "__main__":
     convert.run_command(convert.main)
 """
@@ -96,7 +95,7 @@ def test_of_a_trace_that_was_ended_in_the_middle_or_failed_nothing_is_kept(raw, 
 
     leave_half(ended)
     assert convert_unit(ended).ranks and not list(ended.scratch.rglob("half.parquet"))
-    monkeypatch.setattr(ranks, "_convert", leave_half)
+    monkeypatch.setattr(units, "_convert", leave_half)
     assert convert_unit(failed).error and not failed.scratch.exists()
 
 

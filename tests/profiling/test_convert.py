@@ -1,22 +1,18 @@
 """python -m profiling.convert: recognises by content, converts what it can, says what it cannot."""
 
 import errno
-import gzip
 import os
 import re
 import subprocess
 import sys
-import zlib
 
 import pytest
 
 from profiling.convert import main
 from profiling.errors import UserError
-from profiling.readers.chunks import read_chunks
 from profiling.tables import read
-from profiling.tools import TOOLS
-from profiling.tools.recognition import read as read_any
-from profiling.tools.recognition import recognise
+from profiling.tools import TOOLS, recognise
+from profiling.tools import read as read_any
 from profiling.traces.units import units_of
 from tests.profiling.found import data_of
 from tests.profiling.samples import NSYS_STATS
@@ -256,15 +252,6 @@ def test_pyprofs_table_as_csv_is_none_and_the_format_that_is_read_is_said(tmp_pa
         main([str(tmp_path / "lm.csv"), "--tool", "pyprof"])
 
 
-def test_how_far_a_damaged_gzip_file_can_be_read_is_said(tmp_path):
-    whole = trace(tmp_path / "whole.json").read_bytes() + b" " * 100_000 + os.urandom(200_000).hex().encode()
-    packed = gzip.compress(whole)
-    (tmp_path / "cut.json.gz").write_bytes(packed[:-50_000])
-    readable = len(zlib.decompressobj(31).decompress(packed[:-50_000]))
-    with pytest.raises(UserError, match=f"readable up to byte {readable} of its text"):
-        list(read_chunks(tmp_path / "cut.json.gz", {}))
-
-
 def test_files_of_one_name_do_not_share_a_folder(tmp_path):
     paths = [tmp_path / folder / "trace.json" for folder in "ab"]
     for path in paths:
@@ -277,7 +264,7 @@ def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch)
     def refused(*_):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("profiling.traces.ranks._ranks", refused)
+    monkeypatch.setattr("profiling.traces.units._ranks", refused)
     with pytest.raises(UserError, match=r"cannot write to .*--out DIR"):
         main([str(trace(tmp_path / "good.json")), "--out", str(tmp_path / "out")])
 

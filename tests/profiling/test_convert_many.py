@@ -16,7 +16,7 @@ from profiling.convert import Counts, convert
 from profiling.errors import UserError
 from profiling.schemas import SCHEMAS
 from profiling.tables import Writer, as_table
-from profiling.tools.recognition import read, recognise
+from profiling.tools import read, recognise
 from tests.profiling.samples import SAMPLES, nsys_database, threads
 from tests.profiling.tau_files import write_text
 

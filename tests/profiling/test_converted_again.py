@@ -12,7 +12,7 @@ from jobs.sweep_file import read_sweep
 from profiling.convert import main
 from profiling.errors import UserError
 from profiling.traced_job import read_job
-from profiling.traces import ranks
+from profiling.traces import units
 from tests.analysis.commands import run
 from tests.profiling.samples import NVPROF_METRICS, VTUNE
 from tests.profiling.test_convert_many import tables_below
@@ -52,11 +52,11 @@ def read(monkeypatch):
     """The names of the files that are read to be converted."""
     names = []
 
-    def noted(unit, real=ranks._convert):
+    def noted(unit, real=units._convert):
         names.append(unit.path.name)
         return real(unit)
 
-    monkeypatch.setattr(ranks, "_convert", noted)
+    monkeypatch.setattr(units, "_convert", noted)
     return names
 
 
@@ -113,14 +113,14 @@ def test_files_that_are_removed_meanwhile_end_no_conversion(two, tmp_path, monke
     """One before it was converted, the other one after that."""
     early, late = sorted((two[0] / "run").iterdir())
 
-    def gone(unit, real=ranks._convert):
+    def gone(unit, real=units._convert):
         early.unlink(missing_ok=True)
         outcome = real(unit)
         late.unlink(missing_ok=True)
         return outcome
 
     late.write_bytes(late.read_bytes() + b" ")  # the larger one is converted first
-    monkeypatch.setattr(ranks, "_convert", gone)
+    monkeypatch.setattr(units, "_convert", gone)
     assert converted(tmp_path / "out", two[0]) == 1
     said = capsys.readouterr().err
     assert str(early) in said and "1 converted, 1 not" in said

@@ -13,7 +13,7 @@ from profiling.markers import open_markers
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import read
 from profiling.tools import cupti, open_capture, tool
-from profiling.tools.recognition import read as convert_file
+from profiling.tools import read as convert_file
 from tests.profiling.fake_cupti import (
     ATTRIBUTES,
     CLASSES,

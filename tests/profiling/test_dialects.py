@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from profiling.tools import tool
-from profiling.tools.recognition import recognise
+from profiling.tools import recognise, tool
 from tests.profiling.found import codes, data_of
 from tests.profiling.traces import Trace, tensors, training_step
 

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from profiling.tools import tool
-from profiling.tools.recognition import recognise
+from profiling.tools import recognise, tool
 from tests.profiling.found import data_of
 from tests.profiling.samples import NCU_DETAILS, NCU_RAW
 

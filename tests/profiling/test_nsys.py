@@ -3,8 +3,7 @@
 import pytest
 
 from profiling.errors import UserError
-from profiling.tools import tool
-from profiling.tools.recognition import recognise
+from profiling.tools import recognise, tool
 from tests.profiling.found import codes, data_of
 from tests.profiling.gpu_databases import DEMANGLED, EPOCH_NS, Nsys, change
 

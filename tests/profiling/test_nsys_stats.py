@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiling.errors import UserError
-from profiling.tools import tool
-from profiling.tools.recognition import recognise
+from profiling.tools import recognise, tool
 
 read = tool("nsys").read
 

@@ -5,8 +5,7 @@ import csv
 import pytest
 
 from profiling.convert import main as convert
-from profiling.tools import tool
-from profiling.tools.recognition import recognise
+from profiling.tools import recognise, tool
 from tests.profiling.found import codes, data_of
 from tests.profiling.gpu_databases import change
 from tests.profiling.samples import nvprof_database

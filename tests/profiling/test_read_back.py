@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.tools.recognition import read, recognise
+from profiling.tools import read, recognise
 from tests.profiling.gpu_databases import EPOCH_NS
 from tests.profiling.writers import DEMANGLED, LAUNCHES, SHORT, SUMMARIES, Kernel
 

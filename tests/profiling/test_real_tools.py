@@ -13,8 +13,7 @@ import pytest
 
 from jobs.flags import to_flags
 from jobs.run import make_run
-from profiling.tools import Options, tool
-from profiling.tools.recognition import read, recognise
+from profiling.tools import Options, read, recognise, tool
 from profiling.wrap import wrapped
 
 pytestmark = pytest.mark.long

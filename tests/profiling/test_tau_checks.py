@@ -5,8 +5,7 @@ import pytest
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.schemas import SCHEMAS
-from profiling.tools import Origin, tool
-from profiling.tools.recognition import recognise
+from profiling.tools import Origin, recognise, tool
 from tests.profiling.found import codes, data_of
 from tests.profiling.tau_files import Thread, write_merged, write_text
 

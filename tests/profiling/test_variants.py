@@ -4,7 +4,7 @@ import pytest
 
 from profiling.findings import Finding
 from profiling.readers.printed import has_decimal_commas, number_and_unit
-from profiling.tools.recognition import read, recognise
+from profiling.tools import read, recognise
 from tests.profiling.samples import HOROVOD, NCU_DETAILS, NCU_RAW, VTUNE
 
 

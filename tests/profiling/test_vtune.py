@@ -2,8 +2,7 @@
 
 import pytest
 
-from profiling.tools import tool
-from profiling.tools.recognition import recognise
+from profiling.tools import recognise, tool
 
 read = tool("vtune").read
 

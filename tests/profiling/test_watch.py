@@ -24,7 +24,7 @@ from profiling.watch import _write_run, main, parse, prepare_folder, wanted_of
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
 from profiling.watching.program import Program
-from profiling.watching.segments import UPDATE
+from profiling.watching.steps import UPDATE
 from profiling.watching.watched import Wanted, Watch
 from tests.profiling.watching import ON_TWO_RANKS, PROGRAMS, batches_of, gaps, manifest_of, report_of, watch
 

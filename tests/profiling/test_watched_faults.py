@@ -14,8 +14,7 @@ from profiling import markers
 from profiling.step_clock import open_clock
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import is_capturing
-from profiling.watching.segments import BACKWARD, FORWARD, UPDATE
-from profiling.watching.steps import BY_BACKWARD, BY_MARKER
+from profiling.watching.steps import BACKWARD, BY_BACKWARD, BY_MARKER, FORWARD, UPDATE
 from profiling.watching.watched import Enough, Steps, Wanted, Watch, findings_of
 from tests.profiling.watched_here import descend, descent, follow_each_other, passes, train
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from profiling.watching.facts import facts_of
 from profiling.watching.hooks import MOST_SEARCHES
-from profiling.watching.segments import FORWARD
+from profiling.watching.steps import FORWARD
 from profiling.watching.watched import Wanted
 from tests.profiling.watched_here import descent, passes, train
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from profiling.watching.hooks import drawn, samples_in
-from profiling.watching.segments import UNKNOWN
+from profiling.watching.steps import UNKNOWN
 from profiling.watching.watched import Wanted, Watch, findings_of
 from tests.profiling.watched_here import descent, passes
 

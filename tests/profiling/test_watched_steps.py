@@ -8,26 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiling.markers import Markers
-from profiling.watching.segments import (
-    BACKWARD,
-    EVALUATION,
-    FORWARD,
-    LOAD,
-    PAUSE,
-    STEP,
-    UNKNOWN,
-    UPDATE,
-    Recorder,
-    Segments,
-)
 from profiling.watching.steps import (
+    BACKWARD,
     BY_BACKWARD,
     BY_FORWARD,
     BY_LOAD,
     BY_MARKER,
     BY_OPTIMIZER,
+    EVALUATION,
+    FORWARD,
     LATE,
+    LOAD,
+    PAUSE,
+    STEP,
+    UNKNOWN,
+    UPDATE,
     Ends,
+    Recorder,
+    Segments,
     steps_of,
 )
 

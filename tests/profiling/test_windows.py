@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu_databases import make_batches, write_nsys, write_nvprof
-from profiling.attribution import spill, windows
+from profiling.attribution import events, windows
 from profiling.errors import UserError
 from profiling.tools import tool
 from tests.profiling.traces import Trace, training_step
@@ -33,7 +33,7 @@ def narrow(monkeypatch):
     """Windows of very few rows."""
 
     def set_rows(rows):
-        monkeypatch.setattr(spill, "KEPT_ROWS", rows)
+        monkeypatch.setattr(events, "KEPT_ROWS", rows)
         monkeypatch.setattr(windows, "ROWS", rows)
 
     return set_rows
@@ -145,7 +145,7 @@ def test_a_full_file_system_is_one_line(tmp_path, narrow, monkeypatch):
     path = long_trace(tmp_path, steps=3)
     narrow(10)
     monkeypatch.setattr(
-        spill.tempfile,
+        events.tempfile,
         "TemporaryFile",
         lambda **given: Path("/dev/full").open("r+b", **given),  # noqa: SIM115
     )

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.number_ranges import ranges
+from profiling.findings import ranges
 from train.device import UCX_CARDS, bind_near, from_list, near_cards, near_cpus
 
 # address -> (the bridges above it, its processors)
