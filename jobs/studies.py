@@ -32,7 +32,7 @@ class Recorder:
     Args:
         study: its name, e.g. ``layers``.
         settings: its flags, for the manifest.
-        directory: of its result (:func:`make_directory`).
+        directory: of its result (:func:`new_directory`); made when something is written.
     """
 
     def __init__(self, study: str, settings: Mapping[str, Any], directory: Path) -> None:
@@ -40,24 +40,20 @@ class Recorder:
         self.findings: list[Finding] = []
         self._settings = {name: _plain(value) for name, value in settings.items()}
         self._started = datetime.now(UTC)
-        self._durations: dict[str, list[Any]] = {name: [] for name in schemas.SCHEMAS["durations"].names}
-        self._quantities: dict[str, list[Any]] = {name: [] for name in schemas.SCHEMAS["quantities"].names}
-
-    def durations(self, case: str, device: str, stage: str, durations_ns: Iterable[int]) -> None:
-        """The timed repetitions of a stage of a case, in their order, in ns."""
-        for repetition, duration_ns in enumerate(durations_ns):
-            _append(self._durations, case, device, stage, repetition, int(duration_ns))
+        self._rows: dict[str, list[tuple]] = {"durations": [], "quantities": []}
 
     def quantity(self, case: str, device: str, quantity: str, value: float | None, note: str = "") -> None:
-        """Any other figure of a case; of one that could not be had, None and why."""
-        _append(self._quantities, case, device, quantity, None if value is None else float(value), note)
+        """A figure of a case; of one that could not be had, None and why."""
+        self._rows["quantities"].append(
+            (case, device, quantity, None if value is None else float(value), note)
+        )
 
     def case(
         self, case: str, device: str, durations_ns: Mapping[str, Iterable[int]], **figures: float | None
     ) -> None:
-        """The durations of a case's stages, and figures by their names."""
+        """The durations of a case's stages, in ns in the order of repetitions, and figures by their names."""
         for stage, durations in durations_ns.items():
-            self.durations(case, device, stage, durations)
+            self._rows["durations"] += [(case, device, stage, n, int(ns)) for n, ns in enumerate(durations)]
         for name, value in figures.items():
             self.quantity(case, device, name, value)
 
@@ -68,12 +64,16 @@ class Recorder:
 
     def write(self, warmup: int, repetitions: int) -> None:
         """Write the tables and, last, the manifest."""
-        tables.write(tables.as_table("durations", self._durations), self.directory, "durations")
-        tables.write(tables.as_table("quantities", self._quantities), self.directory, "quantities")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for name, rows in self._rows.items():
+            columns = {
+                column: [row[n] for row in rows] for n, column in enumerate(schemas.SCHEMAS[name].names)
+            }
+            tables.write(tables.as_table(name, columns), self.directory, name)
         manifest = StudyManifest(
             study=self.study,
             settings=self._settings,
-            devices=list(dict.fromkeys([*self._durations["device"], *self._quantities["device"]])),
+            devices=list(dict.fromkeys(row[1] for rows in self._rows.values() for row in rows)),
             warmup=warmup,
             repetitions=repetitions,
             command=[sys.executable, *sys.orig_argv[1:]],
@@ -81,6 +81,12 @@ class Recorder:
             **facts({}, self._started, _ROOT),
         )
         store.write_record(self.directory / store.MANIFEST, manifest)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
 def run_fresh(commands: Sequence[list[str]], directory: Path, time_s: float) -> tuple[Ended, str]:
@@ -97,29 +103,15 @@ def run_fresh(commands: Sequence[list[str]], directory: Path, time_s: float) -> 
     log = directory / store.LOG
     before = log.stat().st_size if log.exists() else 0
     ended = run_processes(processes, log, Limits(time_s), _ROOT)
-    with log.open("rb") as file:
-        file.seek(before)
-        return ended, file.read().decode("utf-8", "replace")
+    return ended, log.read_bytes()[before:].decode("utf-8", "replace")
 
 
-def _append(columns: dict[str, list[Any]], *values: Any) -> None:
-    for column, value in zip(columns.values(), values, strict=True):
-        column.append(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [str(one) for one in value]
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
-
-
-def make_directory(study: str, device: str, wanted: Path | None) -> Path:
-    """The new directory of a study's result: ``wanted``, else one below results/studies named by the time."""
+def new_directory(study: str, device: str, out: Path | None) -> Path:
+    """The directory of a new result: ``out``, else one below results/studies named by the time."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
-    directory = wanted or Path("results") / "studies" / f"{study}-{device}-{now}"
+    directory = out or Path("results") / "studies" / f"{study}-{device}-{now}"
     if (directory / store.MANIFEST).exists():
         raise UserError(f"{directory} already contains a result; choose another with --out")
-    directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 

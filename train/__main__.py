@@ -14,7 +14,7 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,8 +30,8 @@ from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, said_by_rank_0
 from profiling.identity import read_identity
 from profiling.process_facts import write_stacks_at_signal
 from profiling.tables import rank_directory
-from profiling.wrap import WATCHERS, is_watched
-from train.ending import interruptible, leave_at_once, run_and_leave
+from profiling.wrap import is_watched
+from train.ending import interruptible, run_and_leave
 from train.world import World, read_world
 
 
@@ -67,10 +67,7 @@ def main() -> int:
         place = by_hand.Folder(lambda: by_hand.new_directory(run))
     elif standalone:
         place = by_hand.Folder(lambda: by_hand.made(arguments.out), there=arguments.out.exists())
-    code = train(run, world, place, arguments.keep_raw)
-    if code == EXIT_DONE and may_leave_at_once(run, os.environ, sys.modules):
-        leave_at_once()
-    return code
+    return train(run, world, place, arguments.keep_raw)
 
 
 def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) -> int:
@@ -136,13 +133,6 @@ def recorded(run: Run, folder: by_hand.Folder | None, started: datetime) -> Iter
             if kept := folder.end_early(run, why.splitlines()[0], kind, started):
                 print(kept, file=sys.stderr)
             raise
-
-
-def may_leave_at_once(run: Run, environment: Mapping[str, str], modules: Container[str]) -> bool:
-    """Whether nobody waits for this process to end in order: no profiler, and no MPI."""
-    watched = run.profile != "none" or any(environment.get(name) for name in WATCHERS)
-    # TAU takes its LD_PRELOAD away, but its module is imported by the markers only where it watches.
-    return not watched and not any(name in modules for name in ("pytau", "mpi4py.MPI", "horovod"))
 
 
 class NotRight(UserError):

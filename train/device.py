@@ -23,6 +23,12 @@ from train.world import World
 
 SYS = Path("/sys")
 UCX_CARDS = "UCX_NET_DEVICES"
+# How a lack of memory shows where it is no MemoryError or torch.OutOfMemoryError: PyTorch's allocator of the
+# CPU, C++, the kernel (of a thread), oneDNN, Python (of a thread), cuBLAS and cuDNN.
+_OUT_OF_MEMORY = (
+    "can't allocate memory", "defaultcpuallocator", "bad_alloc", "out of memory", "cannot allocate memory",
+    "could not create a memory", "resource temporarily unavailable", "can't start new thread", "alloc_failed",
+)  # fmt: skip
 
 
 def choose_device(run: Run, world: World) -> torch.device:
@@ -90,6 +96,18 @@ def device_name(device: torch.device) -> str:
         return name
     # What ECC and the driver keep for themselves is not told: some hundred MB.
     return f"{name} {math.ceil(torch.cuda.get_device_properties(device).total_memory / 2**30)}GB"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error reports a lack of memory."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError | OSError) and says_out_of_memory(str(error))
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Whether what a process printed reports a lack of memory."""
+    return any(phrase in text.lower() for phrase in _OUT_OF_MEMORY)
 
 
 # --- what is near --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The end of a rank's process: at once where nobody waits for it, or where it would wait for others."""
+"""The end of a rank's process: at once where it would wait for ranks that do not know of its failure."""
 
 import atexit
 import os
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
+from profiling.errors import EXIT_FAILED, run_command
 from profiling.process_facts import has_group
 
 
-def leave_at_once(code: int = EXIT_DONE) -> NoReturn:
+def leave_at_once(code: int) -> NoReturn:
     """End this process and leave it to the kernel to free what it holds.
 
-    Python and PyTorch would take themselves apart piece by piece, for 0.2 s of a processor that ranks of the
-    next point could use; and a rank that has failed would wait for the others to take NCCL apart with it.
+    A rank that has failed would wait for the others to take NCCL apart with it. Others end as Python does,
+    for the sake of profilers (python -m cProfile -m train).
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()

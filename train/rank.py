@@ -22,12 +22,20 @@ from profiling.step_clock import open_clock
 from profiling.tools import open_capture
 from train import loop
 from train.backends import Backend, open_backend, peers_lost
-from train.device import Place, bind_near, choose_device, device_name, driven, set_kernels, set_threads
+from train.device import (
+    Place,
+    bind_near,
+    choose_device,
+    device_name,
+    driven,
+    is_out_of_memory,
+    set_kernels,
+    set_threads,
+)
 from train.energy import open_meters
 from train.loaders import Loader, build_loader
 from train.models import build_model, check_images, flops_per_image
 from train.step import Precision, make_step, stream_of
-from train.studies.memory import is_out_of_memory
 from train.world import World
 
 MOMENTUM = 0.9

@@ -1,25 +1,25 @@
 """The answer of each single-node study: its rows, tables and verdict."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis.display.metrics import IN_RUN, RANGE, Metric, Rows, columns, picked
+import numpy as np
+import pandas as pd
+
+from analysis.display.metrics import IN_RUN, RANGE, Metric, columns, picked, records
 from analysis.display.numbers import digits
 from analysis.display.terminal import Answer, Part
 from analysis.measures import peaks, roofline
 from analysis.measures.peaks import Bound
-from analysis.statistics.estimates import Estimate
-from analysis.studies.result import Key, Result
+from analysis.studies.result import CASE, Result
 from jobs.store import StudyManifest
 from profiling.errors import UserError, did_you_mean
 from profiling.findings import Finding
 from profiling.schemas import PASSES, SPLIT_STEP
 
 _MIB, _GIGA = 1 << 20, 1e9
-Row = dict[str, Any]
 
 
 class Study(NamedTuple):
@@ -76,40 +76,32 @@ _SAME = (
 )
 
 
-def _ends(name: str, estimate: Estimate | None, unit: str = "_ms") -> Row:
-    """The cells of a figure and its interval; without a unit those of a ratio."""
-    values = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
-    return dict(zip((name + unit, f"{name}_low{unit}", f"{name}_high{unit}"), values, strict=True))
+def _devices(rows: pd.DataFrame) -> str:
+    return ", ".join(rows["device"].unique())
 
 
-def _same(result: Result, key: Key) -> Row:
-    difference = result.quantity(key, "largest_difference")
-    return {"same_output": bool(result.quantity(key, "same_output")), "largest_difference": difference}
+def _compared(rows: pd.DataFrame, name: str, case: pd.Series) -> list[Finding]:
+    """Whether cases differ in time from those that they are compared with, by the interval of a ratio.
 
-
-def _devices(rows: Rows) -> str:
-    return ", ".join(dict.fromkeys(row["device"] for row in rows))
-
-
-def _compared(rows: Rows, name: str, case: Callable[[Row], str]) -> list[Finding]:
-    """Whether cases differ in time from those that they are compared with, by the interval of a ratio."""
+    Args:
+        case: what each row is called.
+    """
     found = []
-    for row in rows:
-        low, high = row[f"{name}_low"], row[f"{name}_high"]
-        difference = "significant" if low > 1 or high < 1 else "not significant"
-        difference = difference if low <= high else "too few repetitions"
+    for row, called in zip(records(rows), case, strict=True):
+        low, high, difference = row[f"{name}_low"], row[f"{name}_high"], "too few repetitions"
+        if low is not None:
+            difference = "significant" if low > 1 or high < 1 else "not significant"
         data = {"figure": name, "value": row[name], "difference": difference}
-        found.append(Finding("study_compared", configuration=case(row), data=data))
+        found.append(Finding("study_compared", configuration=called, data=data))
         if not row["same_output"]:
             by = {"difference": row["largest_difference"]}
-            found.append(Finding("study_outputs_differ", configuration=case(row), data=by))
+            found.append(Finding("study_outputs_differ", configuration=called, data=by))
     return found
 
 
 # --- capacity -----------------------------------------------------------------------------------------
 
 LARGEST, SMALLEST = "largest that fits", "smallest that does not"
-_SPLIT = re.compile(r"(?P<network>\d+\+\d+) split after (?P<place>\d+)")
 _CAPACITY = (
     Metric("layers", "convolutions + linear layers", text=True, key=True),
     Metric("devices", "number of devices the network is split over"),
@@ -134,74 +126,52 @@ _CAPACITY = (
 
 def _capacity(result: Result, _: Path | None) -> Answer:
     """A row a try and device: the networks tried on one device by size, then the splits over two."""
-    one = [_try(result, key) for key in result.keys if not _SPLIT.fullmatch(key[0])]
-    one.sort(key=_layers)
-    two = [_try(result, key) for key in result.keys if _SPLIT.fullmatch(key[0])]
-    chosen = [row for row in two if row["chosen"]]
-    fit, wanting = ([row for row in one if row["fits"] == whether] for whether in (True, False))
-    if fit:
-        fit[-1]["boundary"] = LARGEST
-    if wanting:
-        wanting[0]["boundary"] = SMALLEST
-        for name in ("step_ms", "step_low_ms", "step_high_ms", "step_on_devices") if chosen else ():
-            wanting[0][name] = chosen[0][name]  # over two devices
-    verdict = Finding("study_limit_not_found", data={"why": "all fit" if fit else "none fits"})
-    if fit and wanting:
-        fits, fails, reason = fit[-1]["layers"], wanting[0]["layers"], wanting[0]["reason"]
-        verdict = Finding("study_limit", data={"fits": fits, "fails": fails})
-        if _layers(fit[-1]) > _layers(wanting[0]):
-            why = f"{fails} fails, {fits} fits: {reason}"
+    rows = result.frame(_CAPACITY, step=SPLIT_STEP, own=PASSES)
+    split = rows["case"].str.extract(r"^(?P<network>\d+\+\d+) split after (?P<place>\d+)$")
+    over_two = split["place"].notna()
+    free = rows["limit_bytes"] - rows["peak_bytes"] - rows["held_bytes"].fillna(0)
+    notes = result.quantities[result.quantities["quantity"] == "fits"].set_index(CASE)["note"]
+    rows = rows.assign(
+        layers=split["network"].fillna(rows["case"]),
+        devices=over_two + 1,
+        split_after=split["place"].astype(float).astype("Int64"),
+        chosen=(rows["chosen"] == 1).astype(object).where(over_two, None),
+        convolutions=rows["convolutions"].fillna(0).astype(int),
+        linears=rows["linears"].fillna(0).astype(int),
+        fits=rows["fits"] == 1,
+        boundary="",
+        step_on_devices=(over_two + 1).where(rows["step_ms"].notna()).astype("Int64"),
+        peak_memory_bytes=rows["peak_bytes"],
+        free_bytes=free.where(rows["fits"] == 1),
+        reason=notes.reindex(pd.MultiIndex.from_frame(rows[CASE])).to_numpy(),
+    )
+    size = rows["convolutions"] + rows["linears"]
+    one = rows.loc[size[~over_two].sort_values(kind="stable").index].reset_index(drop=True)
+    two = rows[over_two]
+    chosen = two[two["chosen"].astype(bool)]
+    fit, lacking = one.index[one["fits"]], one.index[~one["fits"]]
+    one.loc[fit[-1:], "boundary"] = LARGEST
+    one.loc[lacking[:1], "boundary"] = SMALLEST
+    if len(chosen):
+        step = ["step_ms", "step_low_ms", "step_high_ms", "step_on_devices"]
+        one.loc[lacking[:1], step] = chosen[step].iloc[0].to_numpy()  # over two devices
+    verdict = Finding("study_limit_not_found", data={"why": "none fits" if len(lacking) else "all fit"})
+    if len(fit) and len(lacking):
+        largest, smallest = one.loc[fit[-1]], one.loc[lacking[0]]
+        verdict = Finding("study_limit", data={"fits": largest["layers"], "fails": smallest["layers"]})
+        if fit[-1] > lacking[0]:
+            why = f"{smallest['layers']} fails, {largest['layers']} fits: {smallest['reason']}"
             verdict = Finding("study_limit_not_found", data={"why": why})
-    sizes = ("base_bytes", "peak_memory_bytes", "free_bytes")
-    limit = next((row["limit_bytes"] for row in one if row["limit_bytes"] is not None), None)
-    settings = result.manifest.settings
+    sizes, settings = ("base_bytes", "peak_memory_bytes", "free_bytes"), result.manifest.settings
     shape = ", ".join(str(settings.get(name)) for name in ("batch", "image_size", "image_size"))
-    parts = [
-        Part(
-            f"What fits in {digits(limit / _MIB) if limit else '?'} MiB of {_devices(one[:1]) or '?'}",
-            one,
-            columns(_CAPACITY, "layers", "fits", "boundary", "step_ms", "step_on_devices", *sizes, "reason"),
-            f"{timing(result.manifest)} Batch, height, width: {shape}.",
-        )
-    ]
-    if two:
-        names = ("layers", "device", "convolutions", "linears", "own_ms", *sizes)
+    shown = columns(_CAPACITY, "layers", "fits", "boundary", "step_ms", "step_on_devices", *sizes, "reason")
+    title = f"What fits in {digits(one['limit_bytes'].max() / _MIB)} MiB of {_devices(one[:1])}"
+    parts = [Part(title, one, shown, f"{timing(result.manifest)} Batch, height, width: {shape}.")]
+    if len(two):
+        shown = columns(_CAPACITY, "layers", "device", "convolutions", "linears", "own_ms", *sizes)
         title = f"On two devices, {settings.get('balance')} balanced"
-        parts.append(Part(title, chosen or two, columns(_CAPACITY, *names)))
-    return Answer([*one, *two], _CAPACITY, parts, verdict=[verdict])
-
-
-def _try(result: Result, key: Key) -> Row:
-    case, device = key
-    split = _SPLIT.fullmatch(case)
-    names = ("limit", "base", "peak", "held")
-    limit, base, peak, held = (result.quantity(key, f"{name}_bytes") for name in names)
-    fits = result.quantity(key, "fits") == 1
-    step = _ends("step", result.estimate(key, SPLIT_STEP))
-    return {
-        "layers": split["network"] if split else case,
-        "devices": 2 if split else 1,
-        "device": device,
-        "split_after": int(split["place"]) if split else None,
-        "chosen": result.quantity(key, "chosen") == 1 if split else None,
-        "convolutions": int(result.quantity(key, "convolutions") or 0),
-        "linears": int(result.quantity(key, "linears") or 0),
-        "fits": fits,
-        "boundary": "",
-        **step,
-        "step_on_devices": (2 if split else 1) if step["step_ms"] is not None else None,
-        **_ends("own", result.estimate(key, PASSES)),
-        "limit_bytes": limit,
-        "base_bytes": base,
-        "peak_memory_bytes": peak,
-        "held_bytes": held,
-        "free_bytes": limit - peak - (held or 0) if fits and limit and peak else None,
-        "reason": result.all_of(key, "fits").note,
-    }
-
-
-def _layers(row: Row) -> int:
-    return int(row["convolutions"] + row["linears"])
+        parts.append(Part(title, chosen if len(chosen) else two, shown))
+    return Answer(pd.concat([one, two]), _CAPACITY, parts, verdict=[verdict])
 
 
 # --- layers -------------------------------------------------------------------------------------------
@@ -247,73 +217,59 @@ _LAYERS = (
 
 def _costs(result: Result, own_peaks: Path | None) -> Answer:
     """A row a layer: time, memory, power and energy; of each stage FLOPs, bytes and its place."""
-    rows, above = [], []
-    for key in result.keys:
-        case, device = key
-        if case == _PEAKS:
-            continue
-        layer, _, shape = case.rpartition("@")
-        row: Row = {"layer": layer, "input": shape, "device": device}
-        row |= {name: result.quantity(key, name) for name in _MEMORY}
-        row["idle_power_w"] = result.quantity((_PEAKS, device), "idle_w")
-        for name, unit in (("power", "w"), ("energy_above_idle", "j")):
-            values = result.all_of(key, f"{name}_{unit}").values
-            row[f"{name}_{unit}"] = result.quantity(key, f"{name}_{unit}")
-            several = len(values) > 1
-            row[f"{name}_low_{unit}"] = min(values) if several else None
-            row[f"{name}_high_{unit}"] = max(values) if several else None
-        for stage in PASSES:
-            row |= _ends(stage, result.estimate(key, [stage]))
-            row |= _place(result, key, stage, row[f"{stage}_ms"], own_peaks)
-            share = row[f"{stage}_roof_pct"] or row[f"{stage}_roof_of_measured_pct"]
-            if share and share > roofline.ABOVE_PCT:
-                above.append((f"{layer} {stage}", f"{row[f'{stage}_bound']} roof's", share))
-        rows.append(row)
+    metrics = (*_LAYERS, Metric("idle_w", ""), Metric("flops_per_s", ""), Metric("bytes_per_s", ""))
+    rows = result.frame(metrics, forward=["forward"], backward=["backward"])
+    measured = rows[rows["case"] == _PEAKS].set_index("device")
+    rows = rows[rows["case"] != _PEAKS]
+    rows[["layer", "input"]] = rows["case"].str.rsplit("@", n=1, expand=True)
+    rows["idle_power_w"] = rows["device"].map(measured["idle_w"])
+    stages = []
+    for stage in PASSES:
+        flops, moved, ms = (rows[f"{stage}_{name}"] for name in ("flops", "bytes", "ms"))
+        known = zip(rows["device"], flops, moved, ms, strict=True)
+        place = pd.DataFrame(
+            [_place(*figures, measured, own_peaks) for figures in known], rows.index, roofline.COLUMNS
+        )
+        place = place.assign(
+            flops=flops, bytes=moved, tflops_per_s=flops / ms / 1e9, gb_per_s=moved / ms / 1e6
+        )
+        for name, values in place.items():
+            rows[f"{stage}_{name}"] = values
+        stages.append(rows[["layer"]].assign(stage=stage).join(place))
+    by_stage = pd.concat(stages).sort_index(kind="stable")  # stages of a layer below each other
     costs = ("layer", "input", "forward_ms", "backward_ms", *_MEMORY, "power_w", "energy_above_idle_j")
-    places = columns(
+    shown = columns(
         (_LAYERS[0], Metric("stage", "forward or backward", text=True, key=True), *_OF_A_STAGE),
         "layer", "stage", "flops", "bytes", "intensity_flop_per_byte", "tflops_per_s", "gb_per_s", "bound",
         "roof_of_measured_pct", "roof_pct",
     )  # fmt: skip
-    stages = [
-        {**row, "stage": stage, **{one.name: row[f"{stage}_{one.name}"] for one in _OF_A_STAGE}}
-        for row in rows
-        for stage in PASSES
+    both = measured[(measured["flops_per_s"] > 0) & (measured["bytes_per_s"] > 0)]
+    roofs = (both["flops_per_s"] / 1e12).map(digits) + " TFLOP/s and "
+    roofs += (both["bytes_per_s"] / _GIGA).map(digits) + " GB/s on " + both.index
+    caption = f"Measured peaks (fp32): {'; '.join(roofs)}." if len(both) else ""
+    parts = [
+        Part(f"Layers on {_devices(rows)}", rows, columns(_LAYERS, *costs), timing(result.manifest)),
+        Part("Their rooflines", by_stage, shown, caption),
     ]
-    roofs = [
-        f"{digits(flops / 1e12)} TFLOP/s and {digits(moved / _GIGA)} GB/s on {key[1]}"
-        for key in result.keys
-        if key[0] == _PEAKS
-        and (flops := result.quantity(key, "flops_per_s"))
-        and (moved := result.quantity(key, "bytes_per_s"))
-    ]
-    measured = f"Measured peaks (fp32): {'; '.join(roofs)}." if roofs else ""
-    cost = Part(f"Layers on {_devices(rows)}", rows, columns(_LAYERS, *costs), timing(result.manifest))
-    parts = [cost, Part("Their rooflines", stages, places, measured)]
-    if not above:
-        return Answer(rows, _LAYERS, parts)
-    what, peak, shares = zip(*above, strict=True)
-    data = {"what": what, "peak": set(peak), "n": len(what), "of": len(stages), "most_pct": max(shares)}
-    return Answer(rows, _LAYERS, parts, verdict=[Finding("above_peak", data=data)])
+    share = by_stage["roof_pct"].fillna(by_stage["roof_of_measured_pct"]).astype(float)
+    above, verdict = by_stage[share > roofline.ABOVE_PCT], []
+    if len(above):
+        data = {"what": tuple(above["layer"] + " " + above["stage"]), "n": len(above), "of": len(by_stage)}
+        data |= {"peak": set(above["bound"] + " roof's"), "most_pct": share.max()}
+        verdict = [Finding("above_peak", data=data)]
+    return Answer(rows, _LAYERS, parts, verdict=verdict)
 
 
-def _place(result: Result, key: Key, stage: str, duration_ms: float | None, own_peaks: Path | None) -> Row:
+def _place(
+    device: str, flops: float, moved: float, duration_ms: float, measured: pd.DataFrame, own: Path | None
+) -> dict[str, Any]:
     """Where a stage stands beside the rooflines of the measured peaks and of the datasheet's."""
-    flops, moved = (result.quantity(key, f"{stage}_{name}") for name in ("flops", "bytes"))
-    measured = (result.quantity((_PEAKS, key[1]), name) for name in ("flops_per_s", "bytes_per_s"))
-    sheet = peaks.find(key[1], own_peaks)
+    if np.isnan([flops, moved, duration_ms]).any():
+        return {}
+    sheet = peaks.find(device, own)
     datasheet = (sheet.flops_per_s.get("fp32"), sheet.bytes_per_s) if sheet else (None, None)
-    seconds = duration_ms / 1e3 if duration_ms else None
-    place: Row = dict.fromkeys(roofline.COLUMNS)
-    if flops is not None and moved is not None and seconds:
-        place = roofline.place(flops, moved, seconds * 1e9, Bound(key[1], *datasheet, *measured))
-    return {
-        f"{stage}_flops": flops,
-        f"{stage}_bytes": moved,
-        f"{stage}_tflops_per_s": flops / seconds / 1e12 if flops is not None and seconds else None,
-        f"{stage}_gb_per_s": moved / seconds / _GIGA if moved is not None and seconds else None,
-        **{f"{stage}_{name}": value for name, value in place.items()},
-    }
+    here = measured.reindex([device])[["flops_per_s", "bytes_per_s"]].fillna(0).iloc[0]
+    return roofline.place(flops, moved, duration_ms * 1e6, Bound(device, *datasheet, *here))
 
 
 # --- order --------------------------------------------------------------------------------------------
@@ -340,28 +296,29 @@ _ORDER = (
 
 def _orders(result: Result, _: Path | None) -> Answer:
     """A row a device and order, the usual one first."""
-    rows = []
-    for key in sorted(result.keys, key=lambda key: (key[1], key[0] != _USUAL)):
-        row: Row = {"model": result.manifest.settings.get("model"), "device": key[1], "order": key[0]}
-        row |= {metric.name: result.quantity(key, metric.name) for metric in _ORDER[3:8]}
-        for name, stages in (("forward", PASSES[:1]), ("backward", PASSES[1:]), ("step", PASSES)):
-            row |= _ends(name, result.estimate(key, stages))
-        rows.append(row | _ends("time_ratio", result.ratio(key, (_USUAL, key[1])), "") | _same(result, key))
-    (ratio,) = picked(_ORDER, "time_ratio")
+    rows = result.frame(_ORDER, forward=PASSES[:1], backward=PASSES[1:], step=PASSES)
+    pairs = {(case, device): ((case, device), (_USUAL, device)) for case, device in result.cases}
+    ratio = result.ratio("time_ratio", PASSES, pairs).reset_index(drop=True)
+    rows = rows.assign(
+        **ratio, order=rows["case"], model=result.manifest.settings.get("model"),
+        same_output=rows["same_output"] == 1,
+    )  # fmt: skip
+    rows = rows.sort_values("order", key=lambda order: order != _USUAL).sort_values("device", kind="stable")
+    (time_ratio,) = picked(_ORDER, "time_ratio")
     shown = [
         *columns(_ORDER, "device", "order", "batch", "image_size", "forward_ms", "backward_ms", "step_ms"),
-        ratio.column(printed=lambda row: "1" if row["order"] == _USUAL else ratio.printed(row)),
+        time_ratio.column(printed=lambda row: "1" if row["order"] == _USUAL else time_ratio.printed(row)),
         *columns(_ORDER, "activation_memory_bytes", "peak_memory_bytes", "same_output"),
     ]
+    others = rows[rows["order"] != _USUAL]
+    verdict = _compared(others, "time_ratio", others["order"] + ", " + others["device"])
     title = f"{result.manifest.settings.get('model')} on {_devices(rows)}"
-    others = [row for row in rows if row["order"] != _USUAL]
-    verdict = _compared(others, "time_ratio", lambda row: f"{row['order']}, {row['device']}")
-    return Answer(rows, _ORDER, [Part(title, rows, shown, timing(result.manifest))], verdict=verdict)
+    part = Part(title, rows, shown, timing(result.manifest))
+    return Answer(rows, _ORDER, [part], verdict=verdict)
 
 
 # --- gemm ---------------------------------------------------------------------------------------------
 
-_SEPARATE, _MERGED = "separate", "merged"
 _GEMM = (
     _DEVICE,
     Metric("way", "separate matrix products, or one merged product", "products", text=True, key=True),
@@ -381,29 +338,28 @@ _GEMM = (
 
 def _products(result: Result, _: Path | None) -> Answer:
     """A row a device, size and way; the speedup stands beside the merged product."""
-    rows = []
-    for key in result.keys:
-        case, device = key
-        way = case.rpartition(" ")[2]
-        row: Row = {"device": device, "way": way}
-        row |= {
-            name: result.quantity(key, name) for name in ("inputs", "hidden", "batch", "gates", "products")
-        }
-        row["time_steps"] = result.quantity(key, "steps")
-        row["inputs"] = row["inputs"] or row["hidden"]  # older results do not have it
-        time, flops = result.estimate(key, PASSES[:1]), result.quantity(key, "flops")
-        row |= _ends("time", time)
-        row["flops_per_s"] = flops / time.value * 1e3 if time and flops else None
-        separate = (case.replace(_MERGED, _SEPARATE), device)
-        row |= _ends("speedup", result.ratio(separate, key) if way == _MERGED else None, "")
-        rows.append(row | _same(result, key))
-    names = ("device", "inputs", "hidden", "way", "batch", "products", "time_ms", "flops_per_s", "speedup",
-             "same_output")  # fmt: skip
-    title = f"Matrix products on {_devices(rows)}"
-    merged = [row for row in rows if row["way"] == _MERGED]
-    verdict = _compared(merged, "speedup", lambda row: f"hidden {row['hidden']:.0f}, {row['device']}")
-    part = Part(title, rows, columns(_GEMM, *names), timing(result.manifest))
-    return Answer(rows, _GEMM, [part], verdict=verdict)
+    merged = {(case, device) for case, device in result.cases if case.endswith("merged")}
+    pairs = {
+        (case, device): ((case.replace("merged", "separate"), device), (case, device))
+        for case, device in merged
+    }
+    rows = result.frame(_GEMM, time=["forward"])
+    rows = rows.assign(
+        **result.ratio("speedup", ["forward"], pairs).reset_index(drop=True),
+        way=rows["case"].str.rpartition(" ")[2],
+        inputs=rows["inputs"].fillna(rows["hidden"]),  # older results do not have it
+        time_steps=rows["steps"],
+        flops_per_s=rows["flops"] / rows["time_ms"] * 1e3,
+        same_output=rows["same_output"] == 1,
+    )
+    shown = columns(
+        _GEMM, "device", "inputs", "hidden", "way", "batch", "products", "time_ms", "flops_per_s", "speedup",
+        "same_output",
+    )  # fmt: skip
+    compared = rows[rows["way"] == "merged"]
+    names = "hidden " + compared["hidden"].map("{:.0f}".format) + ", " + compared["device"]
+    part = Part(f"Matrix products on {_devices(rows)}", rows, shown, timing(result.manifest))
+    return Answer(rows, _GEMM, [part], verdict=_compared(compared, "speedup", names))
 
 
 STUDIES = {

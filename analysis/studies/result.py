@@ -1,29 +1,23 @@
-"""A single-node study's result: durations and quantities, case by case."""
+"""A single-node study's result: durations and figures of its cases, as frames."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
+from analysis.display.metrics import RANGE, Metric, names_of
 from analysis.statistics import inside_run
-from analysis.statistics.estimates import Estimate
 from jobs import store
 from jobs.store import StudyManifest
 from profiling import tables
 from profiling.errors import UserError
 from profiling.findings import Finding
 
-Key = tuple[str, str]  # case, device
-
-
-class Quantity(NamedTuple):
-    """A figure, as often as it was taken, less what failed; the note says how, or why there is none."""
-
-    values: tuple[float, ...]
-    note: str = ""
+CASE = ["case", "device"]
+Case = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -31,15 +25,15 @@ class Result:
     """One study's result; to an answer, also what it is of (:class:`analysis.display.terminal.Results`).
 
     Attributes:
-        durations: in ns, by (case, device) and stage, in the order of their repetitions.
-        quantities: by (case, device) and name.
+        durations: the table ``durations``, of every timed repetition.
+        quantities: the table ``quantities``; a figure has as many rows as it was taken times.
     """
 
     path: Path
     manifest: StudyManifest
-    durations: dict[Key, dict[str, np.ndarray]] = field(default_factory=dict)
-    quantities: dict[Key, dict[str, Quantity]] = field(default_factory=dict)
-    failed = missing = ()
+    durations: pd.DataFrame
+    quantities: pd.DataFrame
+    missing = ()
     on_cpus = False
 
     @property
@@ -47,30 +41,55 @@ class Result:
         return self.manifest.findings
 
     @cached_property
-    def keys(self) -> list[Key]:
-        """All (case, device), in the order in which they were measured."""
-        return list(dict.fromkeys([*self.quantities, *self.durations]))
+    def cases(self) -> pd.MultiIndex:
+        """Every (case, device), in the order in which they were measured."""
+        every = pd.concat([self.quantities[CASE], self.durations[CASE]]).drop_duplicates()
+        return pd.MultiIndex.from_frame(every)
 
-    def all_of(self, key: Key, name: str) -> Quantity:
-        """A figure of a case; empty where it was not taken."""
-        return self.quantities.get(key, {}).get(name, Quantity(()))
+    def frame(self, metrics: Sequence[Metric], **timed: Sequence[str]) -> pd.DataFrame:
+        """A row a case, with its figures, the ends of their ranges, and the durations of stages.
 
-    def quantity(self, key: Key, name: str) -> float | None:
-        """A figure of a case (the mean, if it was taken several times); None where it is not known."""
-        values = self.all_of(key, name).values
-        return float(np.mean(values)) if values else None
+        Args:
+            metrics: of which all columns are there; NaN: not known. A figure that was taken several times is
+                their mean, beside the lowest and highest.
+            timed: name of a duration -> its stages, whose sum's median, ms, is given with its interval; NaN
+                where a case lacks one of them.
+        """
+        taken = self.quantities.groupby([*CASE, "quantity"], sort=False)["value"]
+        rows = taken.mean().unstack().reindex(self.cases)
+        low, high = (end.where(taken.count() > 1).unstack() for end in (taken.min(), taken.max()))
+        for metric in metrics:
+            if metric.interval == RANGE and metric.name in rows:
+                rows[metric.names[1]], rows[metric.names[2]] = low[metric.name], high[metric.name]
+        for name, stages in timed.items():
+            spent = {case: ns / 1e6 for case, ns in self._spent(stages).items()}
+            rows = rows.join(self._medians(name, "_ms", spent))
+        rows = rows.reset_index()
+        return rows.reindex(columns=list(dict.fromkeys([*rows, *names_of(metrics)])))
 
-    def estimate(self, key: Key, stages: Iterable[str]) -> Estimate | None:
-        """The median duration of stages together, ms, with its interval; None if one was not timed."""
-        timed = self.durations.get(key, {})
-        if any(stage not in timed for stage in stages):
-            return None
-        return inside_run.of_median(np.sum([timed[stage] for stage in stages], axis=0) / 1e6)
+    def ratio(
+        self, name: str, stages: Sequence[str], pairs: Mapping[Case, tuple[Case, Case]]
+    ) -> pd.DataFrame:
+        """The median over repetitions of one case's duration divided by another's, taken in turns.
 
-    def ratio(self, key: Key, other: Key) -> Estimate:
-        """The median over repetitions of a case's duration divided by another's, taken in turns."""
-        durations = [np.sum(list(self.durations[case].values()), axis=0) for case in (key, other)]
-        return inside_run.of_median(durations[0] / durations[1])
+        Args:
+            pairs: the case in whose row a ratio stands -> the two.
+        """
+        spent = self._spent(stages)
+        ratios = {case: spent[above] / spent[below] for case, (above, below) in pairs.items()}
+        return self._medians(name, "", ratios)
+
+    def _spent(self, stages: Sequence[str]) -> dict[Case, np.ndarray]:
+        """ns of stages together, in the order of repetitions, of each case that has all of them."""
+        wide = self.durations.pivot_table("duration_ns", [*CASE, "repetition"], "stage", "first", sort=False)
+        total = wide.reindex(columns=list(stages)).sum(axis=1, skipna=False).dropna().sort_index()
+        return {(str(case), str(device)): ns.to_numpy(float) for (case, device), ns in total.groupby(CASE)}
+
+    def _medians(self, name: str, unit: str, values: Mapping[Case, np.ndarray]) -> pd.DataFrame:
+        found = {case: inside_run.of_median(some) for case, some in values.items()}
+        rows = {case: (one.value, one.low, one.high) for case, one in found.items()}
+        ends = [name + unit, f"{name}_low{unit}", f"{name}_high{unit}"]
+        return pd.DataFrame([rows.get(case, (np.nan,) * 3) for case in self.cases], self.cases, ends)
 
 
 def is_study(path: Path) -> bool:
@@ -84,28 +103,18 @@ def load(path: Path) -> list[Result]:
     Raises:
         UserError: there are none, or one is damaged; the message names the file.
     """
-    if is_study(path):
-        return [read(path)]
-    folders = [folder for folder in sorted(path.iterdir()) if is_study(folder)] if path.is_dir() else []
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    folders = [path] if is_study(path) else [folder for folder in inside if is_study(folder)]
     if not folders:
         raise UserError(f"{path} holds no study; run one, e.g. python -m train.studies.layers")
-    return [read(folder) for folder in folders]
-
-
-def read(path: Path) -> Result:
-    """One study's result.
-
-    Raises:
-        UserError: it is damaged; the message names the file.
-    """
-    result = Result(path, store.read_record(path / store.MANIFEST, StudyManifest))
-    quantities = tables.read(path, "quantities").to_pandas()
-    for (case, device, name), rows in quantities.groupby(["case", "device", "quantity"], sort=False):
-        note = next((note for note in reversed(rows["note"].tolist()) if note), "")
-        taken = Quantity(tuple(rows["value"].dropna()), note)
-        result.quantities.setdefault((case, device), {})[name] = taken
-    durations = tables.read(path, "durations").to_pandas().sort_values("repetition", kind="stable")
-    for (case, device, stage), rows in durations.groupby(["case", "device", "stage"], sort=False):
-        timed = rows["duration_ns"].to_numpy(dtype=float)
-        result.durations.setdefault((case, device), {})[stage] = timed
-    return result
+    return [
+        Result(
+            folder,
+            store.read_record(folder / store.MANIFEST, StudyManifest),
+            *(
+                tables.read(folder, name).to_pandas().astype({"case": str, "device": str})
+                for name in ("durations", "quantities")
+            ),
+        )
+        for folder in folders
+    ]

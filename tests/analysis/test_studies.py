@@ -1,13 +1,16 @@
 """What a study's tables say: planted durations and figures come out again."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from analysis.display.metrics import records
 from analysis.report import studies as pages
 from analysis.report.render import render
 from analysis.studies import answers
-from analysis.studies.result import load, read
-from jobs.studies import Recorder, make_directory
+from analysis.studies.result import load
+from jobs.studies import Recorder, new_directory
 from profiling.errors import UserError
 from tests.analysis.commands import run
 
@@ -22,8 +25,8 @@ def layers(directory, **planted):
     recorder.quantity("peaks", "cpu", "flops_per_s", planted.get("flops_per_s", 1e12))
     recorder.quantity("peaks", "cpu", "bytes_per_s", planted.get("bytes_per_s", 10e9))
     recorder.quantity("peaks", "cpu", "idle_w", None, "no RAPL")
-    recorder.durations(LAYER, "cpu", "forward", np.full(10, 2_000_000))
-    recorder.durations(LAYER, "cpu", "backward", [3_000_000, 5_000_000] * 5)
+    recorder.case(LAYER, "cpu", {"forward": np.full(10, 2_000_000)})
+    recorder.case(LAYER, "cpu", {"backward": [3_000_000, 5_000_000] * 5})
     for stage in ("forward", "backward"):
         recorder.quantity(LAYER, "cpu", f"{stage}_flops", 1e9)
         recorder.quantity(LAYER, "cpu", f"{stage}_bytes", 10e6)
@@ -34,8 +37,8 @@ def layers(directory, **planted):
 
 
 def test_a_layer_stands_on_the_roofline(tmp_path):
-    result = read(layers(tmp_path / "one"))
-    (row,) = answers.answer(result).rows
+    result = load(layers(tmp_path / "one"))[0]
+    (row,) = records(answers.answer(result).rows)
     assert (row["forward_ms"], row["forward_low_ms"], row["forward_high_ms"]) == (2, 2, 2)
     assert 3 <= row["backward_low_ms"] <= row["backward_ms"] <= row["backward_high_ms"] <= 5
     assert row["forward_intensity_flop_per_byte"] == 100 and row["forward_bound"] == "compute"
@@ -61,22 +64,22 @@ def test_a_study_that_is_not_known_is_one_line(tmp_path):
     manifest = directory / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"study": "layers"', '"study": "layer"'))
     with pytest.raises(UserError, match="did you mean 'layers'"):
-        answers.answer(read(directory))
+        answers.answer(load(directory)[0])
 
 
 def order(directory, other_ms):
     directory.mkdir()
     recorder = Recorder("order", {"model": "vgg16"}, directory)
     for case, durations_ms in {"ReLU, MaxPool2d": [10, 11, 12, 13] * 5, "MaxPool2d, ReLU": other_ms}.items():
-        recorder.durations(case, "cpu", "forward", np.array(durations_ms) * 250_000)
-        recorder.durations(case, "cpu", "backward", np.array(durations_ms) * 750_000)
+        recorder.case(case, "cpu", {"forward": np.array(durations_ms) * 250_000})
+        recorder.case(case, "cpu", {"backward": np.array(durations_ms) * 750_000})
         for name, value in {"pairs": 5, "batch": 2, "image_size": 32, "same_output": True}.items():
             recorder.quantity(case, "cpu", name, value)
         recorder.quantity(case, "cpu", "activation_memory_bytes", 3 << 20 if case[0] == "R" else 1 << 20)
         recorder.quantity(case, "cpu", "peak_memory_bytes", 4 << 20)
         recorder.quantity(case, "cpu", "largest_difference", 0)
     recorder.write(5, 20)
-    return read(directory)
+    return load(directory)[0]
 
 
 @pytest.mark.parametrize(
@@ -92,15 +95,15 @@ def test_orders_are_compared_turn_by_turn(tmp_path, factors, difference, ratio):
     made = answers.answer(result)
     (compared,) = made.verdict
     assert compared.data["difference"] == difference and compared.data["value"] == pytest.approx(ratio)
-    assert [row["order"] for row in made.rows] == ["ReLU, MaxPool2d", "MaxPool2d, ReLU"]
-    assert [row["activation_memory_bytes"] for row in made.rows] == [3 * MIB, MIB]
-    assert made.rows[0]["step_ms"] == pytest.approx(11.5)
+    assert [row["order"] for row in records(made.rows)] == ["ReLU, MaxPool2d", "MaxPool2d, ReLU"]
+    assert [row["activation_memory_bytes"] for row in records(made.rows)] == [3 * MIB, MIB]
+    assert records(made.rows)[0]["step_ms"] == pytest.approx(11.5)
 
 
 def test_a_result_is_not_written_over(tmp_path):
     directory = layers(tmp_path / "one")
     with pytest.raises(UserError, match="already contains a result"):
-        make_directory("layers", "cpu", directory)
+        new_directory("layers", "cpu", directory)
 
 
 def test_damage_names_the_file(tmp_path):
@@ -117,29 +120,29 @@ def test_damage_names_the_file(tmp_path):
     [(1e12, 10e9, []), (1e12, 1e9, ["bandwidth roof's"]), (0.1e12, 10e9, ["compute roof's"])],
 )
 def test_a_layer_above_its_roof_is_a_finding(tmp_path, flops_per_s, bytes_per_s, peaks):
-    result = read(layers(tmp_path / "one", flops_per_s=flops_per_s, bytes_per_s=bytes_per_s))
+    result = load(layers(tmp_path / "one", flops_per_s=flops_per_s, bytes_per_s=bytes_per_s))[0]
     found = answers.answer(result).verdict
     assert [peak for one in found for peak in one.data["peak"]] == peaks
     assert all(one.data["n"] == 2 and one.data["most_pct"] == pytest.approx(500) for one in found)
 
 
 def test_too_few_products_to_be_sure_are_not_alike(tmp_path):
-    recorder = Recorder("gemm", {}, make_directory("gemm", "cpu", tmp_path / "gemm"))
+    recorder = Recorder("gemm", {}, new_directory("gemm", "cpu", tmp_path / "gemm"))
     for way, duration in (("separate", 3_000_000), ("merged", 1_500_000)):
-        recorder.durations(f"512 {way}", "cpu", "forward", np.full(3, duration))
+        recorder.case(f"512 {way}", "cpu", {"forward": np.full(3, duration)})
         figures = {"hidden": 512, "batch": 64, "gates": 4, "products": 4, "flops": 4e9}
         for name, value in {**figures, "steps": 1, "same_output": 1, "largest_difference": 0}.items():
             recorder.quantity(f"512 {way}", "cpu", name, value)
     recorder.write(5, 3)
-    (found,) = answers.answer(read(tmp_path / "gemm")).verdict
+    (found,) = answers.answer(load(tmp_path / "gemm")[0]).verdict
     assert (found.data["difference"], found.data["value"]) == ("too few repetitions", 2.0)
 
 
 def gemm(directory):
     """Products of 4 gates in 16 steps: 3 ms separate, 2 ms merged."""
-    recorder = Recorder("gemm", {}, make_directory("gemm", "cpu", directory))
+    recorder = Recorder("gemm", {}, new_directory("gemm", "cpu", directory))
     for way, duration, products in (("separate", 3_000_000, 64), ("merged", 2_000_000, 16)):
-        recorder.durations(f"512 {way}", "cpu", "forward", np.full(10, duration))
+        recorder.case(f"512 {way}", "cpu", {"forward": np.full(10, duration)})
         figures = {"hidden": 512, "batch": 64, "gates": 4, "steps": 16, "products": products, "flops": 4e9}
         for name, value in {**figures, "same_output": 1, "largest_difference": 0}.items():
             recorder.quantity(f"512 {way}", "cpu", name, value)
@@ -149,8 +152,8 @@ def gemm(directory):
 
 def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
     gemm(tmp_path / "gemm")
-    made = answers.answer(read(tmp_path / "gemm"))
-    separate, merged = made.rows
+    made = answers.answer(load(tmp_path / "gemm")[0])
+    separate, merged = records(made.rows)
     assert (separate["speedup"], merged["speedup"], merged["speedup_low"]) == (None, 1.5, 1.5)
     assert (separate["time_ms"], merged["flops_per_s"]) == (3, 2e12)
     assert [finding.data["difference"] for finding in made.verdict] == ["significant"]
@@ -168,7 +171,7 @@ def capacity(directory, fits=(False, True, True)):
         for name, mib in {"limit": 100, "base": 40, "peak": peak_mib, "held": 0}.items():
             recorder.quantity(case, device, f"{name}_bytes", mib * MIB if mib is not None else None)
         for stage in ("receive", "forward", "exchange", "backward", "send") if fits else ():
-            recorder.durations(case, device, stage, [more.get(stage, 1) * 1_000_000] * 10)
+            recorder.case(case, device, {stage: [more.get(stage, 1) * 1_000_000] * 10})
         if "chosen" in more:
             recorder.quantity(case, device, "chosen", more["chosen"])
 
@@ -178,30 +181,29 @@ def capacity(directory, fits=(False, True, True)):
     tried("2+2 split after 1", "cpu, device 0", (1, 0), True, 60, chosen=True, exchange=20)
     tried("2+2 split after 1", "cpu, device 1", (1, 2), True, 90, chosen=True)
     recorder.write(5, 10)
-    return read(directory)
+    return load(directory)[0]
 
 
 def test_the_boundary_has_a_time_on_both_sides(tmp_path):
     made = answers.answer(capacity(tmp_path / "one"))
-    networks = {row["layers"]: row for row in made.rows if row["devices"] == 1}
+    networks = {row["layers"]: row for row in records(made.rows) if row["devices"] == 1}
     assert list(networks) == ["1+1", "1+2", "2+2"]  # by size, not as they were tried
     assert networks["1+2"]["boundary"] == "largest that fits" and networks["1+2"]["step_ms"] == 7
     assert networks["2+2"]["boundary"] == answers.SMALLEST and networks["2+2"]["step_ms"] == 24
     assert [networks[name]["step_on_devices"] for name in networks] == [1, 1, 2]
-    assert {row["step_on_devices"] for row in made.rows if row["devices"] == 2} == {2}
+    assert {row["step_on_devices"] for row in records(made.rows) if row["devices"] == 2} == {2}
     assert networks["2+2"]["reason"] == "can't allocate memory" and networks["2+2"]["free_bytes"] is None
     (limit,) = made.verdict
     assert limit.code == "study_limit" and (limit.data["fits"], limit.data["fails"]) == ("1+2", "2+2")
-    first, second = (row for row in made.rows if row["chosen"])
+    first, second = (row for row in records(made.rows) if row["chosen"])
     assert (first["free_bytes"], second["free_bytes"]) == (40 * MIB, 10 * MIB) and first["own_ms"] == 2
 
 
 def test_a_boundary_that_was_not_found_is_said(tmp_path):
     result = capacity(tmp_path / "one")
-    for key in [key for key in result.quantities if key[0] != "1+1"]:
-        del result.quantities[key]
-        result.durations.pop(key, None)
-    assert answers.answer(result).verdict[0].code == "study_limit_not_found"
+    durations, quantities = (table.query("case == '1+1'") for table in (result.durations, result.quantities))
+    one = replace(result, durations=durations, quantities=quantities)
+    assert answers.answer(one).verdict[0].code == "study_limit_not_found"
 
 
 def test_a_smaller_network_that_failed_is_no_boundary(tmp_path):

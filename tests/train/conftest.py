@@ -51,7 +51,6 @@ def train_here(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     """``python -m train`` in this process, which has imported torch: its exit code, and what it said."""
     # This process's own crash is pytest's to report.
     monkeypatch.setattr(command, "write_stacks_at_signal", lambda path: None)
-    monkeypatch.setattr(command, "leave_at_once", lambda: None)
     threads = torch.get_num_threads()
 
     def train(*flags: str) -> tuple[int, str, str]:

@@ -29,7 +29,7 @@ from profiling.wrap import WATCHERS
 from tests.train.many_runs import LEFT, LOG, RUNS, by_one_pair
 from train import __main__ as command
 from train import rank as ranks
-from train.__main__ import in_world, make_parser, may_leave_at_once
+from train.__main__ import in_world, make_parser
 from train.world import World
 
 pytestmark = pytest.mark.long
@@ -443,17 +443,8 @@ def test_a_profiler_that_is_not_around_a_run_by_hand_is_told_at_its_start(train_
     assert len(train_tiny(*SMALL, "--profile", "nsys")[2].splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("profile", "variables", "modules", "at_once"),
-    [
-        ("none", {}, set(), True),
-        ("torch", {}, set(), False),
-        ("none", {"LD_PRELOAD": "libTAU.so"}, set(), False),
-        ("none", {"CUDA_INJECTION64_PATH": "libToolsInjection64.so"}, set(), False),
-        ("none", {}, {"pytau"}, False),
-        ("none", {}, {"mpi4py.MPI"}, False),
-        ("none", {}, {"horovod"}, False),
-    ],
-)
-def test_only_a_process_that_nobody_waits_for_leaves_at_once(profile, variables, modules, at_once):
-    assert may_leave_at_once(make_run({"profile": profile}), variables, modules) is at_once
+def test_a_profile_of_python_is_printed(tmp_path):
+    """The process ends as Python does: only a rank that would wait for others leaves at once."""
+    words = ["-m", "cProfile", "-s", "cumtime", "-m", "train", *SMALL, "--out", str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "function calls" in done.stdout and "run_rank" in done.stdout

@@ -18,9 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from jobs.run import Run
 from profiling.errors import UserError
 from train.backends import Backend
-from train.device import pci_address
+from train.device import is_out_of_memory, pci_address
 from train.rendezvous import gather_at, open_store
-from train.studies.memory import is_out_of_memory
 from train.world import World, check_interface, gloo_interface
 
 # Ranks of one job start within minutes; a rank that never comes must not hold an allocation for long.

@@ -7,7 +7,6 @@ all private writable memory), on a GPU its size does, or PyTorch's allocator. Ex
 not.
 """
 
-import json
 import math
 import re
 import resource
@@ -17,7 +16,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 from pydantic import BaseModel
@@ -27,7 +25,8 @@ from jobs.store import write_record
 from profiling.errors import EXIT_DONE, EXIT_FAILED
 from profiling.schemas import SPLIT_STEP
 from profiling.step_clock import open_clock
-from train.studies import common, memory
+from train.device import is_out_of_memory
+from train.studies import common
 
 CHANNELS = 64
 LEARNING_RATE = 1e-3
@@ -43,8 +42,7 @@ class Task(BaseModel):
         limit_bytes: of the device; 0: what it has.
     """
 
-    convolutions: int
-    linears: int
+    convolutions: int  # of the whole network, which come first
     first: int
     last: int
     batch: int
@@ -69,7 +67,6 @@ class Attempt(BaseModel):
         peak: the most in use at any time, with ``base``.
         held: beyond ``peak``, by a GPU's caching allocator.
         missed: looks at a CPU's memory that there was no memory for; ``peak`` may have been more then.
-        too_small: the limit does not even hold ``base``.
     """
 
     fits: bool
@@ -79,7 +76,6 @@ class Attempt(BaseModel):
     peak: int = 0
     held: int = 0
     missed: int = 0
-    too_small: bool = False
     durations_ns: dict[str, list[int]] = {}
 
     @property
@@ -90,7 +86,7 @@ class Attempt(BaseModel):
 
 
 def main() -> int:
-    task = Task.model_validate(json.loads(Path(sys.argv[1]).read_bytes()))
+    task = Task.model_validate_json(Path(sys.argv[1]).read_bytes())
     common.prepare(task)
     device = torch.device(task.device)
     if device.type == "cuda":
@@ -100,26 +96,21 @@ def main() -> int:
         _meet(task, device)
     attempt = Attempt(fits=False)
     attempt.base, attempt.limit = _limited(device, task.limit_bytes)
-    if attempt.base >= attempt.limit:
-        attempt.too_small = True
-    else:
+    if attempt.base < attempt.limit:
         try:
             _try(task, device, attempt)
             attempt.fits = True
         except (RuntimeError, MemoryError, OSError) as error:
-            if not memory.is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
-            attempt.reason = reason_of(error)
-    if device.type == "cpu":
-        _unlimited()  # what is left may not be enough to write an answer with
+            # In a line, without where in PyTorch's source it was raised.
+            reason = " ".join(str(error).split()) or type(error).__name__
+            attempt.reason = re.sub(r"^\[enforce fail at [^]]*\] .*?\. (?=\w)", "", reason)[:160]
+    if device.type == "cpu":  # what is left may not be enough to write an answer with
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     write_record(task.answer, attempt)
     return EXIT_DONE if attempt.fits else EXIT_FAILED
-
-
-def reason_of(error: BaseException) -> str:
-    """What an error says, in a line, without where in PyTorch's source it was raised."""
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return re.sub(r"^\[enforce fail at [^]]*\] .*?\. (?=\w)", "", reason)[:160]
 
 
 def _warm(device: torch.device) -> None:
@@ -162,12 +153,6 @@ def _limited(device: torch.device, limit: int) -> tuple[int, int]:
     return base, limit
 
 
-def _unlimited() -> None:
-    """Lift the limit as far as this process may."""
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-
-
 def data_bytes(status: Path = Path("/proc/self/status")) -> int:
     """Private writable memory of this process, as RLIMIT_DATA counts it."""
     (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmData:"))
@@ -185,10 +170,11 @@ def build(task: Task) -> nn.Sequential:
     """
     layers: list[nn.Module] = []
     for number in range(task.first, task.last):
-        if number < task.convolutions:
-            layer: Any = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
-        else:
-            layer = nn.Linear(task.image_size, task.image_size)
+        layer: nn.Conv2d | nn.Linear = (
+            nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
+            if number < task.convolutions
+            else nn.Linear(task.image_size, task.image_size)
+        )
         nn.init.normal_(layer.weight, std=1 / math.sqrt(layer.weight[0].numel()))
         layers.append(layer)
     return nn.Sequential(*layers)
@@ -199,45 +185,51 @@ def _try(task: Task, device: torch.device, attempt: Attempt) -> None:
         network = build(task)
         data = torch.randn(task.batch, CHANNELS, task.image_size, task.image_size)
     step = _step(task, network, data)
-    attempt.peak, attempt.held, attempt.missed = _peak(device, attempt.base, lambda: step(lambda: None))
+    attempt.peak, attempt.held, attempt.missed = _peak(device, attempt.base, lambda: common.repeat_once(step))
     clock = open_clock(device.type)
     timed = common.time_cases({"": step}, SPLIT_STEP, task.warmup, task.repetitions, clock)[""]
     attempt.durations_ns = {stage: [int(ns) for ns in durations] for stage, durations in timed.items()}
 
 
-def _step(task: Task, network: nn.Sequential, data: torch.Tensor) -> common.Action:
-    """One training step of a stage; its input is the batch, or what the stage before it sends."""
+def _step(task: Task, network: nn.Sequential, data: torch.Tensor) -> common.Stages:
+    """The stages of a training step on one device; the input is the batch, or what the other device sends."""
     first, last = task.rank == 0, task.rank == task.stages - 1
 
-    def step(tick: common.Tick) -> None:
+    def receive() -> torch.Tensor:
         network.zero_grad(set_to_none=True)
-        given = data.requires_grad_(not first)
+        data.requires_grad_(not first)
         if not first:
             distributed.recv(data.detach(), task.rank - 1)
             data.grad = None
-        tick()
-        output = network(given)
-        loss = output.square().mean() if last else output
-        tick()
+        return data
+
+    def forward(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output = network(images)
+        return output, output.square().mean() if last else output
+
+    def exchange(outputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
         gradient = None
         if not last:
-            distributed.send(output.detach(), task.rank + 1)
-            gradient = torch.empty_like(output)
+            distributed.send(outputs[0].detach(), task.rank + 1)
+            gradient = torch.empty_like(outputs[0])
             distributed.recv(gradient, task.rank + 1)
-        tick()
+        return *outputs, gradient
+
+    def backward(exchanged: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]) -> None:
+        _, loss, gradient = exchanged
         loss.backward(gradient)
         # Plain SGD; torch.optim would first import torch's compiler, 70 MB that are not the network's.
         with torch.no_grad():
             for parameter in network.parameters():
                 assert parameter.grad is not None
                 parameter.add_(parameter.grad, alpha=-LEARNING_RATE)
-        tick()
+
+    def send(_: None) -> None:
         if not first:
             assert data.grad is not None
             distributed.send(data.grad, task.rank - 1)
-        tick()
 
-    return step
+    return receive, forward, exchange, backward, send
 
 
 def _peak(device: torch.device, base: int, action: Callable[[], object]) -> tuple[int, int, int]:

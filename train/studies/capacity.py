@@ -16,7 +16,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,22 +24,20 @@ import torch
 from jobs import studies
 from jobs.studies import Ended, Recorder
 from profiling.errors import UserError, run_command
-from train.device import device_name
+from train.device import device_name, says_out_of_memory
 from train.studies import common
 from train.studies.attempt import Attempt, Task
-from train.studies.memory import says_out_of_memory
 
 BATCH, IMAGE_SIZE = 16, 112
 BATCH_ON_CPU, IMAGE_SIZE_ON_CPU, LIMIT_ON_CPU = 4, 56, "1GiB"
 _Tried = TypeVar("_Tried")
-Stages = list[tuple[int, int]]  # the first layer of each, and the next one's
 TRY_S = 1800.0  # that a try may take
 MOST_LAYERS = 1 << 16
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
 def main() -> None:
-    parser = common.study_parser("capacity", __doc__, warmup=5, repetitions=20)
+    parser = common.study_parser("capacity", __doc__)
     add, whole = parser.add_argument, common.whole
     add("--convolutions", type=whole, metavar="N", default=8, help="convolutions to start with [8]")
     add("--linears", type=whole, metavar="N", default=8, help="linear layers to start with [8]")
@@ -58,8 +55,8 @@ def main() -> None:
     arguments.image_size = arguments.image_size or (IMAGE_SIZE if gpu else IMAGE_SIZE_ON_CPU)
     if not gpu and arguments.memory_limit is None:
         arguments.memory_limit = size(LIMIT_ON_CPU)
-    recorder = common.start("capacity", arguments, gpu)
-    capacity = Capacity(recorder, arguments, names, gpu)
+    recorder = common.start("capacity", arguments, [device])
+    capacity = Capacity(recorder, arguments, names)
     above = capacity.grow()
     if len(names) > 1:
         capacity.split(above)
@@ -93,10 +90,8 @@ class Capacity:
         names: of the devices.
     """
 
-    def __init__(
-        self, recorder: Recorder, arguments: argparse.Namespace, names: list[str], gpu: bool
-    ) -> None:
-        self.recorder, self.arguments, self.names, self.gpu = recorder, arguments, names, gpu
+    def __init__(self, recorder: Recorder, arguments: argparse.Namespace, names: list[str]) -> None:
+        self.recorder, self.arguments, self.names = recorder, arguments, names
 
     def grow(self) -> int:
         """The layers of the smallest network that does not fit in one device."""
@@ -104,9 +99,8 @@ class Capacity:
 
         def fits(layers: int) -> bool:
             if layers not in tried:
-                stages = [(0, layers)]
-                (tried[layers],) = sides = self._attempt(layers, stages)
-                self._record(layers, stages, sides)
+                (tried[layers],) = sides = self._attempt(layers)
+                self._record(layers, None, sides)
             return tried[layers].fits
 
         start = min(self.arguments.convolutions + self.arguments.linears, MOST_LAYERS // 2)
@@ -126,7 +120,7 @@ class Capacity:
         """The split of a network that balances memory or time."""
 
         def attempt(place: int) -> tuple[list[Attempt], float]:
-            sides = self._attempt(layers, [(0, place), (place, layers)])
+            sides = self._attempt(layers, place)
             fit = [side.fits for side in sides]
             if not all(fit):
                 return sides, math.nan if not any(fit) else math.inf if fit[1] else -math.inf
@@ -136,25 +130,28 @@ class Capacity:
 
         best, tried = balance(attempt, layers // 2, layers - 1)
         for place, sides in tried.items():
-            self._record(layers, [(0, place), (place, layers)], sides, place == best)
+            self._record(layers, place, sides, place == best)
 
-    def _attempt(self, layers: int, stages: Stages) -> list[Attempt]:
-        """Try a network in fresh processes, one a stage; their answers.
+    def _attempt(self, layers: int, place: int | None = None) -> list[Attempt]:
+        """Try a network in fresh processes, one a device; their answers.
+
+        Args:
+            place: the number of layers on the first of two devices; None: one device has all.
 
         Raises:
             UserError: a process failed for want of something else than memory, or its limit holds nothing.
         """
-        given = self.arguments
-        convolutions, linears = proportion(layers, given.convolutions, given.linears)
+        flags, stages = self.arguments, stages_of(layers, place)
         # In a folder of its own: --out may hold what is not ours.
+        self.recorder.directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="try-", dir=self.recorder.directory.absolute()) as name:
             folder, commands = Path(name), []
             for rank, (first, last) in enumerate(stages):
                 task = Task(
-                    convolutions=convolutions, linears=linears, first=first, last=last, batch=given.batch,
-                    image_size=given.image_size, device=f"cuda:{rank}" if self.gpu else "cpu",
-                    limit_bytes=given.memory_limit or 0, warmup=given.warmup, repetitions=given.repetitions,
-                    threads=given.threads or 0, seed=given.seed, answer=folder / f"{rank}.answer", rank=rank,
+                    convolutions=self._network(layers)[0], first=first, last=last, batch=flags.batch,
+                    image_size=flags.image_size, device="cpu" if self.names[0] == "cpu" else f"cuda:{rank}",
+                    limit_bytes=flags.memory_limit or 0, warmup=flags.warmup, repetitions=flags.repetitions,
+                    threads=flags.threads or 0, seed=flags.seed, answer=folder / f"{rank}.answer", rank=rank,
                     stages=len(stages), meeting=str(folder / "meeting"),
                 )  # fmt: skip
                 (folder / f"{rank}.json").write_text(task.model_dump_json())
@@ -164,37 +161,43 @@ class Capacity:
             answers = [
                 Attempt.model_validate_json(path.read_bytes()) if path.exists() else None for path in paths
             ]
-        if any(answer and answer.too_small for answer in answers):
-            base = max(answer.base for answer in answers if answer)
+        base = max((answer.base for answer in answers if answer and answer.base >= answer.limit), default=0)
+        if base:
             raise UserError(
-                f"--memory-limit {_mib(given.memory_limit)} is too small for the interpreter and PyTorch "
+                f"--memory-limit {_mib(flags.memory_limit)} is too small for the interpreter and PyTorch "
                 f"alone, which take {_mib(base)}"
             )
         return judged(answers, ended, printed)
 
-    def _record(self, layers: int, stages: Stages, sides: list[Attempt], chosen: bool = False) -> None:
-        network = proportion(layers, self.arguments.convolutions, self.arguments.linears)
-        for rank, (side, (first, last)) in enumerate(zip(sides, stages, strict=True)):
+    def _network(self, layers: int) -> tuple[int, int]:
+        return proportion(layers, self.arguments.convolutions, self.arguments.linears)
+
+    def _record(
+        self, layers: int, place: int | None, sides: list[Attempt], chosen: bool | None = None
+    ) -> None:
+        network = self._network(layers)
+        for rank, (side, (first, last)) in enumerate(zip(sides, stages_of(layers, place), strict=True)):
             case, device = "{}+{}".format(*network), self.names[rank]
-            if len(stages) > 1:
-                case, device = f"{case} split after {stages[0][1]}", f"{device}, device {rank}"
-            say = partial(self.recorder.quantity, case, device)
-            say("fits", side.fits, side.reason)
-            say("convolutions", max(0, min(last, network[0]) - first))
-            say("linears", max(0, last - max(first, network[0])))
-            for name in ("limit", "base", "peak", "held"):
-                value = getattr(side, name)
-                say(f"{name}_bytes", value if value or (name == "held" and side.fits) else None)
-            if len(stages) > 1:
-                say("chosen", chosen)
+            if place is not None:
+                case, device = f"{case} split after {place}", f"{device}, device {rank}"
+                self.recorder.quantity(case, device, "chosen", chosen)
+            self.recorder.quantity(case, device, "fits", side.fits, side.reason)
+            self.recorder.case(
+                case, device, side.durations_ns, convolutions=max(0, min(last, network[0]) - first),
+                linears=max(0, last - max(first, network[0])), limit_bytes=side.limit or None,
+                base_bytes=side.base or None, peak_bytes=side.peak or None,
+                held_bytes=side.held if side.fits else side.held or None,
+            )  # fmt: skip
             if side.missed:
-                why = f"{side.missed} readings failed"
-                self.recorder.find("uncertain", figure="peak memory", why=why)
-            for stage, durations in side.durations_ns.items():
-                self.recorder.durations(case, device, stage, durations)
+                self.recorder.find("uncertain", figure="peak memory", why=f"{side.missed} readings failed")
 
 
 # --- searches, of which each try costs a process -------------------------------------------------------
+
+
+def stages_of(layers: int, place: int | None) -> list[tuple[int, int]]:
+    """(the first layer, the next stage's first) of each stage of a network that is split, or not."""
+    return [(0, layers)] if place is None else [(0, place), (place, layers)]
 
 
 def most_that_fit(few: int, of_few: Attempt, more: int, of_more: Attempt) -> int:

@@ -1,15 +1,18 @@
-"""What single-node studies share: flags, timing in turns, and the end.
+"""The frame of the single-node studies: flags, timing in turns, memory, and the end.
 
-A study makes a :class:`jobs.studies.Recorder`, times its cases with :func:`time_cases`, and ends with
-:func:`finish`, which writes the result and becomes the command that prints it.
+A study records what it measures in a :class:`jobs.studies.Recorder`. It times its cases with
+:func:`time_cases`, and ends with :func:`finish`, which writes the result and becomes the command that prints
+the answer.
 """
 
 import argparse
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 from jobs import studies
 from jobs.flags import add_format_flags, make_parser
@@ -17,26 +20,22 @@ from jobs.studies import Recorder
 from profiling.errors import UserError
 from profiling.step_clock import Clock
 
-if TYPE_CHECKING:
-    import torch
-
-# A study calls it when a stage of a repetition has ended.
-Tick = Callable[[], object]
-Action = Callable[[Tick], None]
+# The stages of a repetition, in order: the first takes nothing, each other what the one before it returned.
+Stages = Sequence[Callable[..., Any]]
 
 
-def study_parser(
-    study: str, description: str | None, warmup: int = 5, repetitions: int = 20
-) -> argparse.ArgumentParser:
+# --- flags --------------------------------------------------------------------------------------------
+
+
+def study_parser(study: str, description: str | None) -> argparse.ArgumentParser:
     """A parser with the flags that all studies share; ``batch`` and ``image_size`` are None by default."""
     parser = make_parser(f"python -m train.studies.{study}", description)
     add = parser.add_argument
     add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="where to compute [auto]")
     add("--batch", type=count, metavar="N", help="batch size [the study's default; smaller on a CPU]")
     add("--image-size", type=count, metavar="N", help="height and width, in pixels")
-    add("--warmup", type=whole, default=warmup, metavar="N", help=f"untimed repetitions first [{warmup}]")
-    add("--repetitions", type=count, default=repetitions, metavar="N",
-        help=f"timed repetitions [{repetitions}]")  # fmt: skip
+    add("--warmup", type=whole, default=5, metavar="N", help="untimed repetitions first [5]")
+    add("--repetitions", type=count, default=20, metavar="N", help="timed repetitions [20]")
     add("--threads", type=count, metavar="N", help="CPU threads for computation [all cores]")
     add("--seed", type=whole, default=0, help="seed of weights and inputs [0]")
     add("--out", type=Path, metavar="DIR",
@@ -59,79 +58,139 @@ def count(text: str) -> int:
     return int(text)
 
 
-def start(study: str, arguments: argparse.Namespace, gpu: bool) -> Recorder:
-    """The recorder of a study whose flags are right, on a GPU (perhaps among others) or not."""
-    directory = studies.make_directory(study, "gpu" if gpu else "cpu", arguments.out)
-    return Recorder(study, vars(arguments), directory)
-
-
-def prepare(arguments: Any) -> None:
-    """Set the threads of the arithmetic and the seed, as the flags say."""
-    import torch
-
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    torch.manual_seed(arguments.seed)
-
-
-def devices(wanted: str, both: bool = False) -> "list[torch.device]":
+def devices(requested: str, both: bool = False) -> list[torch.device]:
     """The devices that ``--device`` asks for.
 
     Args:
         both: "auto" means the CPU and, where there is one, a GPU; else a GPU, or without one the CPU.
     """
-    import torch
-
-    has_gpu = wanted != "cpu" and torch.cuda.is_available()
-    if wanted == "gpu" and not has_gpu:
+    has_gpu = requested != "cpu" and torch.cuda.is_available()
+    if requested == "gpu" and not has_gpu:
         raise UserError("--device gpu: torch sees no GPU here; use --device cpu")
     gpus = [torch.device("cuda", 0)] if has_gpu else []
-    return [torch.device("cpu"), *gpus] if not gpus or (both and wanted == "auto") else gpus
+    return [torch.device("cpu"), *gpus] if not gpus or (both and requested == "auto") else gpus
 
 
-def time_cases(
-    cases: Mapping[str, Action], stages: Sequence[str], warmup: int, repetitions: int, clock: Clock
-) -> dict[str, dict[str, np.ndarray]]:
-    """Durations in ns, by case and stage, shape (repetitions,).
-
-    Cases that are compared take turns, in an order that is turned round at every repetition, so that a drift
-    of the machine or what another case left in a cache meets all alike.
-
-    Args:
-        cases: what to do, by its name; each calls the tick it is given once at the end of every stage.
-        clock: of the device (:func:`profiling.step_clock.open_clock`).
-    """
-    for _ in range(warmup):
-        for action in cases.values():
-            action(lambda: None)
-    clock.start()
-    order = []
-    for repetition in range(repetitions):
-        for case in list(cases)[:: 1 if repetition % 2 == 0 else -1]:
-            clock.tick()
-            cases[case](clock.tick)
-            order.append(case)
-    instants = np.asarray(clock.instants_ns()).reshape(len(order), len(stages) + 1)
-    spent = np.diff(instants, axis=1)
-    turns = {case: [number for number, name in enumerate(order) if name == case] for case in cases}
-    return {
-        case: {stage: spent[turns[case], column] for column, stage in enumerate(stages)} for case in cases
-    }
+# --- beginning and end --------------------------------------------------------------------------------
 
 
-def two_passes(forward: Callable[[], Any], backward: Callable[[Any], object]) -> Action:
-    """What is timed of a forward pass and the backward pass from its output."""
+def prepare(arguments: Any) -> None:
+    """Set the threads of the arithmetic and the seed, as the flags say."""
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    torch.manual_seed(arguments.seed)
 
-    def action(tick: Tick) -> None:
-        output = forward()
-        tick()
-        backward(output)
-        tick()
 
-    return action
+def start(study: str, arguments: argparse.Namespace, used: Sequence[torch.device]) -> Recorder:
+    """The recorder of a study on these devices, with threads and seed set."""
+    prepare(arguments)
+    kind = "gpu" if any(device.type == "cuda" for device in used) else "cpu"
+    return Recorder(study, vars(arguments), studies.new_directory(study, kind, arguments.out))
 
 
 def finish(recorder: Recorder, arguments: argparse.Namespace) -> None:
     """Write the result and become the command that prints it; does not return."""
     recorder.write(arguments.warmup, arguments.repetitions)
     studies.answer(recorder.directory, arguments.format, arguments.output)
+
+
+# --- timing -------------------------------------------------------------------------------------------
+
+
+def time_cases(
+    cases: Mapping[str, Stages], stages: Sequence[str], warmup: int, repetitions: int, clock: Clock
+) -> dict[str, dict[str, np.ndarray]]:
+    """Durations in ns, by case and stage, shape (repetitions,).
+
+    Cases that are compared take turns, in an order that is reversed at every repetition, so that a drift of
+    the machine, or what another case left in a cache, meets all of them.
+
+    Args:
+        cases: what each stage does, by the case's name.
+        stages: their names.
+        clock: of the device (:func:`profiling.step_clock.open_clock`).
+    """
+    for _ in range(warmup):
+        for case in cases.values():
+            repeat_once(case)
+    clock.start()
+    order = []
+    for repetition in range(repetitions):
+        for name in list(cases)[:: 1 if repetition % 2 == 0 else -1]:
+            clock.tick()
+            repeat_once(cases[name], clock.tick)
+            order.append(name)
+    instants = np.asarray(clock.instants_ns()).reshape(len(order), len(stages) + 1)
+    spent, case_of = np.diff(instants, axis=1), np.array(order)
+    return {name: dict(zip(stages, spent[case_of == name].T, strict=True)) for name in cases}
+
+
+def repeat_once(stages: Stages, tick: Callable[[], object] = lambda: None) -> None:
+    """Do the stages of one repetition, with a tick after each."""
+    result = stages[0]()
+    tick()
+    for stage in stages[1:]:
+        following = stage(result)
+        tick()
+        result = following  # only now, so that what is freed here is in no stage
+
+
+# --- memory -------------------------------------------------------------------------------------------
+
+
+def peak_and_retained(
+    device: torch.device, forward: Callable[[], torch.Tensor], backward: Callable[[torch.Tensor], object]
+) -> tuple[int, int]:
+    """Bytes beyond those of input and weights of a forward and a backward pass, which free what they made.
+
+    Returns:
+        the peak of both passes, gradients included; and what the forward pass leaves for the backward pass,
+        its output included. On a GPU the caching allocator tells them, on a CPU PyTorch's profiler.
+    """
+    if device.type == "cpu":
+        outputs: list[torch.Tensor] = []
+        retained = allocated(lambda: outputs.append(forward()))
+        outputs.clear()
+        both = allocated(lambda: backward(forward()))
+        return int(both.max(initial=0)), int(retained[-1]) if len(retained) else 0
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    output = forward()
+    retained_bytes = torch.cuda.memory_allocated(device) - before
+    backward(output)
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before, retained_bytes
+
+
+def allocated(action: Callable[[], object]) -> np.ndarray:
+    """Bytes that ``action`` had allocated on the CPU after each allocation and release."""
+    # Else it writes two lines to the terminal each time.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        action()
+    results: Any = profiler.profiler
+    events = [event for event in results.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return np.cumsum([event.nbytes() for event in events], dtype=np.int64)
+
+
+def saved_bytes(forward: Callable[[], object], known: set[int]) -> int:
+    """Bytes that autograd keeps of a forward pass, each storage once.
+
+    Args:
+        known: addresses of storages that are there anyway (parameters).
+    """
+    storages: dict[int, torch.UntypedStorage] = {}  # they stay alive, so that no address is used again
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        storages.setdefault(storage.data_ptr(), storage)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = forward()
+    del result
+    return sum(storage.nbytes() for address, storage in storages.items() if address not in known)

@@ -12,9 +12,8 @@ docs/studies.md explains how each quantity is measured.
 import argparse
 import ast
 import math
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
@@ -30,8 +29,8 @@ from profiling.schemas import PASSES
 from profiling.step_clock import open_clock
 from train import energy
 from train.calibrate import copy_rate, gemm_rate
-from train.device import device_name
-from train.studies import common, memory
+from train.device import device_name, is_out_of_memory
+from train.studies import common
 
 LAYERS = (
     "ReLU()@256,3,224,224",
@@ -55,8 +54,7 @@ def main() -> None:
     specs = specs_of(arguments, device.type)
     for spec in specs:
         check(spec)
-    recorder = common.start("layers", arguments, gpu=device.type == "cuda")
-    common.prepare(arguments)
+    recorder = common.start("layers", arguments, [device])
     measure(recorder, specs, device, arguments.warmup, arguments.repetitions)
     common.finish(recorder, arguments)
 
@@ -64,23 +62,15 @@ def main() -> None:
 # --- layers by name -----------------------------------------------------------------------------------
 
 
-EXAMPLE = '"Conv2d(3, 64, 7, stride=2)@256,3,224,224"'
-
-
 @dataclass(frozen=True)
 class LayerSpec:
     """A class of torch.nn, its arguments (plain values, never evaluated), and the shape of its input."""
 
+    layer: str  # as it is written: Conv2d(3, 64, 7, stride=2)
     name: str
     arguments: tuple[Any, ...]
-    options: Mapping[str, Any]
+    options: dict[str, Any]
     shape: tuple[int, ...]
-
-    @property
-    def layer(self) -> str:
-        """The layer as one writes it: ``Conv2d(3, 64, 7, stride=2)``."""
-        options = [f"{name}={value!r}" for name, value in self.options.items()]
-        return f"{self.name}({', '.join([*map(repr, self.arguments), *options])})"
 
     def __str__(self) -> str:
         return f"{self.layer}@{','.join(map(str, self.shape))}"
@@ -88,41 +78,32 @@ class LayerSpec:
 
 def parse(text: str) -> LayerSpec:
     """Take a spec apart, or raise UserError; whether it builds is for :func:`check`."""
-    layer, _, shape = text.rpartition("@")
-    if not re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", shape):
-        raise UserError(f"--layer {text!r}: after @ stands the shape of its input, e.g. {EXAMPLE}")
+    written, _, sizes = text.rpartition("@")
     try:
-        sizes = tuple(int(size) for size in shape.split(","))
-    except ValueError:  # Python reads no more than some thousand digits
-        raise UserError(f"--layer {text[:60]!r}...: a size of its input is no sensible number") from None
-    if 0 in sizes:
-        raise UserError(f"--layer {text!r}: its input is empty; every size must be at least 1")
-    try:
-        call = ast.parse(layer.strip(), mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        call = None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise UserError(f"--layer {text!r} is no call of a class of torch.nn; it looks like {EXAMPLE}")
-    try:
+        call = ast.parse(written.strip(), mode="eval").body
+        shape = tuple(int(size) for size in sizes.split(","))
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)) or min(shape) < 1:
+            raise ValueError
         arguments = tuple(ast.literal_eval(argument) for argument in call.args)
-        if any(option.arg is None for option in call.keywords):
-            raise ValueError("**")
         options = {str(option.arg): ast.literal_eval(option.value) for option in call.keywords}
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        raise UserError(f"--layer {text!r}: its arguments must be plain values, e.g. {EXAMPLE}") from None
-    return LayerSpec(call.func.id, arguments, options, sizes)
+        raise UserError(
+            f"--layer {text[:200]!r}: not a class of torch.nn, its plain values, @ and the input's shape, "
+            'as in "Conv2d(3, 64, 7, stride=2)@256,3,224,224"'
+        ) from None
+    given = [*map(repr, arguments), *(f"{name}={value!r}" for name, value in options.items())]
+    return LayerSpec(f"{call.func.id}({', '.join(given)})", call.func.id, arguments, options, shape)
 
 
 def build(spec: LayerSpec) -> torch.nn.Module:
     """The layer, on torch's default device; UserError if there is none, or not with these arguments."""
-    module = torch.nn.Module
-    kinds = {name: kind for name, kind in vars(torch.nn).items() if isinstance(kind, type) and kind != module}
-    layers = [name for name, kind in kinds.items() if issubclass(kind, module)]
+    kinds = {name: kind for name, kind in vars(torch.nn).items() if isinstance(kind, type)}
+    layers = [name for name, kind in kinds.items() if issubclass(kind, torch.nn.Module) and name != "Module"]
     if spec.name not in layers:
-        near = did_you_mean(spec.name, layers)
-        raise UserError(f"--layer: torch.nn has no layer {spec.name!r}{near if 'did' in near else ''}")
+        near = did_you_mean(spec.name, layers, "the documentation of torch.nn")
+        raise UserError(f"--layer: torch.nn has no layer {spec.name!r}{near}")
     try:
-        return getattr(torch.nn, spec.name)(*spec.arguments, **spec.options)
+        return kinds[spec.name](*spec.arguments, **spec.options)
     except Exception as error:  # noqa: BLE001 - the arguments are the user's, the errors any layer's own
         raise UserError(f"--layer: {spec.layer} does not build: {_short(error)}") from None
 
@@ -150,15 +131,12 @@ def _short(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-# --- measuring ----------------------------------------------------------------------------------------
-
-
 def specs_of(arguments: argparse.Namespace, kind: str) -> list[LayerSpec]:
     """The layers that flags ask for, on a device of this kind."""
     if arguments.layer:
         if arguments.batch or arguments.image_size:
             raise UserError("--layer says the shape of its input: leave --batch and --image-size out")
-        return [parse(text) for text in dict.fromkeys(arguments.layer)]
+        return list({str(spec): spec for spec in map(parse, arguments.layer)}.values())
     batch, size = arguments.batch or (BATCH_ON_CPU if kind == "cpu" else None), arguments.image_size
     specs = []
     for spec in map(parse, LAYERS):
@@ -167,52 +145,14 @@ def specs_of(arguments: argparse.Namespace, kind: str) -> list[LayerSpec]:
     return specs
 
 
-def measure(
-    recorder: Recorder, specs: list[LayerSpec], device: torch.device, warmup: int, repetitions: int
-) -> None:
-    """Measure each layer on a device, and the device's peaks."""
-    # Figures of fp32 stand beside the peak of fp32.
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    name = device_name(device)
-    # First of all, as a device that has just worked draws more than an idle one, and warms up for long.
-    meter, idle_w = _meter_and_idle(recorder, name, device)
-    recorder.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
-    recorder.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
-    for spec in specs:
-        try:
-            passes = Passes(spec, device)
-            _measure_one(recorder, passes, name, warmup, repetitions)
-        except (RuntimeError, MemoryError) as error:
-            if not memory.is_out_of_memory(error):
-                raise
-            recorder.quantity(str(spec), name, "peak_memory_bytes", None, "out of memory")
-            recorder.find("case_out_of_memory", case=f"{spec} on {name}")
-            continue
-        if meter and idle_w:
-            _meter(recorder, passes, name, meter, idle_w)
-
-
-def _meter_and_idle(
-    recorder: Recorder, name: str, device: torch.device
-) -> tuple[energy.Meter | None, list[float]]:
-    """The device's meter, and the power when idle with its context made, metered several times."""
-    torch.ones(1, device=device)
-    meter, note = energy.open_meter(device)
-    if meter is None:
-        recorder.quantity("peaks", name, "idle_w", None, note)
-        recorder.find("not_recorded", what=f"power and energy: {note}")
-        return None, []
-    idle = energy.several(meter, lambda: time.sleep(energy.PERIOD_S), METERED_S)
-    for used in idle:
-        recorder.quantity("peaks", name, "idle_w", used.watts, f"{note}: {used.note}")
-    return meter, [used.watts for used in idle if used.watts is not None]
+# --- measuring ----------------------------------------------------------------------------------------
 
 
 class Passes:
     """A layer with its input, and its two passes."""
 
     def __init__(self, spec: LayerSpec, device: torch.device) -> None:
-        self.spec, self.device = spec, device
+        self.device = device
         with torch.device(device):
             self.layer = build(spec)
             self.data = torch.randn(spec.shape, requires_grad=True)
@@ -239,39 +179,67 @@ class Passes:
             torch.cuda.synchronize(self.device)
 
 
-def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, repetitions: int) -> None:
-    case, clock = str(passes.spec), open_clock(passes.device.type)
-    action = common.two_passes(passes.forward, passes.backward)
-    timed = common.time_cases({case: action}, PASSES, warmup, repetitions, clock)
-    # What is freed must have been allocated before the eyes of who counts.
-    passes.drop_gradients()
-    usage = memory.measure(passes.device, passes.forward, passes.backward)
-    theory = Passes(passes.spec, torch.device("meta"))
-    forward, backward, unknown = count(theory.forward, theory.backward)
-    recorder.case(
-        case, name, timed[case], peak_memory_bytes=usage.peak, retained_memory_bytes=usage.retained,
-        forward_flops=forward.flops, forward_bytes=forward.bytes, backward_flops=backward.flops,
-        backward_bytes=backward.bytes,
-    )  # fmt: skip
-    if unknown:
-        recorder.find("flops_missing", what=sorted(unknown), n=len(unknown), case=case)
-
-
-def _meter(
-    recorder: Recorder, passes: Passes, name: str, meter: energy.Meter, idle_w: Sequence[float]
+def measure(
+    recorder: Recorder, specs: list[LayerSpec], device: torch.device, warmup: int, repetitions: int
 ) -> None:
-    case = str(passes.spec)
+    """Measure each layer on a device, and the device's peaks."""
+    # Figures of fp32 stand beside the peak of fp32.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    name = device_name(device)
+    torch.ones(1, device=device)  # makes a GPU's context, whose power is that of the idle device, too
+    meter, note = energy.open_meter(device)
+    idle_w: list[float] = []
+    if meter is None:
+        recorder.quantity("peaks", name, "idle_w", None, note)
+        recorder.find("not_recorded", what=f"power and energy: {note}")
+    else:
+        # First of all, as a device that has just worked draws more than an idle one, and warms up for long.
+        for used in energy.several(meter, lambda: time.sleep(energy.PERIOD_S), METERED_S):
+            recorder.quantity("peaks", name, "idle_w", used.watts, f"{note}: {used.note}")
+            idle_w += [] if used.watts is None else [used.watts]
+    recorder.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
+    recorder.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
+    for spec in specs:
+        case = str(spec)
+        try:
+            passes = Passes(spec, device)
+            stages: common.Stages = [passes.forward, passes.backward]
+            clock = open_clock(device.type)
+            timed = common.time_cases({case: stages}, PASSES, warmup, repetitions, clock)[case]
+            passes.drop_gradients()  # what is freed must have been allocated while it was counted
+            peak, retained = common.peak_and_retained(device, passes.forward, passes.backward)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            recorder.quantity(case, name, "peak_memory_bytes", None, "out of memory")
+            recorder.find("case_out_of_memory", case=f"{case} on {name}")
+            continue
+        theory = Passes(spec, torch.device("meta"))
+        forward, backward, unknown = count(theory.forward, theory.backward)
+        recorder.case(
+            case, name, timed, peak_memory_bytes=peak, retained_memory_bytes=retained,
+            forward_flops=forward.flops, forward_bytes=forward.bytes, backward_flops=backward.flops,
+            backward_bytes=backward.bytes,
+        )  # fmt: skip
+        if unknown:
+            recorder.find("flops_missing", what=sorted(unknown), n=len(unknown), case=case)
+        if meter and idle_w:
+            measure_power(recorder, case, name, passes, meter, idle_w)
+
+
+def measure_power(
+    recorder: Recorder, case: str, name: str, passes: Passes, meter: energy.Meter, idle_w: Sequence[float]
+) -> None:
+    """Mean power while both passes are repeated, and the energy above idle of one repetition."""
     metered = energy.several(meter, passes.both, METERED_S)
-    for used in metered:
-        recorder.quantity(case, name, "power_w", used.watts, used.note)
     if metered[0].watts is None:
         recorder.find("not_recorded", what=f"power and energy: {metered[0].note}")
-        return
     # One metering of the layer beside one of the idle device, so that the spread has the noise of both.
     for used, idle in zip(metered, cycle(idle_w), strict=False):
-        assert used.watts is not None  # energy.several leaves out what failed
-        above = (used.watts - idle) * used.seconds / used.calls
-        recorder.quantity(case, name, "energy_above_idle_j", above, "both passes, once")
+        recorder.quantity(case, name, "power_w", used.watts, used.note)
+        if used.watts is not None:
+            above = (used.watts - idle) * used.seconds / used.calls
+            recorder.quantity(case, name, "energy_above_idle_j", above, "both passes, once")
 
 
 # --- counted FLOPs and bytes --------------------------------------------------------------------------
@@ -297,7 +265,7 @@ class Counter(TorchDispatchMode):
         sizes = tuple(output.shape) if isinstance(output, torch.Tensor) else None
         # Of a backward operator the output is a gradient, not what its formula asks for.
         cost = operator_cost(name, _inputs(args), None if "backward" in name else sizes)
-        if cost is None and sizes is not None and not any(isinstance(one, torch.Tensor) for one in args):
+        if cost is None and sizes is not None and not any(isinstance(arg, torch.Tensor) for arg in args):
             cost = Cost(0, output.nbytes)  # it reads nothing, and fills what it makes
         if cost is None:
             self.unknown.add(name)
@@ -308,15 +276,16 @@ class Counter(TorchDispatchMode):
 
 def _inputs(args: Sequence[Any]) -> Inputs:
     """An operator's arguments: tensors, lists of tensors, and plain values."""
-    tensors, lists, values = [], [], []
+    tensors: list[Tensor | None] = []
+    lists, values = [], []
     for value in args:
         is_list = isinstance(value, list | tuple)
-        several = is_list and bool(value) and all(isinstance(one, torch.Tensor) for one in value)
-        tensors.append(_tensor(value) if isinstance(value, torch.Tensor) else None)
-        if several:
+        is_tensors = is_list and bool(value) and all(isinstance(item, torch.Tensor) for item in value)
+        is_tensor = isinstance(value, torch.Tensor)
+        tensors.append(_tensor(value) if is_tensor else None)
+        if is_tensors:
             lists.append(tuple(map(_tensor, value)))
-        plain = list(value) if is_list else value
-        values.append(None if several or isinstance(value, torch.Tensor) else plain)
+        values.append(None if is_tensor or is_tensors else list(value) if is_list else value)
     return Inputs(tuple(tensors), tuple(lists), tuple(values))
 
 

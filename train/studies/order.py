@@ -9,17 +9,17 @@ ones become 0; but ReLU after the pooling has a quarter of the elements to proce
 --batch is 128 on a GPU and 4 on a CPU; without --device both are measured.
 """
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
 from profiling.schemas import PASSES
 from profiling.step_clock import open_clock
-from train.device import device_name
+from train.device import device_name, is_out_of_memory
 from train.models import build_model, check_images
-from train.studies import common, memory
+from train.studies import common
 
 BATCH, BATCH_ON_CPU = 128, 4
 IMAGE_SIZE = 224
@@ -40,19 +40,23 @@ def main() -> None:
     arguments = parser.parse_args()
     devices = common.devices(arguments.device, both=True)
     image_size = arguments.image_size or IMAGE_SIZE
-    common.prepare(arguments)
+    recorder = common.start("order", arguments, devices)
     models = in_both_orders(build_model(arguments.model, CLASSES), arguments.model)
     batches = [arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH) for device in devices]
     for batch in dict.fromkeys(batches):
         check_images(arguments.model, image_size, batch, CLASSES)
-    recorder = common.start("order", arguments, gpu=any(device.type == "cuda" for device in devices))
     for device, batch in zip(devices, batches, strict=True):
+        name = device_name(device)
         try:
-            measure(recorder, models, device, batch, image_size, arguments.warmup, arguments.repetitions)
+            # All is measured before any is noted: a device whose memory does not suffice for all has no row.
+            cases = measure(models, device, batch, image_size, arguments.warmup, arguments.repetitions)
         except (RuntimeError, MemoryError, ValueError, TypeError, AssertionError) as error:
-            if not memory.is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise UserError(f"{arguments.model}: {' '.join(str(error).split())[:200]}") from None
-            recorder.find("case_out_of_memory", case=f"batch {batch} on {device_name(device)}")
+            recorder.find("case_out_of_memory", case=f"batch {batch} on {name}")
+            continue
+        for case, (timed, figures) in cases.items():
+            recorder.case(case, name, timed, batch=batch, image_size=image_size, **figures)
     common.finish(recorder, arguments)
 
 
@@ -118,38 +122,34 @@ def put_first(model: fx.GraphModule, first: str) -> int:
 
 
 def measure(
-    recorder: Recorder, models: dict[str, fx.GraphModule], device: torch.device, batch: int, image_size: int,
-    warmup: int, repetitions: int,
-) -> None:  # fmt: skip
-    """Measure both orders on a device: the same output, times in turns, memory of activations."""
-    name = device_name(device)
+    models: dict[str, fx.GraphModule], device: torch.device, batch: int, image_size: int, warmup: int,
+    repetitions: int,
+) -> dict[str, tuple[dict[str, np.ndarray], dict[str, float]]]:  # fmt: skip
+    """Of each order on a device: durations of both passes, timed in turns, and the other figures."""
     with torch.device(device):
         images = torch.randn(batch, 3, image_size, image_size)
         labels = torch.randint(CLASSES, (batch,))
-    for model in models.values():
-        model.to(device)
-    difference = largest_difference(models, images)
-    steps = {case: Step(model, images, labels) for case, model in models.items()}
-    actions = {case: common.two_passes(step.forward, step.backward) for case, step in steps.items()}
-    timed = common.time_cases(actions, PASSES, warmup, repetitions, open_clock(device.type))
-    # All is measured before any is noted: a device whose memory does not suffice for all of it has no row.
-    memory_of = {case: step.memory(device) for case, step in steps.items()}
+    with torch.no_grad():  # without dropout, whose choice would differ
+        first, second = (model.to(device).eval()(images) for model in models.values())
+    difference = float((first - second).abs().max())
+    del first, second
+    steps = {case: Step(model.train(), images, labels) for case, model in models.items()}
+    stages: dict[str, common.Stages] = {case: [step.forward, step.backward] for case, step in steps.items()}
+    timed = common.time_cases(stages, PASSES, warmup, repetitions, open_clock(device.type))
+    figures = {}
     for case, step in steps.items():
-        activations, peak = memory_of[case]
-        recorder.case(
-            case, name, timed[case], pairs=len(pairs(step.model)), batch=batch, image_size=image_size,
-            activation_memory_bytes=activations, peak_memory_bytes=peak, same_output=difference == 0,
-            largest_difference=difference,
-        )  # fmt: skip
-
-
-def largest_difference(models: dict[str, fx.GraphModule], images: torch.Tensor) -> float:
-    """Between the models' outputs for the same images, without dropout."""
-    with torch.no_grad():
-        first, second = (model.eval()(images) for model in models.values())
-    for model in models.values():
-        model.train()
-    return float((first - second).abs().max())
+        step.model.zero_grad()
+        peak, _ = common.peak_and_retained(device, step.forward, step.backward)
+        parameters = {tensor.untyped_storage().data_ptr() for tensor in step.model.parameters()}
+        figures[case] = {
+            "pairs": len(pairs(step.model)),
+            "activation_memory_bytes": common.saved_bytes(step.forward, parameters),
+            "peak_memory_bytes": peak,
+            "same_output": difference == 0,
+            "largest_difference": difference,
+        }
+        step.model.zero_grad()
+    return {case: (timed[case], figures[case]) for case in steps}
 
 
 class Step:
@@ -164,15 +164,6 @@ class Step:
     def backward(self, loss: torch.Tensor) -> None:
         self.model.zero_grad()
         loss.backward()
-
-    def memory(self, device: torch.device) -> tuple[int, int]:
-        """Bytes (that the forward pass keeps for the backward one, each memory once; at the peak of both)."""
-        self.model.zero_grad()
-        usage = memory.measure(device, self.forward, self.backward)
-        parameters = {tensor.untyped_storage().data_ptr() for tensor in self.model.parameters()}
-        activations = memory.saved_bytes(self.forward, parameters)
-        self.model.zero_grad()
-        return activations, usage.peak
 
 
 if __name__ == "__main__":

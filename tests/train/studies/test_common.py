@@ -1,15 +1,18 @@
-"""What the single-node studies share: stages that are timed in turns, and on which device."""
+"""The frame of the studies: stages timed in turns, memory of passes, and which device."""
 
 import numpy as np
 import pytest
 import torch
 
 from profiling.errors import UserError
-from train.studies import common
+from tests.train.studies.conftest import GIB
+from train.device import is_out_of_memory
+from train.studies import common, layers
+from train.studies.layers import Passes
 
 
 class CountingClock:
-    """Time passes only where an action says so."""
+    """Time passes only where a stage advances it."""
 
     def __init__(self):
         self.now, self.ticks = 0, []
@@ -27,15 +30,17 @@ class CountingClock:
 def test_stages_of_cases_that_take_turns_are_told_apart():
     clock, seen = CountingClock(), []
 
-    def case(name, forward, backward):
-        def action(tick):
+    def case(name, forward_ns, backward_ns):
+        def forward():
             seen.append(name)
-            clock.now += forward + len(seen)  # a machine that becomes slower
-            tick()
-            clock.now += backward
-            tick()
+            clock.now += forward_ns + len(seen)  # a machine that becomes slower
+            return name
 
-        return action
+        def backward(output):
+            assert output == name
+            clock.now += backward_ns
+
+        return [forward, backward]
 
     cases = {"a": case("a", 100, 200), "b": case("b", 1000, 2000)}
     timed = common.time_cases(cases, ("forward", "backward"), warmup=2, repetitions=4, clock=clock)
@@ -45,15 +50,69 @@ def test_stages_of_cases_that_take_turns_are_told_apart():
     assert list(timed["a"]["backward"]) == [200] * 4 and list(timed["b"]["backward"]) == [2000] * 4
 
 
-def test_no_gpu_is_one_line(monkeypatch):
+def test_the_devices_of_a_study(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert [device.type for device in common.devices("auto", both=True)] == ["cpu"]
     with pytest.raises(UserError, match="--device gpu: torch sees no GPU here"):
         common.devices("gpu")
-
-
-def test_a_gpu_is_taken_where_there_is_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert [device.type for device in common.devices("auto")] == ["cuda"]
     assert [device.type for device in common.devices("auto", both=True)] == ["cpu", "cuda"]
     assert [device.type for device in common.devices("cpu", both=True)] == ["cpu"]
+
+
+def test_memory_of_a_layer_is_what_its_tensors_take():
+    passes = Passes(layers.parse("ReLU()@64,3,32,32"), torch.device("cpu"))
+    peak, retained = common.peak_and_retained(passes.device, passes.forward, passes.backward)
+    size = 64 * 3 * 32 * 32 * 4
+    # The output, which the backward pass reads, and the gradient.
+    assert (peak, retained) == (2 * size, size)
+
+
+def test_a_gpus_allocator_says_what_a_layer_takes(gpu, monkeypatch):
+    """Of what was taken before, after the forward pass, and at most since the peak was set back."""
+    calls = []
+    says = {"reset_peak_memory_stats": [None], "memory_allocated": [3 * GIB, 7 * GIB],
+            "max_memory_allocated": [12 * GIB]}  # fmt: skip
+    for name, values in says.items():
+        left = iter(values)
+        monkeypatch.setattr(
+            torch.cuda, name, lambda _, name=name, left=left: calls.append(name) or next(left)
+        )
+    taken = common.peak_and_retained(
+        torch.device("cuda", 0), lambda: calls.append("forward"), lambda _: calls.append("backward")
+    )
+    assert taken == (9 * GIB, 4 * GIB)
+    assert calls == [
+        "reset_peak_memory_stats", "memory_allocated", "forward", "memory_allocated", "backward",
+        "max_memory_allocated",
+    ]  # fmt: skip
+
+
+def test_saved_tensors_are_counted_once():
+    data = torch.randn(1000, requires_grad=True)
+    weight = torch.nn.Parameter(torch.randn(1000))
+    known = {weight.untyped_storage().data_ptr()}
+    # The product keeps both factors, the square its base: 1,000 of data, 1,000 of the product.
+    assert common.saved_bytes(lambda: (data * weight).square().sum(), known) == 2 * 4000
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("can't start new thread"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        torch.distributed.DistBackendError(
+            "NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'"
+        ),
+    ],
+)
+def test_a_lack_of_memory_is_recognised(error):
+    assert is_out_of_memory(error)
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

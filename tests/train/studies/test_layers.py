@@ -5,7 +5,7 @@ import torch
 
 from profiling import tables
 from profiling.errors import UserError
-from train import energy as power
+from train import energy
 from train.studies import common, layers
 from train.studies.layers import LAYERS, Passes, specs_of
 
@@ -16,34 +16,30 @@ def test_a_spec_comes_back_as_it_was_written():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
-        ("Conv2d(3, 64, 7)", "after @ stands the shape"),
-        ("Conv2d(3, 64, 7)@3,x", "after @ stands the shape"),
-        ("ReLU()@0,3", "its input is empty"),
-        ("Conv2d@1,3,8,8", "no call of a class of torch.nn"),
-        ("torch.nn.ReLU()@3", "no call of a class of torch.nn"),
-        ("Conv2d(3, 64@1,3", "no call of a class of torch.nn"),
-        ("Linear(__import__('os').getpid(), 3)@4,4", "must be plain values"),
-        ("Linear(*[3, 3])@4,3", "must be plain values"),
-        ("Linear(**{'in_features': 3})@4,3", "must be plain values"),
+        *(
+            (text, "not a class of torch.nn")
+            for text in (
+                "Conv2d(3, 64, 7)", "Conv2d(3, 64, 7)@3,x", "ReLU()@0,3", "Conv2d@1,3,8,8",
+                "torch.nn.ReLU()@3", "Conv2d(3, 64@1,3", "Linear(__import__('os').getpid(), 3)@4,4",
+                "Linear(*[3, 3])@4,3", f"ReLU()@{'9' * 5000}",
+            )
+        ),
         ("Conv2D(3, 64, 7)@1,3,8,8", "did you mean 'Conv2d'?"),
         ("Module()@3", "torch.nn has no layer 'Module'"),
         ("Conv2d(3)@1,3,8,8", "Conv2d(3) does not build"),
-        ("Linear(5, 3)@4,4", "does not take its input"),
-        ("Bilinear(4, 4, 4)@4,4", "does not take its input"),
+        ("Linear(**{'in_features': 3})@4,3", "does not build"),
         ("GroupNorm(0, 4)@1,4,8,8", "GroupNorm(0, 4) does not build"),
+        ("Linear(5, 3)@4,4", "does not take its input"),
         ("PixelUnshuffle(0)@1,4,8,8", "does not take its input"),
-        ("LPPool2d(0, 2)@1,3,8,8", "does not take its input"),
         (f"ReLU()@{10**20 - 1}", "does not take its input"),
-        ("ReLU()@99999999999,99999999999", "does not take its input"),
-        (f"ReLU()@{'9' * 5000}", "is no sensible number"),
     ],
 )  # fmt: skip
-def test_a_layer_that_cannot_be_is_one_line(text, said):
+def test_a_layer_that_cannot_be_is_one_line(text, reason):
     with pytest.raises(UserError) as caught:
         layers.check(layers.parse(text))
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert reason in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_operators_are_counted_without_computing():
@@ -64,24 +60,6 @@ def test_bytes_of_a_layer_are_those_of_its_tensors(text):
     assert forward.bytes == sum(tensor.nbytes for tensor in tensors) + indices and not unknown
 
 
-def test_a_layers_energy_is_that_above_idle_of_each_metering(answer_of, monkeypatch):
-    draws = iter([10.0, 11, 12, 13, 14, 30, 31, 32, 33, 44])
-
-    def meter(action, seconds, settle_s=0.0):
-        action()
-        return power.Metered(next(draws), 0.5, 5, "planted")
-
-    monkeypatch.setattr(power, "open_meter", lambda device: (meter, "a made-up meter"))
-    flags = ("--layer", "ReLU()@2,3,8,8", "--device", "cpu", "--repetitions", "4")
-    (row,) = answer_of(layers.main, *flags).csv
-    assert (float(row["power_w"]), float(row["idle_power_w"])) == (34, 12)
-    # 20 W more for a tenth of a second, four times, and once 30 W.
-    assert float(row["energy_above_idle_j"]) == pytest.approx(2.2)
-    low, high = float(row["energy_above_idle_low_j"]), float(row["energy_above_idle_high_j"])
-    assert (low, high) == pytest.approx((2.0, 3.0))
-    assert (float(row["power_low_w"]), float(row["power_high_w"])) == (30, 44)
-
-
 def test_the_usual_layers_are_sized():
     flags = common.study_parser("layers", "")
     flags.add_argument("--layer", action="append")
@@ -94,12 +72,12 @@ def test_the_usual_layers_are_sized():
 
 
 def test_layers_from_the_command_line(answer_of, tmp_path):
-    told = answer_of(
+    answer = answer_of(
         layers.main, "--device", "cpu", "--layer", "ReLU()@2,3,32,32", "--layer", "Linear(64, 8)@4,64",
         "--warmup", "1", "--repetitions", "4",
     )  # fmt: skip
-    assert told.code == 0 and [row["layer"] for row in told.csv] == ["ReLU()", "Linear(64, 8)"]
-    for row in told.csv:
+    assert answer.code == 0 and [row["layer"] for row in answer.csv] == ["ReLU()", "Linear(64, 8)"]
+    for row in answer.csv:
         # No two of four values hold their median in 95 % of cases.
         assert float(row["forward_ms"]) > 0 and row["forward_low_ms"] == row["forward_high_ms"] == ""
         assert float(row["backward_ms"]) > 0 and float(row["forward_roof_of_measured_pct"]) > 0
@@ -107,3 +85,21 @@ def test_layers_from_the_command_line(answer_of, tmp_path):
         "durations.parquet", "manifest.json", "quantities.parquet",
     ]  # fmt: skip
     assert tables.read(tmp_path / "result", "durations").num_rows == 2 * 2 * 4
+
+
+def test_a_layers_energy_is_that_above_idle_of_each_metering(answer_of, monkeypatch):
+    draws = iter([10.0, 11, 12, 13, 14, 30, 31, 32, 33, 44])
+
+    def meter(action, seconds, settle_s=0.0):
+        action()
+        return energy.Metered(next(draws), 0.5, 5, "planted")
+
+    monkeypatch.setattr(energy, "open_meter", lambda device: (meter, "a made-up meter"))
+    flags = ("--layer", "ReLU()@2,3,8,8", "--device", "cpu", "--repetitions", "4")
+    (row,) = answer_of(layers.main, *flags).csv
+    assert (float(row["power_w"]), float(row["idle_power_w"])) == (34, 12)
+    # 20 W more for a tenth of a second, four times, and once 30 W.
+    assert float(row["energy_above_idle_j"]) == pytest.approx(2.2)
+    low, high = float(row["energy_above_idle_low_j"]), float(row["energy_above_idle_high_j"])
+    assert (low, high) == pytest.approx((2.0, 3.0))
+    assert (float(row["power_low_w"]), float(row["power_high_w"])) == (30, 44)
