@@ -413,7 +413,7 @@ class Study:
 
         fields = pd.DataFrame([
             {"run": source.id, **source.fields, "repetition": source.repetition} for source in self.sources
-        ], dtype=object)  # fmt: skip
+        ] or {"run": []}, dtype=object)  # fmt: skip
         return fields.merge(frame, on="run", how="inner")
 
     @property

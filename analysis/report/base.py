@@ -1,11 +1,11 @@
-"""What sections of the report are built from, what a section is, and its charts of a sweep.
+"""What sections of the report are built from: a study's context, what a section is, its tables and charts.
 
 A section's file defines a :class:`SectionKind`; a line in :data:`analysis.report.build.SECTIONS` puts it on
 the page.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,17 +14,131 @@ import pandas as pd
 
 from analysis.display import lines, plots
 from analysis.display.lines import caption, encode, stacked
-from analysis.display.metrics import Rows
+from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, Rows, records, telling
+from analysis.display.numbers import label_of, plain
+from analysis.display.terminal import Part, by_repetition
 from analysis.frames.study import Study
 from analysis.measures import factors
 from analysis.published import by_method
-from analysis.report.render import Chart, Section, TableView
-from analysis.report.views import FACTORS, called, facts, varied, with_ranks
-from jobs.run_fields import FACTOR
+from analysis.report.render import Cell, Chart, Heading, Row, Section, TableView
+from jobs.run import Run
+from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 
 _SIZE = ("nodes", "gpus_per_node", "world_size")
 T = TypeVar("T")
+
+
+# --- configurations and their names ---
+
+# Fields that may tell configurations apart, in the order in which one reads them.
+_FIRST = (
+    "model", "loader", "workers", "batch", "grad", "compute", "nodes", "gpus_per_node", "world_size",
+    "network", "backend", "image_size", "channels_last", "compile", "bucket_mb", "data_format", "threads",
+    "sync_stages",
+)  # fmt: skip
+FACTORS = ("job", *_FIRST, *(name for name in fields_of("workload") if name not in _FIRST))
+
+
+def varied(rows: Iterable[Mapping[str, Any]], fields: Sequence[str] = FACTORS) -> list[str]:
+    """The fields that tell rows apart."""
+    return telling(list(rows), fields)
+
+
+def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """A configuration's name: ``dali-cpu, fp16 gradients``."""
+    return label_of(row, fields) or str(
+        row.get("model") or row.get("job") or row.get("program") or "all runs"
+    )
+
+
+def facts(row: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """What the filters look at: a value a factor."""
+    return {name: plain(row.get(name)) for name in fields}
+
+
+def as_view(part: Part, id: str, factors: Sequence[str], searchable: bool = False) -> TableView:
+    """A terminal's table as one of the report: it sorts by the figures themselves."""
+    part = by_repetition(part)
+    columns = [_heading(column) for column in part.columns]
+    rows = [Row([_cell(column, row) for column in part.columns], facts(row, factors)) for row in part.rows]
+    return TableView(id, columns, rows, searchable, part.caption, part.title)
+
+
+def with_ranks(view: TableView) -> TableView:
+    """A table of runs without GPUs: what a node has of them is ranks."""
+    per_node, ranks = in_a_line(FIELDS["gpus_per_node"].header), in_a_line(RANKS_PER_NODE)
+    named = [replace(one, header=ranks) if one.header == per_node else one for one in view.columns]
+    return replace(view, columns=named)
+
+
+def in_a_line(header: str) -> str:
+    """A header that is broken into lines for the terminal."""
+    return header.replace("-\n", "").replace("/\n", "/").replace("\n", " ")
+
+
+def _heading(column: Column) -> Heading:
+    return Heading(in_a_line(column.header), column.help, numeric=not column.left)
+
+
+def _cell(column: Column, row: Mapping[str, Any]) -> Cell:
+    text, value = column.text(row), plain(column.value(row))
+    if column.left:
+        return Cell(text, wide=len(text) > 40)
+    return Cell(text, value if isinstance(value, int | float) else "", numeric=True)
+
+
+def by_configuration(frame: pd.DataFrame, figures: Sequence[str], factors: Sequence[str]) -> pd.DataFrame:
+    """The bars of a chart, one a configuration: means of its runs' ``figures``, its ``label`` and ``facts``.
+
+    Args:
+        frame: a row a run, with its fields.
+        factors: the fields that tell configurations apart.
+    """
+    keys = [name for name in factors if name in frame]
+    by = [frame[name] for name in keys] or [pd.Series(0, frame.index)]
+    # What one configuration is called, and its size.
+    others = [name for name in ("model", "job", "program", "nodes", "gpus_per_node") if name in frame]
+    # A run that knows less (no collectives, say) has in other parts what the others have in these.
+    known = frame[list(figures)].notna().sum(axis=1)
+    fullest = known == known.groupby(by, dropna=False).transform("max")
+    grouped = frame[fullest].groupby([one[fullest] for one in by], dropna=False, sort=False)
+    first = grouped[list(dict.fromkeys([*keys, *others]))].first()
+    means = pd.concat([first, grouped[list(figures)].mean()], axis=1).reset_index(drop=True)
+    rows = records(means)
+    labels = [called(row, keys) for row in rows]
+    return means.assign(label=labels, facts=pd.Series([facts(row, factors) for row in rows]))
+
+
+def named(rows: Rows, fields: Sequence[str], factors: Sequence[str] | None = None) -> pd.DataFrame:
+    """Rows with what the bars of a chart need: a ``label`` that no other row has, and ``facts``.
+
+    Bars of one label would be stacked: where ``fields`` do not tell the rows apart, what else differs does.
+
+    Args:
+        factors: what the filters look at; by default ``fields``.
+    """
+    labels = labels_of(rows, fields)
+    tips = [facts(row, fields if factors is None else factors) for row in rows]
+    return pd.DataFrame([
+        {**row, "label": label, "facts": fact} for row, label, fact in zip(rows, labels, tips, strict=True)
+    ])  # fmt: skip
+
+
+def labels_of(rows: Rows, fields: Sequence[str]) -> list[str]:
+    """What each row is called, by ``fields`` and, as far as these leave rows alike, by what else differs."""
+    rest = (*FACTORS, *(name for name in Run.model_fields if name not in FACTORS), "repetition")
+    distinguishing = list(fields)
+    for name in varied(rows, [name for name in rest if name not in distinguishing]):
+        labels = [called(row, distinguishing) for row in rows]
+        if len(set(labels)) == len(labels):
+            break
+        if len({called(row, [*distinguishing, name]) for row in rows}) > len(set(labels)):
+            distinguishing.append(name)
+    return [called(row, distinguishing) for row in rows]
+
+
+# --- sections ---
 
 
 class Context:

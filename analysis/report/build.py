@@ -19,10 +19,9 @@ from analysis.report import (
     stragglers,
     traced,
 )
-from analysis.report.base import Content, Context, SectionKind, portable
+from analysis.report.base import Content, Context, SectionKind, as_view, in_a_line, portable
 from analysis.report.diagnosis import LOST, PLACES, SCALES, TRY, diagnosis
 from analysis.report.render import Cell, Filter, Heading, Line, Page, Row, Section, TableView
-from analysis.report.views import as_view, in_a_line
 from jobs.run_fields import as_text
 from jobs.store import Facts, Manifest
 from profiling.findings import Finding, lines, merged

@@ -14,11 +14,10 @@ from analysis.frames.study import Study
 from analysis.measures import compare as compare_rows
 from analysis.measures import traced_difference
 from analysis.measures.compare import Compared, align_watched, compared
-from analysis.report.base import Context, line_chart
+from analysis.report.base import Context, as_view, labels_of, line_chart, varied
 from analysis.report.build import MEASURED_RUNS, MEASURED_TRACES, findings_section, provenance_of
 from analysis.report.render import Chart, Line, Page, Section
 from analysis.report.scaling import points_against_ranks
-from analysis.report.views import as_view, labels_of, varied
 from profiling.errors import UserError
 from profiling.findings import lines
 

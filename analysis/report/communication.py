@@ -6,18 +6,30 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.lines import Axes
-from analysis.display.metrics import Rows, columns, filled, names_of
+from analysis.display.metrics import Rows, columns, filled
 from analysis.display.plots import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.terminal import Part
 from analysis.measures import communication
 from analysis.measures import tau as messages
 from analysis.measures.activities import SHARES, of_study, shares
-from analysis.report.base import Content, Context, SectionKind, bar_chart, line_chart, with_lines
+from analysis.report.base import (
+    Content,
+    Context,
+    SectionKind,
+    as_view,
+    bar_chart,
+    by_configuration,
+    called,
+    facts,
+    line_chart,
+    varied,
+    with_lines,
+)
 from analysis.report.render import Chart, Page, Section
-from analysis.report.views import as_view, called, facts, merged, named, point_of, varied
 
 HIDDEN = {"exposed": VERMILLION, "overlapped": SKY}
 WAITED = {"transfer": BLUE, "wait": BROWN}
+_PARTS = [f"{name}_ms" for name in (*HIDDEN, *WAITED)]
 _MPI_CHARTS = (
     Axes("nodes", "nodes", "mpi_s", "s", "Time in MPI, all ranks"),
     Axes("nodes", "nodes", "messages", "messages", "Messages, all ranks"),
@@ -53,60 +65,24 @@ def _communication(context: Context) -> Content:
 
 def _collectives(context: Context) -> Content:
     rows = context.once(_rows)
-    points = bars_of(rows, context.factors)
-    charts = [bar_chart(context, "exposed", points, HIDDEN, "Overlapped and exposed")]
-    complete = points.dropna(subset=[f"{name}_ms" for name in WAITED])
+    bars = by_configuration(together(pd.DataFrame(rows)), _PARTS, context.factors)
+    charts = [bar_chart(context, "exposed", bars, HIDDEN, "Overlapped and exposed")]
+    complete = bars.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
         charts.append(bar_chart(context, "waits", complete, WAITED, "Transfer and waiting"))
     view = as_view(Part("", rows, communication.shown(rows)), "communication-table", context.factors)
     return Content("", charts, [view])
 
 
+def together(rows: pd.DataFrame) -> pd.DataFrame:
+    """All collectives of a run in a row: what is not known of one is not known of their sum."""
+    parts = rows.reindex(columns=_PARTS).astype(float)
+    sums = parts.groupby(rows["run"]).sum().where(parts.notna().groupby(rows["run"]).all())
+    return rows.drop(columns=_PARTS, errors="ignore").drop_duplicates("run").merge(sums, on="run")
+
+
 def _rows(context: Context) -> Rows:
-    return of_points(communication.rows(context.study))
-
-
-# What tells the collectives of a run apart; all else of them is a figure, of which runs have different ones.
-_APART = ("collective", "group_size", "groups", "group_ranks")
-_FIGURES = [name for name in names_of(communication.METRICS) if name not in _APART]
-_RATES = ("algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct")
-_TOGETHER = "busbw_together_gb_per_s"
-
-
-def of_points(rows: Rows) -> Rows:
-    """Rows of runs as rows of points, a row a collective: means of times and bytes, rates formed of these."""
-    points = merged(rows, _FIGURES, _APART)
-    for row in points:
-        moved, ms, calls = (row[name] for name in ("mbyte_per_step", "transfer_ms", "calls_per_step"))
-        row["mbyte_per_call"] = moved / calls if moved and calls else None
-        mean = row["algbw_gb_per_s"]
-        for name in _RATES:
-            # What a rate is over the algorithm bandwidth is the same in all runs.
-            row[name] = row[name] / mean * moved / ms if moved and ms and mean and row[name] else None
-        bus, together = row["busbw_gb_per_s"], row["transferring_ms"]
-        row[_TOGETHER] = bus * ms / together if bus and together else None
-    return points
-
-
-_PARTS = [f"{name}_ms" for name in (*HIDDEN, *WAITED)]
-
-
-def bars_of(rows: Rows, factors: Sequence[str]) -> pd.DataFrame:
-    """The bars of a chart: a point each."""
-    return named(summed(rows), factors).astype(dict.fromkeys(_PARTS, float))
-
-
-def summed(rows: Rows) -> Rows:
-    """A row a point: all its collectives together; what is not known of one is not known of their sum."""
-    points: dict[tuple, Rows] = {}
-    for row in rows:
-        points.setdefault(point_of(row), []).append(row)
-    sums = [
-        {**of[0], **{name: None if any(row.get(name) is None for row in of) else sum(row[name] for row in of)
-                     for name in _PARTS}}
-        for of in points.values()
-    ]  # fmt: skip
-    return sorted(sums, key=lambda row: (row.get("nodes") or 0, row.get("gpus_per_node") or 0))
+    return communication.rows(context.study)
 
 
 def _mpi(context: Context) -> Content:

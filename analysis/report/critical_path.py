@@ -19,9 +19,8 @@ from analysis.frames.study import RECORDING, Source, Study
 from analysis.measures.critical_path.paths import PARTS, RunPaths, paths_of
 from analysis.measures.critical_path.rows import of_run, shown
 from analysis.measures.timeline import choose
-from analysis.report.base import Content, Context, SectionKind
+from analysis.report.base import Content, Context, SectionKind, as_view, facts
 from analysis.report.render import Chart
-from analysis.report.views import as_view, facts
 from profiling.errors import UserError
 
 _COLOURS = {"saved": BLUE, "not_saved": PALE_GREY}

@@ -25,8 +25,7 @@ from analysis.measures.scaled import above_ideal
 from analysis.measures.stragglers import is_late
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.report import prediction, stragglers, traced
-from analysis.report.base import Context
-from analysis.report.views import called
+from analysis.report.base import Context, called
 from jobs.run_fields import own_names
 from profiling.findings import Finding
 

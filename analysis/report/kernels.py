@@ -19,9 +19,8 @@ from analysis.measures.hotspots import TOOLS
 from analysis.measures.kernels import BY, kernels_of
 from analysis.measures.roofline import Roof, roofs
 from analysis.measures.traced import programs
-from analysis.report.base import Content, Context, SectionKind
+from analysis.report.base import Content, Context, SectionKind, as_view, called, facts, labels_of
 from analysis.report.render import Chart
-from analysis.report.views import as_view, called, facts, labels_of
 from profiling.errors import UserError
 
 TOP_KERNELS = 15  # of a chart

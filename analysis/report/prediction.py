@@ -15,9 +15,8 @@ from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE
 from analysis.prediction.simulate import DEFAULT_WHAT_IFS
 from analysis.prediction.simulate_rows import SIMULATION
-from analysis.report.base import Content, Context, SectionKind
+from analysis.report.base import Content, Context, SectionKind, as_view, called, facts
 from analysis.report.render import Chart
-from analysis.report.views import as_view, called, facts
 from jobs.run_fields import own_names
 from profiling.errors import UserError
 from profiling.findings import Finding

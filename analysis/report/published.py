@@ -4,9 +4,17 @@ from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import Rows
 from analysis.published import scaled_parts
 from analysis.published.explain import explain
-from analysis.report.base import Content, Context, SectionKind, line_chart, with_lines
+from analysis.report.base import (
+    Content,
+    Context,
+    SectionKind,
+    as_view,
+    called,
+    line_chart,
+    varied,
+    with_lines,
+)
 from analysis.report.render import TableView
-from analysis.report.views import as_view, called, varied
 
 _BY_WHOLE_TIME = "From the duration of the whole application, startup included."
 

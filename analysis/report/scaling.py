@@ -5,22 +5,37 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
+
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
-from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
+from analysis.display.metrics import CONFIGURATION, Rows, columns
 from analysis.display.plots import BLACK, BLUE, BROWN
 from analysis.display.terminal import Part
 from analysis.frames.anatomy import traces_of
 from analysis.frames.divide import EVERY, finest
-from analysis.frames.study import RECORDING, Study
 from analysis.measures import anatomy, batches, factors
 from analysis.measures import scaled as figures
 from analysis.measures.certainty import without_unusable_intervals
 from analysis.measures.factors import varying_of
 from analysis.published import scaled_parts
-from analysis.report.base import Content, Context, SectionKind, bar_chart, effects, line_chart, responses
+from analysis.report.base import (
+    Content,
+    Context,
+    SectionKind,
+    as_view,
+    bar_chart,
+    by_configuration,
+    called,
+    effects,
+    facts,
+    labels_of,
+    line_chart,
+    named,
+    responses,
+    varied,
+)
 from analysis.report.render import Chart
-from analysis.report.views import as_view, called, facts, knowing, labels_of, merged, named, varied
 
 _IDEAL = (
     "Dotted and dashed: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."
@@ -30,7 +45,7 @@ _STAGES = "Medians, without warmup. Backward includes the exchange of gradients.
 _PARTS = "Mean of profiled steps over ranks and runs. Of two things at once the first in the legend counts."
 _LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": BLACK}
 MOST_RANKS = 128  # that a chart has a bar for: of more, those that communicate longest and shortest
-_RANK_DIGITS = 4
+_RANK_PLACES = 3  # of a millisecond
 _LEAST_FACTORS = 2  # of which the section speaks
 _EFFECT_COLOURS = {"main effect": BLUE, "interaction": BROWN}
 
@@ -121,17 +136,6 @@ def _stages(context: Context) -> Content:
     return Content(_STAGES, [chart], [view])
 
 
-def anatomy_of_points(study: Study) -> Rows:
-    """A row of the anatomy for each configuration: the mean of its runs.
-
-    Raises:
-        UserError: no run has attributed batches with kernels that have a place in time.
-    """
-    # A trace without collectives counts what these took as idle.
-    complete = knowing(anatomy.rows(study), "exposed_communication_ms")
-    return merged(complete, names_of(anatomy.METRICS))
-
-
 def _batches(context: Context) -> Content:
     """The table of analysis.batches: a row a run."""
     (part,) = batches.batches(context.study).tables
@@ -140,85 +144,62 @@ def _batches(context: Context) -> Content:
 
 def _anatomy(context: Context) -> Content:
     """Where it goes, by what runs: parts that add up."""
-    rows = context.once(_anatomies)
-    bars = named(context.once(_parts_of_steps), context.factors)
-    of, per = _step_of(context, rows)
-    chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, f"Anatomy of {of}", of=f"ms {per}")
-    whole, within = anatomy.parts(rows, of=of)
+    rows = context.once(anatomies)
+    figures = [f"{name}_ms" for name in plots.PART_COLOURS]
+    bars = by_configuration(finest_parts(rows), figures, context.factors)
+    chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, "Anatomy of a step")
+    whole, within = anatomy.parts(rows)
     ids = {"anatomy-table": whole, "anatomy-within": within}
     views = [as_view(part, id, context.factors) for id, part in ids.items()]
-    charts = [one for one in (chart, chart_by_rank(context)) if one]
-    return Content(_PARTS, charts, views)
+    return Content(_PARTS, [one for one in (chart, chart_by_rank(context)) if one], views)
 
 
-def _anatomies(context: Context) -> Rows:
-    return anatomy_of_points(context.study)
+def anatomies(context: Context) -> Rows:
+    """The rows of analysis.anatomy, one a run.
+
+    Raises:
+        UserError: no run has profiled steps with kernels that have a place in time.
+    """
+    return anatomy.rows(context.study)
 
 
-def _parts_of_steps(context: Context) -> Rows:
-    return _bars(context.once(_anatomies))
-
-
-def _step_of(context: Context, rows: Rows) -> tuple[str, str]:
-    """(what the anatomy is of, what its durations are per)."""
-    of = context.study.a_step(row.get("job") or "" for row in rows)
-    return of, "in the recording" if of == RECORDING else "per step"
-
-
-def _bars(rows: Rows) -> Rows:
-    """Rows of the anatomy with each time once: split where it is known how, else whole."""
+def finest_parts(rows: Rows) -> pd.DataFrame:
+    """Rows with each time once: split where it is known how, else whole; NaN: not known."""
     parts = [finest({name: row[f"{name}_ms"] for name in EVERY}) for row in rows]
-    names = {name for of_row in parts for name in of_row}
-    figures = names_of(anatomy.METRICS)
-    rest = [{name: value for name, value in row.items() if name not in figures} for row in rows]
-    return [
-        {**row, **{f"{name}_ms": of_row.get(name, math.nan) for name in names}}
-        for row, of_row in zip(rest, parts, strict=True)
-    ]
+    columns = {f"{name}_ms": [of.get(name, math.nan) for of in parts] for name in EVERY}
+    return pd.DataFrame(rows).assign(**columns)
 
 
 def chart_by_rank(context: Context) -> Chart | None:
-    """A bar for each rank, of the same parts as a bar of the run; None where no run has several ranks."""
+    """A bar for each rank of the widest run, of the same parts as a bar of the run; None: one rank each.
+
+    Of more than :data:`MOST_RANKS` those that communicate longest and shortest.
+    """
     traces = traces_of(context.study, context.study.recorded)
     trace = max(traces, key=lambda one: len(one.recorded), default=None)
     if trace is None or len(trace.recorded) < 2:
         return None
-    rows = foremost(anatomy.means(trace, ("rank",)))
+    ranks = finest_parts(anatomy.means(trace, ("rank",))).fillna(0.0)
+    if len(ranks) > MOST_RANKS:
+        talked = ranks["exposed_communication_ms"].sort_values(kind="stable").index
+        ranks = ranks.loc[sorted([*talked[: MOST_RANKS // 2], *talked[-MOST_RANKS // 2 :]])]
     fields = trace.source.fields
-    name = called(fields, context.factors)
-    return Chart("anatomy-ranks", _by_rank(rows, f"Anatomy by rank: {name}", facts(fields, context.factors)))
-
-
-def foremost(rows: Rows) -> Rows:
-    """The rows of ranks, in their order; of more than :data:`MOST_RANKS` the two ends by communication."""
-    if len(rows) <= MOST_RANKS:
-        return rows
-    by_communication = sorted(rows, key=lambda row: row["exposed_communication_ms"])
-    ends = [*by_communication[: MOST_RANKS // 2], *by_communication[-MOST_RANKS // 2 :]]
-    return sorted(ends, key=lambda row: row["rank"])
-
-
-def _by_rank(rows: Rows, title: str, meta: dict[str, Any]) -> plots.Figure:
-    parts = [finest({name: row[f"{name}_ms"] for name in EVERY}) for row in rows]
-    traces = [
+    meta = facts(fields, context.factors)
+    traces_of_parts = [
         {
-            "type": "bar",
-            "name": (name := part.replace("_", " ")),
-            "x": [str(row["rank"]) for row in rows],
-            "y": [float(f"{of.get(part, 0.0):.{_RANK_DIGITS}g}") for of in parts],
+            "type": "bar", "name": name, "marker": {"color": colour}, "meta": meta,
+            "x": ranks["rank"].astype(str).tolist(), "y": ranks[f"{part}_ms"].round(_RANK_PLACES).tolist(),
             "hovertemplate": f"rank %{{x}}<br>{name}: %{{y:.2f}} ms per step<extra></extra>",
-            "meta": meta,
-            "marker": {"color": colour},
         }
         for part, colour in plots.PART_COLOURS.items()
-        if any(of.get(part) for of in parts)
-    ]
+        if (name := part.replace("_", " ")) and ranks[f"{part}_ms"].any()
+    ]  # fmt: skip
     layout = {
-        **plots.layout(title), "barmode": "relative",
+        **plots.layout(f"Anatomy by rank: {called(fields, context.factors)}"), "barmode": "relative",
         "xaxis": {"title": plots.beside_ticks("rank"), "type": "category"},
         "yaxis": {"title": plots.beside_ticks("ms per step"), "rangemode": "tozero"},
     }  # fmt: skip
-    return {"data": traces, "layout": layout}
+    return Chart("anatomy-ranks", {"data": traces_of_parts, "layout": layout})
 
 
 def _varying(context: Context) -> bool:

@@ -18,9 +18,8 @@ from analysis.frames.study import Source, Study
 from analysis.measures import stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
 from analysis.measures.stragglers import notable_ranks
-from analysis.report.base import Content, Context, SectionKind
+from analysis.report.base import Content, Context, SectionKind, as_view, called, facts
 from analysis.report.render import Chart
-from analysis.report.views import as_view, called, facts
 from profiling.findings import Finding
 
 # Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from analysis.display.terminal import Answer
+from analysis.report.base import as_view
 from analysis.report.build import facts_of
 from analysis.report.render import Line, Page, Section
-from analysis.report.views import as_view
 from analysis.studies.answers import STUDIES, answer, timing
 from analysis.studies.result import Result, is_study, load
 from profiling.findings import lines

@@ -18,10 +18,9 @@ from analysis.frames.study import Source
 from analysis.measures import anatomy, communication, traced
 from analysis.measures.critical_path.paths import COLLECTIVES, COPIES, WAITING
 from analysis.report import stragglers
-from analysis.report.base import Content, Context, SectionKind
+from analysis.report.base import Content, Context, SectionKind, as_view, called
 from analysis.report.critical_path import longest
 from analysis.report.render import Chart
-from analysis.report.views import as_view, called
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 from profiling.findings import Finding, listed

@@ -8,9 +8,9 @@ import pytest
 
 from analysis.display.metrics import CONFIDENCE, IN_RUN
 from analysis.frames.load import load
+from analysis.report.base import labels_of
 from analysis.report.build import build
 from analysis.report.render import Chart, Section, TableView
-from analysis.report.views import labels_of
 from benchmarks.planted_sweep import Job, write_sweep
 from tests.analysis.commands import run
 

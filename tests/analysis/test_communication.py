@@ -1,6 +1,7 @@
 """Collectives are matched over ranks; planted waits, clocks and bandwidths are found."""
 
 import numpy as np
+import pandas as pd
 import pyarrow.compute as pc
 import pytest
 
@@ -16,7 +17,7 @@ from analysis.measures.communication import (
     shown,
 )
 from analysis.report.base import Context
-from analysis.report.communication import COMMUNICATION, bars_of, of_points
+from analysis.report.communication import COMMUNICATION, together
 from jobs import store
 from profiling import tables
 from profiling.attribution.messages import kind_of
@@ -129,8 +130,6 @@ def test_transfers_that_overlap_each_other_and_what_they_carry_together():
     assert row["transfer_ms"] == pytest.approx(0.2) and row["transferring_ms"] == pytest.approx(0.14)
     assert row["busbw_gb_per_s"] == pytest.approx(10)
     assert row["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3)
-    (point,) = of_points([row | {"run": "a", "nodes": 1, "gpus_per_node": 2}])
-    assert point["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3)
     apart = row | {"transferring_ms": 0.2, "group_ranks": None, "groups": 1}
     assert len(shown([apart | {"transferring_ms": 0.14}])) == len(shown([apart])) + 2
 
@@ -236,38 +235,20 @@ def test_the_report_draws_a_bar_for_each_number_of_nodes_whatever_the_repetition
     # 20 ms are planted a batch, 15 of which computing hides; two copies of a batch hide nothing.
     assert exposed["y"] == ["nodes: 1", "nodes: 2"] and exposed["x"] == pytest.approx([5, 5], abs=0.01)
     assert overlapped["x"] == pytest.approx([15, 15], abs=0.01)
-    assert len(found.tables[0].rows) == 2
+    assert len(found.tables[0].rows) == 6
 
 
 def test_waits_that_are_not_known_of_one_collective_make_no_sum():
-    row = {"run": "a", "nodes": 1, "gpus_per_node": 2, "exposed_ms": 1.0, "overlapped_ms": 2.0}
-    row |= {"transfer_ms": None, "wait_ms": None, "runs": 1}
-    (point,) = bars_of([{**row, "transfer_ms": 3.0, "wait_ms": 1.0}, row], []).to_dict("records")
-    assert (point["exposed_ms"], point["overlapped_ms"]) == (2, 4) and np.isnan(point["wait_ms"])
-
-
-def test_rates_of_a_point_are_formed_of_the_means_of_its_runs():
-    """Two runs send 100 MB, in 1 and in 3 ms: 50 GB/s, and not the mean of 100 and 33."""
-    row = {"nodes": 1, "gpus_per_node": 2, "collective": "allreduce", "calls_per_step": 2.0,
-           "mbyte_per_call": 50.0, "mbyte_per_step": 100.0, "wait_ms": 1.0}  # fmt: skip
-    rates = ((1.0, 100.0), (3.0, 100 / 3))
-    made = [
-        {**row, "run": str(n), "transfer_ms": ms, "algbw_gb_per_s": rate, "busbw_gb_per_s": 1.5 * rate,
-         "transferring_ms": ms / 2, "busbw_together_gb_per_s": 3 * rate, "not_foreseen": n}
-        for n, (ms, rate) in enumerate(rates)
-    ]  # fmt: skip
-    (point,) = of_points(made)
-    assert point["busbw_together_gb_per_s"] == pytest.approx(150) and point["not_foreseen"] is None
-    assert point["runs"] == 2 and point["transfer_ms"] == 2 and point["mbyte_per_call"] == 50
-    assert point["algbw_gb_per_s"] == pytest.approx(50) and point["busbw_gb_per_s"] == pytest.approx(75)
-    assert point["busbw_of_measured_pct"] is None
-
-
-def test_a_collective_that_one_of_two_runs_lacks_counts_half_a_point():
-    row = {"nodes": 1, "gpus_per_node": 2, "transfer_ms": 4.0, "calls_per_step": 1.0}
-    made = [{**row, "run": "a", "collective": "allreduce"}, {**row, "run": "a", "collective": "broadcast"},
-            {**row, "run": "b", "collective": "allreduce"}]  # fmt: skip
-    assert [one["transfer_ms"] for one in of_points(made)] == [4.0, 2.0]
+    row = {
+        "run": "a",
+        "nodes": 1,
+        "exposed_ms": 1.0,
+        "overlapped_ms": 2.0,
+        "transfer_ms": None,
+        "wait_ms": None,
+    }
+    (run,) = together(pd.DataFrame([{**row, "transfer_ms": 3.0, "wait_ms": 1.0}, row])).to_dict("records")
+    assert (run["exposed_ms"], run["overlapped_ms"]) == (2, 4) and np.isnan(run["wait_ms"])
 
 
 def test_tau_tables_are_drawn_by_nodes(tmp_path):

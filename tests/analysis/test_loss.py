@@ -6,7 +6,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.display.metrics import names_of
 from analysis.frames.divide import PARTS
 from analysis.frames.load import load
 from analysis.measures import anatomy, utilization
@@ -14,9 +13,8 @@ from analysis.measures.certainty import unexplained
 from analysis.measures.loss import other_steps, without_meaningless_parts
 from analysis.published import by_method
 from analysis.published.scaled_parts import parts
-from analysis.report.base import Context
-from analysis.report.scaling import LOSS
-from analysis.report.views import knowing, merged
+from analysis.report.base import Context, by_configuration
+from analysis.report.scaling import LOSS, finest_parts
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
@@ -234,10 +232,10 @@ def test_a_trace_without_a_collective_is_not_averaged_as_none(tmp_path: Path) ->
     rest = by_size(tmp_path)[2]
     for name in ("loss_exposed_communication_pct", "loss_idle_pct", "exposed_communication_ms"):
         assert rest[name] == pytest.approx(whole[name]) and rest[name]
-    told = knowing(anatomy.rows(load(tmp_path)), "exposed_communication_ms")
-    (point,) = [row for row in merged(told, names_of(anatomy.METRICS)) if row["gpus_per_node"] == 2]
-    assert (point["exposed_communication_ms"], point["runs"]) == (pytest.approx(EXPOSED_MS[2]), 1)
-    assert isinstance(point["attributed_steps"], int)  # a count, not "40.00"
+    parts = finest_parts(anatomy.rows(load(tmp_path)))
+    exposed = ["exposed_transfer_ms", "exposed_wait_ms"]
+    bars = by_configuration(parts, exposed, ["gpus_per_node"]).set_index("gpus_per_node")
+    assert bars.loc[2, exposed].sum() == pytest.approx(EXPOSED_MS[2])
     without_collectives(tmp_path, 1)
     none = by_size(tmp_path)[2]
     assert none["loss_idle_pct"] is None and not none.get("exposed_communication_ms")

@@ -1,5 +1,6 @@
 """One folder holds runs of a program without factors of its own, and others with them."""
 
+import pandas as pd
 import pytest
 
 from analysis.frames.load import load
@@ -7,10 +8,7 @@ from analysis.measures import anatomy, communication
 from analysis.measures.scaled import rows
 from analysis.prediction import extrapolate
 from analysis.prediction.configurations import configurations
-from analysis.report.base import Context
-from analysis.report.communication import of_points
-from analysis.report.scaling import anatomy_of_points
-from analysis.report.views import called
+from analysis.report.base import Context, by_configuration, called
 from tests.analysis.commands import run as run_command
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
 
@@ -64,12 +62,10 @@ def test_the_report_averages_no_runs_that_differ_in_a_factor_of_a_programs_own(t
                 write_run(tmp_path, run, truth, outside=("width",), repetition=repetition)
     write_sweep_record(tmp_path)
     context = Context(load(tmp_path))
-    for points, of_runs, figure in (
-        (anatomy_of_points(context.study), anatomy.rows(context.study), "wall_ms"),
-        (of_points(communication.rows(context.study)), communication.rows(context.study), "wait_ms"),
-    ):
-        names = ("factors.width", "gpus_per_node")
-        runs = {tuple(row[name] for name in names): row[figure] for row in of_runs}
-        assert len(points) == len(runs) > 1
-        for point in points:
-            assert point[figure] == pytest.approx(runs[tuple(point[name] for name in names)], rel=0.05)
+    names = ["factors.width", "gpus_per_node"]
+    for measure, figure in ((anatomy.rows, "wall_ms"), (communication.rows, "wait_ms")):
+        of_runs = measure(context.study)
+        bars = by_configuration(pd.DataFrame(of_runs), [figure], context.factors).set_index(names)[figure]
+        assert len(bars) == len({tuple(row[name] for name in names) for row in of_runs}) > 1
+        for row in of_runs:
+            assert bars[tuple(row[name] for name in names)] == pytest.approx(row[figure], rel=0.05)

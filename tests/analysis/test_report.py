@@ -17,10 +17,9 @@ from analysis.display.metrics import Metric
 from analysis.display.terminal import Part
 from analysis.frames.load import load
 from analysis.report import build as build_module
-from analysis.report.base import Context
+from analysis.report.base import Context, as_view, called
 from analysis.report.build import build
 from analysis.report.render import Facts, Page, render, script_json
-from analysis.report.views import as_view, called
 from jobs import store
 from jobs.run_fields import as_text
 from profiling import tables

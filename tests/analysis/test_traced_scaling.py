@@ -3,13 +3,15 @@
 import json
 import math
 
+import pandas as pd
 import pytest
 
 from analysis.frames.divide import PARTS
 from analysis.frames.load import load, load_named
 from analysis.measures import communication, traced
+from analysis.report.base import by_configuration
 from analysis.report.build import build
-from analysis.report.communication import bars_of
+from analysis.report.communication import together
 from analysis.report.render import render
 from profiling.convert import main as convert
 from profiling.errors import UserError
@@ -155,7 +157,7 @@ def test_jobs_of_the_same_kernels_in_one_folder_are_compared(scaled):
 def test_a_bar_of_collectives_is_of_one_job(unlike):
     two, _ = unlike
     rows = communication.rows(load(two.parent))
-    bars = bars_of(rows, ["job"])
+    bars = by_configuration(together(pd.DataFrame(rows)), ["exposed_ms", "wait_ms"], ["job"])
     exposed = dict(zip(bars["label"], bars["exposed_ms"], strict=True))
     assert exposed == pytest.approx({"two": 0.1, "four": 0.3}, rel=0.03)
 
