@@ -105,7 +105,7 @@ class Run(BaseModel):
         "resnet50", description="a torchvision classification model"
     )
     loader: Annotated[LoaderName, _WORKLOAD] = Field(
-        "synthetic", description="the data loader (docs/loaders.md)"
+        "synthetic", description="the data loader (docs/profilers.md)"
     )
     batch: Annotated[int, Field(ge=1, le=65536), Role("workload", "batch {}")] = Field(
         32, description="batch size per GPU (without GPUs: per rank), in images"
