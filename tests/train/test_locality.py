@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from profiling.findings import ranges
-from train.device import UCX_CARDS, bind_near, from_list, near_cards, near_cpus
+from train.device import UCX_CARDS, bind_near, near_cards, near_cpus
 
 # address -> (the bridges above it, its processors)
 DEVICES = {
@@ -77,14 +74,3 @@ def test_a_rank_is_bound_to_both(sys, monkeypatch):
     place = bind_near(torch.device("cuda", 1), environment, sys)
     assert (place.cpus, place.cards, bound) == ("4-7", ("mlx5_2",), [{4, 5, 6, 7}])
     assert environment == {UCX_CARDS: "mlx5_2:1"}
-
-
-def test_on_a_cpu_nothing_is_bound(sys):
-    before = os.sched_getaffinity(0)
-    place = bind_near(torch.device("cpu"), {}, sys)
-    assert not place.cpus and not place.cards and os.sched_getaffinity(0) == before
-
-
-@given(st.sets(st.integers(0, 300)))
-def test_lists_are_read_as_they_are_written(numbers):
-    assert from_list(",".join(ranges(numbers))) == numbers

@@ -118,21 +118,6 @@ def test_a_batch_is_load_forward_backward_update_and_its_end():
     assert recorded.losses[1] < recorded.losses[0]
 
 
-def test_what_the_profiler_takes_to_start_is_in_no_batch():
-    """The capture starts between the last tick of a batch and the first of the next."""
-    told = Story(batches=4, attribute_from=2)
-    told.happen()
-    place = told.told.index("capture from 2")
-    assert told.told[place - 1] == told.told[place + 1] == "tick"
-    assert told.told[:place].count("tick") == 2 * 6
-
-
-def test_the_second_half_is_recorded_unless_said_otherwise():
-    story = Story(batches=5)
-    story.happen()
-    assert "capture from 2" in story.told
-
-
 def test_a_schedule_switches_the_capture_on_and_off_between_batches():
     story = Story(batches=10, profile="torch", profile_schedule="1,1,2,2")
     story.happen()
@@ -162,21 +147,6 @@ def test_the_profiler_is_given_the_model_within_its_wrapper():
     assert story.capture.model is story.model
 
 
-def test_channels_last_reaches_the_model():
-    for channels_last in (False, True):
-        story = Story(batches=1, channels_last=channels_last)
-        story.happen()
-        assert story.seen_images.is_contiguous(memory_format=torch.channels_last) is channels_last
-
-
-def test_bf16_is_the_forward_passs():
-    story = Story(batches=1, compute="bf16")
-    seen = []
-    story.model.register_forward_hook(lambda module, inputs, out: seen.append(out.dtype))
-    story.happen()
-    assert seen == [torch.bfloat16]
-
-
 def test_gradients_of_the_batch_before_are_let_go_not_added_to():
     one, two = Story(batches=1), Story(batches=2, learning_rate=1e-9)
     two.model.load_state_dict(one.model.state_dict())
@@ -184,12 +154,6 @@ def test_gradients_of_the_batch_before_are_let_go_not_added_to():
     two.happen()
     for first, second in zip(one.model.parameters(), two.model.parameters(), strict=True):
         assert torch.allclose(first.grad, second.grad, rtol=0.1)
-
-
-def test_a_cpu_is_never_synchronised(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: pytest.fail("synchronised"))
-    for sync_stages in (False, True):
-        Story(batches=1, sync_stages=sync_stages).happen()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -30,6 +30,7 @@ def test_flops_of_an_image(name):
     with torch.device("meta"):  # no weights are drawn
         model = build_model(name)
     forward, training = flops_per_image(model, 224)
+    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
     assert forward / 1e9 == pytest.approx(GFLOP[name][0], rel=2e-3)
     assert training / 1e9 == pytest.approx(GFLOP[name][1], rel=2e-3)
 
@@ -44,19 +45,6 @@ def test_training_flops_are_those_that_are_done():
     assert flops_per_image(build_model("resnet18"), 64)[1] == counter.get_total_flops() / 2
 
 
-def test_flops_follow_the_image_size():
-    assert flops_per_image(build_model("resnet50"), 448)[0] == pytest.approx(
-        4 * flops_per_image(build_model("resnet50"), 224)[0], rel=0.01
-    )
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_models_are_the_published_ones(name):
-    with torch.device("meta"):
-        model = build_model(name)
-    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
-
-
 def test_every_model_gives_one_score_a_class():
     """The two that would return auxiliary scores in training do not."""
     for name in ("googlenet", "inception_v3", "mobilenet_v3_small"):
@@ -65,27 +53,9 @@ def test_every_model_gives_one_score_a_class():
         assert isinstance(scores, torch.Tensor) and scores.shape == (2, CLASSES)
 
 
-def test_weights_follow_from_the_seed():
-    def weights(seed):
-        torch.manual_seed(seed)
-        return torch.cat([parameter.flatten() for parameter in build_model("resnet18").parameters()])
-
-    one, same, other = weights(1), weights(1), weights(2)
-    assert torch.equal(one, same) and not torch.equal(one, other)
-
-
-@pytest.mark.parametrize(
-    ("name", "near"), [("resnet5O", "resnet50"), ("vgg_16", "vgg16"), ("alex_net", "alexnet")]
-)
-def test_a_near_miss_is_named(name, near):
-    with pytest.raises(
-        UserError, match=f"no torchvision classification model '{name}'; did you mean '{near}'"
-    ):
-        build_model(name)
-
-
-def test_only_classification_models_may_be_named():
-    assert {"resnet50", "resnet18", "vgg16", "alexnet", "vit_b_16"} <= set(model_names())
+def test_a_near_miss_is_named():
+    with pytest.raises(UserError, match="no torchvision classification model 'vgg_16'; did you mean 'vgg16'"):
+        build_model("vgg_16")
     assert not any("rcnn" in name or "fcn" in name or "raft" in name for name in model_names())
 
 

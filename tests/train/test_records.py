@@ -111,15 +111,6 @@ def test_a_foreign_file_is_refused(tmp_path, content):
 # --- indexes ------------------------------------------------------------------------------------------
 
 
-def test_an_index_of_another_file_is_noticed(record_file, tmp_path):
-    other = tmp_path / "other"
-    write_records(other, iter([b"x" * 40, b"y" * 50]))
-    for offset, size in index_of(other):
-        for read in (read_record, check_head):
-            with pytest.raises(UserError, match="create its index again"):
-                read(record_file, offset, size)
-
-
 @pytest.mark.parametrize(
     "text",
     [b"0 10\n", b"0\n", b"0 32 5\n", b"-1 32\n", b"a b\n", b"0 32\n\n0 32\n", b"\xff\xfe\x00",
@@ -131,24 +122,6 @@ def test_a_damaged_index_is_refused_with_its_line(tmp_path, text):
     with pytest.raises(UserError, match=r"x\.idx, line \d: not the offset and size") as error:
         read_index(index)
     assert "\n" not in str(error.value)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=60))
-def test_any_bytes_are_an_index_or_are_refused(tmp_path_factory, content):
-    index = tmp_path_factory.getbasetemp() / "any.idx"
-    index.write_bytes(content)
-    try:
-        entries = read_index(index)
-    except UserError:
-        return
-    assert all(size >= 16 for _, size in entries)
-
-
-def test_an_index_may_have_dos_line_ends(tmp_path):
-    index = tmp_path / "x.idx"
-    index.write_bytes(b"0 16\r\n16 20\r\n")
-    assert read_index(index) == [(0, 16), (16, 20)]
 
 
 # --- Examples -----------------------------------------------------------------------------------------

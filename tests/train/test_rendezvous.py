@@ -91,28 +91,6 @@ def test_two_jobs_at_once_have_a_store_each():
         }
 
 
-def test_the_store_has_a_connection_for_each_rank_and_time_to_name_those_that_stay_away(monkeypatch):
-    allowed, announced = Mock(), Mock()
-    monkeypatch.setattr(rendezvous, "allow_connections", allowed)
-    monkeypatch.setattr(rendezvous, "announce", announced)
-    open_store(World(0, 1000, 0, 1000, host="127.0.0.1", job="one"), timedelta(seconds=60))
-    allowed.assert_called_once_with(1000)
-    assert announced.call_args.args[-1] < soon(56)  # the others wait for 60 s
-
-
-def test_who_does_not_say_its_rank_is_not_answered():
-    with socket.create_connection(("127.0.0.1", announce("mute", 4713, 1, soon()))) as connection:
-        connection.sendall(b"mute \n")
-    assert ask("127.0.0.1", "mute", 1, soon()) == 4713
-
-
-def test_a_jobs_name_depends_on_its_launcher_and_size():
-    world = World(0, 2, 0, 1, host="n1", job="7/0")
-    names = {job_name(w) for w in (world, World(1, 2, 0, 1, host="n1", job="7/0"))}
-    assert len(names) == 1
-    assert job_name(World(0, 2, 0, 1, host="n1", job="7/1")) not in names
-
-
 def test_ranks_that_do_not_come_are_named(monkeypatch, capfd):
     world = World(0, 4, 0, 4, host="127.0.0.1", job="late")
     monkeypatch.setattr(rendezvous, "MEETING_S", 1.0)
@@ -125,17 +103,6 @@ def test_ranks_that_do_not_come_are_named(monkeypatch, capfd):
     while not said:
         said = capfd.readouterr().err
     assert said.startswith("scaleprof: error: ") and "1 of 2 ranks (1)" in said
-
-
-def test_who_waits_long_for_rank_0_asks_seldom(monkeypatch):
-    now = [0.0]
-    clock = Mock(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(rendezvous, "time", clock)
-    refuse = Mock(side_effect=ConnectionRefusedError("refused"))
-    monkeypatch.setattr(rendezvous.socket, "create_connection", refuse)
-    with pytest.raises(UserError, match="did not find rank 0"):
-        ask("n1", "x", 1, 60.0)
-    assert refuse.call_count < 60 * 2 * CANDIDATES + 10 * CANDIDATES
 
 
 def test_all_ranks_read_what_rank_0_has_collected_once():

@@ -37,14 +37,6 @@ def become(monkeypatch):
     return become
 
 
-def test_each_rank_has_torchruns_variables():
-    world = World(rank=5, size=8, local_rank=1, local_size=4, host="node-1")
-    assert torchrun.variables(world, 4711) == {
-        "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4",
-        "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "node-1", "MASTER_PORT": "4711",
-    }  # fmt: skip
-
-
 def test_all_ranks_of_a_job_agree_on_a_port_that_is_free():
     worlds = [World(rank, 3, rank, 3, job=f"test-{os.getpid()}") for rank in range(3)]
     with ThreadPoolExecutor(3) as pool:
@@ -68,8 +60,9 @@ def test_where_the_user_has_said_where_to_meet_the_ranks_meet_there(become):
         "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_ADDR": "node-7", "MASTER_PORT": "29500",
     }  # fmt: skip
     become(["--", "train.py"], **launched)
-    names = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    assert [os.environ[name] for name in names] == ["1", "1", "node-7", "29500"]
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+             "MASTER_ADDR", "MASTER_PORT")  # fmt: skip
+    assert [os.environ[name] for name in names] == ["1", "2", "1", "2", "0", "1", "node-7", "29500"]
 
 
 def test_on_the_cpu_the_program_sees_no_gpu(become):
@@ -80,9 +73,3 @@ def test_on_the_cpu_the_program_sees_no_gpu(become):
 def test_nothing_to_start_is_one_line(become):
     with pytest.raises(UserError, match="nothing to start"):
         become(["--"])
-
-
-def test_python_finds_the_project_from_any_folder(tmp_path):
-    assert torchrun.python_path({}, ROOT) == {}
-    path = torchrun.python_path({"PYTHONPATH": "/mine"}, tmp_path)["PYTHONPATH"]
-    assert path == os.pathsep.join([str(ROOT), "/mine"])

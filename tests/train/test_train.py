@@ -15,8 +15,6 @@ import pytest
 import torch
 
 from analysis.frames.load import load
-from analysis.frames.study import Source
-from analysis.measures import timeline
 from jobs import store
 from jobs.execution import ROOT
 from jobs.outcome import check_run, read_reports
@@ -167,22 +165,6 @@ def test_batches_are_attributed_from_the_first_on_every_rank(variants):
         assert not batches_of(variants["plain"], rank).attributed.any()
 
 
-def test_the_timeline_of_two_ranks_holds_all_that_was_recorded(variants, data_set, tmp_path):
-    fields = pair_of(data_set, **VARIANTS["again"]).model_dump()
-    made = timeline.write(Source("again", "run", fields, 0, 0, variants["again"]), tmp_path / "trace.gz")
-    kernels, markers = (
-        sum(
-            tables.read(path.parent, name).num_rows
-            for path in variants["again"].glob(f"rank_*/{name}.parquet")
-        )
-        for name in ("kernels", "markers")
-    )
-    assert made.slices["steps"] == 2 * BATCHES and made.slices["stages"] == 2 * 5 * BATCHES
-    assert made.slices["kernels"] == kernels > 0
-    assert made.slices["ranges"] + made.slices["marks"] == markers > 0
-    assert made.clock_residual_ns is not None and made.findings == []
-
-
 def test_a_killed_rank_is_the_reason_and_the_other_ends_quietly(trained):
     assert trained.ended.reason.startswith("rank 1 ") and "SIGKILL" in trained.ended.reason
     assert "Traceback" not in trained.log and "scaleprof: error" not in trained.log
@@ -213,12 +195,7 @@ def test_the_run_says_how_many_ranks_the_launcher_started():
     assert (run.nodes, run.gpus_per_node) == (2, 4)
     said = make_run({"nodes": 4, "gpus_per_node": 2})
     assert in_world(said, parsed("--nodes", "4"), world) == said
-
-
-def test_ranks_that_were_not_started_are_told():
-    with pytest.raises(
-        UserError, match=r"1 x 4 ranks requested, 1 started \(launcher: none\); use torchrun, mpirun -np 4 or"
-    ):
+    with pytest.raises(UserError, match=r"1 x 4 ranks requested, 1 started .*; use torchrun"):
         in_world(make_run({"gpus_per_node": 4}), parsed("--gpus-per-node", "4"), World())
 
 
@@ -266,12 +243,6 @@ def test_wrong_use_ends_before_pytorch_is_imported():
     (said,) = set(done.stderr.splitlines()) - set(imported)
     assert done.returncode == 2 and said.startswith("scaleprof: error: ") and "--batch-size" in said
     assert imported and not any(line.rpartition("|")[2].strip() == "torch" for line in imported)
-
-
-def test_a_data_folder_that_is_not_there(train_tiny, tmp_path):
-    code, _, said = train_tiny("--loader", "pytorch", "--data", "/nowhere", "--out", str(tmp_path / "out"))
-    assert code == 2 and said.startswith("scaleprof: error: ") and "/nowhere" in said
-    assert len(said.splitlines()) == 1
 
 
 SMALL = ("--model", "squeezenet1_1", "--loader", "synthetic", "--learning-rate", "1e-4", "--batches", "2")
@@ -371,53 +342,11 @@ def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path, monkeypa
     assert load(out).sources[0].fields["batches"] == 3
 
 
-def test_runs_by_hand_under_names_of_the_users_are_a_set_of_results(train_tiny, tmp_path):
-    for name in ("first try", "second try"):
-        assert train_tiny(*SMALL, "--out", str(tmp_path / name))[0] == 0
-    assert sorted(source.id for source in load(tmp_path).sources) == ["first try", "second try"]
-
-
-def test_a_gpu_loader_without_a_gpu(train_tiny, tmp_path, data_set):
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("a GPU is here: this is about machines without a GPU")
-    code, _, said = train_tiny("--loader", "dali-gpu", "--data", str(data_set), "--out", str(tmp_path))
-    assert code == 2 and len(said.splitlines()) == 1
-    assert "use dali-cpu" in said
-
-
 def test_a_result_directory_that_cannot_be(train_tiny, tmp_path):
     (tmp_path / "file").write_text("mine")
     line = one_line(train_tiny(*SMALL, "--out", str(tmp_path / "file" / "out")))
     assert str(tmp_path / "file") in line
     assert (tmp_path / "file").read_text() == "mine"
-
-
-@pytest.fixture
-def full_disk(tmp_path):
-    """A file system of 64 KiB with nothing left."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    try:
-        (place / "out" / "rank_0000").mkdir(parents=True)
-        with pytest.raises(OSError, match="No space"), (place / "ballast").open("wb", buffering=0) as ballast:
-            while True:
-                ballast.write(bytes(4096))
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
-def test_a_full_disk(train_tiny, full_disk):
-    line = one_line(train_tiny(*SMALL, "--out", str(full_disk / "out")))
-    assert "No space left" in line
-    assert [path.name for path in (full_disk / "out").rglob("*")] == ["rank_0000"]
 
 
 def test_a_loss_that_is_not_finite_is_exit_code_1(train_tiny, tmp_path):

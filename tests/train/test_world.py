@@ -67,12 +67,6 @@ def as_by_srun(monkeypatch) -> dict[str, str]:
     return environment
 
 
-def test_a_program_learns_its_rank_also_where_the_user_has_said_where_to_meet(as_by_srun):
-    torchrun.main()
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-    assert [as_by_srun[name] for name in names] == ["1", "2", "0", "1", "n7", "29500"]
-
-
 def test_each_node_says_which_interface_it_lacks(as_by_srun):
     as_by_srun["GLOO_SOCKET_IFNAME"] = "nope0"
     with pytest.raises(UserError, match="no network interface nope0 on"):

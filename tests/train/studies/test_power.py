@@ -45,13 +45,6 @@ def test_power_is_what_the_counter_adds_over_time():
     assert used == power.Metered(pytest.approx(700 / 3), 3.0, 6, "energy counted over 3.00 s")
 
 
-def test_a_counter_that_fails_costs_the_power_and_says_so():
-    load, told = Load(), iter([1.0, float("nan")])
-    meters = energy.Meters(lambda: next(told), None, load.clock)
-    used = power.counted(meters, load, 1.0, settle_s=0, clock=load.clock)
-    assert used.watts is None and used.note
-
-
 def test_power_is_metered_several_times_and_settles_before_the_first():
     load = Load()
     meters = energy.Meters(load.joules, None, load.clock)
@@ -78,17 +71,6 @@ def test_what_a_gpu_drew_before_it_settled_does_not_count():
 def test_the_mean_power_is_over_time_and_of_what_could_be_read():
     assert power.mean_of([(3.0, 100.0), (1.0, 300.0), (9.0, float("nan"))]) == (150, 1)
     assert power.mean_of([(1.0, float("nan"))]) == (None, 1)
-
-
-def test_a_meter_that_fails_once_costs_that_metering_alone():
-    watts = iter([10.0, None, 12.0])
-    made = power.several(lambda *_given, **_more: power.Metered(next(watts), 1.0, 1, ""), print, 3.0, times=3)
-    assert [used.watts for used in made] == [10, 12]
-
-
-def test_a_machine_without_a_meter_says_so(tmp_path):
-    meter, why = power.open_meter(torch.device("cpu"), tmp_path)
-    assert meter is None and "RAPL" in why
 
 
 def test_a_gpus_power_comes_from_nvml(gpu, monkeypatch):
