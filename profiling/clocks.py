@@ -29,8 +29,6 @@ Columns = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Alignment:
-    """How a tool's clock stands to the batches'."""
-
     shift_ns: int  # to be added to the tool's times; 0 where the clocks agree already
     residual_ns: int  # how far off they may still be
 
@@ -201,7 +199,6 @@ def _shift(directory: Path, shift_ns: int) -> None:
 
 
 def _place(directory: Path, batches: Columns) -> None:
-    """Give each row of kernels the batch in which it began."""
     table = read(directory, "kernels")
     begun = table["start_ns"].fill_null(-1).to_numpy()
     row = np.searchsorted(batches["start_ns"], begun, side="right") - 1

@@ -49,8 +49,6 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of files."""
-
     converted: int
     failed: int = 0  # named by the user or profiles, and not readable
     foreign: int = 0  # in a folder that was searched, and no profiles: no failure
@@ -168,16 +166,13 @@ def _converted(
     elif processes <= 1:
         yield from ((unit, convert_unit(unit)) for unit in units)
     else:
-        while units:
-            with in_processes(convert_unit, units, processes) as futures:
-                for future in as_completed(futures):
-                    if not isinstance(future.exception(), BrokenProcessPool):
-                        units = [unit for unit in units if unit is not futures[future]]
-                        yield futures[future], future.result()
-            # A process was killed: by one of those that were at work, the first of those that are left.
-            for unit in units[:processes]:
-                yield unit, _convert_alone(unit)
-            units = units[processes:]
+        with in_processes(convert_unit, units, processes) as futures:
+            for future in as_completed(futures):
+                if not isinstance(future.exception(), BrokenProcessPool):
+                    units = [unit for unit in units if unit is not futures[future]]
+                    yield futures[future], future.result()
+        # A process was killed, and with it the pool: each that is left gets a process of its own.
+        yield from ((unit, _convert_alone(unit)) for unit in units)
 
 
 def _convert_alone(unit: Unit) -> Outcome:
@@ -219,7 +214,6 @@ def _parser() -> Parser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; see the module's docstring."""
     me = read_identity(os.environ)
     with said_by_rank_0(me.rank):
         given = _parser().parse_args(arguments)

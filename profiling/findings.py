@@ -97,8 +97,6 @@ class Finding:
 
 
 class Entry(NamedTuple):
-    """A code's severity and template."""
-
     severity: int
     text: str
 
@@ -108,7 +106,6 @@ _UNKNOWN = Entry(2, "")
 
 @cache
 def catalogue() -> dict[str, Entry]:
-    """All codes, of the catalogues of all packages."""
     root = Path(__file__).resolve().parents[1]
     entries: dict[str, Entry] = {}
     for package in _PACKAGES:

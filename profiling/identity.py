@@ -39,8 +39,6 @@ _LAUNCHERS = {
 
 @dataclass(frozen=True)
 class Identity:
-    """What a launcher says of this process."""
-
     rank: int = 0  # 0 to ``size`` - 1 over all nodes
     size: int = 1
     local_rank: int = 0  # among the ``local_size`` ranks of this node

@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, STAGES, UPDATE
@@ -22,7 +21,7 @@ _NVTX_COLLECTOR = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NVPROF
 
 
 class Emitter(Protocol):
-    """One collector's way to hear of ranges; ranges are strictly nested."""
+    """Passes ranges, which are strictly nested, and marks on to one collector."""
 
     def push(self, name: str) -> None: ...
 
@@ -48,9 +47,7 @@ class Range:
         for emitter in self._emitters:
             emitter.push(self._name)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # In reverse order: a collector that times another's calls sees them nested.
         for emitter in reversed(self._emitters):
             emitter.pop(self._name)
@@ -70,40 +67,29 @@ class Markers:
         self._switched = [emitter.is_on for emitter in torch]
         self.forward, self.backward, self.update = (Range(name, emitters) for name in STAGES)
 
-    def are_heard(self) -> bool:
+    def are_recorded(self) -> bool:
         """Whether a collector records now; PyTorch's profiler is switched on and off."""
         return self._always or any(is_on() for is_on in self._switched)
 
     def begin(self) -> None:
-        """Say that the first batch begins; each other one does where the one before ends."""
+        """Mark the begin of the first batch; each other one begins where the one before ends."""
         for emitter in self._emitters:
             if isinstance(emitter, BatchTimer):
                 emitter.begin()
 
     def end_of_batch(self) -> None:
-        """Mark the end of a batch."""
         for emitter in self._emitters:
             emitter.mark(END_OF_BATCH)
 
 
-# Collectors within this process that are no library's: a recording by CUPTI.
-_OWN_COLLECTORS: list[Emitter] = []
-
-
-def listen(emitter: Emitter) -> None:
-    """From now on, markers that are opened speak to ``emitter`` too."""
-    _OWN_COLLECTORS.append(emitter)
-
-
-def unlisten(emitter: Emitter) -> None:
-    """Undo :func:`listen`; markers that are open already go on."""
-    if emitter in _OWN_COLLECTORS:
-        _OWN_COLLECTORS.remove(emitter)
+# Collectors within this process that are no library's: a recording by CUPTI. Markers that are open already
+# go on without or with them.
+COLLECTORS: list[Emitter] = []
 
 
 def open_markers(environment: Mapping[str, str] = os.environ) -> Markers:
     """Markers for the collectors that are attached to this process."""
-    emitters = (nvtx_emitter(environment), torch_emitter(), tau_emitter(), *_OWN_COLLECTORS)
+    emitters = (nvtx_emitter(environment), torch_emitter(), tau_emitter(), *COLLECTORS)
     return Markers([emitter for emitter in emitters if emitter is not None])
 
 
@@ -115,19 +101,19 @@ LOAD, STEP = "Load", "Step"
 class ProgramRange:
     """A stage of a user's own step, or the step, as a context manager for loops that hide it.
 
-    Heard by ``profiling.watch`` where it runs the program, else by the collectors that are attached.
+    ``profiling.watch`` receives it where it runs the program, else the collectors that are attached.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __enter__(self) -> None:
-        _listener().push(self._name)
+        if not _LISTENER:
+            set_listener(_Collectors(open_markers()))
+        _LISTENER[0].push(self._name)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _listener().pop(self._name, whole=kind is None)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        _LISTENER[0].pop(self._name, whole=kind is None)
 
 
 step, load, forward, backward, update = (
@@ -135,8 +121,17 @@ step, load, forward, backward, update = (
 )
 
 
+class Listener(Protocol):
+    """Receives a program's explicit ranges."""
+
+    def push(self, name: str) -> None: ...
+
+    def pop(self, name: str, whole: bool) -> None:
+        """The range ends; not ``whole``: it failed, as by the StopIteration of a loader at its end."""
+
+
 class _Collectors:
-    """The collectors of this process, to whom a step is the mark at its end, and loading is nothing."""
+    """The collectors of this process, for which a step is the mark at its end, and loading is nothing."""
 
     def __init__(self, markers: Markers) -> None:
         self._markers = markers
@@ -148,32 +143,17 @@ class _Collectors:
 
     def pop(self, name: str, whole: bool) -> None:
         if name in self._ranges:
-            self._ranges[name].__exit__(None, None, None)
+            self._ranges[name].__exit__()
         elif name == STEP and whole:
             self._markers.end_of_batch()
-
-
-class Listener(Protocol):
-    """Who hears of a program's explicit ranges."""
-
-    def push(self, name: str) -> None: ...
-
-    def pop(self, name: str, whole: bool) -> None:
-        """The range ends; not ``whole``: it failed, as by the StopIteration of a loader at its end."""
 
 
 _LISTENER: list[Listener] = []
 
 
-def hear_program(listener: Listener) -> None:
-    """From now on, the ranges of the user's program speak to ``listener``."""
+def set_listener(listener: Listener) -> None:
+    """Pass the ranges of the user's program to ``listener`` from now on."""
     _LISTENER[:] = [listener]
-
-
-def _listener() -> Listener:
-    if not _LISTENER:
-        hear_program(_Collectors(open_markers()))
-    return _LISTENER[0]
 
 
 # --- the torch profiler -------------------------------------------------------------------------------
@@ -226,7 +206,7 @@ def torch_emitter() -> Emitter | None:
 
 
 class Nvtx:
-    """NVTX ranges and marks through functions that every collector of the last ten years hears."""
+    """NVTX ranges and marks through functions that every collector of the last ten years supports."""
 
     def __init__(
         self, push: Callable[[str], Any], pop: Callable[[], Any], mark: Callable[[str], Any]
@@ -238,32 +218,22 @@ class Nvtx:
 
 
 def nvtx_emitter(environment: Mapping[str, str]) -> Emitter | None:
-    """NVTX for the collector that is attached to this process; None if none is, or no library is found."""
-    return _nvtx_of_torch() or _nvtx_of_library(environment)
+    """NVTX for the collector that is attached to this process; None if none is, or no library is found.
 
-
-def _nvtx_of_torch() -> Emitter | None:
-    if importlib.util.find_spec("torch") is None:
-        return None
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    from torch.cuda import nvtx
-
-    return Nvtx(nvtx.range_push, nvtx.range_pop, nvtx.mark)
-
-
-def _nvtx_of_library(environment: Mapping[str, str]) -> Emitter | None:
-    """The C library's functions, where a collector is attached and the library is found.
-
-    The pip package nvtx emits through an extended interface that older collectors do not hear.
+    By PyTorch on a GPU, else by the C library. The pip package nvtx emits through an extended interface that
+    older collectors do not support.
     """
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            from torch.cuda import nvtx
+
+            return Nvtx(nvtx.range_push, nvtx.range_pop, nvtx.mark)
     if not any(name in environment for name in _NVTX_COLLECTOR):
         return None
-    name = ctypes.util.find_library("nvToolsExt") or "libnvToolsExt.so.1"
     try:
-        library = ctypes.CDLL(name)
+        library = ctypes.CDLL(ctypes.util.find_library("nvToolsExt") or "libnvToolsExt.so.1")
     except OSError:
         return None
     return Nvtx(
@@ -288,7 +258,7 @@ _TIMES_PYTHON = ("ctau_impl", "perfstubs")
 
 
 def stage_of_event(event: str) -> tuple[str, float]:
-    """Which stage an event times that :data:`STAGE_EVENT` matches, and the ns of its unit.
+    """(stage, ns of the unit) of an event that :data:`STAGE_EVENT` matches.
 
     The event of a whole batch is triggered at its end: ``End of Batch``.
     """
@@ -296,11 +266,8 @@ def stage_of_event(event: str) -> tuple[str, float]:
     return (END_OF_BATCH if stage == BATCH_DURATION else stage), _UNITS_NS[unit]
 
 
-class _BatchMarker:
-    """What both ways have in common: the event of a batch.
-
-    Names are registered once: an unknown id crashes the process.
-    """
+class _TauBatches:
+    """The event of a batch. Names are registered once: an unknown id crashes the process."""
 
     def __init__(self, pytau: Any) -> None:
         self._pytau = pytau
@@ -318,7 +285,7 @@ class _BatchMarker:
         self._began_ns = now_ns
 
 
-class TauTimers(_BatchMarker):
+class TauTimers(_TauBatches):
     """Stages as timers. They must be nested and closed: an open one would lose the thread's profile."""
 
     def __init__(self, pytau: Any) -> None:
@@ -335,7 +302,7 @@ class TauTimers(_BatchMarker):
         self._pytau.stop(self._timers[name])
 
 
-class TauEvents(_BatchMarker):
+class TauEvents(_TauBatches):
     """Stages as events, triggered at their ends: nothing of TAU's is open between two calls."""
 
     def __init__(self, pytau: Any) -> None:
@@ -356,5 +323,4 @@ def tau_emitter(modules: Container[str] = sys.modules) -> TauTimers | TauEvents 
         import pytau
     except ImportError:
         return None
-    times_python = any(name in modules for name in _TIMES_PYTHON)
-    return TauEvents(pytau) if times_python else TauTimers(pytau)
+    return TauEvents(pytau) if any(name in modules for name in _TIMES_PYTHON) else TauTimers(pytau)

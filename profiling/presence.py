@@ -36,14 +36,11 @@ def of_program(command: Sequence[str], remedy: str) -> Presence:
         return Presence(name, False, f"does not start: {error}", remedy)
     lines = [line.strip() for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
     if answer.returncode:
-        # The last line is what it gave up for; those before say what it tried.
         why = lines[-1] if lines else f"exit code {answer.returncode}"
         return Presence(name, False, f"answers with an error: {why}", remedy)
-    first = lines[0] if lines else "on the PATH"
     # nvprof's first line with a digit is its copyright.
-    numbered = next((line for line in lines if re.search(r"\d+\.\d+", line)), "")
-    numbered = numbered or next((line for line in lines if re.search(r"\d", line)), first)
-    return Presence(name, True, numbered[:60])
+    versions = (line for pattern in (r"\d+\.\d+", r"\d", "") for line in lines if re.search(pattern, line))
+    return Presence(name, True, next(versions, "on the PATH")[:60])
 
 
 def is_importable(module: str) -> bool:

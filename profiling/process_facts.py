@@ -60,7 +60,6 @@ def device_used_bytes(device: "torch.device") -> int:
 
 
 def torch_versions(on_gpu: bool) -> dict[str, str]:
-    """The releases of PyTorch and of the libraries that it uses on a GPU."""
     import torch
 
     versions: dict[str, str] = {"torch": str(torch.__version__)}
@@ -72,7 +71,6 @@ def torch_versions(on_gpu: bool) -> dict[str, str]:
 
 
 def has_group() -> bool:
-    """Whether this process is in a process group of PyTorch's."""
     distributed = sys.modules.get("torch.distributed")
     return bool(distributed and distributed.is_available() and distributed.is_initialized())
 

@@ -73,15 +73,9 @@ def _from_numbers(values: np.ndarray) -> pa.Array:
 
 def write(table: pa.Table, directory: Path, name: str) -> Path:
     """Write ``table`` as table ``name`` of a rank's directory, whole or not at all."""
-    path = table_path(directory, name)
-    directory.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    try:
-        pq.write_table(table.cast(SCHEMAS[name]), partial, compression="zstd")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
+    with Writer(directory) as writer:
+        writer.add(name, table)
+    return table_path(directory, name)
 
 
 class Writer:
@@ -100,11 +94,9 @@ class Writer:
 
     @property
     def names(self) -> set[str]:
-        """Of the tables that have been written."""
         return set(self._writers)
 
     def add(self, name: str, piece: pa.Table) -> None:
-        """Append rows to table ``name``."""
         pieces = self._pieces.setdefault(name, [])
         pieces.append(piece)
         if sum(len(one) for one in pieces) >= ROWS_OF_A_GROUP:

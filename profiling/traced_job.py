@@ -47,8 +47,6 @@ class TraceFacts(_Record):
 
 
 class TracedRank(_Record):
-    """One rank of a traced job."""
-
     rank: int
     source: str  # the file, as it was named or lies below the folder that was
     host: str = ""
@@ -86,12 +84,10 @@ class TracedJob(_Record):
 
     @property
     def devices(self) -> list[str]:
-        """What its ranks ran on, each once."""
         return list(dict.fromkeys(one.device for one in self.ranks if one.device))
 
 
 def write_job(directory: Path, job: TracedJob) -> Path:
-    """Write the record of a job, whole or not at all."""
     path = directory / JOB
     with whole_file(path) as file:
         file.write(f"{job.model_dump_json(indent=2)}\n".encode())

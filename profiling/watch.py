@@ -34,7 +34,7 @@ from profiling.process_facts import write_stacks_at_signal
 from profiling.tools import STARTED, Options, check_can_record, check_mode, open_capture
 from profiling.watching.facts import leave_group
 from profiling.watching.program import Program, hidden, when_imported
-from profiling.watching.watched import Wanted, Watch, batch_columns, findings_of, usual_samples
+from profiling.watching.watched import Request, Watch, batch_columns, findings_of, usual_samples
 from profiling.wrap import has_gpu, run_wrapped, wraps
 
 # Without --batches: what a profiler records.
@@ -95,19 +95,17 @@ def _positive(text: str, least: int = 1) -> int:
 _natural = partial(_positive, least=0)
 
 
-def wanted_of(given: argparse.Namespace) -> Wanted:
-    """What the flags ask for."""
+def request_of(given: argparse.Namespace) -> Request:
     recordings: tuple[range, ...] = ()
     if given.profile != "none":
         first = given.attribute_from
         if first is None:
             first = given.batches // 2 if given.batches else FIRST_RECORDED
         recordings = (range(first, given.batches or first + RECORDED),)
-    return Wanted(given.batches or 0, given.steps_per_batch, given.samples or 0, recordings)
+    return Request(given.batches or 0, given.steps_per_batch, given.samples or 0, recordings)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; see the module's docstring."""
     me = read_identity(os.environ)
     words = sys.argv[1:] if arguments is None else arguments
     with said_by_rank_0(me.rank):
@@ -119,22 +117,22 @@ def main(arguments: list[str] | None = None) -> int:
     with said_by_rank_0(me.rank):
         out, mine = prepare_folder(given, program, me)
     started = datetime.now(UTC)
-    wanted = wanted_of(given)
+    request = request_of(given)
     if mine and wraps(given.profile):
-        first = wanted.recordings[0].start
+        first = request.recordings[0].start
         options = Options(given.profile_mode, "", first, has_gpu(), me.size, me.rank)
         with said_by_rank_0(me.local_rank):
             check_can_record(given.profile, options)
         inside = ["-m", "profiling.watch", "--inside", f"--out={out}", *words]
         ended = Ended(run_wrapped(given.profile, inside, out, options, given.keep_raw))
     else:
-        ended = _watched(given, program, out, me, wanted)
+        ended = _watched(given, program, out, me, request)
     if mine and me.rank == 0 and (tables.rank_directory(out, 0) / RANK_REPORT).exists():
         return _write_run(out, me, program, given, ended, started)
     return ended.exit_code
 
 
-def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identity, wanted: Wanted) -> Ended:
+def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identity, request: Request) -> Ended:
     """Run the program in this process, and write what was seen of this rank."""
     directory = tables.rank_directory(out, me.rank)
     directory.mkdir(parents=True, exist_ok=True)
@@ -143,8 +141,8 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
     in_sweep = not by_hand.is_by_hand(given.out)
     if in_sweep:  # which looks at how far its runs are, and asks one that hangs where it is
         write_stacks_at_signal(directory / STACKS)
-    progress = _progress(wanted.batches) if in_sweep and me.rank == 0 else None
-    watch = Watch(wanted, capture, progress)
+    progress = _progress(request.batches) if in_sweep and me.rank == 0 else None
+    watch = Watch(request, capture, progress)
     process = os.getpid()
     with hidden(("jobs",)):
         when_imported("torch", watch.hooks.attach)
@@ -173,10 +171,10 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
             _say(f"no results: {reason}")
         return Ended(code, reason)
     findings = [*capture.write(), *findings_of(watch, steps)]
-    tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
+    tables.write(tables.as_table("batches", batch_columns(steps, me.rank, request)), directory, "batches")
     findings += set_clock(directory, given.profile)
     report = by_hand.report_of(
-        me, watch.model_facts, len(steps), usual_samples(steps, wanted), watch.hooks.seen.workers,
+        me, watch.model_facts, len(steps), usual_samples(steps, request), watch.hooks.seen.workers,
         watch.startup_ns, findings, code,
     )  # fmt: skip
     write_record(directory / RANK_REPORT, report)
@@ -226,7 +224,6 @@ def prepare_folder(given: argparse.Namespace, program: Program, me: Identity) ->
 def _write_run(
     out: Path, me: Identity, program: Program, given: argparse.Namespace, ended: Ended, started: datetime
 ) -> int:
-    """Write the manifest, and say what was found; the exit code."""
     manifest = by_hand.write_program_manifest(
         out, me, program, given.profile, ended, started, given.steps_per_batch
     )

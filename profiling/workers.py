@@ -29,7 +29,6 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
 
 
 def cores() -> int:
-    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

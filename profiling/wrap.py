@@ -33,7 +33,6 @@ _GPUS = ("/dev/nvidia[0-9]*", "/dev/dxg")
 
 
 def wraps(name: str) -> bool:
-    """Whether a tool watches a rank from outside its process."""
     return name in TOOLS and tool(name).wraps
 
 
@@ -132,12 +131,10 @@ def add_findings(report: Path, findings: list[Finding]) -> None:
 
 
 def has_gpu() -> bool:
-    """Whether this machine has a GPU that programs may use."""
     return any(map(glob, _GPUS))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; see the module's docstring."""
     parser = Parser(prog="python -m profiling.wrap", description=__doc__)
     tools = [name for name in TOOLS if wraps(name)]
     parser.add_argument("--tool", required=True, metavar="NAME", help=f"one of: {', '.join(tools)}")

@@ -28,7 +28,7 @@ from profiling.attribution.context import (
 from profiling.attribution.events import LAYER, RANGE, Events, Trace, name_flags, pick
 from profiling.attribution.kernel_rows import KernelRows, device_rows, host_rows, synchronizations_table
 from profiling.attribution.messages import between_two
-from profiling.attribution.windows import Window, Windows
+from profiling.attribution.windows import Windows
 from profiling.findings import Finding
 from profiling.schemas import CLASSES, DIRECTIONS, END_OF_BATCH
 from profiling.tables import Converted, as_table, collect
@@ -72,7 +72,7 @@ def attribute_in_windows(
     windows = Windows(trace, first_batch, batch_marker, batches)
     source = windows.batches.source
     tally = Tally(trace, windows.marks, source, rank)
-    collected = BatchRows(windows.batches, trace.on_device) if batches else None
+    batch_rows = BatchRows(windows.batches, trace.on_device) if batches else None
     for window in windows:
         context = name_operators(window.events, find_context(window.events, windows.batches))
         # Of a GPU, activities of the device; of a CPU, leaf operators.
@@ -82,33 +82,26 @@ def attribute_in_windows(
             else host_rows(window.events, context, trace, window.owns)
         )
         tally.add(rows.time_ns, rows.start_ns, rows.kind == COMMUNICATION)
-        yield from _tables(window, context, rows, rank, collected)
-    if collected is not None:
-        yield "batches", collected.table(rank)
-        trace.findings += collected.findings
+        events = window.events
+        yield "kernels", _kernels(rows, events, context, rank, batch_rows)
+        yield "markers", _markers(events, context, rank, window.owns)
+        waits = synchronizations_table(events, rank)
+        if len(waits):
+            yield "synchronizations", waits
+        if len(events.memory["time_ns"]):
+            order = np.argsort(events.memory["time_ns"], kind="stable")
+            memory = {name: column[order] for name, column in events.memory.items()}
+            memory["rank"] = np.full(len(order), rank, dtype=np.int32)
+            memory["batch_index"] = or_null(context.batches.of(memory["time_ns"]), pa.int32())
+            yield "memory", as_table("memory", memory)
+    if batch_rows is not None:
+        yield "batches", batch_rows.table(rank)
+        trace.findings += batch_rows.findings
     findings += tally.findings()
 
 
-def _tables(
-    window: Window, context: Context, rows: KernelRows, rank: int, collected: BatchRows | None
-) -> Iterator[tuple[str, pa.Table]]:
-    """A window's piece of each table; of those that a trace may do without, where there is anything."""
-    events = window.events
-    yield "kernels", _kernels(rows, events, context, rank, collected)
-    yield "markers", _markers(events, context, rank, window.owns)
-    waits = synchronizations_table(events, rank)
-    if len(waits):
-        yield "synchronizations", waits
-    if len(events.memory["time_ns"]):
-        order = np.argsort(events.memory["time_ns"], kind="stable")
-        memory = {name: column[order] for name, column in events.memory.items()}
-        memory["rank"] = np.full(len(order), rank, dtype=np.int32)
-        memory["batch_index"] = or_null(context.batches.of(memory["time_ns"]), pa.int32())
-        yield "memory", as_table("memory", memory)
-
-
-def _passes(rows: KernelRows, events: Events, context: Context) -> tuple[np.ndarray, np.ndarray]:
-    """Direction and class of each row: what a kernel's name and its place tell together."""
+def _directions(rows: KernelRows, events: Events, context: Context) -> tuple[np.ndarray, np.ndarray]:
+    """Direction and class of each row, by the kernel's name and its place."""
     direction = pick(context.direction, rows.host, NONE)
     # What a thread without operators launches (autograd's, to some tools) is of the stage of its time.
     alone = (rows.host < 0) & (rows.time_ns >= 0)
@@ -132,8 +125,8 @@ def _batch_of(rows: KernelRows, batches: BatchTimes, alone: bool) -> np.ndarray:
     of_row = np.where(rows.time_ns >= 0, batches.of(rows.time_ns), -1)
     if not alone or (rows.time_ns >= 0).all():
         return of_row
-    # What has no launch of its own (a graph's kernels, to some tools) is of the batch of what ran before it.
-    # Before the first that has one, and behind the last, nothing says where it belongs.
+    # Kernels without a launch (a CUDA graph's, to some tools) inherit the batch of the kernel before. Those
+    # before the first that has a launch, or behind the last, are in no batch.
     order = np.argsort(rows.start_ns, kind="stable")
     known = np.flatnonzero(rows.time_ns[order] >= 0)
     before = np.searchsorted(known, np.arange(len(order)), side="right") - 1
@@ -143,13 +136,13 @@ def _batch_of(rows: KernelRows, batches: BatchTimes, alone: bool) -> np.ndarray:
 
 
 def _kernels(
-    rows: KernelRows, events: Events, context: Context, rank: int, collected: BatchRows | None
+    rows: KernelRows, events: Events, context: Context, rank: int, batch_rows: BatchRows | None
 ) -> pa.Table:
-    direction, kind = _passes(rows, events, context)
-    batch = _batch_of(rows, context.batches, collected is not None)
-    if collected is not None:
+    direction, kind = _directions(rows, events, context)
+    batch = _batch_of(rows, context.batches, batch_rows is not None)
+    if batch_rows is not None:
         end_ns = rows.start_ns + rows.duration_ns
-        collected.add(batch, rows.time_ns, rows.start_ns, end_ns, direction, kind)
+        batch_rows.add(batch, rows.time_ns, rows.start_ns, end_ns, direction, kind)
     texts = {
         "name": (rows.name, events.names),
         "short_name": (rows.name, short_names(events.names, rows.name)),
@@ -158,8 +151,14 @@ def _kernels(
         "operator": (pick(context.nest.host["name"], rows.operator), events.names),
         "layer": (pick(context.layer, rows.host), [layer_name(name) for name in events.names]),
     }
-    columns = {name: coded(codes, values) for name, (codes, values) in texts.items()}
-    columns |= rows.messages.columns() | _launch_columns(rows, events)
+    columns: dict[str, Any] = {name: coded(codes, values) for name, (codes, values) in texts.items()}
+    columns |= rows.messages.columns() | dict(rows.calls or {})
+    for name, codes in (("grid", rows.grid), ("block", rows.block)):
+        if codes is not None:
+            columns[name] = coded(np.where(is_empty(events.names)[codes], -1, codes), events.names)
+    for name, values in (("blocks_per_sm", rows.blocks_per_sm), ("occupancy_pct", rows.occupancy_pct)):
+        if values is not None:
+            columns[name] = values  # NaN: the tool did not say
     columns |= {
         "rank": np.full(len(rows.name), rank, dtype=np.int32),
         "batch_index": or_null(batch, pa.int32()),
@@ -175,18 +174,6 @@ def _kernels(
     if (rows.start_ns[1:] >= rows.start_ns[:-1]).all():
         return table
     return table.take(pa.array(np.argsort(rows.start_ns, kind="stable")))
-
-
-def _launch_columns(rows: KernelRows, events: Events) -> dict[str, Any]:
-    """The columns about how kernels were launched, of which a tool may tell none."""
-    columns: dict[str, Any] = dict(rows.calls or {})
-    for name, codes in (("grid", rows.grid), ("block", rows.block)):
-        if codes is not None:
-            columns[name] = coded(np.where(is_empty(events.names)[codes], -1, codes), events.names)
-    for name, values in (("blocks_per_sm", rows.blocks_per_sm), ("occupancy_pct", rows.occupancy_pct)):
-        if values is not None:
-            columns[name] = values  # NaN: the tool did not say
-    return columns
 
 
 def _markers(

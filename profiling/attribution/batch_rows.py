@@ -23,10 +23,8 @@ from profiling.tables import as_table
 # What the table's metadata say of its batches: see BatchTimes.
 SOURCE_KEY, CONFIDENCE_KEY = b"source", b"confidence"
 
-_TAKES_TURNS = (
-    0.05  # of the forward kernels' time after the first backward one, from which on they take turns
-)
-_WHOLE = 0.9  # of the kernels of the others, with which the first batch of a recording is a whole one
+_ALTERNATE = 0.05  # passes alternate if more of the forward kernels' time is after the first backward one
+_COMPLETE = 0.9  # of the kernels of the others, with which the first batch of a recording is complete
 _UNKNOWN, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -40,7 +38,7 @@ class _Batch:
     reach_ns: int = _UNKNOWN
     # When forward, backward and update begin, and the update ends.
     stages: tuple[int, int, int, int] | None = None
-    take_turns: bool = False
+    passes_alternate: bool = False
 
 
 @dataclass
@@ -83,19 +81,18 @@ class BatchRows:
             if number < 0:
                 continue
             one = self._known.setdefault(number, _Batch())
-            several = one.rows > 0
-            one.rows += len(rows)
             times = np.where(launched_ns[rows] >= 0, launched_ns[rows], start_ns[rows])
+            if one.rows:  # in two windows
+                one.stages = None
+            else:
+                columns = (column[rows] for column in (start_ns, end_ns, direction, kind))
+                one.stages, one.passes_alternate = _stages(times, *columns)
+            one.rows += len(rows)
             one.first_ns = min(one.first_ns, int(times.min()))
             computing = rows[~np.isin(kind[rows], (MEMCPY, MEMSET))]
             one.computes_ns = min(one.computes_ns, int(start_ns[computing].min(initial=_NEVER)))
-            own = rows[direction[rows] != LOADING]
-            one.reach_ns = max(one.reach_ns, int(end_ns[own].max(initial=_UNKNOWN)))
-            one.stages, one.take_turns = (
-                (None, one.take_turns)
-                if several
-                else _stages(times, start_ns[rows], end_ns[rows], direction[rows], kind[rows])
-            )
+            not_loading = rows[direction[rows] != LOADING]
+            one.reach_ns = max(one.reach_ns, int(end_ns[not_loading].max(initial=_UNKNOWN)))
 
     def table(self, rank: int) -> pa.Table:
         """The table ``batches``, numbered from 0; stages are null where they are not known.
@@ -113,24 +110,28 @@ class BatchRows:
             reach = np.maximum.accumulate(np.array(of_each, np.int64))
             end = np.maximum(end, reach[1:])
             start = np.maximum(start, reach[:-1])
-        if self.on_device and times.source == WHOLE:
-            start = self._started(known[0], start)
+        if self.on_device and times.source == WHOLE and known[0].computes_ns != _NEVER:
+            start = np.array([known[0].computes_ns])  # behind its start-up
         start = np.minimum(start, end)
         if times.source.startswith(NAMED) and (empty := int((start == end).sum())):
             raise UserError(
                 f"--batch-marker {times.source.removeprefix(NAMED)}: {empty} of {count} ranges have no time "
                 "on the GPU: name ranges that each hold a whole step"
             )
-        whole = np.ones(count, bool)  # in the recording from its start: all, or all but the first
+        complete = np.ones(count, bool)  # in the recording from its start: all, or all but the first
         if not times.begun and count > 1:
-            whole[0] = known[0].rows >= _WHOLE * np.median([one.rows for one in known[1:]])
-        self._say(known, whole)
-        slow = slow_head((end - start)[whole])
-        if slow:
-            self.findings.append(
-                Finding("first_steps_left_out", data={"n": slow, "why": f"over {SLOW:g} times as long"})
-            )
-            whole[: int(np.argmax(whole)) + slow] = False
+            complete[0] = known[0].rows >= _COMPLETE * np.median([one.rows for one in known[1:]])
+        left_out = {"recorded in part": int(not complete[:1].all())}
+        if slow := slow_head((end - start)[complete]):
+            left_out[f"over {SLOW:g} times as long"] = slow
+            complete[: int(np.argmax(complete)) + slow] = False
+        for why, n in left_out.items():
+            self.findings += [Finding("first_steps_left_out", data={"n": n, "why": why})] if n else []
+        if n := sum(one.passes_alternate for one in known):
+            self.findings.append(Finding("passes_alternate", data={"n": n, "of": count}))
+        if times.source == PERIOD or (times.source == WHOLE and any(one.rows for one in known)):
+            recurring = {"recurring_pct": 100 * times.confidence} if times.source == PERIOD else {}
+            self.findings.append(Finding("steps_unmarked", data={"by": times.source} | recurring))
         if times.source == PERIOD:
             end = end + 1  # where the next one begins
         table = as_table("batches", {
@@ -139,27 +140,10 @@ class BatchRows:
             "start_ns": start,
             **_durations(known, start, end),
             "end_ns": end,
-            "attributed": whole,
+            "attributed": complete,
         })  # fmt: skip
-        return table.replace_schema_metadata(
-            {SOURCE_KEY: times.source, CONFIDENCE_KEY: str(times.confidence)}
-        )
-
-    def _started(self, recording: _Batch, start: np.ndarray) -> np.ndarray:
-        """When a recording that is one batch begins: behind its start-up, if a kernel ends that."""
-        if recording.computes_ns == _NEVER:
-            return start
-        return np.array([recording.computes_ns])
-
-    def _say(self, known: list[_Batch], whole: np.ndarray) -> None:
-        if len(whole) and not whole[0]:
-            self.findings.append(Finding("first_steps_left_out", data={"n": 1, "why": "recorded in part"}))
-        if turns := sum(one.take_turns for one in known):
-            self.findings.append(Finding("passes_alternate", data={"n": turns, "of": len(known)}))
-        source, confidence = self.batches.source, self.batches.confidence
-        if source == PERIOD or (source == WHOLE and any(one.rows for one in known)):
-            data = {"by": source} | ({"recurring_pct": 100 * confidence} if source == PERIOD else {})
-            self.findings.append(Finding("steps_unmarked", data=data))
+        metadata = {SOURCE_KEY: times.source, CONFIDENCE_KEY: str(times.confidence)}
+        return table.replace_schema_metadata(metadata)
 
 
 def _stages(
@@ -169,26 +153,25 @@ def _stages(
     direction: np.ndarray,
     kind: np.ndarray,
 ) -> tuple[tuple[int, int, int, int] | None, bool]:
-    """When forward, backward and update begin and the update ends; None: not known. Do passes take turns?"""
+    """(when forward, backward and update begin and the update ends, or None; whether passes alternate)."""
     works = ~np.isin(kind, (COMMUNICATION, MEMCPY, MEMSET))
     forward, backward = (np.flatnonzero(works & (direction == one)) for one in (FPROP, BPROP))
     if not len(forward) or not len(backward):
         return None, False
     began = int(start_ns[backward].min())
     lasted = end_ns[forward] - start_ns[forward]
-    if lasted[start_ns[forward] > began].sum() > _TAKES_TURNS * lasted.sum():
+    if lasted[start_ns[forward] > began].sum() > _ALTERNATE * lasted.sum():
         return None, True
     # Gradients are set to zero before a step, or after it: that is no update of this batch.
     updates = works & (direction == UPDATING) & (start_ns >= start_ns[backward].max())
+    begun = int(launched_ns[forward].min())
     if not updates.any():
         done = int(end_ns[backward].max())
-        return (int(launched_ns[forward].min()), began, done, done), False
-    update = int(start_ns[updates].min())
-    return (int(launched_ns[forward].min()), began, update, int(end_ns[updates].max())), False
+        return (begun, began, done, done), False
+    return (begun, began, int(start_ns[updates].min()), int(end_ns[updates].max())), False
 
 
 def _durations(known: list[_Batch], start: np.ndarray, end: np.ndarray) -> dict[str, pa.Array]:
-    """The stages' columns, in ns, null where they are not known."""
     names = ("load_ns", "forward_ns", "backward_ns", "update_ns")
     rows: list[tuple[int | None, ...]] = []
     for one, begun, ended in zip(known, start.tolist(), end.tolist(), strict=True):

@@ -33,7 +33,7 @@ _IN_MOST = 0.9  # of the batches a kernel must be in most, to be one that each b
 
 @dataclass(frozen=True)
 class Period:
-    """What recurs.
+    """Batches that were told by their kernels.
 
     Attributes:
         edges_ns: where each whole batch begins, and at last where the last one ends; rising.
@@ -133,16 +133,15 @@ def _edges(
     numbers, counts = np.unique(name, return_counts=True)
     expected = len(name) / distance
     once = numbers[np.abs(counts - expected) <= 1 + 0.02 * expected]
-    # The kernel that runs once a batch nearest behind the cut: batches begin as far before it as there.
-    behind = {int(number): _steady(np.flatnonzero(name == number), distance) for number in once}
-    steady = {number: places for number, places in behind.items() if places is not None}
+    # The kernel that runs once a batch nearest behind the cut: batches begin as far before it as in the
+    # second period, since the first may be in part, or of the warm-up.
+    steady = [one for number in once if _is_steady(one := np.flatnonzero(name == number), distance)]
     if not steady:
         places = np.arange(first % distance, len(name), distance)
     else:
-        # As far behind the cut as in the second period: the first may be in part, or of the warm-up.
-        offset = {number: _behind(places, first) for number, places in steady.items()}
-        nearest = min(offset, key=lambda number: offset[number])
-        places = np.maximum(steady[nearest] - offset[nearest], 0)
+        offsets = [int(one[one >= first][0] - first) if one[-1] >= first else len(one) for one in steady]
+        nearest = int(np.argmin(offsets))
+        places = np.maximum(steady[nearest] - offsets[nearest], 0)
     edges = start_ns[places]
     # What follows the last whole batch is none, unless it is as long as one.
     if len(name) - places[-1] >= distance:
@@ -151,19 +150,10 @@ def _edges(
     return edges if len(edges) > FEWEST_PERIODS else None
 
 
-def _behind(places: np.ndarray, first: int) -> int:
-    """How far behind ``first`` the next of ``places`` is."""
-    behind = places[places >= first]
-    return int(behind[0] - first) if len(behind) else len(places)
-
-
-def _steady(places: np.ndarray, distance: int) -> np.ndarray | None:
-    """The places of a kernel, if they lie a batch apart."""
-    apart = np.diff(places)
-    if len(places) < FEWEST_PERIODS or not len(apart):
-        return None
-    near = np.abs(apart - distance) <= max(2, 0.05 * distance)
-    return places if near.mean() >= _IN_MOST else None
+def _is_steady(places: np.ndarray, distance: int) -> bool:
+    """Whether a kernel's places lie a batch apart."""
+    near = np.abs(np.diff(places) - distance) <= max(2, 0.05 * distance)
+    return len(places) >= FEWEST_PERIODS and bool(near.mean() >= _IN_MOST)
 
 
 def _first_kernel(
@@ -288,8 +278,8 @@ def find_batches(
     recurring = period()
     if recurring is not None:
         edges = recurring.edges_ns
-        whole = np.arange(len(edges) - 1)
-        return _within(edges[:-1], edges[1:] - 1, whole, PERIOD, recurring.confidence)
+        numbers = np.arange(len(edges) - 1)
+        return _within(edges[:-1], edges[1:] - 1, numbers, PERIOD, recurring.confidence)
     none = np.empty(0, np.int64)
     return BatchTimes(lambda times: np.full(len(times), -1), "", none, none, none, none)
 

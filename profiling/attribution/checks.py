@@ -87,7 +87,6 @@ class Tally:
         self._earliest_ns = max(self._earliest_ns, int(early.max(initial=0)))
 
     def findings(self) -> list[Finding]:
-        """What is odd."""
         trace, marks, rows = self._trace, self._marks, self._rows
         found = list(trace.findings)
         if trace.malformed:

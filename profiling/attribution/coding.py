@@ -18,7 +18,6 @@ def classes_of(names: Sequence[str]) -> np.ndarray:
 
 
 def is_empty(names: Sequence[str]) -> np.ndarray:
-    """Whether each text is empty."""
     return np.fromiter((not name for name in names), dtype=bool, count=len(names))
 
 

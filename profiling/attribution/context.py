@@ -277,7 +277,6 @@ class Context:
 
 
 def find_context(events: Events, batches: BatchTimes) -> Context:
-    """Where every host event stands."""
     names = events.names
     is_collective = name_flags(names, lambda name: bool(_COLLECTIVE.match(name)))
     nested = nest(events.host, is_collective[events.host["name"]] & (events.host["kind"] == RANGE))
@@ -314,7 +313,6 @@ def find_context(events: Events, batches: BatchTimes) -> Context:
 
 
 def layer_name(name: str) -> str:
-    """The layer that a range names."""
     return name.removeprefix(LAYER_PREFIX).removeprefix("nn.Module: ")
 
 

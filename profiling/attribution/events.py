@@ -68,7 +68,6 @@ class Store:
         return place
 
     def get(self, pieces: Sequence[_Piece]) -> Columns:
-        """Pieces as they were put, one after the other."""
         rows = sum(piece[0][1] for piece in pieces)
         return {
             name: self._get(kind, rows, [piece[place] for piece in pieces])
@@ -76,7 +75,6 @@ class Store:
         }
 
     def column(self, piece: _Piece, name: str) -> np.ndarray:
-        """One column of a piece."""
         place = list(self.types).index(name)
         return self._get(self.types[name], piece[place][1], [piece[place]])
 
@@ -144,13 +142,11 @@ class Table:
         self._written.append(self._store.put(piece))
 
     def pieces(self) -> Iterator[Columns]:
-        """The pieces in the order in which they came."""
         yield from self._kept
         if self._store is not None:
             yield from (self._store.get([piece]) for piece in self._written)
 
     def columns(self) -> Columns:
-        """All pieces as one array a column."""
         return joined(self.types, list(self.pieces()))
 
     def split(self, key: str, number_of: Callable[[np.ndarray], np.ndarray], windows: int) -> "Split":
@@ -189,7 +185,6 @@ class Split:
         self._written: list[list[_Piece]] = [[] for _ in range(windows)]
 
     def refer(self, piece: _Piece, window: int) -> None:
-        """Append a piece of the store."""
         self._written[window].append(piece)
 
     def add(self, piece: Columns, number: np.ndarray) -> None:
@@ -203,17 +198,14 @@ class Split:
             self._written[window].append(self._store.put(rows))
 
     def column(self, number: int, name: str) -> np.ndarray:
-        """A column of a window."""
         pieces = [self._store.column(piece, name) for piece in self._written[number]]
         return np.concatenate(pieces) if pieces else np.empty(0, self._store.types[name])
 
     def window(self, number: int) -> Columns:
-        """All rows of a window."""
         return self._store.get(self._written[number])
 
 
 def joined(types: Mapping[str, Any], pieces: list[Columns]) -> Columns:
-    """Pieces as one array a column."""
     return {
         name: np.concatenate([piece[name] for piece in pieces]) if pieces else np.empty(0, kind)
         for name, kind in types.items()
@@ -328,14 +320,11 @@ class Interner:
         self.index: dict[Any, int] = {}
 
     def of(self, values: Sequence[Any]) -> list[int]:
-        """The number of each value."""
         setdefault, index = self.index.setdefault, self.index
         return [setdefault(value, len(index)) for value in values]
 
 
 class Builder:
-    """Collects pieces of events from any source."""
-
     def __init__(self, parse_inputs: Callable[[Any], Inputs]) -> None:
         self.names, self.threads, self.inputs, self.messages = (Interner() for _ in range(4))
         self.host, self.launches = Table(HOST_COLUMNS), Table(LAUNCH_COLUMNS)
@@ -344,7 +333,6 @@ class Builder:
         self._parse_inputs = parse_inputs
 
     def finish(self, rank: int | None = None, world_size: int = 1, shift_ns: int = 0) -> "Trace":
-        """All that was collected; ``shift_ns`` is added to all times."""
         return Trace(
             names=list(self.names.index),
             threads=[_thread_number(thread, number) for (_, thread), number in self.threads.index.items()],
@@ -391,16 +379,13 @@ class Trace:
 
     @property
     def on_device(self) -> bool:
-        """Whether anything ran on a device."""
         return self.unread or self.tables["device"].rows > 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is neither work on a device nor an event of the host."""
         return not self.on_device and not self.tables["host"].rows
 
     def whole(self) -> Events:
-        """All of it as events."""
         return self.events({name: table.columns() for name, table in self.tables.items()})
 
     def events(self, groups: dict[str, Columns]) -> Events:

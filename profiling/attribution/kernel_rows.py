@@ -99,8 +99,15 @@ def _masks(events: Events, context: Context, indices: np.ndarray) -> np.ndarray:
     host = context.nest.host
     masks = np.full(len(indices), -1, dtype=np.int64)
     backward = name_flags(events.names, lambda name: bool(_CONVOLUTION_BACKWARD.match(name)))
+
+    def is_recorded(inputs: int) -> bool:
+        values = events.inputs[inputs].values if inputs >= 0 else ()
+        return any(
+            isinstance(one, list) and one and all(isinstance(flag, bool) for flag in one) for one in values
+        )
+
     which = np.flatnonzero(backward[host["name"][indices]])
-    silent = [at for at in which if not _says_mask(events, host["inputs"][indices[at]])]
+    silent = [at for at in which if not is_recorded(host["inputs"][indices[at]])]
     if not silent:
         return masks
     makes = {
@@ -116,13 +123,6 @@ def _masks(events: Events, context: Context, indices: np.ndarray) -> np.ndarray:
     is_first[order] = np.concatenate([[True], batch[order][1:] != batch[order][:-1]])
     masks[silent] = np.where(bits > 0, bits, np.where(is_first & (sequence >= 0), 2, 3))
     return masks
-
-
-def _says_mask(events: Events, inputs: int) -> bool:
-    values = events.inputs[inputs].values if inputs >= 0 else ()
-    return any(
-        isinstance(value, list) and value and all(isinstance(one, bool) for one in value) for value in values
-    )
 
 
 def _message(events: Events, context: Context, index: int, ranks: int) -> Message:
@@ -180,7 +180,6 @@ class Messages:
         return np.where(self.number >= 0, sizes[self.number], otherwise)
 
     def columns(self) -> dict[str, pa.Array]:
-        """The columns of :data:`profiling.schemas.SCHEMAS` that say what a collective was."""
         texts = {
             "collective": [one.collective for one in self.distinct],
             "process_group": [one.group for one in self.distinct],
@@ -236,7 +235,6 @@ _WAITS = re.compile(r"Synchronize(_|$)|^(cuda|hip)Free(_|$)|^ur(EventWait|QueueF
 
 
 def launch_columns(events: Events, launch: np.ndarray) -> dict[str, pa.Array]:
-    """The columns of table ``kernels`` about the calls that launched its rows."""
     launches = events.launches
     start_ns, end_ns = (pick(launches[name], launch) for name in ("start_ns", "end_ns"))
     thread = pick(np.array(events.threads, dtype=np.int64), pick(launches["thread"], launch))
@@ -249,7 +247,6 @@ def launch_columns(events: Events, launch: np.ndarray) -> dict[str, pa.Array]:
 
 
 def synchronizations_table(events: Events, rank: int) -> pa.Table:
-    """The calls that waited for a device as table ``synchronizations``, by time."""
     launches = events.launches
     waits = name_flags([*events.names, ""], lambda name: _WAITS.search(name) is not None)
     rows = np.flatnonzero(waits[launches["name"]])  # -1 is the last, which has no name

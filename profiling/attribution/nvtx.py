@@ -44,7 +44,6 @@ class RangeName:
 
 @lru_cache(maxsize=1 << 12)
 def parse_text(text: str) -> RangeName:
-    """What a range's text says."""
     if text.startswith("{"):
         if match := _PYPROF.match(text):
             return RangeName(PYPROF + match[2], OPERATOR)

@@ -25,7 +25,7 @@ from profiling.attribution.events import OPERATOR, RANGE, Columns, Events, Split
 from profiling.findings import Finding
 
 ROWS = 1 << 18  # of its largest table that a window should hold
-_MOST_NAMED = 5  # ranges that a line names
+_MOST_NAMED = 5  # ranges that a finding names
 _MOST_DISPUTED = 1 << 20  # numbers of launches; more, and they do not rise with time
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -80,11 +80,9 @@ class Windows:
         self.by_launch = any((piece["correlation"] >= 0).any() for piece in trace.tables["launches"].pieces())
 
     def _names_of(self, host: Columns) -> list[str]:
-        """The name of each range."""
         return [self._trace.names[name] for name in host["name"][host["kind"] == RANGE].tolist()]
 
     def _last_ns(self) -> int:
-        """When the last of its work ended."""
         device, host = self._trace.tables["device"], self._trace.tables["host"]
         ends = [int((piece["start_ns"] + piece["duration_ns"]).max(initial=0)) for piece in device.pieces()]
         ends += [] if ends else [int(piece["end_ns"].max(initial=0)) for piece in host.pieces()]

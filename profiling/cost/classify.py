@@ -230,7 +230,6 @@ def _without_arguments(text: str) -> str:
 
 
 def _outermost_name(mangled: str) -> str:
-    """The qualified name at the head of a mangled name: ``_ZN7cutlass6KernelI...`` is ``cutlass::Kernel``."""
     position, parts = 2, []
     while position < len(mangled) and mangled[position] in "NKL":
         position += 1

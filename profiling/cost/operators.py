@@ -21,8 +21,6 @@ from profiling.cost.shapes import Inputs
 
 
 class Cost(NamedTuple):
-    """FLOPs and bytes of one call."""
-
     flops: float
     bytes: float
 

@@ -187,7 +187,6 @@ class _Text:
         return events
 
     def finish(self, facts: dict[str, Any], is_object: bool) -> list[Any]:
-        """The last events, and the fields after them."""
         try:
             events, text, end = _first_value("[" + self.buffer.decode("utf-8", "replace"))
         except (json.JSONDecodeError, RecursionError) as error:

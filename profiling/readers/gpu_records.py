@@ -62,7 +62,6 @@ def copy_names(
 
 
 def set_names(builder: Builder, kind: np.ndarray, offset: int = 0) -> np.ndarray:
-    """Numbers of the names of memory that is set; ``offset`` as of copies."""
     return coded(builder, kind, lambda key: f"Memset ({_memory(key + offset)})")
 
 

@@ -290,7 +290,6 @@ def _finite(args: list[dict[str, Any]], key: str) -> np.ndarray:
 
 
 def _columns(builder: Builder, group: str, events: list[dict[str, Any]]) -> dict[str, Any]:
-    """The columns of a table of :mod:`profiling.attribution.events`."""
     args = [event.get("args") or {} for event in events]
     start_ns, duration_ns = _times(events)
     if group == _MEMORY:

@@ -18,20 +18,9 @@ from profiling.attribution.events import OPERATOR
 from profiling.attribution.nvtx import parse_text
 from profiling.errors import UserError
 from profiling.findings import Finding
+from profiling.readers import printed
 from profiling.readers.chunks import read_head
 from profiling.readers.origin import UNKNOWN, Origin, rank_in
-from profiling.readers.printed import (
-    Activity,
-    Blocks,
-    Launch,
-    Metric,
-    Spread,
-    cells_of,
-    has_decimal_commas,
-    number_and_unit,
-    stream_printed,
-    whole_number,
-)
 from profiling.traced_job import TraceFacts
 
 _NEEDED = (b'"Process ID"', b'"Kernel Name"')
@@ -84,7 +73,9 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     """
     rank = origin.rank_of(path) or 0
     reader = _Reader(path)
-    pieces = stream_printed(reader.launches(), reader.activities, reader.metrics, rank, origin.batches)
+    pieces = printed.stream_printed(
+        reader.launches(), reader.activities, reader.metrics, rank, origin.batches
+    )
     if not (yield from pieces):
         raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
     damaged: list[tuple[str, int, str]] = [
@@ -105,29 +96,31 @@ class _Reader:
     """
 
     def __init__(self, path: Path) -> None:
-        self.blocks = Blocks(
+        self.blocks = printed.Blocks(
             path, lambda cells: "Kernel Name" in cells and (cells[0] == "ID" or "Invocations" in cells)
         )
         # ncu prints numbers as the user's language has them: 12,5.
         lines = read_head(path).decode("utf-8", "replace").splitlines()
-        self._comma = any(has_decimal_commas(cells_of(line)) for line in lines if line.startswith('"'))
-        self._spreads: dict[tuple[str, str], Spread] = {}
-        self._summary_metrics: list[Metric] = []
-        self.activities: list[Activity] = []
+        self._comma = any(
+            printed.has_decimal_commas(printed.cells_of(line)) for line in lines if line.startswith('"')
+        )
+        self._spreads: dict[tuple[str, str], printed.Spread] = {}
+        self._summary_metrics: list[printed.Metric] = []
+        self.activities: list[printed.Activity] = []
         self.on_tensor_cores = self.untimed = 0
 
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> list[printed.Metric]:
         """Each metric's spread over the launches of each kernel."""
         spreads = [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
         return spreads + self._summary_metrics
 
-    def launches(self) -> Iterator[Launch]:
+    def launches(self) -> Iterator[printed.Launch]:
         for facts, values in self._measurements():
             launch = _launch(facts, values)
             for name, (value, unit) in values.items():
                 if not _NOT_MEASURED.match(name) and not math.isnan(value):
                     label = f"{name} ({unit})" if unit else name
-                    self._spreads.setdefault((label, launch.name), Spread()).add(value)
+                    self._spreads.setdefault((label, launch.name), printed.Spread()).add(value)
             self.untimed += math.isnan(launch.duration_ns)
             self.on_tensor_cores += math.isnan(launch.flops) and not values.keys().isdisjoint(_OPERATIONS)
             yield launch
@@ -157,25 +150,28 @@ class _Reader:
             elif row.cells[0].isdecimal():
                 cells = zip(row.header, row.cells, units or [""] * len(row.cells), strict=True)
                 named = ((name, cell, unit) for name, cell, unit in cells if "__" in name)
-                yield row.values, {one: number_and_unit(cell, unit, self._comma) for one, cell, unit in named}
+                yield (
+                    row.values,
+                    {one: printed.number_and_unit(cell, unit, self._comma) for one, cell, unit in named},
+                )
             else:
                 self.blocks.damaged += 1
         if current is not None:
             yield current[1:]
 
     def _add_summary(self, facts: Mapping[str, str]) -> None:
-        unit, count = facts.get("Metric Unit", ""), number_and_unit(facts["Invocations"])[0]
+        unit, count = facts.get("Metric Unit", ""), printed.number_and_unit(facts["Invocations"])[0]
         cells = [facts.get(name, "") for name in ("Minimum", "Maximum", "Average")]
-        figures = [number_and_unit(cell, unit, self._comma) for cell in cells]
+        figures = [printed.number_and_unit(cell, unit, self._comma) for cell in cells]
         (low, high, mean), unit = (value for value, _ in figures), figures[2][1]
         name, kernel = facts["Metric Name"], facts["Kernel Name"]
         if math.isnan(mean) or not count > 0:
             return
         if name in _DURATIONS and unit == "ns":
-            self.activities.append(Activity(kernel, count, mean * count, mean, low, high))
+            self.activities.append(printed.Activity(kernel, count, mean * count, mean, low, high))
         else:
             label = f"{name} ({unit})" if unit else name
-            self._summary_metrics.append(Metric(label, kernel, count, low, high, mean))
+            self._summary_metrics.append(printed.Metric(label, kernel, count, low, high, mean))
 
     def _add(self, values: Values, sections: dict[str, str], facts: Mapping[str, str]) -> None:
         """Add a row of the details page to the metrics of its launch.
@@ -188,7 +184,7 @@ class _Reader:
             facts.get("Section Name", ""),
             facts.get("Metric Unit", ""),
         )
-        value = number_and_unit(facts.get("Metric Value", ""), unit, self._comma)
+        value = printed.number_and_unit(facts.get("Metric Value", ""), unit, self._comma)
         if sections.setdefault(name, section) != section:
             name = f"{name} [{section}]"
         if name in values and values[name][1] != value[1]:
@@ -196,20 +192,22 @@ class _Reader:
         values[name] = value
 
 
-def _launch(facts: Mapping[str, str], values: Values) -> Launch:
+def _launch(facts: Mapping[str, str], values: Values) -> printed.Launch:
     name, device = facts["Kernel Name"], values.get("launch__device_id", _NONE)[0]
     operator, direction = _operator(" ".join(facts[key] for key in facts if "Push/Pop_Range" in key))
     traffic = [values[key][0] for key in _TRAFFIC if key in values]
-    return Launch(
+    return printed.Launch(
         name,
         duration_ns=next((values[key][0] for key in _DURATIONS if key in values), math.nan),
-        device=max(0, whole_number(facts.get("Device", ""), 9)) if math.isnan(device) else int(device),
-        stream=whole_number(facts.get("Stream", "")),
+        device=max(0, printed.whole_number(facts.get("Device", ""), 9))
+        if math.isnan(device)
+        else int(device),
+        stream=printed.whole_number(facts.get("Stream", "")),
         grid=_sizes(values, "launch__grid_dim", facts.get("Grid Size", "")),
         block=_sizes(values, "launch__block_dim", facts.get("Block Size", "")),
         bytes=sum(traffic) if traffic else values.get("dram__bytes.sum", _NONE)[0],
         flops=_flops(name, values),
-        correlation=whole_number(facts["ID"]),
+        correlation=printed.whole_number(facts["ID"]),
         operator=operator,
         direction=direction,
     )

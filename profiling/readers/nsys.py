@@ -29,21 +29,9 @@ from profiling.cost.shapes import Inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers import gpu_records as gpu
+from profiling.readers import printed
 from profiling.readers.chunks import read_head
 from profiling.readers.origin import NSYS_REPORT, UNKNOWN, Origin, rank_in
-from profiling.readers.printed import (
-    Activity,
-    Blocks,
-    Launch,
-    Metric,
-    Spread,
-    is_known_unit,
-    number_and_unit,
-    size_bytes,
-    stream_printed,
-    time_ns,
-    whole_number,
-)
 from profiling.readers.sqlite import MAGIC, Columns, Database, open_database
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import as_table
@@ -93,7 +81,7 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     """
     if read_head(path, len(MAGIC)) != MAGIC:
         stats = _Stats(path)
-        pieces = stream_printed(
+        pieces = printed.stream_printed(
             stats.launches(), stats.activities, lambda: stats.metrics, origin.rank_of(path) or 0
         )
         if not (yield from pieces):
@@ -219,7 +207,6 @@ class _Reader:
                 yield from self._split(rows, key)
 
     def _split(self, rows: Columns, key: str) -> Iterator[tuple[Builder, int, Columns]]:
-        """The rows of each process; its number stands in the upper bits of global numbers."""
         process = rows[key] >> 24
         if not process.all():  # some releases do not say whose a kernel is
             process = np.where(process == 0, self._only_process, process)
@@ -318,8 +305,6 @@ _COLUMNS = {
 
 @dataclass
 class _Row:
-    """A row's cells by the names of their columns in any release, and the columns' units."""
-
     cells: dict[str, str]
     units: dict[str, str]
 
@@ -328,19 +313,22 @@ class _Row:
 
     def time_ns(self, name: str) -> float:
         # Releases before 2021 print nanoseconds and say no unit.
-        return time_ns(self.text(name), self.units.get(name) or "ns")
+        return printed.time_ns(self.text(name), self.units.get(name) or "ns")
 
     def number(self, name: str) -> float:
-        return number_and_unit(self.text(name), self.units.get(name, ""))[0]
+        return printed.number_and_unit(self.text(name), self.units.get(name, ""))[0]
 
-    def launch(self, name: str) -> Launch:
+    def launch(self, name: str) -> printed.Launch:
         sizes = [",".join(self.text(of + axis) for axis in "XYZ") for of in ("Grd", "Blk")]
         grid, block = (text if re.fullmatch(r"\d+,\d+,\d+", text) else "" for text in sizes)
         device = re.search(r"\((\d{1,4})\)\s*$", self.text("Device"))
-        number = int(device[1]) if device else max(whole_number(self.text("Device")), 0)
-        times, stream = (self.time_ns("Start"), self.time_ns("Duration")), whole_number(self.text("Strm"))
-        correlation = whole_number(self.text("CorrId"))
-        return Launch(
+        number = int(device[1]) if device else max(printed.whole_number(self.text("Device")), 0)
+        times, stream = (
+            (self.time_ns("Start"), self.time_ns("Duration")),
+            printed.whole_number(self.text("Strm")),
+        )
+        correlation = printed.whole_number(self.text("CorrId"))
+        return printed.Launch(
             name, *times, number, stream, grid, block, self.number("Bytes"), correlation=correlation
         )
 
@@ -354,13 +342,13 @@ class _Stats:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.blocks = Blocks(path, lambda cells: bool(_HEAD.match(",".join(cells))))
-        self.activities: list[Activity] = []
-        self.metrics: list[Metric] = []
+        self.blocks = printed.Blocks(path, lambda cells: bool(_HEAD.match(",".join(cells))))
+        self.activities: list[printed.Activity] = []
+        self.metrics: list[printed.Metric] = []
         self.unknown: dict[str, None] = {}
-        self._projected: dict[str, Spread] = {}  # of a trace of ranges, by name
+        self._projected: dict[str, printed.Spread] = {}  # of a trace of ranges, by name
 
-    def launches(self) -> Iterator[Launch]:
+    def launches(self) -> Iterator[printed.Launch]:
         """Read the text; the launches of a GPU trace.
 
         Raises:
@@ -375,7 +363,7 @@ class _Stats:
                     name = match[1] if match else written
                     names.append(_COLUMNS.get(name, name))
                     units[names[-1]] = unit = match[2] if match else ""
-                    if unit and names[-1] in _MEASURED and not is_known_unit(unit):
+                    if unit and names[-1] in _MEASURED and not printed.is_known_unit(unit):
                         self.unknown[f"{names[-1]} in {unit}"] = None
             # Of columns of one name the first.
             row = _Row(dict(zip(reversed(names), reversed(line.cells), strict=True)), units)
@@ -383,7 +371,7 @@ class _Stats:
             if "Total" in row.cells:
                 self._add_summary(row, name.removeprefix(":"))
             elif "Projected Duration" in row.cells:
-                spread = self._projected.setdefault(name.removeprefix(":"), Spread())
+                spread = self._projected.setdefault(name.removeprefix(":"), printed.Spread())
                 spread.add(row.time_ns("Projected Duration"))
             elif "Start" in row.cells and {"Strm", "Device"} <= row.cells.keys():
                 yield row.launch(name)
@@ -397,11 +385,11 @@ class _Stats:
         count = row.number(next((one for one in _COUNTS if one in row.cells), ""))
         if row.units.get("Total") in ("B", "KB", "MB", "GB"):  # sizes of copies
             sizes = [row.number(one) for one in ("Min", "Max", "Avg", "StdDev")]
-            self.metrics.append(Metric("Size (B)", name, count, *sizes))
+            self.metrics.append(printed.Metric("Size (B)", name, count, *sizes))
             return
         if "Operations" in row.cells and "Time" not in row.cells:  # likewise before 2021, in KiB
-            sizes = [size_bytes(row.text(one), "KB") for one in ("Min", "Max", "Avg")]
-            self.metrics.append(Metric("Size (B)", name, count, *sizes))
+            sizes = [printed.size_bytes(row.text(one), "KB") for one in ("Min", "Max", "Avg")]
+            self.metrics.append(printed.Metric("Size (B)", name, count, *sizes))
             return
         total, mean, low, high, std = map(row.time_ns, ("Total", "Avg", "Min", "Max", "StdDev"))
         if "NVTX Range" in row.cells:
@@ -411,4 +399,4 @@ class _Stats:
         of_kernels = "Instances" in row.cells and "Name" in row.cells
         of_operations = "Operation" in row.cells and row.text("Category") != "CUDA_API"
         on_device = of_kernels or of_operations
-        self.activities.append(Activity(name, count, total, mean, low, high, std, on_device))
+        self.activities.append(printed.Activity(name, count, total, mean, low, high, std, on_device))

@@ -21,20 +21,9 @@ from profiling.cost.shapes import Inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers import gpu_records as gpu
+from profiling.readers import printed
 from profiling.readers.chunks import read_head, read_lines
 from profiling.readers.origin import UNKNOWN, Origin, rank_in
-from profiling.readers.printed import (
-    Activity,
-    Launch,
-    Metric,
-    Spread,
-    cells_of,
-    number_and_unit,
-    size_bytes,
-    stream_printed,
-    time_ns,
-    whole_number,
-)
 from profiling.readers.sqlite import MAGIC, Database, open_database
 from profiling.traced_job import TraceFacts
 
@@ -70,10 +59,11 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     rank = origin.rank_of(path)
     if read_head(path, len(MAGIC)) != MAGIC:
         reader = _Reader()
-        printed = stream_printed(reader.launches(path), reader.activities, lambda: reader.metrics, rank or 0)
-        anything = yield from printed
+        launches, activities = reader.launches(path), reader.activities
+        pieces = printed.stream_printed(launches, activities, lambda: reader.metrics, rank or 0)
+        anything = yield from pieces
         findings += reader.findings
-        if reader.nothing or not anything:
+        if reader.saw_no_kernel or not anything:
             findings.append(Finding("recording_empty"))
         if len(reader.processes) > 1:
             findings.append(Finding("processes_mixed", data={"n": len(reader.processes)}))
@@ -176,7 +166,7 @@ def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) ->
 # --- what it prints -----------------------------------------------------------------------------------
 
 _BANNER = re.compile(r"^==(\d+|====)== ?(.*)$")
-_WORTH_SAYING = re.compile(r"^(Warning|Error|Internal|Some kernel|No events|Unable)")
+_MESSAGE = re.compile(r"^(Warning|Error|Internal|Some kernel|No events|Unable)")
 _HARMLESS = re.compile(r"current version of nvcc compiler|Generated result file")
 _NOTHING = re.compile(r"^No (kernels|API activities) were profiled")
 _SUMMARY = re.compile(
@@ -184,8 +174,6 @@ _SUMMARY = re.compile(
 )
 _SUMMARY_COLUMNS = ("Type", "Time(%)", "Time", "Calls", "Avg", "Min", "Max", "Name")
 _METRIC_COLUMN = re.compile(r"(?:Event|Metric) (?:Name|Description)|\S+")
-_MEMORY = re.compile(r"^\s*(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S.*?)\s*$")
-_COUNT = re.compile(r"^Total (CPU .+?): (\d+)$")
 _KERNEL = re.compile(r"^\s+Kernel: (.+?)\s*$")
 _DEVICE = re.compile(r"\((\d{1,4})\)\s*$")
 _DEVICE_TYPES = ("GPU activities", "")
@@ -202,167 +190,128 @@ class _Reader:
     """Takes the lines of a text one by one, and knows in which block it is.
 
     Attributes:
-        nothing: nvprof says that it saw no kernel.
+        saw_no_kernel: nvprof says so.
     """
 
     def __init__(self) -> None:
-        self.activities: list[Activity] = []
-        self.metrics: list[Metric] = []
+        self.activities: list[printed.Activity] = []
+        self.metrics: list[printed.Metric] = []
         self.findings: list[Finding] = []
         self.processes: set[int] = set()
-        self.nothing = False
-        self._launches: list[Launch] = []
-        self._blocks = self._unread = 0
-        self._spoke = False  # a line is nvprof's own
+        self.saw_no_kernel = False
+        self._launches: list[printed.Launch] = []
+        self._unread = 0
+        self._is_nvprof = False  # a line is nvprof's own
         self._header: list[str] = []
         self._units: list[str] = []
         self._ends: list[int] = []  # of a plain trace's columns
         self._kind = self._group = self._kernel = ""
         self._in_ranges = False
-        self._spreads: dict[tuple[str, str], Spread] = {}
-        self._calls: dict[str, Spread] = {}
+        self._spreads: dict[tuple[str, str], printed.Spread] = {}
+        self._calls: dict[str, printed.Spread] = {}
 
-    def launches(self, path: Path) -> Iterator[Launch]:
+    def launches(self, path: Path) -> Iterator[printed.Launch]:
         """Read a text; the launches of a trace.
 
         Raises:
             UserError: unreadable, or no text of nvprof.
         """
         for line in read_lines(path):
-            self._take(line)
+            if banner := _BANNER.match(line):
+                self._add_banner(banner[1], banner[2].strip())
+            elif line.startswith('"') or (self._kind == "csv" and "," in line) or _begins_csv(line):
+                self._add_csv(printed.cells_of(line))
+            elif not self._begins_table(line):
+                self._add_plain(line)
             yield from self._launches
             self._launches.clear()
-        if not self._spoke and not self._blocks:
+        if not self._is_nvprof:
             raise UserError(f"{path} is not text printed by nvprof: it has no line that begins with ==PID==")
         self.metrics += [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
         self.activities += [spread.activity(name) for name, spread in self._calls.items() if spread.count]
         if self._unread:
             self.findings.append(Finding("records_damaged", data={"n": self._unread, "what": "lines"}))
 
-    def _take(self, line: str) -> None:
-        if banner := _BANNER.match(line):
-            self._banner(banner[1], banner[2].strip())
-        elif line.startswith('"') or (self._kind == "csv" and "," in line) or _begins_csv(line):
-            self._csv(cells_of(line))
-        elif not self._begins(line):
-            self._row(line)
-
-    def _banner(self, process: str, text: str) -> None:
-        self._spoke = True
+    def _add_banner(self, process: str, text: str) -> None:
+        self._is_nvprof = True
         if process.isdecimal():  # else the line is of no process: ======== Warning
             self.processes.add(int(process))
-        self._kind, self._group = "", ""
+        # CUDA 8 and older: calls are blocks of their own, without a column for it.
+        self._kind, self._group = "", "API calls" if text.startswith("API calls") else ""
         if text in ("NVTX result:", "Profiling result:"):  # a process's ranges come after all else of it
             self._in_ranges = text == "NVTX result:"
         if text.startswith("CPU profiling result"):
             self.findings.append(Finding("parts_unread", data={"what": "CPU samples"}))
-        if text.startswith("API calls"):  # CUDA 8 and older: blocks of their own, without a column for it
-            self._group = "API calls"
-        if _WORTH_SAYING.match(text) and not _HARMLESS.search(text):
+        if _MESSAGE.match(text) and not _HARMLESS.search(text):
             self.findings.append(Finding("recorded", data={"text": text}))
 
     # --- plain tables
 
-    def _begins(self, line: str) -> bool:
+    def _begins_table(self, line: str) -> bool:
         words = line.split()
         if "Time(%)" in words and "Calls" in words and words[-1] == "Name":
             self._kind, self._group = "summary", self._group if "Type" not in words else ""
         elif words[:1] == ["Invocations"] and words[-1:] in (["Avg"], ["Total"]):
             self._kind, self._header = "metric", _METRIC_COLUMN.findall(line)
-        elif words[:2] == ["Count", "Avg"]:
-            self._kind = "memory"
         elif words[:2] == ["Start", "Duration"] and words[-1] == "Name":
             columns = list(re.finditer(r"\S+(?: \S+)*", line))
             self._kind, self._header = "trace", [column[0] for column in columns]
             self._ends = [column.end() for column in columns]
         else:
             return False
-        self._blocks += 1
+        self._is_nvprof = True
         return True
 
-    def _row(self, line: str) -> None:
+    def _add_plain(self, line: str) -> None:
         if _NOTHING.match(line):
-            self.nothing |= not self._in_ranges
-        elif match := _COUNT.match(line):
-            count = float(match[2])
-            self.metrics.append(Metric(f"Unified memory {match[1]}", "", 1, count, count, count))
+            self.saw_no_kernel |= not self._in_ranges
         elif not line.strip():
             self._kind = "" if self._kind == "trace" else self._kind
         elif self._kind == "summary" and (match := _SUMMARY.match(line)):
             row = dict(zip(_SUMMARY_COLUMNS, match.groups(default=""), strict=True))
             self._group = row["Type"] = (row["Type"] or self._group).strip()
-            self._csv_row(row, {})
+            self._add_row(row, {})
         elif self._kind == "summary":
             self._unread += 1
-        elif self._kind == "metric":
-            self._metric(line)
-        elif self._kind == "memory":
-            self._memory(line)
-        elif self._kind == "trace":
-            starts, ends = [0, *self._ends[:-2], self._ends[-2]], [*self._ends[:-1], len(line)]
-            cells = [line[start:end].strip() for start, end in zip(starts, ends, strict=True)]
-            self._add_launch(dict(zip(self._header, cells, strict=True)), {})
-
-    def _metric(self, line: str) -> None:
-        if kernel := _KERNEL.match(line):
+        elif self._kind == "metric" and (kernel := _KERNEL.match(line)):
             self._kernel = kernel[1]
-        elif not line.startswith("Device"):
+        elif self._kind == "metric" and not line.startswith("Device"):
             cells = re.split(r"\s{2,}", line.strip())
-            # A number wider than its column leaves one space; what an event's row says has none within.
+            # A number wider than its column leaves one space; an event's row has none within a cell.
             cells = cells if len(cells) == len(self._header) else line.split()
             if len(cells) == len(self._header) and cells[0].isdecimal():
                 self._add_metric(dict(zip(self._header, cells, strict=True)), self._kernel)
             else:
                 self._unread += 1
-
-    def _add_metric(self, row: dict[str, str], kernel: str) -> None:
-        name = row.get("Metric Name") or row.get("Event Name", "")
-        count = number_and_unit(row.get("Invocations", ""))[0]
-        values = [number_and_unit(row.get(one, "")) for one in ("Min", "Max", "Avg")]
-        unit = f" ({values[0][1]})" if values[0][1] not in ("", "level") else ""
-        self.metrics.append(Metric(name + unit, kernel, count, *(value for value, _ in values)))
-
-    def _memory(self, line: str) -> None:
-        match = _MEMORY.match(line)
-        if match is None:
-            self._unread += not line.startswith("Device")
-            return
-        count, mean, low, high, _, total, name = match.groups()
-        name, number = f"[Unified Memory {name}]", float(count)
-        if low != "-":
-            sizes = map(size_bytes, (low, high, mean))
-            self.metrics.append(Metric("Size (B)", name, number, *sizes))
-        if total != "-":
-            spent, unknown = time_ns(total), float("nan")
-            self.activities.append(Activity(name, number, spent, spent / max(number, 1), unknown, unknown))
+        elif self._kind == "trace":
+            starts, ends = [0, *self._ends[:-2], self._ends[-2]], [*self._ends[:-1], len(line)]
+            cells = [line[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+            self._add_launch(dict(zip(self._header, cells, strict=True)), {})
 
     # --- CSV
 
-    def _csv(self, cells: list[str]) -> None:
-        if not cells:
-            self._unread += 1
-        elif _is_header(cells):
+    def _add_csv(self, cells: list[str]) -> None:
+        if cells and _is_header(cells):
             self._kind, self._header, self._units = "csv", cells, []
-            self._blocks += 1
-        elif self._kind == "csv" and len(cells) != len(self._header):
+            self._is_nvprof = True
+        elif not cells or (self._kind == "csv" and len(cells) != len(self._header)):
             self._unread += 1
         elif self._kind == "csv" and not self._units and not any(map(_is_number, cells)):
             self._units = cells
         elif self._kind == "csv":
             units = dict(zip(self._header, self._units or [""] * len(cells), strict=True))
-            self._csv_row(dict(zip(self._header, cells, strict=True)), units)
+            self._add_row(dict(zip(self._header, cells, strict=True)), units)
 
-    def _csv_row(self, row: dict[str, str], units: dict[str, str]) -> None:
+    def _add_row(self, row: dict[str, str], units: dict[str, str]) -> None:
         if "Time(%)" in row and "Calls" in row:
             group = row.get("Type", self._group)
             if self._in_ranges and group != "Range":
                 return  # work and calls again, by range: counted already
-            total, mean, low, high = (
-                time_ns(row.get(name, ""), units.get(name, "")) for name in ("Time", "Avg", "Min", "Max")
-            )
-            calls, on_device = number_and_unit(row.get("Calls", ""))[0], group in _DEVICE_TYPES
-            activity = Activity(row["Name"], calls, total, mean, low, high, on_device=on_device)
-            self.activities.append(activity)
+            columns = ("Time", "Avg", "Min", "Max")
+            times = (printed.time_ns(row.get(name, ""), units.get(name, "")) for name in columns)
+            calls = printed.number_and_unit(row.get("Calls", ""))[0]
+            on_device = group in _DEVICE_TYPES
+            self.activities.append(printed.Activity(row["Name"], calls, *times, on_device=on_device))
         elif "Metric Name" in row or "Event Name" in row:
             self._add_metric(row, row.get("Kernel", ""))
         elif "Kernel" in row and "Start" not in row:
@@ -370,32 +319,39 @@ class _Reader:
         elif "Start" in row and "Name" in row:
             self._add_launch(row, units)
 
+    def _add_metric(self, row: dict[str, str], kernel: str) -> None:
+        name = row.get("Metric Name") or row.get("Event Name", "")
+        count = printed.number_and_unit(row.get("Invocations", ""))[0]
+        values = [printed.number_and_unit(row.get(one, "")) for one in ("Min", "Max", "Avg")]
+        unit = f" ({values[0][1]})" if values[0][1] not in ("", "level") else ""
+        self.metrics.append(printed.Metric(name + unit, kernel, count, *(value for value, _ in values)))
+
     def _add_launch(self, row: dict[str, str], units: dict[str, str]) -> None:
         name = row.get("Name", "")
         if correlation := re.search(r" \[(\d+)\]$", name):  # of a plain trace
             name, row = name[: correlation.start()], {"Correlation_ID": correlation[1], **row}
         device = _DEVICE.search(row.get("Device", ""))
-        duration = time_ns(row.get("Duration", ""), units.get("Duration", ""))
+        duration = printed.time_ns(row.get("Duration", ""), units.get("Duration", ""))
         if not name or (device is None and not row.get("Device", "").strip("- ")):
             if "Device" not in row and name:  # of a trace of calls; else a page fault on the host
-                self._calls.setdefault(name.partition(" (")[0], Spread()).add(duration)
+                self._calls.setdefault(name.partition(" (")[0], printed.Spread()).add(duration)
             return
-        launch = Launch(
+        launch = printed.Launch(
             name,
-            time_ns(row.get("Start", ""), units.get("Start", "")),
+            printed.time_ns(row.get("Start", ""), units.get("Start", "")),
             duration,
             int(device[1]) if device else 0,
-            whole_number(row.get("Stream", "")),
+            printed.whole_number(row.get("Stream", "")),
             _sizes(row, "Grid"),
             _sizes(row, "Block"),
-            size_bytes(row.get("Size", row.get("Unified Memory", "")), units.get("Size", "")),
-            correlation=whole_number(row.get("Correlation_ID", "")),
+            printed.size_bytes(row.get("Size", row.get("Unified Memory", "")), units.get("Size", "")),
+            correlation=printed.whole_number(row.get("Correlation_ID", "")),
         )
         self._launches.append(launch)
         for key in (one for one in row if one not in _LAUNCH_COLUMNS):
-            value, unit = number_and_unit(row[key], units.get(key, ""))
+            value, unit = printed.number_and_unit(row[key], units.get(key, ""))
             label = f"{key} ({unit})" if unit not in ("", "level") else key
-            self._spreads.setdefault((label, name), Spread()).add(value)
+            self._spreads.setdefault((label, name), printed.Spread()).add(value)
 
 
 def _is_header(cells: list[str]) -> bool:
@@ -404,14 +360,15 @@ def _is_header(cells: list[str]) -> bool:
 
 def _begins_csv(line: str) -> bool:
     """Whether a line is a head without quotes, as releases before CUDA 6 wrote it."""
-    return line.startswith(tuple(f"{name}," for name in _HEADERS)) and _is_header(cells_of(line))
+    return line.startswith(tuple(f"{name}," for name in _HEADERS)) and _is_header(printed.cells_of(line))
 
 
 def _is_number(text: str) -> bool:
     return text.removeprefix("-")[:1].isdigit()
 
 
-def _sizes(row: dict[str, str], of: str) -> str:
-    sizes = re.findall(r"\d+", row.get(f"{of} Size", ""))
-    sizes = sizes or [row[f"{of} {axis}"] for axis in "XYZ" if row.get(f"{of} {axis}", "").isdecimal()]
+def _sizes(row: dict[str, str], dimension: str) -> str:
+    sizes = re.findall(r"\d+", row.get(f"{dimension} Size", ""))
+    axes = [row.get(f"{dimension} {axis}", "") for axis in "XYZ"]
+    sizes = sizes or [size for size in axes if size.isdecimal()]
     return ",".join(sizes) if len(sizes) == 3 else ""

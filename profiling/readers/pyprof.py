@@ -274,7 +274,6 @@ def _as_kernels(launches: pa.Table, batches: TableBatches, rank: int) -> dict[st
 def _directions(
     flags: dict[str, np.ndarray], idx: np.ndarray, batch: np.ndarray, batches: TableBatches
 ) -> np.ndarray:
-    """The direction of each launch, as an index of DIRECTIONS."""
     # Where each batch's loss ends; before the first batch nothing is after a loss.
     losses = np.asarray(batches.losses, dtype=np.int64)
     of_batch = np.searchsorted(np.asarray(batches.starts, dtype=np.int64), losses, side="right") - 1

@@ -103,7 +103,6 @@ class Database:
             yield self._sound(integers | {name: np.array(given[name], dtype=object) for name in texts})
 
     def _sound(self, rows: Columns) -> Columns:
-        """The rows whose integers can be; the others are counted."""
         numbers = [column for column in rows.values() if column.dtype == np.int64]
         if all(column.min() > -_LIMIT and column.max() < _LIMIT for column in numbers):
             return rows
@@ -216,7 +215,6 @@ def _address(path: Path) -> str:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """What SQLite says of a file, as one line."""
     try:
         yield
     except FileNotFoundError:

@@ -112,7 +112,6 @@ class _Run:
         self._snapshots: list[tuple[Thread, str, int]] = []
 
     def pieces(self, path: Path) -> Iterator[tuple[str, pa.Table]]:
-        """The pieces of tables in one file."""
         if metric_of(read_head(path, 1 << 12)) is not None:
             yield from self._text_profile(path)
             return

@@ -96,7 +96,6 @@ class _Lines:
         raise UserError(f"{self.path} is truncated or damaged at line {self.at}: {what}; fetch it again")
 
     def next(self) -> str:
-        """The next line that is no comment."""
         while self.at < len(self.lines):
             line = self.lines[self.at]
             self.at += 1

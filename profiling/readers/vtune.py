@@ -8,18 +8,9 @@ import pyarrow as pa
 
 from profiling.errors import UserError
 from profiling.findings import Finding
+from profiling.readers import printed
 from profiling.readers.chunks import read_head
 from profiling.readers.origin import UNKNOWN, Origin
-from profiling.readers.printed import (
-    Activity,
-    Blocks,
-    Metric,
-    cells_of,
-    has_decimal_commas,
-    number_and_unit,
-    summary_atomics,
-    summary_intervals,
-)
 
 # What a row is of, in the order in which it is preferred.
 _KEYS = (
@@ -41,7 +32,6 @@ _SECONDS_NS = 1e9
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    """Whether a text is a report of VTune: its columns are named as VTune names them."""
     return _delimiter(head.decode("utf-8", "replace")) is not None
 
 
@@ -57,14 +47,18 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
             f"{path} is not a report of VTune; write it again (vtune -report hotspots -format csv)"
         )
     # VTune may have run in a language that writes 12,5.
-    comma = any(has_decimal_commas(cells_of(line, delimiter)) for line in head.splitlines())
-    blocks, activities, metrics = Blocks(path, _is_header, delimiter), list[Activity](), list[Metric]()
+    comma = any(printed.has_decimal_commas(printed.cells_of(line, delimiter)) for line in head.splitlines())
+    blocks, activities, metrics = (
+        printed.Blocks(path, _is_header, delimiter),
+        list[printed.Activity](),
+        list[printed.Metric](),
+    )
 
     def add_metric(name: str, function: str, text: str) -> None:
-        value, unit = number_and_unit(text, decimal_comma=comma)
+        value, unit = printed.number_and_unit(text, decimal_comma=comma)
         if value == value:
             value = value / _SECONDS_NS if unit == "ns" else value
-            metrics.append(Metric(name, function, 1, value, value, value))
+            metrics.append(printed.Metric(name, function, 1, value, value, value))
 
     for row in blocks:
         values = row.values
@@ -74,16 +68,16 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
         key = next((key for key in _KEYS if key in values), "")
         name = values.get(key, "").strip()
         time_column = next((time for time in _TIMES if time in values), "")
-        total, unit = number_and_unit(values.get(time_column, ""), decimal_comma=comma)
-        calls = number_and_unit(values.get(_COUNT, ""), decimal_comma=comma)[0]
+        total, unit = printed.number_and_unit(values.get(time_column, ""), decimal_comma=comma)
+        calls = printed.number_and_unit(values.get(_COUNT, ""), decimal_comma=comma)[0]
         total_ns = total if unit == "ns" else total * _SECONDS_NS
-        activities.append(Activity(name, calls, total_ns, on_device=key in _ON_DEVICE))
+        activities.append(printed.Activity(name, calls, total_ns, on_device=key in _ON_DEVICE))
         for column, text in values.items():
             if column not in _KEYS and column != time_column and not _NOT_NUMBERS.match(column):
                 add_metric(column, name, text)
     rank = origin.rank_of(path) or 0
-    yield "intervals", summary_intervals(activities, rank)
-    yield "atomics", summary_atomics([], metrics, rank)
+    yield "intervals", printed.summary_intervals(activities, rank)
+    yield "atomics", printed.summary_atomics([], metrics, rank)
     if blocks.damaged:
         findings.append(Finding("records_damaged", data={"n": blocks.damaged, "what": "lines"}))
     if not activities and not metrics:

@@ -55,7 +55,6 @@ ON_A_CPU = "torch and nsys record CPU runs"
 
 
 def check_mode(name: str, mode: str) -> None:
-    """Raise UserError where a tool has no such mode."""
     modes = tool(name).modes
     if mode not in modes:
         raise UserError(f"profiler {name} has no mode {mode!r}{did_you_mean(mode, modes)}")

@@ -49,7 +49,7 @@ _ONLY_DRIVERS = re.compile(r"only (CUDA [\d.]+ or later) driver is supported")  
 
 
 def fields_of(group: str) -> list[str]:
-    """What the package calls the columns of a group of records."""
+    """The package's names of a group's columns."""
     return [_FIELDS.get(name, name) for name in GROUPS[group]]
 
 
@@ -69,15 +69,6 @@ def load_api() -> Any:
         why = _ONLY_DRIVERS.sub(r"cupti-python supports only drivers for \1", str(error))
         raise UserError(f"profile cupti needs an NVIDIA GPU and its driver: {why}") from None
     return cupti
-
-
-def why_not() -> str:
-    """Why this machine cannot be recorded, in one line; "" if it can."""
-    try:
-        load_api()
-    except UserError as error:
-        return str(error)
-    return ""
 
 
 class Ranges:
@@ -127,11 +118,10 @@ class CuptiCapture(Capture):
         self._problems: list[str] = []
         self._running = False
         self._ranges = Ranges(api.get_timestamp)
-        markers.listen(self._ranges)
+        markers.COLLECTORS.append(self._ranges)
 
     @property
     def path(self) -> Path:
-        """The rank's own file of records."""
         return self.directory / "raw" / _FILE
 
     def start(self, model: "Module | None" = None, first_batch: int = 0) -> None:
@@ -159,7 +149,6 @@ class CuptiCapture(Capture):
         self._running = self._ranges.running = True
 
     def stop(self) -> None:
-        """Cease to record, and have CUPTI hand over what it holds; a second call does nothing."""
         if not self._running:
             return
         self._running = self._ranges.running = False
@@ -174,9 +163,8 @@ class CuptiCapture(Capture):
             self._problems.append(f"records not delivered ({error})")
 
     def write(self) -> list[Finding]:
-        """Write the tables to the rank's directory; what was found on the way is returned."""
         self.stop()
-        markers.unlisten(self._ranges)
+        markers.COLLECTORS.remove(self._ranges)
         if self._writer is None:
             return [Finding("recording_empty")]
         if self._ranges.rows:
@@ -202,8 +190,11 @@ class CuptiCapture(Capture):
             for kind, some in of_kind.items():
                 if kind in self._getters:
                     group, values_of = self._getters[kind]
-                    _, *columns = zip(*map(values_of, some), strict=True)
-                    self._writer.add(group, _as_said(dict(zip(GROUPS[group], columns, strict=True))))
+                    _, *values = zip(*map(values_of, some), strict=True)
+                    columns: dict[str, Any] = dict(zip(GROUPS[group], values, strict=True))
+                    if "name" in columns:
+                        columns["name"] = [name or "" for name in columns["name"]]
+                    self._writer.add(group, columns)
         except (AttributeError, TypeError, ValueError, OSError) as error:
             # An error would be lost in CUPTI's thread; a full disk must not end the training.
             self._problems.append(f"{len(records)} records not written ({error})")
@@ -232,13 +223,7 @@ class CuptiCapture(Capture):
         self._file = self._writer = None
 
 
-def _as_said(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    return columns | {"name": [name or "" for name in columns["name"]]} if "name" in columns else columns
-
-
 class Cupti(Profiler):
-    """CUPTI's activities, recorded by the rank itself."""
-
     install = "pip install -e '.[cupti]'"
     gpu_only = True
     started = "inside the process, by `cupti-python`, from `attribute_from` on; for GPUs too new for nvprof"
@@ -246,12 +231,13 @@ class Cupti(Profiler):
     reads = "its own records (`cupti.jsonl`)"
 
     def presence(self) -> Presence:
-        """Whether CUPTI answers, which takes a GPU and a driver that fits."""
         if not is_importable("cupti"):
             return Presence("cupti", False, "cupti-python is not installed", self.install)
-        if why := why_not():
+        try:
+            load_api()
+        except UserError as error:
             remedy = "run this on a GPU node, with a driver for CUDA 13"
-            return Presence("cupti", False, why.removeprefix("profile cupti "), remedy)
+            return Presence("cupti", False, str(error).removeprefix("profile cupti "), remedy)
         return Presence("cupti", True, f"cupti-python {metadata.version('cupti-python')}")
 
     def open_capture(

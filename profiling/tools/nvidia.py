@@ -3,7 +3,8 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,40 +30,33 @@ class RangeCapture(Capture):
     """Opens and closes the recording; the tables are made when the process has ended."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._by = environment.get(VARIABLE, "")
-        self._nvtx = nvtx_emitter(environment) if self._by == BY_RANGE else None
+        by = environment.get(VARIABLE, "")
         self._running = False
+        self._start: Callable[[], Any] | None = None
+        self._stop: Callable[[], Any] | None = None
+        self._is_asked = by != ""
+        if by == BY_RANGE and (nvtx := nvtx_emitter(environment)) is not None:
+            self._start, self._stop = partial(nvtx.push, RANGE), partial(nvtx.pop, RANGE)
+        elif by == BY_CUDA:
+            import torch
+
+            if torch.cuda.is_available():
+                self._start, self._stop = torch.cuda.profiler.start, torch.cuda.profiler.stop
 
     def start(self, model: "Module | None" = None, first_batch: int = 0) -> None:
-        """Switch the profiler on; nothing where it records all."""
-        if self._by and not self._running:
+        if self._start is not None and not self._running:
             self._running = True
-            if self._nvtx is not None:
-                self._nvtx.push(RANGE)
-            elif self._by == BY_CUDA and (cuda := _cuda()) is not None:
-                cuda.start()
+            self._start()
 
     def stop(self) -> None:
-        """Switch it off; a second call does nothing."""
-        if self._running:
+        if self._stop is not None and self._running:
             self._running = False
-            if self._nvtx is not None:
-                self._nvtx.pop(RANGE)
-            elif self._by == BY_CUDA and (cuda := _cuda()) is not None:
-                cuda.stop()
+            self._stop()
 
     def write(self) -> list[Finding]:
         """No table is written yet; a set-up in which nothing is recorded is a finding."""
         self.stop()
-        unheard = self._by == BY_RANGE and self._nvtx is None
-        return [Finding("recording_empty")] if unheard or (self._by == BY_CUDA and _cuda() is None) else []
-
-
-def _cuda() -> Any:
-    """What switches a profiler of CUDA; None without a GPU."""
-    import torch
-
-    return torch.cuda.profiler if torch.cuda.is_available() else None
+        return [Finding("recording_empty")] if self._is_asked and self._start is None else []
 
 
 class SwitchedOn(Profiler):
@@ -87,8 +81,6 @@ _NVPROF_DATABASE, _NVPROF_PRINTED = "nvprof.sql", "nvprof.csv"
 
 
 class Nvprof(SwitchedOn):
-    """nvprof, around a rank."""
-
     program = "nvprof"
     install = "in CUDA up to 11.8, for GPUs up to compute capability 7.5; newer ones: nsys or cupti"
     gpu_only = True
@@ -109,7 +101,6 @@ class Nvprof(SwitchedOn):
     writes = (_NVPROF_DATABASE, _NVPROF_PRINTED)
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
-        """The command under nvprof; to record later batches the process switches it on."""
         words = ["nvprof", *(["--profile-from-start", "off"] if options.first_batch else [])]
         # nvprof's help promises regular expressions in four parts: context, stream, name, invocation.
         name = options.kernels.replace("(?:", "(").replace(":", ".")
@@ -128,8 +119,6 @@ _REPORT, _STREAM, _EXPORT = "nsys.nsys-rep", "nsys.qdstrm", "nsys.sqlite"
 
 
 class Nsys(SwitchedOn):
-    """Nsight Systems, around a rank."""
-
     program = "nsys"
     install = "the site's CUDA module, or NVIDIA Nsight Systems"
     wraps = True
@@ -141,7 +130,6 @@ class Nsys(SwitchedOn):
     by = BY_RANGE
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
-        """The command under nsys, which records from the batch on that the process marks."""
         words = ["nsys", "profile", "--trace=cuda,nvtx,osrt,mpi", "--sample=none", "--cpuctxsw=none"]
         # By itself it records a CUDA graph as a whole, without the kernels and collectives in it.
         words += ["--cuda-graph-trace=node"]
@@ -157,7 +145,9 @@ class Nsys(SwitchedOn):
 
     def finish(self, directory: Path, options: Options) -> list[Step]:
         """Import what nsys recorded, where it does not do that itself, and export it."""
-        return [*_import(directory / _STREAM), _export(directory / _REPORT, directory / _EXPORT)]
+        stream, report = directory / _STREAM, directory / _REPORT
+        importing = Step([_importer(), "-i", str(stream), "-o", str(report)], stream, report)
+        return [importing, _export(report, directory / _EXPORT)]
 
     def stream(
         self, path: Path, findings: list[Finding], origin: Origin = UNKNOWN
@@ -175,17 +165,12 @@ def _escaped(path: Path) -> str:
     return str(path).replace("%", "%%")  # nsys puts the host's name for %h, nvprof a number for %p
 
 
-def _import(stream: Path) -> list[Step]:
-    report = stream.with_name(_REPORT)
-    words = [_importer(shutil.which("nsys")), "-i", str(stream), "-o", str(report)]
-    return [Step(words, stream, report)]
-
-
-def _importer(nsys: str | None) -> str:
+def _importer() -> str:
     """The program that makes a report of a stream; newer releases of nsys run it themselves.
 
     It lies beside one of the folders through which the links to nsys lead.
     """
+    nsys = shutil.which("nsys")
     while nsys:
         importers = sorted(Path(nsys).parent.parent.glob("host-linux-*/QdstrmImporter"))
         if importers:
@@ -223,8 +208,6 @@ _NCU_PRINTED = "ncu.csv"
 
 
 class Ncu(SwitchedOn):
-    """Nsight Compute, around a rank."""
-
     program = "ncu"
     install = "the site's CUDA module, or NVIDIA Nsight Compute"
     gpu_only = True
@@ -244,7 +227,6 @@ class Ncu(SwitchedOn):
     writes = (_NCU_PRINTED,)
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
-        """The command under ncu; to record later batches the process switches it on."""
         words = ["ncu", "--target-processes", "all", "--nvtx", "--csv", "--page", "raw"]
         # By itself it sets the GPU's clock to its base: durations are then not those of training, who may not
         # set it gets nothing, and an ncu that is killed leaves it so.

@@ -13,8 +13,6 @@ _TAUS = "python"
 
 
 class Tau(Profiler):
-    """TAU, around a rank."""
-
     program = "tau_exec"
     install = "the site's TAU module, or: spack install tau +python +mpi"
     wraps = True
@@ -30,7 +28,6 @@ class Tau(Profiler):
     writes = ("",)  # the folder with the threads' files
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
-        """The command under TAU, which sums up the whole run: it records no single batches."""
         taus = _TAUS + (",cupti" if options.gpu else "")
         if options.mode == "python":
             return ["tau_python", "-T", taus, f"-tau-python-interpreter={command[0]}", *command[1:]]
@@ -71,8 +68,6 @@ _RESULT, _REPORT = "vtune", "vtune.csv"
 
 
 class Vtune(Profiler):
-    """Intel VTune, around a rank."""
-
     program = "vtune"
     install = "the site's VTune module, or Intel's oneAPI toolkit"
     wraps = True
@@ -100,7 +95,6 @@ class Vtune(Profiler):
         return [*words, "-finalization-mode=none", "--", *command]
 
     def finish(self, directory: Path, options: Options) -> list[Step]:
-        """Look up symbols and write the report."""
         result, report = directory / _RESULT, directory / _REPORT
         if options.mode == "aps":
             return [Step(["aps", f"--report={result}"], result, directory / "aps.txt", directory / "aps.txt")]
@@ -118,8 +112,6 @@ _TIMELINE = "timeline.json"
 
 
 class Horovod(Profiler):
-    """Horovod's timeline, which Horovod itself writes."""
-
     wraps = True
     started = "`HOROVOD_TIMELINE`; written by Horovod's rank 0, with the time at which each rank was ready"
     reader = "profiling.readers.horovod"
@@ -132,14 +124,11 @@ class Horovod(Profiler):
     }
 
     def environment(self, directory: Path, options: Options) -> dict[str, str]:
-        """Where each rank's timeline goes."""
         cycles = {"HOROVOD_TIMELINE_MARK_CYCLES": "1"} if options.mode == "cycles" else {}
         return {"HOROVOD_TIMELINE": str(directory / _TIMELINE), **cycles}
 
 
 class PyProf(Profiler):
-    """PyProf's kernel tables."""
-
     started = "discontinued; its tables can be read"
     reads = "not converted: `analysis` reads its kernel tables (Parquet) as they are"
     reader = "profiling.readers.pyprof"

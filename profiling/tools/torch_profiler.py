@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from profiling.attribution.attribute import attribute
 from profiling.attribution.context import LAYER_PREFIX
-from profiling.attribution.events import Trace
 from profiling.findings import Finding
 from profiling.identity import read_identity
 from profiling.presence import Presence, is_importable
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class TorchProfiler(Profiler):
-    """PyTorch's own profiler, in the rank's process."""
-
     started = "inside the process, from `attribute_from` on, with shapes"
     reader = "profiling.readers.kineto"
     reads = (
@@ -41,7 +38,6 @@ class TorchProfiler(Profiler):
     }
 
     def presence(self) -> Presence:
-        """It is part of torch."""
         here = is_importable("torch")
         return Presence("torch", here, "part of torch" if here else "not installed")
 
@@ -65,20 +61,21 @@ class TorchCapture(Capture):
         self.directory, self.rank, self.keep_raw, self.memory = directory, rank, keep_raw, memory
         self._config: Any = None
         self._findings: list[Finding] = []
-        if all_threads:
-            self._config, self._findings = _every_thread()
+        if all_threads:  # by itself it records the thread that switches it on, and those of autograd
+            try:
+                from torch._C._profiler import _ExperimentalConfig
+
+                self._config = _ExperimentalConfig(profile_all_threads=True)
+            except (ImportError, TypeError):
+                self._findings = [Finding("not_recorded", data={"what": "operators of other threads"})]
         self._recorded: list[tuple[int, Any]] = []  # first batch, and what recorded from there on
         self._warm: Any = None  # on, but what it sees is not kept yet
         self._running = False
         self._hooks: list[Any] = []
-        self._on_gpu = False  # whether the model is: then CUPTI is asked, too
+        self._on_gpu = False  # whether the model is: then the GPU is recorded, too
 
     def prepare(self, model: "Module | None" = None) -> None:
-        """Switch the profiler on; it keeps nothing before :meth:`start`."""
-        self._on_gpu = _on_gpu(model)
-        self._warm = self._profiler()
-        _prepare(self._warm)
-        self._name_layers(model)
+        self._warm = self._prepared(model)
 
     def start(self, model: "Module | None" = None, first_batch: int = 0) -> None:
         """Begin to record, at the start of batch ``first_batch``.
@@ -87,35 +84,31 @@ class TorchCapture(Capture):
             model: its leaf modules get hooks that open a range with the layer's name; not if it is compiled,
                 for a hook would break the graph.
         """
-        self._on_gpu = _on_gpu(model)
-        self._name_layers(model)
-        profiler, self._warm = self._warm, None
-        if profiler is None:
-            profiler = self._profiler()
-            _prepare(profiler)
+        profiler, self._warm = self._warm or self._prepared(model), None
         profiler.start_trace()
         self._recorded.append((first_batch, profiler))
         self._running = True
 
-    def _profiler(self) -> Any:
+    def _prepared(self, model: "Module | None") -> Any:
+        """A profiler that is on, with the layers' names, and keeps nothing yet."""
         from torch.profiler import ProfilerActivity, profile
 
-        activities = [ProfilerActivity.CPU]
-        if self._on_gpu:
-            activities.append(ProfilerActivity.CUDA)
-        return profile(
-            activities=activities,
+        self._on_gpu = model is not None and any(parameter.is_cuda for parameter in model.parameters())
+        profiler = profile(
+            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])],
             record_shapes=True,
             profile_memory=self.memory,
             experimental_config=self._config,
         )
-
-    def _name_layers(self, model: "Module | None") -> None:
+        with warnings.catch_warnings():
+            # Before 2.13 each says that it keeps one cycle alone, which is all that is asked of it.
+            warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+            profiler.prepare_trace()
         if model is not None and not self._hooks and not _is_compiled(model):
             self._hooks = _name_layers(model)
+        return profiler
 
     def stop(self) -> None:
-        """Cease to record and take the hooks off the model; a second call does nothing."""
         if self._running:
             self._running = False
             self._recorded[-1][1].stop_trace()
@@ -124,7 +117,6 @@ class TorchCapture(Capture):
         self._hooks = []
 
     def write(self) -> list[Finding]:
-        """Write the tables to the rank's directory; what was found on the way is returned."""
         self.stop()
         if not self._recorded:
             return [Finding("recording_empty")]
@@ -139,7 +131,14 @@ class TorchCapture(Capture):
         return findings
 
     def _converted(self, number: int, first_batch: int, profiler: Any) -> Converted:
-        trace = self._trace(profiler, f"trace{number or ''}.json.gz")
+        # From the JSON: launches and messages stand in it alone.
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            if self.keep_raw:
+                path = self.directory / "raw" / f"trace{number or ''}.json.gz"
+                path.parent.mkdir(parents=True, exist_ok=True)
+            profiler.export_chrome_trace(str(path))  # a second call would be refused
+            trace = read_trace(path)
         trace.world_size = max(trace.world_size, read_identity(os.environ).size)
         converted = attribute(trace, self.rank, first_batch)
         results = profiler.profiler.kineto_results.events()
@@ -148,40 +147,6 @@ class TorchCapture(Capture):
             del converted.tables["kernels"]
             converted.findings.append(Finding("not_recorded", data={"what": "GPU activity"}))
         return converted
-
-    def _trace(self, profiler: Any, name: str) -> Trace:
-        """What was recorded, from the JSON: launches and messages stand in it alone."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.json"
-            if self.keep_raw:
-                path = self.directory / "raw" / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-            profiler.export_chrome_trace(str(path))  # a second call would be refused
-            return read_trace(path)
-
-
-def _prepare(profiler: Any) -> None:
-    with warnings.catch_warnings():
-        # Before 2.13 each says that it keeps one cycle alone, which is all that is asked of it.
-        warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
-        profiler.prepare_trace()
-
-
-def _on_gpu(model: "Module | None") -> bool:
-    return model is not None and any(parameter.is_cuda for parameter in model.parameters())
-
-
-def _every_thread() -> tuple[Any, list[Finding]]:
-    """What makes PyTorch's profiler record every thread, and what is to be said where it cannot.
-
-    By itself it records the thread that switches it on, and those of autograd.
-    """
-    try:
-        from torch._C._profiler import _ExperimentalConfig
-
-        return _ExperimentalConfig(profile_all_threads=True), []
-    except (ImportError, TypeError):
-        return None, [Finding("not_recorded", data={"what": "operators of other threads"})]
 
 
 def _is_compiled(model: "Module") -> bool:

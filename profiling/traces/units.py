@@ -74,7 +74,6 @@ class Unit:
 
 
 def is_unfinished(out: Path) -> bool:
-    """Whether a conversion into this folder was killed before it was complete."""
     return any(out.glob(f"{_SCRATCH}*"))
 
 
@@ -206,7 +205,6 @@ class Recorded:
 
     @property
     def dated_ns(self) -> int:
-        """When it began, since the epoch; 0: not known."""
         return self.started_ns if self.started_ns > _EPOCH_NS else 0
 
     @property
@@ -227,8 +225,6 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a unit: where its tables are, or why there are none."""
-
     target: Path
     findings: tuple[Finding, ...] = ()
     error: str = ""

@@ -46,7 +46,6 @@ class ModelFacts:
 
 
 def facts_of(model: "Module | None") -> ModelFacts:
-    """The facts of a model that is being trained."""
     import torch
 
     if model is None:
@@ -71,7 +70,6 @@ def elements_of(parameter: "torch.nn.Parameter") -> int:
 
 
 def _class_of(model: "Module") -> str:
-    """The class of the user's own module, without what DDP, the compiler or fully_shard put around it."""
     for wrapper in ("module", "_orig_mod"):
         inner = model._modules.get(wrapper)
         if inner is not None and len(model._modules) == 1:

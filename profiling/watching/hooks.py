@@ -49,10 +49,8 @@ class _Call:
 
 @dataclass
 class _Watched:
-    """A module whose calls are seen."""
-
     module: "weakref.ref[Module]"
-    number: int  # by which its passes are told from those of others
+    number: int  # of its passes
     outermost: bool = False  # whether it was called by none of the others
 
 
@@ -87,11 +85,10 @@ class Modules:
 
     @property
     def largest(self) -> "Module | None":
-        """The one of most parameters that is there, of those that were called outermost if any was."""
-        watched = self._watched.values()
-        there = [(one.outermost, module) for one in watched if (module := one.module()) is not None]
-        there.sort(key=lambda one: (one[0], sum(map(elements_of, one[1].parameters()))))
-        return there[-1][1] if there else None
+        """The one of most parameters that exists, of those that were called outermost if any was."""
+        modules = [(one.outermost, module) for one in self._watched.values() if (module := one.module())]
+        modules.sort(key=lambda pair: (pair[0], sum(map(elements_of, pair[1].parameters()))))
+        return modules[-1][1] if modules else None
 
     def attach(self) -> None:
         """See the modules' calls, once PyTorch has been imported."""
@@ -137,7 +134,6 @@ class Modules:
         torch.nn.Module._compiled_call_impl = None
 
     def stop(self) -> None:
-        """See no calls any more."""
         if self._waits:
             self._stop_waiting()
         for of in self._classes:
@@ -155,10 +151,14 @@ class Modules:
             recorder = None if is_compiling() else self.recorder()
             if recorder is None:
                 return this._call_impl(*arguments, **named)
-            watched, graded = self._of(this), is_grad_enabled()
-            if watched is None and self._waits and graded and not _is_within(recorder):
-                watched = self._meet(this)
-            if watched is None or not self._begins(this, watched, recorder, graded):
+            watched, graded = self._find(this), is_grad_enabled()
+            if watched is None and self._waits and graded and not _is_within(recorder) and _is_trained(this):
+                self._stop_waiting()
+                if self._searches < MOST_SEARCHES:
+                    self.search()
+                self._watch(this)
+                watched = self._find(this)
+            if watched is None or not self._begin_pass(this, watched, recorder, graded):
                 return this._call_impl(*arguments, **named)
             try:
                 return this._call_impl(*arguments, **named)
@@ -167,18 +167,8 @@ class Modules:
 
         return call
 
-    def _meet(self, module: "Module") -> _Watched | None:
-        """A module is called that is not watched: from now on it is, if it has parameters to train."""
-        if not _is_trained(module):
-            return None
-        self._stop_waiting()
-        if self._searches < MOST_SEARCHES:
-            self.search()
-        self._watch(module)
-        return self._of(module)
-
-    def _begins(self, module: "Module", watched: _Watched, recorder: Recorder, graded: bool) -> bool:
-        """The call of a module that is watched begins; whether it is a pass, which is to be left."""
+    def _begin_pass(self, module: "Module", watched: _Watched, recorder: Recorder, graded: bool) -> bool:
+        """Enter a pass at the call of a watched module; False where the call is none of its own."""
         if graded:
             self.calls += 1
             if self._waits:
@@ -190,7 +180,7 @@ class Modules:
         recorder.enter(FORWARD if graded else EVALUATION, watched.number)
         return True
 
-    def _of(self, module: "Module") -> _Watched | None:
+    def _find(self, module: "Module") -> _Watched | None:
         watched = self._watched.get(id(module))
         return watched if watched is not None and watched.module() is module else None
 
@@ -200,7 +190,7 @@ class Modules:
         # A bare container is not called, and its class is that of all modules.
         if isinstance(module, torch.jit.ScriptModule) or type(module) is torch.nn.Module:
             return
-        watched = self._of(module)
+        watched = self._find(module)
         if watched is None:
             watched = _Watched(weakref.ref(module), self._number)
             self._number += 1
@@ -214,7 +204,7 @@ class Modules:
             setattr(type(module), _CALL, _Call(self._call()))
 
     def _watch_compiled(self, module: "Module", watched: _Watched, compiled: Callable[..., Any]) -> None:
-        """What ``Module.compile`` calls is the module's own, and so is what sees that."""
+        """See the calls of one module, as ``Module.compile`` sets for one what is called."""
         import torch
 
         if getattr(compiled, "watches", None) is self:
@@ -224,11 +214,7 @@ class Modules:
 
         def call(*arguments: Any, **named: Any) -> Any:
             this, recorder = find(), None if is_compiling() else self.recorder()
-            if (
-                this is None
-                or recorder is None
-                or not self._begins(this, watched, recorder, is_grad_enabled())
-            ):
+            if not (this and recorder and self._begin_pass(this, watched, recorder, is_grad_enabled())):
                 return compiled(*arguments, **named)
             try:
                 return compiled(*arguments, **named)
@@ -247,7 +233,6 @@ def _is_within(recorder: Recorder) -> bool:
 
 
 def _is_trained(module: "Module") -> bool:
-    """Whether it has parameters to train."""
     import torch
 
     try:
@@ -295,7 +280,6 @@ class Hooks:
         os.register_at_fork(after_in_child=self.stop)
 
     def attach(self) -> None:
-        """Put the hooks into PyTorch, which has been imported."""
         import torch
         from torch.optim import optimizer
         from torch.utils.data import IterableDataset, dataloader
@@ -308,20 +292,16 @@ class Hooks:
         self.modules.attach()
 
     def stop(self) -> None:
-        """Record nothing from now on."""
         self._on = False
         self.modules.stop()
 
     @property
     def on_watched_thread(self) -> bool:
-        """Whether what happens now is watched."""
-        return threading.get_ident() == self._thread and self._on
+        return self._on and threading.get_ident() == self._thread
 
     def recorder(self) -> Recorder | None:
         """The recorder, if this is the thread that is watched."""
-        if not self._on or threading.get_ident() != self._thread:
-            return None
-        if self.is_capturing is not None and self.is_capturing():
+        if not self.on_watched_thread or (self.is_capturing is not None and self.is_capturing()):
             return None
         if self._recorder is None:
             self.modules.search()
@@ -363,17 +343,17 @@ class Hooks:
                 if draws is None:
                     samples = samples_in(data, tensor)
                 else:
-                    samples = drawn(this._num_yielded, *draws)
+                    batch_size, total = draws
+                    left = total - (this._num_yielded - 1) * batch_size
+                    samples = int(left) if 0 < left < batch_size else batch_size  # the last batch has fewer
                     if not number and this._num_yielded == 1:
-                        self._compare(samples, samples_in(data, tensor))
+                        shown = samples_in(data, tensor)
+                        self.seen.samples = (samples, shown) if shown not in (samples, UNKNOWN) else None
             finally:
                 recorder.leave(samples, data is not None)
             return data
 
         iterator.__init__, iterator.__next__ = started, advanced
-
-    def _compare(self, drawn: int, shown: int) -> None:
-        self.seen.samples = (drawn, shown) if shown not in (drawn, UNKNOWN) else None
 
     def _number_of_loader(self, loader: Any) -> int:
         if loader not in self._loaders:
@@ -409,18 +389,7 @@ class Hooks:
         @wraps(step)
         def stepped(this: Any, optimizer: Any, *arguments: Any, **named: Any) -> Any:
             # It leaves updates out whose gradients are not finite; the step ends all the same.
-            recorder = self.recorder()
-            if recorder is None or recorder.open[UPDATE]:
-                return step(this, optimizer, *arguments, **named)
-            number = self._number_of_optimizer(optimizer)
-            recorder.enter(UPDATE, number)
-            try:
-                result = step(this, optimizer, *arguments, **named)
-            except BaseException:  # as around an update, below
-                recorder.leave(whole=False)
-                raise
-            self._leave_update(recorder, number)
-            return result
+            return self._update(optimizer, lambda: step(this, optimizer, *arguments, **named))
 
         scaler.step = stepped
 
@@ -439,28 +408,28 @@ class Hooks:
     def _around_update(self, step: Callable) -> Callable:
         @wraps(step)
         def stepped(optimizer: Any, *arguments: Any, **named: Any) -> Any:
-            recorder = None if self._is_compiling() else self.recorder()
-            if recorder is None:
+            if self._is_compiling():
                 return step(optimizer, *arguments, **named)
-            # Horovod's optimizer calls the one that it wraps, a gradient scaler calls any.
-            if recorder.open[UPDATE]:
-                return step(optimizer, *arguments, **named)
-            number = self._number_of_optimizer(optimizer)
-            recorder.enter(UPDATE, number)
-            try:
-                result = step(optimizer, *arguments, **named)
-            except BaseException:
-                # Whatever ends it, Ctrl-C and sys.exit() too: the program may catch that and train on, and a
-                # segment that is left open would hold all that follows. No update was made: what it took is
-                # of the step that goes on.
-                recorder.leave(whole=False)
-                raise
-            self._leave_update(recorder, number)
-            return result
+            return self._update(optimizer, lambda: step(optimizer, *arguments, **named))
 
         return stepped
 
-    def _leave_update(self, recorder: Recorder, number: int) -> None:
+    def _update(self, optimizer: Any, step: Callable[[], Any]) -> Any:
+        """Take a step, and record it as an update."""
+        recorder = self.recorder()
+        # Horovod's optimizer calls the one that it wraps, a gradient scaler calls any.
+        if recorder is None or recorder.open[UPDATE]:
+            return step()
+        number = self._number_of_optimizer(optimizer)
+        recorder.enter(UPDATE, number)
+        try:
+            result = step()
+        except BaseException:
+            # Whatever ends it, Ctrl-C and sys.exit() too: the program may catch that and train on, and a
+            # segment that is left open would hold all that follows. No update was made: what it took is of
+            # the step that goes on.
+            recorder.leave(whole=False)
+            raise
         # An optimizer comes for the first time, or no module was called since its last step: the program may
         # have gone to another model.
         calls = self.modules.calls
@@ -468,6 +437,7 @@ class Hooks:
             self.modules.await_call()
         self._calls[number] = calls
         recorder.leave()
+        return result
 
     def _number_of_optimizer(self, optimizer: Any) -> int:
         last, number = self._last
@@ -504,12 +474,6 @@ def draws_of(loader: Any) -> tuple[int, float] | None:
         return loader.batch_size, len(loader.sampler)
     except Exception:  # noqa: BLE001 (of the user's sampler: any; many have no length)
         return loader.batch_size, float("inf")
-
-
-def drawn(batches: int, batch_size: int, in_all: float) -> int:
-    """How many samples the last of so many batches has: all have ``batch_size`` but the very last."""
-    left = in_all - (batches - 1) * batch_size
-    return int(left) if 0 < left < batch_size else batch_size
 
 
 def samples_in(data: Any, tensor: type, depth: int = 0) -> int:

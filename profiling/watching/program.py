@@ -26,12 +26,10 @@ class Program:
 
     @property
     def words(self) -> list[str]:
-        """The command after ``python``."""
         return [*(["-m"] if self.is_module else []), self.target, *self.arguments]
 
     @property
     def name(self) -> str:
-        """A short name: that of the file, or of the module."""
         return self.target.rpartition(".")[2] if self.is_module else Path(self.target).stem
 
     def check(self) -> None:
@@ -61,7 +59,6 @@ class Program:
         return EXIT_DONE, ""
 
     def run(self) -> None:
-        """Run it to its end as ``__main__``; what it raises comes through."""
         sys.argv = [self.target, *self.arguments]
         if not self.is_module and not Path(self.target).is_file():  # a folder or archive with a __main__.py
             runpy.run_path(self.target, run_name="__main__")
@@ -191,8 +188,6 @@ class _Waiting(importlib.abc.MetaPathFinder):
 
 
 class _Acting(importlib.abc.Loader):
-    """A loader that acts when it has executed its module."""
-
     def __init__(self, loader: Any, act: Callable[[], None]) -> None:
         self._loader, self._act = loader, act
 

@@ -31,8 +31,6 @@ _KIND = (1 << _KIND_BITS) - 1
 
 @dataclass(frozen=True)
 class Segments:
-    """What was recorded, in order; arrays of shape (segments,)."""
-
     kind: np.ndarray  # one of the kinds above
     who: np.ndarray  # the number of the data loader, module or optimizer
     begin_ns: np.ndarray  # since the epoch; of the device, if the program computes on one
@@ -48,13 +46,13 @@ class Recorder:
     what the segments were is worked out from these afterwards.
 
     Attributes:
-        begins: is called before each segment, with its kind; None: not any more.
+        begins: called before each segment, with its kind; None: not any more.
         open: of each kind, how many segments are under way, interrupted or not.
-        heard: whether the collectors are told.
+        is_marking: whether the stages are marked for the collectors.
 
     Args:
-        ended: is called after each update and explicit step, and, while there is ``begins``, each backward
-            pass, if it ended whole, with its kind and who it was of.
+        ended: called with kind and number after each update and explicit step, and, while there is
+            ``begins``, each backward pass, if it ended whole.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class Recorder:
     ) -> None:
         self.begins: Callable[[int], None] | None = begins
         self.open = [0] * len(KINDS)
-        self.heard = True
+        self.is_marking = True
         self._clock, self._tick, self._ended = clock, clock.tick, ended
         ranges = {FORWARD: markers.forward, BACKWARD: markers.backward, UPDATE: markers.update}
         self._ranges = [ranges.get(kind) for kind in KINDS]
@@ -75,65 +73,55 @@ class Recorder:
         if self.begins is not None:
             self.begins(kind)
         stack, code = self._stack, who << _KIND_BITS | kind
-        if stack and self.heard and (outer := self._ranges[stack[-1] & _KIND]) is not None:
-            outer.__exit__(None, None, None)
+        if stack and self.is_marking and (outer := self._ranges[stack[-1] & _KIND]) is not None:
+            outer.__exit__()
         self._tick()
         self._note(code)
         stack.append(code)
         self.open[kind] += 1
-        if self.heard and (own := self._ranges[kind]) is not None:
-            own.__enter__()
+        if self.is_marking and (inner := self._ranges[kind]) is not None:
+            inner.__enter__()
 
     def leave(self, samples: int = UNKNOWN, whole: bool = True) -> None:
         """The segment that began last ends; what it interrupted goes on."""
         stack = self._stack
         code = stack.pop()
         kind = code & _KIND
-        if self.heard and (own := self._ranges[kind]) is not None:
-            own.__exit__(None, None, None)
+        if self.is_marking and (inner := self._ranges[kind]) is not None:
+            inner.__exit__()
         self._tick()
         self._note(~(samples - UNKNOWN << 1 | whole))
         self.open[kind] -= 1
-        if stack and self.heard and (outer := self._ranges[stack[-1] & _KIND]) is not None:
+        if stack and self.is_marking and (outer := self._ranges[stack[-1] & _KIND]) is not None:
             outer.__enter__()
         if whole and (kind in _ENDING or (kind == BACKWARD and self.begins is not None)):
             self._ended(kind, code >> _KIND_BITS)
 
-    def hear(self, heard: bool) -> None:
-        """From the next segment on tell the collectors, or do not; not while a range is open."""
+    def set_marking(self, is_marking: bool) -> None:
+        """From the next segment on mark the stages, or do not; not while a range is open."""
         if not any(self.open[kind] for kind in _RANGES):
-            self.heard = heard
+            self.is_marking = is_marking
 
     def segments(self) -> Segments:
-        """All of them; the clock is read for the last time."""
-        return _pieces(np.asarray(self._log, dtype=np.int64), self._clock.instants_ns())
-
-
-def _pieces(log: np.ndarray, instants_ns: np.ndarray) -> Segments:
-    """The segments of a log.
-
-    Args:
-        log: of each tick, as :meth:`Recorder.enter` and :meth:`Recorder.leave` note it.
-        instants_ns: of the same ticks.
-    """
-    begins = log >= 0
-    depth = np.cumsum(np.where(begins, 1, -1))  # segments that are under way after each tick
-    place, of = np.arange(len(log)), np.zeros(len(log), dtype=np.int64)
-    for level in range(1, int(depth.max(initial=0)) + 1):
-        began = np.maximum.accumulate(np.where(begins & (depth == level), place, UNKNOWN))
-        of = np.where(depth == level, began, of)
-    # From each tick to the next lies a piece of the innermost segment; the last tick has no next one.
-    pieces = np.flatnonzero(depth[:-1] > 0)
-    code, until = log[of[pieces]], log[pieces + 1]
-    ended = ~until  # where it is not negative
-    return Segments(
-        kind=(code & _KIND).astype(np.int8),
-        who=(code >> _KIND_BITS).astype(np.int32),
-        begin_ns=instants_ns[pieces],
-        end_ns=instants_ns[pieces + 1],
-        whole=(until < 0) & (ended & 1 > 0),
-        samples=np.where(until < 0, (ended >> 1) + UNKNOWN, UNKNOWN).astype(np.int32),
-    )
+        log, instants_ns = np.asarray(self._log, dtype=np.int64), self._clock.instants_ns()
+        begins = log >= 0
+        depth = np.cumsum(np.where(begins, 1, -1))  # segments that are under way after each tick
+        place, innermost = np.arange(len(log)), np.zeros(len(log), dtype=np.int64)
+        for level in range(1, int(depth.max(initial=0)) + 1):
+            began = np.maximum.accumulate(np.where(begins & (depth == level), place, UNKNOWN))
+            innermost = np.where(depth == level, began, innermost)
+        # From each tick to the next lies a piece of the innermost segment; the last tick has no next one.
+        pieces = np.flatnonzero(depth[:-1] > 0)
+        code, until = log[innermost[pieces]], log[pieces + 1]
+        ended = ~until  # where it is not negative
+        return Segments(
+            kind=(code & _KIND).astype(np.int8),
+            who=(code >> _KIND_BITS).astype(np.int32),
+            begin_ns=instants_ns[pieces],
+            end_ns=instants_ns[pieces + 1],
+            whole=(until < 0) & (ended & 1 > 0),
+            samples=np.where(until < 0, (ended >> 1) + UNKNOWN, UNKNOWN).astype(np.int32),
+        )
 
 
 # --- steps --------------------------------------------------------------------------------------------
@@ -165,16 +153,9 @@ class Steps:
         return len(self.start_ns)
 
     def first(self, count: int) -> "Steps":
-        """The first ``count`` of them, or all if they are fewer."""
-        return replace(
-            self,
-            start_ns=self.start_ns[:count],
-            end_ns=self.end_ns[:count],
-            stages_ns={kind: times_ns[:count] for kind, times_ns in self.stages_ns.items()},
-            samples=self.samples[:count],
-            passes=self.passes[:count],
-            paused=self.paused[:count],
-        )
+        columns = ("start_ns", "end_ns", "samples", "passes", "paused")
+        stages_ns = {kind: times_ns[:count] for kind, times_ns in self.stages_ns.items()}
+        return replace(self, stages_ns=stages_ns, **{one: getattr(self, one)[:count] for one in columns})
 
 
 class Cycle:
@@ -265,12 +246,10 @@ class Ends:
 
     @property
     def steps(self) -> int:
-        """How many steps have ended."""
         return self._marked or len(self._cycle.ends) or self._passes
 
     @property
     def may_change(self) -> bool:
-        """Whether an optimizer that steps from now on for the first time ends the steps."""
         return self._cycle.may_change
 
     def begins(self, kind: int) -> bool:
@@ -323,7 +302,6 @@ def ends_of(segments: Segments, per_step: int = 1) -> tuple[np.ndarray, str]:
 
 
 def steps_of(segments: Segments, per_step: int = 1) -> Steps:
-    """The steps that were done to their end."""
     ends, by = ends_of(segments, per_step)
     count = len(ends)
     of_step = np.searchsorted(ends, np.arange(len(segments.kind)))
@@ -379,7 +357,6 @@ def _stages(
 
 
 def _totals(which: np.ndarray, step: np.ndarray, of_each: np.ndarray, count: int) -> np.ndarray:
-    """Of some segments the sum of something in each step."""
     return np.bincount(step[which], of_each[which], count).astype(np.int64)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from profiling import markers, schemas
 from profiling.findings import Finding
-from profiling.markers import hear_program, open_markers
+from profiling.markers import open_markers, set_listener
 from profiling.process_facts import process_age_ns
 from profiling.step_clock import open_clock
 from profiling.tools import Capture, switch
@@ -75,8 +75,8 @@ class _Explicit:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is asked of a watched rank."""
+class Request:
+    """What to record of a watched rank."""
 
     batches: int = 0  # after so many steps the program ends; 0: when it likes
     per_step: int = 1  # optimizer steps that make one step
@@ -88,23 +88,23 @@ class Watch:
     """Watches this process from the first thing that it loads or computes.
 
     Args:
-        progress: is told the number of steps that are done, after each.
-        capture: the profiler's; it records ``wanted.recordings``.
+        progress: called with the number of steps that are done, after each.
+        capture: the profiler's; it records ``request.recordings``.
     """
 
     def __init__(
-        self, wanted: Wanted, capture: Capture, progress: Callable[[int], None] | None = None
+        self, request: Request, capture: Capture, progress: Callable[[int], None] | None = None
     ) -> None:
-        self.wanted, self._capture, self._progress = wanted, capture, progress
-        self._ends = Ends(wanted.per_step)
+        self.request, self._capture, self._progress = request, capture, progress
+        self._ends = Ends(request.per_step)
         self._recorder: Recorder | None = None
         self._on = True
         self.hooks = Hooks(self._open)
-        hear_program(_Explicit(self.hooks))
+        set_listener(_Explicit(self.hooks))
         self.startup_ns = 0
         self._unseen = False  # whether parameters are updated, and no optimizer's step was seen
-        self._looked = (0, 0)  # how many optimizers and updates there were when it was last asked
-        self._switched = 0  # the last step that was told to the profiler
+        self._counted = (0, 0)  # optimizers and updates when they were last counted
+        self._switched = 0  # the last step that was passed to the profiler
         # Of the model, while it is there: it may be gone, as the process group, when the program has ended.
         self.model_facts = ModelFacts()
         self.has_host_clock = True
@@ -143,8 +143,8 @@ class Watch:
         if not self.hooks.optimizers:
             return self._ends.has_backward
         optimizers, updates = len(self.hooks.optimizers), self.hooks.updates()
-        self._unseen |= self._looked[0] == optimizers and self._looked[1] != updates
-        self._looked = optimizers, updates
+        self._unseen |= self._counted[0] == optimizers and self._counted[1] != updates
+        self._counted = optimizers, updates
         return self._unseen or (self._ends.has_backward and self._ends.steps >= MOST_ACCUMULATED)
 
     def _ended(self, kind: int, who: int) -> None:
@@ -155,7 +155,7 @@ class Watch:
 
     def _step_ended(self) -> None:
         assert self._recorder is not None
-        if self._recorder.heard:
+        if self._recorder.is_marking:
             self._markers.end_of_batch()
         self._clock.settle()
         steps = self._ends.steps
@@ -163,28 +163,26 @@ class Watch:
             self._progress(steps)
         if steps <= _STEPS_OF_FACTS:
             self.model_facts = facts_of(self.hooks.modules.largest)
-        if self.wanted.batches and steps >= self.wanted.batches and not self._may_end_later():
+        # An optimizer that has not stepped yet may follow, and end the steps.
+        may_end_later = self._ends.may_change and self.hooks.awaits_optimizer
+        if 0 < self.request.batches <= steps and not (may_end_later and may_end_later()):
             raise Enough
-        if self.wanted.recordings:
+        if self.request.recordings:
             # Not twice: a step that ended with one optimizer ends once more where a second then follows it.
-            # Several at a time are those of a new phase, of which it was not known at once that they are.
+            # After a phase change several steps may be pending.
             for index in range(self._switched + 1, steps + 1):
                 self._switch(index)
-        # Asked once a step: what nobody hears would cost as much as all the rest.
-        if self._markers.are_heard() != self._recorder.heard:
-            self._recorder.hear(not self._recorder.heard)
-
-    def _may_end_later(self) -> bool:
-        """Whether an optimizer may follow that ends the steps, and has not stepped yet."""
-        return self._ends.may_change and self.hooks.awaits_optimizer()
+        # Once a step: markers that nobody records would cost as much as all the rest.
+        if self._markers.are_recorded() != self._recorder.is_marking:
+            self._recorder.set_marking(not self._recorder.is_marking)
 
     def _switch(self, index: int) -> None:
         """Step ``index`` is about to begin: begin or end a recording; the time is of no step."""
         assert self._recorder is not None
         self._switched = index
-        if any(index in (one.start, one.stop) for one in self.wanted.recordings):
+        if any(index in (one.start, one.stop) for one in self.request.recordings):
             self._recorder.enter(PAUSE)
-            switch(self._capture, self.wanted.recordings, 0, index, self.hooks.modules.largest)
+            switch(self._capture, self.request.recordings, 0, index, self.hooks.modules.largest)
             self._recorder.leave()
 
     def stop(self) -> Steps | None:
@@ -193,18 +191,18 @@ class Watch:
         self.hooks.stop()
         if self._recorder is None:
             return None
-        steps = steps_of(self._recorder.segments(), self.wanted.per_step)
-        if self.wanted.batches:
-            steps = steps.first(self.wanted.batches)
+        steps = steps_of(self._recorder.segments(), self.request.per_step)
+        if self.request.batches:
+            steps = steps.first(self.request.batches)
         return steps if len(steps) else None
 
 
-def batch_columns(steps: Steps, rank: int, wanted: Wanted) -> dict[str, Any]:
+def batch_columns(steps: Steps, rank: int, request: Request) -> dict[str, Any]:
     """The columns of the ``batches`` table (:mod:`profiling.schemas`)."""
     count = len(steps)
     index = np.arange(count)
-    samples = np.full(count, wanted.samples) if wanted.samples else steps.samples
-    recorded = [step for recording in wanted.recordings for step in recording]
+    samples = np.full(count, request.samples) if request.samples else steps.samples
+    recorded = [step for recording in request.recordings for step in recording]
     return {
         "rank": np.full(count, rank),
         "batch_index": index,
@@ -219,10 +217,10 @@ def batch_columns(steps: Steps, rank: int, wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def usual_samples(steps: Steps, wanted: Wanted) -> int:
+def usual_samples(steps: Steps, request: Request) -> int:
     """How many samples a step of a rank has; 0: not known."""
-    if wanted.samples:
-        return wanted.samples
+    if request.samples:
+        return request.samples
     known = steps.samples[steps.samples > 0]
     return int(np.median(known)) if len(known) else 0
 
@@ -246,8 +244,8 @@ def findings_of(watch: Watch, steps: Steps) -> Iterator[Finding]:
     }
     if any(unseen.values()):
         yield Finding("stages_unseen", data={"stages": [stage for stage in unseen if unseen[stage]]})
-    if not watch.wanted.samples and (seen.samples or (steps.samples == UNKNOWN).any()):
+    if not watch.request.samples and (seen.samples or (steps.samples == UNKNOWN).any()):
         data = dict(zip(("batch", "first"), seen.samples, strict=True)) if seen.samples else {}
         yield Finding("uncertain", data=data | {"figure": "samples per step", "why": "--samples N says it"})
-    if len(steps) < watch.wanted.batches:
-        yield Finding("ended_early", data={"n": len(steps), "of": watch.wanted.batches})
+    if len(steps) < watch.request.batches:
+        yield Finding("ended_early", data={"n": len(steps), "of": watch.request.batches})

@@ -110,7 +110,7 @@ def test_nothing_raw_stays_unasked_and_markers_are_left_alone_afterwards(tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels.parquet", "markers.parquet"]
     from profiling import markers
 
-    assert markers._OWN_COLLECTORS == []
+    assert markers.COLLECTORS == []
 
 
 def test_a_capture_that_never_began_says_so(tmp_path):
@@ -182,7 +182,6 @@ def test_without_the_package_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupti", None)
     with pytest.raises(UserError, match=r"profile cupti needs the package cupti-python .pip install"):
         open_capture("cupti", tmp_path, 0)
-    assert "pip install" in cupti.why_not()
     monkeypatch.setattr(cupti, "is_importable", lambda module: False)
     presence = tool("cupti").presence()
     assert f"{presence.detail} {presence.remedy}".count("pip install") == 1
@@ -215,7 +214,6 @@ def test_with_both_the_packages_functions_record(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     api = FakeCupti()
     monkeypatch.setitem(sys.modules, "cupti", package(api))
-    assert cupti.why_not() == ""
     capture = open_capture("cupti", tmp_path, 0)
     capture.start()
     api.run("MEMCPY2", correlation=5, bytes=10, copy_kind=10, src_kind=3, dst_kind=3)

@@ -20,12 +20,12 @@ from jobs.store import MANIFEST
 from profiling import markers, schemas, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.watch import _write_run, main, parse, prepare_folder, wanted_of
+from profiling.watch import _write_run, main, parse, prepare_folder, request_of
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
 from profiling.watching.program import Program
 from profiling.watching.steps import UPDATE
-from profiling.watching.watched import Wanted, Watch
+from profiling.watching.watched import Request, Watch
 from tests.profiling.watching import ON_TWO_RANKS, PROGRAMS, batches_of, gaps, manifest_of, report_of, watch
 
 pytestmark = pytest.mark.long
@@ -330,7 +330,7 @@ def test_a_process_that_the_program_forks_is_not_watched():
 def test_a_profiler_is_started_once_where_a_second_optimizer_ends_the_first_step(monkeypatch):
     monkeypatch.setattr(markers, "_LISTENER", [])
     capture = Mock()
-    recorder = Watch(Wanted(recordings=(range(1, 3),)), capture).hooks.recorder()
+    recorder = Watch(Request(recordings=(range(1, 3),)), capture).hooks.recorder()
     assert recorder is not None
     for optimizer in (0, 1) * 4:
         recorder.enter(UPDATE, optimizer)
@@ -355,5 +355,5 @@ def test_a_model_of_a_class_that_says_nothing_is_named_after_its_program(seen, n
 
 
 def test_what_is_recorded_without_a_number_of_steps():
-    assert wanted_of(parse(["--profile", "torch", "x.py"])[0]).recordings == (range(10, 30),)
-    assert wanted_of(parse(["x.py"])[0]).recordings == ()
+    assert request_of(parse(["--profile", "torch", "x.py"])[0]).recordings == (range(10, 30),)
+    assert request_of(parse(["x.py"])[0]).recordings == ()

@@ -15,7 +15,7 @@ from profiling.step_clock import open_clock
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import is_capturing
 from profiling.watching.steps import BACKWARD, BY_BACKWARD, BY_MARKER, FORWARD, UPDATE
-from profiling.watching.watched import Enough, Steps, Wanted, Watch, findings_of
+from profiling.watching.watched import Enough, Request, Steps, Watch, findings_of
 from tests.profiling.watched_here import descend, descent, follow_each_other, passes, train
 
 ENDLESS = 2000  # steps of a program that should be ended before
@@ -28,7 +28,7 @@ def found(watched_process: Watch, steps: Steps) -> dict[str, dict]:
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_an_update_that_fails_and_is_caught_ends_and_is_no_step(watch, scaled):
-    watched_process = watch(Wanted(batches=3))
+    watched_process = watch(Request(batches=3))
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model, fails=2)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
@@ -47,7 +47,7 @@ def test_an_update_that_fails_and_is_caught_ends_and_is_no_step(watch, scaled):
 @pytest.mark.parametrize("critics", [1, 5])
 @pytest.mark.parametrize("batches", [1, 2])
 def test_a_step_of_few_is_not_ended_before_the_second_optimizer_has_come(watch, critics, batches):
-    watched_process = watch(Wanted(batches=batches))
+    watched_process = watch(Request(batches=batches))
     models = [torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)]
     critic, generator = map(descent, models)
     with pytest.raises(Enough):
@@ -61,7 +61,7 @@ def test_a_step_of_few_is_not_ended_before_the_second_optimizer_has_come(watch, 
 
 
 def test_an_optimizer_that_does_not_come_is_waited_for_and_the_steps_are_as_many_as_asked_for(watch):
-    watched_process = watch(Wanted(batches=3))
+    watched_process = watch(Request(batches=3))
     model, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     optimizer, _never = descent(model), descent(other)
     with pytest.raises(Enough):
@@ -72,7 +72,7 @@ def test_an_optimizer_that_does_not_come_is_waited_for_and_the_steps_are_as_many
 
 
 def test_updates_that_are_not_seen_end_steps_with_the_backward_pass(watch):
-    watched_process = watch(Wanted(batches=3))
+    watched_process = watch(Request(batches=3))
     model = torch.nn.Linear(3, 2)
     _optimizer = descent(model)
     count = itertools.count()
@@ -87,7 +87,7 @@ def test_updates_that_are_not_seen_end_steps_with_the_backward_pass(watch):
 
 
 def test_steps_of_which_only_loads_are_seen_end_with_these(watch):
-    watched_process = watch(Wanted(batches=3))
+    watched_process = watch(Request(batches=3))
     model = torch.nn.Linear(3, 2)
     _optimizer = descent(model)
     count = itertools.count()
@@ -99,7 +99,7 @@ def test_steps_of_which_only_loads_are_seen_end_with_these(watch):
 
 
 def test_data_that_are_loaded_before_training_end_no_step(watch):
-    watched_process = watch(Wanted(batches=3))
+    watched_process = watch(Request(batches=3))
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
     loader = DataLoader(torch.ones(12, 3), 2)
@@ -117,7 +117,7 @@ def test_data_that_are_loaded_before_training_end_no_step(watch):
     [pytest.param(16, [16, 16], id="accumulated for long"), pytest.param(None, [1, 1, 1], id="never called")],
 )
 def test_an_optimizer_is_waited_for_but_not_without_end(watch, steps_after, passes_of_steps):
-    watched_process = watch(Wanted(batches=len(passes_of_steps)))
+    watched_process = watch(Request(batches=len(passes_of_steps)))
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
     with pytest.raises(Enough):
@@ -130,7 +130,7 @@ def test_an_optimizer_is_waited_for_but_not_without_end(watch, steps_after, pass
 
 @pytest.mark.parametrize(("backend", "said"), [("gloo", True), ("ddp/gloo", False), ("horovod", False)])
 def test_ranks_that_exchange_no_gradients_as_far_as_is_seen_are_told_so(watch, backend, said):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
     passes(model)
@@ -142,7 +142,7 @@ def test_ranks_that_exchange_no_gradients_as_far_as_is_seen_are_told_so(watch, b
 
 
 def test_without_a_data_loader_the_first_step_is_whole(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     model = torch.nn.Linear(3, 2)
     train(model, descent(model), 4)
     passes(model)
@@ -159,7 +159,7 @@ def test_a_pass_that_fails_and_is_caught_is_over(watch):
                 raise RuntimeError("out of memory")
             return super().forward(data)
 
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     model = Full(3, 2)
     with pytest.raises(RuntimeError):
         model(torch.ones(8, 3))
@@ -170,7 +170,7 @@ def test_a_pass_that_fails_and_is_caught_is_over(watch):
 
 def test_a_backward_pass_within_another_is_a_part_of_it(watch):
     """Activation checkpoints that are reentrant."""
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     model, inner = torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)
     optimizer = descent(model)
     for _ in range(3):
@@ -180,7 +180,7 @@ def test_a_backward_pass_within_another_is_a_part_of_it(watch):
 
 
 def test_nothing_is_recorded_while_a_graph_is_captured(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
     train(model, optimizer, 1)
@@ -196,7 +196,7 @@ def test_a_capture_that_comes_first_of_all_is_not_broken(watch, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[0])
     monkeypatch.setattr("profiling.watching.watched.open_clock", opened)
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
     train(model, optimizer, 1)
@@ -212,7 +212,7 @@ def test_a_program_that_uses_no_gpu_yet_is_not_made_to(monkeypatch):
 
 
 def test_so_it_is_of_two_models_with_an_optimizer_each(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     models = [torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)]
     optimizers = [*map(descent, models)]
     for _ in range(4):
@@ -226,7 +226,7 @@ def test_so_it_is_of_two_models_with_an_optimizer_each(watch):
 
 def test_optimizers_that_step_one_after_the_other_take_nothing_out_of_the_steps(watch):
     """Once modules were searched for at each second of them."""
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
     optimizers = [descent(part) for part in (*model, model)]
     for _ in range(6):
@@ -239,7 +239,7 @@ def test_optimizers_that_step_one_after_the_other_take_nothing_out_of_the_steps(
 
 
 def test_a_second_phase_with_another_model_has_steps_and_stages_as_the_first(watch):
-    watched_process = watch(Wanted(batches=35))
+    watched_process = watch(Request(batches=35))
     first = torch.nn.Linear(3, 2)
     train(first, descent(first), 12)
     second = torch.nn.Linear(3, 2)
@@ -251,7 +251,7 @@ def test_a_second_phase_with_another_model_has_steps_and_stages_as_the_first(wat
 
 
 def test_an_optimizer_that_first_steps_late_is_said_to_end_no_step(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     critic, generator = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     of_critic, of_generator = descent(critic), descent(generator)
     for _ in range(3):
@@ -276,14 +276,14 @@ def mark_steps(batches: list) -> None:
 
 
 def test_a_marked_step_that_fails_is_none(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     mark_steps([1, 2, 3])
     mark_steps([1, 2])
     assert len(watched_process.stop()) == 5
 
 
 def test_what_another_thread_marks_does_not_disturb(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     begun, ended = threading.Event(), threading.Event()
 
     def prefetch() -> None:
@@ -306,7 +306,7 @@ def test_what_another_thread_marks_does_not_disturb(watch):
 
 
 def test_an_update_within_a_marked_step_does_not_end_it(watch):
-    watched_process = watch(Wanted(batches=1))
+    watched_process = watch(Request(batches=1))
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
     with pytest.raises(Enough), markers.step:

@@ -9,12 +9,12 @@ from torch.utils.data import DataLoader
 from profiling.watching.facts import facts_of
 from profiling.watching.hooks import MOST_SEARCHES
 from profiling.watching.steps import FORWARD
-from profiling.watching.watched import Wanted
+from profiling.watching.watched import Request
 from tests.profiling.watched_here import descent, passes, train
 
 
 def test_modules_that_train_nothing_are_no_models(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     flat, model = torch.nn.Flatten(), torch.nn.Linear(3, 2)
     optimizer = descent(model)
     for _ in range(2):
@@ -24,14 +24,14 @@ def test_modules_that_train_nothing_are_no_models(watch):
 
 
 def test_the_model_is_the_largest_that_is_called(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     unused, model = torch.nn.Linear(30, 20), torch.nn.Linear(3, 2)
     train(model, descent(model), 1)
     assert watched_process.hooks.modules.largest is model is not unused
 
 
 def test_a_program_that_makes_a_model_for_each_step_is_searched_a_few_times(watch, monkeypatch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     modules = watched_process.hooks.modules
     search = Mock(side_effect=modules.search)
     monkeypatch.setattr(modules, "search", search)
@@ -44,7 +44,7 @@ def test_a_program_that_makes_a_model_for_each_step_is_searched_a_few_times(watc
 
 
 def test_a_model_that_is_made_after_the_first_data_were_loaded_is_seen(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     loader = DataLoader(torch.ones(6, 3), 2)
     model = torch.nn.Linear(next(iter(loader)).size(1), 2)
     optimizer = descent(model)
@@ -63,7 +63,7 @@ class Training(torch.nn.Module):
 
 
 def test_a_part_of_a_module_that_is_not_called_itself_is_seen(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     training = Training()
     optimizer = descent(training.net)
     for data in DataLoader(torch.ones(6, 3), 2):
@@ -79,7 +79,7 @@ def test_a_module_that_is_compiled_in_place_later_is_compiled_and_seen(watch, mo
         return lambda *arguments: compiled.append(1) or call(*arguments)
 
     monkeypatch.setattr(torch, "compile", counted)
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model)
     train(model, optimizer, 2)
@@ -100,7 +100,7 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
 
 @pytest.mark.parametrize("copy", [torch.nn.Module._replicate_for_data_parallel, copied])
 def test_a_copy_of_a_module_is_called_itself(watch, copy):
-    watch(Wanted())
+    watch(Request())
     model = torch.nn.Linear(3, 2)
     train(model, descent(model), 1)
     copy_of_it = copy(model)
@@ -109,7 +109,7 @@ def test_a_copy_of_a_module_is_called_itself(watch, copy):
 
 
 def test_a_class_that_is_pickled_by_value_has_nothing_of_ours(watch):
-    watch(Wanted())
+    watch(Request())
     model = Training()
     optimizer = descent(model)
     for part in (model.net, model.unused):
@@ -122,7 +122,7 @@ def test_a_class_that_is_pickled_by_value_has_nothing_of_ours(watch):
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_modules_that_are_not_finished_are_no_fault_of_the_program(watch):
-    watched_process = watch(Wanted())
+    watched_process = watch(Request())
     half_made, bare = torch.nn.Linear.__new__(torch.nn.Linear), torch.nn.Module()
     bare.weight = torch.nn.Parameter(torch.ones(9))
     model = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 2), "lazy": torch.nn.LazyLinear(2)})

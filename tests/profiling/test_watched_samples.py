@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from profiling.watching.hooks import drawn, samples_in
+from profiling.watching.hooks import samples_in
 from profiling.watching.steps import UNKNOWN
-from profiling.watching.watched import Wanted, Watch, findings_of
+from profiling.watching.watched import Request, Watch, findings_of
 from tests.profiling.watched_here import descent, passes
 
 
@@ -59,19 +59,14 @@ PICTURES = TensorDataset(torch.ones(5, 3, 8, 8), torch.ones(5))
     ],
 )
 def test_samples_are_those_of_the_loaders_batch(watch, loader, samples):
-    assert images_of(loader, watch(Wanted())) == (samples, [])
+    assert images_of(loader, watch(Request())) == (samples, [])
 
 
 def test_samples_are_those_that_the_loader_draws_whatever_it_makes_of_them(watch):
     loader, test_loader = DataLoader(PICTURES, 2, collate_fn=pictures), DataLoader(PICTURES, 2)
-    images, (said,) = images_of(loader, watch(Wanted()), test_loader)
+    images, (said,) = images_of(loader, watch(Request()), test_loader)
     assert images == [2, 2, 1]
     assert (said["batch"], said["first"]) == (2, 3)
-
-
-def test_of_a_sampler_without_a_length_all_batches_are_full():
-    assert [drawn(batches, 4, float("inf")) for batches in (1, 1000)] == [4, 4]
-    assert [drawn(batches, 4, 10) for batches in (1, 2, 3, 4)] == [4, 4, 2, 4]
 
 
 def test_only_a_few_parts_of_a_batch_are_looked_at():

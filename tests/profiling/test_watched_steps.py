@@ -287,9 +287,9 @@ def test_collectors_are_told_of_whole_ranges_only():
     heard = Heard()
     recorder = Recorder(Counting(), Markers([heard]), _no_start, lambda *one: None)
     for before, within in ((False, True), (True, False)):
-        recorder.hear(before)
+        recorder.set_marking(before)
         recorder.enter(FORWARD)
-        recorder.hear(within)
+        recorder.set_marking(within)
         recorder.leave()
     assert heard.words == ["Forward Pass", "/Forward Pass"]
 

@@ -10,11 +10,11 @@ from torch.optim.optimizer import Optimizer
 from torch.utils.data import dataloader
 
 from profiling import markers
-from profiling.watching.watched import Wanted, Watch
+from profiling.watching.watched import Request, Watch
 
 
 @contextmanager
-def watches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Wanted], Watch]]:
+def watches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Request], Watch]]:
     """Starts to watch this process; PyTorch is as it was when the test has ended."""
     monkeypatch.setattr(markers, "_LISTENER", [])
     iterator, scaler = dataloader._BaseDataLoaderIter, torch.amp.GradScaler
@@ -28,7 +28,7 @@ def watches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Wanted], Watc
     monkeypatch.setattr(Optimizer, "profile_hook_step", staticmethod(Optimizer.profile_hook_step))
     started: list[Watch] = []
 
-    def start(wanted: Wanted) -> Watch:
+    def start(wanted: Request) -> Watch:
         started.append(Watch(wanted, Mock()))
         started[-1].hooks.attach()
         return started[-1]
