@@ -95,12 +95,33 @@ def _top_columns(several: bool) -> list[Column]:
 
 
 def _pair(context: Context) -> tuple[Source, Source] | None:
-    sources = kernels.with_kernels(context.study)
-    traces = [source for source in sources if source.kind == "trace"]
+    """Two profiled runs of one configuration on the numbers of ranks that are furthest apart, if there are.
+
+    One rank sends no gradients: if it is the smaller one, their precision may be another.
+    """
+    sources = [source for source in kernels.with_kernels(context.study) if source.world_size]
     runs = [source for source in sources if source.kind != "trace"]
-    groups = [runs, *programs(context.study, traces)]
-    pairs = [pair for group in groups if (pair := smallest_and_largest(group))]
-    return max(pairs, key=_ratio, default=None)
+    groups = programs(context.study, [source for source in sources if source.kind == "trace"])
+    groups += [[a, b] for a in runs for b in runs if _alike(a, b)]
+    pairs = [(min(group, key=_ranks), max(group, key=_ranks)) for group in groups]
+    return max(
+        (pair for pair in pairs if _ranks(pair[0]) < _ranks(pair[1])),
+        # Of equally far ones those that differ in nothing else.
+        key=lambda pair: (
+            _ranks(pair[1]) / _ranks(pair[0]),
+            pair[0].fields.get("grad") == pair[1].fields.get("grad"),
+        ),
+        default=None,
+    )
+
+
+def _ranks(source: Source) -> int:
+    return source.world_size or 1
+
+
+def _alike(a: Source, b: Source) -> bool:
+    free = (*_ANY, "grad") if a.world_size == 1 else _ANY
+    return all(str(value) == str(b.fields.get(name)) for name, value in a.fields.items() if name not in free)
 
 
 def _sides(context: Context) -> list[kernel_difference.Side]:
@@ -133,32 +154,6 @@ def _differences(context: Context) -> Rows:
 def _totals(context: Context) -> Rows:
     a, b = context.once(_sides)
     return kernel_difference.summary(context.once(_differences), a, b)
-
-
-def smallest_and_largest(sources: Sequence[Source]) -> tuple[Source, Source] | None:
-    """Two runs of one configuration whose numbers of ranks are furthest apart; None if there are none.
-
-    One rank sends no gradients: if it is the smaller one, their precision may be another.
-    """
-    sized = [source for source in sources if source.world_size]
-    pairs = [
-        (a, b) for a in sized for b in sized if (a.world_size or 0) < (b.world_size or 0) and _alike(a, b)
-    ]
-    # Of equally far ones those that differ in nothing else.
-    return max(pairs, key=lambda pair: (_ratio(pair), not _other_gradients(pair)), default=None)
-
-
-def _alike(a: Source, b: Source) -> bool:
-    free = (*_ANY, "grad") if a.world_size == 1 else _ANY
-    return all(str(value) == str(b.fields.get(name)) for name, value in a.fields.items() if name not in free)
-
-
-def _ratio(pair: tuple[Source, Source]) -> float:
-    return (pair[1].world_size or 0) / (pair[0].world_size or 1)
-
-
-def _other_gradients(pair: tuple[Source, Source]) -> bool:
-    return pair[0].fields.get("grad") != pair[1].fields.get("grad")
 
 
 def _hotspots(context: Context) -> Content:
