@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.frames import steps as series
-from analysis.frames.anatomy import Anatomy
 from analysis.frames.divide import PARTS, STAGES, WITHIN
 from analysis.frames.study import Source
-from analysis.measures.loss import anatomies_of, loss_of
+from analysis.measures.loss import loss_of, parts_of_points, parts_of_run
 from analysis.measures.points import Point
 from benchmarks.coverage_inside_run import correlated
 from jobs.run import Run
@@ -76,10 +76,11 @@ def _loss(
         f"{number} on 1": _anatomy(COMPUTE_MS + alone, np.zeros(count), np.zeros(count)),
         f"{number} on {RANKS}": _anatomy(COMPUTE_MS + compute, transfer, wait),
     }
-    return loss_of([point], 100 * COMPUTE_MS / STEP_MS, anatomies_of([point], of_runs))
+    parts = {run: parts_of_run(run, anatomy) for run, anatomy in of_runs.items()}
+    return loss_of([point], 100 * COMPUTE_MS / STEP_MS, parts_of_points([base, point], parts))
 
 
-def _anatomy(compute_ms: np.ndarray, transfer_ms: np.ndarray, wait_ms: np.ndarray) -> Anatomy:
+def _anatomy(compute_ms: np.ndarray, transfer_ms: np.ndarray, wait_ms: np.ndarray) -> pd.DataFrame:
     """Of one rank; all of a step's time is in the first of its stages."""
     steps = len(compute_ms)
     parts_ms = {name: np.zeros(steps) for name in (*PARTS, "overlapped_communication")} | {
@@ -93,7 +94,7 @@ def _anatomy(compute_ms: np.ndarray, transfer_ms: np.ndarray, wait_ms: np.ndarra
         by_stage = np.zeros((steps, len(STAGES)))
         by_stage[:, 0] = 1e6 * took_ms
         rank[f"{name}_ns"] = by_stage.ravel()
-    return [rank]
+    return pd.DataFrame(rank)
 
 
 def _point(run: str, ranks: int, step_ms: float, baseline: Point | None = None) -> Point:

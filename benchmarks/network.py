@@ -20,7 +20,7 @@ import numpy as np
 
 from analysis.display.numbers import plain
 from analysis.frames.load import load
-from analysis.published import by_method
+from analysis.measures import scaled
 from benchmarks.child import facts, write
 from benchmarks.training import machine
 from benchmarks.virtual import Cluster, virtual_cluster
@@ -74,7 +74,7 @@ def of_rate(cluster: Cluster, rate: str, folder: Path, repetitions: int, batches
     file.write_text(SWEEP.format(repetitions=repetitions, nodes=nodes, batches=batches))
     models = {count: alpha_beta(probe(cluster, count)) for count in NODES if count > 1}
     directory = cluster.sweep(max(NODES), file, folder / rate)
-    rows = by_method.rows(load(directory))
+    rows = scaled.configurations(load(directory)).to_dict("records")
     kept = ("nodes", "backend", "grad", "step_ms", "step_ms_low", "step_ms_high", "images_per_s")
     return {"models": models, "rows": [{name: plain(row[name]) for name in kept} for row in rows]}
 

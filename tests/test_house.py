@@ -34,15 +34,14 @@ MAY_IMPORT = {
     ),
 }
 # The layers of a package, each a package in it, from the bottom up: each may import those below it, none
-# those above. Files beside them are commands, which import any layer and no other command; of profiling all
-# but two lie below its layers.
+# those above; those in brackets are beside each other. Files beside them are commands, which import any layer
+# and no other command; of profiling all but two lie below its layers.
 LAYERS = {
     "analysis": (
         "statistics",
         "display",
         "frames",
-        "measures",
-        "published",
+        ("measures", "published"),
         "prediction",
         "studies",
         "report",
@@ -143,8 +142,9 @@ def test_no_imports_go_round_in_a_circle():
 def layer_of(module: str) -> int:
     """The layer of a module of ``analysis`` or ``profiling``: commands highest, what is in none lowest."""
     package, *rest = module.split(".")
-    if rest and rest[0] in LAYERS[package]:
-        return LAYERS[package].index(rest[0])
+    for number, layer in enumerate(LAYERS[package]):
+        if rest and rest[0] in ([layer] if isinstance(layer, str) else layer):
+            return number
     below = package == "profiling" and module not in COMMANDS_OF_PROFILING
     return -1 if below or not rest else len(LAYERS[package])
 

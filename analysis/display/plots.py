@@ -83,7 +83,9 @@ def escaped(text: str) -> str:
 
 def plain_numbers(values: Values) -> list:
     """Numbers as JSON can hold them: NaN and infinity become null."""
-    return [value if np.isfinite(value) else None for value in pd.Series(list(values)).tolist()]
+    return [
+        value if np.isfinite(value) else None for value in pd.to_numeric(pd.Series(list(values))).tolist()
+    ]
 
 
 def is_drawn(values: Iterable[float | None]) -> bool:

@@ -50,11 +50,13 @@ class Flag:
         name: with its dashes; without, a positional argument.
         settings: of :meth:`argparse.ArgumentParser.add_argument`.
         read: the argument from the flag's value and the study; None: the value.
+        of_study: it says what is loaded, and is no argument of the measure.
     """
 
     name: str
     settings: Mapping[str, Any]
     read: Callable[[Any, Study], Any] | None = None
+    of_study: bool = False
 
     @property
     def argument(self) -> str:
@@ -65,8 +67,10 @@ class Flag:
         return self.read(given, study) if self.read else given
 
 
-def flag(name: str, read: Callable[[Any, Study], Any] | None = None, **settings: Any) -> Flag:
-    return Flag(name, settings, read)
+def flag(
+    name: str, read: Callable[[Any, Study], Any] | None = None, of_study: bool = False, **settings: Any
+) -> Flag:
+    return Flag(name, settings, read, of_study)
 
 
 def levels(*choices: str) -> Flag:
@@ -119,7 +123,7 @@ class Command:
             parser.add_argument(one.name, **one.settings)
         arguments = parser.parse_args(words)
         study = self._load(arguments)
-        options = {one.argument: one.value(arguments, study) for one in self._flags}
+        options = {one.argument: one.value(arguments, study) for one in self._flags if not one.of_study}
         return output.emit(self.measure(study, **options), study, arguments)
 
 

@@ -4,11 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.display.metrics import CONFIDENCE, Rows, telling
+from analysis.display.metrics import Rows, telling
 from analysis.display.numbers import OPEN, is_usable, label_of, with_open_ends
 from analysis.frames.study import Failure, Study
-from analysis.measures import scaled as figures
-from analysis.measures import use
 from analysis.measures.loss import without_meaningless_parts
 from analysis.measures.points import UNPROFILED
 from jobs.run_fields import FACTOR, fields_of
@@ -27,11 +25,10 @@ LIMITING_SHARE = 0.25
 
 _EFFICIENCY, _LOSS = "scaling_efficiency_pct", "loss_pct"
 # All are above 0 but what is lost, which is as sure as the efficiency that it is the rest of.
-_POSITIVE = tuple(
-    metric.name
-    for metric in (*figures.METRICS, *use.METRICS)
-    if metric.interval == CONFIDENCE and metric.name != _LOSS
-)
+_POSITIVE = (
+    "step_ms", "images_per_s", "speedup", _EFFICIENCY, "perturbation", "flops_efficiency_of_step_pct",
+    "bandwidth_efficiency_of_step_pct", "mfu_pct",
+)  # fmt: skip
 
 
 def without_unusable_intervals(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.display.metrics import CONFIDENCE, IN_RUN, Metric, names_of
 from analysis.display.numbers import digits
-from analysis.frames.anatomy import Anatomy, anatomy_of, traces_of
+from analysis.frames.anatomy import anatomy_of, traces_of
 from analysis.frames.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.frames.study import Study
 from analysis.measures.points import Point
@@ -27,9 +28,6 @@ from analysis.statistics import estimates, inside_run
 
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
 _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
-# Also needed for the communication columns of scaled.
-_WHOLES = (*PARTS, "overlapped_communication")
-_ENDS = ("low", "high")
 _HEADS = {
     "compute": ("compute", "computation (negative: it shrank)"),
     "exposed_communication": ("exposed\ncomm.", "exposed communication"),
@@ -46,7 +44,14 @@ _LOSS = Metric(
     CONFIDENCE, places=1,
 )  # fmt: skip
 _PARTS = tuple(
-    Metric(f"loss_{name}_pct", f"part of loss_pct: growth of {meaning}", head, IN_RUN, places=1)
+    Metric(
+        f"loss_{name}_pct",
+        f"part of loss_pct: growth of {meaning}",
+        head,
+        IN_RUN,
+        places=1,
+        detail=name not in PARTS,
+    )
     for name, (head, meaning) in ((name, _HEADS[name]) for name in _KEPT)
 )
 _REST = Metric(
@@ -55,16 +60,11 @@ _REST = Metric(
     "unattri-\nbuted",
     places=1,
 )
-_NOTE = Metric("loss_note", "reason why the parts are not available", text=True)
+_NOTE = Metric("loss_note", "reason why the parts are not available", text=True, detail=True)
 _NO_KERNELS = "no profiled run with kernels"
 _NO_COLLECTIVES = "no collectives in the traces of several ranks"
 _DISAGREE = "profiled and unprofiled runs disagree by more than half of the loss"
 METRICS = (_LOSS, *_PARTS, _REST, _NOTE)
-# In the data the ends of the parts' intervals come after all parts.
-_PART_ENDS = tuple(
-    Metric(end, f"end of the interval of {part.name}") for part in _PARTS for end in part.names[1:]
-)
-IN_DATA = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
 _RESAMPLES = 2000
 # Profiled runs that leave more than this share of the loss without a part do not tell its cause ...
 UNATTRIBUTED_SHARE = 0.5
@@ -73,13 +73,12 @@ _LEAST_UNATTRIBUTED_PCT = 5.0  # ... if that is more than identical runs differ 
 # Profiled steps that took less or more than this, relative to unprofiled ones, are other steps.
 _COMPARABLE = (0.8, 1.5)
 
+# Part -> ns of a step of a rank: the measured mean, then resampled ones.
+Parts = Mapping[str, np.ndarray]
 
-# Of points: ns of a batch of a rank by part, mean over profiled runs, then means of resampled batches.
-Anatomies = Mapping[Point, Mapping[str, np.ndarray]]
 
-
-def read(study: Study) -> dict[str, Anatomy]:
-    """The anatomies of profiled runs by their ids; none where all runs are of one rank.
+def parts_of_runs(study: Study) -> dict[str, Parts]:
+    """The parts of the steps of profiled runs by their ids; none where all runs are of one rank.
 
     Read before there are points, so that runs with damaged tables are excluded.
     """
@@ -87,52 +86,46 @@ def read(study: Study) -> dict[str, Anatomy]:
     if all(source.world_size == 1 for source in runs):
         return {}
     recorded = [source for source in runs if source.fields["profile"] != "none" and source.tables("kernels")]
-    return {trace.source.id: anatomy_of(trace) for trace in traces_of(study, recorded)}
+    frames = {
+        trace.source.id: [pd.DataFrame(rank) for rank in anatomy_of(trace)]
+        for trace in traces_of(study, recorded)
+    }
+    return {
+        run: parts_of_run(run, pd.concat(ranks, ignore_index=True)) for run, ranks in frames.items() if ranks
+    }
 
 
-def anatomies_of(points: Sequence[Point], of_runs: Mapping[str, Anatomy]) -> Anatomies:
-    """The anatomies of points of several ranks and of their baselines, of those of runs (:func:`read`)."""
-    compared = [one for point in points if point.baseline for one in (point, point.baseline)]
-    asked = dict.fromkeys((*(point for point in points if point.world_size > 1), *compared))
-    return {point: _mean_anatomy(point, of_runs) for point in asked}
+def parts_of_run(run: str, anatomy: pd.DataFrame) -> Parts:
+    """The parts of the steps of a run.
 
+    Empty: several ranks are in it and no collective, which is not "0 ms": the profiler did not see it, and
+    what it took would count as idle.
 
-def _mean_anatomy(point: Point, of_runs: Mapping[str, Anatomy]) -> dict[str, np.ndarray]:
-    each = [_of_run(run.id, of_runs[run.id]) for run, _ in point.profiled if run.id in of_runs]
-    anatomies = [parts for parts in each if parts]
-    # What one run does not know is not known of the point.
-    names = [name for name in anatomies[0] if all(name in parts for parts in anatomies)] if anatomies else []
-    return {name: np.mean([parts[name] for parts in anatomies], axis=0) for name in names}
-
-
-def _of_run(run_id: str, ranks: Anatomy) -> dict[str, np.ndarray]:
-    """Mean duration of each part in a batch of a rank, ns: as it was, then as it may be.
-
-    Empty: no attributed batch has kernels; or several ranks are in it and no collective, which is not "0 ms":
-    the profiler did not see it, and what it took would count as idle.
+    Args:
+        anatomy: of each rank, step and stage.
     """
-    windows = sum(len(rank["wall_ns"]) for rank in ranks) / len(STAGES)
-    if not windows or any("exposed_communication_ns" not in rank for rank in ranks):
+    ns = anatomy.filter(regex="_ns$").dropna(axis=1)  # what one rank does not know is not known of the run
+    if "exposed_communication_ns" not in ns:
         return {}
+    means = ns.sum() / len(ns) * len(STAGES)
+    steps = ns.groupby(anatomy["step"]).mean() * len(STAGES)  # mean over the ranks that have the step
     # A seed of its own: the runs that are compared are resampled apart from each other.
-    generator = np.random.default_rng(zlib.crc32(run_id.encode()))
-    longest = float(_by_batch(ranks, "wall_ns").max())
+    generator = np.random.default_rng(zlib.crc32(run.encode()))
     parts: dict[str, np.ndarray] = {}
-    for whole in _WHOLES:
+    for whole in (*PARTS, "overlapped_communication"):
         within = WITHIN[whole] if whole in SPLIT else ()
-        known = within and all(f"{name}_ns" in rank for name in within for rank in ranks)
-        names = within if known else (whole,)
-        means = np.array([sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows for name in names])
-        drawn = _drawn(means, np.array([_by_batch(ranks, f"{name}_ns") for name in names]), generator)
-        # Few batches draw errors of any size: nothing takes less than no time, or more than a batch.
-        parts |= dict(zip((*names, whole), np.clip(drawn, 0, longest), strict=True))
+        names = within if within and all(f"{name}_ns" in ns for name in within) else (whole,)
+        columns = [f"{name}_ns" for name in names]
+        sampled = _sampled(means[columns].to_numpy(), steps[columns].to_numpy().T, generator)
+        # Few steps draw errors of any size: nothing takes less than no time, or more than a step.
+        parts |= dict(zip((*names, whole), np.clip(sampled, 0, steps["wall_ns"].max()), strict=True))
     return parts
 
 
-def _drawn(means: np.ndarray, took: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def _sampled(means: np.ndarray, took: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """What a whole is made of, and the whole, (parts + 1, 1 + resamples): the means, then as they may be.
 
-    NaN where the batches are too few to tell.
+    NaN where the steps are too few to tell.
     """
     errors = inside_run.errors_of_means(took, _RESAMPLES, generator)
     if errors is None:
@@ -141,54 +134,49 @@ def _drawn(means: np.ndarray, took: np.ndarray, generator: np.random.Generator) 
     return whole[:, None] + np.column_stack([np.zeros(len(whole)), errors])
 
 
-def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:
-    """What a rank spent on a part in each batch, ns, mean over the ranks that have the batch."""
-    index, took = (np.concatenate([rank[one] for rank in ranks]) for one in ("step", name))
-    _, which, rows = np.unique(index, return_inverse=True, return_counts=True)
-    return np.bincount(which, weights=took) * len(STAGES) / rows
+def parts_of_points(points: Sequence[Point], of_runs: Mapping[str, Parts]) -> dict[Point, Parts]:
+    """The parts of points, mean over their profiled runs; what one run does not know is not known of them."""
+    of_points: dict[Point, Parts] = {}
+    for point in points:
+        runs = [of_runs[run.id] for run, _ in point.profiled if of_runs.get(run.id)]
+        names = [name for name in runs[0] if all(name in parts for parts in runs)] if runs else []
+        of_points[point] = {name: np.mean([parts[name] for parts in runs], axis=0) for name in names}
+    return of_points
 
 
-def loss_of(
-    points: Sequence[Point], efficiency_pct: float, anatomies: Anatomies
-) -> dict[str, float | str | None]:
+def loss_of(points: Sequence[Point], efficiency_pct: float, parts: Mapping[Point, Parts]) -> dict[str, Any]:
     """The loss of a point, or of a group of them, in percentage points (:data:`METRICS`).
 
-    Parts, idle as a whole, and what is not attributed add up to ``loss_pct``; parts are None where a point or
-    its base has no anatomy, and the note says which.
-
-    Args:
-        anatomies: of the points and their baselines, as far as they are known.
+    Parts, idle as a whole, and what is not attributed add up to ``loss_pct``; parts are absent where a point
+    or its base has none, and the note says which.
     """
-    row: dict[str, float | str | None] = dict.fromkeys(names_of(IN_DATA))
-    lost = row["loss_pct"] = 100 - efficiency_pct
+    row: dict[str, Any] = {"loss_pct": 100 - efficiency_pct}
     pairs = [(point, point.baseline) for point in points if point.baseline]
-    row["loss_note"] = _note(pairs, anatomies)
+    row["loss_note"] = _note(pairs, parts)
     if not pairs or row["loss_note"]:
         return row
     taken_ns = sum(point.images / point.rate.value * 1e9 for point in points)  # mean steps
-    names = [name for name in _KEPT if all(name in anatomies.get(one, {}) for pair in pairs for one in pair)]
-    for name in names:
-        grown_ns = [
-            anatomies[point][name] - _work(point, base) * anatomies[base][name] for point, base in pairs
-        ]
-        grown = 100 * np.sum(grown_ns, axis=0) / taken_ns
-        row[f"loss_{name}_pct"] = float(grown[0])
-        for end, bound in zip(_ENDS, estimates.interval(grown[1:]), strict=True):
-            row[f"loss_{name}_pct_{end}"] = bound if np.isfinite(bound) else None
+    for name in _KEPT:
+        if all(name in parts[one] for pair in pairs for one in pair):
+            grown_ns = sum(
+                parts[point][name] - _work(point, base) * parts[base][name] for point, base in pairs
+            )
+            row |= estimates.columns_of(f"loss_{name}_pct", 100 * np.asarray(grown_ns) / taken_ns)
     for whole in SPLIT:
         row |= _within_each_other(row, f"loss_{whole}_pct", [f"loss_{name}_pct" for name in WITHIN[whole]])
-    row["loss_unattributed_pct"] = lost - sum(float(row[f"loss_{name}_pct"] or 0) for name in PARTS)
-    return row
+    attributed = sum(row.get(f"loss_{name}_pct", 0.0) for name in PARTS)
+    return row | {"loss_unattributed_pct": row["loss_pct"] - attributed}
 
 
 def _within_each_other(row: Mapping[str, Any], whole: str, parts: Sequence[str]) -> dict[str, float]:
     """The ends of the intervals of a whole, and of the parts it is made of, as far as they allow each other.
 
-    Each is as sure as its own batches allow: a part that drifts does not widen the other, and what is known
+    Each is as sure as its own steps allow: a part that drifts does not widen the other, and what is known
     of one tells of the rest, since none takes less than no time. Empty: one of them has no interval.
     """
-    ends = {name: [row[f"{name}_{end}"] for end in _ENDS] for name in (whole, *parts)}
-    if any(end is None for both in ends.values() for end in both):
+    ends = {name: np.array([row.get(f"{name}_{end}", np.nan) for end in ("low", "high")])
+            for name in (whole, *parts)}  # fmt: skip
+    if np.isnan(list(ends.values())).any():
         return {}
     cut = {}
     for name, (low, high) in ends.items():
@@ -205,16 +193,15 @@ def without_meaningless_parts(row: Mapping[str, Any]) -> dict[str, Any]:
     So it is where profiled steps are not those of unprofiled runs (:func:`other_steps`), or where both differ
     by more than half of what is lost.
     """
-    rest, lost = row["loss_unattributed_pct"], row["loss_pct"]
-    if rest is None:
+    rest = row["loss_unattributed_pct"]
+    if rest is None or np.isnan(rest):
         return dict(row)
     note = other_steps(row)
-    if not note and abs(rest) > max(UNATTRIBUTED_SHARE * abs(lost), _LEAST_UNATTRIBUTED_PCT):
+    if not note and abs(rest) > max(UNATTRIBUTED_SHARE * abs(row["loss_pct"]), _LEAST_UNATTRIBUTED_PCT):
         note = _DISAGREE
     if not note:
         return dict(row)
-    parts = [name for part in (*_PARTS, _REST) for name in part.names]
-    return {**row, **dict.fromkeys(parts), "loss_note": note}
+    return {**row, **dict.fromkeys(names_of((*_PARTS, _REST))), "loss_note": note}
 
 
 def other_steps(row: Mapping[str, Any]) -> str:
@@ -224,14 +211,14 @@ def other_steps(row: Mapping[str, Any]) -> str:
         row: of ``analysis.scaled``, with ``perturbation`` where both kinds of runs were recorded.
     """
     ratio = row.get("perturbation")
-    if ratio is None or _COMPARABLE[0] <= ratio <= _COMPARABLE[1]:
+    if ratio is None or np.isnan(ratio) or _COMPARABLE[0] <= ratio <= _COMPARABLE[1]:
         return ""
     return f"profiled/unprofiled steps: {digits(ratio, 3)}"
 
 
-def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:
+def _note(pairs: Sequence[tuple[Point, Point]], parts: Mapping[Point, Parts]) -> str:
     """Why the parts of the loss are not known; empty: they are."""
-    unknown = [one for pair in pairs for one in pair if not anatomies.get(one)]
+    unknown = [one for pair in pairs for one in pair if not parts.get(one)]
     if not unknown:
         return ""
     if any(source.tables("kernels") for one in unknown for source, _ in one.profiled):
@@ -239,7 +226,7 @@ def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:
     lacking = [
         name
         for name, points in zip(("configuration", "baseline"), zip(*pairs, strict=True), strict=True)
-        if not all(anatomies.get(point) for point in points)
+        if not all(parts.get(point) for point in points)
     ]
     return f"{_NO_KERNELS} of the {' and '.join(lacking)}"
 

@@ -1,7 +1,7 @@
-"""Configurations at one world size (points), with all their runs and their baselines.
+"""Configurations at one world size (points), with their runs and their baselines.
 
-A point's unprofiled runs time it (its profiled ones, if there are no others); the profiled ones tell what its
-kernels cost.
+The unprofiled runs of a point time it (the profiled ones, if there are no others); the profiled ones tell
+what its kernels cost.
 """
 
 import zlib
@@ -26,19 +26,15 @@ NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
 NO_SAMPLES = "samples per step are unknown; run the program with profiling.watch --samples N (per rank)"
 OWN_RUNS = "it needs runs that scaleprof started or watched"
-NO_BOUND = Bound("", None, None)
 POINT_FIELDS = fields_of("workload", "size", "length")
 NOT_ALIKE = fields_of("size", "length")  # in which a point may differ from its baseline
 WIDE_SCATTER = 0.1  # standard deviation of the logarithm of the runs' medians
 
+_NO_BOUND = Bound("", None, None)
+
 Scaling = Literal["weak", "strong"]
 Fields = Mapping[str, Any]
 Runs = tuple[tuple[Source, Series], ...]
-
-
-def world_size(fields: Fields) -> int:
-    """Ranks of one GPU each."""
-    return int(fields["nodes"] * fields["gpus_per_node"])
 
 
 def point_names(*fields: Fields) -> list[str]:
@@ -53,11 +49,11 @@ def point_fields(fields: Fields) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A configuration at one world size: what was measured of it. What follows from that is computed once.
+    """A configuration at one world size: what was measured of it.
 
     Attributes:
         fields: its values of :func:`point_names`.
-        timed, profiled: its runs with their batches.
+        timed, profiled: its runs with their steps.
         timed_by: which runs those are that time it.
         bound: the peaks of its device.
         cost: of its kernels, mean over its profiled runs.
@@ -68,7 +64,7 @@ class Point:
     timed: Runs
     profiled: Runs = ()
     timed_by: str = UNPROFILED
-    bound: Bound = NO_BOUND
+    bound: Bound = _NO_BOUND
     cost: Costs | None = None
     baseline: "Point | None" = None
 
@@ -79,22 +75,25 @@ class Point:
 
     @property
     def world_size(self) -> int:
-        return world_size(self.fields)
+        """Ranks of one GPU each."""
+        return int(self.fields["nodes"] * self.fields["gpus_per_node"])
 
-    @property
+    @cached_property
     def images(self) -> float:
-        """Images of one batch of the job."""
+        """Images of one step of the job; NaN: a program that was watched did not say."""
         return float(np.mean([series.images[series.steady].mean() for _, series in self.timed]))
 
     @property
     def has_samples(self) -> bool:
-        """Whether its images are known; of a program that was watched they may not be."""
         return not np.isnan(self.images)
 
     @property
+    def runs(self) -> list[Source]:
+        return [source for source, _ in (*self.timed, *self.profiled)]
+
+    @property
     def on_cpus(self) -> bool:
-        """Whether its runs ran without GPUs."""
-        return all(run.on_cpus for run, _ in (*self.timed, *self.profiled))
+        return all(run.on_cpus for run in self.runs)
 
     @property
     def label(self) -> str:
@@ -104,69 +103,31 @@ class Point:
         grad = f", {self.fields['grad']} gradients" if self.fields["grad"] else ""
         return f"{nodes} node{'s' * (nodes != 1)} x {gpus} {unit}{'s' * (gpus != 1)}{grad}"
 
-    def images_per_s(self, pace_ns: np.ndarray) -> np.ndarray:
-        """Images of all ranks over the total time of these batches (the last axis)."""
-        return self.images / pace_ns.mean(axis=-1) * 1e9
-
-    @property
-    def steps(self) -> list[np.ndarray]:
-        """Durations of the job's steady batches of each timed run, ns."""
-        return [series.steady_ns.astype(float) for _, series in self.timed]
-
-    @property
-    def paces(self) -> list[np.ndarray]:
-        """The same batches of the rank that took longest for all of them: they add up to the job's time."""
-        return [series.pace_ns.astype(float) for _, series in self.timed]
-
     @property
     def seed(self) -> int:
-        """Of this point's resampling: points are resampled each for itself.
+        """Of its resampling: points are resampled each for itself.
 
-        Fields that have their default say nothing, so that a new field of Run moves no interval.
+        Fields that have their default are left out, so that a new field of Run moves no interval.
         """
-        told = {name: value for name, value in self.fields.items() if not is_default(name, value)}
-        return estimates.SEED + zlib.crc32(repr(sorted(told.items(), key=str)).encode()) % 2**20
+        given = {name: value for name, value in self.fields.items() if not is_default(name, value)}
+        return estimates.SEED + zlib.crc32(repr(sorted(given.items(), key=str)).encode()) % 2**20
+
+    @cached_property
+    def batch(self) -> estimates.Drawn:
+        """Duration of a step, ns: of each run the median."""
+        steps = [series.steady_ns.astype(float) for _, series in self.timed]
+        return estimates.draw_runs(steps, seed=self.seed)
 
     @cached_property
     def scatter(self) -> estimates.Scatter:
-        """By how much the median batch differs between runs."""
-        return estimates.scatter([float(np.median(run)) for run in self.steps])
+        """By how much the median step differs between runs."""
+        return estimates.scatter([float(np.median(series.steady_ns)) for _, series in self.timed])
 
     @cached_property
-    def batch_drawn(self) -> estimates.Drawn | None:
-        """Of the median batch, ns; None of one run."""
-        return estimates.draw_runs(self.steps, seed=self.seed) if len(self.timed) > 1 else None
-
-    @cached_property
-    def batch_resamples(self) -> np.ndarray | None:
-        return self.batch_drawn.values() if self.batch_drawn else None
-
-    @cached_property
-    def rate_drawn(self) -> estimates.Drawn | None:
-        """Of images/s; None of one run."""
-        if len(self.timed) < 2:
-            return None
-        return estimates.draw_runs(self.paces, self.images_per_s, seed=self.seed)
-
-    @cached_property
-    def rate_resamples(self) -> np.ndarray | None:
-        return self.rate_drawn.values() if self.rate_drawn else None
-
-    @cached_property
-    def batch(self) -> estimates.Estimate:
-        """The median batch, ns."""
-        return estimates.of_resamples(self.steps, estimates.median, self.batch_resamples)
-
-    @cached_property
-    def rate(self) -> estimates.Estimate:
-        """Images/s."""
-        return estimates.of_resamples(self.paces, self.images_per_s, self.rate_resamples)
-
-
-def called(point: Point, points: Sequence[Point]) -> str:
-    """The label of a point, and, where others of ``points`` have the same, what tells it from these."""
-    alike = [one.fields for one in points if one.label == point.label]
-    return ", ".join([point.label, *filter(None, [label_of(point.fields, telling(alike, POINT_FIELDS))])])
+    def rate(self) -> estimates.Drawn:
+        """Images/s: of all ranks, over the time that the slowest of them took for all steps."""
+        paces = [series.pace_ns.astype(float) for _, series in self.timed]
+        return estimates.draw_runs(paces, lambda ns: self.images / ns.mean(axis=-1) * 1e9, seed=self.seed)
 
 
 # --- baselines --------------------------------------------------------------------------------------------
@@ -175,46 +136,49 @@ def called(point: Point, points: Sequence[Point]) -> str:
 def choose_scaling(points: Sequence[Point]) -> Scaling:
     """The kind of scaling that compares more of the points with one of fewer ranks; weak if they tie."""
     every = [point.fields for point in points]
-    return "strong" if _compared(every, "strong") > _compared(every, "weak") else "weak"
+    weak, strong = (
+        sum(_size(every[base]) < _size(own) for own, base in zip(every, bases_of(every, kind), strict=True))
+        for kind in ("weak", "strong")
+    )
+    return "strong" if strong > weak else "weak"
 
 
-def _compared(every: Sequence[Fields], scaling: Scaling) -> int:
-    """How many points have a baseline of fewer ranks."""
-    bases = (every[base_of(number, every, scaling)] for number in range(len(every)))
-    return sum(world_size(base) < world_size(own) for base, own in zip(bases, every, strict=True))
-
-
-def base_of(number: int, every: Sequence[Fields], scaling: Scaling) -> int:
-    """The place of the point of the smallest world size of the otherwise equal configuration.
+def bases_of(every: Sequence[Fields], scaling: Scaling) -> list[int]:
+    """The places of the points' baselines: the smallest world size of the otherwise equal configuration.
 
     One rank sends no gradients: where a configuration has no point of one rank with its own precision of
     gradients, the one with any other is the baseline.
+
+    Args:
+        every: the fields of each point.
     """
-    own = every[number]
-    alike = [place for place, other in enumerate(every) if _key(other, scaling) == _key(own, scaling)]
-    base = min(
-        alike,
-        key=lambda place: (
-            world_size(every[place]),
-            every[place]["nodes"],
-            every[place]["batches"] != own["batches"],
-        ),
-    )
-    if world_size(every[base]) > 1:
-        ones = [
-            place
-            for place, other in enumerate(every)
-            if world_size(other) == 1 and _key(other, scaling, "grad") == _key(own, scaling, "grad")
-        ]
-        if ones:
-            base = min(ones, key=lambda place: every[place]["grad"] != "fp32")
-    return base
+    alike: dict[tuple, list[int]] = {}
+    on_one: dict[tuple, list[int]] = {}
+    for place, own in enumerate(every):
+        alike.setdefault(_key(own, scaling), []).append(place)
+        if _size(own) == 1:
+            on_one.setdefault(_key(own, scaling, "grad"), []).append(place)
+
+    def order(place: int, own: Fields) -> tuple:
+        other = every[place]
+        return _size(other), other["nodes"], other["batches"] != own["batches"]
+
+    bases = []
+    for own in every:
+        base = min(alike[_key(own, scaling)], key=lambda place: order(place, own))
+        ones = on_one.get(_key(own, scaling, "grad"), []) if _size(every[base]) > 1 else []
+        bases.append(min(ones, key=lambda place: every[place]["grad"] != "fp32", default=base))
+    return bases
+
+
+def _size(fields: Fields) -> int:
+    return int(fields["nodes"] * fields["gpus_per_node"])
 
 
 def _key(fields: Fields, scaling: Scaling, *without: str) -> tuple:
     if scaling == "strong":
         # The global batch; of a program whose samples are unknown, none is known to be that of another.
-        fields = {**fields, "batch": (fields["batch"] or 1) * world_size(fields)}
+        fields = {**fields, "batch": (fields["batch"] or 1) * _size(fields)}
     return tuple(str(value) for name, value in fields.items() if name not in (*NOT_ALIKE, *without))
 
 
@@ -228,40 +192,42 @@ def points_of(study: Study, scaling: Scaling | None = "weak") -> list[Point]:
         scaling: by which baselines are found; None: as :func:`choose_scaling` finds.
     """
     kept: dict[tuple, list[Point]] = study.kept("points")
-    key = (scaling, *(source.id for source in study.sources))
-    if key not in kept:
+
+    def key() -> tuple:
+        return (scaling, *(source.id for source in study.sources))
+
+    if key() not in kept:
         points = _points(study, scaling)
-        # Runs that turned out to be unusable are in none of them.
-        key = (scaling, *(source.id for source in study.sources))
-        kept[key] = points
-    return kept[key]
+        kept[key()] = points  # by another key if runs turned out to be unusable, which are in none of them
+    return kept[key()]
 
 
 def _points(study: Study, scaling: Scaling | None) -> list[Point]:
     series = all_series(study)
     # Load first, so that runs with damaged tables are excluded.
     costs = costs_of(study, [source for source in study.of_kind("run") if source.fields["profile"] != "none"])
-    runs: dict[tuple, dict[str, list[tuple[Source, Series]]]] = {}
-    fields: dict[tuple, dict[str, Any]] = {}
+    runs: dict[tuple, list[tuple[Source, Series]]] = {}
     for source in study.of_kind("run"):
-        own = point_fields(source.fields)
-        key = tuple(map(str, own.items()))
-        fields.setdefault(key, own)
-        by = runs.setdefault(key, {UNPROFILED: [], PROFILED: []})
-        by[UNPROFILED if source.fields["profile"] == "none" else PROFILED].append((source, series[source.id]))
-    measured = []
-    for key, by in runs.items():
-        which = UNPROFILED if by[UNPROFILED] else PROFILED
-        known = [costs[source.id] for source, _ in by[PROFILED] if source.id in costs]
+        key = tuple(map(str, point_fields(source.fields).items()))
+        runs.setdefault(key, []).append((source, series[source.id]))
+    points = []
+    for of_point in runs.values():
+        profiled = tuple(run for run in of_point if run[0].fields["profile"] != "none")
+        unprofiled = tuple(run for run in of_point if run[0].fields["profile"] == "none")
+        known = [costs[source.id] for source, _ in profiled if source.id in costs]
         means = {name: float(np.mean([getattr(one, name) for one in known])) for name in COSTS if known}
-        cost = Costs(sum(one.batches for one in known), **means) if known else None
-        bound = bound_of(study, by[which][0][0])
-        measured.append(Point(fields[key], tuple(by[which]), tuple(by[PROFILED]), which, bound, cost))
-    every, kind = [point.fields for point in measured], scaling or choose_scaling(measured)
-    bases = [base_of(number, every, kind) for number in range(len(every))]
+        points.append(Point(
+            point_fields(of_point[0][0].fields),
+            timed=(timed := unprofiled or profiled),
+            profiled=profiled,
+            timed_by=UNPROFILED if unprofiled else PROFILED,
+            bound=bound_of(study, timed[0][0]),
+            cost=Costs(sum(one.batches for one in known), **means) if known else None,
+        ))  # fmt: skip
+    bases = bases_of([point.fields for point in points], scaling or choose_scaling(points))
     points = [
-        point if bases[number] == number else replace(point, baseline=measured[bases[number]])
-        for number, point in enumerate(measured)
+        point if points[base] is point else replace(point, baseline=points[base])
+        for point, base in zip(points, bases, strict=True)
     ]
     for finding in findings(points):
         study.log.add(finding)
@@ -273,30 +239,33 @@ def findings(points: Sequence[Point]) -> Iterator[Finding]:
     of = len(points)
     if few := sum(len(point.timed) < 3 for point in points):
         yield Finding("few_runs", data={"n": few, "of": of, "least": 3})
-    if apart := [point for point in points if point.scatter.sigma > WIDE_SCATTER]:
-        worst = max(apart, key=lambda point: point.scatter.sigma)
-        medians = [float(np.median(run)) for run in worst.steps]
-        data = {"n": len(apart), "of": of, "factor": max(medians) / min(medians)}
-        yield Finding("runs_differ", configuration=called(worst, points), data=data)
-    alike: dict[tuple, set[int]] = {}
+    if scattered := [point for point in points if point.scatter.sigma > WIDE_SCATTER]:
+        worst = max(scattered, key=lambda point: point.scatter.sigma)
+        medians = [float(np.median(series.steady_ns)) for _, series in worst.timed]
+        data = {"n": len(scattered), "of": of, "factor": max(medians) / min(medians)}
+        yield Finding("runs_differ", configuration=_label(worst, points), data=data)
+    lengths: dict[tuple, set[int]] = {}
     for point in points:
         key = tuple(str(value) for name, value in point.fields.items() if name != "batches")
-        alike.setdefault(key, set()).add(point.fields["batches"])
-        devices = {
-            device for one in (point, point.base) for run, _ in (*one.timed, *one.profiled)
-            for device in run.devices
-        }  # fmt: skip
+        lengths.setdefault(key, set()).add(point.fields["batches"])
+        devices = {device for one in (point, point.base) for run in one.runs for device in run.devices}
         if len(devices) > 1:
-            yield Finding("devices_differ", configuration=called(point, points), data={"devices": devices})
+            yield Finding("devices_differ", configuration=_label(point, points), data={"devices": devices})
         own, base = _threads(point), _threads(point.base)
         # Where ranks have GPUs, CPU threads do little of the work.
         if point.on_cpus and own and base and own != base:
             threads = {"threads": own, "base": base}
-            yield Finding("threads_differ", configuration=called(point, points), data=threads)
-    for lengths in {tuple(sorted(one)) for one in alike.values() if len(one) > 1}:
-        yield Finding("not_compared", data={"what": [f"runs of {length} steps" for length in lengths]})
+            yield Finding("threads_differ", configuration=_label(point, points), data=threads)
+    for differing in {tuple(sorted(one)) for one in lengths.values() if len(one) > 1}:
+        yield Finding("not_compared", data={"what": [f"runs of {length} steps" for length in differing]})
     if profiled := sum(point.timed_by == PROFILED for point in points):
         yield Finding("timed_by_profiled_runs", data={"n": profiled, "of": of})
+
+
+def _label(point: Point, points: Sequence[Point]) -> str:
+    """Its label, and, where others have the same, what tells it from these."""
+    alike = [one.fields for one in points if one.label == point.label]
+    return ", ".join([point.label, *filter(None, [label_of(point.fields, telling(alike, POINT_FIELDS))])])
 
 
 def _threads(point: Point) -> set[int]:

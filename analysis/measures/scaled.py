@@ -1,29 +1,60 @@
-"""Durations, rates and scaling efficiency of a point, or of a group of points.
+"""Scaling of configurations: durations, rates, efficiency, what is lost, and use of the device.
 
-Costs (time, images) are summed over the points first, ratios are formed last.
+Costs (time, images) are summed over the points of a group first, ratios are formed last. A row is of a
+configuration at one world size (a point), of a group of these, or of files of the reference.
 """
 
-import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.display.metrics import CONFIDENCE, Metric, Rows, picked
-from analysis.display.numbers import shown, sortable
+from analysis.display.metrics import (
+    CONFIDENCE,
+    FIELDS,
+    FIELDS_OF_RUNS,
+    Column,
+    Metric,
+    Rows,
+    columns,
+    fields,
+    filled,
+    names_of,
+    picked,
+    records,
+    telling,
+)
+from analysis.display.numbers import digits, in_order, shown
+from analysis.display.terminal import Answer, Part
+from analysis.frames.divide import PARTS, WITHIN
+from analysis.frames.load import no_result
+from analysis.frames.measure import measure
 from analysis.frames.steps import STAGES
 from analysis.frames.study import Study
-from analysis.measures import loss, use
-from analysis.measures.points import NAN, Point, Scaling, choose_scaling, points_of
-from analysis.measures.use import use_of_device
+from analysis.measures import loss, tau, traced, use
+from analysis.measures.certainty import (
+    sizes_without_result,
+    uncertain,
+    unexplained,
+    without_unusable_intervals,
+)
+from analysis.measures.points import Point, Scaling, choose_scaling, points_of
+from analysis.published import reference
+from analysis.published.explain import explain as explained
 from analysis.statistics import estimates
 from jobs.run import Run
-from jobs.run_fields import ID_FIELDS, own_names
+from jobs.run_fields import APART, ID_FIELDS
+from profiling.errors import UserError
 
+METHODS = ("corrected", "published")
+_METHOD = Metric("method", "corrected or published", text=True)
 _SCALING = (
     Metric("scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True),
     Metric("runs", "runs that give the durations (of a group: of all its configurations)"),
-    Metric("kind_of_runs", "kind of these runs (unprofiled, if there are any)", text=True),
+    Metric("kind_of_runs", "kind of these runs (unprofiled, if there are any)", text=True, detail=True),
     Metric(
         "step_ms",
         "median step duration of the job (that of its slowest rank)",
@@ -35,9 +66,10 @@ _SCALING = (
         "95th percentile of the steps of these runs, without warmup (empty below 20 steps)",
         "p95\nms",
         priority=0,
+        detail=True,
     ),
-    Metric("p99_ms", "99th percentile (empty below 100 steps)", "p99\nms"),
-    Metric("max_ms", "longest step", "max\nms"),
+    Metric("p99_ms", "99th percentile (empty below 100 steps)", "p99\nms", detail=True),
+    Metric("max_ms", "longest step", "max\nms", detail=True),
     Metric("images_per_s", "images of all ranks divided by the job's time", "images\n/s", CONFIDENCE),
     Metric("speedup", "images/s divided by that of the baseline", "speedup", CONFIDENCE, places=2),
     Metric(
@@ -48,281 +80,202 @@ _SCALING = (
         places=1,
         priority=2,
     ),
-    Metric("interval_note", "reason why there is no interval", text=True),
-    Metric("interval_seed", "seed of the resampling"),
-    Metric("base", "baseline: the smallest world size of the configuration", text=True),
+    Metric("interval_note", "reason why there is no interval", text=True, detail=True),
+    Metric("interval_seed", "seed of the resampling", detail=True),
+    Metric("base", "baseline: the smallest world size of the configuration", text=True, detail=True),
     Metric("base_world_size", "world size of the baseline"),
-    Metric("base_images_per_s", "images/s of the baseline"),
+    Metric("base_images_per_s", "images/s of the baseline", detail=True),
 )
 _STARTED = (
-    Metric("warmup_dropped", "warmup steps left out at the start, sum over these runs", "warmup"),
+    Metric(
+        "warmup_dropped", "warmup steps left out at the start, sum over these runs", "warmup", detail=True
+    ),
     *(
-        Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", f"{stage}\nms")
+        Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", f"{stage}\nms", detail=True)
         for stage in STAGES
     ),
-    Metric("startup_s", "start of the process to first step, slowest rank, median over runs"),
+    Metric("startup_s", "start of the process to first step, slowest rank, median over runs", detail=True),
 )
 METRICS = (*_SCALING, *loss.METRICS, *_STARTED)
-IN_DATA = (*_SCALING, *loss.IN_DATA, *_STARTED)
+COLUMNS = {
+    "Columns: method, the fields of a run, world_size, then, for our own runs:": (
+        _METHOD,
+        *METRICS,
+        *use.METRICS,
+    ),
+    "PyProf tables (they hold no step durations):": reference.METRICS,
+    "Published method, for TAU tables and for our own runs, by whole wall time:": tau.METRICS,
+    "Published method, for PyProf tables of configurations that TAU timed too:": reference.SCALED_METRICS,
+    **traced.COLUMNS,
+}
+# Ends of other intervals are details.
+_WITH_ENDS = ("step_ms", "scaling_efficiency_pct")
+_COUNTS = (
+    "runs", "base_world_size", "interval_seed", "warmup_dropped", "profiled_runs", "tables", "fprop_steps",
+    "bprop_steps", "runs_kept", "base_nodes",
+)  # fmt: skip
 
 # Of a row without a baseline these say nothing.
-AGAINST_BASE = (
-    *(name for one in picked(_SCALING, "speedup", "scaling_efficiency_pct") for name in one.names),
-    "base_images_per_s",
-    "loss_pct",
-)
-ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
-
-
-def figures(
-    points: Sequence[Point], scaling: Scaling = "weak", anatomies: loss.Anatomies | None = None
-) -> dict[str, Any]:
-    """The figures of a point, or of a group of them (:data:`METRICS`, then those of measures.use).
-
-    Args:
-        anatomies: of the points and their baselines; without them nothing is known of the parts of a loss.
-    """
-    known = anatomies or {}
-    row: dict[str, Any] = {"scaling": scaling, **_durations(points), **_against_base(points, known)}
-    return row | _stages(points) | use_of_device(points, known)
-
-
-def above_ideal(row: Mapping[str, Any]) -> bool:
-    """Whether a row scales better than ideal, surely (or, without an interval, by as much as is odd)."""
-    share, low = row["scaling_efficiency_pct"], row["scaling_efficiency_pct_low"]
-    return row["world_size"] != row["base_world_size"] and (low if low == low else share) > ABOVE_IDEAL_PCT
-
-
-def _durations(points: Sequence[Point]) -> dict[str, Any]:
-    steady = [series.steady_ns / 1e6 for point in points for _, series in point.timed]
-    pooled = np.concatenate(steady) if len(points) == 1 else np.array([])
-    batch = _mean([point.batch_resamples for point in points])
-    rate = _rate([point.rate_resamples for point in points], points)
-    notes = dict.fromkeys(point.batch.note for point in points if point.batch.note)
-    row: dict[str, Any] = {
-        "runs": sum(len(point.timed) for point in points),
-        "kind_of_runs": ", ".join(dict.fromkeys(point.timed_by for point in points)),
-        "step_ms": float(np.mean([point.batch.value for point in points])) / 1e6,
-        "p95_ms": estimates.percentile(pooled, 95),
-        "p99_ms": estimates.percentile(pooled, 99),
-        "max_ms": float(pooled.max()) if len(pooled) else NAN,
-        "images_per_s": _rate([np.array(point.rate.value) for point in points], points),
-        "interval_note": "; ".join(notes),
-        "interval_seed": estimates.SEED,
-        "warmup_dropped": sum(series.warmup for point in points for _, series in point.timed),
-    }
-    row["step_ms_low"], row["step_ms_high"] = _ends(batch, 1e-6)
-    row["images_per_s_low"], row["images_per_s_high"] = _ends(rate)
-    row["images_per_s"] = float(row["images_per_s"])
-    return row
-
-
-def _mean(resamples: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    known = [values for values in resamples if values is not None]
-    return np.mean(known, axis=0) if len(known) == len(resamples) else None
-
-
-def _rate(rates: Sequence[np.ndarray | None], points: Sequence[Point]) -> Any:
-    """Images of all points over their total time: a batch of each."""
-    known = [rate for rate in rates if rate is not None]
-    if len(known) < len(rates):
-        return None
-    seconds = sum(point.images / rate for point, rate in zip(points, known, strict=True))
-    return sum(point.images for point in points) / seconds
-
-
-def _ends(resampled: np.ndarray | None, factor: float = 1.0) -> tuple[float, float]:
-    return estimates.interval(resampled * factor) if resampled is not None else (NAN, NAN)
-
-
-def _against_base(points: Sequence[Point], anatomies: loss.Anatomies) -> dict[str, Any]:
-    # Base points are 100 % by definition: in a group they would make the others look better by being there.
-    points = [point for point in points if point.baseline] or points
-    bases = [point.base for point in points]
-    row: dict[str, Any] = {
-        "base": "; ".join(dict.fromkeys(base.label for base in bases)) if len(points) < 4 else "",
-        "base_world_size": bases[0].world_size if len({base.world_size for base in bases}) == 1 else None,
-        "base_images_per_s": float(_rate([np.array(base.rate.value) for base in bases], bases)),
-    }
-    efficiency = _efficiency(points, bases, lambda point: np.array(point.rate.value))
-    row["scaling_efficiency_pct"] = 100 * float(efficiency)
-    sampled = None
-    if any(base is not point for base, point in zip(bases, points, strict=True)):
-        sampled = _resampled_efficiency(points, bases)
-    row["scaling_efficiency_pct_low"], row["scaling_efficiency_pct_high"] = _ends(sampled, 100.0)
-    growths = {point.world_size / base.world_size for point, base in zip(points, bases, strict=True)}
-    growth = growths.pop() if len(growths) == 1 else NAN
-    for end in ("", "_low", "_high"):
-        row[f"speedup{end}"] = row[f"scaling_efficiency_pct{end}"] / 100 * growth
-    row |= loss.loss_of(points, row["scaling_efficiency_pct"], anatomies)
-    row["loss_pct_low"] = 100 - row["scaling_efficiency_pct_high"]
-    row["loss_pct_high"] = 100 - row["scaling_efficiency_pct_low"]
-    return row
-
-
-def _efficiency(
-    points: Sequence[Point], bases: Sequence[Point], rate_of: Callable[[Point], np.ndarray]
-) -> np.ndarray:
-    """The time a batch of each point would take if it scaled ideally from its base, over what it takes."""
-    return np.sum(_ideal(points, bases, rate_of), axis=0) / np.sum(_taken(points, rate_of), axis=0)
-
-
-def _ideal(points: Sequence[Point], bases: Sequence[Point], rate_of: Callable[[Point], np.ndarray]) -> list:
-    return [
-        point.images / (rate_of(base) * point.world_size / base.world_size)
-        for point, base in zip(points, bases, strict=True)
-    ]
-
-
-def _taken(points: Sequence[Point], rate_of: Callable[[Point], np.ndarray]) -> list:
-    return [point.images / rate_of(point) for point in points]
-
-
-def _resampled_efficiency(points: Sequence[Point], bases: Sequence[Point]) -> np.ndarray | None:
-    """The same of resampled rates; None where a point ran once."""
-    drawn = {id(point): point.rate_drawn for point in (*points, *bases)}
-    known = {key: one for key, one in drawn.items() if one is not None}
-    if len(known) < len(drawn):
-        return None
-    # A point's share of the time is by how much the logarithm of the efficiency changes with its rate's.
-    weights = dict.fromkeys(known, 0.0)
-    for sign, of, times in (
-        (1, points, _taken(points, lambda point: np.array(point.rate.value))),
-        (-1, bases, _ideal(points, bases, lambda point: np.array(point.rate.value))),
-    ):
-        for point, time in zip(of, times, strict=True):
-            weights[id(point)] += sign * float(time) / float(np.sum(times))
-    widening = estimates.shared_widening([(weights[key], one) for key, one in known.items()], points[0].seed)
-    return _efficiency(points, bases, lambda point: known[id(point)].values(widening))
-
-
-def _stages(points: Sequence[Point]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for stage in STAGES:
-        of_runs = [
-            np.median(series.stages[stage][series.steady]) for point in points for _, series in point.timed
-        ]
-        row[f"{stage}_ms"] = float(np.mean(of_runs)) / 1e6
-    starts = [
-        max(rank.startup_ns for rank in source.manifest.ranks) / 1e9
-        for point in points
-        for source, _ in point.timed
-        if source.manifest
-    ]
-    row["startup_s"] = float(np.median(starts)) if starts else NAN
-    return row
-
-
+_AGAINST_BASE = [
+    *names_of(picked(_SCALING, "speedup", "scaling_efficiency_pct")), "base_images_per_s", "loss_pct",
+]  # fmt: skip
 # Of a group of several world sizes: durations, and what goes with the number of ranks.
-_OF_ONE_SIZE = {
+_OF_ONE_SIZE = [
     name
     for metric in (*METRICS, *use.METRICS)
     if metric.name.endswith(("_ms", "_ms_per_step", "images_per_s"))
     or metric.name in ("speedup", "startup_s")
     for name in metric.names
+]
+ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
+
+
+@measure(COLUMNS)
+def scaled(
+    study: Study,
+    method: Sequence[str] = ("corrected",),
+    group_by: Sequence[str] = (),
+    scaling: Scaling | None = None,
+    explain: bool = False,
+) -> Answer:
+    """A row a configuration, or a group of them, by each method; of traces alone a row a job.
+
+    Args:
+        scaling: weak or strong; None: the kind that compares more configurations.
+        explain: with the effect of each correction of the published method.
+
+    Raises:
+        UserError: nothing in the study can answer.
+    """
+    if study.of_kind("trace") and not study.of_kind("run", "pyprof") and not study.tau_intervals:
+        return traced.answer(study, scaling)
+    frame = configurations(study, method, group_by, scaling)
+    notes: list[str] = []
+    if explain:
+        own = records(of_runs(study, (), scaling)) if study.of_kind("run") else []
+        notes = explained(study, own)
+    rows = records(frame)
+    for finding in unexplained(rows):
+        study.log.add(finding)
+    verdict = [*sizes_without_result(study), *uncertain(rows)]
+    return Answer(frame, _in_data(frame, group_by), tables(rows, group_by), verdict=verdict, notes=notes)
+
+
+def configurations(
+    study: Study,
+    methods: Sequence[str] = ("corrected",),
+    group_by: Sequence[str] = (),
+    scaling: Scaling | None = None,
+) -> pd.DataFrame:
+    """The rows by method, then by configuration, with all columns, whatever results they are of.
+
+    Raises:
+        UserError: nothing in the study can answer.
+    """
+    frames = []
+    for method in methods:
+        found = []
+        if method == "corrected" and study.of_kind("run"):
+            found.append(of_runs(study, group_by, scaling))
+        if method == "corrected" and study.of_kind("pyprof"):
+            found.append(reference.of_tables(study, group_by))
+        if method == "published":
+            own = tau.run_rows(study) if study.of_kind("run") else []
+            rows = [*tau.tau_rows(study), *own, *reference.scaled_rows(study)]
+            found.append(pd.DataFrame(tau.grouped(rows, group_by), dtype=object))
+        frames += [one.assign(method=method) for one in found if len(one)]
+    if not frames:
+        raise UserError(_nothing(study, methods))
+    frame = pd.concat(frames, ignore_index=True)
+    names = names_of([_METHOD, *_fields(group_by), *(one for of in _KINDS.values() for one in of)])
+    own = [] if group_by else study.own_factors
+    frame = frame.reindex(columns=list(dict.fromkeys([*names, *own])))
+    return frame.astype(dict.fromkeys(_COUNTS, "Int64"))
+
+
+# A column that rows of one kind alone have, and the columns of this kind.
+_KINDS = {
+    "scaling": (*METRICS, *use.METRICS),
+    "tables": reference.METRICS,
+    "application_s": tau.METRICS,
+    "step_duration_s": reference.SCALED_METRICS,
 }
 
 
-def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = None) -> Rows:
-    """A row a configuration at one world size, or a group: its fields, ``world_size``, then the figures.
+def _fields(group_by: Sequence[str]) -> list[Metric]:
+    names = group_by or [*ID_FIELDS, *(name for name in FIELDS_OF_RUNS if name not in ID_FIELDS)]
+    return [*fields(names), FIELDS["world_size"]]
 
-    Args:
-        scaling: weak or strong; None: the kind that compares more points.
-    """
-    of_runs = loss.read(study)
+
+def _in_data(frame: pd.DataFrame, group_by: Sequence[str]) -> list[Metric]:
+    """The columns of the data; those of kinds of results that are not there, and most ends, are details."""
+    method = replace(_METHOD, detail=frame["method"].nunique() == 1)
+    found = {metric.name: metric for metric in (method, *_fields(group_by))}
+    # Of those of one name, which several kinds have, the first counts.
+    for kind, metrics in sorted(_KINDS.items(), key=lambda one: frame[one[0]].isna().all()):
+        absent = bool(frame[kind].isna().all())
+        for metric in metrics:
+            shown = metric if metric.name in _WITH_ENDS and not absent else metric.alone
+            found.setdefault(metric.name, replace(shown, detail=metric.detail or absent))
+            for end in metric.names[1:] if shown is not metric else ():
+                found.setdefault(end, Metric(end, f"end of the interval of {metric.name}", detail=True))
+    return list(found.values())
+
+
+def _nothing(study: Study, methods: Sequence[str]) -> str:
+    if study.missing:
+        return no_result(study)
+    if study.tau_intervals and list(methods) == ["corrected"]:
+        return f"{study.path} holds only TAU application times: they have no steps (see --method published)"
+    if study.of_kind("pyprof") and list(methods) == ["published"]:
+        return f"{study.path} holds no step durations: they need TAU tables of the same configurations"
+    return f"{study.path} holds no data on scaling (method {', '.join(methods)})"
+
+
+# --- our own runs -----------------------------------------------------------------------------------------
+
+
+def of_runs(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = None) -> pd.DataFrame:
+    """A row a configuration at one world size, or a group: its fields, ``world_size``, then the figures."""
+    of_each = loss.parts_of_runs(study)
     points = points_of(study, scaling)
     kind = scaling or choose_scaling(points)
-    anatomies = loss.anatomies_of(points, of_runs)
+    parts = loss.parts_of_points(points, of_each)
     use.check(study, points)
-    groups: dict[tuple, list[Point]] = {}
-    for number, point in enumerate(points):
-        key = tuple(_value(point, name) for name in group_by) if group_by else (number,)
-        groups.setdefault(key, []).append(point)
-    answer: Rows = []
-    for key, members in groups.items():
-        first = members[0]
-        row = (
-            dict(zip(group_by, key, strict=True))
-            if group_by
-            else {**first.fields, "profile": _value(first, "profile")}
-        )
-        sizes = {point.world_size for point in members}
-        row["world_size"] = sizes.pop() if len(sizes) == 1 else None
-        answer.append({**row, **figures(members, kind, anatomies)})
-    _drop_false_baselines(study, answer)
-    _drop_unknown_samples(study, answer)
-    if above := [row["scaling_efficiency_pct"] for row in answer if above_ideal(row)]:
-        study.note("above_ideal", n=len(above), of=len(answer), efficiency_pct=max(above))
-    for row in answer:
-        if row["world_size"] is None:  # a mean over world sizes is the duration of no job
-            row |= dict.fromkeys(row.keys() & _OF_ONE_SIZE, math.nan)
+    if not points:
+        return pd.DataFrame()
+    index = pd.DataFrame([
+        {**point.fields, "profile": _value(point, "profile"), "world_size": point.world_size,
+         **{name: _value(point, name) for name in group_by}}
+        for point in points
+    ], dtype=object)  # fmt: skip
+    names = list(group_by) or list(index.columns)
+    by = index.groupby(list(group_by), dropna=False, sort=False).ngroup() if group_by else index.index
+    groups = [np.flatnonzero(by == number) for number in range(by.max() + 1)]
+    sizes = [index["world_size"].iloc[members].unique() for members in groups]
+    of_groups = index[names].iloc[[members[0] for members in groups]].reset_index(drop=True)
+    of_groups["world_size"] = pd.Series([one[0] if len(one) == 1 else None for one in sizes], dtype=object)
+    made = [figures([points[place] for place in members], kind, parts) for members in groups]
+    frame = pd.concat([of_groups, pd.DataFrame(made)], axis=1)
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame, *names_of((*METRICS, *use.METRICS))])))
+    frame["base_world_size"] = frame["base_world_size"].astype("Int64")
+    _drop_false_baselines(study, frame)
+    _drop_unknown_samples(study, frame)
+    if above := [row["scaling_efficiency_pct"] for row in records(frame) if above_ideal(row)]:
+        study.note("above_ideal", n=len(above), of=len(frame), efficiency_pct=max(above))
+    # A mean over world sizes is the duration of no job.
+    frame.loc[frame["world_size"].isna(), _OF_ONE_SIZE] = np.nan
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     # How a configuration was profiled comes last: in a sweep that is partly done, not all were yet.
     late = ("profile", *(["batch"] if kind == "strong" else []))
     order = list(group_by) or [
-        *(name for name in ID_FIELDS[2:] if name not in late),
-        *(name for name in Run.model_fields if name not in ID_FIELDS),
-        *own_names(*answer),
+        *(name for name in (*ID_FIELDS[2:], *Run.model_fields) if name not in (*late, *ID_FIELDS[:2])),
+        *study.own_factors,
         *("world_size", "nodes", "batch", "profile"),
     ]
     # fp32 comes first: one rank has no other precision of gradients, and is the base of the others.
-    return sorted(
-        answer,
-        key=lambda row: sortable(["" if row.get(name) == "fp32" else row.get(name) for name in order]),
-    )
-
-
-def _drop_false_baselines(study: Study, rows: Rows) -> None:
-    """Take the baseline from rows that are their own though there are fewer ranks, which do not compare.
-
-    Of another command of the same model, and of named folders that differ in batch per rank and in all.
-    """
-    # A row of a group may mix world sizes: it is neither compared nor compared with.
-    sized = [row for row in rows if row["world_size"] is not None]
-    for row in sized:
-        fewer = [one for one in sized if one["world_size"] < row["world_size"]]
-        if not fewer or row["world_size"] != row["base_world_size"]:
-            continue
-        least = min(fewer, key=lambda one: one["world_size"])
-        batches = row.get("batch"), least.get("batch")
-        other_batch = (
-            all(batches)
-            and batches[0] != batches[1]
-            and batches[0] * row["world_size"] != batches[1] * least["world_size"]
-        )
-        if any(_is_other_command(row, one) for one in fewer):
-            differs = "command"
-        elif study.named and other_batch:
-            differs = "batch size"
-        else:
-            continue
-        row |= without_baseline(row)
-        study.note("not_compared", what=f"{row['world_size']} ranks, other {differs}")
-
-
-def _is_other_command(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    programs = row.get("program"), other.get("program")
-    return all(programs) and programs[0] != programs[1] and other.get("model") == row.get("model")
-
-
-def without_baseline(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row that is compared with none."""
-    unknown = dict.fromkeys(AGAINST_BASE, math.nan)
-    return {**row, **unknown, "base": "", "base_world_size": row["world_size"]}
-
-
-def _drop_unknown_samples(study: Study, rows: Rows) -> None:
-    """Take the baseline from rows whose samples, or those of their baseline, are unknown.
-
-    Without them it is not known whether each rank did as much as on fewer ranks, or all ranks together did.
-    """
-    unknown = [row for row in rows if math.isnan(row["images_per_s"])]
-    for row in rows:
-        of_base = math.isnan(row["base_images_per_s"]) and row["world_size"] != row["base_world_size"]
-        if math.isnan(row["images_per_s"]) or of_base:
-            row |= without_baseline(row)
-    if unknown:
-        study.note("not_recorded", what="samples per step", n=len(unknown), of=len(rows))
+    keys = of_groups.replace("fp32", "").assign(place=frame.index)
+    return frame.loc[in_order(keys, order)["place"]].reset_index(drop=True)
 
 
 def _value(point: Point, name: str) -> Any:
@@ -330,6 +283,283 @@ def _value(point: Point, name: str) -> Any:
         return point.world_size
     if name in point.fields:
         return point.fields[name]
-    runs = [*point.timed, *point.profiled]
-    values = dict.fromkeys(source.fields.get(name) for source, _ in runs)  # not all have a program's factor
+    values = dict.fromkeys(run.fields.get(name) for run in point.runs)  # not all have a program's factor
     return next(iter(values)) if len(values) == 1 else "+".join(map(shown, values))
+
+
+def figures(
+    points: Sequence[Point], scaling: Scaling = "weak", parts: Mapping[Point, loss.Parts] | None = None
+) -> dict[str, Any]:
+    """The figures of a point, or of a group of them (:data:`METRICS`, then those of measures.use).
+
+    Args:
+        parts: of the steps of points and their baselines; without them nothing is known of the parts of a
+            loss.
+    """
+    known = parts or {}
+    return {
+        "scaling": scaling, **_durations(points), **_against_base(points, known),
+        **use.use_of_device(points, known),
+    }  # fmt: skip
+
+
+def _durations(points: Sequence[Point]) -> dict[str, Any]:
+    timed = [run for point in points for run in point.timed]
+    pooled_ms = np.concatenate([series.steady_ns for _, series in timed]) / 1e6
+    if len(points) > 1:
+        pooled_ms = np.array([np.nan])
+    started_s = [
+        max(rank.startup_ns for rank in source.manifest.ranks) / 1e9 for source, _ in timed if source.manifest
+    ]
+    stages = {
+        stage: [np.median(series.stages[stage][series.steady]) for _, series in timed] for stage in STAGES
+    }
+    return {
+        "runs": len(timed),
+        "kind_of_runs": ", ".join(dict.fromkeys(point.timed_by for point in points)),
+        **estimates.columns_of("step_ms", np.mean([one.batch.sampled() for one in points], axis=0) / 1e6),
+        "p95_ms": estimates.percentile(pooled_ms, 95),
+        "p99_ms": estimates.percentile(pooled_ms, 99),
+        "max_ms": pooled_ms.max(),
+        **estimates.columns_of("images_per_s", _rate(points, lambda point: point.rate.sampled())),
+        "interval_note": "one repetition" if any(len(point.timed) < 2 for point in points) else "",
+        "interval_seed": estimates.SEED,
+        "warmup_dropped": sum(series.warmup for _, series in timed),
+        **{f"{stage}_ms": np.mean(medians) / 1e6 for stage, medians in stages.items()},
+        "startup_s": np.median(started_s or [np.nan]),
+    }
+
+
+Rates = Callable[[Point], Any]  # images/s of a point, measured or resampled
+
+
+def _rate(points: Sequence[Point], rate: Rates) -> Any:
+    """Images of all points over their total time: a step of each."""
+    return sum(one.images for one in points) / sum(one.images / rate(one) for one in points)
+
+
+def _against_base(points: Sequence[Point], parts: Mapping[Point, loss.Parts]) -> dict[str, Any]:
+    # Base points are 100 % by definition: in a group they would make the others look better by being there.
+    compared = [point for point in points if point.baseline]
+    points = compared or points
+    bases = [point.base for point in points]
+    sizes = {base.world_size for base in bases}
+    row: dict[str, Any] = {
+        "base": "; ".join(dict.fromkeys(base.label for base in bases)) if len(points) < 4 else "",
+        "base_world_size": sizes.pop() if len(sizes) == 1 else None,
+        "base_images_per_s": _rate(bases, lambda base: base.rate.value),
+    }
+    # A point's share of the time is by how much the logarithm of the efficiency changes with its rate's.
+    taken, ideal = _times(points, lambda point: point.rate.value)
+    weights: dict[Point, float] = defaultdict(float)
+    for point, own, of_base in zip(points, taken / taken.sum(), ideal / ideal.sum(), strict=True):
+        weights[point] += own
+        weights[point.base] -= of_base
+    widening = estimates.shared_widening(
+        [(weight, one.rate) for one, weight in weights.items()], points[0].seed
+    )
+    taken, ideal = _times(points, lambda point: point.rate.sampled(widening))
+    efficiency = 100 * (ideal.sum(axis=0) / taken.sum(axis=0))
+    if not compared:
+        efficiency[1:] = np.nan
+    growths = {point.world_size / point.base.world_size for point in points}
+    growth = growths.pop() if len(growths) == 1 else np.nan
+    row |= estimates.columns_of("scaling_efficiency_pct", efficiency)
+    row |= estimates.columns_of("speedup", efficiency / 100 * growth)
+    low, high = (row[f"scaling_efficiency_pct_{end}"] for end in ("low", "high"))
+    return (
+        row
+        | loss.loss_of(points, efficiency[0], parts)
+        | {"loss_pct_low": 100 - high, "loss_pct_high": 100 - low}
+    )
+
+
+def _times(points: Sequence[Point], rate: Rates) -> tuple[np.ndarray, np.ndarray]:
+    """What a step of each point takes, and would if it scaled ideally from its base, s; a row a point."""
+    taken = [point.images / rate(point) for point in points]
+    ideal = [point.images / (rate(point.base) * point.world_size / point.base.world_size) for point in points]
+    return np.array(taken), np.array(ideal)
+
+
+def above_ideal(row: Mapping[str, Any]) -> bool:
+    """Whether a row scales better than ideal, surely (or, without an interval, by as much as is odd)."""
+    low = row["scaling_efficiency_pct_low"]
+    least = row["scaling_efficiency_pct"] if low is None or np.isnan(low) else low
+    return row["world_size"] != row["base_world_size"] and least is not None and least > ABOVE_IDEAL_PCT
+
+
+def _drop_false_baselines(study: Study, frame: pd.DataFrame) -> None:
+    """Take the baseline from rows that are their own though there are fewer ranks, which do not compare.
+
+    Of another command of the same model, and of named folders that differ in batch per rank and in all.
+    """
+    # A row of a group may mix world sizes: it is neither compared nor compared with.
+    sized = records(frame[frame["world_size"].notna()].reset_index(names="place"))
+    for row in sized:
+        ranks = row["world_size"]
+        fewer = [one for one in sized if one["world_size"] < ranks]
+        if not fewer or ranks != row["base_world_size"]:
+            continue
+        least = min(fewer, key=lambda one: one["world_size"])
+        own, other = row.get("batch"), least.get("batch")
+        other_batch = own and other and own != other and own * ranks != other * least["world_size"]
+        program = row.get("program")
+        if any(
+            program
+            and one.get("program")
+            and one["program"] != program
+            and one.get("model") == row.get("model")
+            for one in fewer
+        ):
+            differs = "command"
+        elif study.named and other_batch:
+            differs = "batch size"
+        else:
+            continue
+        _drop_baseline(frame, frame.index == row["place"])
+        study.note("not_compared", what=f"{ranks} ranks, other {differs}")
+
+
+def _drop_baseline(frame: pd.DataFrame, rows: Any) -> None:
+    frame.loc[rows, _AGAINST_BASE] = np.nan
+    frame.loc[rows, "base"] = ""
+    frame.loc[rows, "base_world_size"] = frame.loc[rows, "world_size"].astype("Int64")
+
+
+def _drop_unknown_samples(study: Study, frame: pd.DataFrame) -> None:
+    """Take the baseline from rows whose samples, or those of their baseline, are unknown.
+
+    Without them it is not known whether each rank did as much as on fewer ranks, or all ranks together did.
+    """
+    unknown = frame["images_per_s"].isna()
+    compared = (frame["world_size"].astype("Int64") != frame["base_world_size"]).fillna(True)
+    of_base = frame["base_images_per_s"].isna() & compared
+    _drop_baseline(frame, unknown | of_base)
+    if unknown.any():
+        study.note("not_recorded", what="samples per step", n=int(unknown.sum()), of=len(frame))
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+
+_SHARES = (
+    "flops_efficiency_of_kernels",
+    "flops_efficiency_of_step",
+    "bandwidth_efficiency_of_kernels",
+    "bandwidth_efficiency_of_step",
+    "mfu",
+)
+
+
+def tables(rows: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> list[Part]:
+    """The terminal's tables: durations and scaling, what is lost, use of the device, and reference files'."""
+    own = [without_unusable_intervals(row) for row in rows if row.get("scaling")]
+    tables = []
+    if own:
+        tables.append(_time_part(own, group_by))
+        tables += [lost] if with_loss and (lost := loss_part(own, group_by)) else []
+        used = _use_part(own, group_by)
+        if filled(used.columns[len(_who(own, group_by)) :], own):
+            tables.append(used)
+    for title, kind, metrics in (
+        ("PyProf kernel tables, corrected method", "tables", reference.METRICS[1:]),
+        ("Published method", "application_s", tau.METRICS),
+        ("Published method, PyProf tables timed by TAU", "step_duration_s", reference.SCALED_METRICS),
+    ):
+        if some := [row for row in rows if row.get(kind) is not None]:
+            figures = [one for one in metrics if one.name not in ("runs", "base_nodes")]
+            tables.append(Part(title, some, columns([*_who(some, group_by), *figures])))
+    return tables
+
+
+def _who(some: Rows, group_by: Sequence[str]) -> list[Metric]:
+    """The fields that tell the rows apart; of a single configuration its size."""
+    size = [name for name in ("nodes", "gpus_per_node") if some[0].get(name) is not None]
+    return fields(group_by or telling(some, APART) or size or ["model"])
+
+
+def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
+    rate, speedup = picked(METRICS, "images_per_s", "speedup")
+    efficiency, *runs = picked(METRICS, "scaling_efficiency_pct", "runs", "warmup_dropped")
+    # Where none is compared with another, 100 % would look like a result.
+    compared = any(map(_is_compared, own))
+    scaling = [speedup.alone, efficiency] if compared else []
+    timed = picked(METRICS, "step_ms", "p95_ms")
+    shown = columns([*_who(own, group_by), *timed, rate.alone, *scaling, *runs])
+    if not compared:
+        return Part("Steps and throughput", own, shown)
+    kind = own[0]["scaling"]
+    per = "per-rank" if all(row["device_name"] == "cpu" for row in own) else "per-GPU"
+    title = f"{kind.capitalize()} scaling (fixed {per if kind == 'weak' else 'global'} batch size)"
+    return Part(title, own, shown)
+
+
+def _is_compared(row: Mapping[str, Any]) -> bool:
+    """Whether a row's efficiency is relative to fewer ranks; a group of world sizes has some that is."""
+    own_baseline = row["world_size"] is not None and row["world_size"] == row["base_world_size"]
+    return row["scaling_efficiency_pct"] is not None and not own_baseline
+
+
+def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) -> Part | None:
+    """Percentage points of ideal scaling that each part of a batch costs; None: all are baselines.
+
+    Args:
+        intervals: beside the parts, too: for pages, which are wider than terminals.
+    """
+    scaled = [
+        loss.without_meaningless_parts(without_unusable_intervals(row))
+        for row in own
+        if row["world_size"] != row["base_world_size"]
+    ]
+    if not scaled:
+        return None
+    split = any(row["loss_exposed_transfer_pct"] is not None for row in scaled)
+    host_bound = any(row["loss_idle_host_bound_pct"] is not None for row in scaled)
+    names = (*PARTS[:2], *(WITHIN["exposed_communication"] if split else ()), *PARTS[2:], "unattributed")
+    parts_of_it = picked(loss.METRICS, *(f"loss_{name}_pct" for name in names))
+    shown = [
+        *columns([*_who(own, group_by), *picked(loss.METRICS, "loss_pct")]),
+        *(one.alone.column(printed=one.printed if intervals else None) for one in parts_of_it),
+        *(one.alone.column() for one in picked(loss.METRICS, "loss_idle_host_bound_pct") if host_bound),
+    ]
+    caption = "Growth of each part of a profiled step relative to the baseline; negative: it shrank."
+    return Part("Loss of scaling efficiency by part of the step, percentage points", scaled, shown, caption)
+
+
+def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
+    # A CPU has no datasheet to stand beside.
+    both = any(row.get("peak_tflops_per_s") or row.get("peak_gb_per_s") for row in own)
+    exposed, perturbation = picked(use.METRICS, "exposed_communication_ms", "perturbation")
+    who, others = columns(_who(own, group_by)), columns([exposed, perturbation.alone])
+    shares = [_peaks_beside(name, both) for name in _SHARES]
+    if not filled(shares, own):
+        return Part("Communication, and the cost of profiling", own, [*who, *others])
+    of_what = "% of the datasheet's peak | of the measured peak" if both else "% of the measured peak"
+    return Part(f"Use of the device: {of_what}", own, [*who, *shares, *others], _peaks(own))
+
+
+def _peaks_beside(name: str, both: bool) -> Column:
+    """A share of the measured peak, and before it that of the datasheet's: ``31.2 | 40.5``."""
+    sheet, measured = picked(use.METRICS, f"{name}_pct", f"{name}_of_measured_pct")
+    if not both:
+        return measured.column()
+
+    def printed(row: Mapping[str, Any]) -> str:
+        of_sheet, of_measured = sheet.alone.printed(row), measured.printed(row)
+        return "-" if of_sheet == of_measured == "-" else f"{of_sheet} | {of_measured}"
+
+    return sheet.alone.column(printed=printed)
+
+
+def _peaks(own: Rows) -> str:
+    """The peaks of each device, datasheet and measured, a line each."""
+    lines = []
+    for device in dict.fromkeys(row["device_name"] for row in own):
+        texts = []
+        for kind, where in (("peak", "datasheet"), ("measured", "measured")):
+            for name, unit in (("tflops_per_s", "TFLOP/s"), ("gb_per_s", "GB/s")):
+                of_device = (row.get(f"{kind}_{name}") for row in own if row["device_name"] == device)
+                if values := sorted({value for value in of_device if value}):
+                    span = " to ".join(dict.fromkeys(digits(one, 3) for one in (values[0], values[-1])))
+                    texts.append(f"{span} {unit} ({where})")
+        lines.append(f"Peaks of {device}: {', '.join(texts)}" if texts else "")
+    return "\n".join(filter(None, lines))

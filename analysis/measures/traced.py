@@ -1,26 +1,26 @@
 """Scaling of a job, from traces of several numbers of ranks: a row a job.
 
 Traces do not tell the batch size: that of a GPU is assumed to be fixed (weak scaling), or that of the job
-(strong), whichever the time in the model's kernels suggests.
+(strong), whichever the time in the model's kernels suggests. A job was recorded once, so intervals are over
+its steps.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
-from analysis.display.metrics import FIELDS, IN_RUN, JOB, Column, Metric, Rows, columns, picked
-from analysis.display.terminal import Part
+import numpy as np
+import pandas as pd
+
+from analysis.display.metrics import FIELDS, IN_RUN, JOB, Metric, columns, names_of, picked
+from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import traces_of
 from analysis.frames.divide import PARTS, SPLIT, WITHIN
-from analysis.frames.steps import Series, series_of_traces
+from analysis.frames.steps import steps
 from analysis.frames.study import Source, Study
-from analysis.measures import anatomy
+from analysis.measures import anatomy, batches
 from analysis.measures.kernels import kernels_of
 from analysis.measures.points import Scaling
-from analysis.statistics import inside_run
 
-# What a batch is made of, each time once.
+# What a step is made of, each time once.
 GREW = tuple(name for part in PARTS for name in (WITHIN[part] if part in SPLIT else (part,)))
 
 METRICS = (
@@ -68,64 +68,84 @@ METRICS = (
     ),
 )
 COLUMNS = {"Traces (one row per job):": METRICS}
-_SHOWN = (
-    "run", "world_size", "steady_steps", "warmup_dropped", "step_ms", "wall_ms",
-    *(f"{name}_ms" for name in PARTS), "speedup", "scaling_efficiency_pct",
+_COMPARED = (
+    "speedup", "scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high",
+    *(f"grew_{name}_ms" for name in GREW),
 )  # fmt: skip
 # Of the launches of two jobs the share that they have in common, from which they are the same program: on
 # more ranks a library may choose other kernels for a few layers; another model shares about half.
 ALIKE = 0.8
-_TITLE, _GROWTH = "Scaling, from traces (ms per step)", "Growth of the parts of a step, ms"
-_SAME = math.log(1.2)  # time in kernels that is so much off does not fit the assumption
+_SAME = np.log(1.2)  # time in kernels that is so much off does not fit the assumption
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The rows of all jobs.
-
-    Attributes:
-        scales: the rows of one program on several numbers of ranks, the fewest first; of several programs
-            the one of most jobs. Empty: nothing can be said of scaling.
-    """
-
-    rows: Rows
-    scales: Rows = field(default_factory=list)
-
-
-def answer(study: Study, scaling: Scaling | None = None) -> Answer:
-    """A row for the traces of each job whose steps are known, by world size; with :data:`METRICS`.
+def jobs(study: Study, scaling: Scaling | None = None) -> pd.DataFrame:
+    """A row for the traces of each job whose steps and ranks are known, the fewest ranks first.
 
     Args:
         scaling: weak: the batch of a GPU was constant; strong: that of the job; None: what its computing
             suggests.
+
+    Returns:
+        Columns: :data:`METRICS`, and ``compared``: the jobs of one program on several numbers of ranks; of
+        several programs that of most jobs. If it is True of none, nothing can be said of scaling.
     """
-    series = series_of_traces(study)
-    known = (one for one in study.of_kind("trace") if one.id in series and one.world_size)
-    sized = sorted(known, key=lambda one: one.world_size or 0)
-    if not sized:
-        return Answer([])
-    parts = {row["run"]: row for one in traces_of(study, sized) for row in anatomy.means(one)}
-    rows = [_row(source, series[source.id], parts.get(source.id, {})) for source in sized]
-    by_job = {row["run"]: row for row in rows}
-    scales: Rows = []
-    for of_program in programs(study, sized):
-        group = [by_job[source.id] for source in of_program]
+    every = steps(study)
+    sources = {
+        one.id: one for one in study.of_kind("trace") if one.world_size and one.id in set(every["run"])
+    }
+    frame = batches.figures(every[every["run"].isin(list(sources))])
+    frame["world_size"] = frame["base_world_size"] = [sources[run].world_size for run in frame["run"]]
+    frame = frame.sort_values("world_size", kind="stable")
+    sized = [sources[run] for run in frame["run"]]
+    parts = [row for trace in traces_of(study, sized) for row in anatomy.means(trace)]
+    known = ["run", "wall_ms", *(f"{name}_ms" for name in dict.fromkeys((*PARTS, *GREW)))]
+    frame = frame.merge(pd.DataFrame(parts, columns=known), on="run", how="left")
+    frame = frame.assign(compared=False, **dict.fromkeys(_COMPARED, np.nan))
+    scales = frame[:0]
+    for program in programs(study, sized):
+        group = frame[frame["run"].isin([source.id for source in program])]
         if study.named and scaling is None:
-            group = _of_first_program(study, group, {source.id: source for source in sized})
-        base, most = group[0], group[-1]
+            group = _of_first_program(study, group, sources)
+        base, most = group.iloc[0], group.iloc[-1]
         if base["world_size"] == most["world_size"]:
             continue
         kind = scaling or _suggested(base, most)
-        for row in group:
-            row |= _compared(row, base, kind)
-        if scaling is None or _away(base, most, kind) >= _SAME:
-            ratio = most["compute_ms"] / base["compute_ms"] if base["compute_ms"] else math.nan
-            shown = "?" if math.isnan(ratio) else ratio
+        compared = _compared(group, kind)
+        frame.loc[compared.index, compared.columns] = compared
+        if scaling is None or _off(base, most, kind) >= _SAME:
+            ratio = most["compute_ms"] / base["compute_ms"] if base["compute_ms"] else np.nan
+            shown = "?" if np.isnan(ratio) else ratio
             study.note("batch_assumed", scaling=kind, ratio=shown, ranks=[most["world_size"]])
         scales = max(scales, group, key=len)
-    if not scales and rows[0]["world_size"] != rows[-1]["world_size"]:
-        study.note("jobs_differ", jobs=[row["run"] for row in rows], differ="devices or kernels")
-    return Answer(rows, scales)
+    frame.loc[scales.index, "compared"] = True
+    if scales.empty and frame["world_size"].nunique() > 1:
+        study.note("jobs_differ", jobs=list(frame["run"]), differ="devices or kernels")
+    return frame
+
+
+def _compared(group: pd.DataFrame, kind: Scaling) -> pd.DataFrame:
+    """The figures of the jobs of a program that are relative to the first of them.
+
+    Another job on as many ranks as the first is compared with none.
+    """
+    base, others = group.iloc[0], group[group["world_size"] != group["world_size"].iloc[0]]
+    compared = pd.concat([group[:1], others])
+    more = compared["world_size"] / base["world_size"]
+    ideal = 100 if kind == "weak" else 100 / more
+    low, high = (
+        ideal * base["step_ms_low"] / others["step_ms_high"],
+        ideal * base["step_ms_high"] / others["step_ms_low"],
+    )
+    efficiency = ideal * base["step_ms"] / compared["step_ms"]
+    return pd.DataFrame({
+        "base_world_size": base["world_size"],
+        "speedup": efficiency / 100 * more,
+        "scaling_efficiency_pct": efficiency,
+        # Of two intervals, each within its run: the widest that both allow.
+        "scaling_efficiency_pct_low": low,
+        "scaling_efficiency_pct_high": high,
+        **{f"grew_{name}_ms": compared[f"{name}_ms"] - base[f"{name}_ms"] for name in GREW},
+    }, index=compared.index)  # fmt: skip
 
 
 # --- one program ------------------------------------------------------------------------------------------
@@ -172,104 +192,66 @@ def launches_of(study: Study, source: Source) -> dict[str, float]:
     return found
 
 
-def _of_first_program(study: Study, group: Rows, sources: Mapping[str, Source]) -> Rows:
+def _of_first_program(study: Study, group: pd.DataFrame, sources: dict[str, Source]) -> pd.DataFrame:
     """Of jobs named as one program those that are not another: other kernels, which take other times.
 
     Either alone may be one program's: a library's kernels change with the batch, their time with the clocks.
     """
-    base, *others = group
-    kept = [base]
-    for row in others:
-        differs = row["world_size"] != base["world_size"] and _away(base, row, _suggested(base, row)) >= _SAME
-        if differs and in_common(*(launches_of(study, sources[one["run"]]) for one in (base, row))) < ALIKE:
+    base = group.iloc[0]
+    other = []
+    for _, row in group[group["world_size"] != base["world_size"]].iterrows():
+        launches = (launches_of(study, sources[one["run"]]) for one in (base, row))
+        if _off(base, row, _suggested(base, row)) >= _SAME and in_common(*launches) < ALIKE:
             study.note("jobs_differ", jobs=[base["run"], row["run"]], differ="kernels")
-        else:
-            kept.append(row)
-    return kept
+            other.append(row["run"])
+    return group[~group["run"].isin(other)]
 
 
-def _suggested(base: Mapping[str, Any], most: Mapping[str, Any]) -> Scaling:
+def _suggested(base: pd.Series, most: pd.Series) -> Scaling:
     """Strong, if the model's kernels take less a step on more ranks, by half of that or more."""
     if most["world_size"] == base["world_size"] or not most["compute_ms"] or not base["compute_ms"]:
         return "weak"
-    shrank = math.log(base["compute_ms"] / most["compute_ms"])
-    return "strong" if shrank > math.log(most["world_size"] / base["world_size"]) / 2 else "weak"
+    shrank = np.log(base["compute_ms"] / most["compute_ms"])
+    return "strong" if shrank > np.log(most["world_size"] / base["world_size"]) / 2 else "weak"
 
 
-def _away(base: Mapping[str, Any], row: Mapping[str, Any], kind: Scaling) -> float:
+def _off(base: pd.Series, row: pd.Series, kind: Scaling) -> float:
     """How far the kernels' time is from what a kind of scaling expects (log of the ratio); NaN: unknown."""
     if not base["compute_ms"]:
-        return math.nan
+        return float("nan")
     ratio = row["compute_ms"] / base["compute_ms"]
     ratio *= 1.0 if kind == "weak" else row["world_size"] / base["world_size"]
-    return abs(math.log(ratio)) if ratio > 0 else math.nan if math.isnan(ratio) else math.inf
+    return float(abs(np.log(ratio))) if ratio else float("inf")
 
 
-# --- rows and tables --------------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------------
 
 
-def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any]:
-    steady = series.steady_ns / 1e6
-    estimate = inside_run.of_median(steady)
-    return {
-        "run": source.id,
-        "world_size": source.world_size,
-        "steady_steps": len(steady),
-        "warmup_dropped": series.warmup,
-        "step_ms": estimate.value,
-        "step_ms_low": estimate.low,
-        "step_ms_high": estimate.high,
-        "wall_ms": parts.get("wall_ms", math.nan),
-        **{f"{name}_ms": parts.get(f"{name}_ms", math.nan) for name in (*PARTS, *GREW)},
-        **_uncompared(source.world_size or 0),
-    }
+def answer(study: Study, scaling: Scaling | None = None) -> Answer:
+    """The answer of analysis.scaled for traces.
+
+    Raises:
+        UserError: of no job both steps and the number of ranks are known.
+    """
+    frame = jobs(study, scaling)
+    if frame.empty:
+        raise study.nothing(f"no job of {study.path} has both steps and a known number of ranks")
+    return Answer(frame[names_of(METRICS)], METRICS, tables(frame))
 
 
-def _compared(row: dict[str, Any], base: dict[str, Any], kind: Scaling) -> dict[str, Any]:
-    more = row["world_size"] / base["world_size"]
-    if row is not base and more == 1:
-        return _uncompared(row["world_size"])
-    samples = more if kind == "weak" else 1.0
-    same = row is base
-
-    def efficiency(own: float, of_base: float) -> float:
-        return 100 * of_base / own * samples / more
-
-    # Of two intervals, each within its run: the widest that both allow.
-    lowest = math.nan if same else efficiency(row["step_ms_high"], base["step_ms_low"])
-    highest = math.nan if same else efficiency(row["step_ms_low"], base["step_ms_high"])
-    return {
-        "base_world_size": base["world_size"],
-        "speedup": base["step_ms"] / row["step_ms"] * samples,
-        "scaling_efficiency_pct": efficiency(row["step_ms"], base["step_ms"]),
-        "scaling_efficiency_pct_low": lowest,
-        "scaling_efficiency_pct_high": highest,
-        **{f"grew_{name}_ms": row[f"{name}_ms"] - base[f"{name}_ms"] for name in GREW},
-    }  # fmt: skip
-
-
-def _uncompared(ranks: int) -> dict[str, Any]:
-    """Of a job that is compared with none: no other of its program, or none on fewer ranks."""
-    names = ("speedup", "scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high")
-    figures = (*names, *(f"grew_{name}_ms" for name in GREW))
-    return {"base_world_size": ranks, **dict.fromkeys(figures, math.nan)}
-
-
-def part(found: Answer) -> Part:
-    """The terminal's table."""
-    dropped = any(row["warmup_dropped"] for row in found.rows)
-    of_sizes = (
-        ("speedup", "scaling_efficiency_pct") if len({row["world_size"] for row in found.rows}) < 2 else ()
-    )
-    hidden = (*of_sizes, *(() if dropped else ("warmup_dropped",)))
-    shown = columns(METRICS, *(name for name in _SHOWN if name not in hidden))
-    return Part(_TITLE, found.rows, shown)
-
-
-def grown(found: Answer) -> Part | None:
-    """What of a batch grew, of the traces of more ranks than the fewest; None: there are none."""
-    rows = [row for row in found.rows if row["world_size"] > row["base_world_size"]]
-    if not rows:
-        return None
-    shown: Sequence[Column] = columns(METRICS, "run", "world_size", *(f"grew_{name}_ms" for name in GREW))
-    return Part(_GROWTH, rows, shown)
+def tables(frame: pd.DataFrame) -> list[Part]:
+    """The jobs, and what of a step grew on more ranks than the fewest."""
+    hidden = () if frame["warmup_dropped"].any() else ("warmup_dropped",)
+    if frame["world_size"].nunique() < 2:
+        hidden = (*hidden, "speedup", "scaling_efficiency_pct")
+    shown = (
+        "run", "world_size", "steady_steps", "warmup_dropped", "step_ms", "wall_ms",
+        *(f"{name}_ms" for name in PARTS), "speedup", "scaling_efficiency_pct",
+    )  # fmt: skip
+    shown_columns = columns(METRICS, *(name for name in shown if name not in hidden))
+    parts = [Part("Scaling, from traces (ms per step)", frame, shown_columns)]
+    grown = frame[frame["world_size"] > frame["base_world_size"]]
+    if len(grown):
+        of_parts = columns(METRICS, "run", "world_size", *(f"grew_{name}_ms" for name in GREW))
+        parts.append(Part("Growth of the parts of a step, ms", grown, of_parts))
+    return parts

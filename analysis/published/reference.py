@@ -6,15 +6,16 @@ Steps are counted in each table. The tables hold no step durations; TAU tables o
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from analysis.display.metrics import Metric, Rows
-from analysis.display.numbers import sortable
+from analysis.display.numbers import in_order, sortable
 from analysis.frames.kernel_sums import Costs
 from analysis.frames.pyprof import TableSums, table_sums
 from analysis.frames.study import Source, Study
-from analysis.measures import peaks, tau
-from analysis.measures import peaks as costs
-from analysis.measures import tau as applications
-from analysis.measures.peaks import published_bound
+from analysis.measures import tau
+from analysis.measures.peaks import bound_of, costs_of, forward_flops_per_image, published_bound
 from analysis.measures.use import check_coverage
 from jobs.run_fields import ID_FIELDS
 
@@ -31,91 +32,74 @@ METRICS = (
 )
 
 
-def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
+def of_tables(study: Study, group_by: Sequence[str] = ()) -> pd.DataFrame:
     """A row a configuration (or group): its fields, ``world_size``, then :data:`METRICS`."""
-    sums = table_sums(study, study.of_kind("pyprof"))
-    cost = costs.costs_of(study, study.of_kind("pyprof"))
+    every = study.of_kind("pyprof")
+    sums, costs = table_sums(study, every), costs_of(study, every)
+    sources = [source for source in every if source.id in sums]  # a table without rows has none
     names = list(group_by) or list(ID_FIELDS)
-    groups: dict[tuple, list[Source]] = {}
-    for source in study.of_kind("pyprof"):
-        if source.id in sums:  # a table without rows has none
-            groups.setdefault(tuple(source.value(name) for name in names), []).append(source)
-    for source in study.of_kind("pyprof"):
-        if source.id in sums and not sums[source.id].batches.forward:
+    fields = pd.DataFrame([
+        {**{name: source.value(name) for name in names}, "world_size": source.world_size}
+        for source in sources
+    ], dtype=object)  # fmt: skip
+    if fields.empty:
+        return fields
+    for source in sources:
+        if not sums[source.id].batches.forward:
             study.note("not_recorded", source, what="loss kernels")
-    rows = []
-    for key in sorted(groups, key=sortable):
-        of_group = groups[key]
-        sizes = {source.world_size for source in of_group}
-        rows.append({
-            **dict(zip(names, key, strict=True)),
-            "world_size": sizes.pop() if len(sizes) == 1 else None,
-            "tables": len(of_group),
-            **_counts([(source, sums[source.id]) for source in of_group]),
-            **_kernel_figures(study, [(s, cost[s.id]) for s in of_group if s.id in cost]),
-        })  # fmt: skip
+    tables = pd.DataFrame([_of_table(study, one, sums[one.id], costs.get(one.id)) for one in sources])
+    group = fields.groupby(names, dropna=False, sort=False).ngroup()
+    of_group = tables.groupby(group)
+
+    def over(done: str, needed: str) -> pd.Series:
+        """In percent, of the tables that know what was done; NaN if one of them needed nobody knows what."""
+        known = tables[done].notna()
+        total = tables[known].groupby(group[known])[[done, needed]].sum(skipna=False)
+        return 100 * total[done] / total[needed]
+
+    first = fields[~group.duplicated()].reset_index(drop=True)
+    several = fields.groupby(group)["world_size"].nunique(dropna=False) > 1
+    frame = first.assign(
+        world_size=first["world_size"].mask(several, None),
+        tables=of_group.size(),
+        fprop_steps=of_group["fprop_steps"].sum().replace(0, np.nan),
+        bprop_steps=of_group["bprop_steps"].sum(),
+        tflop_per_step=of_group["flops_per_step"].mean() / 1e12,
+        fprop_flop_coverage_pct=over("fprop_flops", "fprop_needed"),
+        bprop_flop_coverage_pct=over("bprop_flops", "bprop_needed"),
+        kernel_ms_per_step=of_group["kernel_s"].mean() * 1e3,
+        flops_efficiency_of_kernels_pct=over("flops", "flops_possible"),
+        bandwidth_efficiency_of_kernels_pct=over("bytes", "bytes_possible"),
+    )
     # A forward and a backward pass need one and two products of each layer: the batch's, by their weights.
-    parts = [(row["fprop_flop_coverage_pct"], row["bprop_flop_coverage_pct"]) for row in rows]
-    check_coverage(study, [(f + 2 * b) / 3 for f, b in parts if f is not None and b is not None])
-    return rows
+    both = (frame["fprop_flop_coverage_pct"] + 2 * frame["bprop_flop_coverage_pct"]) / 3
+    check_coverage(study, both.dropna())
+    return in_order(frame, names)
 
 
-def _counts(of_group: Sequence[tuple[Source, TableSums]]) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "fprop_steps": sum(sums.batches.forward for _, sums in of_group) or None,
-        "bprop_steps": sum(sums.batches.backward for _, sums in of_group),
-    }
-    whole = [sums for _, sums in of_group if sums.batches.forward and sums.batches.backward]
-    if whole:
-        flops = sum(sums.fprop_per_batch + sums.bprop_per_batch for sums in whole)
-        row["tflop_per_step"] = flops / len(whole) / 1e12
-    forward = [
-        (analytic_forward_flops(s), sums.fprop_per_batch) for s, sums in of_group if sums.batches.forward
-    ]
-    backward = [
-        (analytic_forward_flops(s), sums.bprop_per_batch) for s, sums in of_group if sums.batches.backward
-    ]
-    # Each product of the forward pass has two in the backward pass.
-    row["fprop_flop_coverage_pct"] = _coverage(forward, 1)
-    row["bprop_flop_coverage_pct"] = _coverage(backward, 2)
-    return row
-
-
-def _coverage(credited: Sequence[tuple[float | None, float]], products: int) -> float | None:
-    needed = [analytic for analytic, _ in credited if analytic]
-    if not needed or len(needed) < len(credited):
-        return None
-    return 100 * sum(flops for _, flops in credited) / (products * sum(needed))
+def _of_table(study: Study, source: Source, sums: TableSums, cost: Costs | None) -> dict[str, float]:
+    bound = bound_of(study, source)
+    analytic = analytic_forward_flops(source) or np.nan
+    row = {
+        "fprop_steps": sums.batches.forward, "bprop_steps": sums.batches.backward,
+        "flops_per_step": sums.fprop_per_batch + sums.bprop_per_batch,
+        # Each product of the forward pass has two in the backward pass.
+        "fprop_flops": sums.fprop_per_batch, "fprop_needed": analytic,
+        "bprop_flops": sums.bprop_per_batch, "bprop_needed": 2 * analytic,
+    }  # fmt: skip
+    seconds = cost.kernel_ns / 1e9 if cost else np.nan
+    return row | {
+        "kernel_s": seconds,
+        "flops": cost.flops if cost else np.nan, "flops_possible": seconds * (bound.flops_per_s or np.nan),
+        "bytes": cost.bytes if cost else np.nan, "bytes_possible": seconds * (bound.bytes_per_s or np.nan),
+    }  # fmt: skip
 
 
 def analytic_forward_flops(source: Source) -> float | None:
     """Analytic FLOPs of the forward pass of a batch at 224 x 224; None if the model is not known."""
-    per_image = peaks.forward_flops_per_image(source.fields.get("model") or "")
+    per_image = forward_flops_per_image(source.fields.get("model") or "")
     batch = source.fields.get("batch")
     return per_image * batch if per_image and batch else None
-
-
-def _kernel_figures(study: Study, counted: Sequence[tuple[Source, Costs]]) -> dict[str, Any]:
-    if not counted:
-        return {}
-    bounds = [costs.bound_of(study, source) for source, _ in counted]
-    seconds = [cost.kernel_ns / 1e9 for _, cost in counted]
-    return {
-        "kernel_ms_per_step": 1e3 * sum(seconds) / len(seconds),
-        "flops_efficiency_of_kernels_pct": _over(
-            sum(cost.flops for _, cost in counted), seconds, [bound.flops_per_s for bound in bounds]
-        ),
-        "bandwidth_efficiency_of_kernels_pct": _over(
-            sum(cost.bytes for _, cost in counted), seconds, [bound.bytes_per_s for bound in bounds]
-        ),
-    }
-
-
-def _over(total: float, seconds: Sequence[float], peaks_per_s: Sequence[float | None]) -> float | None:
-    """``total`` over what could be done in these seconds at these peaks, in percent."""
-    known = [peak for peak in peaks_per_s if peak]
-    could = sum(time * peak for time, peak in zip(seconds, known, strict=False))
-    return 100 * total / could if could and len(known) == len(seconds) else None
 
 
 SCALED_METRICS = (
@@ -146,7 +130,7 @@ def scaled_rows(study: Study) -> Rows:
     for source in [source for source in timed if source.id in sums]:
         batch_s = durations[_point(source.fields)]
         flops_pct, bytes_pct = (
-            applications.scaled_efficiency_pct(total, batch_s, peak)
+            tau.scaled_efficiency_pct(total, batch_s, peak)
             for total, peak in ((sums[source.id].flops, peak_flops), (sums[source.id].bytes, peak_bytes))
         )
         rows.append({
@@ -164,10 +148,10 @@ def _durations(study: Study) -> dict[tuple, float]:
     durations: dict[tuple, float] = {}
     for key in timed:
         if key in started:
-            estimate = applications.tau_step_duration_s(list(timed[key]), list(started[key]))
+            estimate = tau.tau_step_duration_s(list(timed[key]), list(started[key]))
             point = _point(dict(zip(ID_FIELDS, key, strict=True)))
             # Two ways of running TAU are two estimates, of which the least counts.
-            durations[point] = applications.step_duration_s([estimate, durations.get(point, float("inf"))])
+            durations[point] = tau.step_duration_s([estimate, durations.get(point, float("inf"))])
     return {point: duration for point, duration in durations.items() if duration > 0}
 
 

@@ -18,8 +18,7 @@ from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, Rows, recor
 from analysis.display.numbers import label_of, plain
 from analysis.display.terminal import Part, by_repetition
 from analysis.frames.study import Study
-from analysis.measures import factors
-from analysis.published import by_method
+from analysis.measures import factors, scaled
 from analysis.report.render import Cell, Chart, Heading, Row, Section, TableView
 from jobs.run import Run
 from jobs.run_fields import FACTOR, fields_of
@@ -165,7 +164,8 @@ class Context:
         methods = ["corrected"] if study.of_kind("run", "pyprof") else []
         methods = [*methods, "published"] if study.tau_intervals else methods
         # Traces alone have no such rows: the section of traces has theirs.
-        rows = by_method.rows(study, methods) if methods or not study.of_kind("trace") else []
+        asked = methods or not study.of_kind("trace")
+        rows = records(scaled.configurations(study, methods)) if asked else []
         self.own = [row for row in rows if row.get("scaling")]
         self.others = [row for row in rows if not row.get("scaling")]
         self.configurations = [*(source.fields for source in study.sources), *self.others]

@@ -20,7 +20,7 @@ from analysis.measures import certainty
 from analysis.measures.certainty import LEAST_PCT, LIMITING_SHARE, least_pct, lost_pct
 from analysis.measures.lateness import BY_COLLECTIVES, CHANCE, STRAGGLER, TOO_FEW
 from analysis.measures.loss import UNATTRIBUTED_SHARE, other_steps
-from analysis.measures.points import NO_SAMPLES, base_of, findings, point_names, points_of
+from analysis.measures.points import NO_SAMPLES, bases_of, findings, point_names, points_of
 from analysis.measures.scaled import above_ideal
 from analysis.measures.stragglers import is_late
 from analysis.prediction.configurations import CONFIGURATION
@@ -188,7 +188,7 @@ def _efficiency(row: Mapping[str, Any]) -> Finding:
 
 def _fastest(own: Rows) -> list[Finding]:
     """That scaling is not known and why, and the throughput that is."""
-    known = [row for row in own if not math.isnan(row["images_per_s"])]
+    known = [row for row in own if row["images_per_s"] is not None]
     sizes = {row["world_size"] for row in own}
     reason = NO_SAMPLES if not known else "one world size" if len(sizes) == 1 else "no common baseline"
     found = [Finding("scaling_unknown", data={"reason": reason})]
@@ -438,7 +438,7 @@ def _base_of(own: Rows, row: Mapping[str, Any]) -> dict[str, Any] | None:
     names = point_names(*own)
     every = [{name: one.get(name) for name in names} for one in own]
     place = every.index({name: row.get(name) for name in names})
-    base = own[base_of(place, every, row.get("scaling", "weak"))]
+    base = own[bases_of(every, row.get("scaling", "weak"))[place]]
     return base if base["world_size"] == row["base_world_size"] else None
 
 

@@ -2,7 +2,7 @@
 
 from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import Rows
-from analysis.published import scaled_parts
+from analysis.measures import scaled
 from analysis.published.explain import explain
 from analysis.report.base import (
     Content,
@@ -43,7 +43,7 @@ def _counted(context: Context) -> Rows:
 
 
 def _views(context: Context, rows: Rows, id: str) -> list[TableView]:
-    parts = scaled_parts.parts(rows)
+    parts = scaled.tables(rows)
     return [as_view(part, f"{id}-{number}", context.factors) for number, part in enumerate(parts)]
 
 

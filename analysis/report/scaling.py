@@ -18,7 +18,6 @@ from analysis.measures import anatomy, batches, factors
 from analysis.measures import scaled as figures
 from analysis.measures.certainty import without_unusable_intervals
 from analysis.measures.factors import varying_of
-from analysis.published import scaled_parts
 from analysis.report.base import (
     Content,
     Context,
@@ -59,7 +58,7 @@ def _scaling(context: Context) -> Content:
         line_chart(context, "efficiency", points, EFFICIENCY),
     ]
     if not any(row["world_size"] != row["base_world_size"] for row in own):
-        known = any(not math.isnan(row["images_per_s"]) for row in own)
+        known = any(row["images_per_s"] is not None for row in own)
         return Content("", charts[:1] if known else [])
     return Content(_IDEAL, charts)
 
@@ -89,14 +88,14 @@ def points_against_ranks(own: Rows, series: Sequence[str]) -> Rows:
 
 def _table(context: Context) -> Content:
     """The figures themselves, as the terminal shows them."""
-    parts = scaled_parts.parts(context.own, with_loss=False)
+    parts = figures.tables(context.own, with_loss=False)
     factors = context.factors
     views = [as_view(part, f"table-{number}", factors) for number, part in enumerate(parts)]
     return Content(tables=views)
 
 
 def _lost(context: Context) -> Part | None:
-    return scaled_parts.loss_part(context.own, intervals=True)
+    return figures.loss_part(context.own, intervals=True)
 
 
 def _loss(context: Context) -> Content:

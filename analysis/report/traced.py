@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import JOB, Metric, Rows, columns
+from analysis.display.metrics import JOB, Metric, Rows, columns, records
 from analysis.display.terminal import Part
 from analysis.frames.anatomy import traces_of
 from analysis.frames.divide import EVERY, finest
@@ -81,22 +81,28 @@ def _traces(context: Context) -> Content:
     return Content(tables=[as_view(part, "traces-table", ())])
 
 
-def scaling_of(context: Context) -> traced.Answer:
-    return traced.answer(context.study)
+def scaling_of(context: Context) -> pd.DataFrame:
+    return traced.jobs(context.study)
+
+
+def _compared(context: Context) -> Rows:
+    """The jobs of one program on several numbers of ranks, the fewest first."""
+    found = context.once(scaling_of)
+    return records(found[found["compared"]])
 
 
 def _scaling(context: Context) -> Content:
-    found = context.once(scaling_of)
-    parts = [traced.part(found), *([grown] if (grown := traced.grown(found)) else [])]
+    scales = context.once(_compared)
+    parts = traced.tables(context.once(scaling_of))
     views = [as_view(part, f"traced-scaling-{number}", ()) for number, part in enumerate(parts)]
     # Bars of one label would be stacked.
-    sizes = [row["world_size"] for row in found.scales]
+    sizes = [row["world_size"] for row in scales]
     bars = [
         {
             "label": called(row, ("world_size", *(["run"] if sizes.count(size) > 1 else []))), "facts": {},
             **{f"{name}_ms": value for name, value in parts_of(row).items()},
         }
-        for size, row in zip(sizes, found.scales, strict=True)
+        for size, row in zip(sizes, scales, strict=True)
     ]  # fmt: skip
     figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "Parts of a step")
     return Content("", [Chart("traced-scaling", figure)], views)
@@ -111,7 +117,7 @@ SCALING = SectionKind(
     "traced-scaling",
     "How does it scale?",
     _scaling,
-    lambda context: bool(context.once(scaling_of).scales),
+    lambda context: bool(context.once(_compared)),
     opened=True,
 )
 
@@ -139,12 +145,12 @@ def _described(context: Context) -> list[Source]:
         return source.of_sums, source.without_steps, -there, -(source.world_size or 0)
 
     order = sorted(context.traces, key=place)
-    one_program = len(context.once(scaling_of).scales) == len(order)
+    one_program = len(context.once(_compared)) == len(order)
     return order[: 1 if one_program else _MOST_JOBS]
 
 
 def _scales(context: Context) -> list[Finding]:
-    rows = context.once(scaling_of).scales
+    rows = context.once(_compared)
     if not rows:
         return []
     most, base = rows[-1], rows[0]

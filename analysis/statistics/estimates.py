@@ -201,6 +201,10 @@ class Drawn:
         # Student's t of one degree of freedom has no mean: its far tail is cut where it means nothing.
         return self.value * np.exp(np.clip(sigma * self.deviates, -_MOST_LOG, _MOST_LOG))
 
+    def sampled(self, widening: np.ndarray | None = None) -> np.ndarray:
+        """The measured median, then the resampled ones."""
+        return np.append(self.value, self.values(widening))
+
     @property
     def variance(self) -> float:
         """Of the logarithm of the median."""
@@ -217,13 +221,17 @@ def draw_runs(
     """The median over runs of ``statistic``, resampled: as many runs as there are, drawn with their scatter.
 
     The scatter is itself an estimate: each resample draws it from its distribution (scaled inverse
-    chi-square), which makes intervals of few runs as wide as Student's t.
+    chi-square), which makes intervals of few runs as wide as Student's t. How much runs differ is not known
+    of one: its resamples are NaN.
 
     Args:
         between: the scatter between runs; by default that of these runs.
     """
     values = np.array([float(statistic(run)) for run in runs])
     spread = between or scatter(values)
+    if not spread.freedom:
+        unknown = np.full(resamples, np.nan)
+        return Drawn(float(np.median(values)), spread, float("nan"), unknown, unknown)
     generator = np.random.default_rng(seed)
     widening = _widening(spread.freedom, generator, resamples)
     deviates = np.median(generator.standard_normal((resamples, len(runs))), axis=1)
@@ -241,18 +249,19 @@ def shared_widening(parts: Sequence[tuple[float, Drawn]], seed: int = SEED) -> n
     The scatter of two points is seldom underestimated at once: with each widened by itself, intervals of
     their ratio are too wide. The whole's degrees of freedom are Welch and Satterthwaite's (Welch 1947,
     *Biometrika* 34). Where points ran unequally often that is too sure of the point of few runs (it holds in
-    90 % of cases of 2 runs against 5 that scatter a third as much), and each is widened by itself: None.
+    90 % of cases of 2 runs against 5 that scatter a third as much), and each is widened by itself: None. So
+    it is where one ran once.
 
     Args:
         parts: of each point, by how much the logarithm of the figure changes with that of the point's.
     """
-    if len({one.scatter.freedom for _, one in parts}) > 1:
+    freedoms = np.array([one.scatter.freedom for _, one in parts])
+    if len(set(freedoms)) > 1 or not freedoms.all():
         return None
     variances = np.array([weight**2 * one.variance for weight, one in parts])
     resamples = len(parts[0][1].deviates)
     if not variances.sum():
         return np.ones(resamples)
-    freedoms = np.array([one.scatter.freedom for _, one in parts])
     freedom = float(variances.sum() ** 2 / (variances**2 / freedoms).sum())
     return _widening(freedom, np.random.default_rng(seed), resamples)
 
@@ -266,22 +275,14 @@ def _inside_sigma(runs: Sequence[np.ndarray], values: np.ndarray, statistic: Sta
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
-def of_resamples(runs: Sequence[np.ndarray], statistic: Statistic, drawn: np.ndarray | None) -> Estimate:
-    """The median over runs of a statistic of each run's batches, with its interval.
+def columns_of(name: str, sampled: np.ndarray) -> dict[str, float]:
+    """A figure and the ends of its interval as columns ``name``, ``name_low`` and ``name_high``.
 
     Args:
-        runs: the series of each repetition, after warm-up.
-        drawn: the values that :func:`draw_runs` gives of them; None: there are no two runs.
+        sampled: the measured value, then the resampled ones.
     """
-    if not runs:
-        return Estimate(float("nan"), float("nan"), float("nan"), "no runs")
-    value = float(np.median([float(statistic(run)) for run in runs]))
-    if drawn is None:
-        return Estimate(value, float("nan"), float("nan"), ONE_REPETITION)
-    return Estimate(value, *interval(drawn))
-
-
-ONE_REPETITION = "one repetition"
+    low, high = interval(sampled[1:])
+    return {name: float(sampled[0]), f"{name}_low": low, f"{name}_high": high}
 
 
 def interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[float, float]:

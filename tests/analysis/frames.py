@@ -1,8 +1,8 @@
 """Rows of measures as DataFrames."""
 
 from analysis.display import output
-from analysis.measures import kernels
-from analysis.published import by_method
+from analysis.display.metrics import records
+from analysis.measures import kernels, scaled
 
 
 def kernels_frame(study, **asked):
@@ -10,5 +10,8 @@ def kernels_frame(study, **asked):
 
 
 def scaled_frame(study, **asked):
-    answer = by_method.rows(study, **asked)
-    return output.to_frame(answer, by_method.columns_of(asked.get("group_by", ())))
+    return scaled.configurations(study, **asked)
+
+
+def scaled_rows(study, **asked):
+    return records(scaled_frame(study, **asked))

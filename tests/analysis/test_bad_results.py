@@ -88,7 +88,9 @@ def test_a_damaged_run_is_named_and_costs_no_other(tmp_path: Path, what: str) ->
     broken = sweep(tmp_path)
     damage, says = DAMAGE[what]
     damage(broken)
-    scaled, each_run = (run(f"analysis.{c}", tmp_path, "--format", "csv") for c in ("scaled", "batches"))
+    scaled, each_run = (
+        run(f"analysis.{c}", tmp_path, "--format", "csv", "--all") for c in ("scaled", "batches")
+    )
     for ran in (scaled, each_run):
         assert ran.code == 1
         assert any(broken.name in line and says in line for line in ran.err.splitlines())
@@ -106,7 +108,8 @@ def test_a_truncated_table_of_kernels_is_named_and_costs_no_other(tmp_path: Path
     broken = sweep(tmp_path)
     truncate(broken / rank / "kernels.parquet")
     answers = {
-        c: run(f"analysis.{c}", tmp_path, "--format", "csv") for c in ("scaled", "efficiency", "kernels")
+        c: run(f"analysis.{c}", tmp_path, "--format", "csv", "--all")
+        for c in ("scaled", "efficiency", "kernels")
     }
     for command, ran in answers.items():
         assert (ran.code, bool(ran.csv)) == (1, True)
@@ -127,7 +130,7 @@ def test_kernels_without_their_figures_do_not_spoil_the_sums(
 ) -> None:
     broken = sweep(tmp_path)
     change(broken / "rank_0000" / "kernels.parquet", column, lambda values: [value, *values[1:]])
-    answers = {command: run(f"analysis.{command}", tmp_path, "--format", "csv") for command in COMMANDS}
+    answers = {name: run(f"analysis.{name}", tmp_path, "--format", "csv", "--all") for name in COMMANDS}
     for ran in answers.values():
         assert ran.code == 0, ran.err
         assert "nan" not in ran.out.lower()
@@ -482,7 +485,7 @@ def test_a_damaged_record_of_the_sweep_is_a_note(tmp_path: Path, record: str, co
 
 def test_one_run_alone(tmp_path: Path) -> None:
     broken = sweep(tmp_path)
-    (row,) = run("analysis.scaled", broken, "--format", "csv").csv
+    (row,) = run("analysis.scaled", broken, "--format", "csv", "--all").csv
     assert (row["world_size"], row["base_world_size"]) == ("2", "2")
     assert row["kind_of_runs"] == "profiled runs"
 

@@ -11,11 +11,11 @@ from analysis.frames.load import load
 from analysis.measures import anatomy, utilization
 from analysis.measures.certainty import unexplained
 from analysis.measures.loss import other_steps, without_meaningless_parts
-from analysis.published import by_method
-from analysis.published.scaled_parts import parts
+from analysis.measures.scaled import tables
 from analysis.report.base import Context, by_configuration
 from analysis.report.scaling import LOSS, finest_parts
 from tests.analysis.commands import run
+from tests.analysis.frames import scaled_rows
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 # Of a batch 60 ms are kernels and 2 ms a copy beside or after them. Collectives hide behind 15 ms of kernels.
@@ -41,7 +41,7 @@ def runs(profiled: tuple[int, ...] = (1, 2, 4)) -> list:
 
 
 def by_size(path: Path, **given) -> dict[int, dict]:
-    return {row["world_size"]: row for row in by_method.rows(load(path), **given)}
+    return {row["world_size"]: row for row in scaled_rows(load(path), **given)}
 
 
 def added_up(row: dict) -> float:
@@ -152,7 +152,7 @@ def test_the_warmup_of_runs_recorded_from_their_start_is_in_no_mean(tmp_path: Pa
 
 def test_a_group_sums_times_first(tmp_path: Path) -> None:
     write_sweep(tmp_path, runs(), Truth(**TRUTH))
-    (row,) = by_method.rows(load(tmp_path), group_by=["model"])
+    (row,) = scaled_rows(load(tmp_path), group_by=["model"])
     whole = BATCH_MS[2] + BATCH_MS[4]  # the base point has nothing to lose
     assert row["loss_pct"] == pytest.approx(100 * (12 + 40) / whole)
     assert row["loss_exposed_communication_pct"] == pytest.approx(100 * (10 + 25) / whole)
@@ -250,7 +250,7 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     row = by_size(tmp_path)[4]
     assert row["loss_unattributed_pct"] < -row["loss_pct"]  # the data keep what was measured
     (part,) = (
-        one for one in parts(list(by_size(tmp_path).values())) if one.title.startswith("Loss of scaling")
+        one for one in tables(list(by_size(tmp_path).values())) if one.title.startswith("Loss of scaling")
     )
     two, four = ([column.text(one) for column in part.columns][2:] for one in part.rows)
     assert set(four) == {"-"} and "-" not in two

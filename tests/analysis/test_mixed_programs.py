@@ -5,11 +5,11 @@ import pytest
 
 from analysis.frames.load import load
 from analysis.measures import anatomy, communication
-from analysis.measures.scaled import rows
 from analysis.prediction import extrapolate
 from analysis.prediction.configurations import configurations
 from analysis.report.base import Context, by_configuration, called
 from tests.analysis.commands import run as run_command
+from tests.analysis.frames import scaled_rows
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
 
 WIDE = Truth({1: 100.0, 2: 190.0})
@@ -22,7 +22,7 @@ def test_runs_without_a_factor_have_an_empty_level_of_it(tmp_path):
             write_run(tmp_path, run, WIDE, outside=tuple(factors))
     write_sweep_record(tmp_path)
     study = load(tmp_path)
-    levels = [row["factors.lr"] for row in rows(study, ["factors.lr", "gpus_per_node"])]
+    levels = [row["factors.lr"] for row in scaled_rows(study, group_by=["factors.lr", "gpus_per_node"])]
     assert sorted(map(str, levels)) == ["0.1", "0.1", "None", "None"]
     of_series = sorted(extrapolate.series_of(configurations(study)), key=lambda one: -len(one.fields))
     _, reasons = extrapolate.rows(of_series, [8])

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from analysis.frames.load import load
-from analysis.published import by_method
 from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.diagnosis import diagnosis
 from benchmarks.planted_sweep import NO_NOISE, Job, Network, step_ms, strength, times_of, write_sweep
 from benchmarks.verdicts import JOB, ON_ONE, PLANTS, Plant, findings_of, named
 from profiling.findings import Finding
+from tests.analysis.frames import scaled_rows
 
 FAST = {"repetitions": {"none": 3, "torch": 1}, "batches": 30}
 
@@ -63,7 +63,7 @@ def test_the_section_that_backs_the_sentence_shows_the_run_that_tells_the_whole_
 
 
 def test_the_loss_tells_transfer_from_wait(slow_gpu):
-    (row,) = [row for row in by_method.rows(load(slow_gpu)) if row["world_size"] == 8]
+    (row,) = [row for row in scaled_rows(load(slow_gpu)) if row["world_size"] == 8]
     # Seven of eight ranks wait for 30.5 of 154 ms.
     assert row["loss_exposed_wait_pct"] == pytest.approx(100 * 7 / 8 * 30.5 / 154, abs=1.0)
     assert row["loss_exposed_transfer_pct"] < 0.5
@@ -78,7 +78,7 @@ def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_
         (run / f"rank_{rank:04d}" / "kernels.parquet").unlink()
     study = load(tmp_path / "copy")
     page = build(study)
-    (row,) = [row for row in by_method.rows(study) if row["world_size"] == 8]
+    (row,) = [row for row in scaled_rows(study) if row["world_size"] == 8]
     assert row["loss_exposed_transfer_pct"] is None and row["loss_exposed_communication_pct"] > 15
     found = [one.data["kind"] for one in diagnosis(Context(study)) if one.code == "cause_of_loss"]
     assert found[0] == "exposed_communication"

@@ -14,17 +14,17 @@ from analysis.frames.load import load
 from analysis.measures import loss, use
 from analysis.measures.points import findings, points_of
 from analysis.measures.scaled import figures
-from analysis.published import by_method
-from analysis.published.scaled_parts import parts
+from analysis.measures.scaled import tables as tables_of
 from analysis.report.build import build
 from profiling import tables
 from tests.analysis.commands import found, run
+from tests.analysis.frames import scaled_rows
 from tests.analysis.synthetic import MS, Truth, run_of, write_pyprof, write_run, write_sweep
 
 
 def test_one_size_only_is_its_own_base(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()])
-    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
     assert (row["speedup"], row["scaling_efficiency_pct"]) == (1, 100)
     assert row["scaling_efficiency_pct_low"] is None  # by definition, not by measurement
     assert (row["base_world_size"], row["base"]) == (1, "1 node x 1 GPU, fp32 gradients")
@@ -35,7 +35,7 @@ def test_one_size_only_is_its_own_base(tmp_path: Path) -> None:
 def test_each_configuration_has_its_own_base(tmp_path: Path) -> None:
     runs = [run_of(gpus_per_node=size, batch=batch) for size in (1, 2) for batch in (16, 32)]
     write_sweep(tmp_path, runs)
-    rows = run("analysis.scaled", tmp_path, "--format", "json").json
+    rows = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
     by_point = {(row["batch"], row["world_size"]): row for row in rows}
     for batch in (16, 32):
         assert by_point[batch, 2]["base_images_per_s"] == by_point[batch, 1]["images_per_s"]
@@ -48,9 +48,9 @@ def test_a_point_is_built_whole_and_stays_as_it_is(tmp_path: Path) -> None:
     study = load(tmp_path)
     one, two = sorted(points_of(study), key=lambda point: point.world_size)
     assert (one.baseline, one.base, two.baseline) == (None, one, one)
-    assert [len(two.timed), len(two.profiled)] == [2, 1] and two.cost and two.batch.low < two.batch.high
+    assert [len(two.timed), len(two.profiled)] == [2, 1] and two.cost
     before = two.rate
-    known = loss.anatomies_of([one, two], loss.read(study))  # asked of, not put into, the points
+    known = loss.parts_of_points([one, two], loss.parts_of_runs(study))
     assert set(known) == {one, two} and all(known.values()) and two.rate is before
     with pytest.raises(FrozenInstanceError):
         two.baseline = None  # type: ignore[misc]
@@ -62,9 +62,12 @@ def test_without_anatomies_the_parts_of_the_loss_are_not_known(tmp_path: Path) -
     )
     study = load(tmp_path)
     two = max(points_of(study), key=lambda point: point.world_size)
-    bare, whole = figures([two]), figures([two], anatomies=loss.anatomies_of([two], loss.read(study)))
-    assert bare["loss_pct"] == whole["loss_pct"] and bare["loss_compute_pct"] is None
-    assert whole["loss_compute_pct"] is not None and bare["loss_note"] and not whole["loss_note"]
+    bare, whole = (
+        figures([two]),
+        figures([two], parts=loss.parts_of_points([two.base, two], loss.parts_of_runs(study))),
+    )
+    assert bare["loss_pct"] == whole["loss_pct"] and "loss_compute_pct" not in bare
+    assert "loss_compute_pct" in whole and bare["loss_note"] and not whole["loss_note"]
 
 
 @pytest.mark.parametrize("group_by", [(), ("batch", "nodes")])
@@ -73,14 +76,14 @@ def test_the_rows_have_one_schema_whatever_the_results(tmp_path: Path, group_by:
     write_sweep(tmp_path / "runs", [run_of(), run_of(profile="torch"), run_of(gpus_per_node=2)])
     write_pyprof(tmp_path / "tables")
     own, published = (
-        by_method.rows(load(tmp_path / "runs"), [method], group_by) for method in ("corrected", "published")
+        scaled_rows(load(tmp_path / "runs"), methods=[method], group_by=group_by)
+        for method in ("corrected", "published")
     )
-    tables = by_method.rows(load(tmp_path / "tables"), group_by=group_by)
-    columns = names_of(by_method.columns_of(group_by))
-    assert all(set(row) == set(columns) for row in (*own, *published, *tables))
+    tables = scaled_rows(load(tmp_path / "tables"), group_by=group_by)
+    assert all(list(row) == list(own[0]) for row in (*own, *published, *tables))
     assert {row["method"] for row in published} == {"published"}
-    assert own[0]["step_ms"] and own[0]["tables"] is None and own[0]["epoch_duration_s"] is None
-    assert tables[0]["tables"] == 1 and tables[0]["step_ms"] is None
+    assert own[0]["runs"] and own[0]["tables"] is None and own[0]["epoch_duration_s"] is None
+    assert tables[0]["tables"] == 1 and tables[0]["runs"] is None
     assert published[0]["epoch_duration_s"] and published[0]["tables"] is published[0]["step_ms"] is None
 
 
@@ -113,7 +116,7 @@ def test_ranks_that_are_late_by_turns_do_not_slow_the_job(tmp_path: Path) -> Non
     for directory in tmp_path.glob("run_*"):
         for rank in (0, 1):
             _late_by_turns(tables.rank_directory(directory, rank), rank)
-    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
     assert row["images_per_s"] == pytest.approx(64 / 0.100, rel=0.02)
     # Of the batches themselves each has a slowest rank.
     assert row["step_ms"] == pytest.approx(120)
@@ -139,12 +142,12 @@ def test_a_run_that_never_settles_is_said(tmp_path: Path) -> None:
 def test_groups_of_fields_and_of_world_sizes(tmp_path: Path) -> None:
     runs = [run_of(gpus_per_node=size, batch=batch) for size in (1, 2, 4) for batch in (16, 32)]
     write_sweep(tmp_path, runs)
-    rows = run("analysis.scaled", tmp_path, "--group-by", "world_size", "--format", "json").json
+    rows = run("analysis.scaled", tmp_path, "--group-by", "world_size", "--format", "json", "--all").json
     assert [row["world_size"] for row in rows] == [1, 2, 4]
     assert "batch" not in rows[0]
     assert rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
     assert rows[1]["speedup"] == pytest.approx(2 * 100 / 110, rel=0.01)
-    by_batch = run("analysis.scaled", tmp_path, "--group-by", "batch", "--format", "json").json
+    by_batch = run("analysis.scaled", tmp_path, "--group-by", "batch", "--format", "json", "--all").json
     # Over sizes that differ there is an efficiency (ideal time over time), but no one speedup.
     assert [row["batch"] for row in by_batch] == [16, 32]
     ideal = 100 * (100 + 100) / (110 + 125)
@@ -158,14 +161,14 @@ def test_a_group_of_several_world_sizes_has_no_durations(tmp_path: Path, sizes: 
     """A mean over jobs of different sizes is the duration of none; an efficiency they have."""
     runs = [run_of(gpus_per_node=size, profile=profile) for size in sizes for profile in ("none", "torch")]
     write_sweep(tmp_path, runs, repetitions={"none": 3, "torch": 1})
-    ran = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json")
+    ran = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json", "--all")
     (row,) = ran.json
     assert row["runs"] == 3 * len(sizes) and row["scaling_efficiency_pct"]
     of_one_size = ("step_ms", "step_ms_low", "images_per_s", "images_per_s_high", "speedup", "forward_ms",
                    "startup_s", "kernel_ms_per_step", "exposed_communication_ms",
                    "base_images_per_s")  # fmt: skip
     assert {name: row[name] for name in of_one_size} == dict.fromkeys(of_one_size)
-    apart = run("analysis.scaled", tmp_path, "--group-by", "grad,world_size", "--format", "json")
+    apart = run("analysis.scaled", tmp_path, "--group-by", "grad,world_size", "--format", "json", "--all")
     assert all(row["step_ms"] for row in apart.json)
 
 
@@ -174,7 +177,7 @@ def test_a_group_with_the_base_point_scales_no_better_for_it(tmp_path: Path) -> 
     runs = [run_of(gpus_per_node=size, grad=grad) for size in (1, 2, 4) for grad in ("fp32", "fp16")
             if size > 1 or grad == "fp32"]  # fmt: skip
     write_sweep(tmp_path, runs)
-    rows = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json").json
+    rows = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json", "--all").json
     ideal = 100 * (100 + 100) / (110 + 125)
     assert [row["scaling_efficiency_pct"] for row in rows] == pytest.approx([ideal, ideal], rel=0.005)
 
@@ -182,7 +185,7 @@ def test_a_group_with_the_base_point_scales_no_better_for_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["loader", "model", "seed", "batches", "network"])
 def test_any_field_groups(tmp_path: Path, name: str) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)])
-    (row,) = run("analysis.scaled", tmp_path, "--group-by", name, "--format", "csv").csv
+    (row,) = run("analysis.scaled", tmp_path, "--group-by", name, "--format", "csv", "--all").csv
     assert row[name] == str(getattr(run_of(), name))
 
 
@@ -195,7 +198,7 @@ def test_efficiencies_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> Non
         runs = [run_of(gpus_per_node=size, batches=20, batch=16 + number) for size in (1, 2, 4)]
         runs += [run_of(gpus_per_node=size, batches=20, batch=160 + number) for size in (1, 2, 4)]
         truth = write_sweep(path, runs, Truth(run_noise_ms=3.0, noise_ms=0.5), calibration=False)
-        for row in by_method.rows(load(path)):
+        for row in scaled_rows(load(path)):
             if row["world_size"] > 1:
                 planted = 100 * truth.step_ms[1] / truth.step_ms[row["world_size"]]
                 hits += row["scaling_efficiency_pct_low"] <= planted <= row["scaling_efficiency_pct_high"]
@@ -214,9 +217,9 @@ def test_two_repetitions_are_said_to_make_intervals_wide(tmp_path: Path) -> None
 
 def test_the_seed_of_the_intervals_is_recorded_and_they_are_the_same_each_time(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(run_noise_ms=2))
-    first, second = (run("analysis.scaled", tmp_path, "--format", "csv").out for _ in range(2))
+    first, second = (run("analysis.scaled", tmp_path, "--format", "csv", "--all").out for _ in range(2))
     assert first == second
-    assert run("analysis.scaled", tmp_path, "--format", "json").json[0]["interval_seed"] == 20200520
+    assert run("analysis.scaled", tmp_path, "--format", "json", "--all").json[0]["interval_seed"] == 20200520
 
 
 def test_runs_that_differ_much_are_said_to(tmp_path: Path) -> None:
@@ -242,7 +245,7 @@ def test_rows_begin_with_the_precision_that_the_base_has(tmp_path: Path) -> None
     write_sweep(
         tmp_path, [run_of(), *(run_of(gpus_per_node=2, grad=grad) for grad in ("bf16", "fp16", "fp32"))]
     )
-    rows = run("analysis.scaled", tmp_path, "--format", "csv").csv
+    rows = run("analysis.scaled", tmp_path, "--format", "csv", "--all").csv
     expected = [("1", "fp32"), ("2", "fp32"), ("2", "bf16"), ("2", "fp16")]
     assert [(row["world_size"], row["grad"]) for row in rows] == expected
 
@@ -283,7 +286,7 @@ def test_ranks_of_one_run_on_different_devices_stand_beside_the_mean_of_their_pe
         for rank in manifest["ranks"][2:]:
             rank["device"] = "Tesla V100-SXM2-16GB"
         path.write_text(json.dumps(manifest))
-    ran = run("analysis.scaled", tmp_path, "--format", "json")
+    ran = run("analysis.scaled", tmp_path, "--format", "json", "--all")
     (row,) = ran.json
     assert row["device_name"] == "NVIDIA A100-SXM4-40GB, Tesla V100-SXM2-16GB"
     assert row["peak_tflops_per_s"] == pytest.approx((19.5 + 15.7) / 2)
@@ -310,11 +313,11 @@ def test_a_run_whose_pace_moves_throughout_is_said_to_drift(tmp_path: Path, comm
 def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(tmp_path: Path) -> None:
     truth = Truth(perturbation=2.0, noise_ms=0.1)
     write_sweep(tmp_path / "half", [run_of(profile="torch")], truth)
-    ran = run("analysis.scaled", tmp_path / "half", "--format", "json")
+    ran = run("analysis.scaled", tmp_path / "half", "--format", "json", "--all")
     assert ran.json[0]["step_ms"] == pytest.approx(100, rel=0.01)
     assert found("analysis.scaled", tmp_path / "half")["timed_by_profiled_runs"] == {"n": 1, "of": 1}
     write_sweep(tmp_path / "all", [run_of(profile="torch", attribute_from=0)], truth)
-    ran = run("analysis.scaled", tmp_path / "all", "--format", "json")
+    ran = run("analysis.scaled", tmp_path / "all", "--format", "json", "--all")
     assert ran.json[0]["step_ms"] == pytest.approx(200, rel=0.01)
 
 
@@ -325,7 +328,7 @@ def test_what_the_profiler_costs_is_told_by_steps_that_are_no_warmup(tmp_path: P
     write_sweep(
         tmp_path, [run_of(batches=12), run_of(batches=12, profile="torch", attribute_from=first)], truth
     )
-    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
     assert (row["step_ms"], row["perturbation"]) == (100, 1.25)
     *_, profiled = run("analysis.batches", tmp_path, "--format", "json").json
     assert (profiled["attributed_ms"], profiled["step_ms"], profiled["warmup_dropped"]) == (125, 125, 6)
@@ -353,7 +356,7 @@ def test_a_run_whose_kernels_turn_out_to_be_damaged_is_in_no_point(tmp_path: Pat
     broken = next(tmp_path.glob("run_1_config_1_2_*"))
     kernels = broken / "rank_0001" / "kernels.parquet"
     pq.write_table(pq.read_table(kernels).drop_columns("device"), kernels)
-    ran = run("analysis.scaled", tmp_path, "--format", "json")
+    ran = run("analysis.scaled", tmp_path, "--format", "json", "--all")
     assert [(row["world_size"], row["runs"]) for row in ran.json] == [(1, 2), (2, 1)]
     assert "unusable: " in ran.err and broken.name in ran.err
 
@@ -371,14 +374,15 @@ def test_runs_of_other_lengths_are_not_averaged(tmp_path: Path) -> None:
 
 def test_a_table_of_dashes_is_not_printed(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(profile="torch")])
-    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
     row["tables"] = None
-    titles = [part.title for part in parts([row])]
+    titles = [part.title for part in tables_of([row])]
     assert (
-        titles[-1].startswith("Use of the device") and len(parts([row | _NOTHING_KNOWN])) == len(titles) - 1
+        titles[-1].startswith("Use of the device")
+        and len(tables_of([row | _NOTHING_KNOWN])) == len(titles) - 1
     )
     without = dict.fromkeys(name for name in row if "efficiency_of" in name or name.startswith("mfu"))
-    (last,) = [part for part in parts([row | without]) if part.title not in titles]
+    (last,) = [part for part in tables_of([row | without]) if part.title not in titles]
     assert last.title.startswith("Communication")
 
 

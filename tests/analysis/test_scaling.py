@@ -167,7 +167,7 @@ def test_strong_scaling_compares_equal_global_batches(tmp_path: Path) -> None:
 
 def test_the_kind_of_scaling_is_that_of_most_comparisons(tmp_path: Path) -> None:
     strong_sweep(tmp_path / "strong", run_of(gpus_per_node=2, batch=64))
-    chosen = run("analysis.scaled", tmp_path / "strong", "--format", "csv")
+    chosen = run("analysis.scaled", tmp_path / "strong", "--format", "csv", "--all")
     # 4 ranks x 16 and 2 x 32 have a base of the same global batch, 2 x 64 one of the same batch a GPU.
     assert {row["scaling"] for row in chosen.csv} == {"strong"}
     page = build(load(tmp_path / "strong"))
@@ -210,7 +210,7 @@ def test_an_efficiency_of_kernels_below_that_of_the_step_says_why(
     tmp_path: Path, truth: Truth, says: str
 ) -> None:
     write_sweep(tmp_path, [run_of(profile=profile) for profile in ("none", "torch")], truth)
-    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
     assert row["flops_efficiency_of_step_pct"] > row["flops_efficiency_of_kernels_pct"]
     assert says in row["use_note"]
 
@@ -221,7 +221,7 @@ def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Pat
     write_sweep(tmp_path, [run_of(profile=profile) for profile in ("none", "torch")], truth)
     counted = write_run(tmp_path, run_of(profile="ncu"), Truth(perturbation=50.0))
     (counted / "rank_0000" / "kernels.parquet").unlink()
-    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
     assert row["profiled_runs"] == 2
     assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
 
@@ -238,7 +238,7 @@ def test_one_repetition_says_why_there_is_no_interval(tmp_path: Path) -> None:
     ran = run("analysis.scaled", tmp_path)
     assert ran.code == 0
     assert found("analysis.scaled", tmp_path)["few_runs"] == {"n": 1, "of": 1, "least": 3}
-    row = run("analysis.scaled", tmp_path, "--format", "json").json[0]
+    row = run("analysis.scaled", tmp_path, "--format", "json", "--all").json[0]
     assert row["step_ms_low"] is None
     assert "one repetition" in row["interval_note"]
 
@@ -333,13 +333,13 @@ def test_a_cpu_has_measured_peaks_only(tmp_path: Path) -> None:
 
 
 def test_the_published_method_counts_start_up_in(planted: tuple[Path, Truth]) -> None:
-    rows = run("analysis.scaled", planted[0], "--method", "published", "--format", "json").json
+    rows = run("analysis.scaled", planted[0], "--method", "published", "--format", "json", "--all").json
     assert {row["method"] for row in rows} == {"published"}
     assert all(row["application_s"] > 20 for row in rows)
 
 
 def test_explain_measures_on_these_runs(planted: tuple[Path, Truth]) -> None:
-    ran = run("analysis.scaled", planted[0], "--explain", "--format", "csv")
+    ran = run("analysis.scaled", planted[0], "--explain", "--format", "csv", "--all")
     assert len(ran.csv) == 5
 
 
@@ -403,5 +403,5 @@ def test_a_configuration_alone_has_no_efficiency_in_the_table_and_is_called_by_i
     out = run("analysis.scaled", tmp_path).out
     assert "Baselines" not in out and "100.0" not in out and "scaling eff" not in out
     assert out.splitlines()[3].split()[:2] == ["nodes", "node"] and "resnet50" not in out
-    data = run("analysis.scaled", tmp_path, "--format", "json").json
+    data = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
     assert data[0]["scaling_efficiency_pct"] == 100  # of data that several sweeps are put together from

@@ -9,12 +9,12 @@ import pytest
 from analysis.frames.load import load
 from analysis.prediction import predictions
 from analysis.prediction.extrapolate import LINKS, ONE_SIZE
-from analysis.published import by_method
 from analysis.report.build import build
 from analysis.report.diagnosis import gains
 from jobs.run import Run
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
+from tests.analysis.frames import scaled_rows
 from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run, write_sweep, write_sweep_record
 
 MIB = 1 << 20
@@ -293,7 +293,7 @@ def test_the_report_says_why_nothing_is_predicted(tmp_path):
 def test_what_would_gain_little_is_known_to(tmp_path):
     study = load(sweep(tmp_path))
     rows = predictions.of_study(study, "4", ["no-stragglers"])
-    gained = gains(by_method.rows(study)[-1], rows)
+    gained = gains(scaled_rows(study)[-1], rows)
     assert abs(gained["no-stragglers"]["gain_pct"]) < 1
 
 

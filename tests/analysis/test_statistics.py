@@ -15,12 +15,10 @@ def noise(seed: int, count: int, sigma: float = 1.0) -> np.ndarray:
     return 100 + np.random.default_rng(seed).normal(0, sigma, count)
 
 
-def between_runs(
-    runs, resamples: int = estimates.RESAMPLES, seed: int = estimates.SEED
-) -> estimates.Estimate:
+def between_runs(runs, resamples: int = estimates.RESAMPLES, seed: int = estimates.SEED) -> dict[str, float]:
     """The median over runs of their median batch, as a point has it."""
-    drawn = estimates.draw_runs(runs, resamples=resamples, seed=seed).values() if len(runs) > 1 else None
-    return estimates.of_resamples(runs, estimates.median, drawn)
+    drawn = estimates.draw_runs(runs, resamples=resamples, seed=seed)
+    return estimates.columns_of("ms", drawn.sampled())
 
 
 @pytest.mark.parametrize("slow", [1, 3, 8])
@@ -92,8 +90,7 @@ def test_an_interval_lies_within_the_values_and_in_order(series: np.ndarray) -> 
 def test_a_rate_scales_with_its_unit(series: np.ndarray, factor: float) -> None:
     first = between_runs([series, series * 1.1], resamples=100)
     second = between_runs([series * factor, series * 1.1 * factor], resamples=100)
-    assert second.value == pytest.approx(first.value * factor)
-    assert second.high == pytest.approx(first.high * factor)
+    assert list(second.values()) == pytest.approx([value * factor for value in first.values()])
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
@@ -117,7 +114,7 @@ def test_intervals_between_runs_hold_the_truth_as_often_as_they_say(count: int, 
     hits = 0
     for trial in range(200):
         estimate = between_runs(runs_of(generator, count, between, 0.5), resamples=300, seed=trial)
-        hits += estimate.low <= 100 <= estimate.high
+        hits += estimate["ms_low"] <= 100 <= estimate["ms_high"]
     # 95 % of 200 is 190, with a standard deviation of 3; where runs do not differ it may be more.
     assert hits >= 181
 
@@ -171,7 +168,7 @@ def test_an_interval_is_no_narrower_than_the_batches_inside_the_runs_allow() -> 
     runs = [noise(1, 30, 5.0), noise(2, 30, 5.0)]
     runs[1] += np.median(runs[0]) - np.median(runs[1])
     estimate = between_runs(runs)
-    assert estimate.high - estimate.low > 2
+    assert estimate["ms_high"] - estimate["ms_low"] > 2
 
 
 def correlated(generator: np.random.Generator, correlation: float, count: int) -> np.ndarray:
@@ -249,10 +246,12 @@ def test_correlated_batches_widen_the_interval() -> None:
     assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
 
 
-def test_one_run_has_no_interval_and_says_why() -> None:
-    estimate = between_runs([noise(1, 30)])
-    assert np.isnan(estimate.low)
-    assert "one repetition" in estimate.note
+def test_one_run_has_no_interval_nor_has_what_it_is_compared_with() -> None:
+    one, two = noise(1, 30), [noise(1, 30), noise(2, 30)]
+    estimate = between_runs([one])
+    assert estimate["ms"] == np.median(one) and np.isnan([estimate["ms_low"], estimate["ms_high"]]).all()
+    drawn = [(1.0, estimates.draw_runs([one])), (-1.0, estimates.draw_runs(two))]
+    assert estimates.shared_widening(drawn) is None and np.isnan(drawn[0][1].values()).all()
 
 
 def test_two_batches_have_no_interval_and_say_why() -> None:

@@ -1,11 +1,11 @@
 """Traces of several jobs: how they scale, and when they do not."""
 
 import json
-import math
 
 import pandas as pd
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.divide import PARTS
 from analysis.frames.load import load, load_named
 from analysis.measures import communication, traced
@@ -37,13 +37,13 @@ def noted(study) -> dict[str, dict]:
 def test_scaling_of_traces_named_by_their_ranks(scaled):
     planted, paths = scaled
     study = load_named([f"{ranks}={path}" for ranks, path in paths.items()])
-    found = traced.answer(study)
-    assert [row["world_size"] for row in found.rows] == [1, 2, 4]
-    for row in found.rows:
+    found = records(traced.jobs(study))
+    assert [row["world_size"] for row in found] == [1, 2, 4]
+    for row in found:
         ideal = 100 * planted[1].batch / planted[row["world_size"]].batch
         assert row["scaling_efficiency_pct"] == pytest.approx(ideal, rel=2e-3)
         assert row["speedup"] == pytest.approx(row["world_size"] * ideal / 100, rel=2e-3)
-    assert found.rows[2]["grew_exposed_transfer_ms"] == pytest.approx(0.2, rel=2e-2)
+    assert found[2]["grew_exposed_transfer_ms"] == pytest.approx(0.2, rel=2e-2)
     assert noted(study)["batch_assumed"]["scaling"] == "weak"
     assert noted(study)["batch_assumed"]["ratio"] == pytest.approx(1, abs=0.01)
 
@@ -68,13 +68,13 @@ def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
     one = Planted(ranks=2, batches=6, forward=600.0, backward=1000.0)
     paths = [job(tmp_path, one, "two"), job(tmp_path, Planted(ranks=4, batches=6), "four")]
     study = load_named([f"2={paths[0]}", f"4={paths[1]}"])
-    found = traced.answer(study)
+    found = records(traced.jobs(study))
     assert noted(study)["batch_assumed"]["scaling"] == "strong"
     batch = Planted(ranks=4).batch
-    assert found.rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch / 2, rel=2e-3)
-    weak = traced.answer(study, "weak")
+    assert found[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch / 2, rel=2e-3)
+    weak = records(traced.jobs(study, "weak"))
     assert noted(study)["batch_assumed"]["scaling"] == "weak"
-    assert weak.rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch, rel=2e-3)
+    assert weak[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch, rel=2e-3)
 
 
 def test_folders_without_their_ranks_are_one_clear_line(scaled):
@@ -115,14 +115,14 @@ def unlike(tmp_path_factory):
 def test_jobs_of_other_kernels_are_compared_only_when_asked(unlike):
     two, four = unlike
     study = load(two.parent)
-    found = traced.answer(study)
-    assert [row["world_size"] for row in found.rows] == [2, 4] and found.scales == []
-    assert all(row["scaling_efficiency_pct"] != row["scaling_efficiency_pct"] for row in found.rows)  # NaN
+    found = traced.jobs(study)
+    assert list(found["world_size"]) == [2, 4] and not found["compared"].any()
+    assert found["scaling_efficiency_pct"].isna().all()
     assert noted(study)["jobs_differ"] == {"jobs": ["two", "four"], "differ": "devices or kernels"}
     page = render(build(load(two.parent)))
     assert "Scaling efficiency on" not in page and "in the kernels on more ranks" not in page
-    asked = traced.answer(load_named([f"2={two}", f"4={four}"]))
-    assert asked.scales[1]["scaling_efficiency_pct"] < 100
+    asked = traced.jobs(load_named([f"2={two}", f"4={four}"]))
+    assert asked["compared"].all() and asked["scaling_efficiency_pct"][1] < 100
 
 
 def test_jobs_named_as_one_program_that_are_not_have_no_efficiency(unlike, tmp_path):
@@ -134,23 +134,22 @@ def test_jobs_named_as_one_program_that_are_not_have_no_efficiency(unlike, tmp_p
     assert convert([str(tmp_path / "eight"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     named = [f"2={two}", f"8={tmp_path / 'out' / 'eight'}"]
     study = load_named(named)
-    found = traced.answer(study)
-    assert [math.isnan(row["scaling_efficiency_pct"]) for row in found.rows] == [True, True]
-    assert math.isnan(found.rows[1]["speedup"]) and found.rows[1]["step_ms"] > 0 and found.scales == []
-    assert traced.grown(found) is None
+    found = traced.jobs(study)
+    assert found[["scaling_efficiency_pct", "speedup"]].isna().all(axis=None)
+    assert found["step_ms"][1] > 0 and not found["compared"].any() and len(traced.tables(found)) == 1
     assert noted(study)["jobs_differ"] == {"jobs": ["two", "eight"], "differ": "devices or kernels"}
     assert run("scaled", *named).code == 0
     study = load_named(named)
-    asked = traced.answer(study, "weak")
-    assert asked.scales[1]["scaling_efficiency_pct"] < 100
+    asked = traced.jobs(study, "weak")
+    assert asked["compared"].all() and asked["scaling_efficiency_pct"][1] < 100
     assert noted(study)["batch_assumed"]["ratio"] == pytest.approx(2.06, abs=0.01)
 
 
 def test_jobs_of_the_same_kernels_in_one_folder_are_compared(scaled):
     _, paths = scaled
     study = load(paths[4].parent)
-    found = traced.answer(study)
-    assert [row["world_size"] for row in found.scales] == [2, 4]
+    found = traced.jobs(study)
+    assert list(found[found["compared"]]["world_size"]) == [2, 4]
     assert "in the kernels on more ranks" in render(build(study))
 
 
@@ -173,17 +172,16 @@ def test_jobs_that_cannot_be_scaled_say_what_each_of_them_lacks(tmp_path):
 
 def test_the_parts_of_a_step_beside_its_median_are_all_shown_and_sum_to_its_mean(scaled):
     planted, paths = scaled
-    found = traced.answer(load(paths[4]))
-    (row,) = found.rows
+    found = traced.jobs(load(paths[4]))
+    (row,) = records(found)
     assert row["wall_ms"] == pytest.approx(planted[4].batch / MS, rel=1e-3)
     assert row["wall_ms"] == pytest.approx(sum(row[f"{part}_ms"] for part in PARTS))
-    shown = {column.header.replace("\n", " ") for column in traced.part(found).columns}
+    shown = {column.header.replace("\n", " ") for column in traced.tables(found)[0].columns}
     assert {"step mean", "compute", "exposed comm.", "exposed loader", "other copies", "idle"} <= shown
-    alone = traced.answer(load_named([f"1={paths[1]}"]))
-    (one,) = alone.rows
+    (one,) = records(traced.jobs(load_named([f"1={paths[1]}"])))
     of_others = ("speedup", "scaling_efficiency_pct")
     compared = [value for name, value in one.items() if name in of_others or "grew" in name]
-    assert len(compared) > 2 and all(math.isnan(value) for value in compared)
+    assert len(compared) > 2 and set(compared) == {None}
 
 
 def test_a_comparison_of_different_jobs_says_so_and_tests_nothing_of_a_few_steps(unlike):

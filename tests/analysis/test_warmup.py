@@ -6,6 +6,7 @@ Durations, means and parts are of the same steps, and tables say which are left 
 import numpy as np
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.steps import Counted, counted_steps, series_of, warmup_of_traces
 from analysis.measures import anatomy, batches, communication, kernels, stragglers, traced
@@ -83,7 +84,7 @@ def shown(study):
     """The captions of the tables of a step's anatomy, and the headers of that of scaling."""
     rows = anatomy.rows(study)
     whole, _ = anatomy.parts(rows)
-    return whole.caption, [column.header for column in traced.part(traced.answer(study)).columns]
+    return whole.caption, [column.header for column in traced.tables(traced.jobs(study))[0].columns]
 
 
 LEFT_OUT = "Left out (warmup, or recorded in part): "
@@ -94,7 +95,7 @@ def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
     step = Planted(ranks=2).batch
     planted = Planted(ranks=2, batches=20, head=(0.5 * step, 0.5 * step))
     study = load(converted(tmp_path, mine=planted) / "mine")
-    (row,) = traced.answer(study).rows
+    (row,) = records(traced.jobs(study))
     assert (row["warmup_dropped"], row["steady_steps"]) == (2, 18)
     assert row["step_ms"] == pytest.approx(step / 1000, rel=2e-3)
     assert row["wall_ms"] == pytest.approx(row["step_ms"], rel=2e-3)
@@ -179,7 +180,7 @@ def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):
     step = Planted(ranks=2).batch
     jobs = {"slow": Planted(ranks=2, batches=6, head=(3 * step,)), "steady": Planted(ranks=4, batches=6)}
     study = load(converted(tmp_path, **jobs))
-    assert [row["warmup_dropped"] for row in traced.answer(study).rows] == [1, 0]
+    assert list(traced.jobs(study)["warmup_dropped"]) == [1, 0]
     assert "warmup" in shown(study)[1]
     assert {one.run for one in study.findings if one.code == "first_steps_left_out"} == {"slow"}
 
@@ -196,4 +197,4 @@ def test_means_are_of_steps_that_all_ranks_recorded(tmp_path):
         trace.write(tmp_path / "raw" / "mine" / f"rank{rank}.json")
     study = load(converted(tmp_path) / "mine")
     (whole,) = anatomy.rows(study)
-    assert whole["attributed_steps"] == 2 * 7 == 2 * traced.answer(study).rows[0]["steady_steps"]
+    assert whole["attributed_steps"] == 2 * 7 == 2 * traced.jobs(study)["steady_steps"][0]

@@ -12,7 +12,7 @@ import pytest
 
 from analysis.frames.load import load
 from analysis.frames.steps import series_of
-from analysis.measures.points import base_of
+from analysis.measures.points import bases_of
 from jobs import by_hand
 from jobs.processes import Ended
 from jobs.run import Run
@@ -66,7 +66,7 @@ def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():
     for who, report in zip((me, two), reports, strict=True):
         run, unknown = by_hand.run_of(report, who, Program("train.py"), "none")
         fields.append({**run.model_dump(), **dict.fromkeys(unknown)})
-    assert [base_of(number, fields, "weak") for number in (0, 1)] == [0, 0]
+    assert bases_of(fields, "weak") == [0, 0]
     assert fields[1]["program"] == "train.py" and fields[1]["compute"] is None
 
 
