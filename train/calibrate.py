@@ -38,12 +38,6 @@ _BUSY = 0.1  # of the time that threads wait for a core; by then what is measure
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def counts_of(local_size: int) -> list[int]:
-    """Numbers of ranks a node that are measured together: powers of two, and all."""
-    powers = [1 << power for power in range(local_size.bit_length()) if 1 << power <= local_size]
-    return sorted({*powers, local_size})
-
-
 def rate(work: float, action: Callable[[], object], synchronize: Callable[[], None], seconds: float) -> float:
     """The best ``work`` a second of ``action`` within ``seconds``: a bound is what the machine can do."""
     action()
@@ -107,7 +101,9 @@ def calibrate(
         peaks: without, an allreduce alone.
     """
     start = time.perf_counter()
-    counts = counts_of(world.local_size) if peaks else []
+    # Numbers of ranks a node that are measured together: powers of two, and all.
+    powers = {1 << power for power in range(world.local_size.bit_length())} | {world.local_size}
+    counts = sorted(count for count in powers if count <= world.local_size) if peaks else []
     share = TOTAL_S / (2 * len(counts) + (1 if world.size > 1 else 0))
     gemm, copy, allreduces, waiting = {}, {}, [], 0.0
     for count in counts:
@@ -146,7 +142,8 @@ def _peaks(
     # Ranks with more threads than cores wait for each other; a GPU's peaks need no core to be free.
     if device.type != "cpu" or used * count > cores():
         return gemm, copy, 0.0
-    return gemm, copy, share_of(before, waited_s(), time.perf_counter() - begun, used)
+    now, threads_s = waited_s(), (time.perf_counter() - begun) * used
+    return gemm, copy, max(0.0, now - before) / threads_s if now is not None and before is not None else 0.0
 
 
 def waited_s() -> float | None:
@@ -160,13 +157,6 @@ def waited_s() -> float | None:
         with suppress(OSError):  # the thread has ended
             waits.append(int(path.read_text().split()[1]))
     return sum(waits) / 1e9 if waits else None
-
-
-def share_of(before: float | None, now: float | None, wall_s: float, threads: int) -> float:
-    """Which share of their time threads have waited between two readings; 0 if it is not known."""
-    if before is None or now is None or wall_s <= 0:
-        return 0.0
-    return max(0.0, now - before) / (wall_s * threads)
 
 
 def main() -> None:

@@ -64,9 +64,9 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
     Raises:
         UserError: the folder holds something else.
     """
-    wanted = json.dumps({"images": images, "classes": classes, "seed": seed})
-    description = folder / _DESCRIPTION
-    if description.is_file() and description.read_text(errors="replace") == wanted:
+    description = json.dumps({"images": images, "classes": classes, "seed": seed})
+    existing = folder / _DESCRIPTION
+    if existing.is_file() and existing.read_text(errors="replace") == description:
         return f"{folder} already exists"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} contains something else; choose another folder, or remove it")
@@ -83,7 +83,7 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{index:06d}.jpg").write_bytes(content)
     _write_records(partly / "tfrecord", encoded, labels)
-    (partly / _DESCRIPTION).write_text(wanted)
+    (partly / _DESCRIPTION).write_text(description)
     if folder.exists():
         folder.rmdir()
     partly.rename(folder)
@@ -95,12 +95,12 @@ def _write_records(folder: Path, encoded: list[bytes], labels: list[int]) -> Non
     pairs = list(zip(encoded, labels, strict=True))
     for number in range(RECORD_FILES):
         path = folder / f"part-{number:05d}-of-{RECORD_FILES:05d}.tfrecord"
-        mine = pairs[number::RECORD_FILES]
         # ImageNet's labels start at 1 in TFRecord files.
-        examples: list[dict[str, bytes | int]] = [
-            {records.IMAGE: image, records.LABEL: label + 1} for image, label in mine
-        ]
-        records.write_records(path, map(records.encode_example, examples))
+        examples = (
+            records.encode_example({records.IMAGE: image, records.LABEL: label + 1})
+            for image, label in pairs[number::RECORD_FILES]
+        )
+        records.write_records(path, examples)
         records.write_index(path)
 
 

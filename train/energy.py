@@ -91,7 +91,7 @@ class Meters:
         device_j = self._device() - self._device_j if callable(self._device) else None
         if device_j is not None and math.isnan(device_j):
             device_j = None
-            why_not.append("NVML energy: unreadable")
+            why_not.append("NVML: energy unreadable")
         processors_j = None
         if isinstance(self._processors, Rapl):
             try:
@@ -123,30 +123,36 @@ def gpu_energy(device: torch.device) -> Callable[[], float] | str:
     """Joules that a GPU has used since its driver was loaded; why not, if NVML does not tell."""
     import pynvml
 
-    return counter_of(pynvml, f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    return nvml_reading(pynvml, _uuid(device), "nvmlDeviceGetTotalEnergyConsumption")
 
 
-def counter_of(nvml: Any, uuid: str) -> Callable[[], float] | str:
-    """The energy counter of the GPU of this UUID; why there is none.
+def _uuid(device: torch.device) -> str:
+    # NVML numbers all GPUs, PyTorch those of CUDA_VISIBLE_DEVICES; this is the same to both.
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def nvml_reading(nvml: Any, uuid: str, function: str) -> Callable[[], float] | str:
+    """What reads a GPU's joules or watts (NaN: it cannot any more); or why none can.
 
     Args:
         nvml: the module ``pynvml``, or what acts like it.
-        uuid: NVML numbers all GPUs, PyTorch those of CUDA_VISIBLE_DEVICES; this is the same to both.
+        function: of NVML, which takes the GPU's handle and gives thousandths.
     """
+    read = getattr(nvml, function)
     try:
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        read(handle)
     except nvml.NVMLError as error:
-        return f"NVML energy: {error}"
+        return f"NVML: {error}"
 
-    def joules() -> float:
+    def reading() -> float:
         try:
-            return nvml.nvmlDeviceGetTotalEnergyConsumption(handle) * _MILLI
+            return read(handle) * _MILLI
         except nvml.NVMLError:
             return math.nan  # a meter that fails must not cost the run
 
-    return joules
+    return reading
 
 
 def added(counters: Sequence[Callable[[], float] | str]) -> Callable[[], float] | str:
@@ -181,43 +187,35 @@ def open_rapl(powercap: Path = POWERCAP) -> "Rapl | str":
 class Rapl:
     """Energy of processor packages, from counters that wrap around.
 
+    Attributes:
+        unambiguous_s: what a counter takes at least to wrap around: two readings tell nothing after longer.
+
     Raises:
         OSError: they may not be read.
         ValueError: they hold no numbers.
     """
 
     def __init__(self, packages: Sequence[Path]) -> None:
-        self._packages = packages
-        self._ranges = [_whole(path / "max_energy_range_uj") for path in packages]
+        self.packages = packages
+        self._ranges = [int((path / "max_energy_range_uj").read_text()) for path in packages]
         self._last = self._read()
-
-    def __len__(self) -> int:
-        return len(self._packages)
-
-    @property
-    def unambiguous_s(self) -> float:
-        """How long a counter takes to wrap around at least: longer than that, two readings do not tell."""
         seconds = []
-        for whole, package in zip(self._ranges, self._packages, strict=True):
+        for counts, package in zip(self._ranges, packages, strict=True):
             most_w = 0.0
             with suppress(OSError, ValueError):
-                most_w = _whole(package / "constraint_0_power_limit_uw") * _MICRO
-            seconds.append(whole * _MICRO / (most_w or MOST_W))
-        return min(seconds)
+                most_w = int((package / "constraint_0_power_limit_uw").read_text()) * _MICRO
+            seconds.append(counts * _MICRO / (most_w or MOST_W))
+        self.unambiguous_s = min(seconds)
 
     def _read(self) -> list[int]:
-        return [_whole(path / "energy_uj") for path in self._packages]
+        return [int((path / "energy_uj").read_text()) for path in self.packages]
 
     def used(self) -> float:
         """Joules since the last call."""
         now = self._read()
         counted = zip(now, self._last, self._ranges, strict=True)
         self._last = now
-        return sum((new - old) % (whole + 1) for new, old, whole in counted) * _MICRO
-
-
-def _whole(path: Path) -> int:
-    return int(path.read_text())
+        return sum((new - old) % (counts + 1) for new, old, counts in counted) * _MICRO
 
 
 # --- power ---------------------------------------------------------------------------------------------
@@ -275,14 +273,14 @@ def sampled(
     watts: Callable[[], float], action: Action, seconds: float, settle_s: float = SETTLE_S,
     period_s: float = PERIOD_S, clock: Clock = time.perf_counter,
 ) -> Metered:  # fmt: skip
-    """Mean power by readings in a thread.
+    """Mean power over time by readings in a thread.
 
     Args:
-        watts: the power now; not a number where it cannot be read.
+        watts: the power now; NaN where it cannot be read.
         action: returns when the device has done it.
     """
     repeat(action, settle_s, clock)
-    readings: list[tuple[float, float]] = []
+    readings: list[tuple[float, float]] = []  # seconds, W
     done = threading.Event()
 
     def read() -> None:
@@ -302,10 +300,11 @@ def sampled(
         spent = clock() - start
         done.set()
         reader.join()
-    mean, failed = mean_of(readings)
-    return Metered(
-        mean, spent, calls, f"readings in {spent:.2f} s: {len(readings) - failed}, failed: {failed}"
-    )
+    valid = [(over, power) for over, power in readings if not math.isnan(power)]
+    over = sum(seconds for seconds, _ in valid)
+    mean = sum(seconds * power for seconds, power in valid) / over if over else None
+    note = f"readings in {spent:.2f} s: {len(valid)}, failed: {len(readings) - len(valid)}"
+    return Metered(mean, spent, calls, note)
 
 
 def repeat(action: Action, seconds: float, clock: Clock) -> int:
@@ -317,42 +316,17 @@ def repeat(action: Action, seconds: float, clock: Clock) -> int:
     return calls
 
 
-def mean_of(readings: Sequence[tuple[float, float]]) -> tuple[float | None, int]:
-    """(mean over time, how many failed) of readings (seconds, W); W of one that failed is NaN."""
-    valid = [(seconds, power) for seconds, power in readings if not math.isnan(power)]
-    over = sum(seconds for seconds, _ in valid)
-    mean = sum(seconds * power for seconds, power in valid) / over if over else None
-    return mean, len(readings) - len(valid)
-
-
 def open_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter | None, str]:
     """A device's meter and what it is, or None and why there is none."""
-    if device.type == "cuda":
-        counter = gpu_energy(device)
-        if isinstance(counter, str):
-            return _nvml_power(device)
-        return partial(counted, Meters(counter, None)), "NVML's energy counter"
-    counters = open_rapl(powercap)
-    if isinstance(counters, str):
-        return None, counters
-    return partial(counted, Meters(None, counters)), f"RAPL, packages: {len(counters)}"
-
-
-def _nvml_power(device: torch.device) -> tuple[Meter | None, str]:
+    if device.type != "cuda":
+        counters = open_rapl(powercap)
+        if isinstance(counters, str):
+            return None, counters
+        return partial(counted, Meters(None, counters)), f"RAPL, packages: {len(counters.packages)}"
     import pynvml
 
-    def watts(handle: Any) -> float:
-        try:
-            return pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3
-        except pynvml.NVMLError:
-            return math.nan  # a reading that fails must not cost the others
-
-    try:
-        pynvml.nvmlInit()
-        # By its UUID: NVML numbers all GPUs, PyTorch those of CUDA_VISIBLE_DEVICES.
-        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        pynvml.nvmlDeviceGetPowerUsage(handle)
-    except pynvml.NVMLError as error:
-        return None, f"NVML: {error}"
-    return partial(sampled, partial(watts, handle)), "NVML's power readings"
+    if not isinstance(counter := gpu_energy(device), str):
+        return partial(counted, Meters(counter, None)), "NVML's energy counter"
+    # GPUs before Volta have no counter of energy.
+    power = nvml_reading(pynvml, _uuid(device), "nvmlDeviceGetPowerUsage")
+    return (None, power) if isinstance(power, str) else (partial(sampled, power), "NVML's power readings")

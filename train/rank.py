@@ -82,9 +82,12 @@ def run_rank(
     opened = Opened()
     try:
         finished = _run_rank(run, world, out, keep_raw, say, begun, opened)
-    except (RuntimeError, ValueError, AssertionError) as error:
-        opened.abandon()
-        # First of all: NCCL's lack of memory comes as an error of the exchange.
+    except BaseException as error:
+        # First of all: a rank that has failed waits for no other, which would keep it from saying why.
+        opened.end(failed=True)
+        if not isinstance(error, RuntimeError | ValueError | AssertionError):
+            raise
+        # Before lost peers: NCCL's lack of memory comes as an error of the exchange.
         if is_out_of_memory(error):
             size = f"batch {run.batch} of {run.image_size} x {run.image_size} images"
             raise OutOfMemory(
@@ -94,35 +97,23 @@ def run_rank(
             raise PeersLost(f"rank {world.rank} stops: another rank has failed") from error
         check_images(run.model, run.image_size, run.batch)
         raise
-    except BaseException:
-        opened.abandon()
-        raise
-    opened.close()
+    # The rank's graphs are gone, for whose end NCCL would wait. So is the model, which would keep the group;
+    # with the group end Gloo's threads, which could abort the process as Python exits (pytorch#190489).
+    opened.end(failed=False)
     return finished
 
 
 @dataclass
 class Opened:
-    """What a rank has opened and closes: with the other ranks after success, without them after failure."""
+    """What a rank has opened."""
 
     loader: Loader | None = None
     backend: Backend | None = None
 
-    def close(self) -> None:
-        """The rank is done; its graphs are gone, for whose end NCCL would wait.
-
-        So is the model, which would keep the group. With the group end Gloo's threads, which could abort the
-        process as Python exits (pytorch/pytorch#190489).
-        """
+    def end(self, failed: bool) -> None:
+        """Close it: with the other ranks after success, without them after failure."""
         if self.backend:
-            self.backend.close()
-        if self.loader:
-            self.loader.close()
-
-    def abandon(self) -> None:
-        """The rank has failed: it waits for no other, which would keep it from saying why."""
-        if self.backend:
-            self.backend.abandon()
+            self.backend.abandon() if failed else self.backend.close()
         if self.loader:
             self.loader.close()
 
@@ -147,13 +138,12 @@ def _run_rank(
     if not isinstance(out, Path):
         # Rank 0 makes it, and goes on with the path as the user wrote it.
         made = out() if world.rank == 0 else Path()
-        of_rank_0 = backend.gather(str(made.absolute()))[0]
-        out = made if world.rank == 0 else Path(of_rank_0)
+        paths = backend.gather(str(made.absolute()))
+        out = made if world.rank == 0 else Path(paths[0])
     directory = tables.rank_directory(out, world.rank)
     directory.mkdir(parents=True, exist_ok=True)
-    # DataParallel's replicas run in a thread each.
-    threads = run.gpus_per_rank > 1
-    capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode, threads)
+    replicas = run.gpus_per_rank > 1  # of DataParallel, which run in a thread each
+    capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode, replicas)
     clock, markers = open_clock(device.type), open_markers()
     speak, meters = speaker(run, device, say, begun), open_meters(driven(run, device), world.local_rank)
     with stream_of(run, device):
@@ -176,7 +166,7 @@ def _run_rank(
     # From here on no rank waits for another.
     digests = backend.gather(parameter_digest(bare))
     losses = recorded.losses
-    trained = [(name, one) for name, one in bare.named_parameters() if one.requires_grad]
+    trained = {name: weight.numel() for name, weight in bare.named_parameters() if weight.requires_grad}
     report = RankReport(
         rank=world.rank,
         world_size=world.size,
@@ -192,7 +182,7 @@ def _run_rank(
         parameter_digest=digests[world.rank],
         parameters=sum(parameter.numel() for parameter in bare.parameters()),
         # The same on every rank, as are the FLOPs: one has them.
-        gradient_elements={} if world.rank else {name: one.numel() for name, one in trained},
+        gradient_elements={} if world.rank else trained,
         forward_flops_per_image=flops[0],
         training_flops_per_image=flops[1],
         startup_ns=startup_ns,

@@ -58,11 +58,11 @@ def allow_connections(ranks: int) -> None:
     The store has one from each rank, Gloo one to each; many systems give a process 1024 open files at first.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = ranks + _OTHER_FILES
+    needed = ranks + _OTHER_FILES
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        needed = min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def gather_at(store: "Store", world: World, value: str) -> list[str]:

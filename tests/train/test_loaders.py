@@ -213,14 +213,6 @@ def test_synthetic_batches_are_the_same_for_ever_and_each_ranks_own(tmp_path):
     assert not torch.equal(images, batches(run, 1, rank=1, world_size=2)[0][0])
 
 
-@pytest.mark.parametrize("loader", ["dali-gpu", "dali-cpu-to-gpu"])
-def test_a_gpu_loader_without_a_gpu_is_one_line(data_set, loader):
-    needs(loader)
-    run = run_of(data_set, "dali-cpu", device="auto").model_copy(update={"loader": loader})
-    with pytest.raises(UserError, match=f"^loader {loader} needs a GPU; on a CPU use dali-cpu$"):
-        build_loader(run, 0, 1, CPU)
-
-
 def test_without_dali_the_user_is_told_what_to_install(data_set, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     with pytest.raises(UserError, match=r"needs NVIDIA DALI .*pip install nvidia-dali"):

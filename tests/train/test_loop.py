@@ -17,49 +17,37 @@ FORWARD, BACKWARD, UPDATE = (
 BATCH = ["tick", "load", *FORWARD, *BACKWARD, *UPDATE, "tick", "told", "mark End of Batch", "tick"]
 
 
-class ToldClock:
-    def __init__(self, told: list[str]):
-        self.told = told
+class Told:
+    """A clock, a capture and a marker in one, which note what is asked of them."""
 
-    def start(self):
-        self.told.append("clock")
-
-    def tick(self):
-        self.told.append("tick")
+    def __init__(self, log: list[str]):
+        self.log, self.model = log, None
 
     def instants_ns(self):
-        self.told.append("instants")
+        self.log.append("instants")
         return ["the instants"]
 
-
-class ToldCapture:
-    def __init__(self, told: list[str]):
-        self.told = told
-        self.model = None
-
     def prepare(self, model):
-        self.told.append("capture warms up")
+        self.log.append("capture warms up")
 
-    def start(self, model, first_batch):
-        self.told.append(f"capture from {first_batch}")
-        self.model = model
+    def start(self, model=None, first_batch=None):
+        self.log.append("clock" if model is None else f"capture from {first_batch}")
+        self.model = model or self.model
 
     def stop(self):
-        self.told.append("stop")
+        self.log.append("stop")
 
-
-class ToldMarker:
-    def __init__(self, told: list[str]):
-        self.told = told
+    def tick(self):
+        self.log.append("tick")
 
     def push(self, name):
-        self.told.append(f"push {name}")
+        self.log.append(f"push {name}")
 
     def pop(self, name):
-        self.told.append(f"pop {name}")
+        self.log.append(f"pop {name}")
 
     def mark(self, name):
-        self.told.append(f"mark {name}")
+        self.log.append(f"mark {name}")
 
 
 class Story:
@@ -70,9 +58,7 @@ class Story:
         self.told: list[str] = []
         self.losses: list[float] = []
         self.seen_images = None
-        self.clock, self.capture, self.marker = (
-            kind(self.told) for kind in (ToldClock, ToldCapture, ToldMarker)
-        )
+        self.recorder = Told(self.told)
         self.model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10)).to(device)
         self.model.register_forward_pre_hook(self._forward)
         self.model.register_full_backward_hook(lambda *_: self.told.append("backward"))
@@ -104,8 +90,8 @@ class Story:
 
     def happen(self, wrapper=None):
         return loop.train(
-            self.run, self.step(wrapper or self.model), self.batches(), Markers([self.marker]), self.clock,
-            self.capture, self.on_batch,
+            self.run, self.step(wrapper or self.model), self.batches(), Markers([self.recorder]),
+            self.recorder, self.recorder, self.on_batch,
         )  # fmt: skip
 
 
@@ -144,7 +130,7 @@ class Wrapper(torch.nn.Module):
 def test_the_profiler_is_given_the_model_within_its_wrapper():
     story = Story(batches=1)
     story.happen(Wrapper(story.model))
-    assert story.capture.model is story.model
+    assert story.recorder.model is story.model
 
 
 def test_gradients_of_the_batch_before_are_let_go_not_added_to():

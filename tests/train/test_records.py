@@ -100,14 +100,6 @@ def test_damage_anywhere_is_noticed_and_no_wrong_record_is_read(tmp_path_factory
             index_of(path)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xd8 a JPEG", b"PAR1" * 30, bytes(40)])
-def test_a_foreign_file_is_refused(tmp_path, content):
-    path = tmp_path / "foreign"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="foreign"):
-        index_of(path)
-
-
 # --- indexes ------------------------------------------------------------------------------------------
 
 

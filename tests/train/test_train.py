@@ -132,13 +132,9 @@ def test_two_ranks_repeat_themselves_given_the_seed(variants):
     assert digests_of(variants["again"]) == digests_of(variants["plain"])
     for one, other in zip(losses_of(variants["again"]), losses_of(variants["other seed"]), strict=True):
         assert not set(one) & set(other)
-
-
-def test_ranks_see_different_pictures_and_end_with_equal_parameters(variants):
-    for out in variants.values():
+    for out in variants.values():  # ranks see different pictures, and end with equal parameters
         first, second = losses_of(out)
-        assert not set(first) & set(second)
-        assert digests_of(out)[0] == digests_of(out)[1]
+        assert not set(first) & set(second) and digests_of(out)[0] == digests_of(out)[1]
     assert len({digests_of(out)[0] for out in variants.values()}) == len(VARIANTS) - 1  # one was done twice
 
 
@@ -157,12 +153,6 @@ def test_the_precision_of_gradients_is_what_is_on_the_wire(variants, name, size)
         kernels = tables.read(tables.rank_directory(variants[name], rank), "kernels").to_pandas()
         sent = kernels[kernels.name == "gloo:all_reduce"].groupby("batch_index").bytes.sum()
         assert sent.to_dict() == dict.fromkeys(range(FIRST, BATCHES), PARAMETERS * size)
-
-
-def test_batches_are_attributed_from_the_first_on_every_rank(variants):
-    for rank in range(2):
-        assert batches_of(variants["again"], rank).attributed.tolist() == [False, False, True, True]
-        assert not batches_of(variants["plain"], rank).attributed.any()
 
 
 def test_a_killed_rank_is_the_reason_and_the_other_ends_quietly(trained):
@@ -204,10 +194,8 @@ def test_the_run_says_how_many_ranks_the_launcher_started():
 WRONG_USE = {
     "loader with a near miss": (["--loader", "dali-cp"], "invalid loader 'dali-cp'; did you mean"),
     "model with a near miss": (["--model", "resnet5O"], "resnet5O"),
-    "batch size": (["--batch-size", "3"], "unknown flag --batch-size; did you mean '--batch'"),
     "flag with a near miss": (["--bach", "3"], "unknown flag --bach; did you mean '--batch'"),
     "no batches": (["--batches", "0"], "batches"),
-    "half a batch": (["--batches", "2.5"], "batches"),
     "attributed beyond the end": (["--batches", "5", "--attribute-from", "5"], "must be less than batches"),
     "a GPU loader on the CPU": (["--device", "cpu", "--loader", "dali-gpu"], "loader dali-gpu needs a GPU"),
 }  # fmt: skip

@@ -149,32 +149,6 @@ def test_readings_that_failed_for_lack_of_memory_are_counted(monkeypatch):
     assert attempt._peak(torch.device("cpu"), 0, lambda: enough.wait(30)) == (300, 0, 2)
 
 
-def test_what_others_keep_beside_a_result_stays(monkeypatch, tmp_path):
-    """The tries of a study write into a folder of their own, which goes with them."""
-    (tmp_path / "try-1-notes.txt").write_text("mine")
-    flags = argparse.Namespace(
-        convolutions=0, linears=1, batch=1, image_size=8, memory_limit=None, warmup=0, repetitions=1,
-        threads=1, seed=0,
-    )  # fmt: skip
-    tasks = []
-
-    def run_fresh(commands, directory, _):
-        tasks.extend(path.name for path in directory.rglob("*.json"))
-        return Ended(-9, process=0), ""
-
-    monkeypatch.setattr(studies, "run_fresh", run_fresh)
-    tries = capacity.Capacity(studies.Recorder("capacity", {}, tmp_path), flags, ["cpu"])
-    (answer,) = tries._attempt(1)
-    assert tasks == ["0.json"] and not answer.fits
-    assert [path.name for path in tmp_path.iterdir()] == ["try-1-notes.txt"]
-
-
-def test_no_second_gpu_is_one_line(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UserError, match="there is no second GPU here; use --devices 1"):
-        capacity._device_names(argparse.Namespace(devices=2), gpu=True)
-
-
 def test_a_gpus_own_memory_is_its_limit(gpu):
     device = torch.device("cuda", 0)
     # Of 10 GiB that are taken the allocator has 2, with which it must not exceed what the others leave.
