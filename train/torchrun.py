@@ -11,7 +11,6 @@ import argparse
 import os
 import socket
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,13 +49,6 @@ def meet(world: World) -> int:
     return port
 
 
-def python_path(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """What lets Python find this project from another folder than its own, where it may not be installed."""
-    if folder.resolve() == ROOT:
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))}
-
-
 def main() -> None:
     """The command; see the module's docstring."""
     parser = Parser(prog="python -m train.torchrun", description=__doc__)
@@ -82,7 +74,8 @@ def main() -> None:
     os.environ.update(variables(world, port))
     if given.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    os.environ.update(python_path(os.environ, given.folder))
+    if given.folder.resolve() != ROOT:  # from where Python finds this project only if it is installed
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     os.chdir(given.folder)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -115,13 +115,6 @@ class TestEveryLoader:
         larger = run_of(colours, loader, data_format, workers=workers, batch=32)
         assert set(Counter(seen(larger, 3)).values()) == {8}
 
-    def test_ranks_share_no_picture_and_have_all(self, colours, loader, workers, data_format):
-        needs(loader)
-        run = run_of(colours, loader, data_format, workers=workers, batch=2)
-        of_ranks = [set(seen(run, 4, rank, 3)) for rank in range(3)]
-        assert [len(pictures) for pictures in of_ranks] == [4, 4, 4]
-        assert set.union(*of_ranks) == set(range(PICTURES))
-
     def test_the_seed_decides_order_and_augmentation(self, data_set, loader, workers, data_format):
         needs(loader)
         torch.manual_seed(7)  # as a rank does; loading in its own process draws from this generator

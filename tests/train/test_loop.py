@@ -140,13 +140,3 @@ def test_gradients_of_the_batch_before_are_let_go_not_added_to():
     two.happen()
     for first, second in zip(one.model.parameters(), two.model.parameters(), strict=True):
         assert torch.allclose(first.grad, second.grad, rtol=0.1)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("sync_stages", [False, True])
-def test_a_gpu_is_synchronised_after_forward_and_update_if_asked(monkeypatch, sync_stages):
-    story = Story(torch.device("cuda"), batches=1, sync_stages=sync_stages)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: story.told.append("wait"))
-    story.happen()
-    waits = [place for place, what in enumerate(story.told) if what == "wait"]
-    assert [story.told[place - 1] for place in waits] == (["forward", "step"] if sync_stages else [])

@@ -6,18 +6,16 @@ import torch
 
 from jobs import failures
 from jobs.outcome import check_run
-from jobs.run import make_run
 from jobs.store import RANK_REPORT, RankReport, read_record
 from profiling import tables
 from profiling.errors import UserError
 from profiling.tools import open_capture
 from train import models, rank
 from train.backends import open_backend
-from train.device import choose_device
 from train.rank import parameter_digest, run_rank
 from train.world import World
 
-from .conftest import IMAGES, run_of
+from .conftest import run_of
 
 pytestmark = pytest.mark.long
 
@@ -73,18 +71,6 @@ def test_the_report(data_set, tmp_path):
     # What a machine has no meter for, it says.
     assert report.device_energy_j is None and (report.processors_energy_j is None) == bool(report.unmetered)
     assert report.peak_device_memory_bytes is None and report.versions["torch"] == torch.__version__
-
-
-@pytest.mark.parametrize(("loader", "workers"), [("pytorch", 2), ("pytorch", 0), ("dali-cpu", 2)])
-def test_a_run_repeats_itself_given_the_seed(data_set, tmp_path, loader, workers):
-    runs = [tiny(data_set, loader=loader, workers=workers, seed=seed) for seed in (0, 0, 1)]
-    (one, losses, _), (same, same_losses, _), (other, other_losses, _) = [
-        do(run, tmp_path / str(number)) for number, run in enumerate(runs)
-    ]
-    assert losses.loss.tolist() == same_losses.loss.tolist()
-    assert one.report.parameter_digest == same.report.parameter_digest
-    assert (losses.loss != other_losses.loss).all()
-    assert one.report.parameter_digest != other.report.parameter_digest
 
 
 def test_ways_to_compute(data_set, tmp_path):
@@ -161,25 +147,6 @@ def test_dataparallel_drives_as_many_gpus_as_the_run_has_and_refuses_more(data_s
     assert gpus.device_ids == [0, 1] and backend.description == "dp/2 GPUs" and not backend.findings
     with pytest.raises(UserError, match="is to drive 4 GPUs, and this process sees 2; the one rank"):
         open_backend(tiny(data_set, backend="dp", gpus_per_node=4), World(), cuda)
-
-
-def test_a_corrupt_image_is_in_the_report(own_data_set, tmp_path):
-    sorted((own_data_set / "images").rglob("*.jpg"))[3].write_bytes(b"\xff\xd8 broken")
-    finished, _, _ = do(tiny(own_data_set, batches=IMAGES // 4 + 1), tmp_path)
-    assert finished.report.images_corrupt == 1 and finished.wrong == ""
-    assert [finding.code for finding in finished.report.findings] == ["records_damaged"]
-
-
-def test_a_loss_that_is_not_finite_makes_the_run_not_right(data_set, tmp_path):
-    run = tiny(
-        data_set, loader="synthetic", model="squeezenet1_1", image_size=64, batches=6, learning_rate=100.0
-    )
-    finished, batches, _ = do(run, tmp_path)
-    assert not np.isfinite(batches.loss).all()
-    assert not finished.report.losses_finite
-    assert "not finite" in finished.wrong
-    with pytest.raises(UserError, match="not finite"):
-        check_run(run, [finished.report], tmp_path)
 
 
 def test_parameters_that_differ_are_noticed():
@@ -264,14 +231,3 @@ def test_a_rank_that_fails_leaves_without_the_others(data_set, tmp_path, monkeyp
     else:
         do(tiny(data_set, loader="synthetic"), tmp_path)
     assert watched.left == (["abandon"] if fails else ["close"])
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here: this is about machines without a GPU")
-@pytest.mark.parametrize(
-    ("fields", "instead"),
-    [({"device": "gpu"}, "--device cpu"), ({"loader": "dali-gpu"}, "dali-cpu"),
-     ({"loader": "dali-cpu-to-gpu"}, "dali-cpu")],
-)  # fmt: skip
-def test_a_gpu_that_is_not_there_is_told(fields, instead):
-    with pytest.raises(UserError, match=f"needs a GPU, and torch sees none here; use {instead}$"):
-        choose_device(make_run(fields), World())

@@ -198,6 +198,7 @@ WRONG_USE = {
     "no batches": (["--batches", "0"], "batches"),
     "attributed beyond the end": (["--batches", "5", "--attribute-from", "5"], "must be less than batches"),
     "a GPU loader on the CPU": (["--device", "cpu", "--loader", "dali-gpu"], "loader dali-gpu needs a GPU"),
+    "a graph on the CPU": (["--device", "cpu", "--graph"], "graph"),
 }  # fmt: skip
 TINY = ["--image-size", "64", "--batch", "2", "--batches", "6"]
 

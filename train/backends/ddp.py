@@ -57,7 +57,11 @@ class Ddp(Backend):
                 "are all of them running, and is the address right (MASTER_ADDR, MASTER_PORT)?"
             ) from error
         if library == "nccl" and world.size > 1:
-            check_gpus(exchange(dist.PrefixStore("gpus", store), world, gpu_of(device)))
+            properties = torch.cuda.get_device_properties(device)
+            uuid = str(getattr(properties, "uuid", ""))
+            gpu = Gpu(socket.gethostname(), pci_address(device), uuid, properties.name)
+            every = gather_at(dist.PrefixStore("gpus", store), world, json.dumps(asdict(gpu)))
+            check_gpus([Gpu(**json.loads(text)) for text in every])
         try:
             dist.init_process_group(
                 library,
@@ -167,18 +171,6 @@ class Gpu:
     address: str
     uuid: str
     name: str
-
-
-def gpu_of(device: torch.device) -> Gpu:
-    """The GPU ``device`` of this process."""
-    properties = torch.cuda.get_device_properties(device)
-    uuid = str(getattr(properties, "uuid", ""))
-    return Gpu(socket.gethostname(), pci_address(device), uuid, properties.name)
-
-
-def exchange(store: dist.Store, world: World, mine: Gpu) -> list[Gpu]:
-    """Every rank's GPU, in rank order; waits for all ranks, as long as the store does."""
-    return [Gpu(**json.loads(text)) for text in gather_at(store, world, json.dumps(asdict(mine)))]
 
 
 def check_gpus(gpus: Sequence[Gpu]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import torch
 
@@ -218,14 +218,6 @@ def _has_ends(head: bytes, end: bytes) -> bool:
     return bool(end) and (head != b"\xff\xd8" or b"\xff\xd9" in end)
 
 
-class Batches(Protocol):
-    """Endless batches of a shard; ``next`` raises :class:`Undecodable` where an image cannot be decoded."""
-
-    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]: ...
-
-    def close(self) -> None: ...
-
-
 class Skipping:
     """A loader over a shard, which skips the images that cannot be decoded.
 
@@ -233,10 +225,11 @@ class Skipping:
     all are looked at, which takes seconds, and the run is not lost.
 
     Args:
-        open_batches: starts over with a shard; it may raise :class:`Undecodable`, too.
+        open_batches: starts over with a shard: endless batches, with ``close``. It raises
+            :class:`Undecodable` where an image cannot be decoded, as ``next`` of the batches does.
     """
 
-    def __init__(self, shard: Shard, open_batches: Callable[[Shard], Batches]) -> None:
+    def __init__(self, shard: Shard, open_batches: Callable[[Shard], Any]) -> None:
         self._shard, self._open = shard, open_batches
         try:
             self._batches = open_batches(shard)
@@ -265,7 +258,7 @@ class Skipping:
     def close(self) -> None:
         self._batches.close()
 
-    def _without_corrupt(self, error: Undecodable) -> Batches:
+    def _without_corrupt(self, error: Undecodable) -> Any:
         """Batches of the shard's whole images; ``error`` stands if all of them are whole, or none."""
         sifted = sift(self._shard.samples, is_whole)
         if not sifted.corrupt or not sifted.samples:

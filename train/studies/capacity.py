@@ -105,7 +105,11 @@ class Capacity:
 
         start = min(self.arguments.convolutions + self.arguments.linears, MOST_LAYERS // 2)
         if fits(start) and fits(2 * start):
-            start = most_that_fit(start, tried[start], 2 * start, tried[2 * start])
+            # Memory grows with the layers: those of two networks tell how many fill the device.
+            few, more = tried[start], tried[2 * start]
+            taken = more.peak + more.held
+            a_layer = (taken - few.peak - few.held) / start
+            start = 2 * start + int((more.limit - taken) / a_layer) if a_layer > 0 else 4 * start
         below, above = boundary(fits, start)
         if below == 0:
             raise UserError(
@@ -198,13 +202,6 @@ class Capacity:
 def stages_of(layers: int, place: int | None) -> list[tuple[int, int]]:
     """(the first layer, the next stage's first) of each stage of a network that is split, or not."""
     return [(0, layers)] if place is None else [(0, place), (place, layers)]
-
-
-def most_that_fit(few: int, of_few: Attempt, more: int, of_more: Attempt) -> int:
-    """The layers that fill a device, by the memory of two networks that fit; it grows with the layers."""
-    taken = [attempt.peak + attempt.held for attempt in (of_few, of_more)]
-    a_layer = (taken[1] - taken[0]) / (more - few)
-    return more + int((of_more.limit - taken[1]) / a_layer) if a_layer > 0 else 2 * more
 
 
 def proportion(layers: int, convolutions: int, linears: int) -> tuple[int, int]:
