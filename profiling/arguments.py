@@ -21,10 +21,7 @@ _REQUIRED = "the following arguments are required: "
 
 
 class Explain(argparse.Action):
-    """A flag that prints a text and ends the command, as ``--help`` does: whatever else is on the line.
-
-    Words after it say of what; a folder that is there is one of the command, and says nothing.
-    """
+    """A flag that prints a text, of what the words after it name, and ends the command as ``--help`` does."""
 
     def __init__(
         self, option_strings: Sequence[str], dest: str, text: Callable[[Sequence[str]], str],
@@ -89,9 +86,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if choice := _CHOICE.search(message):
             choices = [word.strip().strip("'") for word in choice["choices"].split(",")]
-            raise UserError(
-                f"invalid {choice['name']} {choice['given']!r}{did_you_mean(choice['given'], choices)}"
-            )
+            hint = did_you_mean(choice["given"], choices)
+            raise UserError(f"invalid {choice['name']} {choice['given']!r}{hint}")
         if message.startswith(_REQUIRED):
             # argparse says so first, but who misspelled --help misses no argument.
             if unknown := self._unknown(self._given):
@@ -117,11 +113,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def with_values(action: argparse.Action, values: Callable[[], Iterable[str]], several: bool = False) -> None:
-    """Let the shell offer an argument's values, where not all that are valid are known as its choices.
-
-    Args:
-        several: the argument is a list of them with commas between.
-    """
+    """Let the shell offer an argument's values; ``several``: the argument is a list with commas."""
 
     def offered(prefix: str, **_: Any) -> Iterable[str]:
         given = prefix.split(",")[:-1] if several else []

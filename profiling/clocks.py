@@ -54,7 +54,9 @@ def align(batches: Columns, markers: Columns, kernels: Columns) -> Alignment | N
     placed = _by_kernels(batches, kernels) or _by_marks(batches, markers) or _by_tensors(batches, kernels)
     if placed is None:
         return None
-    edges = _edges(batches)
+    # When forward, backward and update of each batch begin, and when the update ends; (batches, 4).
+    lasted = np.stack([batches[name] for name in ("load_ns", "forward_ns", "backward_ns", "update_ns")])
+    edges = batches["start_ns"][:, None] + np.cumsum(lasted, axis=0).T
     begin = edges[placed.batch, placed.stage] - placed.start_ns
     end = edges[placed.batch, placed.stage + 1] - placed.end_ns
     low, high = np.quantile(begin, 1 - _OUTLIERS), np.quantile(end, _OUTLIERS)
@@ -63,24 +65,23 @@ def align(batches: Columns, markers: Columns, kernels: Columns) -> Alignment | N
     return Alignment(0 if fits else middle, residual)
 
 
-def _edges(batches: Columns) -> np.ndarray:
-    """When forward, backward and update of each batch begin, and when the update ends; (batches, 4)."""
-    names = ("load_ns", "forward_ns", "backward_ns", "update_ns")
-    return batches["start_ns"][:, None] + np.cumsum(np.stack([batches[name] for name in names]), axis=0).T
-
-
 def _by_kernels(batches: Columns, kernels: Columns) -> _Placed | None:
     """The model's kernels on a device; of each batch and pass as one."""
-    direction = kernels["direction"]
-    mine = (
-        (kernels["device"] >= 0) & np.isin(direction, list(_OF_PASS)) & is_model(kernels["class"], direction)
-    )
-    row = _rows_of(batches, kernels["batch_index"])
-    mine &= row >= 0
-    if not mine.any():
+    direction, numbers = kernels["direction"], batches["batch_index"]  # which rise
+    if not len(numbers):
         return None
-    stage = np.where(direction[mine] == "bprop", _OF_PASS["bprop"], _OF_PASS["fprop"])
-    return _joined(row[mine], stage, kernels["start_ns"][mine], _ends(kernels)[mine])
+    row = np.minimum(np.searchsorted(numbers, kernels["batch_index"]), len(numbers) - 1)
+    chosen = (
+        (kernels["device"] >= 0)
+        & np.isin(direction, list(_OF_PASS))
+        & is_model(kernels["class"], direction)
+        & (numbers[row] == kernels["batch_index"])
+    )
+    if not chosen.any():
+        return None
+    stage = np.where(direction[chosen] == "bprop", _OF_PASS["bprop"], _OF_PASS["fprop"])
+    start_ns = kernels["start_ns"][chosen]
+    return _joined(row[chosen], stage, start_ns, start_ns + kernels["duration_ns"][chosen])
 
 
 def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
@@ -101,33 +102,22 @@ def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
 
 def _by_tensors(batches: Columns, kernels: Columns) -> _Placed | None:
     """Collectives of tensors that were exchanged once a batch."""
-    talks = np.flatnonzero((kernels["class"] == "communication") & (kernels["layer"] != ""))
-    if not len(talks):
+    calls = np.flatnonzero((kernels["class"] == "communication") & (kernels["layer"] != ""))
+    if not len(calls):
         return None
-    _, tensor = np.unique(kernels["layer"][talks], return_inverse=True)
+    _, tensor = np.unique(kernels["layer"][calls], return_inverse=True)
     # By tensor, then start: the calls of a tensor follow one another, and a call's place less that of its
     # tensor's first is its turn.
-    order = np.lexsort((kernels["start_ns"][talks], tensor))
-    talks, tensor = talks[order], tensor[order]
+    order = np.lexsort((kernels["start_ns"][calls], tensor))
+    calls, tensor = calls[order], tensor[order]
     _, first, which, count = np.unique(tensor, return_index=True, return_inverse=True, return_counts=True)
-    turn = np.arange(len(talks)) - first[which]
-    mine = count[which] == len(batches["start_ns"])
-    if not mine.any():
+    turn = np.arange(len(calls)) - first[which]
+    once_a_batch = count[which] == len(batches["start_ns"])
+    if not once_a_batch.any():
         return None
-    place = talks[mine]
-    stage = np.full(len(place), _OF_PASS["bprop"])
-    return _joined(turn[mine], stage, kernels["start_ns"][place], _ends(kernels)[place])
-
-
-def _ends(kernels: Columns) -> np.ndarray:
-    return kernels["start_ns"] + kernels["duration_ns"]
-
-
-def _rows_of(batches: Columns, index: np.ndarray) -> np.ndarray:
-    """The row of each batch index; -1: there is none."""
-    numbers = batches["batch_index"]  # rising
-    place = np.minimum(np.searchsorted(numbers, index), len(numbers) - 1)
-    return np.where(numbers[place] == index, place, -1) if len(numbers) else np.full(len(index), -1)
+    place = calls[once_a_batch]
+    stage, start_ns = np.full(len(place), _OF_PASS["bprop"]), kernels["start_ns"][place]
+    return _joined(turn[once_a_batch], stage, start_ns, start_ns + kernels["duration_ns"][place])
 
 
 def _joined(row: np.ndarray, stage: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Placed:
@@ -153,10 +143,7 @@ _UNKNOWN = {"batch_index": -1, "device": -1, "class": "", "direction": "", "laye
 
 
 def set_clock(directory: Path, tool: str) -> list[Finding]:
-    """Put what a tool wrote of a rank on the clock of the rank's batches; a finding where it was on another.
-
-    Rows of kernels whose tool knew no batches are given theirs.
-    """
+    """Put what a tool wrote of a rank on the clock of its batches, and kernels without a batch into one."""
     recorded = any(table_path(directory, name).exists() for name in ("kernels", "markers"))
     if not recorded or not table_path(directory, "batches").exists():
         return []
@@ -165,10 +152,21 @@ def set_clock(directory: Path, tool: str) -> list[Finding]:
     placement = align(batches, markers, kernels)
     if placement is None:
         return []
-    if placement.shift_ns:
-        _shift(directory, placement.shift_ns)
-    if len(kernels["start_ns"]) and (kernels["batch_index"] < 0).all():
-        _place(directory, batches)
+    for name, times in _TIMES.items() if placement.shift_ns else ():
+        if table_path(directory, name).exists():
+            table = read(directory, name)
+            for column in times:
+                place = table.column_names.index(column)
+                table = table.set_column(place, column, pc.add(table[column], placement.shift_ns))
+            write(table, directory, name)
+    if len(kernels["start_ns"]) and (kernels["batch_index"] < 0).all():  # the batch in which each began
+        table = read(directory, "kernels")
+        began_ns = table["start_ns"].fill_null(-1).to_numpy()
+        row = np.searchsorted(batches["start_ns"], began_ns, side="right") - 1
+        inside = (row >= 0) & (began_ns < batches["end_ns"][row])
+        index = pa.array(batches["batch_index"][row], pa.int32(), mask=~inside)
+        place = table.column_names.index("batch_index")
+        write(table.set_column(place, "batch_index", index), directory, "kernels")
     data = {"tool": tool, "residual_ns": placement.residual_ns}
     return [Finding("clock_aligned", data=data)] if placement.shift_ns else []
 
@@ -188,35 +186,9 @@ def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.nda
     return arrays
 
 
-def _shift(directory: Path, shift_ns: int) -> None:
-    for name, times in _TIMES.items():
-        if table_path(directory, name).exists():
-            table = read(directory, name)
-            for column in times:
-                place = table.column_names.index(column)
-                table = table.set_column(place, column, pc.add(table[column], shift_ns))
-            write(table, directory, name)
-
-
-def _place(directory: Path, batches: Columns) -> None:
-    table = read(directory, "kernels")
-    begun = table["start_ns"].fill_null(-1).to_numpy()
-    row = np.searchsorted(batches["start_ns"], begun, side="right") - 1
-    inside = (row >= 0) & (begun < batches["end_ns"][row])
-    index = pa.array(batches["batch_index"][row], pa.int32(), mask=~inside)
-    write(
-        table.set_column(table.column_names.index("batch_index"), "batch_index", index), directory, "kernels"
-    )
-
-
 def rounded(residual_ns: float) -> str:
     """The next of 1, 2, 5, 10, ... microseconds, so that ranks which differ little say the same."""
     steps = (factor * 10**power for power in count() for factor in (1, 2, 5))
     micros = next(step for step in steps if step * 1000 >= residual_ns)
-    return (
-        f"{micros} us"
-        if micros < 1000
-        else f"{micros / 1000:g} ms"
-        if micros < 10**6
-        else f"{micros / 1e6:g} s"
-    )
+    size, unit = next(one for one in ((10**6, "s"), (1000, "ms"), (1, "us")) if micros >= one[0])
+    return f"{micros / size:g} {unit}"

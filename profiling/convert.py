@@ -22,7 +22,6 @@ Exit code 0: all profiles were converted, or need not be; 1: some, or other file
 be read; 2: none could. Other files in the folders that are searched (images, notes) are counted.
 """
 
-import argparse
 import os
 import re
 import shutil
@@ -30,7 +29,7 @@ import sys
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Executor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +43,6 @@ from profiling.traces.units import Outcome, Unit, changed, convert_unit, units_o
 from profiling.workers import cores, in_processes
 
 _WORTH_A_PROCESS = 4 << 20  # bytes; starting one takes as long as reading some megabytes
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -120,18 +118,13 @@ def convert(
 
 
 def _foreign(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[Unit]:
-    """The files of a searched folder that are no profiles: of no known format, or empty.
-
-    A file that is named as a profile is, but for the numbers (rank3.json beside rank0.json), is one of which
-    too little is left.
-    """
-
-    def name(unit: Unit) -> str:
-        return _NUMBER.sub("#", unit.path.name)
-
-    pairs = list(zip(units, outcomes, strict=True))
-    profiles = {name(unit) for unit, outcome in pairs if not outcome.unrecognised}
-    return [unit for unit, one in pairs if unit.found and one.unrecognised and name(unit) not in profiles]
+    """Files of searched folders that are no profiles (rank3.json beside a profile rank0.json is damaged)."""
+    named = [
+        (unit, outcome, re.sub(r"\d+", "#", unit.path.name))
+        for unit, outcome in zip(units, outcomes, strict=True)
+    ]
+    profiles = {name for _, outcome, name in named if not outcome.unrecognised}
+    return [unit for unit, one, name in named if unit.found and one.unrecognised and name not in profiles]
 
 
 def _outcomes(units: Sequence[Unit], jobs: int | None, ranks: Executor | None) -> list[Outcome]:
@@ -188,28 +181,24 @@ def _convert_alone(unit: Unit) -> Outcome:
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m profiling.convert", description=__doc__)
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
-    tools = parser.add_argument(
-        "--tool",
-        metavar="NAME",
-        help=f"the profiler that wrote the files, if not recognised: {', '.join(TOOLS)}",
-    )
-    with_values(tools, TOOLS.keys)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the tables go [beside each file]")
-    parser.add_argument(
-        "--batch-marker", default="", metavar="REGEX",
+    add = parser.add_argument
+    add("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
+    which = f"the profiler that wrote the files, if not recognised: {', '.join(TOOLS)}"
+    with_values(add("--tool", metavar="NAME", help=which), TOOLS.keys)
+    add("--out", type=Path, metavar="DIR", help="where the tables go [beside each file]")
+    add(
+        "--batch-marker",
+        default="",
+        metavar="REGEX",
         help="with --out: ranges (NVTX, record_function) with such names are the steps",
-    )  # fmt: skip
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun or srun its ranks]"
     )
-    parser.add_argument(
-        "--skip-existing", action="store_true", help="leave out files that are older than their tables"
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true",
+    add("--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun or srun its ranks]")
+    add("--skip-existing", action="store_true", help="leave out files that are older than their tables")
+    add(
+        "--overwrite",
+        action="store_true",
         help="with --out, a job takes the folder of its name also where that holds a job of other files",
-    )  # fmt: skip
+    )
     return parser
 
 
@@ -226,9 +215,8 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             re.compile(given.batch_marker)
         except re.error as error:
-            raise UserError(
-                f"--batch-marker {given.batch_marker!r} is no regular expression: {error}"
-            ) from None
+            why = f"is no regular expression: {error}"
+            raise UserError(f"--batch-marker {given.batch_marker!r} {why}") from None
         if given.batch_marker and given.out is None:
             raise UserError("--batch-marker says what the steps of a job are: it goes with --out DIR")
         if me.size > 1:
@@ -238,17 +226,13 @@ def main(arguments: list[str] | None = None) -> int:
             except ImportError as error:
                 raise UserError(f"ranks share a conversion by mpi4py, which is not here: {error}") from None
             check_mpi(MPI.COMM_WORLD.size, me.size, "mpi4py", me.launcher)
-    if me.size == 1:
-        return _convert_all(given, None)
-    with MPICommExecutor(MPI.COMM_WORLD, root=0) as ranks:
-        return _convert_all(given, ranks) if ranks is not None else EXIT_DONE  # type: ignore[arg-type]
-
-
-def _convert_all(given: argparse.Namespace, ranks: Executor | None) -> int:
-    done = convert(
-        given.paths, given.tool, given.out, given.jobs, given.batch_marker, given.overwrite,
-        given.skip_existing, ranks,
-    )  # fmt: skip
+    with MPICommExecutor(MPI.COMM_WORLD, root=0) if me.size > 1 else nullcontext() as ranks:
+        if ranks is None and me.rank:
+            return EXIT_DONE
+        done = convert(
+            given.paths, given.tool, given.out, given.jobs, given.batch_marker, given.overwrite,
+            given.skip_existing, ranks,  # type: ignore[arg-type]
+        )  # fmt: skip
     if not (done.converted or done.as_they_are or done.skipped):
         raise UserError(f"nothing was converted; files that cannot be read: {done.failed + done.foreign}")
     print(f"scaleprof: {done}", file=sys.stderr)

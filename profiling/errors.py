@@ -63,13 +63,7 @@ _SYNONYMS = {
 
 
 def did_you_mean(word: str, options: Iterable[str], see: str = "") -> str:
-    """``"; did you mean 'nodes'?"`` for the nearest option, or a list of the right ones.
-
-    What several options begin with may mean each of them: the nearest to ``dali`` needs a GPU.
-
-    Args:
-        see: where they are explained: said instead of a long list.
-    """
+    """``"; did you mean 'nodes'?"`` for the nearest option, else a list of them, or, if long, ``see``."""
     names = [str(option) for option in options]
     longer = [name for name in names if name.startswith((f"{word}-", f"{word}_"))]
     if 1 < len(longer) <= _SEVERAL and word not in _SYNONYMS:
@@ -129,7 +123,7 @@ _TYPO, _SIMILAR = 0.85, 0.6
 
 @contextmanager
 def said_by_rank_0(rank: int) -> Iterator[None]:
-    """An error that every rank finds alike is said once, by rank 0; the others end with its exit code."""
+    """An error that every rank finds is printed once, by rank 0; the others end with its exit code."""
     try:
         yield
     except UserError as error:

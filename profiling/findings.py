@@ -16,7 +16,7 @@ and of a list the first three stand.
 
 import json
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from numbers import Real
@@ -34,22 +34,14 @@ _PACKAGES = ("profiling", "jobs", "analysis")
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known of a run, a rank, a configuration, or of all results.
+    """What is known of a run, a rank, a configuration, or of all results."""
 
-    Attributes:
-        code: its entry in a catalogue.
-        run: id of the run, or name of the traced job or file.
-        rank: number of the rank in the run.
-        configuration: the values in which the configuration differs from the others.
-        side: of two results that are compared, the one it is of, or both.
-        data: what the template names, and more for those who read JSON. NumPy scalars become Python's.
-    """
-
-    code: str
-    run: str | None = None
-    rank: int | None = None
-    configuration: str | None = None
-    side: Side = ""
+    code: str  # its entry in a catalogue
+    run: str | None = None  # id of the run, or name of the traced job or file
+    rank: int | None = None  # number of the rank in the run
+    configuration: str | None = None  # the values in which the configuration differs from the others
+    side: Side = ""  # of two results that are compared, the one it is of, or both
+    # what the template names, and more for those who read JSON. NumPy scalars become Python's
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -125,16 +117,11 @@ def merged(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def lines(findings: Iterable[Finding], most: int | None = None) -> list[str]:
-    """Each code in a line, the most severe first.
-
-    Args:
-        most: so many lines, and one that counts the rest; None: all.
-    """
+    """Each code in a line, the most severe first; ``most``: so many lines, and one that counts the rest."""
     groups = merged(findings)
     shown = [_line(group) for group in groups[:most]]
-    return (
-        [*shown, f"further findings: {len(groups) - len(shown)} (--notes)"] if groups[len(shown) :] else shown
-    )
+    rest = len(groups) - len(shown)
+    return [*shown, *([f"further findings: {rest} (--notes)"] if rest else [])]
 
 
 def as_data(findings: Iterable[Finding]) -> list[dict[str, Any]]:
@@ -158,18 +145,16 @@ def text_of(findings: Sequence[Finding]) -> str:
 
 
 def _line(findings: Sequence[Finding]) -> str:
-    of = ", ".join(_subjects(findings))
-    side = f"{findings[0].side}: " if findings[0].side in ("A", "B") else ""
-    return _printable(f"{side}{text_of(findings)}" + (f" ({of})" if of else ""))
-
-
-def _subjects(findings: Sequence[Finding]) -> Iterator[str]:
+    subjects = []
     for kind in ("configuration", "run"):
-        names = list(dict.fromkeys(str(of) for one in findings if (of := getattr(one, kind))))
-        if names:
-            yield names[0] if len(names) == 1 else f"{len(names)} {kind}s"
+        if names := list(dict.fromkeys(str(of) for one in findings if (of := getattr(one, kind)))):
+            subjects.append(names[0] if len(names) == 1 else f"{len(names)} {kind}s")
     if ranks := {one.rank for one in findings if one.rank is not None}:
-        yield f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(ranks)}"
+        subjects.append(f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(ranks)}")
+    side = f"{findings[0].side}: " if findings[0].side in ("A", "B") else ""
+    text = f"{side}{text_of(findings)}" + (f" ({', '.join(subjects)})" if subjects else "")
+    # Names of files and kernels are anybody's: no line break and no control character gets out.
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def ranges(numbers: Iterable[int]) -> list[str]:
@@ -214,14 +199,9 @@ class _Format(string.Formatter):
             return _LISTS.get(spec, _names)(value)
         if isinstance(value, bool) or not isinstance(value, Real):
             return str(value)
-        as_text = _NUMBERS.get(spec)
-        return (
-            as_text(float(value))
-            if as_text
-            else format(float(value), spec)
-            if spec
-            else _figure(float(value))
-        )
+        if as_text := _NUMBERS.get(spec):
+            return as_text(float(value))
+        return format(float(value), spec) if spec else _figure(float(value))
 
 
 def _figure(value: float) -> str:
@@ -261,8 +241,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value.item() if hasattr(value, "item") else value
-
-
-def _printable(text: str) -> str:
-    """Names of files and kernels are anybody's: no line break and no control character gets out."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)

@@ -54,11 +54,7 @@ class Range:
 
 
 class Markers:
-    """The stages of a batch, as context managers, and the mark at its end.
-
-    Attributes:
-        forward, backward, update: ranges, to be entered one after the other.
-    """
+    """The stages of a batch as context managers, entered one after the other, and the mark at its end."""
 
     def __init__(self, emitters: Sequence[Emitter]) -> None:
         self._emitters = emitters
@@ -99,10 +95,7 @@ LOAD, STEP = "Load", "Step"
 
 
 class ProgramRange:
-    """A stage of a user's own step, or the step, as a context manager for loops that hide it.
-
-    ``profiling.watch`` receives it where it runs the program, else the collectors that are attached.
-    """
+    """A stage of a user's own step, or the step, for ``profiling.watch`` or the attached collectors."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -160,11 +153,7 @@ def set_listener(listener: Listener) -> None:
 
 
 class TorchRanges:
-    """Ranges that a torch profiler records, while one is on; else they would cost 10 microseconds in vain.
-
-    Args:
-        enter: opens a range of a name and returns what ``leave`` needs to close it.
-    """
+    """Ranges for a torch profiler, opened by ``enter`` only while one is on: each costs 10 microseconds."""
 
     def __init__(
         self, enter: Callable[[str], Any], leave: Callable[[Any], None], enabled: Callable[[], bool]
@@ -258,10 +247,7 @@ _TIMES_PYTHON = ("ctau_impl", "perfstubs")
 
 
 def stage_of_event(event: str) -> tuple[str, float]:
-    """(stage, ns of the unit) of an event that :data:`STAGE_EVENT` matches.
-
-    The event of a whole batch is triggered at its end: ``End of Batch``.
-    """
+    """(stage, ns of the unit) of an event that :data:`STAGE_EVENT` matches; a batch's is at its end."""
     stage, _, unit = event.removesuffix(")").rpartition(" (")
     return (END_OF_BATCH if stage == BATCH_DURATION else stage), _UNITS_NS[unit]
 

@@ -22,11 +22,7 @@ class Presence:
 
 
 def of_program(command: Sequence[str], remedy: str) -> Presence:
-    """Whether a program is on the PATH and says its version.
-
-    Args:
-        command: what asks it for that, e.g. ``["nsys", "--version"]``.
-    """
+    """Whether a program is on the PATH; ``command`` prints its version, e.g. ``["nsys", "--version"]``."""
     name = command[0]
     if shutil.which(name) is None:
         return Presence(name, False, "not on the PATH", remedy)

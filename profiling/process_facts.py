@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,26 +19,23 @@ if TYPE_CHECKING:
 
 
 def facts_of_process(devices: Iterable["torch.device"]) -> dict[str, Any]:
-    """What every rank says of its process when it ends: fields of :class:`jobs.store.RankReport`.
-
-    Args:
-        devices: that it drives; device memory is that of the GPU of which most is used, None without a GPU.
-    """
+    """Facts of a rank's process at its end (:class:`jobs.store.RankReport`); of GPUs the largest."""
     import torch
 
     gpus = [device for device in devices if device.type == "cuda"]
-
-    def most(used_bytes: Callable[[torch.device], int]) -> int | None:
-        return max(map(used_bytes, gpus), default=None)
-
+    versions: dict[str, str] = {"torch": str(torch.__version__)}
+    if gpus:
+        versions |= {"cuda": torch.version.cuda or "?", "cudnn": str(torch.backends.cudnn.version())}
+        if torch.distributed.is_nccl_available():
+            versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return {
         "hostname": socket.gethostname(),
         "threads": torch.get_num_threads(),
         "peak_memory_bytes": peak_memory_bytes(),
-        "peak_device_memory_bytes": most(torch.cuda.max_memory_allocated),
-        "peak_device_reserved_bytes": most(torch.cuda.max_memory_reserved),
-        "device_used_bytes": most(device_used_bytes),
-        "versions": torch_versions(bool(gpus)),
+        "peak_device_memory_bytes": max(map(torch.cuda.max_memory_allocated, gpus), default=None),
+        "peak_device_reserved_bytes": max(map(torch.cuda.max_memory_reserved, gpus), default=None),
+        "device_used_bytes": max(map(device_used_bytes, gpus), default=None),
+        "versions": versions,
     }
 
 
@@ -49,25 +46,11 @@ def peak_memory_bytes() -> int:
 
 
 def device_used_bytes(device: "torch.device") -> int:
-    """What of a GPU's memory is in use, by the device's own count.
-
-    PyTorch's allocator counts its own alone: neither DALI's and NCCL's memory nor the context, 2 to 5 GB.
-    """
+    """The memory in use on a GPU, also that of DALI, NCCL and the context, which PyTorch does not count."""
     import torch
 
     free, total = torch.cuda.mem_get_info(device)
     return total - free
-
-
-def torch_versions(on_gpu: bool) -> dict[str, str]:
-    import torch
-
-    versions: dict[str, str] = {"torch": str(torch.__version__)}
-    if on_gpu:
-        versions |= {"cuda": torch.version.cuda or "?", "cudnn": str(torch.backends.cudnn.version())}
-        if torch.distributed.is_nccl_available():
-            versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    return versions
 
 
 def has_group() -> bool:
@@ -86,11 +69,7 @@ def process_age_ns() -> int:
 
 
 def write_stacks_at_signal(path: Path | None) -> None:
-    """From now on, SIGUSR1 writes the stacks of all threads to ``path``; a crash writes them to stderr.
-
-    jobs.processes sends the signal to the ranks of a sweep's run that hangs; jobs.queue puts the stacks into
-    its log.
-    """
+    """From now on SIGUSR1 (of jobs.processes, at a hang) writes all threads' stacks to ``path``."""
     faulthandler.enable()
     if sys.platform == "win32" or path is None:
         return

@@ -39,133 +39,91 @@ TEXT = pa.dictionary(pa.int32(), pa.string())
 
 SCHEMAS: dict[str, pa.Schema] = {
     # A batch of a rank. Batches follow each other without a gap, but for what a profiler takes to start; on a
-    # GPU all times are the device's (CUDA events), else the host's.
-    "batches": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("batch_index", pa.int32()),
-            ("start_ns", pa.int64()),
-            ("load_ns", pa.int64()),  # start to Forward Pass: waiting for, and moving, the next batch
-            ("forward_ns", pa.int64()),
-            ("backward_ns", pa.int64()),
-            ("update_ns", pa.int64()),
-            ("end_ns", pa.int64()),
-            ("images", pa.int32()),
-            ("loss", pa.float64()),
-            ("attributed", pa.bool_()),  # its kernels carry FLOPs and bytes (a profiler was on)
-        ]
-    ),
+    # GPU all times are the device's (CUDA events), else the host's. load_ns: from the start to Forward Pass,
+    # waiting for, and moving, the next batch; attributed: a profiler was on, and its kernels carry FLOPs and
+    # bytes.
+    "batches": pa.schema([
+        ("rank", pa.int32()), ("batch_index", pa.int32()), ("start_ns", pa.int64()), ("load_ns", pa.int64()),
+        ("forward_ns", pa.int64()), ("backward_ns", pa.int64()), ("update_ns", pa.int64()),
+        ("end_ns", pa.int64()), ("images", pa.int32()), ("loss", pa.float64()), ("attributed", pa.bool_()),
+    ]),
     # A marker (instant; end_ns = start_ns) or a range.
-    "markers": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("name", TEXT),
-            ("kind", TEXT),
-            ("start_ns", pa.int64()),
-            ("end_ns", pa.int64()),
-            ("thread", pa.int64()),
-        ]
-    ),
+    "markers": pa.schema([
+        ("rank", pa.int32()), ("name", TEXT), ("kind", TEXT), ("start_ns", pa.int64()),
+        ("end_ns", pa.int64()), ("thread", pa.int64()),
+    ]),
     # A device activity (kernel, copy, set) or, on a CPU, a leaf operator. Null: the tool does not know.
-    "kernels": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("batch_index", pa.int32()),  # null: outside every batch
-            ("start_ns", pa.int64()),
-            ("duration_ns", pa.int64()),
-            ("name", TEXT),  # as the tool prints it, demangled
-            ("short_name", TEXT),  # without template arguments, return type and parameters
-            ("class", TEXT),
-            ("direction", TEXT),
-            ("operator", TEXT),  # e.g. aten::convolution
-            ("layer", TEXT),  # e.g. layer1.0.conv1, where known
-            ("device", pa.int32()),  # -1: the host
-            ("stream", pa.int64()),  # on the host: the thread
-            ("flops", pa.float64()),
-            ("bytes", pa.float64()),
-            ("grid", TEXT),  # "x,y,z"
-            ("block", TEXT),
-            ("blocks_per_sm", pa.float32()),  # of the launch: blocks / multiprocessors
-            ("occupancy_pct", pa.float32()),  # estimated by the tool: resident warps / those that fit
-            ("correlation", pa.int64()),
-            ("launch_ns", pa.int64()),  # when the host's call that launched it began; null on the host
-            ("launch_end_ns", pa.int64()),  # and when it returned; null: the tool does not say
-            ("launch_thread", pa.int64()),  # and on which thread
-            ("collective", TEXT),  # of a collective its kind, e.g. allreduce
-            ("process_group", TEXT),  # and the group of ranks that made it, by its name,
-            ("group_ranks", TEXT),  # e.g. 0,1
-            ("group_size", pa.int32()),
-            ("dtype", TEXT),  # of a collective's elements, as the tool prints it: BFloat16
-        ]
-    ),
+    "kernels": pa.schema([
+        ("rank", pa.int32()),
+        ("batch_index", pa.int32()),  # null: outside every batch
+        ("start_ns", pa.int64()),
+        ("duration_ns", pa.int64()),
+        ("name", TEXT),  # as the tool prints it, demangled
+        ("short_name", TEXT),  # without template arguments, return type and parameters
+        ("class", TEXT),
+        ("direction", TEXT),
+        ("operator", TEXT),  # e.g. aten::convolution
+        ("layer", TEXT),  # e.g. layer1.0.conv1, where known
+        ("device", pa.int32()),  # -1: the host
+        ("stream", pa.int64()),  # on the host: the thread
+        ("flops", pa.float64()),
+        ("bytes", pa.float64()),
+        ("grid", TEXT),  # "x,y,z"
+        ("block", TEXT),
+        ("blocks_per_sm", pa.float32()),  # of the launch: blocks / multiprocessors
+        ("occupancy_pct", pa.float32()),  # estimated by the tool: resident warps / those that fit
+        ("correlation", pa.int64()),
+        ("launch_ns", pa.int64()),  # when the host's call that launched it began; null on the host
+        ("launch_end_ns", pa.int64()),  # and when it returned; null: the tool does not say
+        ("launch_thread", pa.int64()),  # and on which thread
+        ("collective", TEXT),  # of a collective its kind, e.g. allreduce
+        ("process_group", TEXT),  # and the group of ranks that made it, by its name,
+        ("group_ranks", TEXT),  # e.g. 0,1
+        ("group_size", pa.int32()),
+        ("dtype", TEXT),  # of a collective's elements, as the tool prints it: BFloat16
+    ]),
     # A call of the host that waits for a device, e.g. cudaStreamSynchronize.
-    "synchronizations": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("name", TEXT),
-            ("start_ns", pa.int64()),
-            ("end_ns", pa.int64()),
-            ("thread", pa.int64()),
-        ]
-    ),
+    "synchronizations": pa.schema([
+        ("rank", pa.int32()), ("name", TEXT), ("start_ns", pa.int64()), ("end_ns", pa.int64()),
+        ("thread", pa.int64()),
+    ]),
     # A change of the memory that PyTorch has allocated.
-    "memory": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("batch_index", pa.int32()),  # null: outside every batch
-            ("time_ns", pa.int64()),
-            ("device", pa.int32()),  # -1: the host
-            ("bytes", pa.float64()),  # below 0: freed
-            ("allocated_bytes", pa.float64()),  # in all, after it
-            ("reserved_bytes", pa.float64()),  # from the system, by the caching allocator
-        ]
-    ),
+    "memory": pa.schema([
+        ("rank", pa.int32()),
+        ("batch_index", pa.int32()),  # null: outside every batch
+        ("time_ns", pa.int64()),
+        ("device", pa.int32()),  # -1: the host
+        ("bytes", pa.float64()),  # below 0: freed
+        ("allocated_bytes", pa.float64()),  # in all, after it
+        ("reserved_bytes", pa.float64()),  # from the system, by the caching allocator
+    ]),
     # A TAU timer on a thread.
-    "intervals": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("thread", pa.int32()),
-            ("function", TEXT),
-            ("calls", pa.float64()),
-            ("subcalls", pa.float64()),
-            ("exclusive_ns", pa.float64()),
-            ("inclusive_ns", pa.float64()),
-        ]
-    ),
+    "intervals": pa.schema([
+        ("rank", pa.int32()), ("thread", pa.int32()), ("function", TEXT), ("calls", pa.float64()),
+        ("subcalls", pa.float64()), ("exclusive_ns", pa.float64()), ("inclusive_ns", pa.float64()),
+    ]),
     # A TAU event on a thread.
-    "atomics": pa.schema(
-        [
-            ("rank", pa.int32()),
-            ("thread", pa.int32()),
-            ("event", TEXT),
-            ("count", pa.float64()),
-            ("min", pa.float64()),
-            ("max", pa.float64()),
-            ("mean", pa.float64()),
-            ("std", pa.float64()),
-        ]
-    ),
+    "atomics": pa.schema([
+        ("rank", pa.int32()), ("thread", pa.int32()), ("event", TEXT), ("count", pa.float64()),
+        ("min", pa.float64()), ("max", pa.float64()), ("mean", pa.float64()), ("std", pa.float64()),
+    ]),
     # A timed repetition of a single-node study; those of its warm-up are not kept.
-    "durations": pa.schema(
-        [
-            ("case", TEXT),  # what was timed
-            ("device", TEXT),  # "cpu", or the GPU's name
-            ("stage", TEXT),  # e.g. forward
-            ("repetition", pa.int32()),
-            ("duration_ns", pa.int64()),
-        ]
-    ),
+    "durations": pa.schema([
+        ("case", TEXT),  # what was timed
+        ("device", TEXT),  # "cpu", or the GPU's name
+        ("stage", TEXT),  # e.g. forward
+        ("repetition", pa.int32()),
+        ("duration_ns", pa.int64()),
+    ]),
     # Any other figure of such a study. Null: it could not be had, for the reason that the note says.
-    "quantities": pa.schema(
-        [
-            ("case", TEXT),
-            ("device", TEXT),
-            ("quantity", TEXT),  # with its unit, e.g. peak_memory_bytes
-            ("value", pa.float64()),
-            ("note", TEXT),
-        ]
-    ),
-}
+    "quantities": pa.schema([
+        ("case", TEXT),
+        ("device", TEXT),
+        ("quantity", TEXT),  # with its unit, e.g. peak_memory_bytes
+        ("value", pa.float64()),
+        ("note", TEXT),
+    ]),
+}  # fmt: skip
 
 # Columns that older files lack: there they are null.
 LATER = {
@@ -177,12 +135,5 @@ LATER = {
 
 
 def is_model(kinds: "np.ndarray", directions: "np.ndarray") -> "np.ndarray":
-    """Which kernels are the model's own work, as :data:`IS_MODEL` has it.
-
-    Args:
-        kinds, directions: columns ``class`` and ``direction`` of a kernels table, shape (rows,).
-
-    Returns:
-        Booleans, shape (rows,).
-    """
+    """Which kernels are the model's own work, by their classes and directions, shape (rows,), as bools."""
     return ~np.isin(kinds, APART) & (directions != "loader")

@@ -128,11 +128,7 @@ class DeviceClock:
 
 
 def open_clock(device_type: str, index: int | None = None) -> Clock:
-    """The clock on which stages of a device run.
-
-    Args:
-        index: of the GPU, where it need not be the current one.
-    """
+    """The clock on which stages of a device run; ``index``: of the GPU, if it need not be the current one."""
     if device_type == "cpu":
         return HostClock()
     import torch

@@ -95,11 +95,7 @@ def write_job(directory: Path, job: TracedJob) -> Path:
 
 
 def read_job(directory: Path) -> TracedJob:
-    """The record of a job.
-
-    Raises:
-        UserError: absent, truncated or of another form; the message names the file.
-    """
+    """The record of a job; UserError: absent, truncated or of another form; the message names the file."""
     path = directory / JOB
     try:
         return TracedJob.model_validate_json(path.read_bytes(), strict=False)

@@ -43,11 +43,7 @@ _SAY_EVERY_S = 0.2
 
 
 def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Program]:
-    """The flags, checked, and the program.
-
-    Raises:
-        UserError: a flag has no such value, or there is no such program.
-    """
+    """The flags and the program; UserError: a flag has no such value, or there is no such program."""
     given = _parser().parse_args(arguments)
     words = given.module or given.program[given.program[:1] == ["--"] :]
     if not words:
@@ -204,10 +200,7 @@ def _progress(batches: int) -> Callable[[int], None]:
 
 
 def prepare_folder(given: argparse.Namespace, program: Program, me: Identity) -> tuple[Path, bool]:
-    """The run's folder, and whether we are to write its manifest (a sweep writes that of its own runs).
-
-    It is found also when the program has gone to another folder (as Hydra does).
-    """
+    """The run's folder, and whether we write its manifest (a sweep writes that of its own runs)."""
     if given.inside:
         return given.out.absolute(), False
     out = given.out or by_hand.PARENT / by_hand.new_name(program.name, me, os.environ)
@@ -224,6 +217,7 @@ def prepare_folder(given: argparse.Namespace, program: Program, me: Identity) ->
 def _write_run(
     out: Path, me: Identity, program: Program, given: argparse.Namespace, ended: Ended, started: datetime
 ) -> int:
+    """Write the manifest, and print the findings; the exit code."""
     manifest = by_hand.write_program_manifest(
         out, me, program, given.profile, ended, started, given.steps_per_batch
     )

@@ -13,11 +13,7 @@ _OPEN_FILES = ("/dev", "/dev/fd", "/proc/self/fd")
 
 
 def file_to_write(text: str) -> Path:
-    """The file that a flag names, known before anything is computed. A missing folder is likely mistyped.
-
-    Raises:
-        UserError: it is a folder, or in none.
-    """
+    """The file that a flag names; UserError: it is a folder, or in none, which is likely mistyped."""
     path = Path(text)
     if path.is_dir() or text.endswith("/"):
         raise UserError(f"cannot write {text}: it is a folder; name a file in it")
@@ -29,13 +25,7 @@ def file_to_write(text: str) -> Path:
 
 @contextmanager
 def whole_file(path: Path, kept: bool = False) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of ``path`` at the end, unless something failed.
-
-    A link stays, and the file that it names is replaced. Devices and pipes are written to as they are.
-
-    Args:
-        kept: it outlives a machine that loses power at the next moment.
-    """
+    """A file that takes the place of ``path`` (or its target) once it is whole; ``kept``: synced to disk."""
     if str(path.parent) in _OPEN_FILES or (path.exists() and not path.is_file()):
         with path.open("wb") as file:
             yield file

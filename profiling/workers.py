@@ -36,10 +36,7 @@ def cores() -> int:
 def in_processes(
     work: Callable[[Item], Result], items: Iterable[Item], processes: int
 ) -> Iterator[dict[Future[Result], Item]]:
-    """Do the same with each item in some processes; what was begun, of which item.
-
-    With an interruption the processes end at once; they do not hear Ctrl-C themselves.
-    """
+    """Do the same with each item in some processes, which Ctrl-C ends at once; futures and their items."""
     # Threads of libraries that are loaded do not survive a fork: processes are started anew.
     with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent) as pool:
         try:

@@ -37,15 +37,9 @@ def wraps(name: str) -> bool:
 
 
 def wrapped(
-    name: str,
-    command: list[str],
-    out: Path,
-    device: str,
-    first_batch: int,
-    keep_raw: bool,
-    mode: str = "auto",
-    kernels: str = "",
-) -> list[str]:
+    name: str, command: list[str], out: Path, device: str, first_batch: int, keep_raw: bool,
+    mode: str = "auto", kernels: str = "",
+) -> list[str]:  # fmt: skip
     """A rank's command (it begins with Python) as it is to be started for a profiler; pure.
 
     Args:
@@ -74,11 +68,7 @@ def is_watched(name: str, environment: Mapping[str, str]) -> bool:
 
 
 def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, keep_raw: bool = False) -> int:
-    """Run Python under a tool as one rank; the exit code.
-
-    Raises:
-        UserError: the tool is not on the PATH, records nothing of a CPU, or what it wrote cannot be read.
-    """
+    """Run Python under a tool as one rank; the exit code. UserError: it cannot, or left nothing readable."""
     check_can_record(name, options)
     profiler = tool(name)
     directory = rank_directory(out, options.rank) / RAW
@@ -97,11 +87,7 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
 
 
 def collect_output(name: str, directory: Path, options: Options) -> list[Finding]:
-    """Write the tables of what a tool wrote to ``directory`` beside it; what was found on the way.
-
-    Raises:
-        UserError: it wrote nothing, or nothing that can be read.
-    """
+    """Write the tables of what a tool wrote to ``directory`` beside it; UserError: nothing readable."""
     profiler = tool(name)
     for step in profiler.finish(directory, options):
         run_step(step, name)
@@ -137,20 +123,15 @@ def has_gpu() -> bool:
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m profiling.wrap", description=__doc__)
     tools = [name for name in TOOLS if wraps(name)]
-    parser.add_argument("--tool", required=True, metavar="NAME", help=f"one of: {', '.join(tools)}")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run's directory")
-    parser.add_argument("--mode", default="auto", help="mode of the profiler [auto]")
-    parser.add_argument(
-        "--kernels", default="", metavar="REGEX", help="read the counters of these kernels only [all]"
-    )
-    parser.add_argument("--first-batch", type=int, default=0, metavar="K", help="record from step K on [0]")
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "gpu"), default="auto", help="device of the run [auto]"
-    )
-    parser.add_argument(
-        "--keep-raw", action="store_true", help="keep the profiler's files, with the process's environment"
-    )
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="Python's arguments")
+    add = parser.add_argument
+    add("--tool", required=True, metavar="NAME", help=f"one of: {', '.join(tools)}")
+    add("--out", required=True, type=Path, metavar="DIR", help="the run's directory")
+    add("--mode", default="auto", help="mode of the profiler [auto]")
+    add("--kernels", default="", metavar="REGEX", help="read the counters of these kernels only [all]")
+    add("--first-batch", type=int, default=0, metavar="K", help="record from step K on [0]")
+    add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="device of the run [auto]")
+    add("--keep-raw", action="store_true", help="keep the profiler's files, with the process's environment")
+    add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="Python's arguments")
     given = parser.parse_args(arguments)
     if given.tool not in tools:
         raise UserError(f"profiler {given.tool!r} cannot wrap a command{did_you_mean(given.tool, tools)}")

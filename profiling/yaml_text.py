@@ -50,11 +50,7 @@ class _UniqueKeys(SafeLoader):
 
 
 def parse(text: str) -> Any:
-    """What ``text`` holds: numbers, strings, lists and dictionaries, and no other objects.
-
-    Raises:
-        yaml.YAMLError: it is no YAML, asks for other objects, or says a key twice.
-    """
+    """Numbers, strings, lists and dictionaries; YAMLError: other objects, no YAML, or a key said twice."""
     return _parse(text)[0]
 
 
@@ -77,14 +73,7 @@ def _lines(node: yaml.Node, place: Place) -> Iterable[tuple[Place, int]]:
 
 
 def read(path: Path, what: str) -> Document:
-    """A user's file.
-
-    Args:
-        what: what the file is to the user, e.g. ``sweep file``.
-
-    Raises:
-        UserError: unreadable, or not YAML; one line with the file, the line and what is wrong there.
-    """
+    """A user's file, which ``what`` names in errors; UserError: with file and line, what is wrong there."""
     text = ""
     try:
         text = path.read_text(encoding="utf-8")

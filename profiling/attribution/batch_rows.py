@@ -43,15 +43,11 @@ class _Batch:
 
 @dataclass
 class BatchRows:
-    """Collects the rows of all windows, and makes the table ``batches`` of them.
-
-    Attributes:
-        findings: what is to be said of the batches.
-    """
+    """Collects the rows of all windows, and makes the table ``batches`` of them."""
 
     batches: BatchTimes
     on_device: bool
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)  # what is to be said of the batches
     _earlier_ns: int = _UNKNOWN  # when the device had done what was launched before the first batch
     _known: dict[int, _Batch] = field(default_factory=dict)
 
@@ -64,11 +60,7 @@ class BatchRows:
         direction: np.ndarray,
         kind: np.ndarray,
     ) -> None:
-        """Rows of a window: of each its batch (-1: none), times in ns, direction and class as numbers.
-
-        Args:
-            launched_ns: below 0: not known.
-        """
+        """Add rows of a window; times in ns, ``launched_ns`` below 0: not known, ``batch`` -1: none."""
         if not self._known:
             first = int(start_ns[batch >= 0].min(initial=_NEVER))
             begin = int(self.batches.start_ns[:1].max(initial=0))  # launches that are not known are at -1
@@ -95,11 +87,7 @@ class BatchRows:
             one.reach_ns = max(one.reach_ns, int(end_ns[not_loading].max(initial=_UNKNOWN)))
 
     def table(self, rank: int) -> pa.Table:
-        """The table ``batches``, numbered from 0; stages are null where they are not known.
-
-        Raises:
-            UserError: ranges that the user named hold no work of their own, so that they are no batches.
-        """
+        """The table ``batches``, numbered from 0; UserError: ranges that the user named hold no work."""
         times, known = self.batches, [self._known.get(int(one), _Batch()) for one in self.batches.index]
         count = len(known)
         first = np.array([one.first_ns for one in known])

@@ -33,17 +33,11 @@ _IN_MOST = 0.9  # of the batches a kernel must be in most, to be one that each b
 
 @dataclass(frozen=True)
 class Period:
-    """Batches that were told by their kernels.
+    """Batches that were told by their kernels."""
 
-    Attributes:
-        edges_ns: where each whole batch begins, and at last where the last one ends; rising.
-        kernels: of a batch.
-        confidence: the share of a batch's kernels that the next batch has, too.
-    """
-
-    edges_ns: np.ndarray
-    kernels: int
-    confidence: float
+    edges_ns: np.ndarray  # where each whole batch begins, and at last where the last one ends; rising
+    kernels: int  # of a batch
+    confidence: float  # the share of a batch's kernels that the next batch has, too
 
 
 def find_period(
@@ -186,26 +180,18 @@ _FIRST = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """In which batch a time lies.
+    """In which batch a time lies."""
 
-    Attributes:
-        of: times in ns -> batch index, -1 outside every batch.
-        source: what tells batches apart, for people; empty if nothing does.
-        ends_ns: the last nanosecond of each batch (or of what comes before it), rising.
-        index: of each batch, its index, rising.
-        start_ns, last_ns: of each batch, on the host's clock; the first of those that are told by their ends
-            alone has no start of its own, and has that of the recording.
-        begun: whether the recording holds the first batch from its start.
-        confidence: of batches that the kernels tell, how many of these the next batch has, 0 to 1; 1: marked.
-    """
-
-    of: Callable[[np.ndarray], np.ndarray]
-    source: str
-    ends_ns: np.ndarray
-    index: np.ndarray
+    of: Callable[[np.ndarray], np.ndarray]  # times in ns -> batch index, -1 outside every batch
+    source: str  # what tells batches apart, for people; empty if nothing does
+    ends_ns: np.ndarray  # the last nanosecond of each batch (or of what comes before it), rising
+    index: np.ndarray  # of each batch, its index, rising
+    # start_ns, last_ns: of each batch, on the host's clock; the first of those that are told by their ends
+    # alone has no start of its own, and has that of the recording
     start_ns: np.ndarray
     last_ns: np.ndarray
-    begun: bool = True
+    begun: bool = True  # whether the recording holds the first batch from its start
+    # of batches that the kernels tell, how many of these the next batch has, 0 to 1; 1: marked
     confidence: float = 1.0
 
     def or_whole(self, last_ns: int) -> "BatchTimes":
@@ -285,12 +271,7 @@ def find_batches(
 
 
 def ended_by(ends: np.ndarray, first: int, source: str) -> BatchTimes:
-    """Batches that end at these times: a time is of the first that ends at or after it, or of none.
-
-    Args:
-        ends: in ns, ascending.
-        first: the index of the first batch.
-    """
+    """Batches that end at these rising times, in ns; ``first``: the index of the first batch."""
 
     def batch_of(times: np.ndarray) -> np.ndarray:
         place = np.searchsorted(ends, times, side="left")
@@ -319,10 +300,7 @@ _FEWEST_SLOW = 3  # slow steps at equal distances: fewer are often so by chance
 
 
 def slow_head(lasted_ns: np.ndarray) -> int:
-    """How many of the first steps take more than :data:`SLOW` times the median of all behind them.
-
-    None, if steps as slow recur (:func:`recurs`).
-    """
+    """How many first steps take over :data:`SLOW` times the median of those behind; 0: such steps recur."""
     slow = 0
     while len(behind := lasted_ns[slow + 1 :]) >= _FEWEST and lasted_ns[slow] > SLOW * np.median(behind):
         slow += 1
@@ -330,10 +308,7 @@ def slow_head(lasted_ns: np.ndarray) -> int:
 
 
 def recurs(lasted_ns: np.ndarray, slow: np.ndarray) -> bool:
-    """Whether the first of the slow steps is one of many that come every so many steps, to the end.
-
-    Then it is slow as they are (every n-th step evaluates, saves or logs), and not since it is the first.
-    """
+    """Whether the first of the slow steps is one of many at equal distances: every n-th evaluates or logs."""
     places = np.flatnonzero(slow)
     if len(places) < _FEWEST_SLOW or places[0]:
         return False

@@ -20,12 +20,7 @@ MARKED_ONCE = (*MARKS, "Load Data", "Optimizer Step", "Allreduce Gradients")
 
 
 def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0) -> list[Finding]:
-    """What is wrong with how often each rank passed the stages of a batch.
-
-    Args:
-        counts: rank -> stage -> how often.
-        world_size: how many ranks should be there.
-    """
+    """What is wrong with how often each rank passed each stage; ``world_size``: ranks expected."""
     marked = {rank: {name: of[name] for name in MARKED_ONCE if name in of} for rank, of in counts.items()}
     most = max((count for of in marked.values() for count in of.values()), default=0)
     if most == 0:
@@ -45,12 +40,7 @@ def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0
 
 
 def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> list[Finding]:
-    """What is wrong with the stages of a rank's batches: some are missing, or they are out of order.
-
-    Args:
-        names: of its ranges and marks, those that are no stage included.
-        start_ns: when each began, shape (names,).
-    """
+    """What is wrong with the stages of a rank's batches, by its ranges' names and starts, shape (names,)."""
     counts = Counter(name for name in names if name in MARKED_ONCE)
     findings = missing_marks({rank: counts}) if counts else []
     if findings or not all(name in counts for name in MARKS):

@@ -29,17 +29,11 @@ _AT_ONCE = 1 << 16  # events as Python's numbers, which take five times as much 
 
 @dataclass
 class Nest:
-    """Host events sorted so that a parent stands before its children.
+    """Host events sorted so that a parent stands before its children."""
 
-    Attributes:
-        host: the columns, sorted by thread, then start.
-        parent: index of the innermost event around each one; -1 at the top.
-        levels: indices of the events at depth 0, 1, ...
-    """
-
-    host: Columns
-    parent: np.ndarray
-    levels: list[np.ndarray]
+    host: Columns  # the columns, sorted by thread, then start
+    parent: np.ndarray  # index of the innermost event around each one; -1 at the top
+    levels: list[np.ndarray]  # indices of the events at depth 0, 1,
 
     def nearest(self, own: np.ndarray) -> np.ndarray:
         """Each event's own value, or where that is -1 that of the nearest event around it; -1 if none."""
@@ -86,12 +80,7 @@ class Nest:
 
 
 def nest(host: Columns, loose: np.ndarray) -> Nest:
-    """Sort host events and find their parents.
-
-    Args:
-        host: columns of :data:`profiling.attribution.events.HOST_COLUMNS`.
-        loose: bool; events that may end anywhere (an asynchronous collective) and so contain nothing.
-    """
+    """Sort host events and find their parents; ``loose`` events may end anywhere, and so contain nothing."""
     order = np.lexsort(
         # Of events with equal times the range is outside, then what began first.
         (host["external"], host["kind"] != RANGE, -host["end_ns"], host["start_ns"], host["thread"])
@@ -178,7 +167,7 @@ def stage_of(names: list[str], host: Columns, times: np.ndarray) -> np.ndarray:
 
 def _staged(names: list[str], host: Columns) -> np.ndarray:
     """The direction that each range which is a stage stands for; -1: it is none."""
-    of_name = np.array([_stage(name) for name in names], dtype=np.int64)
+    of_name = np.array([stage_in(name) for name in names], dtype=np.int64)
     return np.where(host["kind"] == RANGE, pick(of_name, host["name"]), -1)
 
 
@@ -198,10 +187,7 @@ def _is_loading(names: list[str], host: Columns, times: np.ndarray) -> np.ndarra
 
 
 def _only_backward(host: Columns, inside_node: np.ndarray) -> np.ndarray:
-    """Whether an event's thread is autograd's own: it runs the backward graph, nothing of the forward pass.
-
-    What such a thread does between two nodes (it adds up the gradients of a tensor used twice) is backward.
-    """
+    """Whether a thread is autograd's own; what it does between two nodes (adding gradients) is backward."""
     forward = (host["sequence"] >= 0) & (host["forward_thread"] <= 0) & ~inside_node
     if not forward.any():  # a trace without sequence numbers does not tell whose a thread is
         return np.zeros(len(forward), dtype=bool)
@@ -211,12 +197,8 @@ def _only_backward(host: Columns, inside_node: np.ndarray) -> np.ndarray:
     return (backward_thread & ~forward_thread)[host["thread"]]
 
 
-def direction_of_stage(name: str) -> str:
-    """The direction that a range stands for by its name; "" if it is no stage."""
-    return DIRECTIONS[stage] if (stage := _stage(name)) >= 0 else ""
-
-
-def _stage(name: str) -> int:
+def stage_in(name: str) -> int:
+    """The direction of the stage that a range's name means; -1 if it is none."""
     return next((direction for pattern, direction in _STAGES if pattern.search(name)), -1)
 
 
@@ -245,31 +227,19 @@ _COLLECTIVE = re.compile(r"^(nccl|gloo|mpi|ucc|xccl):")
 
 @dataclass
 class Context:
-    """Host events with all that is known of where they stand; arrays run parallel to ``nest.host``.
-
-    Attributes:
-        operator: index of the operator that does the work an event belongs to; -1: none.
-        direction: index into :data:`profiling.schemas.DIRECTIONS`.
-        guessed: whether the direction is told by nothing but the neighbourhood of forward operators.
-        layer: index into ``names`` of the layer's range; -1: not known.
-        sequence: of the nearest operator that has one, forward or backward.
-        forward: index of the forward operator whose backward an event belongs to; -1: none.
-        node: whether the event is a node of the backward graph.
-        loose: whether it is an asynchronous collective.
-        batches: in which batch a time lies.
-    """
+    """Host events with all that is known of where they stand; arrays run parallel to ``nest.host``."""
 
     names: list[str]
     nest: Nest
-    operator: np.ndarray
-    direction: np.ndarray
-    guessed: np.ndarray
-    layer: np.ndarray
-    sequence: np.ndarray
-    forward: np.ndarray
-    node: np.ndarray
-    loose: np.ndarray
-    batches: BatchTimes
+    operator: np.ndarray  # index of the operator that does the work an event belongs to; -1: none
+    direction: np.ndarray  # index into :data:`profiling.schemas.DIRECTIONS`
+    guessed: np.ndarray  # whether the direction is told by nothing but the neighbourhood of forward operators
+    layer: np.ndarray  # index into ``names`` of the layer's range; -1: not known
+    sequence: np.ndarray  # of the nearest operator that has one, forward or backward
+    forward: np.ndarray  # index of the forward operator whose backward an event belongs to; -1: none
+    node: np.ndarray  # whether the event is a node of the backward graph
+    loose: np.ndarray  # whether it is an asynchronous collective
+    batches: BatchTimes  # in which batch a time lies
 
     def by_name(self, test: Callable[[str], bool]) -> np.ndarray:
         """``test`` of each event's name, as bools."""
@@ -281,35 +251,30 @@ def find_context(events: Events, batches: BatchTimes) -> Context:
     is_collective = name_flags(names, lambda name: bool(_COLLECTIVE.match(name)))
     nested = nest(events.host, is_collective[events.host["name"]] & (events.host["kind"] == RANGE))
     host = nested.host
+
+    def by_name(test: Callable[[str], bool]) -> np.ndarray:
+        return name_flags(names, test)[host["name"]]
+
     index = np.arange(len(host["name"]))
     is_operator = host["kind"] == OPERATOR
-    node = is_operator & name_flags(names, lambda name: bool(_NODE.search(name)))[host["name"]]
-    generic = name_flags(names, lambda name: name.startswith(("aten::", "c10d::")))
-    node |= is_operator & (host["forward_thread"] > 0) & ~generic[host["name"]]
+    node = is_operator & by_name(lambda name: bool(_NODE.search(name)))
+    generic = by_name(lambda name: name.startswith(("aten::", "c10d::")))
+    node |= is_operator & (host["forward_thread"] > 0) & ~generic
     sequence = nested.nearest(np.where(is_operator, host["sequence"], -1))
     inside_node = nested.nearest(np.where(node, index, -1)) >= 0
     forward = nested.nearest(np.where(node, forward_of(host, node, is_operator), -1))
-    is_layer = name_flags(names, lambda name: name.startswith(LAYER_PREFIX))[host["name"]]
-    is_layer |= host["kind"] == LAYER
+    is_layer = by_name(lambda name: name.startswith(LAYER_PREFIX)) | (host["kind"] == LAYER)
     layer = nested.nearest(np.where(is_layer, host["name"], -1).astype(np.int64))
     layer = np.where((layer < 0) & (forward >= 0), layer[forward], layer)
     # The operator that does an event's work: the outermost whose work is its own, else the nearest.
-    primitive = is_operator & ~node & name_flags(names, is_primitive)[host["name"]]
-    outermost = nested.outermost(np.where(primitive, index, -1))
+    outermost = nested.outermost(np.where(is_operator & ~node & by_name(is_primitive), index, -1))
+    nearest = nested.nearest(np.where(is_operator, index, -1))
     direction, guessed = find_directions(names, nested, inside_node, sequence, node)
     return Context(
-        names=names,
-        nest=nested,
-        operator=np.where(outermost >= 0, outermost, nested.nearest(np.where(is_operator, index, -1))),
-        direction=direction,
-        guessed=guessed,
-        layer=layer,
-        sequence=sequence,
-        forward=forward,
-        node=node,
-        loose=is_collective[host["name"]] & (host["kind"] == RANGE),
-        batches=batches,
-    )
+        names=names, nest=nested, operator=np.where(outermost >= 0, outermost, nearest), direction=direction,
+        guessed=guessed, layer=layer, sequence=sequence, forward=forward, node=node,
+        loose=is_collective[host["name"]] & (host["kind"] == RANGE), batches=batches,
+    )  # fmt: skip
 
 
 def layer_name(name: str) -> str:

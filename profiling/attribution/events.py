@@ -6,7 +6,7 @@ attribution serves all. Texts are interned, each column is one NumPy array, time
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -27,11 +27,7 @@ _Piece = list[
 
 
 class Store:
-    """Pieces of columns in a file.
-
-    Args:
-        types: the columns' NumPy types by name.
-    """
+    """Pieces of columns in a file; ``types``: the columns' NumPy types by name."""
 
     def __init__(self, types: Mapping[str, Any]) -> None:
         self.types = {name: np.dtype(kind) for name, kind in types.items()}
@@ -43,11 +39,7 @@ class Store:
             self._file.close()
 
     def put(self, columns: Columns) -> _Piece:
-        """Write a piece; what is returned finds it again.
-
-        Raises:
-            UserError: the file system is full.
-        """
+        """Write a piece; what is returned finds it again; UserError: the file system is full."""
         return [self._put(columns[name]) for name in self.types]
 
     def _put(self, column: np.ndarray) -> tuple[int, int, bool]:
@@ -105,12 +97,7 @@ class Store:
 
 
 class Table:
-    """Columns that grow a piece at a time, each piece an array, so that no event outlives its piece.
-
-    Attributes:
-        rows: how many there are.
-        spilled: whether they are in a file.
-    """
+    """Columns that grow a piece at a time, each an array; ``spilled``: they are in a file."""
 
     def __init__(self, types: Mapping[str, Any]) -> None:
         self.types = dict(types)
@@ -150,11 +137,7 @@ class Table:
         return joined(self.types, list(self.pieces()))
 
     def split(self, key: str, number_of: Callable[[np.ndarray], np.ndarray], windows: int) -> "Split":
-        """The same rows by window.
-
-        Args:
-            key: the column that tells the window; ``number_of`` its values.
-        """
+        """The same rows by window; ``key``: the column that tells the window; ``number_of`` its values."""
         if self._store is None:
             self._spill()
         assert self._store is not None
@@ -174,11 +157,7 @@ class Table:
 
 
 class Split:
-    """The rows of a table by window, each window's in the order in which they came.
-
-    Args:
-        store: where the table's rows are; those of pieces that two windows share are put there again.
-    """
+    """The rows of a table by window, in the order in which they came; pieces of two windows are copied."""
 
     def __init__(self, store: Store, windows: int) -> None:
         self._store = store
@@ -333,49 +312,43 @@ class Builder:
         self._parse_inputs = parse_inputs
 
     def finish(self, rank: int | None = None, world_size: int = 1, shift_ns: int = 0) -> "Trace":
+        """The recording; ``shift_ns`` is added to all times."""
+        # One number for all ways to write a thread: some versions quote only a few.
+        first: dict[tuple[str, str], int] = {}
+        same = [first.setdefault((str(p), str(t)), i) for i, (p, t) in enumerate(self.threads.index)]
+        tables = {"host": self.host, "launches": self.launches, "device": self.device, "memory": self.memory}
         return Trace(
             names=list(self.names.index),
             threads=[_thread_number(thread, number) for (_, thread), number in self.threads.index.items()],
             inputs=[self._parse_inputs(key) for key in self.inputs.index],
             messages=list(self.messages.index),
-            tables={
-                "host": self.host, "launches": self.launches, "device": self.device, "memory": self.memory
-            },
-            same_thread=_same_threads(self.threads.index),
+            tables=tables,
+            same_thread=np.array(same, dtype=np.int32),
             rank=rank,
             world_size=world_size,
             shift_ns=shift_ns,
             malformed=self.malformed,
-        )  # fmt: skip
+        )
 
 
 @dataclass
 class Trace:
-    """A recording of one process, of any length; :mod:`profiling.attribution.windows` makes events of it.
-
-    Attributes:
-        tables: ``host``, ``launches``, ``device`` and ``memory``, as they came.
-        same_thread: the number of each thread, one for all ways to write it.
-        shift_ns: to be added to all times.
-        group: the process group of collectives that do not say it.
-        unread: whether a device's work was recorded in a form that is not read.
-        may_have_shapes: whether the profiler records shapes where it is asked to.
-    """
+    """A recording of one process, of any length; :mod:`profiling.attribution.windows` makes events of it."""
 
     names: list[str]
     threads: list[int]
     inputs: list[Inputs]
     messages: list[Message]
-    tables: dict[str, Table]
-    same_thread: np.ndarray
+    tables: dict[str, Table]  # ``host``, ``launches``, ``device`` and ``memory``, as they came
+    same_thread: np.ndarray  # the number of each thread, one for all ways to write it
     rank: int | None = None
     world_size: int = 1
-    shift_ns: int = 0
+    shift_ns: int = 0  # to be added to all times
     malformed: int = 0  # events left out because a required field was absent or absurd
     findings: list[Finding] = field(default_factory=list)
-    group: Message = NOT_RECORDED
-    unread: bool = False
-    may_have_shapes: bool = False
+    group: Message = NOT_RECORDED  # the process group of collectives that do not say it
+    unread: bool = False  # whether a device's work was recorded in a form that is not read
+    may_have_shapes: bool = False  # whether the profiler records shapes where it is asked to
 
     @property
     def on_device(self) -> bool:
@@ -402,13 +375,6 @@ class Trace:
             order = np.argsort(start_ns, kind="stable")
             tables["device"] = {name: column[order] for name, column in tables["device"].items()}
         return Events(list(self.names), self.threads, self.inputs, self.messages, **tables)
-
-
-def _same_threads(threads: Iterable[tuple[Any, Any]]) -> np.ndarray:
-    """The number of each (process, thread), one for all ways to write it: some versions quote only a few."""
-    first: dict[tuple[str, str], int] = {}
-    same = [first.setdefault((str(process), str(thread)), i) for i, (process, thread) in enumerate(threads)]
-    return np.array(same, dtype=np.int32)
 
 
 def _thread_number(thread: Any, number: int) -> int:

@@ -46,25 +46,27 @@ class Credit:
 
 
 def credit_operators(events: Events, context: Context, indices: np.ndarray, ranks: int = 0) -> Credit:
-    """FLOPs, bytes and messages of the host events at ``indices``.
-
-    Args:
-        ranks: of the process group of collectives that do not say it; 0: not known.
-    """
+    """FLOPs, bytes and messages of host events; ``ranks``: of an unnamed process group, 0: not known."""
     host = context.nest.host
     size = len(host["name"])
     credit = Credit(np.full(size, np.nan), np.full(size, np.nan), {})
     if not len(indices):
         return credit
-    collective = name_flags(events.names, lambda name: bool(_COLLECTIVE.match(name)))[host["name"]]
+    collective = context.by_name(lambda name: bool(_COLLECTIVE.match(name)))
     credit.messages.update(
         (index, _message(events, context, index, ranks)) for index in indices[collective[indices]].tolist()
     )
     # Views cost nothing, with or without recorded inputs; whatever does work needs them.
     indices = indices[~collective[indices] & (host["inputs"][indices] >= 0) | ~works(context)[indices]]
-    outputs = _output_inputs(events, context, indices)
-    masks = _masks(events, context, indices)
-    keys = np.stack([host["name"][indices], host["inputs"][indices], outputs, masks])
+    # The inputs of the backward node, where the sizes of an operator's output must be found.
+    outputs = np.full(len(indices), -1, dtype=np.int64)
+    needs = context.by_name(lambda name: bool(_NEEDS_OUTPUT.search(name)))[indices]
+    needing = np.flatnonzero(needs & ~context.node[indices])
+    nodes = backward_of(context, indices[needing])
+    outputs[needing] = np.where(nodes >= 0, host["inputs"][nodes], -1)
+    keys = np.stack(
+        [host["name"][indices], host["inputs"][indices], outputs, _masks(events, context, indices)]
+    )
     distinct, which = np.unique(keys, axis=1, return_inverse=True)
     costs = np.array([_cost(events, *key) for key in distinct.T.tolist()]).reshape(-1, 2)
     credit.flops[indices], credit.bytes[indices] = costs[which.ravel()].T
@@ -77,17 +79,6 @@ def _cost(events: Events, name: int, inputs: int, output: int, mask: int) -> tup
     wanted: Mask | None = (bool(mask & 1), bool(mask & 2), False) if mask >= 0 else None
     cost = operator_cost(events.names[name], given, gradient.sizes if gradient else None, wanted)
     return (float("nan"), float("nan")) if cost is None else (float(cost.flops), float(cost.bytes))
-
-
-def _output_inputs(events: Events, context: Context, indices: np.ndarray) -> np.ndarray:
-    """The inputs of the backward node of each operator whose output's sizes must be found; else -1."""
-    host = context.nest.host
-    outputs = np.full(len(indices), -1, dtype=np.int64)
-    needs = name_flags(events.names, lambda name: bool(_NEEDS_OUTPUT.search(name)))[host["name"][indices]]
-    needing = np.flatnonzero(needs & ~context.node[indices])
-    nodes = backward_of(context, indices[needing])
-    outputs[needing] = np.where(nodes >= 0, host["inputs"][nodes], -1)
-    return outputs
 
 
 def _masks(events: Events, context: Context, indices: np.ndarray) -> np.ndarray:
@@ -142,20 +133,14 @@ def _message(events: Events, context: Context, index: int, ranks: int) -> Messag
     message = complete("", [*messages, Message(kind)], Message())
     if not math.isnan(message.bytes):
         return message
-    sizes = [size for one in around for size in _tensor_bytes(events, host["inputs"][one]) if size]
+    inputs = [events.inputs[number] for one in around if (number := host["inputs"][one]) >= 0]
+    sizes = [tensor.bytes for given in inputs for tensor in given.tensors if tensor]
+    sizes += [sum(tensor.bytes for tensor in many) for given in inputs for many in given.lists]
+    sizes = [size for size in sizes if size]
     moved = float(max(sizes, default=math.nan))
     if message.collective == "allgather" and sizes and max(sizes) == min(sizes):
         moved *= message.size or ranks or math.nan
     return message._replace(bytes=moved)
-
-
-def _tensor_bytes(events: Events, inputs: int) -> list[int]:
-    """Bytes of each argument of a call; those of a list are one message."""
-    if inputs < 0:
-        return []
-    given = events.inputs[inputs]
-    single = [tensor.bytes for tensor in given.tensors if tensor]
-    return single + [sum(tensor.bytes for tensor in many) for many in given.lists]
 
 
 # --- messages of collectives --------------------------------------------------------------------------
@@ -165,13 +150,9 @@ def _tensor_bytes(events: Events, inputs: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Messages:
-    """The messages of a table's rows.
+    """The messages of a table's rows."""
 
-    Attributes:
-        number: of each row, index of ``distinct``; -1: it is no collective.
-    """
-
-    number: np.ndarray
+    number: np.ndarray  # of each row, index of ``distinct``; -1: it is no collective
     distinct: list[Message]
 
     def bytes(self, otherwise: np.ndarray) -> np.ndarray:
@@ -310,11 +291,7 @@ _ARITHMETIC = (CLASS["gemm"], CLASS["convolution"])
 
 
 def _device_classes(events: Events, names: np.ndarray, operator: np.ndarray) -> np.ndarray:
-    """The class of each device activity, by its name, or by its operator or record where these know better.
-
-    Args:
-        names: of host events; ``operator`` is an index of them.
-    """
+    """The class of each device activity, by its name, or by its operator or record where they know better."""
     of_name, device = classes_of(events.names), events.device
     kind = of_name[device["name"]]
     of_operator = np.where(operator >= 0, of_name[pick(names, operator, 0)], CLASS["other"])
@@ -328,15 +305,20 @@ def _device_classes(events: Events, names: np.ndarray, operator: np.ndarray) -> 
 
 
 def device_rows(events: Events, context: Context, trace: Trace, by_launch: bool) -> KernelRows:
-    """A row for each device activity.
-
-    Args:
-        by_launch: launches were recorded, and tie activities to the host.
-    """
-    device, host = events.device, context.nest.host
-    # The call that launched each activity; -1: not recorded.
-    launch = matching(events.launches["correlation"], device["correlation"]) if by_launch else None
-    place, time_ns = _launched_at(events, context, launch)
+    """A row for each device activity; ``by_launch``: recorded launches tie activities to the host."""
+    device, launches, host = events.device, events.launches, context.nest.host
+    if by_launch:
+        # The call that launched each activity; -1: not recorded.
+        launch = matching(launches["correlation"], device["correlation"])
+        time_ns = pick(launches["start_ns"], launch)
+        place = np.full(len(launch), -1, dtype=np.int64)
+        launched = launch >= 0
+        place[launched] = context.nest.innermost(launches["thread"][launch[launched]], time_ns[launched])
+    else:
+        # Without records of launches the operator's own number is the only link. With them it must not be
+        # used: some versions write the correlation there.
+        place = matching(host["external"], np.where(device["external"] > 0, device["external"], -1))
+        time_ns = pick(host["start_ns"], place)
     operator = pick(context.operator, place)
     kind = _device_classes(events, host["name"], operator)
     collective = kind == COMMUNICATION
@@ -353,25 +335,8 @@ def device_rows(events: Events, context: Context, trace: Trace, by_launch: bool)
         messages=messages,
         grid=device["grid"], block=device["block"],
         blocks_per_sm=device["blocks_per_sm"], occupancy_pct=device["occupancy_pct"],
-        calls=None if launch is None else launch_columns(events, launch),
+        calls=launch_columns(events, launch) if by_launch else None,
     )  # fmt: skip
-
-
-def _launched_at(
-    events: Events, context: Context, launch: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Where and when each device activity was launched: host event and time in ns; -1: not recorded."""
-    device, launches, host = events.device, events.launches, context.nest.host
-    if launch is not None:
-        time_ns = pick(launches["start_ns"], launch)
-        place = np.full(len(launch), -1, dtype=np.int64)
-        launched = launch >= 0
-        place[launched] = context.nest.innermost(launches["thread"][launch[launched]], time_ns[launched])
-        return place, time_ns
-    # Without records of launches the operator's own number is the only link. With them it must not be used:
-    # some versions write the correlation there.
-    place = matching(host["external"], np.where(device["external"] > 0, device["external"], -1))
-    return place, pick(host["start_ns"], place)
 
 
 def _share(
@@ -415,11 +380,7 @@ def _group_size(trace: Trace) -> int:
 def host_rows(
     events: Events, context: Context, trace: Trace, owned: Callable[[np.ndarray], np.ndarray]
 ) -> KernelRows:
-    """A row for each leaf operator, and for each collective that runs in a thread of its own.
-
-    Args:
-        owned: which times are of this window; a collective may reach into it from the one before.
-    """
+    """A row for each leaf operator, and for each collective in a thread of its own that this window owns."""
     nested, host = context.nest, context.nest.host
     index = np.arange(len(host["name"]))
     is_operator = (host["kind"] == OPERATOR) & ~context.node

@@ -27,24 +27,16 @@ _MOST_RANKS = 1 << 24
 
 
 class Message(NamedTuple):
-    """What is known of a collective; empty, 0 and NaN: not recorded.
+    """What is known of a collective; empty, 0 and NaN: not recorded."""
 
-    Attributes:
-        collective: its kind, one of the values of :data:`KINDS`.
-        group: the process group's name.
-        ranks: those of the group, as numbers of the job: ``0,1``.
-        size: how many they are.
-        bytes: of the message, as nccl-tests counts them: the larger of what goes in and comes out.
-        dtype: of its elements, as :func:`profiling.cost.shapes.element_bytes` takes it.
-        target, source: the rank of the job that a send goes to, or that a receive comes from; -1: neither.
-    """
-
-    collective: str = ""
-    group: str = ""
-    ranks: str = ""
-    size: int = 0
+    collective: str = ""  # its kind, one of the values of :data:`KINDS`
+    group: str = ""  # the process group's name
+    ranks: str = ""  # those of the group, as numbers of the job: ``0,1``
+    size: int = 0  # how many they are
+    # of the message, as nccl-tests counts them: the larger of what goes in and comes out
     bytes: float = math.nan
-    dtype: str = ""
+    dtype: str = ""  # of its elements, as :func:`profiling.cost.shapes.element_bytes` takes it
+    # target, source: the rank of the job that a send goes to, or that a receive comes from; -1: neither
     target: int = -1
     source: int = -1
 
@@ -64,15 +56,20 @@ def of_arguments(args: Mapping[str, Any]) -> Message | None:
     if "Collective name" not in args and "In msg nelems" not in args and "In msg size" not in args:
         return None
     kind = kind_of(str(args.get("Collective name")))
+    # PyTorch 2.1 called the same numbers sizes.
+    keys = [f"{side} msg {word}" for side in ("In", "Out") for word in ("nelems", "size")]
+    counts = [args[key] for key in keys if isinstance(args.get(key), int)]
+    element = element_bytes(str(args.get("dtype")))
+    is_known = element and counts and max(counts) < 1 << 62
     return Message(
         "" if kind == UNKNOWN else kind,
         str(args.get("Process Group Name", "")),
         _ranks(args.get("Process Group Ranks", "")),
-        _count(args.get("Group size")),
-        _bytes(args),
+        max(_integer(args.get("Group size")), 0),
+        float(max(counts) * element) if is_known else math.nan,  # type: ignore[operator]
         str(args.get("dtype", "")),
-        _rank(args.get("Dst Rank")),
-        _rank(args.get("Src Rank")),
+        _integer(args.get("Dst Rank")),
+        _integer(args.get("Src Rank")),
     )
 
 
@@ -98,15 +95,11 @@ def between_two(message: Message, rank: int) -> Message:
 
 
 def of_process(distributed: Mapping[str, Any]) -> Message:
-    """The process group of collectives that do not say it: the only one of several ranks, if there is one.
-
-    Args:
-        distributed: the trace's ``distributedInfo``.
-    """
+    """The only process group of several ranks, for collectives that do not say theirs."""
     listed = distributed.get("pg_config")
     several: dict[tuple[str, int], Message] = {}
     for one in listed if isinstance(listed, list) else []:
-        if isinstance(one, dict) and (size := _count(one.get("pg_size"))) > 1:
+        if isinstance(one, dict) and (size := _integer(one.get("pg_size"))) > 1:
             ranks = _ranks(one.get("ranks", ""))
             several.setdefault((ranks, size), Message("", str(one.get("pg_name", "")), ranks, size))
     if len(several) > 1:
@@ -138,22 +131,10 @@ def complete(name: str, messages: list[Message], otherwise: Message) -> Message:
     )
 
 
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and 0 < value < _MOST_RANKS else 0
-
-
-def _rank(value: Any) -> int:
+def _integer(value: Any) -> int:
     return value if isinstance(value, int) and 0 <= value < _MOST_RANKS else -1
 
 
 def _ranks(value: Any) -> str:
     """``[0, 1]``, a list or its text (which Kineto ends with dots if it is long), as ``0,1``."""
     return str(value).strip("[]").replace(" ", "")
-
-
-def _bytes(args: Mapping[str, Any]) -> float:
-    # PyTorch 2.1 called the same numbers sizes.
-    keys = [f"{side} msg {word}" for side in ("In", "Out") for word in ("nelems", "size")]
-    counts = [args[key] for key in keys if isinstance(args.get(key), int)]
-    element = element_bytes(str(args.get("dtype")))
-    return float(max(counts) * element) if element and counts and max(counts) < 1 << 62 else math.nan

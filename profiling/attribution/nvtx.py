@@ -29,37 +29,25 @@ _TRACE = "{'traceMarker':"  # where in the program a call stands
 
 @dataclass(frozen=True)
 class RangeName:
-    """What a range's text says.
+    """What a range's text says."""
 
-    Attributes:
-        name: without what was appended.
-        kind: of :mod:`profiling.attribution.events`; None: nothing that the tables hold.
-        sequence: of autograd; -1: none.
-    """
-
-    name: str
-    kind: int | None
-    sequence: int = -1
+    name: str  # without what was appended
+    kind: int | None  # of :mod:`profiling.attribution.events`; None: nothing that the tables hold
+    sequence: int = -1  # of autograd; -1: none
 
 
 @lru_cache(maxsize=1 << 12)
 def parse_text(text: str) -> RangeName:
-    if text.startswith("{"):
-        if match := _PYPROF.match(text):
-            return RangeName(PYPROF + match[2], OPERATOR)
-        if text.startswith(_TRACE):
-            return RangeName(text, None)
-    if text == _CAPTURE:
+    if match := _PYPROF.match(text):
+        return RangeName(PYPROF + match[2], OPERATOR)
+    if text == _CAPTURE or text.startswith(_TRACE):
         return RangeName(text, None)
-    if match := _TORCH.match(text):
-        number = _SEQUENCE.search(text, match.end(1))
-        # What autograd itself calls has no number of its own: old versions write 0.
-        return RangeName(match[1], _kind(match[1], True), int(number[1]) or -1 if number else -1)
-    return RangeName(text, _kind(text, False))
-
-
-def _kind(name: str, of_pytorch: bool) -> int:
-    return OPERATOR if _OPERATOR.match(name) or (of_pytorch and _NAME.fullmatch(name)) else RANGE
+    match = _TORCH.match(text)
+    name = match[1] if match else text
+    kind = OPERATOR if _OPERATOR.match(name) or (match and _NAME.fullmatch(name)) else RANGE
+    number = _SEQUENCE.search(text, match.end(1)) if match else None
+    # What autograd itself calls has no number of its own: old versions write 0.
+    return RangeName(name, kind, int(number[1]) or -1 if number else -1)
 
 
 def name_operators(events: Events, context: Context) -> Context:
@@ -70,8 +58,14 @@ def name_operators(events: Events, context: Context) -> Context:
     nest, host = context.nest, context.nest.host
     index = np.arange(len(host["name"]))
     named = nest.outermost(np.where(ours[host["name"]], index, -1))
-    launched = pick(_launched(events, context), context.forward, False)
-    forward = np.where(launched, context.forward, -1)
+    # Forward operators whose sequence number launched work on a device.
+    of_device = np.isin(events.launches["correlation"], events.device["correlation"])
+    place = nest.innermost(events.launches["thread"][of_device], events.launches["start_ns"][of_device])
+    inside_node = nest.nearest(np.where(context.node, index, -1)) >= 0
+    launching = place[place >= 0]
+    numbers = distinct(context.sequence[launching[~inside_node[launching]]])
+    launched = np.isin(host["sequence"], numbers[numbers >= 0])
+    forward = np.where(pick(launched, context.forward, False), context.forward, -1)
     of_forward = pick(named, forward)
     node = nest.nearest(np.where(context.node & (host["sequence"] >= 0), index, -1))
     operator = np.select(
@@ -86,17 +80,6 @@ def name_operators(events: Events, context: Context) -> Context:
         elif "Backward" in name and "::" not in name:
             events.names[number] = name.partition("Backward")[0]
     return replace(context, operator=operator, direction=direction)
-
-
-def _launched(events: Events, context: Context) -> np.ndarray:
-    """Whether a forward operator with each host event's sequence number launched work on a device."""
-    launches, host = events.launches, context.nest.host
-    of_device = np.isin(launches["correlation"], events.device["correlation"])
-    place = context.nest.innermost(launches["thread"][of_device], launches["start_ns"][of_device])
-    place = place[place >= 0]
-    inside_node = context.nest.nearest(np.where(context.node, np.arange(len(host["name"])), -1)) >= 0
-    launched = distinct(context.sequence[place[~inside_node[place]]])
-    return np.isin(host["sequence"], launched[launched >= 0])
 
 
 def _biases(events: Events, context: Context, named: np.ndarray) -> np.ndarray:

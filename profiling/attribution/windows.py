@@ -32,13 +32,9 @@ _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Window:
-    """Some batches of a recording: what happened after ``first_ns`` and until ``last_ns``.
+    """Some batches of a recording: what happened after ``first_ns`` and until ``last_ns``."""
 
-    Attributes:
-        events: of the window, with the ranges that reach into it.
-    """
-
-    events: Events
+    events: Events  # of the window, with the ranges that reach into it
     first_ns: int = _FIRST
     last_ns: int = _LAST
 
@@ -69,7 +65,8 @@ class Windows:
             {name: column[marking[piece["name"]]] for name, column in piece.items()}
             for piece in host.pieces()
         ]
-        self.marks = trace.events(self._groups(host=joined(host.types, pieces))).host
+        groups = {name: joined(table.types, []) for name, table in trace.tables.items()}
+        self.marks = trace.events(groups | {"host": joined(host.types, pieces)}).host
         period = self._period if alone else lambda: None
         batches = find_batches(trace.names, self.marks, first_batch, marker, period)
         self.batches = batches.or_whole(self._last_ns()).from_0() if alone else batches
@@ -116,11 +113,6 @@ class Windows:
         for number, (first_ns, last_ns) in enumerate(pairwise(edges)):
             rows = {name: part.window(number) for name, part in parts.items()}
             yield Window(self._trace.events(rows), first_ns, last_ns)
-
-    def _groups(self, **given: Columns) -> dict[str, Columns]:
-        return {
-            name: given.get(name) or joined(table.types, []) for name, table in self._trace.tables.items()
-        }
 
     def _cuts(self) -> np.ndarray:
         """The last times of all windows but the last, as the recording's clock tells them; may be empty."""

@@ -50,10 +50,7 @@ class Inputs:
 
 
 def parse_inputs(dims: Any, types: Any, strides: Any = None, concrete: Any = None) -> Inputs:
-    """Inputs from a trace's ``Input Dims``, ``Input type``, ``Input Strides`` and ``Concrete Inputs``.
-
-    What is not of the expected form is left out, never guessed.
-    """
+    """Inputs from Kineto's fields; what is not of the expected form is left out, never guessed."""
     types = types if isinstance(types, list) else []
     dims = dims if isinstance(dims, list) else []
     strides = strides if isinstance(strides, list) and len(strides) == len(dims) else [None] * len(dims)

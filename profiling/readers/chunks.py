@@ -27,11 +27,7 @@ BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 def open_text(path: Path) -> BinaryIO:
-    """A file's bytes, decompressed if it is gzip.
-
-    Raises:
-        UserError: it does not exist, is a folder, or may not be read.
-    """
+    """A file's bytes, decompressed if it is gzip; UserError: it is absent, a folder, or may not be read."""
     try:
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
@@ -53,11 +49,7 @@ def read_head(path: Path, size: int = 1 << 20) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text without their ends.
-
-    Raises:
-        UserError: unreadable, truncated or no text.
-    """
+    """The lines of a text without their ends; UserError: unreadable, truncated or no text."""
     with open_text(path) as stream:
         try:
             for line in stream:
@@ -67,11 +59,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def read_some(path: Path, stream: BinaryIO, size: int) -> bytes:
-    """The next bytes of an opened text.
-
-    Raises:
-        UserError: it ends too early, or its data or checksum are wrong.
-    """
+    """The next bytes of an opened text; UserError: it ends too early, or its data or checksum are wrong."""
     try:
         return stream.read(size)
     except BROKEN as error:
@@ -115,11 +103,7 @@ def read_chunks(path: Path, facts: dict[str, Any]) -> Iterator[list[Any]]:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """The fields of a trace that stand before its events.
-
-    Raises:
-        UserError: unreadable, or no trace.
-    """
+    """The fields of a trace that stand before its events; UserError: unreadable, or no trace."""
     facts: dict[str, Any] = {}
     with open_text(path) as stream:
         _Text(path, stream).enter(facts)
@@ -221,11 +205,7 @@ def _parse(text: bytes) -> Any:
 
 
 def _load(text: bytes) -> Any:
-    """Parsed JSON; what PyTorch's writers let through is read too (:func:`_repaired`).
-
-    Raises:
-        json.JSONDecodeError, RecursionError: it is none.
-    """
+    """Parsed JSON; what PyTorch's writers let through is read too (:func:`_repaired`)."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -237,11 +217,7 @@ def _load(text: bytes) -> Any:
 
 
 def _first_value(text: str) -> tuple[Any, str, int]:
-    """The JSON value at the head of ``text``; the text as it had to be read, and where in it the value ends.
-
-    Raises:
-        json.JSONDecodeError, RecursionError: there is none.
-    """
+    """(the JSON value at the head of ``text``, the text as it had to be read, where in it the value ends)."""
     decoder = json.JSONDecoder(strict=False)
     try:
         value, end = decoder.raw_decode(text)

@@ -59,12 +59,7 @@ class Reading(NamedTuple):
 
 
 class RecordsWriter:
-    """Writes records as they come, so that no recording need be in memory.
-
-    Args:
-        rank, world_size: of the process that is recorded.
-        first_batch: with which the recording begins.
-    """
+    """Writes records as they come; ``first_batch``: with which the recording begins."""
 
     def __init__(
         self, file: BinaryIO, rank: int, first_batch: int, clock: Reading, world_size: int = 1
@@ -88,12 +83,7 @@ class RecordsWriter:
             self._write({group: numbered})
 
     def end(self, clock: Reading, dropped: int, problems: Sequence[str]) -> None:
-        """Write the last line.
-
-        Args:
-            dropped: records that CUPTI had no room for.
-            problems: one line each.
-        """
+        """Write the last line; ``dropped``: records that CUPTI had no room for; ``problems``: a line each."""
         self._write({"end": {"dropped": dropped, "problems": list(problems), "clock": list(clock)}})
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -125,11 +115,7 @@ def converted(path: Path, rank: int | None) -> Converted:
 
 
 def read_records(path: Path) -> tuple[Trace, int]:
-    """(the events of a file, with times since the epoch, the batch with which they begin).
-
-    Raises:
-        UserError: unreadable, damaged, or no such file; the message names file and line.
-    """
+    """(the events of a file, times since the epoch; its first batch); UserError: unreadable or damaged."""
     reader, head, last, is_cut = _Reader(), {}, None, False
     for number, line in enumerate(read_lines(path), 1):
         try:

@@ -20,7 +20,9 @@ _COPY_KINDS = (
 )  # fmt: skip
 # Calls of the runtime that wait for a device, by CUPTI's numbers (cupti_runtime_cbid.h).
 _WAITS = {131: "cudaStreamSynchronize", 137: "cudaEventSynchronize", 165: "cudaDeviceSynchronize"}
-_MEMORY = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed")
+_MEMORY = dict(
+    enumerate(("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed"))
+)
 UNNAMED = "(a kernel without a name)"
 
 
@@ -40,29 +42,21 @@ def _interned(keys: np.ndarray, numbers_of: Callable[[list[int]], list[int]]) ->
     return np.array(numbers_of(array.dictionary.to_pylist()), dtype=np.int32)[which]
 
 
-def _memory(kind: int) -> str:
-    return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
-
-
 def copy_names(
     builder: Builder, kind: np.ndarray, source: np.ndarray, target: np.ndarray, offset: int = 0
 ) -> np.ndarray:
-    """Numbers of copies' names as PyTorch prints them, ``Memcpy HtoD (Pinned -> Device)``.
-
-    Args:
-        offset: to be added to numbers of memory, so that they are CUPTI's.
-    """
+    """Names as ``Memcpy HtoD (Pinned -> Device)``, numbered; ``offset``: to CUPTI's numbers of memory."""
 
     def text_of(key: int) -> str:
         way = _COPY_KINDS[key & 0xFF] if key & 0xFF < len(_COPY_KINDS) else ""
-        source, target = (_memory((key >> bits & 0xFF) + offset) for bits in (8, 16))
+        source, target = (_MEMORY.get((key >> bits & 0xFF) + offset, "Unknown") for bits in (8, 16))
         return f"Memcpy {way or 'Unknown'} ({source} -> {target})"
 
     return coded(builder, kind & 0xFF | (source & 0xFF) << 8 | (target & 0xFF) << 16, text_of)
 
 
 def set_names(builder: Builder, kind: np.ndarray, offset: int = 0) -> np.ndarray:
-    return coded(builder, kind, lambda key: f"Memset ({_memory(key + offset)})")
+    return coded(builder, kind, lambda key: f"Memset ({_MEMORY.get(key + offset, 'Unknown')})")
 
 
 def call_names(builder: Builder, call: np.ndarray, of_runtime: bool) -> np.ndarray:
@@ -127,11 +121,7 @@ def add_launches(
     name: np.ndarray | int = -1,
     process: int = 0,
 ) -> None:
-    """Add calls of the host: those that launch work, and those that wait for it.
-
-    Args:
-        name: numbers of the builder's names; -1: not recorded.
-    """
+    """Add calls of the host that launch work, and those that wait for it; ``name`` -1: not recorded."""
     columns = {
         "name": name,
         "start_ns": start_ns,

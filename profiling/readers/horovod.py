@@ -90,24 +90,22 @@ class _Timeline:
         return [finding for finding, holds in found.items() if holds]
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events, also several of a line, as a program that rewrote the file would leave them."""
+        """The events; a line may hold several, where a program rewrote the file."""
         for line in read_lines(self._path):
             text = line.strip().removeprefix("[").removesuffix("]").strip().removesuffix(",")
             self._cut = False
             if not text:
                 continue
             try:
-                events = [orjson.loads(text)]
+                events = orjson.loads(f"[{text}]")
             except orjson.JSONDecodeError:
                 try:
-                    events = [event for event in json.loads(f"[{text}]") if isinstance(event, dict)]
+                    events = json.loads(f"[{text}]")
                 except (json.JSONDecodeError, RecursionError):
                     self._cut, events = True, [None]
-            for event in events:
-                if isinstance(event, dict):
-                    yield event
-                else:
-                    self._malformed += 1
+            sound = [event for event in events if isinstance(event, dict)]
+            self._malformed += len(events) - len(sound)
+            yield from sound
 
     def take(self, event: dict[str, Any]) -> None:
         """Add an event; a range when it ends."""

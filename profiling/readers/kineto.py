@@ -151,11 +151,7 @@ Unread = Counter[tuple[str, str]]  # events by category and process
 
 
 def read_trace(path: Path) -> Trace:
-    """The events of a trace, plain or gzip.
-
-    Raises:
-        UserError: unreadable, truncated, no trace of PyTorch's profiler, or empty; it names file and place.
-    """
+    """The events of a trace, plain or gzip; UserError: unreadable, truncated, foreign or empty."""
     builder = Builder(lambda key: parse_inputs(*orjson.loads(key)))
     facts: dict[str, Any] = {}
     unread = Unread()
@@ -290,6 +286,7 @@ def _finite(args: list[dict[str, Any]], key: str) -> np.ndarray:
 
 
 def _columns(builder: Builder, group: str, events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The columns of one of a builder's tables."""
     args = [event.get("args") or {} for event in events]
     start_ns, duration_ns = _times(events)
     if group == _MEMORY:
@@ -308,10 +305,10 @@ def _columns(builder: Builder, group: str, events: list[dict[str, Any]]) -> dict
         "external": np.array(external, dtype=np.int64),
     }
     if group == _DEVICE:
-        sizes = {
-            name: [",".join(map(str, one[name])) if isinstance(one.get(name), list) else "" for one in args]
-            for name in ("grid", "block")
-        }
+        for name in ("grid", "block"):
+            sizes = (one.get(name) for one in args)
+            texts = [",".join(map(str, size)) if isinstance(size, list) else "" for size in sizes]
+            columns[name] = builder.names.of(texts)
         return columns | {
             "duration_ns": duration_ns,
             "device": _numbers(args, "device", 0),
@@ -319,24 +316,22 @@ def _columns(builder: Builder, group: str, events: list[dict[str, Any]]) -> dict
             "correlation": _numbers(args, "correlation"),
             "bytes": np.array([one.get("bytes", math.nan) for one in args], dtype=np.float64),
             "message": _messages(builder, args),
-            **{name: builder.names.of(texts) for name, texts in sizes.items()},
             "blocks_per_sm": _finite(args, "blocks per SM"),
             "occupancy_pct": _finite(args, "est. achieved occupancy %"),
         }
-    columns |= {
-        "end_ns": start_ns + duration_ns,
-        "thread": builder.threads.of([(event.get("pid"), event.get("tid")) for event in events]),
-    }
+    columns["end_ns"] = start_ns + duration_ns
+    columns["thread"] = builder.threads.of([(event.get("pid"), event.get("tid")) for event in events])
     if group == _LAUNCHES:
         return columns | {"correlation": _numbers(args, "correlation")}
-    kind = {_RANGES: RANGE, _LAYERS: LAYER}.get(group)
+    if group in (_RANGES, _LAYERS):
+        kinds = [RANGE if group == _RANGES else LAYER] * len(names)
+    else:
+        kinds = [RANGE if is_range(name, group == _OLD) else OPERATOR for name in names]
     return columns | {
         "sequence": _numbers(args, "Sequence number"),
         "forward_thread": _numbers(args, "Fwd thread id", 0),
         "inputs": [_inputs(builder, one) for one in args],
-        "kind": [
-            (RANGE if is_range(name, group == _OLD) else OPERATOR) if kind is None else kind for name in names
-        ],
+        "kind": kinds,
         "message": _messages(builder, args),
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from profiling.attribution.context import direction_of_stage
+from profiling.attribution.context import stage_in
 from profiling.attribution.events import OPERATOR
 from profiling.attribution.nvtx import parse_text
 from profiling.errors import UserError
@@ -21,6 +21,7 @@ from profiling.findings import Finding
 from profiling.readers import printed
 from profiling.readers.chunks import read_head
 from profiling.readers.origin import UNKNOWN, Origin, rank_in
+from profiling.schemas import DIRECTIONS
 from profiling.traced_job import TraceFacts
 
 _NEEDED = (b'"Process ID"', b'"Kernel Name"')
@@ -87,13 +88,7 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
 
 
 class _Reader:
-    """The launches of a CSV, one by one, and sums over them.
-
-    Attributes:
-        activities: of a summary, how long each kernel took.
-        on_tensor_cores: launches whose FLOPs are not counted for this reason.
-        untimed: launches without a duration.
-    """
+    """The launches of a CSV, one by one, and sums over them: a summary's activities, what was not counted."""
 
     def __init__(self, path: Path) -> None:
         self.blocks = printed.Blocks(
@@ -129,7 +124,7 @@ class _Reader:
         """(facts of a launch, its metrics) for each launch."""
         units: list[str] = []
         header: list[str] = []
-        current: tuple[str, Mapping[str, str], Values] | None = None
+        key, facts, values = "", dict[str, str](), Values()
         sections: dict[str, str] = {}  # of its metrics
         for row in self.blocks:
             if row.header is not header:
@@ -139,25 +134,27 @@ class _Reader:
             elif not row.cells[0] and not units:
                 units = row.cells  # under the head of the raw page
             elif "Metric Name" in header:
-                facts = row.values
-                key = facts["ID"] + facts.get("Process ID", "")
-                if current is None or current[0] != key:
-                    if current is not None:
-                        yield current[1:]
-                    current, sections = (key, facts, {}), {}
-                if facts["Metric Name"]:  # else the row is what a rule of ncu's says
-                    self._add(current[2], sections, facts)
+                cells = row.values
+                if key != (key := cells["ID"] + cells.get("Process ID", "")):
+                    if facts:
+                        yield facts, values
+                    facts, values, sections = cells, Values(), {}
+                if cells["Metric Name"]:  # else the row is what a rule of ncu's says
+                    self._add(values, sections, cells)
             elif row.cells[0].isdecimal():
-                cells = zip(row.header, row.cells, units or [""] * len(row.cells), strict=True)
-                named = ((name, cell, unit) for name, cell, unit in cells if "__" in name)
+                metrics = zip(row.header, row.cells, units or [""] * len(row.cells), strict=True)
                 yield (
                     row.values,
-                    {one: printed.number_and_unit(cell, unit, self._comma) for one, cell, unit in named},
+                    {
+                        name: printed.number_and_unit(cell, unit, self._comma)
+                        for name, cell, unit in metrics
+                        if "__" in name
+                    },
                 )
             else:
                 self.blocks.damaged += 1
-        if current is not None:
-            yield current[1:]
+        if facts:
+            yield facts, values
 
     def _add_summary(self, facts: Mapping[str, str]) -> None:
         unit, count = facts.get("Metric Unit", ""), printed.number_and_unit(facts["Invocations"])[0]
@@ -224,12 +221,14 @@ def _operator(ranges: str) -> tuple[str, str]:
     """(innermost operator, direction) by the ranges of NVTX around a launch."""
     parsed = [parse_text(text) for text in _NVTX.findall(ranges)]
     operators = [one for one in parsed if one.kind == OPERATOR]
-    operator = operators[-1].name if operators else ""
-    staged = [direction for one in parsed if (direction := direction_of_stage(one.name))]
+    stages = [DIRECTIONS[stage] for one in parsed if (stage := stage_in(one.name)) >= 0]
     if any(_NODE.search(one.name) for one in operators):
-        return operator, "bprop"
-    forward = any(one.sequence >= 0 for one in operators)
-    return operator, staged[-1] if staged else "fprop" if forward else "none"
+        direction = "bprop"
+    elif stages:
+        direction = stages[-1]
+    else:
+        direction = "fprop" if any(one.sequence >= 0 for one in operators) else "none"
+    return operators[-1].name if operators else "", direction
 
 
 def _sizes(values: Values, prefix: str, text: str) -> str:

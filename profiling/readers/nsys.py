@@ -1,18 +1,11 @@
-"""Nsight Systems: exported databases, and the tables of ``nsys stats``.
+"""Nsight Systems: exported databases.
 
-Releases differ: in an export texts stand in the row or in ``StringIds``, tables are absent where nothing
-was recorded, and columns come and go. Times count from the start of the session, whose date is a table of
-its own.
-
-In the tables of ``nsys stats`` a range's projection is the time from the first to the last work on a GPU
-that was launched within the range: ``Forward Pass (on the GPU)``. A kernel within a range is ``Forward Pass
-=> kernel``, once for each range that is around it. Neither is work of its own: both stand beside the
-ranges, not among the work of a device.
+Releases differ: texts stand in the row or in ``StringIds``, tables are absent where nothing was recorded, and
+columns come and go. Times count from the start of the session, whose date is a table of its own.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,10 +19,8 @@ from profiling.attribution.events import Builder, Trace
 from profiling.attribution.nvtx import name_operators
 from profiling.cost.classify import full_name
 from profiling.cost.shapes import Inputs
-from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers import gpu_records as gpu
-from profiling.readers import printed
 from profiling.readers.chunks import read_head
 from profiling.readers.origin import NSYS_REPORT, UNKNOWN, Origin, rank_in
 from profiling.readers.sqlite import MAGIC, Columns, Database, open_database
@@ -39,17 +30,16 @@ from profiling.traced_job import TraceFacts
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is of Nsight Systems: also a table of ``nsys stats`` that is no CSV, hence not read."""
+    """Whether a file is a report of Nsight Systems, or its export."""
     if head.startswith(MAGIC):
         with open_database(path) as database:
             ours = {_RANGES, _START, "ANALYSIS_DETAILS", *_VERSION_TABLES}
             return database.has(_TEXTS, "id", "value") and not ours.isdisjoint(database.tables)
-    text = head.decode("utf-8-sig", "replace").replace('"', "")
-    return head.startswith(NSYS_REPORT) or any(one.search(text) for one in (_HEAD, _OTHER_HEAD))
+    return head.startswith(NSYS_REPORT)
 
 
 def facts(path: Path) -> TraceFacts | None:
-    """What the export of a report says of its job; None: the file is a table of ``nsys stats``."""
+    """What the export of a report says of its job; None of a report, which is not exported yet."""
     if read_head(path, len(MAGIC)) != MAGIC:
         return None
 
@@ -73,24 +63,11 @@ def facts(path: Path) -> TraceFacts | None:
 
 
 def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
-    """A file of Nsight Systems as pieces of tables: ``kernels`` and ``markers`` of a report's export; of the
-    tables of ``nsys stats`` ``intervals``, ``atomics`` and, of a GPU trace, ``kernels``.
+    """The export of a report as pieces of tables ``kernels`` and ``markers``.
 
     A report may hold several processes; those with work on a GPU (else: with stages of batches, else: with
     any range) are taken for ranks, one after the other.
     """
-    if read_head(path, len(MAGIC)) != MAGIC:
-        stats = _Stats(path)
-        pieces = printed.stream_printed(
-            stats.launches(), stats.activities, lambda: stats.metrics, origin.rank_of(path) or 0
-        )
-        if not (yield from pieces):
-            findings.append(Finding("parts_unread", data={"what": "unknown tables"}))
-        if stats.unknown:
-            findings.append(Finding("parts_unread", data={"what": list(stats.unknown)}))
-        if stats.blocks.damaged:
-            findings.append(Finding("records_damaged", data={"n": stats.blocks.damaged, "what": "lines"}))
-        return
     with open_database(path) as database:
         reader = _Reader(database)
         processes = reader.read()
@@ -115,20 +92,24 @@ _MPI_RANK = re.compile(r"^MPI Rank (\d{1,9})$")
 
 def _ranks(processes: Mapping[int, Trace], names: Mapping[int, str], rank: int | None) -> dict[int, int]:
     """rank -> process: of one process the rank that is known; of several as their names say, or by device."""
-    ours = [number for number, trace in processes.items() if trace.on_device]
-    ours = ours or [number for number, trace in processes.items() if not _STAGES.isdisjoint(trace.names)]
-    ours = ours or [number for number, trace in processes.items() if not trace.is_empty]
-    matches = [match for number in ours if (match := _MPI_RANK.match(names.get(number, "")))]
-    if rank is None and len({match[0] for match in matches}) == len(ours) == len(matches):
-        return dict(sorted((int(match[1]), number) for match, number in zip(matches, ours, strict=True)))
-    if len(ours) == 1:
-        return {rank or 0: ours[0]}
+    tests = (
+        lambda trace: trace.on_device,
+        lambda trace: not _STAGES.isdisjoint(trace.names),
+        lambda trace: not trace.is_empty,
+    )
+    found = ([number for number, trace in processes.items() if test(trace)] for test in tests)
+    numbers = next(filter(None, found), [])
+    matches = [match for number in numbers if (match := _MPI_RANK.match(names.get(number, "")))]
+    if rank is None and len({match[0] for match in matches}) == len(numbers) == len(matches):
+        return dict(sorted((int(match[1]), number) for match, number in zip(matches, numbers, strict=True)))
+    if len(numbers) == 1:
+        return {rank or 0: numbers[0]}
 
     def order(number: int) -> tuple[int, int]:
         devices = [int(piece["device"].min()) for piece in processes[number].tables["device"].pieces()]
         return min(devices, default=1 << 30), number
 
-    return dict(enumerate(sorted(ours, key=order)))
+    return dict(enumerate(sorted(numbers, key=order)))
 
 
 # --- exports ------------------------------------------------------------------------------------------
@@ -149,11 +130,7 @@ _SIZES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 
 class _Reader:
-    """Reads a database into one recording a process.
-
-    Attributes:
-        names: by process, what it called itself (``MPI Rank 0``).
-    """
+    """Reads a database into one recording a process, with the processes' names (``MPI Rank 0``)."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -163,38 +140,52 @@ class _Reader:
         self._texts = database.texts(_TEXTS, "id", "value")
 
     def read(self) -> dict[int, Trace]:
-        """What was recorded, by process number.
+        """What was recorded, by process number; UserError: damaged, or of a release that is not known."""
 
-        Raises:
-            UserError: damaged, or of a release that is not known.
-        """
-        self._add_kernels()
+        def add(builder: Builder, rows: Columns, name: np.ndarray, **more: Any) -> None:
+            gpu.add_device(builder, name, (rows[one] for one in _ON_DEVICE), **more)
+
+        def kernel_name(key: int) -> str:
+            # The mangled name, demangled as every other tool's is; else as Nsight prints it.
+            return full_name(self._texts.get(key >> 31, "") or self._texts.get(key & _MANY, gpu.UNNAMED))
+
+        columns = dict.fromkeys(("mangledName", "demangledName", "shortName", *_SIZES), 0)
+        for builder, _, rows in self._activities("KERNEL", **columns):
+            demangled = np.where(rows["demangledName"] > 0, rows["demangledName"], rows["shortName"])
+            name = gpu.coded(builder, (rows["mangledName"] & _MANY) << 31 | demangled & _MANY, kernel_name)
+            add(builder, rows, name, grid_and_block=[rows[size] for size in _SIZES])
         for builder, _, rows in self._activities("MEMCPY", bytes=0, copyKind=0, srcKind=_MANY, dstKind=_MANY):
             kinds = rows["copyKind"], rows["srcKind"], rows["dstKind"]
-            self._add(builder, rows, gpu.copy_names(builder, *kinds, _MEMORY_OFFSET), size=rows["bytes"])
+            add(builder, rows, gpu.copy_names(builder, *kinds, _MEMORY_OFFSET), size=rows["bytes"])
         for builder, _, rows in self._activities("MEMSET", bytes=0, memKind=_MANY):
-            name = gpu.set_names(builder, rows["memKind"], _MEMORY_OFFSET)
-            self._add(builder, rows, name, size=rows["bytes"])
+            add(builder, rows, gpu.set_names(builder, rows["memKind"], _MEMORY_OFFSET), size=rows["bytes"])
         # CUDA graphs that were recorded as a whole, not kernel by kernel.
         for builder, _, rows in self._activities("GRAPH_TRACE", graphId=0):
-            self._add(builder, rows, gpu.coded(builder, rows["graphId"], lambda key: f"CUDA graph {key}"))
-        columns = {"start": None, "end": 0, "globalTid": None, "correlationId": -1, "nameId": -1}
-        for builder, process, rows in self._by_process(_CALLS, columns, "globalTid"):
+            add(builder, rows, gpu.coded(builder, rows["graphId"], lambda key: f"CUDA graph {key}"))
+        calls = {"start": None, "end": 0, "globalTid": None, "correlationId": -1, "nameId": -1}
+        for builder, process, rows in self._by_process(_CALLS, calls, "globalTid"):
             name = gpu.coded(builder, rows["nameId"], lambda key: self._texts.get(key, ""))
-            thread = rows["globalTid"] & 0xFFFFFF
-            gpu.add_launches(
-                builder, rows["start"], rows["end"], thread, rows["correlationId"], name, process
-            )
+            where = rows["globalTid"] & 0xFFFFFF, rows["correlationId"]
+            gpu.add_launches(builder, rows["start"], rows["end"], *where, name, process)
         self._add_ranges()
-        columns = {"start": None, "end": None, "globalTid": None, "textId": -1}
-        of_mpi = (one for table in _MPI for one in self._by_process(table, columns, "globalTid"))
-        for builder, process, rows in of_mpi:
-            texts = [self._texts.get(number, "MPI") for number in rows["textId"].tolist()]
-            gpu.add_ranges(builder, texts, rows["start"], rows["end"], rows["globalTid"] & 0xFFFFFF, process)
-        shift_ns = self._session_start_ns()
-        if malformed := self.database.malformed:
-            self.findings.append(Finding("records_damaged", data={"n": malformed, "what": "events"}))
-        return {process: builder.finish(shift_ns=shift_ns) for process, builder in self._builders.items()}
+        events = {"start": None, "end": None, "globalTid": None, "textId": -1}
+        for table in _MPI:
+            for builder, process, rows in self._by_process(table, events, "globalTid"):
+                texts = [self._texts.get(number, "MPI") for number in rows["textId"].tolist()]
+                thread = rows["globalTid"] & 0xFFFFFF
+                gpu.add_ranges(builder, texts, rows["start"], rows["end"], thread, process)
+        database = self.database
+        starts = database.rows(_START, "utcEpochNs") if database.has(_START, "utcEpochNs") else ()
+        shift_ns = next(
+            (start for (start,) in starts if isinstance(start, int) and 0 <= start < 1 << 61), None
+        )
+        if shift_ns is None:
+            self.findings.append(Finding("not_recorded", data={"what": "start time"}))
+        if database.malformed:
+            self.findings.append(Finding("records_damaged", data={"n": database.malformed, "what": "events"}))
+        return {
+            process: builder.finish(shift_ns=shift_ns or 0) for process, builder in self._builders.items()
+        }
 
     def _activities(self, kind: str, **columns: int) -> Iterator[tuple[Builder, int, Columns]]:
         return self._by_process(_KIND + kind, {**_ON_DEVICE, "globalPid": 0, **columns}, "globalPid")
@@ -227,22 +218,6 @@ class _Reader:
         processes.discard(0)
         return processes.pop() if len(processes) == 1 else 0
 
-    def _add_kernels(self) -> None:
-        names = dict.fromkeys(("mangledName", "demangledName", "shortName", *_SIZES), 0)
-
-        def name_of(key: int) -> str:
-            # The mangled name, demangled as every other tool's is; else as Nsight prints it.
-            mangled = self._texts.get(key >> 31, "")
-            return full_name(mangled or self._texts.get(key & _MANY, gpu.UNNAMED))
-
-        for builder, _, rows in self._activities("KERNEL", **names):
-            demangled = np.where(rows["demangledName"] > 0, rows["demangledName"], rows["shortName"])
-            name = gpu.coded(builder, (rows["mangledName"] & _MANY) << 31 | demangled & _MANY, name_of)
-            self._add(builder, rows, name, grid_and_block=[rows[size] for size in _SIZES])
-
-    def _add(self, builder: Builder, rows: Columns, name: np.ndarray, **more: Any) -> None:
-        gpu.add_device(builder, name, (rows[one] for one in _ON_DEVICE), **more)
-
     def _add_ranges(self) -> None:
         """Add NVTX's ranges and marks; texts stand in the row, or are numbered, or both."""
         if _RANGES not in self.database.tables:
@@ -269,134 +244,3 @@ class _Reader:
                 gpu.add_ranges(builder, mine["text"].tolist(), mine["start"], mine["end"], thread, process)
         if unended:
             self.findings.append(Finding("ranges_unended", data={"n": unended}))
-
-    def _session_start_ns(self) -> int:
-        if self.database.has(_START, "utcEpochNs"):
-            for (start,) in self.database.rows(_START, "utcEpochNs"):
-                if isinstance(start, int) and 0 <= start < 1 << 61:
-                    return start
-        self.findings.append(Finding("not_recorded", data={"what": "start time"}))
-        return 0
-
-
-# --- nsys stats ---------------------------------------------------------------------------------------
-
-_HEAD = re.compile(
-    r"^(Time ?\(%\),Total Time|Start ?\(?\w*\)?,|Total \(\w+\),Count|Total,Operations,Average|"
-    r"NVTX Range,Style,|Range,Style,Total Proj Time|Name,Projected Start)",
-    re.MULTILINE,
-)
-# The head of a summary or a trace as nsys stats prints it in its other formats: aligned, tsv, JSON.
-_OTHER_HEAD = re.compile(
-    r"Time ?\(%\)(:\s{0,9}[\d.]{1,9},\s{0,40}|[^\w,]{1,40})Total Time"
-    r"|Start ?\(\w{1,9}\)(:\s{0,9}\d{1,19},\s{0,40}|[^\w,]{1,40})Duration"
-)
-_UNIT = re.compile(r"^(.*?)\s*\((\w+(?:/\w+)?|%)\)$")
-_NAMES = ("Name", "Operation", "Range", "Kernel Name")
-_COUNTS = ("Instances", "Num Calls", "Count", "Operations", "Calls", "Kern Inst", "Range Instances")
-_MEASURED = {"Start", "Duration", "Projected Duration", "Total", "Avg", "Min", "Max", "StdDev"}
-_COLUMNS = {
-    "Average": "Avg", "Minimum": "Min", "Maximum": "Max", "StDev": "StdDev", "Total Time": "Total",
-    "GridX": "GrdX", "GridY": "GrdY", "GridZ": "GrdZ", "BlockX": "BlkX", "BlockY": "BlkY", "BlockZ": "BlkZ",
-    "Stream": "Strm", "Total Proj Time": "Total", "Proj Avg": "Avg", "Proj Min": "Min", "Proj Max": "Max",
-    "Proj StdDev": "StdDev",
-}  # fmt: skip
-
-
-@dataclass
-class _Row:
-    cells: dict[str, str]
-    units: dict[str, str]
-
-    def text(self, name: str) -> str:
-        return self.cells.get(name, "")
-
-    def time_ns(self, name: str) -> float:
-        # Releases before 2021 print nanoseconds and say no unit.
-        return printed.time_ns(self.text(name), self.units.get(name) or "ns")
-
-    def number(self, name: str) -> float:
-        return printed.number_and_unit(self.text(name), self.units.get(name, ""))[0]
-
-    def launch(self, name: str) -> printed.Launch:
-        sizes = [",".join(self.text(of + axis) for axis in "XYZ") for of in ("Grd", "Blk")]
-        grid, block = (text if re.fullmatch(r"\d+,\d+,\d+", text) else "" for text in sizes)
-        device = re.search(r"\((\d{1,4})\)\s*$", self.text("Device"))
-        number = int(device[1]) if device else max(printed.whole_number(self.text("Device")), 0)
-        times, stream = (
-            (self.time_ns("Start"), self.time_ns("Duration")),
-            printed.whole_number(self.text("Strm")),
-        )
-        correlation = printed.whole_number(self.text("CorrId"))
-        return printed.Launch(
-            name, *times, number, stream, grid, block, self.number("Bytes"), correlation=correlation
-        )
-
-
-class _Stats:
-    """The tables of a text.
-
-    Attributes:
-        unknown: columns in units that are not known.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.blocks = printed.Blocks(path, lambda cells: bool(_HEAD.match(",".join(cells))))
-        self.activities: list[printed.Activity] = []
-        self.metrics: list[printed.Metric] = []
-        self.unknown: dict[str, None] = {}
-        self._projected: dict[str, printed.Spread] = {}  # of a trace of ranges, by name
-
-    def launches(self) -> Iterator[printed.Launch]:
-        """Read the text; the launches of a GPU trace.
-
-        Raises:
-            UserError: unreadable, or no table of ``nsys stats``.
-        """
-        header: list[str] = []
-        for line in self.blocks:
-            if line.header is not header:
-                header, names, units = line.header, [], {}
-                for written in header:
-                    match = _UNIT.match(written)
-                    name = match[1] if match else written
-                    names.append(_COLUMNS.get(name, name))
-                    units[names[-1]] = unit = match[2] if match else ""
-                    if unit and names[-1] in _MEASURED and not printed.is_known_unit(unit):
-                        self.unknown[f"{names[-1]} in {unit}"] = None
-            # Of columns of one name the first.
-            row = _Row(dict(zip(reversed(names), reversed(line.cells), strict=True)), units)
-            name = row.text(next((one for one in _NAMES if one in row.cells), ""))
-            if "Total" in row.cells:
-                self._add_summary(row, name.removeprefix(":"))
-            elif "Projected Duration" in row.cells:
-                spread = self._projected.setdefault(name.removeprefix(":"), printed.Spread())
-                spread.add(row.time_ns("Projected Duration"))
-            elif "Start" in row.cells and {"Strm", "Device"} <= row.cells.keys():
-                yield row.launch(name)
-        self.activities += [one.activity(f"{name} (on the GPU)") for name, one in self._projected.items()]
-        if not header:
-            raise UserError(
-                f"{self._path} holds no table of nsys stats in CSV; write it again (nsys stats --format csv)"
-            )
-
-    def _add_summary(self, row: _Row, name: str) -> None:
-        count = row.number(next((one for one in _COUNTS if one in row.cells), ""))
-        if row.units.get("Total") in ("B", "KB", "MB", "GB"):  # sizes of copies
-            sizes = [row.number(one) for one in ("Min", "Max", "Avg", "StdDev")]
-            self.metrics.append(printed.Metric("Size (B)", name, count, *sizes))
-            return
-        if "Operations" in row.cells and "Time" not in row.cells:  # likewise before 2021, in KiB
-            sizes = [printed.size_bytes(row.text(one), "KB") for one in ("Min", "Max", "Avg")]
-            self.metrics.append(printed.Metric("Size (B)", name, count, *sizes))
-            return
-        total, mean, low, high, std = map(row.time_ns, ("Total", "Avg", "Min", "Max", "StdDev"))
-        if "NVTX Range" in row.cells:
-            name = f"{row.text('NVTX Range').removeprefix(':')} => {name}"
-        elif "Range Instances" in row.cells:
-            name = f"{name} (on the GPU)"
-        of_kernels = "Instances" in row.cells and "Name" in row.cells
-        of_operations = "Operation" in row.cells and row.text("Category") != "CUDA_API"
-        on_device = of_kernels or of_operations
-        self.activities.append(printed.Activity(name, count, total, mean, low, high, std, on_device))

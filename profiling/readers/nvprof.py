@@ -89,11 +89,7 @@ _SIZES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 
 def read_database(database: Database) -> Trace:
-    """The events of a database.
-
-    Raises:
-        UserError: damaged, or of a release that is not known.
-    """
+    """The events of a database; UserError: damaged, or of a release that is not known."""
     builder = Builder(lambda _: Inputs())
     texts = database.texts(_NAMES, "_id_", "value")
 
@@ -187,11 +183,7 @@ _HEADERS = ("Type", "Time(%)", "Start", "Device", "Invocations", "Count")
 
 
 class _Reader:
-    """Takes the lines of a text one by one, and knows in which block it is.
-
-    Attributes:
-        saw_no_kernel: nvprof says so.
-    """
+    """Takes the lines of a text one by one, and knows in which block it is."""
 
     def __init__(self) -> None:
         self.activities: list[printed.Activity] = []
@@ -211,11 +203,7 @@ class _Reader:
         self._calls: dict[str, printed.Spread] = {}
 
     def launches(self, path: Path) -> Iterator[printed.Launch]:
-        """Read a text; the launches of a trace.
-
-        Raises:
-            UserError: unreadable, or no text of nvprof.
-        """
+        """Read a text; the launches of a trace; UserError: unreadable, or no text of nvprof."""
         for line in read_lines(path):
             if banner := _BANNER.match(line):
                 self._add_banner(banner[1], banner[2].strip())
@@ -308,10 +296,13 @@ class _Reader:
             if self._in_ranges and group != "Range":
                 return  # work and calls again, by range: counted already
             columns = ("Time", "Avg", "Min", "Max")
-            times = (printed.time_ns(row.get(name, ""), units.get(name, "")) for name in columns)
+            total, mean, low, high = (
+                printed.time_ns(row.get(one, ""), units.get(one, "")) for one in columns
+            )
             calls = printed.number_and_unit(row.get("Calls", ""))[0]
-            on_device = group in _DEVICE_TYPES
-            self.activities.append(printed.Activity(row["Name"], calls, *times, on_device=on_device))
+            activity = printed.Activity(row["Name"], calls, total, mean, low, high)
+            activity.on_device = group in _DEVICE_TYPES
+            self.activities.append(activity)
         elif "Metric Name" in row or "Event Name" in row:
             self._add_metric(row, row.get("Kernel", ""))
         elif "Kernel" in row and "Start" not in row:

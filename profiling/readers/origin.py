@@ -7,22 +7,16 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Origin:
-    """What is known of a file from outside it.
+    """What is known of a file from outside it."""
 
-    Attributes:
-        rank: that it is of, for the tables' rows; None: what the file says, or its name (``rank3``), else 0.
-        first_batch: index of the batch with which the recording began; None: not known, taken for 0.
-        world_size: of how many ranks it is one, so that missing collectives are found.
-        mode: in which of the tool's ``modes`` it was recorded.
-        batches: whether the table ``batches`` is to be made of it, because nobody else kept one.
-        batch_marker: a regular expression; ranges whose names it is found in are the batches. "": none are.
-    """
-
+    # that it is of, for the tables' rows; None: what the file says, or its name (``rank3``), else 0
     rank: int | None = None
+    # index of the batch with which the recording began; None: not known, taken for 0
     first_batch: int | None = None
-    world_size: int = 1
-    mode: str = "auto"
-    batches: bool = False
+    world_size: int = 1  # of how many ranks it is one, so that missing collectives are found
+    mode: str = "auto"  # in which of the tool's ``modes`` it was recorded
+    batches: bool = False  # whether the table ``batches`` is to be made of it, because nobody else kept one
+    # a regular expression; ranges whose names it is found in are the batches. "": none are
     batch_marker: str = ""
 
     def rank_of(self, path: Path) -> int | None:

@@ -32,11 +32,7 @@ _LINES_OF_A_ROW = 64  # a quoted text has fewer; beyond that its end is missing
 
 @dataclass
 class Row:
-    """A row with the names of its table's columns.
-
-    Attributes:
-        header: the same object for all rows of a table.
-    """
+    """A row with the names of its table's columns; ``header``: the same object for all rows of a table."""
 
     header: list[str]
     cells: list[str]
@@ -104,28 +100,23 @@ _TIMES = {
 _PREFIXES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"K": 1024.0, "M": 1024.0**2, "G": 1024.0**3, "T": 1024.0**4}
 _BETWEEN = "['\u2019\u00a0\u202f\u2009 ]"  # groups of digits, where neither point nor comma does it
-_PLAIN = re.compile(r"^\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?:([^\s\d.,'\u2019][^\d]*?(?:/.*)?)\s*)?$")
-_GROUPED = re.compile(
-    rf"^\s*([-+]?\d[\d.,]*(?:{_BETWEEN}\d{{3}})*(?:[.,]\d+)?(?:[eE][-+]?\d+)?)\s*([^\s\d].*?)?\s*$"
+_NUMBER = re.compile(
+    rf"^\s*([-+]?(?:[1-9]\d{{0,2}}(?:(?:,|{_BETWEEN})\d{{3}})+(?!\d)|\d+)?(?:\.\d+|\.)?(?:[eE][-+]?\d+)?)"
+    r"\s*([^\s\d.,'\u2019].*?)?\s*$"
 )
-_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+$")
-_SPACES = re.compile(rf"(?<=\d){_BETWEEN}(?=\d{{3}})")
+_SWAP = str.maketrans(".,", ",.")
+# 12,5 or 1.234,56 or 1.234.567, with a unit or without, can mean nothing else.
 _DECIMAL_COMMA = re.compile(
-    rf"[-+]?(?:0,\d+|\d+,(?:\d{{1,2}}|\d{{4,}})|\d{{1,3}}(?:(?:\.|{_BETWEEN})\d{{3}})+,\d+)"
-    r"\s*(?:%|[A-Za-z\u00b5\u03bc]{1,12}(?:/[A-Za-z]{1,12})?)?"  # a unit
+    rf"[-+]?(?:0,\d+|\d+,(?:\d{{1,2}}|\d{{4,}})|\d{{1,3}}(?:(?:\.|{_BETWEEN})\d{{3}})+,\d+|\d{{1,3}}(?:\.\d{{3}}){{2,}})"
+    r"\s*(?:%|[A-Za-z\u00b5\u03bc]{1,12}(?:/[A-Za-z]{1,12})?)?"
 )
 _LEVEL = re.compile(r"\((\d+)\)$")  # of Low (3), as nvprof prints utilizations: 0 to 10
 _BYTES = re.compile(r"^([KkMGTP]?)(?:byte|bytes|B)(/s|/second)?$")
 
 
 def has_decimal_commas(cells: Iterable[str]) -> bool:
-    """Whether numbers are written as ``12,5``: one among these cells can mean nothing else."""
+    """Whether one of these cells is a number with a decimal comma."""
     return any(_DECIMAL_COMMA.fullmatch(cell.strip()) for cell in cells)
-
-
-def is_known_unit(unit: str) -> bool:
-    """Whether a column's unit is one of time, or of bytes."""
-    return unit in _TIMES or _BYTES.match(unit) is not None
 
 
 def number_and_unit(text: str, unit: str = "", decimal_comma: bool = False) -> tuple[float, str]:
@@ -155,35 +146,12 @@ def whole_number(text: str, digits: int = 18) -> int:
 
 def _split(text: str, decimal_comma: bool = False) -> tuple[float, str]:
     """A number and what stands behind it; NaN if the text does not begin with one."""
-    match = _PLAIN.match(text)
-    if match is not None and not decimal_comma:
-        return float(match[1]), match[2] or ""
-    match = _GROUPED.match(text)
-    if match is None:
-        return math.nan, ""
-    return _grouped(_SPACES.sub("", match[1]), decimal_comma), match[2] or ""
-
-
-def _grouped(digits: str, decimal_comma: bool) -> float:
-    """Digits with points and commas as a number; NaN if they make none.
-
-    The last of two signs is the decimal one; of one sign that comes once three digits may follow either
-    way: then ``decimal_comma`` decides, but no group of thousands is 0.
-    """
-    point = "," if digits.rfind(",") > digits.rfind(".") else "."
-    other = "." if point == "," else ","
-    if other not in digits:
-        whole, *parts = digits.split(point)
-        undecided = len(parts) == 1 and len(parts[0]) == 3 and re.fullmatch(r"[-+]?[1-9]\d{0,2}", whole)
-        if len(parts) > 1 or (undecided and (point == ",") != decimal_comma):
-            point, other = other, point
-    before, _, after = digits.partition(point)
-    if other in after or (other in before and not _GROUPS.match(before.replace(other, ","))):
-        return math.nan
+    swapped = decimal_comma or _DECIMAL_COMMA.fullmatch(text.strip())
+    match = _NUMBER.match(text.translate(_SWAP) if swapped else text)
     try:
-        return float(f"{before.replace(other, '')}.{after}")
+        return (float(re.sub(r"[^\d.eE+-]", "", match[1])), match[2] or "") if match else (math.nan, "")
     except ValueError:
-        return math.nan
+        return math.nan, ""
 
 
 def time_ns(text: str, unit: str = "") -> float:

@@ -52,21 +52,13 @@ from {TABLES} where "Module" = 'torch.nn.functional' and "Idx" is not null
 
 @dataclass(frozen=True)
 class TableBatches:
-    """The batches of one PyProf table, counted, not assumed.
+    """The batches of one PyProf table, counted, not assumed."""
 
-    Attributes:
-        forward: forward passes (batches) in the table.
-        backward: backward passes that PyProf attributed.
-        starts: ``Idx`` of the first launch of each forward pass.
-        losses: ``Idx`` of the launches of the loss's forward pass.
-        first_attributed: index of the first batch whose backward pass is attributed.
-    """
-
-    forward: int
-    backward: int
-    starts: tuple[int, ...]
-    losses: tuple[int, ...]
-    first_attributed: int
+    forward: int  # forward passes (batches) in the table
+    backward: int  # backward passes that PyProf attributed
+    starts: tuple[int, ...]  # ``Idx`` of the first launch of each forward pass
+    losses: tuple[int, ...]  # ``Idx`` of the launches of the loss's forward pass
+    first_attributed: int  # index of the first batch whose backward pass is attributed
 
     @property
     def attributed_from(self) -> int | None:
@@ -75,11 +67,7 @@ class TableBatches:
 
 
 def find_batches(connection: Any, paths: Sequence[Path]) -> dict[Path, TableBatches]:
-    """The batches of each table.
-
-    Args:
-        connection: of DuckDB.
-    """
+    """The batches of each table; ``connection``: of DuckDB."""
     by_path = {}
     for portion in in_portions(paths):
         rows = connection.sql(_OF_MODEL, params={"paths": [str(path) for path in portion]}).to_arrow_table()
@@ -124,11 +112,7 @@ _CONFIG = re.compile(r"_config_(\d{1,5})_(\d{1,3})_")
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is a PyProf kernel table: Parquet, with its columns.
-
-    Raises:
-        UserError: it begins as Parquet and its columns cannot be read.
-    """
+    """Whether a file is a PyProf kernel table (Parquet); UserError: its columns cannot be read."""
     if not head.startswith(b"PAR1"):
         return False
     try:

@@ -183,11 +183,7 @@ def _as_integers(given: tuple[Any, ...], missing: int | None) -> np.ndarray:
 
 @contextmanager
 def open_database(path: Path) -> Iterator[Database]:
-    """Open a SQLite file for reading.
-
-    Raises:
-        UserError: it is absent, damaged, locked, or its writer has not finished.
-    """
+    """Open a SQLite file for reading; UserError: it is absent, damaged, locked, or not finished."""
     with _readable(path):
         connection = sqlite3.connect(_address(path), uri=True, timeout=_LOCK_WAIT_S)
     # Whoever closes a file gives up all locks that this process has on it: so the connection is closed first.

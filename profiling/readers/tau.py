@@ -194,13 +194,7 @@ ScalarOrRows = int | np.ndarray  # one value for all rows, or one a row
 
 
 def parse_numbers(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """(the numbers of all texts as float64, how many each holds); they stand between white space.
-
-    Short texts are read faster together than each alone.
-
-    Raises:
-        ValueError: something else is among them.
-    """
+    """(the numbers of all texts as float64, how many each holds); ValueError: something else is in them."""
     trimmed = pc.ascii_trim_whitespace(pa.array(texts, pa.string()))
     words = pc.ascii_split_whitespace(pc.if_else(pc.equal(trimmed, ""), None, trimmed))
     counts = pc.fill_null(pc.list_value_length(words), 0)
@@ -259,10 +253,7 @@ def intervals_table(
 
 
 def atomics_table(rank: ScalarOrRows, thread: ScalarOrRows, events: pa.Array, rows: np.ndarray) -> pa.Table:
-    """Rows of count, maximum, minimum, mean and sum of squares as table ``atomics``.
-
-    Merged profiles list on every thread what happened on any: what never happened is no row.
-    """
+    """Count, maximum, minimum, mean, sum of squares as table ``atomics``; what never happened is no row."""
     happened = rows[:, 0] > 0
     if not happened.all():
         events, rows = events.take(array_of(np.flatnonzero(happened))), rows[happened]
@@ -298,11 +289,7 @@ class _Gathered:
         self.bytes += len(section.text)
 
     def take(self) -> tuple[np.ndarray, np.ndarray, pa.DictionaryArray, np.ndarray]:
-        """(rank, thread, name, numbers) of all rows since the last time.
-
-        Raises:
-            UserError: something else is among the numbers, or a row is not whole.
-        """
+        """(rank, thread, name, numbers) of all rows since the last time."""
         profiles, ranks, sections = zip(*self._sections, strict=True)
         try:
             values, counts = parse_numbers([section.text for section in sections])
@@ -345,12 +332,7 @@ class _Gathered:
 
 
 class Tables:
-    """Profiles from XML as pieces of tables, many threads a piece.
-
-    Args:
-        path: of the file, for errors.
-        rank: whose all of it is; None: as TAU says.
-    """
+    """Profiles from XML as pieces of tables, many threads a piece; ``rank``: of all of it, None: TAU's."""
 
     def __init__(self, path: Path, rank: int | None = None) -> None:
         self._path, self._rank = path, rank
@@ -435,11 +417,7 @@ class _Checks:
         return piece.set_column(at, piece.field(at), original.dictionary_encode())
 
     def findings(self, ranks: int, origin: Origin) -> list[Finding]:
-        """What is odd.
-
-        Args:
-            ranks: how many the profile is of; 0: no thread wrote any.
-        """
+        """What is odd; ``ranks``: how many the profile is of; 0: no thread wrote any."""
         found = [] if ranks else [Finding("recording_empty")]
         if ranks and not self._communicates and max(ranks, origin.world_size) > 1:
             found.append(Finding("no_collectives", data={"ranks": max(ranks, origin.world_size)}))

@@ -36,21 +36,13 @@ _EVENT = re.compile(r'^"(.*)" ' + " ".join([_NUMBER] * 5) + r"\s*$")
 
 @dataclass
 class TextProfile:
-    """One thread's profile in one metric.
+    """One thread's profile in one metric."""
 
-    Attributes:
-        metric: ``TIME`` where the file does not say.
-        functions: names.
-        intervals: a row a function: calls, subcalls, exclusive, inclusive (microseconds, if a time).
-        events: names.
-        atomics: a row an event: count, maximum, minimum, mean, sum of squares.
-    """
-
-    metric: str
+    metric: str  # ``TIME`` where the file does not say
     functions: list[str]
-    intervals: np.ndarray
+    intervals: np.ndarray  # a row a function: calls, subcalls, exclusive, inclusive (us, if a time)
     events: list[str]
-    atomics: np.ndarray
+    atomics: np.ndarray  # a row an event: count, maximum, minimum, mean, sum of squares
 
 
 def metric_of(head: bytes) -> str | None:
@@ -60,12 +52,8 @@ def metric_of(head: bytes) -> str | None:
 
 
 def read_text(path: Path) -> TextProfile:
-    """Read one file.
-
-    Raises:
-        UserError: damaged or truncated; the message names the line.
-    """
-    lines = _Lines(path, list(read_lines(path)))
+    """Read one file; UserError: damaged or truncated; the message names the line."""
+    lines = _Lines(path)
     metric = metric_of("\n".join([*lines.lines[:20], ""]).encode())
     if metric is None:
         raise UserError(f"{path} is not a text profile of TAU: it does not begin with a count of functions")
@@ -86,16 +74,15 @@ def read_text(path: Path) -> TextProfile:
     return TextProfile(metric, functions, intervals[:, :4], events, atomics)
 
 
-@dataclass
 class _Lines:
-    path: Path
-    lines: list[str]
-    at: int = 0
+    def __init__(self, path: Path) -> None:
+        self._path, self.lines, self.at = path, list(read_lines(path)), 0
 
     def fail(self, what: str) -> NoReturn:
-        raise UserError(f"{self.path} is truncated or damaged at line {self.at}: {what}; fetch it again")
+        raise UserError(f"{self._path} is truncated or damaged at line {self.at}: {what}; fetch it again")
 
     def next(self) -> str:
+        """The next line that is no comment; "" at the end."""
         while self.at < len(self.lines):
             line = self.lines[self.at]
             self.at += 1
@@ -106,14 +93,12 @@ class _Lines:
     def rows(self, count: int, pattern: re.Pattern[str]) -> tuple[list[str], np.ndarray]:
         names: list[str] = []
         numbers: list[tuple[str, ...]] = []
-        for _ in range(min(count, len(self.lines))):
+        for _ in range(count):
             match = pattern.match(line := self.next())
             if match is None:
                 self.fail(f"{count} rows expected, and row {len(names) + 1} is {line[:60]!r}")
             names.append(" ".join(match[1].split()))
             numbers.append(match.groups()[1:6])
-        if len(names) < count:
-            self.fail(f"{count} rows expected, {len(names)} found")
         return names, np.array(numbers, dtype=np.float64).reshape(-1, 5)
 
 
@@ -138,14 +123,10 @@ Names = dict[tuple[str, int], str]  # of timers ("event"), events ("userevent") 
 
 @dataclass
 class Section:
-    """Lines of numbers, as they stand in the file.
-
-    Attributes:
-        at: where its tag begins in the file's text, in bytes.
-    """
+    """Lines of numbers, as they stand in the file."""
 
     text: bytes = b""
-    at: int = 0
+    at: int = 0  # where its tag begins in the file's text, in bytes
 
     def __bool__(self) -> bool:
         return bool(self.text.strip())
@@ -153,20 +134,15 @@ class Section:
 
 @dataclass
 class Profile:
-    """What one thread had done up to a moment.
-
-    Attributes:
-        own, common: names for this thread only, and for every thread; never changed, but exchanged.
-        metrics: numbers of the metrics, in the order of the columns.
-        intervals: rows of number, calls, subcalls, then exclusive and inclusive for each metric.
-        atomics: rows of number, count, maximum, minimum, mean, sum of squares.
-    """
+    """What one thread had done up to a moment."""
 
     thread: Thread
-    own: Names
+    own: Names  # for this thread only; never changed, but exchanged, as ``common``
     common: Names
-    metrics: list[int] = field(default_factory=lambda: [0])
+    metrics: list[int] = field(default_factory=lambda: [0])  # their numbers, in the order of the columns
+    # Rows of number, calls, subcalls, then exclusive and inclusive for each metric.
     intervals: Section = field(default_factory=Section)
+    # Rows of number, count, maximum, minimum, mean, sum of squares.
     atomics: Section = field(default_factory=Section)
 
     def name(self, kind: str, number: int) -> str:
@@ -176,12 +152,7 @@ class Profile:
 
 
 class Reader:
-    """Reads a file of XML thread by thread; what has been read is not kept.
-
-    Attributes:
-        snapshots: thread, name and timestamp in microseconds of every snapshot.
-        unended: whether the file ends in the middle; every snapshot before is whole.
-    """
+    """Reads a file of XML thread by thread; ``unended``: it ends in the middle, behind whole snapshots."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -191,11 +162,7 @@ class Reader:
         self.unended = False
 
     def __iter__(self) -> Iterator[Profile]:
-        """The last profile of each thread.
-
-        Raises:
-            UserError: damaged, truncated, or with entities; the message says where.
-        """
+        """The last profile of each thread."""
         current: Profile | None = None
         before: Profile | None = None  # the snapshot before that, of the same thread
         for kind, attributes, text, at in _sections(self.path):
@@ -260,10 +227,7 @@ def _text(written: bytes) -> str:
 
 
 def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
-    """(kind, attributes, text, place) of each section that matters, in the order of the file.
-
-    Of kind ``end``: the file ends in the middle.
-    """
+    """(kind, attributes, text, place) of each section; of kind ``end``: the file ends in the middle."""
     buffer, before, ended, closed = b"", 0, False, False
     with open_text(path) as stream:
         while True:

@@ -39,11 +39,7 @@ STARTED = tuple(name for name in TOOLS if name != "pyprof")
 
 @cache
 def tool(name: str) -> Profiler:
-    """The profiler of a name.
-
-    Raises:
-        UserError: there is none of this name; the message names the nearest.
-    """
+    """The profiler of a name; UserError: there is none of this name; the message names the nearest."""
     if name not in TOOLS:
         raise UserError(f"invalid profiler {name!r}{did_you_mean(name, TOOLS)}")
     module, of_class = TOOLS[name]
@@ -61,11 +57,7 @@ def check_mode(name: str, mode: str) -> None:
 
 
 def check_can_record(name: str, options: Options, here: bool = True) -> None:
-    """Raise UserError where a tool cannot record such a rank.
-
-    Args:
-        here: ranks find the programs that this process finds.
-    """
+    """Raise UserError where a tool cannot record such a rank; ``here``: ranks find the same programs."""
     check_mode(name, options.mode)
     profiler = tool(name)
     if profiler.gpu_only and not options.gpu:
@@ -108,13 +100,7 @@ def open_capture(
 
 
 def recognise(path: Path) -> str | None:
-    """The name of the tool that wrote a file, by what is in it; None if none is known.
-
-    A folder is recognised where its files are one result (TAU's text profiles).
-
-    Raises:
-        UserError: the file cannot be read, or is damaged beyond recognition.
-    """
+    """The tool that wrote a file (or a folder of TAU's profiles), by its content; None: none is known."""
     if path.is_dir():
         return next((name for file in path.rglob("*") if (name := bundle_of(file)[1]) is not None), None)
     head = read_head(path)
@@ -122,14 +108,7 @@ def recognise(path: Path) -> str | None:
 
 
 def read(path: Path, name: str | None = None) -> Converted:
-    """A profiler's file as tables.
-
-    Args:
-        name: of the tool; None: recognised.
-
-    Raises:
-        UserError: not recognised, or broken.
-    """
+    """A profiler's file as tables; ``name``: of the tool, None: recognised. UserError: unknown or broken."""
     return reader_of(path, name or recognise(path)).read(path)
 
 

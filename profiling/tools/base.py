@@ -32,23 +32,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Step:
-    """A command that makes one file of another, if that is there and this is not.
-
-    Attributes:
-        output: takes what the command prints.
-    """
+    """A command that makes one file of another, if that is there and this is not."""
 
     argv: list[str]
     needs: Path
     makes: Path
-    output: Path | None = None
+    output: Path | None = None  # takes what the command prints
 
 
 class Capture:
-    """A recording of one rank from inside its process; the training loop starts and stops it.
-
-    This one records nothing, at no cost. A tool that takes a schedule is started and stopped several times.
-    """
+    """A recording of one rank from inside its process, switched on once or several times; here of nothing."""
 
     def prepare(self, model: "Module | None" = None) -> None:
         """Be on from now on, but keep nothing until :meth:`start`: the tool's own warm-up."""
@@ -67,12 +60,7 @@ class Capture:
 def switch(
     capture: Capture, recordings: Sequence[range], warm_up: int, index: int, model: "Module | None"
 ) -> None:
-    """Batch ``index`` is about to begin: end, prepare or begin a recording.
-
-    Args:
-        recordings: the batches of each.
-        warm_up: batches before each in which the profiler is on and keeps nothing.
-    """
+    """Batch ``index`` is about to begin: end or begin a recording, or warm up so many batches before one."""
     for recording in recordings:
         if index == recording.stop:
             capture.stop()
@@ -115,11 +103,7 @@ class Profiler:
         return of_program([self.program, *self.version], self.install) if self.program else None
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
-        """The command that runs a rank under the tool; pure.
-
-        Args:
-            directory: the rank's own, to which the tool writes.
-        """
+        """The command that runs a rank under the tool, which writes to the rank's ``directory``; pure."""
         return list(command)
 
     def environment(self, directory: Path, options: Options) -> dict[str, str]:
@@ -135,14 +119,7 @@ class Profiler:
         return [directory / name for name in self.writes]
 
     def recognise(self, path: Path, head: bytes) -> bool:
-        """Whether a file is the tool's output.
-
-        Args:
-            head: the file's first bytes, decompressed.
-
-        Raises:
-            UserError: it begins as the tool's and cannot be read.
-        """
+        """Whether a file with these first bytes (decompressed) is the tool's; UserError: but unreadable."""
         return bool(self.reader) and import_module(self.reader).recognise(path, head)
 
     def bundle(self, path: Path) -> Path:
@@ -167,11 +144,7 @@ class Profiler:
             yield from import_module(self.reader).stream(path, findings, origin)
 
     def facts(self, path: Path) -> TraceFacts | None:
-        """What a trace of one process, or of some, says of its job; None: the file is no such trace.
-
-        Raises:
-            UserError: it cannot be read.
-        """
+        """What a trace says of its job; None: the file is no trace of a process. UserError: unreadable."""
         of_reader = getattr(import_module(self.reader), "facts", None) if self.reader else None
         facts: TraceFacts | None = of_reader(path) if of_reader else None
         return facts

@@ -54,11 +54,7 @@ def fields_of(group: str) -> list[str]:
 
 
 def load_api() -> Any:
-    """The package's module of CUPTI's functions.
-
-    Raises:
-        UserError: the package or a driver for it is not there.
-    """
+    """The package's module of CUPTI's functions; UserError: the package or a driver for it is not there."""
     try:
         from cupti import cupti
     except ImportError as error:
@@ -96,12 +92,7 @@ class Ranges:
 
 
 class CuptiCapture(Capture):
-    """Records a rank by CUPTI's activities; see :class:`profiling.tools.Capture`.
-
-    Args:
-        api: the package's module; its functions and records are all that is used of it.
-        synchronize: waits until the device has done what was launched.
-    """
+    """Records a rank by CUPTI's activities; ``synchronize`` waits for the device."""
 
     def __init__(
         self, directory: Path, rank: int, keep_raw: bool, api: Any, synchronize: Callable[[], None]
@@ -125,11 +116,7 @@ class CuptiCapture(Capture):
         return self.directory / "raw" / _FILE
 
     def start(self, model: "Module | None" = None, first_batch: int = 0) -> None:
-        """Begin to record, at the start of batch ``first_batch``.
-
-        Raises:
-            UserError: CUPTI refuses: another tool records this process, or counters need permission.
-        """
+        """Begin to record at batch ``first_batch``; UserError where CUPTI refuses."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("wb")
         ranks = read_identity(os.environ).size

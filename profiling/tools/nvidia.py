@@ -124,7 +124,7 @@ class Nsys(SwitchedOn):
     wraps = True
     started = "`nsys profile -t cuda,nvtx,osrt,mpi`; import and export are automatic, for any release"
     reader = "profiling.readers.nsys"
-    reads = "`.nsys-rep`, SQLite, `nsys stats` CSV"
+    reads = "`.nsys-rep`, SQLite"
     modes: ClassVar = {"auto": "kernels, copies, ranges of NVTX and MPI, and operating-system calls"}
     writes = (_EXPORT,)
     by = BY_RANGE
@@ -166,10 +166,7 @@ def _escaped(path: Path) -> str:
 
 
 def _importer() -> str:
-    """The program that makes a report of a stream; newer releases of nsys run it themselves.
-
-    It lies beside one of the folders through which the links to nsys lead.
-    """
+    """The program that makes a report of a stream, beside one of the folders that the links to nsys pass."""
     nsys = shutil.which("nsys")
     while nsys:
         importers = sorted(Path(nsys).parent.parent.glob("host-linux-*/QdstrmImporter"))

@@ -20,8 +20,8 @@ from profiling.readers.chunks import read_head
 from profiling.tools.base import Step
 
 _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
-# Who ends the run asks this process, and so does who wants to know where it hangs.
-_HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+# Signals that are passed on to the profiled processes: to end, and to say where they hang.
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _LIMIT_S = 1800
 # What NVIDIA's tools print: the error's name, or the page that explains it.
 _REFUSED = re.compile(rb"ERR_NVGPUCTRPERM|NVSOLN1000")
@@ -33,27 +33,32 @@ def run_tree(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
     What it started stays in this process's group, so that who kills the group leaves nothing behind.
     """
-    _end_in_order_with_parent()
+    if sys.platform == "linux":
+        # Where the kernel is to kill this process with its parent, be asked instead, to end the others, too.
+        libc, killed_by = ctypes.CDLL(None), ctypes.c_int()
+        libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(killed_by))
+        if killed_by.value:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     started: list[int] = []
-    heard: list[int] = []
+    received: list[int] = []
 
-    def hand_on(number: int, _: object) -> None:
-        heard.append(number)
+    def forward(number: int, _: object) -> None:
+        received.append(number)
         for child in started:
-            _hand_on(number, child)
+            _send(number, child)
 
     # Before it starts: a signal in between would end this process alone.
-    for number in _HANDED_ON:
-        signal.signal(number, hand_on)
+    for number in _FORWARDED:
+        signal.signal(number, forward)
     child = subprocess.Popen(command, env=dict(environment))
     started.append(child.pid)
-    for early in tuple(heard):
-        _hand_on(early, child.pid)
+    for early in tuple(received):
+        _send(early, child.pid)
     code = child.wait()
     return 128 - code if code < 0 else code
 
 
-def _hand_on(number: int, child: int) -> None:
+def _send(number: int, child: int) -> None:
     with suppress(psutil.NoSuchProcess):
         first = psutil.Process(child)
         for process in (first, *first.children(recursive=True)):
@@ -61,22 +66,8 @@ def _hand_on(number: int, child: int) -> None:
                 process.send_signal(number)
 
 
-def _end_in_order_with_parent() -> None:
-    """Where the kernel is to kill this process with its parent, be asked instead: others are to be told."""
-    if sys.platform != "linux":
-        return
-    libc, killed_by = ctypes.CDLL(None), ctypes.c_int()
-    libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(killed_by))
-    if killed_by.value:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def run_step(step: Step, name: str) -> None:
-    """Do a step of tool ``name``, if what it needs is there and what it makes is not.
-
-    Raises:
-        UserError: its program is not there, or fails; the message is the program's last word.
-    """
+    """Do a step of tool ``name`` if what it needs exists and what it makes does not; UserError: it fails."""
     if not step.needs.exists() or step.makes.exists():
         return
     try:
@@ -96,11 +87,7 @@ def run_step(step: Step, name: str) -> None:
 
 
 def check_permission(tool: str, outputs: Iterable[Path]) -> None:
-    """Raise where a tool says, in what it wrote, that it may not read counters.
-
-    Raises:
-        UserError: it may not; the message holds the line that grants it.
-    """
+    """Raise UserError, with the line that grants it, where a tool wrote that it may not read counters."""
     for path in outputs:
         if path.is_file() and _REFUSED.search(read_head(path)):
             raise UserError(

@@ -78,12 +78,7 @@ class TorchCapture(Capture):
         self._warm = self._prepared(model)
 
     def start(self, model: "Module | None" = None, first_batch: int = 0) -> None:
-        """Begin to record, at the start of batch ``first_batch``.
-
-        Args:
-            model: its leaf modules get hooks that open a range with the layer's name; not if it is compiled,
-                for a hook would break the graph.
-        """
+        """Begin to record at batch ``first_batch``; hooks name layers of ``model`` unless it is compiled."""
         profiler, self._warm = self._warm or self._prepared(model), None
         profiler.start_trace()
         self._recorded.append((first_batch, profiler))

@@ -10,7 +10,7 @@ jobs of other files, and what a user or another command put there, are left alon
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -25,7 +25,7 @@ from profiling.traced_job import JOB, ProcessGroup, TracedJob, TracedRank, read_
 from profiling.traces.units import ENDINGS, Recorded
 
 # Traces that begin further apart are of different jobs; the clocks of a cluster's hosts are not.
-_APART_NS = 600 * 10**9
+_LARGEST_GAP_NS = 600 * 10**9
 
 
 @dataclass
@@ -39,20 +39,18 @@ class Job:
 
 def jobs_of(recorded: Sequence[Recorded]) -> list[Job]:
     """The jobs, in the order of their first recordings."""
-    groups: dict[tuple, list[Recorded]] = {}
+    groups: dict[tuple, dict[Path, list[Recorded]]] = {}
     for one in _with_rank_folders(recorded):
         # A file that says no rank could be anybody's; several ranks of one report are the report's, and what
         # says that it is alone is a job of its own.
         shared = one.rank_known and one.alone and one.facts.world_size != 1
         shapes = {tuple(group.ranks) for group in one.facts.groups if len(group.ranks) > 2}
-        full = any(len(ranks) == one.facts.world_size for ranks in shapes)
-        alike = (one.tool, one.root, one.facts.world_size, full, "" if shared else str(one.source))
-        groups.setdefault((alike, one.folder), []).append(one)
-    several: dict[tuple, list[list[Recorded]]] = {}
-    for (alike, _), members in groups.items():
-        several.setdefault(alike, []).append(members)
+        has_whole_group = any(len(ranks) == one.facts.world_size for ranks in shapes)
+        job = one.tool, one.root, one.facts.world_size, has_whole_group, "" if shared else str(one.source)
+        groups.setdefault(job, {}).setdefault(one.folder, []).append(one)
     jobs: list[Job] = []
-    for (_, _, size, *_), parts in several.items():
+    for (_, _, size, *_), folders in groups.items():
+        parts = list(folders.values())
         # Folders (a host each) that together are a whole job are one.
         together = [one for members in parts for one in members]
         if size and sorted(one.rank for one in together) == list(range(size)):
@@ -107,12 +105,11 @@ def _at_once(members: Sequence[Recorded]) -> list[Job]:
     order = sorted(members, key=lambda one: one.started_ns)
     parts: list[list[Recorded]] = [[order[0]]]
     for before, one in pairwise(order):
-        apart = one.started_ns - max(each.ended_ns for each in parts[-1])
-        if before.dated_ns and apart > _APART_NS:
+        gap_ns = one.started_ns - max(each.ended_ns for each in parts[-1])
+        if before.dated_ns and gap_ns > _LARGEST_GAP_NS:
             parts.append([])
         parts[-1].append(one)
-    jobs = [_job(part) for part in parts]
-    return jobs
+    return [_job(part) for part in parts]
 
 
 def _job(members: Sequence[Recorded]) -> Job:
@@ -120,25 +117,24 @@ def _job(members: Sequence[Recorded]) -> Job:
     for one in sorted(members, key=lambda one: (one.rank, str(one.source))):
         ranks.setdefault(one.rank, []).append(one)
     job = Job([])
-    for same in ranks.values():
-        used = max(same, key=lambda one: _claim(one, members))
+    for duplicates in ranks.values():
+        used = max(duplicates, key=lambda one: _preference(one, members))
         job.ranks.append(used)
-        unused = [one for one in same if one is not used]
-        job.unused += unused
-        if unused:
+        if unused := [one for one in duplicates if one is not used]:
+            job.unused += unused
             data = {"what": used.source.name, "unused": [one.source.name for one in unused]}
             job.findings.append(Finding("recorded_twice", rank=used.rank, data=data))
     return job
 
 
-def _claim(one: Recorded, members: Sequence[Recorded]) -> tuple[int, int, int, int, int]:
-    """How good one of several traces of a rank is to be used, the weightiest first.
+def _preference(one: Recorded, members: Sequence[Recorded]) -> tuple[int, int, int, int, int]:
+    """How well one of several traces of a rank fits the job, the weightiest first.
 
     It is named as those of other ranks are (rank1.json beside rank0.json, not again_rank1.json); was recorded
     while they were; its name says the rank; it is the newest.
     """
     others = [other for other in members if other.rank != one.rank]
-    alike = len({other.rank for other in others if other.stem == one.stem})
+    named_so = {other.rank for other in others if other.stem == one.stem}
     at_once = {
         other.rank
         for other in others
@@ -146,32 +142,42 @@ def _claim(one: Recorded, members: Sequence[Recorded]) -> tuple[int, int, int, i
         if one.started_ns < other.ended_ns and other.started_ns < one.ended_ns
     }
     says_rank = rank_in(Path(one.source.name)) == one.rank
-    return alike, len(at_once), says_rank, one.dated_ns, one.written_ns
+    return len(named_so), len(at_once), says_rank, one.dated_ns, one.written_ns
 
 
 def record_of(name: str, job: Job) -> TracedJob:
     """What the traces of a job say of it."""
     first, numbers = job.ranks[0], [one.rank for one in job.ranks]
-    told = [one.facts for one in job.ranks]
-    hosts = {facts.host for facts in told}
-    size, size_from = max((facts.world_size or 0 for facts in told), default=0) or None, ""
+    facts = [one.facts for one in job.ranks]
+    hosts = {one.host for one in facts}
+    size, size_from = max((one.world_size or 0 for one in facts), default=0) or None, ""
     if size is None and len(numbers) > 1:
         size, size_from = max(numbers) + 1, "the available traces"
     elif size is None and numbers == [0] and not first.rank_known and not first.facts.groups:
         size = 1
     groups: dict[tuple, ProcessGroup] = {}
-    for group in (group for facts in told for group in facts.groups):
+    for group in (group for one in facts for group in one.groups):
         groups.setdefault((group.name, tuple(group.ranks), group.size), group)
+    findings = list(job.findings)
+    absent = [rank for rank in range(size or 0) if rank not in set(numbers)]
+    if size is None:
+        findings.append(Finding("not_recorded", data={"what": "number of ranks"}))
+    elif size > 1 and absent:
+        data = {"n": len(absent), "of": size, "ranks": absent}
+        findings.append(Finding("profiles_missing", data=data))
+    steps = {one.batches for one in job.ranks}
+    if len(steps) > 1:
+        findings.append(Finding("steps_differ", data={"least": min(steps), "most": max(steps)}))
     return TracedJob(
         name=name,
         tool=first.tool,
         root=str(first.root.resolve()),
         world_size=size,
         world_size_from=size_from,
-        nodes=len(hosts) if "" not in hosts and len(told) == size else None,
-        backend=next((facts.backend for facts in told if facts.backend), ""),
+        nodes=len(hosts) if "" not in hosts and len(facts) == size else None,
+        backend=next((one.backend for one in facts if one.backend), ""),
         groups=list(groups.values()),
-        versions={key: value for facts in reversed(told) for key, value in facts.versions.items()},
+        versions={key: value for one in reversed(facts) for key, value in one.versions.items()},
         batches_from=next((one.batches_from for one in job.ranks if one.batches_from), ""),
         batches_confidence=min(one.confidence for one in job.ranks),
         ranks=[
@@ -181,21 +187,9 @@ def record_of(name: str, job: Job) -> TracedJob:
             )
             for one in job.ranks
         ],
-        findings=[*job.findings, *_findings(job, size)],
+        findings=findings,
         unused=[str(one.source) for one in job.unused],
     )  # fmt: skip
-
-
-def _findings(job: Job, size: int | None) -> Iterator[Finding]:
-    present = {one.rank for one in job.ranks}
-    if size and size > 1 and len(present) < size:
-        absent = [rank for rank in range(size) if rank not in present]
-        yield Finding("profiles_missing", data={"n": len(absent), "of": size, "ranks": absent})
-    elif size is None:
-        yield Finding("not_recorded", data={"what": "number of ranks"})
-    counts = {one.batches for one in job.ranks}
-    if len(counts) > 1:
-        yield Finding("steps_differ", data={"least": min(counts), "most": max(counts)})
 
 
 def names_of(jobs: Sequence[Job]) -> list[str]:
@@ -239,7 +233,7 @@ def jobs_in(out: Path) -> dict[Path, TracedJob]:
 
 
 def others_in(out: Path, paths: Iterable[Path]) -> dict[Path, TracedJob]:
-    """The jobs in ``out`` that none of these files is of."""
+    """The jobs in ``out`` that none of these files belongs to."""
     given = {str(path.resolve()) for path in paths}
     return {path: job for path, job in jobs_in(out).items() if given.isdisjoint(job.files)}
 
@@ -250,12 +244,7 @@ def place_jobs(
     findings: Mapping[Path, Sequence[Finding]],
     overwrite: bool = False,
 ) -> list[tuple[Path, TracedJob]]:
-    """Move the tables of recordings to the folders of their jobs below ``out``; these, and what is known.
-
-    Args:
-        findings: of each file.
-        overwrite: a job of other files in the folder of this name is replaced.
-    """
+    """Move recordings' tables to their jobs' folders; ``overwrite``: also where other files' jobs are."""
     jobs = jobs_of(recorded)
     before = jobs_in(out)
     placed: dict[Path, TracedJob] = {}

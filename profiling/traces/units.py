@@ -78,11 +78,7 @@ def is_unfinished(out: Path) -> bool:
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files to convert: those named, and those in the folders named, tables of ours left out.
-
-    Raises:
-        UserError: a path does not exist.
-    """
+    """The files that are named, and those in the folders named, tables of ours left out."""
     for path in paths:
         if path.is_dir():
             for file in sorted(file for file in path.rglob("*") if file.is_file()):
@@ -111,11 +107,7 @@ def target_of(path: Path, out: Path | None) -> Path:
 def units_of(
     paths: Iterable[Path], name: str | None, out: Path | None, batch_marker: str = "", overwrite: bool = False
 ) -> list[Unit]:
-    """What is to be converted of files and folders; see :func:`files_of`.
-
-    Args:
-        overwrite: tables of other files are replaced.
-    """
+    """What is to be converted of files and folders; ``overwrite``: tables of other files are replaced."""
     marker = batch_marker if out is not None else None
     units: dict[Path, Unit] = {}
     used: set[Path] = set()

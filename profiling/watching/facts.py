@@ -82,12 +82,12 @@ def _class_of(model: "Module") -> str:
 def _backend(model: "Module | None") -> str:
     import torch
 
-    names = [one.__name__ for one in type(model).__mro__]
-    how = [backend for name, backend in _WRAPPERS.items() if name in names]
-    if not how and "horovod.torch" in sys.modules:
+    classes = [one.__name__ for one in type(model).__mro__]
+    wrapper = next((backend for name, backend in _WRAPPERS.items() if name in classes), "")
+    if not wrapper and "horovod.torch" in sys.modules:
         return "horovod"
     library = str(torch.distributed.get_backend()) if has_group() else ""
-    return "/".join(filter(None, [*how[:1], library])) or "single"
+    return "/".join(filter(None, [wrapper, library])) or "single"
 
 
 def _precision_of_gradients(model: "Module") -> str:
@@ -102,10 +102,7 @@ def _precision_of_gradients(model: "Module") -> str:
 
 
 def leave_group() -> None:
-    """Take the program's process group apart, if it is still there, and no CUDA graph holds work of it.
-
-    From release 2.26 on, NCCL waits for such graphs to be deleted, and the program may keep them to its end.
-    """
+    """Leave the program's process group, unless a CUDA graph holds work of it: NCCL 2.26 waits for those."""
     import torch
 
     if has_group() and not any(issubclass(type(one), torch.cuda.CUDAGraph) for one in gc.get_objects()):

@@ -32,10 +32,7 @@ _CALL = "_compiled_call_impl"
 
 
 class _Call:
-    """A function as a method of a class, of which nothing is left where the class is pickled by value.
-
-    cloudpickle does so with classes of the program's script.
-    """
+    """A function as a method of a class, of which cloudpickle (classes by value) keeps nothing."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -70,13 +67,10 @@ class Modules:
 
     Args:
         recorder: the recorder, or None in a thread that is not watched.
-
-    Attributes:
-        calls: how often any of them was called with gradients.
     """
 
     recorder: Callable[[], Recorder | None]
-    calls: int = 0
+    calls: int = 0  # how often any of them was called with gradients
     _number: int = 0  # of the next one
     _searches: int = 0
     _waits: bool = False  # for the call of one that is not watched
@@ -253,11 +247,7 @@ class Seen:
 
 
 class Hooks:
-    """The hooks, once :meth:`attach` has put them into PyTorch.
-
-    Args:
-        open_recorder: makes the recorder when the first segment begins, and PyTorch is set up.
-    """
+    """The hooks; ``open_recorder`` makes the recorder when the first segment begins and PyTorch is set up."""
 
     def __init__(self, open_recorder: Callable[[], Recorder]) -> None:
         self.seen = Seen()
@@ -361,8 +351,7 @@ class Hooks:
             if not self.seen.loaders:
                 self.seen.workers = loader.num_workers
             self.seen.loaders += 1
-        number: int = self._loaders[loader]
-        return number
+        return int(self._loaders[loader])
 
     # --- backward -------------------------------------------------------------------------------------
 
@@ -464,10 +453,7 @@ def parameters_of(optimizer: "torch.optim.Optimizer") -> "list[torch.nn.Paramete
 
 
 def draws_of(loader: Any) -> tuple[int, float] | None:
-    """How many samples a loader draws for a batch, and in all (infinity: not known, or without end).
-
-    None where another than the loader says what a batch is: its dataset, or a sampler of the user's.
-    """
+    """(samples that a loader draws for a batch, in all); None: its dataset or sampler defines batches."""
     if loader.batch_size is None:
         return None
     try:
@@ -477,11 +463,7 @@ def draws_of(loader: Any) -> tuple[int, float] | None:
 
 
 def samples_in(data: Any, tensor: type, depth: int = 0) -> int:
-    """The first dimension of a batch's first tensor; :data:`UNKNOWN` where there is none.
-
-    Args:
-        tensor: the class of tensors.
-    """
+    """The first dimension of a batch's first tensor (of class ``tensor``); :data:`UNKNOWN`: there is none."""
     if isinstance(data, tensor):
         return data.size(0) if data.ndim else UNKNOWN  # type: ignore[attr-defined, no-any-return]
     parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else ()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import Any
 
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError
@@ -54,7 +54,10 @@ class Program:
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED, "the program was interrupted"
         except BaseException as error:  # noqa: BLE001 (of the user's program: any)
-            _show(error.with_traceback(_without_ours(error.__traceback__)))
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+                trace = trace.tb_next  # without the frames of this file
+            _show(error.with_traceback(trace))
             return EXIT_FAILED, f"{type(error).__name__}: {error}".removesuffix(": ")
         return EXIT_DONE, ""
 
@@ -73,7 +76,7 @@ class Program:
         exec(code, main.__dict__)
 
     def _set_path(self) -> None:
-        """The first place where modules are looked for is that of Python's own, unless it is to have none."""
+        """Make the first place of modules that of Python's own, unless it is to have none."""
         if not sys.flags.safe_path:
             sys.path[0] = str(Path.cwd() if self.is_module else Path(self.target).resolve().parent)
 
@@ -105,19 +108,8 @@ def _show(error: BaseException) -> None:
         sys.__excepthook__(type(own), own, own.__traceback__)  # and of the failure that it was to show
 
 
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without its outermost frames, which are of this file."""
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    return trace
-
-
 def _spec_of(name: str) -> tuple[importlib.machinery.ModuleSpec, Any]:
-    """Where the module lies that ``python -m NAME`` runs, and what loads it.
-
-    Raises:
-        UserError: there is none, or what is imported before it cannot be.
-    """
+    """Where the module lies that ``python -m NAME`` runs, and what loads it."""
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -148,10 +140,7 @@ def hidden(names: Sequence[str]) -> Iterator[None]:
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """Call ``act`` as soon as a module has been imported: now, if it has been already.
-
-    A program may set variables of the environment before it imports PyTorch, so it is not imported for it.
-    """
+    """Call ``act`` once a module has been imported: a program may set variables before it imports PyTorch."""
     if name in sys.modules:
         act()
     else:

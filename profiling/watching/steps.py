@@ -230,11 +230,7 @@ class Cycle:
 
 
 class Ends:
-    """Says while a program runs which segment ends a step: the same as :func:`ends_of` says afterwards.
-
-    Args:
-        per_step: optimizer steps that make one step.
-    """
+    """Tells while a program runs which segment ends a step, as :func:`ends_of` does afterwards."""
 
     def __init__(self, per_step: int = 1) -> None:
         self._cycle = Cycle(per_step)

@@ -85,12 +85,7 @@ class Request:
 
 
 class Watch:
-    """Watches this process from the first thing that it loads or computes.
-
-    Args:
-        progress: called with the number of steps that are done, after each.
-        capture: the profiler's; it records ``request.recordings``.
-    """
+    """Watches this process from the first load or computation on; ``progress`` is given each step."""
 
     def __init__(
         self, request: Request, capture: Capture, progress: Callable[[int], None] | None = None

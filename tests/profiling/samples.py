@@ -28,10 +28,6 @@ NVPROF_METRICS = """==7== NVPROF is profiling process 7, command: python main.py
 "Tesla P100 (0)","void kernel<int=4>(float*)",4,"dram_utilization","Utilization","Low (1)","Mid (5)","Low (3)"
 "Tesla P100 (0)","void kernel<int=4>(float*)",4,"gld_efficiency","Efficiency",50.0%,100.0%,75.0%
 """
-NSYS_STATS = """Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
-75.0,3000,2,1500.0,1500.0,1000,2000,500.0,"void kernel<(int)4>(float *)"
-25.0,1000,1,1000.0,1000.0,1000,1000,0.0,volta_sgemm_32x128_tn
-"""
 NCU_RAW = """==PROF== Connected to process 7
 "ID","Process ID","Kernel Name","Context","Stream","dram__bytes_read.sum","dram__bytes_write.sum",\
 "gpu__time_duration.sum","launch__grid_dim_x","launch__grid_dim_y","launch__grid_dim_z",\
@@ -174,7 +170,6 @@ SAMPLES = {
     "nvprof summary": ("nvprof", text(NVPROF_SUMMARY), "summary.txt"),
     "nvprof metrics": ("nvprof", text(NVPROF_METRICS), "metrics.csv"),
     "nsys export": ("nsys", nsys_database, "rep.sqlite"),
-    "nsys stats": ("nsys", text(NSYS_STATS), "stats.csv"),
     "TAU text": ("tau", tau_text, "profile.0.0.0"),
     "TAU merged": ("tau", lambda path: write_merged(path, threads(3)), "tauprofile.xml"),
     "TAU snapshot": ("tau", tau_snapshot, "snapshot.0.0.0"),

@@ -15,7 +15,7 @@ from profiling.tools import TOOLS, recognise
 from profiling.tools import read as read_any
 from profiling.traces.units import units_of
 from tests.profiling.found import data_of
-from tests.profiling.samples import NSYS_STATS
+from tests.profiling.samples import NVPROF_SUMMARY
 from tests.profiling.traces import Trace, training_step
 
 
@@ -138,7 +138,7 @@ def test_files_and_folders_become_tables(tmp_path, capsys):
     (tmp_path / "raw" / "deep").mkdir(parents=True)
     trace(tmp_path / "raw" / "rank0.json.gz")
     trace(tmp_path / "raw" / "deep" / "rank0.json.gz")
-    (tmp_path / "table.csv").write_text(NSYS_STATS)
+    (tmp_path / "table.csv").write_text(NVPROF_SUMMARY)
     out = tmp_path / "out"
     assert main([str(tmp_path / "raw"), str(tmp_path / "table.csv"), "--out", str(out)]) == 0
     # Of a trace its job's folder, with a folder a rank; of a table, which is no trace, one of its own.
@@ -219,7 +219,7 @@ def test_a_file_that_is_named_fails_also_where_its_folder_is_searched(tmp_path):
 def test_tables_of_folders_keep_the_folders_names(tmp_path, capsys):
     for job in ("a", "b"):
         (tmp_path / "jobs" / job).mkdir(parents=True)
-        (tmp_path / "jobs" / job / "rank0.csv").write_text(NSYS_STATS)
+        (tmp_path / "jobs" / job / "rank0.csv").write_text(NVPROF_SUMMARY)
         (tmp_path / "jobs" / job / "notes.txt").write_text("hello")
     assert main([str(tmp_path / "jobs"), "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()

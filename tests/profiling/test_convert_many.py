@@ -48,7 +48,7 @@ def alone(tmp_path_factory):
 def test_every_format_becomes_tables(alone):
     found = tables_below(alone / "out")
     jobs = {"net", "rep", "timeline", "details", "TAU text", "tauprofile"}
-    tables = {"nsys stats", "nvprof summary", "vtune"}
+    tables = {"nvprof summary", "vtune"}
     assert {Path(name).parts[0] for name in found} >= {*jobs, "raw"}
     assert {Path(name).parts[1] for name in found if name.startswith("raw/")} >= tables
     assert all(rows for name, rows in found.items() if name.startswith(tuple(jobs)))

@@ -103,19 +103,6 @@ def nvprof_trace(folder: Path, kernels: list[Kernel]) -> Path:
     return path
 
 
-def nsys_trace(folder: Path, kernels: list[Kernel]) -> Path:
-    """As ``nsys stats -r cuda_gpu_trace -f csv`` prints it."""
-    head = ["Start (ns)", "Duration (ns)", "CorrId", "GrdX", "GrdY", "GrdZ", "BlkX", "BlkY", "BlkZ", "Device",
-            "Ctx", "Strm", "Name"]  # fmt: skip
-    rows: list[list[object]] = [head]
-    for number, one in enumerate(kernels):
-        device = f"NVIDIA H100 ({one.device})"
-        rows.append([one.start, one.duration, number, *one.grid, *one.block, device, 1, one.stream, NSIGHT])
-    path = folder / "nsys.csv"
-    path.write_text(_csv(rows))
-    return path
-
-
 def ncu(details: bool):
     """As ``ncu --csv`` prints its details page, or its raw one; it knows no start."""
 
@@ -189,15 +176,6 @@ def nvprof_summary(form: str):
     return write
 
 
-def nsys_summary(folder: Path, kernels: list[Kernel]) -> Path:
-    took = [one.duration for one in kernels]
-    head = ["Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Min (ns)", "Max (ns)", "Name"]
-    row = [100.0, sum(took), len(took), sum(took) / len(took), min(took), max(took), NSIGHT]
-    path = folder / "sum.csv"
-    path.write_text(_csv([head, row]))
-    return path
-
-
 # tool's form -> (tool, what writes it, whether it knows when a launch began)
 LAUNCHES = {
     "torch": ("torch", kineto, True),
@@ -205,7 +183,6 @@ LAUNCHES = {
     "nvprof trace": ("nvprof", nvprof_trace, True),
     "nsys export of 2024": ("nsys", nsys_database(True), True),
     "nsys export of 2020": ("nsys", nsys_database(False), True),
-    "nsys stats trace": ("nsys", nsys_trace, True),
     "ncu details": ("ncu", ncu(True), False),
     "ncu raw": ("ncu", ncu(False), False),
     "cupti": ("cupti", cupti, True),
@@ -214,5 +191,4 @@ LAUNCHES = {
 SUMMARIES = {
     "nvprof summary": ("nvprof", nvprof_summary("plain")),
     "nvprof summary as CSV": ("nvprof", nvprof_summary("csv")),
-    "nsys stats summary": ("nsys", nsys_summary),
 }
