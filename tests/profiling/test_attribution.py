@@ -2,14 +2,10 @@
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from profiling.attribution.kernel_rows import matching
 from profiling.schemas import SCHEMAS
-from profiling.tools import Origin, tool
+from profiling.tools import tool
 from tests.profiling.found import codes, data_of
 from tests.profiling.traces import Trace, tensors, training_step
 
@@ -171,14 +167,6 @@ def test_the_stages_of_others_are_known_by_name(tmp_path, name, direction):
     assert [row["direction"] for row in rows] == [direction]
 
 
-def test_a_step_number_that_cannot_be_numbers_nothing(tmp_path):
-    trace = Trace()
-    trace.range("ProfilerStep#99999999999999999999", 0, 50)
-    trace.kernel("volta_sgemm_128x32_tn", 5, 60, 70)
-    rows, _ = rows_of(trace, tmp_path)
-    assert [row["batch_index"] for row in rows] == [None]
-
-
 def test_profiler_steps_number_the_batches_of_a_file(tmp_path):
     trace = Trace()
     training_step(trace, 0, batch=41, markers=False)
@@ -292,20 +280,3 @@ def test_the_first_convolution_makes_no_input_gradient_where_the_trace_is_silent
         trace.host("aten::convolution_backward", at + 1, at + 9, more=tensors(*sizes))
     rows, _ = rows_of(trace, tmp_path)
     assert [row["flops"] for row in rows] == [2 * 2 * 512 * 36, 2 * 512 * 36]
-
-
-def test_the_rank_is_the_traces_the_names_or_the_callers(tmp_path):
-    trace = Trace()
-    training_step(trace, 0)
-    path = trace.write(tmp_path / "worker_rank12.json")
-    assert read(path).tables["kernels"]["rank"][0].as_py() == 12
-    assert read(path, Origin(3)).tables["kernels"]["rank"][0].as_py() == 3
-
-
-@given(
-    known=st.lists(st.integers(-1, 60) | st.sampled_from([1 << 40, 1 << 61])),
-    wanted=st.lists(st.integers(-2, 70) | st.sampled_from([1 << 40, 1 << 61])),
-)
-def test_launches_are_found_by_their_numbers_whether_these_lie_close_or_far_apart(known, wanted):
-    found = matching(np.array(known, dtype=np.int64), np.array(wanted, dtype=np.int64))
-    assert found.tolist() == [known.index(one) if one >= 0 and one in known else -1 for one in wanted]

@@ -8,21 +8,14 @@ import pytest
 from profiling.attribution.checks import stage_findings
 from profiling.findings import Finding
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
-from profiling.tools import Options, Origin, read, tool
+from profiling.tools import Origin, read, tool
 from profiling.tools.cupti import CuptiCapture
-from profiling.wrap import collect_output
 from tests.profiling.fake_cupti import records_file
 from tests.profiling.gpu_databases import change
 from tests.profiling.samples import nsys_database, nvprof_database
 from tests.profiling.traces import Trace, training_step
 
 STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)
-
-
-def test_whole_batches_in_order_are_well():
-    assert stage_findings(0, [*STAGES, "aten::mm"] * 3, np.arange(15)) == []
-    assert stage_findings(0, ["aten::mm"], np.zeros(1)) == []  # another's program has none of our stages
-    assert stage_findings(0, [FORWARD, BACKWARD] * 2, np.arange(4)) == []
 
 
 def test_a_missing_mark_is_named_with_its_rank():
@@ -68,12 +61,6 @@ def of_stages_and_clocks(findings):
 def silent(findings):
     """Of how many ranks it is said that no collective was recorded."""
     return [one.data["ranks"] for one in findings if one.code == "no_collectives"]
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_sound_profile_of_one_rank_has_nothing_to_say(name, tmp_path):
-    write, file = FILES[name]
-    assert of_stages_and_clocks(read(write(tmp_path / file), name).findings) == []
 
 
 def change_records(path, group, column, made_of):
@@ -134,25 +121,6 @@ def test_several_ranks_without_a_collective_are_a_finding_of_the_tools_around_a_
         findings: list[Finding] = []
         list(tool(name).stream(path, findings, Origin(1, first_batch=0, world_size=4)))
         assert silent(findings) == [4]
-
-
-def test_what_a_launcher_says_reaches_the_reader(tmp_path):
-    raw = tmp_path / "rank_0001" / "raw"
-    raw.mkdir(parents=True)
-    nvprof_database(raw / "nvprof.sql")
-    findings = collect_output("nvprof", raw, Options(world_size=2, rank=1))
-    assert silent(findings) == [2]
-    assert silent(collect_output("nvprof", raw, Options(rank=1))) == []
-
-
-def test_processes_of_one_report_are_ranks_whose_collectives_are_missed(tmp_path):
-    from tests.profiling.gpu_databases import Nsys
-
-    database = Nsys(tmp_path / "node.sqlite")
-    for pid in (8, 9):
-        database.batches(2, pid=pid, device=pid - 8)
-    findings = read(database.close()).findings
-    assert silent(findings) == [2, 2] and {one.rank for one in findings} == {0, 1}
 
 
 def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):

@@ -173,8 +173,3 @@ def test_collectives_of_a_tool_without_batches_get_theirs(tmp_path):
     exchanged = found[found["layer"].astype(str).str.startswith("grad")]
     assert exchanged["batch_index"].tolist() == [batch for batch in range(COUNT) for _ in range(2)]
     assert found[found["layer"] == "weights"]["batch_index"].isna().all()
-
-
-def test_a_program_of_another_kind_has_no_batches_and_no_clock_to_set(tmp_path):
-    assert set_clock(tmp_path, "nsys") == []
-    assert set_clock(lay(tmp_path), "tau") == []

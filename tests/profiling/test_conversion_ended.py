@@ -78,13 +78,6 @@ def test_a_conversion_that_was_killed_is_not_taken_for_results(raw, tmp_path):
     assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_a_damaged_file_leaves_nothing_behind(raw, tmp_path):
-    (raw / "rank_1.json").write_text('{"traceEvents": [{"ph": "X", "na')
-    out = tmp_path / "out"
-    assert convert([raw], out=out, jobs=1) == Counts(RANKS - 1, 1)
-    assert not list(out.glob(".*"))
-
-
 def test_of_a_trace_that_was_ended_in_the_middle_or_failed_nothing_is_kept(raw, tmp_path, monkeypatch):
     ended, failed, *_ = units_of([raw], None, tmp_path / "out")
 
@@ -97,8 +90,3 @@ def test_of_a_trace_that_was_ended_in_the_middle_or_failed_nothing_is_kept(raw, 
     assert convert_unit(ended).ranks and not list(ended.scratch.rglob("half.parquet"))
     monkeypatch.setattr(units, "_convert", leave_half)
     assert convert_unit(failed).error and not failed.scratch.exists()
-
-
-def test_traces_in_folders_of_like_names_do_not_share_their_tables(tmp_path):
-    targets = [tmp_path / "a" / "b-c", tmp_path / "a-b" / "c"]
-    assert len({Unit(target, None, target, out=tmp_path).scratch for target in targets}) == 2

@@ -1,19 +1,14 @@
 """python -m profiling.convert: recognises by content, converts what it can, says what it cannot."""
 
-import errno
-import os
-import re
 import subprocess
 import sys
 
 import pytest
 
 from profiling.convert import main
-from profiling.errors import UserError
 from profiling.tables import read
 from profiling.tools import TOOLS, recognise
 from profiling.tools import read as read_any
-from profiling.traces.units import units_of
 from tests.profiling.found import data_of
 from tests.profiling.samples import NVPROF_SUMMARY
 from tests.profiling.traces import Trace, training_step
@@ -50,22 +45,6 @@ def test_a_tool_is_recognised_by_content_not_by_name(tmp_path):
     assert [recognise(tmp_path / name) for name in ("d.json", "e.json.gz", "f")] == [None] * 3
 
 
-def test_a_damaged_parquet_file_is_said_to_be_one(tmp_path):
-    path = pyprof(tmp_path / "table.parquet")
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"table\.parquet is a truncated or damaged Parquet file"):
-        recognise(path)
-
-
-def test_an_empty_or_cut_file_is_said_to_be_one(tmp_path):
-    (tmp_path / "empty.json").write_bytes(b"")
-    (tmp_path / "cut.json.gz").write_bytes(trace(tmp_path / "whole.json.gz").read_bytes()[:15])
-    with pytest.raises(UserError, match=r"empty\.json is empty"):
-        main([str(tmp_path / "empty.json")])
-    with pytest.raises(UserError, match=r"cut\.json\.gz is truncated or damaged"):
-        main([str(tmp_path / "cut.json.gz")])
-
-
 @pytest.mark.parametrize(
     ("changes", "rows", "flops"),
     [
@@ -83,41 +62,6 @@ def test_absurd_rows_of_a_pyprof_table_are_left_out_and_counted(tmp_path, change
     left_out = len(changes) - rows
     damaged = [{"n": left_out, "what": "rows"}] if left_out else []
     assert data_of(converted.findings, "records_damaged") == damaged
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"Idx": "x"}, "not a readable"),
-        ({"FLOPs": "x"}, "not a readable"),
-        ({"Sil(ns)": -1}, "no kernel launches"),
-    ],
-)
-def test_a_pyprof_table_of_another_kind_is_one_clear_line(tmp_path, change, said):
-    with pytest.raises(UserError, match=said) as error:
-        read_any(pyprof(tmp_path / "table.parquet", change))
-    assert "table.parquet" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_real_files_cut_at_every_sixteenth(tmp_path, shared_data):
-    sources = [
-        shared_data / "kineto" / "nccl_data.json.gz",
-        min((shared_data / "surfboard/pyprof_kernels").iterdir()),
-    ]
-    for source in sources:
-        whole = source.read_bytes()
-        for part in range(16):
-            path = tmp_path / source.name
-            path.write_bytes(whole[: len(whole) * part // 16])
-            with pytest.raises(UserError, match=re.escape(source.name)):
-                read_any(path)
-
-
-def test_where_nothing_can_be_written_is_one_clear_line(tmp_path):
-    path = trace(tmp_path / "good.json")
-    with pytest.raises(UserError, match=r"cannot write to .*Not a directory"):
-        main([str(path), "--out", str(path / "below")])
 
 
 def test_every_reference_trace_and_table_is_recognised(shared_data):
@@ -147,12 +91,6 @@ def test_files_and_folders_become_tables(tmp_path, capsys):
     assert read(out / "raw" / "rank_0002", "markers").num_rows == 5
     assert (out / "table" / "intervals.parquet").is_file()
     assert sorted(capsys.readouterr().out.split()) == [str(out / name) for name in ("deep", "raw", "table")]
-
-
-def test_a_name_with_brackets_is_shown_as_it_is_on_a_terminal(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich draws as on a terminal
-    assert main([str(trace(tmp_path / "[red]a[i].json"))]) == 0
-    assert "[red]a[i].json" in capsys.readouterr().err
 
 
 def test_without_out_tables_go_beside_the_file(tmp_path):
@@ -207,15 +145,6 @@ def test_a_trace_of_which_nothing_is_left_is_known_by_its_name(tmp_path, capsys,
     assert said[-1] == "scaleprof: 1 converted, 1 not"
 
 
-def test_a_file_that_is_named_fails_also_where_its_folder_is_searched(tmp_path):
-    trace(tmp_path / "good.json")
-    (tmp_path / "notes.txt").write_text("hello")
-    out = ["--out", str(tmp_path / "out")]
-    assert main([str(tmp_path), *out]) == 0
-    for paths in ([tmp_path, tmp_path / "notes.txt"], [tmp_path / "notes.txt", tmp_path]):
-        assert main([*map(str, paths), *out]) == 1
-
-
 def test_tables_of_folders_keep_the_folders_names(tmp_path, capsys):
     for job in ("a", "b"):
         (tmp_path / "jobs" / job).mkdir(parents=True)
@@ -242,57 +171,6 @@ def test_pyprofs_tables_are_not_converted(tmp_path, capsys):
     assert printed.err.startswith("scaleprof: 1 converted, 0 not, 1 ")
 
 
-def test_pyprofs_table_as_csv_is_none_and_the_format_that_is_read_is_said(tmp_path):
-    (tmp_path / "lm.csv").write_text(
-        '"Kernel","Module","Op","Direction","Sil(ns)"\n"a","b","c","fprop","5"\n'
-    )
-    with pytest.raises(UserError, match="supported: torch, pyprof, nvprof"):
-        main([str(tmp_path / "lm.csv")])
-    with pytest.raises(UserError, match="not a readable PyProf kernel table"):
-        main([str(tmp_path / "lm.csv"), "--tool", "pyprof"])
-
-
-def test_files_of_one_name_do_not_share_a_folder(tmp_path):
-    paths = [tmp_path / folder / "trace.json" for folder in "ab"]
-    for path in paths:
-        path.parent.mkdir()
-        path.touch()
-    assert [unit.target.name for unit in units_of(paths, None, tmp_path / "out")] == ["trace", "trace-2"]
-
-
-def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch):
-    def refused(*_):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr("profiling.traces.units._ranks", refused)
-    with pytest.raises(UserError, match=r"cannot write to .*--out DIR"):
-        main([str(trace(tmp_path / "good.json")), "--out", str(tmp_path / "out")])
-
-
-def test_nothing_converted_is_wrong_use(tmp_path):
-    with pytest.raises(UserError, match="nothing was converted"):
-        main([str(tmp_path)])
-    (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(UserError, match=r"notes\.txt: unrecognised format; supported: torch, "):
-        main([str(tmp_path)])
-    (tmp_path / "more.txt").write_text("hello")
-    with pytest.raises(UserError, match="cannot be read: 2"):
-        main([str(tmp_path)])
-    with pytest.raises(UserError, match="does not exist"):
-        main([str(tmp_path / "absent")])
-
-
-def test_a_tool_may_be_said_and_must_exist(tmp_path):
-    path = trace(tmp_path / "good.json")
-    assert main([str(path), "--tool", "torch", "--out", str(tmp_path / "out")]) == 0
-    with pytest.raises(UserError, match="did you mean 'torch'"):
-        main([str(path), "--tool", "torhc"])
-    with pytest.raises(UserError, match="--tool none writes no files"):
-        main([str(path), "--tool", "none"])
-    with pytest.raises(UserError, match="is a file"):
-        main([str(path), "--out", str(path)])
-
-
 @pytest.mark.parametrize(("content", "code"), [("hello", 2), (None, 0)])
 def test_exit_codes_and_streams_of_the_command(tmp_path, root, content, code):
     path = tmp_path / "x y'.json"
@@ -305,14 +183,3 @@ def test_exit_codes_and_streams_of_the_command(tmp_path, root, content, code):
     assert done.returncode == code
     assert "Traceback" not in done.stderr
     assert done.stdout == ("" if code else f"{tmp_path / 'out' / path.stem}\n")
-
-
-def test_reading_needs_no_torch(tmp_path, root):
-    trace(tmp_path / "good.json")
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "from profiling.convert import main\n"
-        f"sys.exit(main([{str(tmp_path / 'good.json')!r}]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

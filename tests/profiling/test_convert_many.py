@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiling.convert import Counts, convert
-from profiling.errors import UserError
 from profiling.schemas import SCHEMAS
 from profiling.tables import Writer, as_table
-from profiling.tools import read, recognise
-from tests.profiling.samples import SAMPLES, nsys_database, threads
+from profiling.tools import recognise
+from tests.profiling.samples import SAMPLES, threads
 from tests.profiling.tau_files import write_text
 
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
@@ -114,12 +113,6 @@ def test_threads_of_a_tau_run_become_one_result_beside_them(tmp_path):
     assert convert([folder / "profile.1.0.0"], out=tmp_path / "one") == Counts(1)
     found = tmp_path / "one" / "profile.1.0.0" / "rank_0000" / "intervals.parquet"
     assert len(pq.read_table(found)) == 4
-
-
-def test_a_folder_that_is_no_result_is_said_to_be_one(tmp_path):
-    nsys_database(tmp_path / "rep.sqlite")
-    with pytest.raises(UserError, match="is a folder of files"):
-        read(tmp_path)
 
 
 def test_a_table_in_pieces_is_whole_or_not_there(tmp_path):

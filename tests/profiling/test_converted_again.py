@@ -6,14 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.frames.load import how_to_convert, load
-from analysis.report.__main__ import are_two_results, load_or_convert
-from jobs.sweep_file import read_sweep
+from analysis.frames.load import load
 from profiling.convert import main
-from profiling.errors import UserError
 from profiling.traced_job import read_job
 from profiling.traces import units
-from tests.analysis.commands import run
 from tests.profiling.samples import NVPROF_METRICS, VTUNE
 from tests.profiling.test_convert_many import tables_below
 from tests.profiling.traced_jobs import Planted, write_job
@@ -109,33 +105,6 @@ def test_a_trace_that_is_not_used_is_skipped_and_is_used_where_the_other_is_gone
     assert read_job(out / "raw").ranks[1].source == "again_rank1.json" and sizes_in(out) == {"raw": 3}
 
 
-def test_files_that_are_removed_meanwhile_end_no_conversion(two, tmp_path, monkeypatch, capsys):
-    """One before it was converted, the other one after that."""
-    early, late = sorted((two[0] / "run").iterdir())
-
-    def gone(unit, real=units._convert):
-        early.unlink(missing_ok=True)
-        outcome = real(unit)
-        late.unlink(missing_ok=True)
-        return outcome
-
-    late.write_bytes(late.read_bytes() + b" ")  # the larger one is converted first
-    monkeypatch.setattr(units, "_convert", gone)
-    assert converted(tmp_path / "out", two[0]) == 1
-    said = capsys.readouterr().err
-    assert str(early) in said and "1 converted, 1 not" in said
-    assert sizes_in(tmp_path / "out") == {"run": 1}
-
-
-def test_tables_beside_their_files_are_skipped_too(two, read):
-    for options in ((), SKIP):
-        assert main([str(two[0]), "--jobs", "1", *options]) == 0
-    assert len(read) == 2
-    os.utime(two[0] / "run" / "rank0.json")
-    assert main([str(two[0]), "--jobs", "1", *SKIP]) == 0
-    assert read[2:] == ["rank0.json"]
-
-
 def test_tables_of_two_files_of_one_name_are_kept_apart(tmp_path, capsys):
     (tmp_path / "sum.csv").write_text(VTUNE)
     (tmp_path / "sum.txt").write_text(NVPROF_METRICS)
@@ -191,41 +160,3 @@ def test_what_the_conversion_did_not_write_it_does_not_delete(tmp_path, two):
     converted(out, two[1])
     assert [path.read_text() for path in mine] == ["mine"] * 3
     assert sizes_in(out) == {"run": 2} and not (out / "run" / "rank_0002").exists()
-
-
-def test_a_report_of_traces_is_of_no_other_traces_that_were_converted_there(tmp_path, two):
-    (tmp_path / "new").mkdir()
-    output = tmp_path / "new" / "report.html"
-    assert len(load_or_convert([two[0] / "run"], output)[0].sources) == 1
-    assert len(load_or_convert([two[0] / "run"], output)[0].sources) == 1
-    with pytest.raises(UserError, match=r"run-converted/run was converted from other files \(e.g. .*p1/run/"):
-        load_or_convert([two[1] / "run"], output)
-
-
-def test_commands_that_name_folders_with_blanks_are_quoted(tmp_path):
-    raw = write_job(tmp_path / "my traces", Planted(ranks=2))
-    assert how_to_convert(tmp_path).count("torch: rank0.json") == 1
-    assert how_to_convert(raw).endswith(f"python -m profiling.convert '{raw}' --out DIR")
-    converted(tmp_path / "out", raw)
-    with pytest.raises(UserError, match=f"python -m profiling.convert '{raw}'$"):
-        are_two_results([raw, tmp_path / "out"])
-    with pytest.raises(UserError, match=f"{raw}.* python -m analysis.report"):
-        read_sweep(raw)
-
-
-def test_the_report_of_traces_of_which_one_is_damaged_ends_as_their_conversion(tmp_path):
-    raw = write_job(tmp_path / "cut", Planted(ranks=3))
-    (raw / "rank2.json").write_text('{"traceEvents": [{"ph": "X", "na')
-    assert converted(tmp_path / "out", raw) == 1
-    done = run("analysis.report.__main__", raw)
-    assert (
-        done.code == 1 and "rank2.json" in done.err and (tmp_path / "cut-converted" / "report.html").is_file()
-    )
-
-
-def test_reports_and_timelines_among_traces_are_no_files_in_an_unrecognised_format(tmp_path, capsys):
-    raw = write_job(tmp_path / "raw", Planted(ranks=1))
-    for name in ("report.html", "compared-with-b.html", "trace.pftrace.gz"):
-        (raw / name).write_text("ours")
-    converted(tmp_path / "out", raw)
-    assert "scaleprof: 1 converted, 0 not\n" in capsys.readouterr().err

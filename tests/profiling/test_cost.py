@@ -1,7 +1,5 @@
 """FLOPs and bytes of operators, against the arithmetic done by hand and against PyTorch's own counter."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -208,11 +206,6 @@ def test_composites_leave_their_work_to_what_they_call():
     assert not is_bookkeeping("aten::add_")
 
 
-def test_an_unknown_operator_has_no_cost():
-    assert cost("mylib::strange", tensors([10])) is None
-    assert cost("aten::mm", tensors([10])) is None
-
-
 def test_sizes_beyond_any_memory_are_none():
     assert cost("aten::add_", tensors([1 << 40] * 64)) is None
     assert cost("aten::mm", tensors([1 << 70, 2], [2, 2])) is None
@@ -244,9 +237,3 @@ values_of_arguments = st.lists(
     ),
     max_size=9,
 )
-
-
-@given(OPERATORS, sizes_of_tensors, values_of_arguments)
-def test_odd_shapes_never_break_it(name, sizes, values):
-    got = cost(name, tensors(*sizes, values=values))
-    assert got is None or (got.flops >= 0 and got.bytes >= 0 and math.isfinite(got.flops))

@@ -7,12 +7,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from profiling.errors import UserError
-from profiling.findings import Finding
 from profiling.markers import open_markers
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import read
-from profiling.tools import cupti, open_capture, tool
+from profiling.tools import cupti, open_capture
 from profiling.tools import read as convert_file
 from tests.profiling.fake_cupti import (
     ATTRIBUTES,
@@ -20,7 +18,6 @@ from tests.profiling.fake_cupti import (
     GEMM,
     MANGLED,
     ActivityKind,
-    CuptiError,
     FakeCupti,
 )  # fmt: skip
 from tests.profiling.found import codes, data_of
@@ -104,22 +101,6 @@ def test_the_file_gives_the_same_tables_as_the_recording(recorded):
         assert converted.tables[name].to_pylist() == read(directory, name).to_pylist()
 
 
-def test_nothing_raw_stays_unasked_and_markers_are_left_alone_afterwards(tmp_path):
-    api = FakeCupti()
-    record(api, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels.parquet", "markers.parquet"]
-    from profiling import markers
-
-    assert markers.COLLECTORS == []
-
-
-def test_a_capture_that_never_began_says_so(tmp_path):
-    capture = cupti.CuptiCapture(tmp_path, 0, False, FakeCupti(), lambda: None)
-    capture.stop()
-    assert capture.write() == [Finding("recording_empty")]
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_device_is_waited_for_before_the_records_are_asked_for(tmp_path):
     api = FakeCupti()
 
@@ -133,22 +114,7 @@ def test_the_device_is_waited_for_before_the_records_are_asked_for(tmp_path):
     assert read(tmp_path, "kernels").column("name").to_pylist() == ["late"]
 
 
-def test_no_word_of_the_environment_is_in_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("SCALEPROF_TEST_TOKEN", "s3cr3t-of-the-user")
-    record(FakeCupti(), tmp_path, keep_raw=True)
-    assert b"s3cr3t" not in (tmp_path / "raw" / "cupti.jsonl").read_bytes()
-
-
 # --- what goes wrong ----------------------------------------------------------------------------------
-
-
-def test_a_refusal_is_one_line(tmp_path):
-    capture = cupti.CuptiCapture(tmp_path, 0, False, FakeCupti(refuse=["activity_enable"]), lambda: None)
-    with pytest.raises(
-        UserError, match=r"CUPTI does not record this process .CUPTI_ERROR of activity_enable"
-    ):
-        capture.start()
-    capture.write()
 
 
 def test_records_without_room_and_records_not_handed_over_are_findings(tmp_path):
@@ -176,37 +142,6 @@ def package(api):
     module = ModuleType("cupti")
     module.cupti = api
     return module
-
-
-def test_without_the_package_one_line_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupti", None)
-    with pytest.raises(UserError, match=r"profile cupti needs the package cupti-python .pip install"):
-        open_capture("cupti", tmp_path, 0)
-    monkeypatch.setattr(cupti, "is_importable", lambda module: False)
-    presence = tool("cupti").presence()
-    assert f"{presence.detail} {presence.remedy}".count("pip install") == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (
-            RuntimeError("only CUDA 13.0 or later driver is supported"),
-            "cupti-python supports only drivers for CUDA 13.0 or later",
-        ),
-        (CuptiError("x"), "x"),
-    ],
-)
-def test_without_a_driver_one_line_says_so(tmp_path, monkeypatch, error, said):
-    api = FakeCupti()
-
-    def refuse():
-        raise error
-
-    api.get_timestamp = refuse
-    monkeypatch.setitem(sys.modules, "cupti", package(api))
-    with pytest.raises(UserError, match=f"needs an NVIDIA GPU and its driver: {said}$"):
-        open_capture("cupti", tmp_path, 0)
 
 
 def test_with_both_the_packages_functions_record(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from profiling.errors import UserError
-from profiling.identity import Identity, check_mpi, rank_on_node, read_identity
+from profiling.identity import Identity, check_mpi, read_identity
 
 # Rank 5 of 8: the second of four on the second of two nodes. As each launcher says it.
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
@@ -52,12 +52,6 @@ def test_without_a_launcher_there_is_one_rank():
     # An interactive allocation's shell is no rank.
     shell = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_ID": "7"}
     assert read_identity(shell).launcher == "none"
-
-
-def test_who_says_nothing_of_nodes_means_one_node():
-    assert read_identity(PMI) == Identity(5, 8, 5, 8, "MPICH")
-    assert rank_on_node(PMI, "MPICH") == ("PMI_RANK", "5")
-    assert rank_on_node(HYDRA, "MPICH") == ("MPI_LOCALRANKID", "1")
 
 
 @pytest.mark.parametrize(("node", "local_size"), [("0", 2), ("1", 2), ("2", 1)])

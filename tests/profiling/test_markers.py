@@ -41,11 +41,6 @@ def test_a_batch_is_heard_by_all_in_order_and_nested():
     ]  # fmt: skip
 
 
-def test_only_pytorchs_profiler_is_asked_whether_it_is_on():
-    ranges = TorchRanges(lambda name: name, lambda name: None, lambda: False)
-    assert Markers([ranges, Log("nsys", [])]).are_recorded() and not Markers([ranges]).are_recorded()
-
-
 def test_a_stage_that_fails_is_closed():
     lines = []
     marks = Markers([Log("a", lines)])
@@ -119,21 +114,6 @@ def test_no_flag_of_ours_keeps_stages_from_old_tau(under_tau, arguments):
     assert set(tau.calls.values()) == {3} and len(tau.stack) == 2
 
 
-def test_the_stand_in_fails_as_old_tau_does_where_its_groups_are_off():
-    tau = FakeTau(["--profile", "tau"])
-    timer = tau.profileTimer("Forward Pass", "", "PYTORCH")
-    with pytest.raises(SystemError, match="returned NULL"):
-        for _ in range(3):
-            tau.start(timer)
-            tau.stop(timer)
-
-
-def test_the_flags_of_a_run_are_none_of_taus():
-    tau = FakeTau(flags_of_a_run())
-    tau.start(tau.profileTimer("MPI_Allreduce()", "", "MPI"))
-    assert tau.stack[-1] == "MPI_Allreduce()"
-
-
 def test_no_stage_ends_another_timer_where_tau_switches_short_ones_off(under_tau):
     tau = FakeTau(throttle_calls=100)
     train_batches(under_tau(tau), tau, 150)
@@ -155,13 +135,6 @@ def test_no_timer_outlives_its_function_where_tau_times_every_one(under_tau, mod
     durations = {"Forward Pass": 50_000, "Backward Pass": 100_000, "Model Update": 20_000}
     durations["Batch Duration"] = 200_000
     assert tau.values == {f"{name} (ns)": [took] * 3 for name, took in durations.items()}
-
-
-def test_the_stand_in_aborts_as_tau_python_does_where_a_timer_outlives_its_function(under_tau):
-    tau = FakeTau()
-    marks = under_tau(tau)
-    with pytest.raises(SystemExit, match="Runtime overlap"), PythonTimed(tau):
-        train_batches(marks, tau, 3)
 
 
 def test_nvtx_without_cuda_is_used_only_where_a_collector_is_attached(monkeypatch):

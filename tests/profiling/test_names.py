@@ -1,11 +1,8 @@
 """One kernel has one name, as each tool prints it."""
 
-import ctypes.util
-import sys
-
 import pytest
 
-from profiling.cost.classify import classify, demangle, full_name, short_name
+from profiling.cost.classify import classify, full_name, short_name
 
 DEMANGLED = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "
@@ -49,11 +46,3 @@ CASES = {
 @pytest.mark.parametrize("printed", CASES)
 def test_template_arguments_become_what_a_demangler_prints(printed):
     assert full_name(printed) == CASES[printed]
-
-
-@pytest.mark.parametrize("library", [None, "libnot-there.so.6"])
-def test_where_no_cpp_library_can_be_loaded_names_stay_as_they_are(monkeypatch, library):
-    monkeypatch.delitem(sys.modules, "cxxfilt", raising=False)
-    monkeypatch.setattr(ctypes.util, "find_library", lambda name: library)
-    assert demangle(MANGLED) == MANGLED
-    monkeypatch.delitem(sys.modules, "cxxfilt", raising=False)  # the next test finds the library again

@@ -4,7 +4,6 @@ import csv
 
 import pytest
 
-from profiling.convert import main as convert
 from profiling.tools import recognise, tool
 from tests.profiling.found import codes, data_of
 from tests.profiling.gpu_databases import change
@@ -57,13 +56,6 @@ def test_times_are_of_the_epoch_and_copies_are_named_as_pytorch_names_them(lstm)
     assert copies["bytes"].min() > 0
     assert ((kernels["launch_ns"] > 0) & (kernels["launch_ns"] < kernels["start_ns"])).all()
     assert (kernels["launch_end_ns"] > kernels["launch_ns"]).all() and kernels["launch_thread"].notna().all()
-
-
-def test_an_empty_capture_is_an_empty_result_with_a_finding(lstm, tmp_path):
-    assert convert([str(lstm / "empty_capture.sql"), "--out", str(tmp_path)]) == 0
-    converted = read(lstm / "empty_capture.sql")
-    assert [table.num_rows for table in converted.tables.values()] == [0, 0]
-    assert codes(converted.findings) == ["recording_empty"]
 
 
 def test_a_mark_without_a_time_costs_no_other_row(tmp_path):
@@ -228,13 +220,6 @@ def test_numbers_wider_than_an_events_columns_are_told_apart(tmp_path):
     )
     found, _ = tables(path)
     assert found["atomics"]["mean"].to_list() == [12345678902]
-
-
-def test_a_line_of_no_process_is_no_process(tmp_path):
-    path = tmp_path / "summary.txt"
-    path.write_text(OLD + "======== Error: Application returned non-zero code 1\n")
-    said = data_of(tables(path)[1], "recorded")
-    assert len(said) == 1 and "non-zero code 1" in said[0]["text"]
 
 
 @pytest.mark.parametrize(

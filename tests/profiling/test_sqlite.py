@@ -53,17 +53,6 @@ def without_sqlite(monkeypatch):
     monkeypatch.setattr(reader, "_as_integers", refuse)
 
 
-@settings(max_examples=25)
-@given(rows=ROWS, page_size=st.sampled_from([512, 4096, 65536]))
-def test_integers_of_every_length_beside_anything(rows, page_size, tmp_path_factory):
-    path = database(tmp_path_factory.mktemp("pages") / "x.sqlite", rows, page_size)
-    found, malformed = read(path)
-    assert malformed == 0
-    assert found["a"] == [-7 if a is None else a for a, _, _ in rows]
-    assert found["b"] == [b for _, _, b in rows]
-    assert found["absent"] == [5] * len(rows)
-
-
 @st.composite
 def wide_rows(draw):
     """Rows of many columns, of some of which the values take as many bytes in all rows."""
@@ -73,25 +62,6 @@ def wide_rows(draw):
         for one in draw(st.lists(st.sampled_from([INTEGERS, INTEGERS | st.none(), ANYTHING]), min_size=1))
     ]
     return list(zip(*columns, strict=True))
-
-
-@settings(max_examples=50)
-@given(rows=wide_rows(), data=st.data())
-def test_columns_wherever_they_stand_in_the_row(rows, data, tmp_path_factory):
-    names = [f"c{place}" for place in range(len(rows[0]))]
-    path = tmp_path_factory.mktemp("wide") / "x.sqlite"
-    connection = sqlite3.connect(path)
-    connection.execute(f"create table t ({', '.join(f'{name} integer' for name in names)})")
-    connection.executemany(f"insert into t values ({', '.join('?' * len(names))})", rows)
-    connection.commit()
-    stored = connection.execute("select * from t").fetchall()  # "1" becomes 1, 2.0 becomes 2
-    connection.close()
-    wanted = data.draw(st.sets(st.sampled_from(range(len(names))), min_size=1))
-    found, malformed = read(path, {names[place]: -7 for place in sorted(wanted)})
-    right = [[-7 if row[place] is None else row[place] for place in sorted(wanted)] for row in stored]
-    kept = [row for row in right if all(type(one) is int and abs(one) < 1 << 62 for one in row)]
-    assert [list(row) for row in zip(*found.values(), strict=True)] == kept
-    assert malformed == len(rows) - len(kept)
 
 
 @pytest.mark.usefixtures("without_sqlite")
@@ -127,29 +97,6 @@ def test_what_is_no_integer_after_many_that_are_costs_its_row_alone(odd, tmp_pat
     assert (found["a"], malformed) == ([one for one, _, _ in rows] + [8], 1)
 
 
-def test_a_row_that_goes_on_in_another_page_and_all_after_it(tmp_path):
-    rows = [(number, "x" * 3000 if number == 3_000 else None, number) for number in range(3_500)]
-    path = database(tmp_path / "x.sqlite", rows)
-    assert read(path)[0]["a"] == list(range(3_500))
-
-
-@pytest.mark.parametrize("room", range(29, 41))
-def test_a_row_that_begins_at_a_pages_end_and_goes_on_in_another(room, tmp_path):
-    for more in range(9):
-        path = tmp_path / f"{more}.sqlite"
-        connection = sqlite3.connect(path)
-        connection.execute("pragma page_size = 512")
-        texts = ", ".join(f"t{number} text" for number in range(8))
-        connection.execute(f"create table t ({texts}, b integer, z text)")
-        # Nine rows that leave the last one hardly more room than what of it stays on the page.
-        rows = [("s" * (34 if number else room), *[""] * 7, 100, "") for number in range(9)]
-        rows += [("q" * 57,) * 8 + (1 << 50, "z" * more)]
-        connection.executemany(f"insert into t values ({', '.join('?' * 10)})", rows)
-        connection.commit()
-        connection.close()
-        assert read(path, {"b": None})[0]["b"] == [100] * 9 + [1 << 50]
-
-
 def test_no_writer_changes_a_table_while_others_are_read(tmp_path):
     path = database(tmp_path / "x.sqlite", [(1, None, 1)])
     connection = sqlite3.connect(path)
@@ -166,31 +113,6 @@ def test_no_writer_changes_a_table_while_others_are_read(tmp_path):
         assert [chunk["a"].tolist() for chunk in opened.integers("t", {"a": None})] == [[1]]
 
 
-def test_a_column_added_later_and_a_key_that_is_the_rows_number(tmp_path):
-    path = database(tmp_path / "x.sqlite", [(number, None, number) for number in range(300)])
-    connection = sqlite3.connect(path)
-    connection.execute("alter table t add column late integer default 42")
-    connection.execute("create table k (id integer primary key, v integer)")
-    connection.executemany("insert into k values (?, ?)", [(7, 1), (9, 2)])
-    connection.commit()
-    connection.close()
-    assert read(path, {"a": 0, "late": 0})[0]["late"] == [42] * 300
-    with open_database(path) as opened:
-        assert [chunk["id"].tolist() for chunk in opened.integers("k", {"id": None, "v": None})] == [[7, 9]]
-
-
-def test_generated_columns_and_tables_without_rows_numbers(tmp_path):
-    path = database(tmp_path / "x.sqlite", [(3, None, 4)], extra=", twice integer as (2 * a)")
-    assert read(path, {"b": 0})[0]["b"] == [4]
-    connection = sqlite3.connect(path)
-    connection.execute("create table w (a integer, b integer, primary key (b)) without rowid")
-    connection.execute("insert into w values (5, 6)")
-    connection.commit()
-    connection.close()
-    with open_database(path) as opened:
-        assert [chunk["a"].tolist() for chunk in opened.integers("w", {"a": None})] == [[5]]
-
-
 @settings(max_examples=25)
 @given(at=st.floats(0, 1, exclude_max=True), put=st.binary(min_size=1, max_size=8))
 def test_damage_is_a_line_or_a_table_never_a_traceback(at, put, tmp_path_factory):
@@ -205,10 +127,3 @@ def test_damage_is_a_line_or_a_table_never_a_traceback(at, put, tmp_path_factory
         read(path)
     except UserError as error:
         assert "\n" not in str(error)
-
-
-def test_a_file_that_was_cut_is_said_to_be_damaged(tmp_path):
-    path = database(tmp_path / "x.sqlite", [(number, None, number) for number in range(3_000)])
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 1024 * 512])
-    with pytest.raises(UserError, match="damaged"):
-        read(path)

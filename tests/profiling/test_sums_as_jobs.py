@@ -36,17 +36,6 @@ def test_launches_of_ncu_are_the_kernels_of_a_job(ncu):
     assert all(row["ms_per_step"] > 0 for row in rows)
 
 
-@pytest.mark.parametrize("command", TIMED)
-def test_what_needs_times_is_one_clear_line(ncu, command):
-    one_line_error(run(f"analysis.{command}", ncu))
-
-
-def test_launches_have_a_report(ncu):
-    done = run("analysis.report.__main__", ncu)
-    assert done.code == 0, done.err
-    assert (ncu / "report.html").is_file()
-
-
 def test_profiles_of_tau_are_a_job_whose_mpi_is_answered(shared_data, tmp_path):
     folder = shared_data / "tau" / "x_mpi4py_r2_profile_two_metrics"
     assert convert([str(folder), "--out", str(tmp_path), "--jobs", "1"]) == 0  # run.json is none of TAU's
@@ -94,13 +83,3 @@ def test_a_timeline_without_steps_is_no_failure_where_other_jobs_answer(tmp_path
     one_line_error(run("analysis.anatomy", out / "timeline"))
     done = run("analysis.report.__main__", out)
     assert (done.code, done.err) == (0, "")
-
-
-def test_the_report_names_a_job_that_it_cannot_use(tmp_path):
-    for name in "abc":
-        write_job(tmp_path / "raw" / name, Planted(ranks=1), name=f"{name}.json")
-    convert([str(tmp_path / "raw"), "--out", str(tmp_path / "out"), "--jobs", "1"])
-    for name in "ab":
-        (tmp_path / "out" / name / "rank_0000" / "batches.parquet").write_bytes(b"PAR1")
-    done = run("analysis.report.__main__", tmp_path / "out")
-    assert (done.code, done.err.count("\n")) == (1, 1) and ": a, b\n" in done.err

@@ -116,13 +116,6 @@ def test_the_formats_have_the_same_timers_and_events(tau):
     assert timers[1] - timers[0] == joins and timers[0] <= timers[1]  # the merged one ended before them
 
 
-def test_other_metrics_are_named_and_left_out(tau):
-    for run in ("x_mpi4py_r2_merged_two_metrics", "x_mpi4py_r2_profile_two_metrics"):
-        assert data_of(of_run(tau / run).findings, "parts_unread") == [{"what": ["metric CPU_TIME"]}]
-    converted = read(tau / "x_mpi4py_r2_profile_two_metrics/MULTI__CPU_TIME")
-    assert frame(converted, "intervals")["inclusive_ns"].isna().all()
-
-
 def test_the_references_own_xml(tau):
     folder = tau / "surfboard_xml"
     for name, ranks in (("run_0_config_1_1", 1), ("run_0_config_1_2", 2), ("run_0_config_2_2", 4)):
@@ -232,14 +225,6 @@ def test_a_truncated_profile_costs_no_other_rank(tmp_path):
     assert data_of(converted.findings, "profiles_missing") == [{"n": 1, "of": 3, "ranks": [1]}]
 
 
-def test_profiles_that_are_all_truncated_are_one_line(tmp_path):
-    folder = write_text(tmp_path / "run", training(2))
-    for path in folder.iterdir():
-        path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(UserError, match=r"no file of .*run can be read \(2 tried\): .*profile\.0\.0\.0"):
-        read(folder)
-
-
 def copied_text(folder):
     write_text(folder / "MULTI__TIME", training(2))
     (folder / "profile.1.0.0").write_text((folder / "MULTI__TIME/profile.1.0.0").read_text())
@@ -265,13 +250,6 @@ def test_a_thread_that_is_there_twice_counts_once_and_is_named(copied, tmp_path)
     assert calls.to_dict() == {0: 5, 1: 5}
     assert frame(converted, "atomics").groupby("rank").size().to_dict() == {0: 1, 1: 1}
     assert data_of(converted.findings, "recorded_twice") == [{"what": "threads", "n": 1}]
-
-
-def test_snapshots_of_a_copy_are_no_batches(tmp_path):
-    write_snapshots(tmp_path / "run", training(1), snapshots=3)
-    once = read(tmp_path / "run").tables["markers"]
-    (tmp_path / "run" / "snapshot.1.0.0").write_text((tmp_path / "run" / "snapshot.0.0.0").read_text())
-    assert read(tmp_path / "run").tables["markers"].equals(once)
 
 
 def test_ranks_without_a_collective_of_mpi_are_a_finding(tmp_path):
@@ -308,18 +286,6 @@ def test_a_killed_processs_snapshots_are_read_as_far_as_they_go(tmp_path):
     assert len(frame(converted, "intervals")) == 4 and len(converted.tables["markers"]) == 2
 
 
-@pytest.mark.parametrize("sixteenth", range(16))
-def test_a_truncated_file_is_one_clear_line(tmp_path, sixteenth):
-    merged = write_merged(tmp_path / "merged.xml", training(4))
-    text = write_text(tmp_path, training(1)) / "profile.0.0.0"
-    for path in (merged, text):
-        content = path.read_bytes().rstrip(b"\n\0")
-        path.write_bytes(content[: len(content) * sixteenth // 16])
-        with pytest.raises(UserError, match=path.name) as error:
-            read(path)
-        assert "\n" not in str(error.value)
-
-
 @settings(max_examples=40, deadline=None)
 @given(at=st.integers(0, 4000), put=st.binary(min_size=1, max_size=20))
 def test_random_bytes_end_in_a_line_or_a_table(at, put, tmp_path_factory):
@@ -337,19 +303,6 @@ def test_random_bytes_end_in_a_line_or_a_table(at, put, tmp_path_factory):
             assert str(path) in str(error) and "\n" not in str(error)
         else:
             assert converted.tables["intervals"].schema == SCHEMAS["intervals"]
-
-
-def test_entities_are_refused(tmp_path):
-    bomb = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>\n'
-    path = write_merged(tmp_path / "merged.xml", training(1))
-    path.write_text(bomb + path.read_text())
-    with pytest.raises(UserError, match=r"merged\.xml defines entities"):
-        read(path)
-
-
-def test_a_folder_without_profiles_says_what_is_expected(tmp_path):
-    with pytest.raises(UserError, match="holds no profile of TAU"):
-        read(tmp_path)
 
 
 FORMS = {

@@ -2,10 +2,9 @@
 
 import pytest
 
-from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.schemas import SCHEMAS
-from profiling.tools import Origin, recognise, tool
+from profiling.tools import Origin, tool
 from tests.profiling.found import codes, data_of
 from tests.profiling.tau_files import Thread, write_merged, write_text
 
@@ -55,31 +54,6 @@ def test_every_clock_of_taus_is_wall_time_in_any_case(clock, tmp_path):
     write_text(tmp_path, [Thread(0, 0, timers_of("Forward Pass"))], metric=clock)
     converted = read(tmp_path)
     assert converted.tables["intervals"]["inclusive_ns"].to_pylist() == [40_000] and not converted.findings
-
-
-def test_a_second_clock_is_no_other_metric(tmp_path):
-    for metric in ("TIME", "LINUX_TIMERS", "PAPI_TOT_CYC"):
-        write_text(tmp_path / f"MULTI__{metric}", [Thread(0, 0, timers_of("Forward Pass"))], metric=metric)
-    (finding,) = read(tmp_path).findings
-    assert finding.data == {"what": ["metric PAPI_TOT_CYC"]}
-
-
-def test_a_trace_is_called_one(tmp_path):
-    trace = tmp_path / "tautrace.0.0.0.trc"
-    trace.write_bytes(bytes(range(256)) * 27)
-    assert recognise(trace) == "tau"
-    for path in (trace, tmp_path):
-        with pytest.raises(UserError, match="a trace of TAU, which cannot be read; record a profile"):
-            read(path)
-
-
-def test_findings_of_ranks_are_alike(tmp_path):
-    write_text(tmp_path / "raw", [Thread(0, 0, {**timers_of("Forward Pass"), "main": (1.0, 0.0, -1.0, 1.0)})])
-    findings = [[], []]
-    for rank in (0, 1):
-        list(tool("tau").stream(tmp_path / "raw", findings[rank], Origin(rank, world_size=2, mode="io")))
-    assert findings[0] == findings[1]
-    assert codes(findings[0]) == ["no_collectives", "not_recorded", "records_damaged"]
 
 
 @pytest.mark.parametrize(("mode", "timer"), [("io", "read()"), ("ebs", "[SAMPLE] conv2d [{a.cpp} {12}]")])

@@ -1,6 +1,5 @@
 """profiling.convert --out: the traces of a job are one result, and its record says what they say."""
 
-import json
 import os
 import shutil
 
@@ -10,7 +9,6 @@ from profiling.convert import main
 from profiling.errors import UserError
 from profiling.tables import read
 from profiling.traced_job import read_job
-from tests.profiling.samples import nsys_database
 from tests.profiling.traced_jobs import DEVICE, START_US, Planted, trace_of, write_job
 
 US = 1000
@@ -289,47 +287,6 @@ def test_a_trace_that_is_named_after_its_rank_goes_before_a_newer_one_that_is_no
     assert read_job(out / "job").unused == ["c.json", "d.json"]
 
 
-def test_a_trace_cut_off_is_one_line_and_the_others_are_a_job(tmp_path, capsys):
-    folder = write_job(tmp_path / "job", Planted(ranks=3))
-    whole = (folder / "rank1.json").read_bytes()
-    (folder / "rank1.json").write_bytes(whole[: len(whole) * 2 // 3])
-    code, out = converted(tmp_path, folder)
-    assert code == 1
-    assert [one.rank for one in read_job(out / "job").ranks] == [0, 2]
-    lines = [line for line in capsys.readouterr().err.splitlines() if "rank1.json" in line]
-    assert len(lines) == 1 and "truncated or damaged" in lines[0]
-    assert not list(out.glob(".*"))  # nothing half done is left
-
-
-def test_a_second_conversion_replaces_the_first_and_no_folder_of_the_users(tmp_path):
-    folder = write_job(tmp_path / "job", Planted(ranks=2))
-    out = tmp_path / "out"
-    (out / "job").mkdir(parents=True)
-    (out / "job" / "thesis.txt").write_text("mine")
-    for _ in range(2):
-        converted(tmp_path, folder)
-    assert sorted(path.name for path in out.iterdir()) == ["job", "job-2"]
-    assert [path.name for path in (out / "job").iterdir()] == ["thesis.txt"]
-    assert len(list((out / "job-2").glob("rank_*"))) == 2
-
-
-def test_a_batch_marker_that_is_none_is_one_line(tmp_path):
-    path = trace_of(Planted(ranks=1), 0).write(tmp_path / "one.json")
-    with pytest.raises(UserError, match="no regular expression"):
-        main([str(path), "--out", str(tmp_path / "out"), "--batch-marker", "("])
-    with pytest.raises(UserError, match="goes with --out"):
-        main([str(path), "--batch-marker", "step"])
-
-
-def test_absurd_fields_of_a_head_are_not_known(tmp_path):
-    facts = {"distributedInfo": {"rank": "x", "world_size": -3, "pg_config": [1, {"ranks": "all"}]},
-             "deviceProperties": {"id": 0}, "cuda_runtime_version": [1]}  # fmt: skip
-    trace_of(Planted(ranks=1), 0, **facts).write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json")
-    job = json.loads((out / "one" / "job.json").read_text())
-    assert job["world_size"] is None and job["versions"] == {} and job["ranks"][0]["device"] == ""
-
-
 def test_recordings_of_single_processes_are_jobs_of_their_own(tmp_path):
     """Whether they say that they are alone, or nothing of their world: none is left out for another."""
     folder = tmp_path / "mine"
@@ -377,24 +334,3 @@ def test_folders_named_by_numbers_are_of_ranks_only_where_each_holds_another_ran
         ("jobs", "1"): 1, ("jobs", "2"): 2, ("jobs", "4"): 4, ("again", "0"): 2, ("again", "1"): 2,
         ("ranks", "ranks"): 3,
     }  # fmt: skip
-
-
-def test_the_name_of_a_folder_of_several_jobs_is_not_that_of_one_file(tmp_path):
-    (tmp_path / "mixed").mkdir()
-    trace_of(Planted(ranks=1), 0).write(tmp_path / "mixed" / "rank0.json")
-    nsys_database(tmp_path / "mixed" / "another.sqlite")
-    _, out = converted(tmp_path, tmp_path / "mixed")
-    assert sorted(path.name for path in out.iterdir()) == ["another", "rank0"]
-    (tmp_path / "mixed" / "another.sqlite").unlink()
-    _, out = converted(tmp_path / "second", tmp_path / "mixed")
-    assert [path.name for path in out.iterdir()] == ["mixed"]
-
-
-def test_a_trace_of_the_users_may_be_called_as_our_record_is(tmp_path):
-    (tmp_path / "mine").mkdir()
-    trace_of(Planted(ranks=1), 0).write(tmp_path / "mine" / "job.json")
-    _, out = converted(tmp_path, tmp_path / "mine")
-    assert [path.name for path in out.iterdir()] == ["job"]
-    # What was converted holds a record of that name: it is no trace.
-    with pytest.raises(UserError, match="nothing was converted"):
-        main([str(out), "--out", str(tmp_path / "again")])

@@ -2,10 +2,9 @@
 
 import pytest
 
-from profiling.findings import Finding
 from profiling.readers.printed import has_decimal_commas, number_and_unit
 from profiling.tools import read, recognise
-from tests.profiling.samples import HOROVOD, NCU_DETAILS, NCU_RAW, VTUNE
+from tests.profiling.samples import HOROVOD, NCU_DETAILS, VTUNE
 
 
 def tables(path, text, tool):
@@ -109,14 +108,6 @@ def test_processes_whose_launches_have_the_same_number_are_told_apart(tmp_path):
     assert list(found["kernels"]["duration_ns"]) == [1568, 3200, 1_000_000]
 
 
-def test_columns_that_a_page_lacks_are_null_and_a_missing_duration_is_said(tmp_path):
-    text = '"ID","Process ID","Kernel Name","Context","Stream","sm__throughput.avg.pct"\n"","","","","","%"\n'
-    found, findings = tables(tmp_path / "raw.csv", text + '"0","5","k","1","7","12.5"\n', "ncu")
-    row = found["kernels"].iloc[0]
-    assert row["stream"] == 7 and row[["duration_ns", "bytes", "flops", "grid"]].isna().all()
-    assert findings == [Finding("records_damaged", data={"n": 1, "what": "durations of launches"})]
-
-
 def test_a_summary_over_the_launches_of_each_kernel(tmp_path):
     text = """==PROF== Disconnected from process 1
 "Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device",\
@@ -130,14 +121,6 @@ def test_a_summary_over_the_launches_of_each_kernel(tmp_path):
     took = found["atomics"].set_index("event")
     assert list(took.loc["Duration (ns) : k(float*)"][["min", "max", "mean"]]) == [1500, 2500, 2000]
     assert list(took.loc["Occupancy (%) : k(float*)"][["count", "min", "max", "mean"]]) == [3, 15, 25, 20]
-
-
-@pytest.mark.parametrize("page", [NCU_RAW, NCU_DETAILS])
-def test_a_page_between_a_programs_lines(tmp_path, page):
-    plain, _ = tables(tmp_path / "a.csv", page, "ncu")
-    words = "step 1\n==PROF== Connected to process 7\n==WARNING== slow\n"
-    among, _ = tables(tmp_path / "b.csv", words + page + "\ndone, all of it\n", "ncu")
-    assert among["kernels"].equals(plain["kernels"]) and among["atomics"].equals(plain["atomics"])
 
 
 # --- nvprof --------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from jobs.store import MANIFEST
 from profiling import markers, schemas, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.watch import _write_run, main, parse, prepare_folder, request_of
+from profiling.watch import _write_run, main, parse, request_of
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
 from profiling.watching.program import Program
@@ -68,14 +68,6 @@ def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():
         fields.append({**run.model_dump(), **dict.fromkeys(unknown)})
     assert bases_of(fields, "weak") == [0, 0]
     assert fields[1]["program"] == "train.py" and fields[1]["compute"] is None
-
-
-def test_an_argument_with_a_blank_is_not_two_arguments():
-    me = Identity(launcher="torchrun")
-    report = by_hand.report_of(me, ModelFacts(name="Net", backend="single", grad="fp32"), 9, 4, 0, 1, [], 0)
-    for arguments, as_text in ((("--note", "a b"), "--note 'a b'"), (("--note", "a", "b"), "--note a b")):
-        run, _ = by_hand.run_of(report, me, Program("train.py", arguments), "none")
-        assert run.program == f"train.py {as_text}"
 
 
 def test_it_ends_in_order_after_as_many_steps_as_are_asked_for(tmp_path, forks):
@@ -143,25 +135,6 @@ def test_a_program_shows_its_failure_in_its_own_way(tmp_path, forks):
     assert "mine: Stop 4" in printed and "no results: Stop" in printed
 
 
-@pytest.mark.parametrize(
-    ("hook", "shown"), [("sys.exit(3)", []), ("1 / 0", ["ZeroDivisionError", "not a class"])]
-)
-def test_a_hook_of_the_program_that_ends_it_does_not_cost_the_results(tmp_path, forks, hook, shown):
-    script = tmp_path / "fails.py"
-    script.write_text(
-        "import sys, torch\n"
-        f"sys.excepthook = lambda *error: {hook}\n"
-        "model = torch.nn.Linear(2, 2)\n"
-        "model(torch.ones(1, 2)).sum().backward()\n"
-        "torch.optim.SGD(model.parameters(), lr=0.1).step()\n"
-        "raise ValueError('not a class')\n"
-    )
-    printed = forks.watch("--out", tmp_path / "run", script, code=1)
-    assert all(text in printed for text in shown) and "SystemExit" not in printed
-    assert manifest_of(tmp_path / "run").reason.count("ValueError") == 1
-    assert len(batches_of(tmp_path / "run")) == 1
-
-
 def test_a_gpu_that_has_failed_with_the_program_hides_no_traceback_of_its(tmp_path, forks):
     script = tmp_path / "fails.py"
     script.write_text(
@@ -219,73 +192,6 @@ def test_a_rank_that_has_failed_does_not_wait_for_the_others_to_leave_their_grou
     assert "still joined: True" in forks.watch("--out", tmp_path / "run", script, code=1)
 
 
-def test_a_program_without_pytorch_is_run_and_said_to_be_one(tmp_path):
-    program = tmp_path / "plain.py"
-    program.write_text("import sys; print('arguments', sys.argv[1:], __name__)")
-    printed = watch("--out", tmp_path / "run", program, "--batches", "2", code=1)
-    assert "arguments ['--batches', '2'] __main__" in printed
-    assert "import torch" in printed
-
-
-def test_a_program_that_fails_before_its_first_step_is_said_to_have(tmp_path):
-    program = tmp_path / "fails.py"
-    program.write_text("import sys; sys.exit(3)")
-    printed = watch("--out", tmp_path / "run", program, code=3)
-    assert "exit code 3" in printed
-
-
-def test_only_empty_folders_are_removed(tmp_path):
-    out = tmp_path / by_hand.PARENT / "mine-2ranks"
-    ranks = [tables.rank_directory(out, rank) for rank in (0, 1)]
-    for directory in ranks:
-        directory.mkdir(parents=True)
-    (tmp_path / "results" / "other").mkdir()
-    by_hand.remove_empty(ranks[0], out)
-    assert not ranks[0].exists() and ranks[1].exists()
-    by_hand.remove_empty(ranks[1], out)
-    assert [path.name for path in (tmp_path / "results").iterdir()] == ["other"]
-    (mine := tmp_path / "chosen" / "mine" / "rank_0000").mkdir(parents=True)
-    by_hand.remove_empty(mine, mine.parent)
-    assert list((tmp_path / "chosen").iterdir()) == []  # a folder of the user's
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "no program"),
-        (["--batches", "0", "x.py"], "'0' is not a whole number from 1 on"),
-        (["--profile", "torhc", "x.py"], "did you mean 'torch'"),
-        (["--batches", "5", "--attribute-from", "5", "x.py"], "must be less than --batches 5"),
-        (["--profile", "torch", "--profile-mode", "memry", "x.py"], "did you mean 'memory'"),
-    ],
-)
-def test_wrong_use_is_one_line(words, message):
-    with pytest.raises(UserError, match=message):
-        parse(words)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["missing.py"], "missing.py does not exist"),
-        (["-m", "missing.package"], "no module 'missing.package'"),
-    ],
-)
-def test_a_program_that_is_not_there_is_one_line(words, message):
-    with pytest.raises(UserError, match=message):
-        main(words)
-
-
-def test_a_python_without_pytorch_is_said_to_be_one_before_the_program_runs(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="this Python has no PyTorch"):
-        main([str(PROGRAMS / "ddp.py")])
-
-
-def test_two_dashes_may_stand_before_the_program():
-    assert parse(["--batches", "5", "--", "x.py", "--", "y"])[1].words == ["x.py", "--", "y"]
-
-
 def test_results_are_not_overwritten_unasked(tmp_path):
     out = tmp_path / "run"
     (out / "rank_0000").mkdir(parents=True)
@@ -306,12 +212,6 @@ def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, fork
     )
     forks.watch("--out", "run", "goes.py", folder=tmp_path)
     assert len(batches_of(tmp_path / "run")) == 3 and manifest_of(tmp_path / "run").done
-
-
-def test_so_it_is_under_a_profiler_that_watches_from_outside(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    given, program = parse(["--inside", "--out=/run", "--out", "run", "goes.py"])
-    assert prepare_folder(given, program, Identity()) == (tmp_path / "run", False)
 
 
 def test_a_process_that_the_program_forks_is_not_watched():
@@ -336,22 +236,6 @@ def test_a_profiler_is_started_once_where_a_second_optimizer_ends_the_first_step
         recorder.enter(UPDATE, optimizer)
         recorder.leave()
     assert [call[0] for call in capture.method_calls] == ["start", "stop"]
-
-
-def test_a_command_and_a_batch_that_no_sweep_could_have_do_not_cost_the_results():
-    report = by_hand.report_of(Identity(), ModelFacts(name="Net"), 9, 100_000, 0, 1, [], 0)
-    program = Program("train.py", ("data.files=x",) * 1000)
-    run, unknown = by_hand.run_of(report, Identity(), program, "none")
-    assert run.program.startswith("train.py data.files=x") and "batch" in unknown
-
-
-@pytest.mark.parametrize(
-    ("seen", "named"), [("Sequential", "finetune"), ("FullyShardedDataParallel", "finetune"), ("Net", "net")]
-)
-def test_a_model_of_a_class_that_says_nothing_is_named_after_its_program(seen, named):
-    report = by_hand.report_of(Identity(), ModelFacts(name=seen), 9, 4, 0, 1, [], 0)
-    run, unknown = by_hand.run_of(report, Identity(), Program("mine/finetune.py"), "none")
-    assert run.model == named and "model" not in unknown
 
 
 def test_what_is_recorded_without_a_number_of_steps():

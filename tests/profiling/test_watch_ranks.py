@@ -7,37 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from jobs import by_hand
-from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.watch import main
-
-
-@pytest.mark.parametrize("words", [["--batchse", "5", "train.py"], ["missing.py"]])
-def test_wrong_use_is_said_by_rank_0_alone(words, monkeypatch):
-    monkeypatch.setattr("profiling.errors.RANK_0_FIRST_S", 0.0)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    with pytest.raises(UserError):
-        main(words)
-    monkeypatch.setenv("RANK", "1")
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-
-
-def test_a_profiler_that_cannot_record_here_is_named_by_rank_0_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr("profiling.errors.RANK_0_FIRST_S", 0.0)
-    monkeypatch.setattr("profiling.watch.has_gpu", lambda: False)
-    words = ["--out", str(tmp_path / "run"), "--profile", "nvprof", __file__]
-    for name, value in (("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_RANK", "0")):
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match="nvprof records GPU activity only"):
-        main(words)
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize("environ", [Mock(return_value={}), Mock(side_effect=by_hand.psutil.AccessDenied)])

@@ -1,9 +1,7 @@
 """Programs that do what is not usual, watched within this process: what is made of their steps?"""
 
 import itertools
-import threading
 from functools import partial
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,10 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from profiling import markers
-from profiling.step_clock import open_clock
-from profiling.watching.facts import ModelFacts
-from profiling.watching.hooks import is_capturing
-from profiling.watching.steps import BACKWARD, BY_BACKWARD, BY_MARKER, FORWARD, UPDATE
+from profiling.watching.steps import BACKWARD, BY_BACKWARD, FORWARD, UPDATE
 from profiling.watching.watched import Enough, Request, Steps, Watch, findings_of
 from tests.profiling.watched_here import descend, descent, follow_each_other, passes, train
 
@@ -86,18 +81,6 @@ def test_updates_that_are_not_seen_end_steps_with_the_backward_pass(watch):
     assert found(watched_process, steps)["steps_by"] == {"by": BY_BACKWARD}
 
 
-def test_steps_of_which_only_loads_are_seen_end_with_these(watch):
-    watched_process = watch(Request(batches=3))
-    model = torch.nn.Linear(3, 2)
-    _optimizer = descent(model)
-    count = itertools.count()
-    with pytest.raises(Enough):
-        for _ in DataLoader(torch.ones(ENDLESS, 3), 2):
-            descend(model)
-            next(count)
-    assert len(watched_process.stop()) == 3 and next(count) < 6
-
-
 def test_data_that_are_loaded_before_training_end_no_step(watch):
     watched_process = watch(Request(batches=3))
     model = torch.nn.Linear(3, 2)
@@ -126,19 +109,6 @@ def test_an_optimizer_is_waited_for_but_not_without_end(watch, steps_after, pass
             if steps_after and number % steps_after == 0:
                 optimizer.step()
     assert watched_process.stop().passes.tolist() == passes_of_steps
-
-
-@pytest.mark.parametrize(("backend", "said"), [("gloo", True), ("ddp/gloo", False), ("horovod", False)])
-def test_ranks_that_exchange_no_gradients_as_far_as_is_seen_are_told_so(watch, backend, said):
-    watched_process = watch(Request())
-    model = torch.nn.Linear(3, 2)
-    optimizer = descent(model)
-    passes(model)
-    optimizer.step()
-    watched_process.model_facts = ModelFacts("Net", backend, group_size=2)
-    steps = watched_process.stop()
-    assert steps is not None
-    assert ("no_exchange" in found(watched_process, steps)) == said
 
 
 def test_without_a_data_loader_the_first_step_is_whole(watch):
@@ -190,27 +160,6 @@ def test_nothing_is_recorded_while_a_graph_is_captured(watch):
     assert len(watched_process.stop()) == 2
 
 
-def test_a_capture_that_comes_first_of_all_is_not_broken(watch, monkeypatch):
-    """The clock waits for the GPU when it starts, which no capture outlives."""
-    captures, opened = [True], Mock(side_effect=open_clock)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[0])
-    monkeypatch.setattr("profiling.watching.watched.open_clock", opened)
-    watched_process = watch(Request())
-    model = torch.nn.Linear(3, 2)
-    optimizer = descent(model)
-    train(model, optimizer, 1)
-    opened.assert_not_called()
-    captures[0] = False
-    train(model, optimizer, 2)
-    assert opened.call_count == 1 and len(watched_process.stop()) == 2
-
-
-def test_a_program_that_uses_no_gpu_yet_is_not_made_to(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: pytest.fail("asked CUDA"))
-    assert not torch.cuda.is_initialized() and not is_capturing()
-
-
 def test_so_it_is_of_two_models_with_an_optimizer_each(watch):
     watched_process = watch(Request())
     models = [torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)]
@@ -250,17 +199,6 @@ def test_a_second_phase_with_another_model_has_steps_and_stages_as_the_first(wat
     assert (steps.stages_ns[FORWARD] > 0).sum() >= 34
 
 
-def test_an_optimizer_that_first_steps_late_is_said_to_end_no_step(watch):
-    watched_process = watch(Request())
-    critic, generator = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    of_critic, of_generator = descent(critic), descent(generator)
-    for _ in range(3):
-        train(critic, of_critic, 12)
-        train(generator, of_generator, 1)
-    steps = watched_process.stop()
-    assert len(steps) == 36
-
-
 def mark_steps(batches: list) -> None:
     """Marked steps to the end of the data, at which one begins that does not come to its own."""
     data = iter(batches)
@@ -273,36 +211,6 @@ def mark_steps(batches: list) -> None:
                     pass
     except StopIteration:
         pass
-
-
-def test_a_marked_step_that_fails_is_none(watch):
-    watched_process = watch(Request())
-    mark_steps([1, 2, 3])
-    mark_steps([1, 2])
-    assert len(watched_process.stop()) == 5
-
-
-def test_what_another_thread_marks_does_not_disturb(watch):
-    watched_process = watch(Request())
-    begun, ended = threading.Event(), threading.Event()
-
-    def prefetch() -> None:
-        with markers.load:
-            begun.set()
-            ended.wait(60)
-
-    thread = threading.Thread(target=prefetch)
-    for _ in range(2):
-        with markers.step:
-            if not begun.is_set():
-                thread.start()
-                begun.wait(60)
-            with markers.forward:
-                pass
-    ended.set()
-    thread.join()
-    steps = watched_process.stop()
-    assert steps.by == BY_MARKER and len(steps) == 2 and (steps.stages_ns[FORWARD] > 0).all()
 
 
 def test_an_update_within_a_marked_step_does_not_end_it(watch):

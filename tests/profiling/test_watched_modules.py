@@ -1,16 +1,12 @@
 """Modules of all kinds, watched within this process: which is the model, and is each pass seen?"""
 
-from unittest.mock import Mock
-
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from profiling.watching.facts import facts_of
-from profiling.watching.hooks import MOST_SEARCHES
 from profiling.watching.steps import FORWARD
 from profiling.watching.watched import Request
-from tests.profiling.watched_here import descent, passes, train
+from tests.profiling.watched_here import descent, train
 
 
 def test_modules_that_train_nothing_are_no_models(watch):
@@ -28,19 +24,6 @@ def test_the_model_is_the_largest_that_is_called(watch):
     unused, model = torch.nn.Linear(30, 20), torch.nn.Linear(3, 2)
     train(model, descent(model), 1)
     assert watched_process.hooks.modules.largest is model is not unused
-
-
-def test_a_program_that_makes_a_model_for_each_step_is_searched_a_few_times(watch, monkeypatch):
-    watched_process = watch(Request())
-    modules = watched_process.hooks.modules
-    search = Mock(side_effect=modules.search)
-    monkeypatch.setattr(modules, "search", search)
-    models = [torch.nn.Linear(3, 2)]
-    for _ in range(2 * MOST_SEARCHES):
-        models.append(torch.nn.Linear(3, 2))
-        train(models[-1], descent(models[-1]), 1)
-    assert search.call_count == MOST_SEARCHES
-    assert (watched_process.stop().stages_ns[FORWARD] > 0).all()
 
 
 def test_a_model_that_is_made_after_the_first_data_were_loaded_is_seen(watch):
@@ -106,30 +89,3 @@ def test_a_copy_of_a_module_is_called_itself(watch, copy):
     copy_of_it = copy(model)
     copy_of_it.__dict__.update(weight=torch.zeros(2, 3), bias=None)
     assert copy_of_it(torch.ones(1, 3)).tolist() == [[0, 0]]
-
-
-def test_a_class_that_is_pickled_by_value_has_nothing_of_ours(watch):
-    watch(Request())
-    model = Training()
-    optimizer = descent(model)
-    for part in (model.net, model.unused):
-        train(part, optimizer, 1)
-    ours = vars(Training)["_compiled_call_impl"]
-    assert callable(model._compiled_call_impl)
-    made, arguments = ours.__reduce__()  # all that pickle asks of it
-    assert made(*arguments) is None
-
-
-@pytest.mark.filterwarnings("ignore:Lazy modules")
-def test_modules_that_are_not_finished_are_no_fault_of_the_program(watch):
-    watched_process = watch(Request())
-    half_made, bare = torch.nn.Linear.__new__(torch.nn.Linear), torch.nn.Module()
-    bare.weight = torch.nn.Parameter(torch.ones(9))
-    model = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 2), "lazy": torch.nn.LazyLinear(2)})
-    optimizer = descent(model["used"])
-    for _ in DataLoader(torch.ones(3, 3), 1):
-        passes(model["used"])
-        optimizer.step()
-    assert len(watched_process.stop()) == 3 and facts_of(model).parameters == 8
-    assert torch.nn.Module._compiled_call_impl is None and torch.nn.Linear(3, 2)(torch.ones(3)).shape == (2,)
-    del half_made, bare

@@ -1,11 +1,9 @@
 """A program under profiling.watch finds what it finds under Python itself."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +12,7 @@ import pytest
 from profiling.errors import UserError
 from profiling.identity import Identity, is_restarted
 from profiling.watch import parse, prepare_folder
-from profiling.watching.program import Program, hidden, when_imported
+from profiling.watching.program import Program, hidden
 
 ROOT = Path(__file__).resolve().parents[2]
 # It goes to another folder, spawns a process that imports it again, and pickles one of its classes at exit.
@@ -87,19 +85,6 @@ def test_a_program_finds_what_it_finds_under_python(folder, words, safe_path):
     assert found["spawned"] == 2 and (found["path"] == str(ROOT)) == bool(safe_path)
 
 
-def test_why_a_module_cannot_be_run_is_said(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", *sys.path])
-    for name in ("needs_one", "no_main"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "needs_one" / "__init__.py").write_text("import no_such_package")
-    (tmp_path / "no_main" / "__init__.py").touch()
-    with pytest.raises(UserError, match=r"no module 'needs_one.train' \(No module named 'no_such_package'\)"):
-        Program("needs_one.train", is_module=True).check()
-    with pytest.raises(UserError, match="no module 'no_main': python -m no_main does not run either"):
-        Program("no_main", is_module=True).check()
-
-
 def test_a_program_may_have_packages_of_the_names_of_ours(monkeypatch):
     ours, theirs = ModuleType("ours"), ModuleType("theirs")
     monkeypatch.setitem(sys.modules, "ours.inner", ours)
@@ -107,17 +92,6 @@ def test_a_program_may_have_packages_of_the_names_of_ours(monkeypatch):
         assert "ours.inner" not in sys.modules
         sys.modules.update({"ours": theirs, "ours.inner": theirs})
     assert sys.modules["ours.inner"] is ours and "ours" not in sys.modules
-
-
-def test_a_module_that_is_waited_for_is_as_python_has_it(tmp_path, monkeypatch):
-    (tmp_path / "waited_for.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    finders, acted = [*sys.meta_path], []
-    when_imported("waited_for", lambda: acted.append("imported"))
-    assert importlib.util.find_spec("waited_for") and not acted  # as libraries look whether it is there
-    module = importlib.import_module("waited_for")
-    assert acted == ["imported"] and sys.meta_path == finders
-    assert module.__loader__ is module.__spec__.loader and type(module.__loader__) is SourceFileLoader
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])

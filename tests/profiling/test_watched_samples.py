@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from profiling.watching.hooks import samples_in
-from profiling.watching.steps import UNKNOWN
 from profiling.watching.watched import Request, Watch, findings_of
 from tests.profiling.watched_here import descent, passes
 
@@ -67,24 +65,3 @@ def test_samples_are_those_that_the_loader_draws_whatever_it_makes_of_them(watch
     images, (said,) = images_of(loader, watch(Request()), test_loader)
     assert images == [2, 2, 1]
     assert (said["batch"], said["first"]) == (2, 3)
-
-
-def test_only_a_few_parts_of_a_batch_are_looked_at():
-    class Jagged:
-        """As torchrec's: no mapping, though it has keys and values."""
-
-        def keys(self) -> list[str]:
-            return ["a"]
-
-        def values(self) -> torch.Tensor:
-            pytest.fail("all its numbers are looked at")
-
-    assert samples_in(Jagged(), torch.Tensor) == UNKNOWN
-    assert samples_in({"lengths": [1, 2], "inputs": torch.ones(7, 2)}, torch.Tensor) == 7
-    asked = []
-
-    class Long(list):
-        def __iter__(self):
-            return (asked.append(1) or number for number in super().__iter__())
-
-    assert samples_in([Long(range(100_000))], torch.Tensor) == UNKNOWN and len(asked) < 20

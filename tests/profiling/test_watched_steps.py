@@ -101,12 +101,6 @@ def test_where_an_optimizer_stays_away_the_next_ones_end_the_steps():
     assert len(steps_of(segments(first * 20 + "L F B U1 F B U2 " * 20))) == 40
 
 
-def test_a_phase_of_fewer_steps_is_counted_into_the_next_step():
-    steps = steps_of(segments("L F B U0 " * (LATE - 1) + "L F B U1 " * 20))
-    assert steps.passes.tolist() == [LATE, *[1] * 19]
-    assert len(steps_of(segments("L F B U0 " * LATE + "L F B U1 " * 20))) == LATE + 20
-
-
 def test_an_optimizer_of_each_parameter_ends_one_step():
     every = "L F B " + " ".join(f"U{number}" for number in range(40))
     assert steps_of(segments(f"{every} " * 6)).passes.tolist() == [1] * 6
@@ -175,15 +169,6 @@ def test_without_an_optimizer_steps_end_with_what_there_is(text, by, count):
     assert steps.by == by and len(steps) == count
 
 
-def test_nothing_seen_is_no_step():
-    nothing = np.empty(0, dtype=np.int64)
-    assert len(steps_of(Segments(nothing, nothing, nothing, nothing, nothing.astype(bool), nothing))) == 0
-
-
-def test_samples_that_a_loader_does_not_tell_are_unknown():
-    assert steps_of(segments("L F B U L F B U", UNKNOWN)).samples.tolist() == [UNKNOWN, UNKNOWN]
-
-
 @pytest.mark.parametrize("per_step", [1, 2])
 @pytest.mark.parametrize(
     "text",
@@ -206,16 +191,6 @@ def test_what_is_counted_while_a_program_runs_is_what_is_found_afterwards(text, 
         has_ended = ends.begins(kind) | ends.ended(kind, who)
         assert has_ended or ends.steps <= before
     assert ends.steps == len(steps_of(found, per_step))
-
-
-def test_of_several_updates_of_a_step_the_last_ends_it():
-    ends = Ends(per_step=3)
-    assert [ends.ended(UPDATE, 0) for _ in range(6)] == [False, False, True] * 2
-
-
-def test_after_a_marked_step_nothing_else_ends_one():
-    ends = Ends()
-    assert ends.ended(STEP, 0) and not ends.ended(UPDATE, 0) and ends.steps == 1
 
 
 # --- recording ----------------------------------------------------------------------------------------

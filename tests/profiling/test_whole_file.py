@@ -1,7 +1,6 @@
 """A file is written whole or not at all; what is no file stays what it is."""
 
 import os
-import tempfile
 import threading
 from pathlib import Path
 
@@ -36,19 +35,6 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     link.symlink_to(tmp_path / "there" / "table.csv")
     write(link, b"new")
     assert link.is_symlink() and (tmp_path / "there" / "table.csv").read_bytes() == b"new"
-
-
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system has no /dev/shm")
-def test_so_is_a_file_in_memory():
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        check_whole(Path(folder))
-
-
-def test_a_file_that_a_shell_has_opened_is_written_to(tmp_path):
-    with (tmp_path / "out.txt").open("a") as file:
-        write(Path(f"/dev/fd/{file.fileno()}"), b"rows")
-        file.write(" and more")
-    assert (tmp_path / "out.txt").read_text() == "rows and more"
 
 
 def test_a_pipe_is_written_to(tmp_path):

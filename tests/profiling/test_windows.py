@@ -1,14 +1,12 @@
 """A recording attributed some batches at a time gives what it gives as a whole."""
 
 import sqlite3
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.gpu_databases import make_batches, write_nsys, write_nvprof
 from profiling.attribution import events, windows
-from profiling.errors import UserError
 from profiling.tools import tool
 from tests.profiling.traces import Trace, training_step
 
@@ -139,15 +137,3 @@ def test_work_whose_launch_was_not_recorded_is_kept_once(tmp_path, narrow):
     with sqlite3.connect(path) as connection:
         connection.execute("delete from CUPTI_ACTIVITY_KIND_RUNTIME where correlationId % 7 = 0")
     assert_same("nvprof", path, narrow, 300)
-
-
-def test_a_full_file_system_is_one_line(tmp_path, narrow, monkeypatch):
-    path = long_trace(tmp_path, steps=3)
-    narrow(10)
-    monkeypatch.setattr(
-        events.tempfile,
-        "TemporaryFile",
-        lambda **given: Path("/dev/full").open("r+b", **given),  # noqa: SIM115
-    )
-    with pytest.raises(UserError, match=r"cannot write temporary rows to .*TMPDIR"):
-        tables_of("torch", path)

@@ -15,12 +15,11 @@ from jobs.execution import Execution
 from jobs.launchers.local import Local
 from jobs.run import make_run
 from jobs.sweep_file import Sweep
-from profiling import wrap
 from profiling.errors import UserError
 from profiling.tables import as_table, write
-from profiling.tools import TOOLS, Options, Step, check_can_record, check_mode, open_capture, tool
-from profiling.tools.nvidia import RANGE, VARIABLE, RangeCapture
-from profiling.wrap import add_findings, collect_output, main, wrapped, wraps
+from profiling.tools import TOOLS, Options, check_can_record, open_capture, tool
+from profiling.tools.nvidia import RANGE, VARIABLE
+from profiling.wrap import main, wrapped, wraps
 from tests.profiling.samples import nsys_database, nvprof_database
 
 COMMAND = ["python", "-m", "train", "--batches", "10"]
@@ -185,24 +184,12 @@ def test_what_the_tool_wrote_becomes_the_ranks_tables(tmp_path, fake, monkeypatc
     assert not (out / "rank_0003" / "raw").exists()  # it may hold the environment
 
 
-def test_the_programs_exit_code_is_handed_on_and_nothing_is_converted(tmp_path, fake):
-    fake("nvprof", RUN)
-    assert main([*NVPROF, "--out", str(tmp_path), "--", "-c", "raise SystemExit(3)"]) == 3
-    assert not list(tmp_path.rglob("*.parquet"))
-
-
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_driver_that_refuses_counters_is_told_with_the_line_that_grants_them(tmp_path, fake, code):
     says = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"
     fake("ncu", f"open(sys.argv[sys.argv.index('--log-file') + 1], 'w').write({says!r})\nsys.exit({code})")
     with pytest.raises(UserError, match=r"ncu has no permission .* `options nvidia NVreg_Restrict"):
         main(["--tool", "ncu", "--device", "gpu", "--out", str(tmp_path), "--", "-c", "pass"])
-
-
-def test_a_tool_that_wrote_nothing_is_said_to_have(tmp_path, fake):
-    fake("nvprof", RUN)
-    with pytest.raises(UserError, match="profiler nvprof wrote nothing"):
-        main([*NVPROF, "--out", str(tmp_path), "--", "-c", "pass"])
 
 
 def test_horovods_timeline_is_written_by_rank_0_alone(tmp_path, monkeypatch):
@@ -242,49 +229,6 @@ def test_a_report_of_nsys_is_exported_and_read(tmp_path, fake):
     assert pq.read_table(tmp_path / "run/rank_0000/markers.parquet").num_rows == 12
 
 
-def test_a_tool_that_never_starts_anything_ends_with_its_exit_code(tmp_path, fake):
-    fake("nsys", "sys.exit(134)")
-    assert main(["--tool", "nsys", "--out", str(tmp_path / "run"), "--", "-c", "pass"]) == 134
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--tool", "nsis"], "profiler 'nsis' cannot wrap a command; did you mean 'nsys'"),
-        (["--tool", "torch"], "profiler 'torch' cannot wrap a command"),
-        (["--tool", "nsys"], "nothing to run"),
-        (
-            ["--tool", "nvprof", "--mode", "timings", "--", "-c", "pass"],
-            "no mode 'timings'; did you mean 'timing'",
-        ),
-        (["--tool", "ncu", "--device", "gpu", "--", "-c", "pass"], "profile ncu needs ncu on the PATH"),
-        (
-            ["--tool", "nvprof", "--device", "cpu", "--", "-c", "pass"],
-            "profile nvprof records GPU activity only, and this run computes on the CPU; torch and nsys",
-        ),
-    ],
-)
-def test_wrong_use_is_one_line(arguments, message, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=message):
-        main(["--out", str(tmp_path), *arguments])
-
-
-def test_a_tool_of_gpus_starts_nothing_where_there_is_none(tmp_path, fake, monkeypatch):
-    fake("nvprof", RUN)
-    touched = tmp_path / "trained"
-    train = ["--tool", "nvprof", "--out", str(tmp_path), "--", "-c", f"open({str(touched)!r}, 'w')"]
-    monkeypatch.setattr(wrap, "_GPUS", (f"{tmp_path}/nvidia[0-9]*",))
-    (tmp_path / "nvidiactl").touch()  # CUDA programs make it, GPU or not
-    with pytest.raises(UserError, match="records GPU activity only"):
-        main(train)
-    assert not touched.exists()
-    (tmp_path / "nvidia3").touch()  # there is one now
-    with pytest.raises(UserError, match="wrote nothing"):
-        main(train)
-    assert touched.exists()
-
-
 @pytest.mark.parametrize(
     ("tool_name", "mode", "refused"),
     [("ncu", "auto", True), ("ncu", "full", True), ("nvprof", "metrics", True),
@@ -297,45 +241,6 @@ def test_counters_of_several_ranks_are_refused_before_their_collectives_wait(too
         check_can_record(tool_name, Options(mode, gpu=True, world_size=2), here=False)
 
 
-def test_a_rank_of_several_starts_nothing_under_ncu(tmp_path, fake, monkeypatch):
-    fake("ncu", RUN)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    train = ["--tool", "ncu", "--out", str(tmp_path), "--device", "gpu", "--", "-c", "raise SystemExit(9)"]
-    with pytest.raises(UserError, match="collective of 2 ranks would"):
-        main(train)
-
-
-def test_every_tools_usual_mode_is_one_of_its_modes():
-    for name in TOOLS:
-        if wraps(name):
-            check_mode(name, "auto")
-            assert all(tool(name).wrap(COMMAND, RAW, Options(mode)) for mode in tool(name).modes)
-
-
-def test_an_import_that_fails_is_said_with_the_programs_last_word(tmp_path, fake):
-    fake("nsys", "")
-    fake("QdstrmImporter", "print('Processing', file=sys.stderr); sys.exit('Error: broken stream')")
-    raw = tmp_path / "rank_0000" / "raw"
-    raw.mkdir(parents=True)
-    (raw / "nsys.qdstrm").write_text("broken")
-    with pytest.raises(UserError, match=r"made no .*nsys\.nsys-rep \(Error: broken stream\)") as error:
-        collect_output("nsys", raw, Options())
-    assert "\n" not in str(error.value)
-
-
-def test_steps_are_what_the_tools_need():
-    made = {name: tool(name).finish(RAW, Options()) for name in ("nsys", "vtune")}
-    assert [step.makes.name for step in made["nsys"]] == ["nsys.nsys-rep", "nsys.sqlite"]
-    assert [step.argv[1] for step in made["vtune"]] == ["-finalize", "-report"]
-    assert all(isinstance(step, Step) for steps in made.values() for step in steps)
-
-
-def test_findings_of_a_rank_without_a_report_are_not_written(tmp_path):
-    add_findings(tmp_path / "rank.json", ["something"])
-    assert not list(tmp_path.iterdir())
-
-
 # --- inside the process -----------------------------------------------------------------------------------
 
 
@@ -346,18 +251,3 @@ def test_a_recording_that_nobody_waits_for_is_not_switched(tmp_path, monkeypatch
         capture.start(None, 3)
         capture.stop()
         assert capture.write() == []
-
-
-def test_a_range_without_a_library_is_a_finding():
-    capture = RangeCapture({VARIABLE: "nvtx"})
-    capture.start()
-    assert [one.code for one in capture.write()] == ["recording_empty"]
-
-
-def test_a_profiler_of_gpus_is_not_switched_on_a_cpu_and_that_is_said(monkeypatch):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    capture = RangeCapture({VARIABLE: "cuda"})
-    capture.start(None, 3)
-    capture.stop()
-    assert [one.code for one in capture.write()] == ["recording_empty"]
