@@ -11,11 +11,9 @@ import torch
 from benchmarks import gpu_checks, gpu_commands, gpu_part, gpu_parts, gpu_rates, training
 from benchmarks.gpu import DONE
 from benchmarks.gpu_part import ON_CPU, ON_GPU, OUT_OF_TIME, Part, command, that_fits
-from benchmarks.perturbation import steps_ms
 from jobs.run import make_run
 from jobs.sweep_file import read_sweep
 from jobs.sweep_runs import expand
-from profiling.errors import UserError
 
 CPU = torch.device("cpu")
 GIB = 1 << 30
@@ -153,16 +151,6 @@ def test_a_command_whose_time_is_up_is_ended(tmp_path, monkeypatch, capsys):
     before = time.monotonic()
     assert command([name], 5)[0] == OUT_OF_TIME
     assert time.monotonic() - before < 60 and "begun" in capsys.readouterr().out
-
-
-def test_of_a_run_that_failed_the_log_is_printed(part, tmp_path, capsys):
-    nowhere = {"loader": "pytorch", "data": str(tmp_path / "nowhere")}
-    run = make_run({"model": "resnet18", "device": "cpu", **nowhere})
-    with pytest.raises(UserError, match=r"a run under none failed: scaleprof: error: .*nowhere") as error:
-        steps_ms(run, tmp_path / "run")
-    part.failed("none", error.value)
-    assert part.wrong == [f"none: {error.value}"]
-    assert "scaleprof: error:" in capsys.readouterr().err.partition("UserError: a run")[2].partition("\n")[2]
 
 
 class Commands:

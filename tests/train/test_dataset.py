@@ -154,22 +154,20 @@ def test_records_without_an_index_or_with_that_of_another_file(own_data_set):
     refuse(run, f"{files[0].name} has no index; create it with: python -m train.data index")
 
 
+IMAGE, LABEL = records.IMAGE, records.LABEL
+
+
 @pytest.mark.parametrize(
     ("example", "told"),
-    [
-        (b"\xff\xff no protobuf", "no tf.train.Example"),
-        (
-            records.encode_example({"image/encoded": tiny_jpeg()}),
-            "without image/encoded and image/class/label",
-        ),
-        (records.encode_example({"image/class/label": 3}), "without image/encoded and image/class/label"),
-        (records.encode_example({"image/encoded": 5, "image/class/label": 3}), "without image/encoded"),
-        (records.encode_example({"image/encoded": b"x", "image/class/label": 0}), "label 0, but ImageNet's"),
-        (
-            records.encode_example({"image/encoded": b"x", "image/class/label": -1}),
-            "label -1, but ImageNet's",
-        ),
-        (records.encode_example({"image/encoded": b"x", "image/class/label": 1001}), "label 1001, but"),
+    [(b"\xff\xff no protobuf", "no tf.train.Example")]
+    + [
+        (records.encode_example(features), told)
+        for features, told in [
+            ({IMAGE: tiny_jpeg()}, "without image/encoded and image/class/label"),
+            ({IMAGE: 5, LABEL: 3}, "without image/encoded"),
+            ({IMAGE: b"x", LABEL: 0}, "label 0, but ImageNet's"),
+            ({IMAGE: b"x", LABEL: 1001}, "label 1001, but"),
+        ]
     ],
 )
 def test_records_of_another_content_are_told_not_skipped(tmp_path, example, told):

