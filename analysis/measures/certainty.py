@@ -1,16 +1,18 @@
 """Certainty of what runs tell of scaling: usable intervals, what they resolve, sizes without a result."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+import pandas as pd
 
 from analysis.display.metrics import Rows, telling
 from analysis.display.numbers import OPEN, is_usable, label_of, with_open_ends
-from analysis.frames.study import Failure, Study
+from analysis.frames.study import Study
 from analysis.measures.loss import without_meaningless_parts
 from analysis.measures.points import UNPROFILED
 from jobs.run_fields import FACTOR, fields_of
-from jobs.run_id import RunId, parse_id
+from jobs.run_id import parse_id
 from profiling.errors import UserError
 from profiling.findings import Finding
 
@@ -126,49 +128,45 @@ def sizes_without_result(study: Study) -> list[Finding]:
 
     Else the largest completed size is taken for the largest.
     """
-    done: dict[tuple, set[int]] = {}
-    failed: dict[tuple, dict[int, list[Failure]]] = {}
-    for source in study.of_kind("run"):
-        if id := _id_of(source.id):
-            done.setdefault(_configuration(id), set()).add(id.run.world_size)
-    for failure in study.missing:
-        if failure.kind in _FAILED and (id := _id_of(failure.point)):
-            failed.setdefault(_configuration(id), {}).setdefault(id.run.world_size, []).append(failure)
     there = {source.world_size for source in study.of_kind("run")}
-    completed = {size for sizes in done.values() for size in sizes}
-    lost: dict[int, list[Failure]] = {}
-    for of in failed.values():
-        for size in of.keys() - there:
-            lost.setdefault(size, []).extend(of[size])
-    findings = [_without_result(lost)] if lost else []
-    names = telling(
-        [dict(key) for key in (*done, *failed)], [name for key in (*done, *failed) for name, _ in key]
-    )
-    for key, of in failed.items():
-        own = done.get(key, set())
-        without = {size: of[size] for size in of.keys() - own if size in completed}
-        if len(without) > 1 and 2 * len(without) > len((of.keys() | own) & completed):
+    failed = [one for one in study.missing if one.kind in _FAILED]
+    named = [(source.id, None) for source in study.of_kind("run")] + [
+        (one.point, one.reason) for one in failed
+    ]
+    rows = [{**of, "reason": reason} for name, reason in named if (of := _size_of(name))]
+    frame = pd.DataFrame(rows, columns=["configuration", "ranks", "reason"])
+    done, lost = frame[frame["reason"].isna()], frame[frame["reason"].notna()]
+    completed = set(done["ranks"])
+    findings = [_without_result(of_all)] if len(of_all := lost[~lost["ranks"].isin(there)]) else []
+    fields = [dict(key) for key in frame["configuration"].unique()]
+    names = telling(fields, [name for one in fields for name in one])
+    for key, of in lost.groupby("configuration", sort=False):
+        own = set(done["ranks"][done["configuration"].isin([key])])
+        without = of[of["ranks"].isin(completed - own)]
+        sizes = set(without["ranks"])
+        if len(sizes) > 1 and 2 * len(sizes) > len((set(of["ranks"]) | own) & completed):
             findings.append(_without_result(without).of(configuration=label_of(dict(key), names)))
     return findings
 
 
-def _without_result(failed: Mapping[int, Sequence[Failure]]) -> Finding:
-    runs = [failure for failures in failed.values() for failure in failures]
-    data = {"ranks": sorted(failed), "n": len(runs), "reason": runs[0].reason.partition("\n")[0]}
+def _without_result(lost: pd.DataFrame) -> Finding:
+    data = {
+        "ranks": sorted(set(lost["ranks"])),
+        "n": len(lost),
+        "reason": lost["reason"].iloc[0].partition("\n")[0],
+    }
     return Finding("size_without_result", data=data)
 
 
-def _configuration(id: RunId) -> tuple[tuple[str, Any], ...]:
-    own = {f"{FACTOR}{name}": value for name, value in (id.factors or {}).items()}
-    fields = {name: id.fields[name] for name in id.fields if name not in _NOT_OF_CONFIGURATION} | own
-    return tuple(fields.items())
-
-
-def _id_of(name: str) -> RunId | None:
+def _size_of(name: str) -> dict[str, Any]:
+    """The configuration and the world size of a run by its id; empty: the name of a run by hand is none."""
     try:
-        return parse_id(name)
+        id = parse_id(name)
     except UserError:
-        return None  # the name of a run by hand may be none
+        return {}
+    fields = {name: value for name, value in id.fields.items() if name not in _NOT_OF_CONFIGURATION}
+    own = {f"{FACTOR}{name}": value for name, value in (id.factors or {}).items()}
+    return {"configuration": tuple((fields | own).items()), "ranks": id.run.world_size}
 
 
 def shared_cores(study: Study) -> bool:

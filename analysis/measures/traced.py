@@ -22,43 +22,15 @@ from analysis.measures.points import Scaling
 
 # What a step is made of, each time once.
 GREW = tuple(name for part in PARTS for name in (WITHIN[part] if part in SPLIT else (part,)))
-
+_PARTS = tuple(dict.fromkeys(f"{name}_ms" for name in (*PARTS, *GREW)))
 METRICS = (
     JOB,
     FIELDS["world_size"],
-    Metric("steady_steps", "recorded steps, without warmup", "steps"),
-    Metric("warmup_dropped", "first profiled steps that are left out: warmup, or recorded in part", "warmup"),
-    Metric(
-        "step_ms",
-        "median of the job's recorded steps (its slowest rank), without warmup",
-        "step\nmedian",
-        IN_RUN,
-    ),
-    Metric(
-        "wall_ms",
-        "mean of the same steps over steps and ranks: sum of the next five",
-        "step\nmean",
-    ),
-    Metric("compute_ms", "time per step in which kernels of the model run, mean over ranks", "compute"),
-    Metric(
-        "exposed_communication_ms",
-        "the same of collectives while no kernel of the model runs",
-        "exposed\ncomm.",
-    ),
-    Metric(
-        "exposed_loader_ms",
-        "the same of data loading while neither runs, with the wait for it",
-        "exposed\nloader",
-    ),
-    Metric("exposed_copies_ms", "the same, of other copies", "other\ncopies", priority=0),
-    Metric("idle_ms", "the same, while nothing runs", "idle"),
-    *picked(anatomy.METRICS, *(f"{name}_ms" for name in GREW if name not in PARTS)),
+    *picked(batches.METRICS, "steady_steps", "warmup_dropped", "step_ms"),
+    *picked(anatomy.METRICS, "wall_ms", *_PARTS),
     Metric("speedup", "samples per second, relative to the traces with the fewest ranks", "speedup"),
     Metric(
-        "scaling_efficiency_pct",
-        "speedup divided by the increase in ranks",
-        "scaling\neff. %",
-        IN_RUN,
+        "scaling_efficiency_pct", "speedup divided by the increase in ranks", "scaling\neff. %", IN_RUN,
         places=1,
     ),
     Metric("base_world_size", "number of ranks of the baseline"),
@@ -66,7 +38,7 @@ METRICS = (
         Metric(f"grew_{name}_ms", f"growth of {name.replace('_', ' ')} per step, relative to the baseline")
         for name in GREW
     ),
-)
+)  # fmt: skip
 COLUMNS = {"Traces (one row per job):": METRICS}
 _COMPARED = (
     "speedup", "scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high",
@@ -98,8 +70,7 @@ def jobs(study: Study, scaling: Scaling | None = None) -> pd.DataFrame:
     frame = frame.sort_values("world_size", kind="stable")
     sized = [sources[run] for run in frame["run"]]
     parts = [row for trace in traces_of(study, sized) for row in anatomy.means(trace)]
-    known = ["run", "wall_ms", *(f"{name}_ms" for name in dict.fromkeys((*PARTS, *GREW)))]
-    frame = frame.merge(pd.DataFrame(parts, columns=known), on="run", how="left")
+    frame = frame.merge(pd.DataFrame(parts, columns=["run", "wall_ms", *_PARTS]), on="run", how="left")
     frame = frame.assign(compared=False, **dict.fromkeys(_COMPARED, np.nan))
     scales = frame[:0]
     for program in programs(study, sized):
@@ -241,15 +212,13 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
 
 def tables(frame: pd.DataFrame) -> list[Part]:
     """The jobs, and what of a step grew on more ranks than the fewest."""
-    hidden = () if frame["warmup_dropped"].any() else ("warmup_dropped",)
-    if frame["world_size"].nunique() < 2:
-        hidden = (*hidden, "speedup", "scaling_efficiency_pct")
-    shown = (
-        "run", "world_size", "steady_steps", "warmup_dropped", "step_ms", "wall_ms",
-        *(f"{name}_ms" for name in PARTS), "speedup", "scaling_efficiency_pct",
+    of_jobs = (
+        "run", "world_size", "steady_steps",
+        *(("warmup_dropped",) if frame["warmup_dropped"].any() else ()),
+        *("step_ms", "wall_ms", *(f"{name}_ms" for name in PARTS)),
+        *(("speedup", "scaling_efficiency_pct") if frame["world_size"].nunique() > 1 else ()),
     )  # fmt: skip
-    shown_columns = columns(METRICS, *(name for name in shown if name not in hidden))
-    parts = [Part("Scaling, from traces (ms per step)", frame, shown_columns)]
+    parts = [Part("Scaling, from traces (ms per step)", frame, columns(METRICS, *of_jobs))]
     grown = frame[frame["world_size"] > frame["base_world_size"]]
     if len(grown):
         of_parts = columns(METRICS, "run", "world_size", *(f"grew_{name}_ms" for name in GREW))

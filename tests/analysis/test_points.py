@@ -207,6 +207,21 @@ def test_efficiencies_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> Non
     assert (total, hits >= 34) == (40, True)
 
 
+def test_sizes_on_which_all_runs_failed_are_said(tmp_path: Path) -> None:
+    """All of a size, and of one configuration on most sizes that another has."""
+    truth = Truth(step_ms={size: 100.0 + size for size in (1, 2, 4, 8, 16)})
+    write_sweep(tmp_path, [*(run_of(gpus_per_node=size) for size in (1, 2, 4, 8)), run_of(batch=64)], truth)
+    for size, batch in ((16, 32), (2, 64), (4, 64), (8, 64)):
+        failed = run_of(gpus_per_node=size, batch=batch)
+        write_run(tmp_path, failed, truth, exit_code=1, reason="out of memory\nand more")
+    answer = run("analysis.scaled", tmp_path, "--format", "json", "--notes").json
+    said = [one for one in answer["findings"] if one["code"] == "size_without_result"]
+    assert [(one.get("configuration"), one["data"]["ranks"], one["data"]["n"]) for one in said] == [
+        (None, [16], 1), ("batch 64", [2, 4, 8], 3),
+    ]  # fmt: skip
+    assert said[0]["data"]["reason"] == "out of memory"
+
+
 def test_two_repetitions_are_said_to_make_intervals_wide(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(gpus_per_node=2)])
     assert found("analysis.scaled", tmp_path)["few_runs"] == {"n": 2, "of": 2, "least": 3}

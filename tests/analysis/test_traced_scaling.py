@@ -177,7 +177,7 @@ def test_the_parts_of_a_step_beside_its_median_are_all_shown_and_sum_to_its_mean
     assert row["wall_ms"] == pytest.approx(planted[4].batch / MS, rel=1e-3)
     assert row["wall_ms"] == pytest.approx(sum(row[f"{part}_ms"] for part in PARTS))
     shown = {column.header.replace("\n", " ") for column in traced.tables(found)[0].columns}
-    assert {"step mean", "compute", "exposed comm.", "exposed loader", "other copies", "idle"} <= shown
+    assert {"wall", "compute", "exposed comm.", "exposed loader", "other copies", "idle"} <= shown
     (one,) = records(traced.jobs(load_named([f"1={paths[1]}"])))
     of_others = ("speedup", "scaling_efficiency_pct")
     compared = [value for name, value in one.items() if name in of_others or "grew" in name]
