@@ -140,11 +140,11 @@ def sizes_without_result(study: Study) -> list[Finding]:
     findings = [_without_result(of_all)] if len(of_all := lost[~lost["ranks"].isin(there)]) else []
     fields = [dict(key) for key in frame["configuration"].unique()]
     names = telling(fields, [name for one in fields for name in one])
-    for key, of in lost.groupby("configuration", sort=False):
-        own = set(done["ranks"][done["configuration"].isin([key])])
-        without = of[of["ranks"].isin(completed - own)]
+    for key in lost["configuration"].unique():
+        of_key, own = (set(some["ranks"][some["configuration"].isin([key])]) for some in (lost, done))
+        without = lost[lost["configuration"].isin([key]) & lost["ranks"].isin(completed - own)]
         sizes = set(without["ranks"])
-        if len(sizes) > 1 and 2 * len(sizes) > len((set(of["ranks"]) | own) & completed):
+        if len(sizes) > 1 and 2 * len(sizes) > len((of_key | own) & completed):
             findings.append(_without_result(without).of(configuration=label_of(dict(key), names)))
     return findings
 

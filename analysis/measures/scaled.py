@@ -49,7 +49,6 @@ from jobs.run import Run
 from jobs.run_fields import APART, ID_FIELDS
 from profiling.errors import UserError
 
-METHODS = ("corrected", "published")
 _METHOD = Metric("method", "corrected or published", text=True)
 _SCALING = (
     Metric("scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True),
@@ -152,8 +151,7 @@ def scaled(
     frame = configurations(study, method, group_by, scaling)
     notes: list[str] = []
     if explain:
-        own = records(of_runs(study, (), scaling)) if study.of_kind("run") else []
-        notes = explained(study, own)
+        notes = explained(study, of_runs(study, (), scaling))
     rows = records(frame)
     for finding in unexplained(rows):
         study.log.add(finding)
@@ -187,10 +185,11 @@ def configurations(
     if not frames:
         raise UserError(_nothing(study, methods))
     frame = pd.concat(frames, ignore_index=True)
-    names = names_of([_METHOD, *_fields(group_by), *(one for of in _KINDS.values() for one in of)])
-    own = [] if group_by else study.own_factors
-    frame = frame.reindex(columns=list(dict.fromkeys([*names, *own])))
-    return frame.astype(dict.fromkeys(_COUNTS, "Int64"))
+    figures = [one for metrics in _KINDS.values() for one in metrics]
+    names = names_of([_METHOD, *_fields(group_by), *figures]) + ([] if group_by else study.own_factors)
+    numbers = names_of(one for one in figures if not one.text)
+    frame = frame.reindex(columns=list(dict.fromkeys(names)))
+    return frame.astype(dict.fromkeys(numbers, float) | dict.fromkeys(_COUNTS, "Int64"))
 
 
 # A column that rows of one kind alone have, and the columns of this kind.

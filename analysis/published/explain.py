@@ -1,18 +1,17 @@
 """Effect of each correction of the reference's method on the data at hand, numbered as in docs/methods.md."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.display.metrics import Rows
-from analysis.frames.kernel_sums import query, relation
-from analysis.frames.pyprof import table_sums
-from analysis.frames.steps import all_series
+from analysis.frames.kernel_sums import Costs, query, relation
+from analysis.frames.pyprof import TableSums, table_sums
 from analysis.frames.study import Source, Study
 from analysis.measures import tau
 from analysis.measures.peaks import costs_of, published_bound
-from analysis.measures.points import UNPROFILED, point_names
+from analysis.measures.points import UNPROFILED, point_names, points_of
 from analysis.published import reference
 from profiling.schemas import IS_MODEL
 
@@ -37,10 +36,10 @@ _MEANINGS = {
     "13 serialised stages": "runs that synchronise after stages",
     "14 direction": "unattributed share of fprop, %",
 }
-_Moved = Iterator[tuple[str, Sequence[float], Sequence[float]]]  # correction, published and corrected values
+_Moved = Iterator[tuple[str, Sequence[float] | pd.Series, Sequence[float] | pd.Series]]
 
 
-def explain(study: Study, own: Rows) -> list[str]:
+def explain(study: Study, own: pd.DataFrame) -> list[str]:
     """A line for each correction that these data show: medians, as published -> corrected.
 
     Args:
@@ -62,47 +61,41 @@ def explain(study: Study, own: Rows) -> list[str]:
     return lines
 
 
-def _swapped(rows: Rows) -> tuple[str, list[float], list[float]]:
-    flops, moved = (
-        [row[f"{what}_efficiency_of_step_pct"] for row in rows] for what in ("flops", "bandwidth")
-    )
-    return "1 swapped columns", moved, flops
-
-
 def _of_pyprof(study: Study) -> _Moved:
     sources = study.of_kind("pyprof")
-    every, costs = table_sums(study, sources), costs_of(study, sources)
-    known = [(every[one.id], costs[one.id], one) for one in sources if one.id in costs and one.id in every]
-    tables = [
-        (sums, cost, reference.analytic_forward_flops(source))
-        for sums, cost, source in known
-        if cost.kernel_ns and sums.fprop_ns and min(sums.batches.forward, len(sums.batches.starts)) > 1
-    ]
-    if not tables:
+    sums, costs = table_sums(study, sources), costs_of(study, sources)
+    tables = pd.DataFrame(
+        [_of_table(one, sums[one.id], costs[one.id]) for one in sources if one.id in costs and one.id in sums]
+    )
+    if tables.empty or (tables := tables[tables["usable"]]).empty:
         return
-    sums, cost = [one for one, _, _ in tables], [one for _, one, _ in tables]
     peak, _ = published_bound(study)
-    scaled = reference.scaled_rows(study)[:1]
-    yield _swapped(scaled)
-    right = [(one.fprop_per_batch + one.bprop_per_batch) / 1e12 for one in sums]
-    yield "2 mixed step counts", [one.flops / tau.PROFILED_BATCHES / 1e12 for one in sums], right
-    later = [(one.fprop_flops - one.first_flops) / (one.batches.forward - 1) for one in sums]
-    steady = [
-        total + (flops - one.fprop_per_batch) / 1e12
-        for total, flops, one in zip(right, later, sums, strict=True)
-    ]
-    yield "3 autotuning of step 0", right, steady
-    published = [tau.efficiency_pct(tau.rate_per_s(one.flops, one.ns), peak) for one in sums]
-    yield "3 denominators", published, [100 * one.flops / one.kernel_ns * 1e9 / peak for one in cost]
-    by_name = [100 * one.named_ns / one.ns for one in sums]
-    yield "4 compute efficiency by launch", by_name, [100 * one.launched_ns / one.ns for one in sums]
-    pooled = tau.rate_per_s(sum(one.flops for one in sums), sum(one.ns for one in sums))
-    yield "10 costs summed first", [float(np.mean(published))], [tau.efficiency_pct(pooled, peak)]
-    counted = [(one, needed) for one, _, needed in tables if needed]
-    yield "11 forward FLOP coverage", [], [100 * one.fprop_per_batch / needed for one, needed in counted]
-    backward = [50 * one.bprop_per_batch / needed for one, needed in counted]
-    yield "11 backward FLOP coverage", [], backward
-    yield "14 direction", [], [100 * one.lost_ns / one.fprop_ns for one in sums]
+    step_pct = [f"{what}_efficiency_of_step_pct" for what in ("bandwidth", "flops")]
+    scaled = pd.DataFrame(reference.scaled_rows(study), columns=step_pct)[:1]
+    yield "1 swapped columns", scaled[step_pct[0]], scaled[step_pct[1]]
+    per_step = (tables["fprop"] + tables["bprop"]) / 1e12
+    yield "2 mixed step counts", tables["flops"] / tau.PROFILED_BATCHES / 1e12, per_step
+    later = (tables["fprop_flops"] - tables["first_flops"]) / (tables["forward"] - 1)
+    yield "3 autotuning of step 0", per_step, per_step + (later - tables["fprop"]) / 1e12
+    published = 100 * tables["flops"] / tables["ns"] * 1e9 / peak
+    yield "3 denominators", published, 100 * tables["model_flops"] / tables["model_ns"] * 1e9 / peak
+    by_name, by_launch = (100 * tables[f"{which}_ns"] / tables["ns"] for which in ("named", "launched"))
+    yield "4 compute efficiency by launch", by_name, by_launch
+    pooled = 100 * tables["flops"].sum() / tables["ns"].sum() * 1e9 / peak
+    yield "10 costs summed first", [published.mean()], [pooled]
+    yield "11 forward FLOP coverage", [], (100 * tables["fprop"] / tables["analytic"]).dropna()
+    yield "11 backward FLOP coverage", [], (50 * tables["bprop"] / tables["analytic"]).dropna()
+    yield "14 direction", [], 100 * tables["lost_ns"] / tables["fprop_ns"]
+
+
+def _of_table(source: Source, sums: TableSums, cost: Costs) -> dict[str, Any]:
+    forward, starts = sums.batches.forward, len(sums.batches.starts)
+    return vars(sums) | {
+        "usable": bool(cost.kernel_ns and sums.fprop_ns and min(forward, starts) > 1),
+        "forward": forward, "fprop": sums.fprop_per_batch, "bprop": sums.bprop_per_batch,
+        "analytic": reference.analytic_forward_flops(source) or np.nan,
+        "model_ns": cost.kernel_ns, "model_flops": cost.flops,
+    }  # fmt: skip
 
 
 def _of_tau(study: Study) -> _Moved:
@@ -112,41 +105,43 @@ def _of_tau(study: Study) -> _Moved:
     both = [(list(timed[key]), list(started[key])) for key in timed if key in started]
     after = [1e3 * float(np.median(of_50) - np.median(of_1)) / (tau.BATCHES - 1) for of_50, of_1 in both]
     yield "5 differences of 49 steps", [1e3 * tau.tau_step_duration_s(*one) for one in both], after
-    rows = tau.tau_rows(study)
-    parts = [row["batch_independent_pct"] for row in rows if row["batch_independent_pct"] is not None]
-    yield "7 independent of the batch size", [], parts
-    yield "8 baseline", [], sorted({row["base_nodes"] * row["gpus_per_node"] for row in rows})[:1]
-    if rows:
-        kept = sum(row["runs_kept"] for row in rows)
-        yield "9 2-sigma cut", [kept], [sum(row["runs"] for row in rows)]
+    rows = pd.DataFrame(tau.tau_rows(study))
+    if len(rows):
+        yield "7 independent of the batch size", [], rows["batch_independent_pct"].dropna()
+        yield "8 baseline", [], [(rows["base_nodes"] * rows["gpus_per_node"]).min()]
+        yield "9 2-sigma cut", [rows["runs_kept"].sum()], [rows["runs"].sum()]
 
 
-def _of_runs(study: Study, rows: Rows) -> _Moved:
+def _of_runs(study: Study, own: pd.DataFrame) -> _Moved:
     runs = study.of_kind("run")
     if not runs:
         return
-    known = [row for row in rows if row.get("flops_efficiency_of_step_pct")][:1]
-    yield _swapped(known)
-    cost = costs_of(study, runs)
-    whole = {name: c.kernel_ns + c.loader_ns + c.communication_ns + c.copy_ns for name, c in cost.items()}
-    apart = [100 * (1 - cost[name].kernel_ns / every) for name, every in whole.items() if every]
-    yield "3 kernels apart", [], apart
+    known = own[own["flops_efficiency_of_step_pct"].notna()][:1]
+    yield (
+        "1 swapped columns",
+        known["bandwidth_efficiency_of_step_pct"],
+        known["flops_efficiency_of_step_pct"],
+    )
+    costs = pd.DataFrame(list(costs_of(study, runs).values()))
+    if len(costs):
+        whole = costs[["kernel_ns", "loader_ns", "communication_ns", "copy_ns"]].sum(axis=1)
+        yield "3 kernels apart", [], (100 * (1 - costs["kernel_ns"] / whole)).dropna()
     yield "4 compute efficiency by launch", *_by_name(study, runs)
-    yield "5, 6 estimators of the step", [], _estimates(study, rows)
+    yield "5, 6 estimators of the step", [], list(_estimates(study))
     starts = [
         100 * min(1.0, max(rank.startup_ns for rank in one.manifest.ranks) / 1e9 / one.manifest.seconds)
         for one in runs
         if one.manifest is not None and one.manifest.seconds > 0
     ]
     yield "7 time before the first step", [], starts
-    same = [(row, _row_of(rows, row)) for row in tau.run_rows(study)]
-    compared = [
-        (row["scaling_efficiency_pct"], own["scaling_efficiency_pct"])
-        for row, own in same
-        if own and row["base_nodes"] * row["gpus_per_node"] == own["base_world_size"] < row["world_size"]
-    ]
-    yield "7 startup", [before for before, _ in compared], [after for _, after in compared]
-    yield "11 FLOP coverage", [], [row["flop_coverage_pct"] for row in rows if row.get("flop_coverage_pct")]
+    names = [name for name in point_names(*(one.fields for one in runs)) if name in own]
+    published = pd.DataFrame(tau.run_rows(study), dtype=object)
+    published["published_pct"] = published["scaling_efficiency_pct"].astype(float)
+    both = own.merge(published[[*names, "base_nodes", "published_pct"]], on=names)
+    same_base = both["base_nodes"] * both["gpus_per_node"] == both["base_world_size"]
+    compared = both[same_base & (both["base_world_size"] < both["world_size"])]
+    yield "7 startup", compared["published_pct"], compared["scaling_efficiency_pct"]
+    yield "11 FLOP coverage", [], own["flop_coverage_pct"].dropna()
     yield "13 serialised stages", [], [sum(bool(source.fields.get("sync_stages")) for source in runs)]
 
 
@@ -175,25 +170,13 @@ def _by_name(study: Study, runs: Sequence[Source]) -> tuple[list[float], list[fl
     return [before for before, _ in found], [after for _, after in found]
 
 
-def _estimates(study: Study, rows: Rows) -> list[float]:
+def _estimates(study: Study) -> Iterator[float]:
     """The least of the reference's estimates of profiled steps against the unprofiled step, %."""
-    series, least = all_series(study), []
-    for source in study.of_kind("run"):
-        one, twin = series.get(source.id), _row_of(rows, source.fields)
-        if one is None or source.fields["profile"] == "none" or not one.attributed.any():
-            continue
-        if twin is None or twin["kind_of_runs"] != UNPROFILED:
-            continue
-        ends = np.concatenate([[0], np.cumsum(one.step_ns)])
-        # Median differences of the ends of batches (nvprof), and of those that are attributed (PyProf).
-        estimates = [float(np.median(np.diff(ends))) / 1e9]
-        if one.attributed.sum() > 1:
-            estimates.append(float(np.median(np.diff(ends[int(np.argmax(one.attributed)) :]))) / 1e9)
-        least.append(100 * (1e3 * tau.step_duration_s(estimates) / twin["step_ms"] - 1))
-    return least
-
-
-def _row_of(rows: Rows, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The row of the configuration that these fields are of."""
-    same = (row for row in rows if all(row.get(name) == fields[name] for name in point_names(fields)))
-    return next(same, None)
+    for point in points_of(study, None):
+        for _, series in point.profiled if point.timed_by == UNPROFILED else ():
+            ends = np.concatenate([[0], np.cumsum(series.step_ns)])
+            # Median differences of the ends of steps (nvprof), and of those that are attributed (PyProf).
+            known = [ends, ends[int(np.argmax(series.attributed)) :]][: series.attributed.sum()]
+            if known:
+                least = min(np.median(np.diff(one)) for one in known)
+                yield 100 * (least / point.batch.value - 1)

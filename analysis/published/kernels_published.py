@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from analysis.display.metrics import Metric, Rows, names_of
-from analysis.display.numbers import sortable
+import numpy as np
+import pandas as pd
+
+from analysis.display.metrics import Metric, Rows, names_of, records
+from analysis.display.numbers import in_order
 from analysis.frames.load import no_result
 from analysis.frames.pyprof import per_name, per_table
 from analysis.frames.study import Source, Study, Unusable
@@ -45,41 +48,38 @@ def durations(
     Args:
         only: the one table of a study.
     """
-    of_a = {name: ns / 1e9 for name, ns, _ in _by_name(first, direction, only)}
+    sides = [
+        _by_name(study, direction, only).assign(**{side: lambda kernels: (kernels["ns"] / 1e9).round(6)})
+        for study, side in ((first, "a_s"), (second, "b_s"))
+        if study is not None
+    ]
+    kernels = sides[0][["kernel", "a_s"]]
     if second is None:
-        return [{"kernel": name, "a_s": round(value, 6)} for name, value in of_a.items()], DURATION_METRICS[
-            :2
-        ]
-    of_b = {name: ns / 1e9 for name, ns, _ in _by_name(second, direction, only)}
-    both = [name for name in of_a if name in of_b]
-    kernels = [{"kernel": name, "a_s": round(of_a[name], 6), "b_s": round(of_b[name], 6)} for name in both]
-    return kernels, DURATION_METRICS
+        return records(kernels), DURATION_METRICS[:2]
+    return records(kernels.merge(sides[1][["kernel", "b_s"]], on="kernel")), DURATION_METRICS
 
 
 def efficiencies(study: Study, direction: str | None, only: OneOf) -> tuple[Rows, Sequence[Metric]]:
     """FLOPS efficiency by kernel name, highest first, to the seven digits that were published."""
     peak, _ = published_bound(study)
-    rated = [
-        (flops / ns * 1e9, name, ns, flops) for name, ns, flops in _by_name(study, direction, only) if ns
-    ]
-    kernels = [
-        {
-            "kernel": name,
-            "duration_ns": int(ns),
-            "flops": _seven_digits(flops),
-            "flops_per_s": _seven_digits(rate),
-            "flops_efficiency_pct": round(100 * rate / peak, 6),
-        }
-        for rate, name, ns, flops in sorted(rated, key=lambda each: (-each[0], each[1]))
-    ]
-    return kernels, EFFICIENCY_METRICS
+    kernels = _by_name(study, direction, only).query("ns > 0")
+    rate = kernels["flops"] / kernels["ns"] * 1e9
+    kernels = kernels.assign(
+        duration_ns=kernels["ns"].astype(int),
+        flops=kernels["flops"].map(_seven_digits),
+        rate=rate,
+        flops_per_s=rate.map(_seven_digits),
+        flops_efficiency_pct=(100 * rate / peak).round(6),
+    )
+    ordered = kernels.sort_values(["rate", "kernel"], ascending=[False, True])
+    return records(ordered[names_of(EFFICIENCY_METRICS)]), EFFICIENCY_METRICS
 
 
 def _seven_digits(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def _by_name(study: Study, direction: str | None, only: OneOf) -> list[tuple[str, float, float]]:
+def _by_name(study: Study, direction: str | None, only: OneOf) -> pd.DataFrame:
     source = only(study)
     if source.kind != "pyprof":
         raise UserError(f"{study.path} is not a PyProf kernel table, which the published method needs")
@@ -88,7 +88,7 @@ def _by_name(study: Study, direction: str | None, only: OneOf) -> list[tuple[str
     kernels = per_name(study, source, direction)
     if not kernels:
         raise UserError(f"{study.path} holds no kernel with direction {direction or 'known'}")
-    return kernels
+    return pd.DataFrame(kernels, columns=["kernel", "ns", "flops"])
 
 
 # Names are long: their 64-bit hashes, and the files' numbers, are grouped in less time and memory, and a few
@@ -116,32 +116,23 @@ def rows(study: Study, group_by: Sequence[str]) -> Rows:
         raise UserError(f"{study.path} holds no PyProf kernel table, which the published method needs")
     peak_flops, peak_bytes = published_bound(study)
     sums = per_table(study, sources, _PUBLISHED)
-    ratios: dict[tuple, list[list[float]]] = {}
 
     def of_table(source: Source) -> tuple:
         if source.path not in sums:
             raise Unusable(source, "none of its kernels took time")
         return sums[source.path]
 
-    for source, (busy, flops_per_ns, bytes_per_ns) in study.each(sources, of_table):
-        values = [
-            100 * busy,
-            flops_per_ns / 1e3,
-            bytes_per_ns,
-            100 * bytes_per_ns * 1e9 / peak_bytes,
-            100 * flops_per_ns * 1e9 / peak_flops,
-        ]
-        ratios.setdefault(group_of(source, group_by), []).append(values)
-    if not ratios:
+    known = list(study.each(sources, of_table))
+    if not known:
         raise UserError(no_result(study))
-    # Six decimals, as published; plain means over the configurations of a group.
-    return [
-        {
-            **dict(zip(group_by, key, strict=True)),
-            **{
-                name: round(sum(column) / len(column), 6)
-                for name, column in zip(names_of(METRICS), zip(*ratios[key], strict=True), strict=True)
-            },
-        }
-        for key in sorted(ratios, key=sortable)
-    ]
+    busy, flops_per_ns, bytes_per_ns = np.array([of for _, of in known]).T
+    peaks_pct = 100e9 * bytes_per_ns / peak_bytes, 100e9 * flops_per_ns / peak_flops
+    figures = dict(
+        zip(names_of(METRICS), (100 * busy, flops_per_ns / 1e3, bytes_per_ns, *peaks_pct), strict=True)
+    )
+    fields = pd.DataFrame(
+        [group_of(source, group_by) for source, _ in known], columns=list(group_by), dtype=object
+    )
+    # Plain means over the tables of a group, six decimals, as published.
+    groups = fields.assign(**figures).groupby(list(group_by), dropna=False, sort=False)
+    return records(in_order(groups.mean().round(6).reset_index(), group_by))

@@ -1,5 +1,7 @@
 """Sections on the reference's own files: published scaling, PyProf tables, effects of the corrections."""
 
+import pandas as pd
+
 from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import Rows
 from analysis.measures import scaled
@@ -56,7 +58,7 @@ def _moved(context: Context) -> list[str]:
     """A line a correction; of studies that hold something published only."""
     if not context.others:
         return []
-    lines = explain(context.study, context.own)
+    lines = explain(context.study, pd.DataFrame(context.own))
     return [line.strip() for line in lines[2:] if line.strip()]
 
 
