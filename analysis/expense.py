@@ -10,27 +10,15 @@ repeatedly in the same way, the last), and none that was interrupted.
 Energy is measured from before the first step to after the last. It includes warmup, but not startup.
 """
 
-from analysis.display import output
-from analysis.display.terminal import Answer, Part
-from analysis.frames.load import load
-from analysis.measures.expense import COLUMNS, columns_of, node_hours, rows, shown, spent
-from profiling.errors import UserError, run_command
+from analysis.frames.measure import Command, flag
+from profiling.errors import run_command
 
-
-def main(words: list[str] | None = None) -> int:
-    parser = output.parser("analysis.expense", __doc__, columns=COLUMNS)
-    parser.add_argument(
+main = Command(
+    "expense", __doc__,
+    flag(
         "--by", choices=("run", "rank"), default="run", help="one row per configuration, or per rank [run]"
-    )
-    arguments = parser.parse_args(words)
-    study = load(arguments.path, arguments.peaks)
-    by_rank = arguments.by == "rank"
-    answer = rows(study, by_rank)
-    if not answer:
-        raise UserError(f"{study.path} holds no usable run: the cost of its ranks is not available")
-    part = Part("Cost", answer, shown(answer), node_hours(spent(study)))
-    return output.emit(Answer(answer, columns_of(by_rank), parts=[part]), study, arguments)
-
+    ),
+)  # fmt: skip
 
 if __name__ == "__main__":
     run_command(main)

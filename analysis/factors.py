@@ -10,24 +10,16 @@ An interaction means that the effect of one factor depends on another; main effe
 """
 
 from analysis.display import output
-from analysis.display.terminal import Answer, Part
-from analysis.frames.load import load
-from analysis.measures.factors import COLUMNS, METRICS, check, responses, rows, shown
+from analysis.frames.measure import Command, flag
 from profiling.errors import run_command
 
-
-def main(words: list[str] | None = None) -> int:
-    parser = output.parser("analysis.factors", __doc__, columns=COLUMNS)
-    parser.add_argument("--factors", metavar="FIELD,...", help="fields of a run [all that vary]")
-    arguments = parser.parse_args(words)
-    study = load(arguments.path, arguments.peaks)
-    factors = output.parse_fields(arguments.factors, flag="--factors", own=study.own_factors)
-    what, cells = responses(study)
-    effects = rows(cells, factors)
-    check(study, cells, effects)
-    part = Part(f"Effect of each factor on {what}", effects, shown())
-    return output.emit(Answer(effects, METRICS, parts=[part]), study, arguments)
-
+main = Command(
+    "factors", __doc__,
+    flag(
+        "--factors", lambda text, study: output.parse_fields(text, flag="--factors", own=study.own_factors),
+        metavar="FIELD,...", help="fields of a run [all that vary]",
+    ),
+)  # fmt: skip
 
 if __name__ == "__main__":
     run_command(main)

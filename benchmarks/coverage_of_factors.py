@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.measures.factors import Cell, rows
+from analysis.measures.factors import effects
 from analysis.statistics.variance import analysis_of_variance, omega_squared_interval
 
 Rows = list[dict[str, Any]]
@@ -119,8 +120,9 @@ def of_levels(samples: int) -> Rows:
             for place, (level, other) in places:
                 noise = generator.standard_normal(counts[place % len(counts)])
                 scatter = min(spreads[spread] ** level, 4.0)
-                cells.append(Cell({"workers": level, "batch": other}, 100 + means[level] + scatter * noise))
-            row = next(row for row in rows(cells) if row["factor"] == "workers")
+                response = 100 + means[level] + scatter * noise
+                cells.append(pd.DataFrame({"workers": level, "batch": other, "response": response}))
+            row = effects(pd.concat(cells, ignore_index=True)).set_index("factor").loc["workers"]
             best, worst = _ends(cells)
             true = 100 * (means[best] - means[worst]) / (100 + np.mean(means))
             held += row["effect_pct_low"] <= true <= row["effect_pct_high"]
@@ -135,10 +137,7 @@ def of_levels(samples: int) -> Rows:
     return made
 
 
-def _ends(cells: Sequence[Cell]) -> tuple[int, int]:
+def _ends(cells: Sequence[pd.DataFrame]) -> tuple[int, int]:
     """The best and the worst level of a full design, by the means of the means of its configurations."""
-    levels = sorted({cell.fields["workers"] for cell in cells})
-    found = [
-        np.mean([cell.responses.mean() for cell in cells if cell.fields["workers"] == one]) for one in levels
-    ]
-    return int(np.argmax(found)), int(np.argmin(found))
+    means = pd.concat(cells).groupby(["workers", "batch"])["response"].mean().groupby("workers").mean()
+    return int(np.argmax(means)), int(np.argmin(means))

@@ -1,32 +1,29 @@
 """Cost of runs: memory, energy, startup, node-hours; a row a configuration, or a rank of it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
-from analysis.display.metrics import NODE, RANK, Column, Metric, Rows, columns, fields, filled, telling
-from analysis.display.numbers import digits, sortable
+import pandas as pd
+import pyarrow.compute as pc
+
+from analysis.display.metrics import NODE, RANK, Metric, fields
+from analysis.display.numbers import digits, in_order
+from analysis.display.terminal import Answer
+from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
-from analysis.measures.points import (
-    OWN_RUNS,
-    POINT_FIELDS,
-    PROFILED,
-    UNPROFILED,
-    point_fields,
-)
+from analysis.measures.points import OWN_RUNS, POINT_FIELDS, PROFILED, UNPROFILED
 from jobs import store
-from jobs.run import Run
-from jobs.run_fields import ID_FIELDS
+from jobs.run_fields import FACTOR, ID_FIELDS
 from jobs.run_id import attempted
 from jobs.states import NOT_ENDED
-from jobs.store import Manifest, RankReport
+from jobs.store import Manifest
 from profiling import tables
 from profiling.errors import UserError
 
 _METERED = (
     Metric("runs", "number of runs"),
-    Metric("kind_of_runs", "kind of the runs that give memory, energy and startup", text=True),
+    Metric("kind_of_runs", "kind of the runs that give memory, energy and startup", text=True, table=False),
 )
 _MEMORY = Metric("memory_gb", "peak resident memory of a rank", "memory\nGB")
 _ON_DEVICE = (
@@ -50,7 +47,7 @@ METRICS = (
     *_METERED,
     _MEMORY,
     Metric("memory_rank", "rank with the highest memory_gb", "of\nrank"),
-    Metric("least_memory_gb", "memory of the rank that needs least"),
+    Metric("least_memory_gb", "memory of the rank that needs least", table=False),
     *_ON_DEVICE,
     _DEVICE[0],
     Metric(
@@ -60,30 +57,65 @@ METRICS = (
     ),
     _DEVICE[1],
     Metric("processors_w", "mean power of the processors of a node", "CPU W\nper node"),
-    Metric("energy_note", "reason why an energy is missing", text=True),
+    Metric("energy_note", "reason why an energy is missing", text=True, table=False),
     *_START,
     Metric("node_hours", "nodes x wall time of the runs used", "node\nhours"),
     Metric("failed_node_hours", "nodes x wall time of failed runs", "node hours\nfailed"),
 )
-RANK_METRICS = (RANK, NODE, *_METERED, _MEMORY, *_ON_DEVICE, *_DEVICE, *_START)
+RANK_METRICS = (RANK, replace(NODE, table=False), *_METERED, _MEMORY, *_ON_DEVICE, *_DEVICE, *_START)
 COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
-_NOT_SHOWN = ("kind_of_runs", "node", "least_memory_gb", "energy_note")
 _OLD = "the ranks recorded none (they ran with an older release)"
 _OWN_PROGRAM = "profiling.watch does not record it"
-Kept = tuple[Source, Manifest]
+_TOTAL = "Node-hours: {}; of failed runs: {}"
+_OF_RANK = {  # figure of a rank -> what its report calls it, and in how many units
+    "memory_gb": ("peak_memory_bytes", 1e9),
+    "device_memory_gb": ("peak_device_memory_bytes", 1e9),
+    "device_reserved_gb": ("peak_device_reserved_bytes", 1e9),
+    "device_used_gb": ("device_used_bytes", 1e9),
+    "startup_s": ("startup_ns", 1e9),
+    "device_j": ("device_energy_j", 1),
+    "processors_j": ("processors_energy_j", 1),
+    "images": ("images_done", 1),
+    "metered_s": ("metered_s", 1),
+}
+_MOST = [name for name in _OF_RANK if name.endswith("_gb")]
 
 
-@dataclass(frozen=True)
-class Spent:
-    """A run's nodes and wall time."""
+@measure(COLUMNS)
+def expense(study: Study, by: Literal["run", "rank"] = "run") -> Answer:
+    """A row a configuration (runs of all profilers together), or a rank of one.
 
-    fields: Mapping[str, Any]
-    counts: bool
-    node_hours: float
+    Raises:
+        UserError: the study holds no run that ended, or with ``by`` rank none that counts.
+    """
+    runs = spent(study)
+    if runs.empty and study.only_traces:
+        raise UserError(f"{study.path} holds only traces, which do not tell what a job cost: {OWN_RUNS}")
+    if runs.empty:
+        raise UserError(f"{study.path} holds no run with a manifest: its cost is not available")
+    names = [name for name in map(str, runs) if name in POINT_FIELDS or name.startswith(FACTOR)]
+    runs["configuration"] = runs.groupby(names, dropna=False, sort=False).ngroup()
+    configurations = runs.drop_duplicates("configuration").set_index("configuration")[names]
+    of_ranks = ranks(study).merge(runs[["path", "configuration"]], on="path")
+    # Unprofiled runs; of a configuration that has none all.
+    plain = of_ranks["profile"] == "none"
+    of_ranks = of_ranks[plain | ~plain.groupby(of_ranks["configuration"]).transform("any")]
+    figures = _of_configurations(runs, of_ranks) if by == "run" else _of_ranks(of_ranks)
+    if figures.empty:
+        raise UserError(f"{study.path} holds no usable run: the cost of its ranks is not available")
+    rows = in_order(configurations.join(figures, how="inner"), (*ID_FIELDS, "rank"))
+    used, failed = (
+        digits(float(runs.loc[of, "node_hours"].sum()), 3) for of in (runs["counts"], ~runs["counts"])
+    )
+    metrics = METRICS if by == "run" else RANK_METRICS
+    return Answer(rows, [*fields(POINT_FIELDS), *metrics], title="Cost", caption=_TOTAL.format(used, failed))
 
 
-def spent(study: Study) -> list[Spent]:
-    """All ended runs of a study with their node-hours."""
+# --- what runs and ranks took -----------------------------------------------------------------------------
+
+
+def spent(study: Study) -> pd.DataFrame:
+    """A row a run that ended: its fields, ``path``, ``node_hours``, and whether it ``counts``."""
     counted = {source.path.resolve() for source in study.of_kind("run")}
     sweeps = {source.path.parent for source in study.of_kind("run")} or {study.path}
     folders = sorted(counted)
@@ -92,7 +124,7 @@ def spent(study: Study) -> list[Spent]:
         inside = (path for sweep in sweeps for path in sweep.glob("*") if path.is_dir())
         folders = sorted(path for path in inside if path.name.startswith("run_") or store.is_run(path))
     open_runs = {attempted(one.point): one.kind for one in study.failed if one.kind in NOT_ENDED}
-    runs = []
+    runs = list[dict[str, Any]]()
     for directory in folders:
         begun = directory.with_name(attempted(directory.name))
         # A run that ended since the results were loaded has not failed; an attempt before one that is under
@@ -105,183 +137,135 @@ def spent(study: Study) -> list[Spent]:
         except UserError:
             study.log.note("not_recorded", directory.name, what="cost")
             continue
-        hours = manifest.seconds * manifest.run.nodes / 3600
-        runs.append(Spent(manifest.fields, directory.resolve() in counted, hours))
-    return runs
-
-
-def rows(study: Study, by_rank: bool = False) -> Rows:
-    """A row a configuration, or a rank of one; columns: :func:`columns_of`.
-
-    Raises:
-        UserError: the study holds no run.
-    """
-    hours: dict[tuple, list[Spent]] = {}
-    for run in spent(study):
-        hours.setdefault(_key(run.fields), []).append(run)
-    if not hours and study.only_traces:
-        raise UserError(f"{study.path} holds only traces, which do not tell what a job cost: {OWN_RUNS}")
-    if not hours:
-        raise UserError(f"{study.path} holds no run with a manifest: its cost is not available")
-    runs: dict[tuple, list[Kept]] = {}
-    for source in study.of_kind("run"):
-        if source.manifest is not None:
-            runs.setdefault(_key(source.fields), []).append((source, source.manifest))
-    answer: Rows = []
-    for key, all_runs in hours.items():
-        fields = point_fields(all_runs[0].fields)
-        every = runs.get(key, [])
-        plain = [run for run in every if run[0].fields["profile"] == "none"]
-        metered, on = (plain, UNPROFILED) if plain else (every, PROFILED if every else "")
-        if by_rank:
-            answer += [{**fields, **row} for row in _of_ranks(study, metered, on)]
-            continue
-        answer.append({
-            **fields,
-            "runs": sum(run.counts for run in all_runs),
-            "kind_of_runs": on,
-            **_memory(metered),
-            **_energy(metered),
-            **_start(study, metered),
-            "node_hours": sum(run.node_hours for run in all_runs if run.counts),
-            "failed_node_hours": sum(run.node_hours for run in all_runs if not run.counts),
+        runs.append({
+            **manifest.fields,
+            "path": directory.resolve(),
+            "counts": directory.resolve() in counted,
+            "node_hours": manifest.seconds * manifest.run.nodes / 3600,
         })  # fmt: skip
-    return sorted(answer, key=lambda row: sortable([row.get(name) for name in (*ID_FIELDS, "rank")]))
+    return pd.DataFrame(runs).astype({"counts": bool}) if runs else pd.DataFrame()
 
 
-def _key(fields: Mapping[str, Any]) -> tuple:
-    return tuple((name, str(value)) for name, value in point_fields(fields).items())
+def ranks(study: Study) -> pd.DataFrame:
+    """A row a rank of each run that counts: what it reported of itself; a study makes them once.
 
-
-def _memory(runs: Sequence[Kept]) -> dict[str, Any]:
-    reports = [report for _, manifest in runs for report in manifest.ranks if report.peak_memory_bytes]
-    row = _device_memory([report for _, manifest in runs for report in manifest.ranks])
-    if reports:
-        most = max(reports, key=lambda report: report.peak_memory_bytes)
-        least = min(report.peak_memory_bytes for report in reports)
-        row |= {
-            "memory_gb": most.peak_memory_bytes / 1e9,
-            "memory_rank": most.rank,
-            "least_memory_gb": least / 1e9,
-        }
-    return row
-
-
-def _device_memory(reports: Sequence[RankReport]) -> dict[str, Any]:
-    def most(name: str) -> float | None:
-        known = [value for report in reports if (value := getattr(report, name)) is not None]
-        return max(known) / 1e9 if known else None
-
-    return {
-        "device_memory_gb": most("peak_device_memory_bytes"),
-        "device_reserved_gb": most("peak_device_reserved_bytes"),
-        "device_used_gb": most("device_used_bytes"),
-    }
-
-
-def _energy(runs: Sequence[Kept]) -> dict[str, Any]:
-    """Energy over images: summed over runs first; not known where one meter of one run did not tell."""
-    reports = [report for _, manifest in runs for report in manifest.ranks]
-    nodes = [report for report in reports if report.local_rank == 0]
-    row: dict[str, Any] = {}
-    for name, meters in (("device", reports), ("processors", nodes)):
-        # With backend dp a rank drives several GPUs.
-        boards = runs[0][0].gpus_per_rank if runs and name == "device" else 1
-        row |= _rates(name, reports, meters, boards)
-    notes = dict.fromkeys(why for report in reports for why in report.unmetered)
-    for _, manifest in runs:
-        if any(not report.metered_s for report in manifest.ranks):
-            notes[_OWN_PROGRAM if manifest.run.program else _OLD] = None
-    return {**row, "energy_note": "; ".join(notes)}
-
-
-def _rates(
-    name: str, reports: Sequence[RankReport], meters: Sequence[RankReport], boards: int
-) -> dict[str, Any]:
-    """Energy per image and power of a board; None where no image, or no time, is known.
-
-    Args:
-        reports: of the ranks that did the images; meters: of those that read the meters.
+    Columns: ``path`` and ``profile`` of its run, ``rank``, ``local_rank``, ``node``, ``gpus`` that it drove,
+    the figures of :data:`_OF_RANK`, ``first_step_s`` and ``notes``: why an energy is missing.
     """
-    joules = [getattr(report, f"{name}_energy_j") for report in meters]
-    if not joules or None in joules:
-        return {}
-    images = sum(report.images_done for report in reports)
-    seconds = sum(report.metered_s for report in meters)
-    return {
-        f"{name}_j_per_image": sum(joules) / images if images else None,
-        f"{name}_w": sum(joules) / seconds / boards if seconds else None,
+    kept: dict[str, pd.DataFrame] = study.kept("frames")
+    if "reports of ranks" not in kept:
+        rows = [row for source in study.of_kind("run") for row in _reports(study, source)]
+        columns = [
+            "path",
+            "profile",
+            "rank",
+            "local_rank",
+            "node",
+            "gpus",
+            *_OF_RANK,
+            "first_step_s",
+            "notes",
+        ]
+        frame = pd.DataFrame(rows, columns=columns)
+        numbers = frame[[*_OF_RANK, "first_step_s"]].astype(float)
+        numbers["memory_gb"] = numbers["memory_gb"].where(numbers["memory_gb"] > 0)  # else not recorded
+        kept["reports of ranks"] = frame.assign(**numbers)
+    return kept["reports of ranks"]
+
+
+def _reports(study: Study, source: Source) -> list[dict[str, Any]]:
+    if source.manifest is None:
+        return []
+    of_run = {
+        "path": source.path.resolve(),
+        "profile": source.fields["profile"],
+        "gpus": source.gpus_per_rank,
     }
-
-
-def _start(study: Study, runs: Sequence[Kept]) -> dict[str, Any]:
-    if not runs:
-        return {}
-    slowest = [max(report.startup_ns for report in manifest.ranks) / 1e9 for _, manifest in runs]
-    first = [max(durations) for run in runs if (durations := list(_first_batches(study, *run).values()))]
-    return {"startup_s": median(slowest), "first_step_s": median(first) if first else None}
-
-
-def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int, float]:
-    """How long each rank's first batch took, s; a study reads it once."""
-    kept: dict[str, dict[int, float]] = study.kept("first batches")
-    if source.id in kept:
-        return kept[source.id]
-    durations = kept[source.id] = {}
-    for report in manifest.ranks:
-        try:
-            batches = tables.read(
-                tables.rank_directory(source.path, report.rank),
-                "batches",
-                ["batch_index", "start_ns", "end_ns"],
-            )
-        except UserError:
-            study.note("not_recorded", source, rank=report.rank, what="first step")
-            continue
-        first = {name: column.to_pylist() for name, column in zip(batches.column_names, batches, strict=True)}
-        if 0 in first["batch_index"]:
-            at = first["batch_index"].index(0)
-            durations[report.rank] = (first["end_ns"][at] - first["start_ns"][at]) / 1e9
-    return durations
-
-
-def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
-    first = [_first_batches(study, *run) for run in runs]
-    rows: Rows = []
-    of_rank: dict[int, list[RankReport]] = {}
-    for _, manifest in runs:
-        for report in manifest.ranks:
-            of_rank.setdefault(report.rank, []).append(report)
-    for rank, reports in sorted(of_rank.items()):
-        took = [batches[rank] for batches in first if rank in batches]
-        row = {
-            "rank": rank,
-            "node": ", ".join(dict.fromkeys(report.hostname for report in reports)),
-            "runs": len(reports),
-            "kind_of_runs": on,
-            "memory_gb": max(report.peak_memory_bytes for report in reports) / 1e9 or None,
-            **_device_memory(reports),
-            "startup_s": median(report.startup_ns for report in reports) / 1e9,
-            "first_step_s": median(took) if took else None,
-        }
-        row |= _rates("device", reports, reports, runs[0][0].gpus_per_rank)
-        rows.append(row)
+    not_metered = _OWN_PROGRAM if source.manifest.run.program else _OLD
+    rows = []
+    for report in source.manifest.ranks:
+        figures = {name: getattr(report, of) for name, (of, _) in _OF_RANK.items()}
+        rows.append({
+            **of_run,
+            "rank": report.rank,
+            "local_rank": report.local_rank,
+            "node": report.hostname,
+            **{name: value and value / _OF_RANK[name][1] for name, value in figures.items()},
+            "first_step_s": _first_step_s(study, source, report.rank),
+            "notes": [*report.unmetered, *([] if report.metered_s else [not_metered])],
+        })  # fmt: skip
     return rows
 
 
-def columns_of(by_rank: bool = False) -> list[Metric]:
-    """The columns of :func:`rows`."""
-    return [*fields(POINT_FIELDS), *(RANK_METRICS if by_rank else METRICS)]
+def _first_step_s(study: Study, source: Source, rank: int) -> float | None:
+    try:
+        names = ["batch_index", "start_ns", "end_ns"]
+        steps = tables.read(tables.rank_directory(source.path, rank), "batches", names)
+    except UserError:
+        study.note("not_recorded", source, rank=rank, what="first step")
+        return None
+    first = steps.filter(pc.field("batch_index") == 0).to_pylist()
+    return (first[0]["end_ns"] - first[0]["start_ns"]) / 1e9 if first else None
 
 
-def shown(rows: Rows) -> list[Column]:
-    """The tables' columns: fields that vary, and figures that are known."""
-    figures = RANK_METRICS if "rank" in rows[0] else METRICS
-    wanted = [metric for metric in figures if metric.name not in _NOT_SHOWN]
-    return filled(columns([*fields(telling(rows, Run.model_fields)), *wanted]), rows)
+# --- figures ----------------------------------------------------------------------------------------------
 
 
-def node_hours(runs: Sequence[Spent]) -> str:
-    """The node-hours of used and of failed runs."""
-    used, failed = (sum(run.node_hours for run in runs if run.counts is counts) for counts in (True, False))
-    return f"Node-hours: {digits(used, 3)}" + (f", of failed runs: {digits(failed, 3)}" if failed else "")
+def _of_configurations(runs: pd.DataFrame, of_ranks: pd.DataFrame) -> pd.DataFrame:
+    """The figures of configurations; those without a run that counts have node-hours only."""
+    key = "configuration"
+    groups = of_ranks.groupby(key)
+    by_run = of_ranks.groupby([key, "path"])[["startup_s", "first_step_s"]].max()  # of the slowest rank
+    by_memory = of_ranks.dropna(subset="memory_gb").sort_values("memory_gb", ascending=False, kind="stable")
+    # The meters of a node's processors are read by one of its ranks.
+    meters = of_ranks[of_ranks["local_rank"] == 0].groupby(key)
+    hours = runs["node_hours"].groupby([runs[key], runs["counts"]]).sum().unstack(fill_value=0)
+    return pd.DataFrame({
+        "runs": runs.groupby(key)["counts"].sum(),
+        "kind_of_runs": groups["profile"].agg(_kind),
+        **_metered(of_ranks, [key]),
+        "memory_rank": by_memory.groupby(key)["rank"].first().astype("Int64"),
+        "least_memory_gb": groups["memory_gb"].min(),
+        "processors_j_per_image": _over(meters["processors_j"], groups["images"]),
+        "processors_w": _over(meters["processors_j"], meters["metered_s"]),
+        "energy_note": groups["notes"].agg(lambda notes: "; ".join(dict.fromkeys(notes.explode().dropna()))),
+        **by_run.groupby(key).median(),
+        "node_hours": hours.get(True, 0.0),
+        "failed_node_hours": hours.get(False, 0.0),
+    })  # fmt: skip
+
+
+def _of_ranks(of_ranks: pd.DataFrame) -> pd.DataFrame:
+    keys = ["configuration", "rank"]
+    groups = of_ranks.groupby(keys)
+    return pd.DataFrame({
+        "node": groups["node"].agg(lambda hosts: ", ".join(hosts.unique())),
+        "runs": groups.size(),
+        "kind_of_runs": groups["profile"].agg(_kind),
+        **_metered(of_ranks, keys),
+        **groups[["startup_s", "first_step_s"]].median(),
+    }).reset_index("rank")  # fmt: skip
+
+
+def _kind(profiles: pd.Series) -> str:
+    return UNPROFILED if (profiles == "none").all() else PROFILED
+
+
+def _metered(of_ranks: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Series]:
+    """Memory of the rank that needs most, and energy of GPUs: of backend dp a rank drives several."""
+    groups = of_ranks.groupby(list(keys))
+    return {
+        **groups[_MOST].max(),
+        "device_j_per_image": _over(groups["device_j"], groups["images"]),
+        "device_w": _over(groups["device_j"], groups["metered_s"]) / groups["gpus"].first(),
+    }
+
+
+def _over(joules: Any, amounts: Any) -> pd.Series:
+    """Joules over images or seconds, each summed over runs first.
+
+    Not known where one meter of one run did not tell, or nothing was done.
+    """
+    amount = amounts.sum()
+    energy: pd.Series = joules.sum(skipna=False)
+    return energy / amount.where(amount > 0)

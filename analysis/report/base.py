@@ -212,16 +212,16 @@ class Context:
 
 
 def effects(context: Context) -> Rows:
-    """What each factor, and each pair of them, explains: of :func:`factors.rows`; empty: nothing varies."""
+    """What each factor and each pair explains (:func:`factors.effects`); empty: nothing varies."""
     try:
-        _, cells = context.once(responses)
-        return factors.rows(cells)
+        _, observations = context.once(responses)
+        return records(factors.effects(observations))
     except UserError:
         return []
 
 
-def responses(context: Context) -> tuple[str, list[factors.Cell]]:
-    """What the factors are to explain, and its values by configuration.
+def responses(context: Context) -> tuple[str, pd.DataFrame]:
+    """What the factors are to explain, and the observations: of :func:`factors.responses`.
 
     Raises:
         UserError: the study holds no repeated runs, nor TAU tables.

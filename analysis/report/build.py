@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.display.lines import levels
-from analysis.display.metrics import RANKS_PER_NODE, Rows
-from analysis.display.terminal import Part
+from analysis.display.metrics import RANKS_PER_NODE
 from analysis.frames.study import Study
 from analysis.measures import expense
 from analysis.report import (
@@ -47,17 +46,12 @@ MEASURED_TRACES = (
 
 def _cost(context: Context) -> Content:
     """Memory, energy, startup and node-hours."""
-    rows = context.once(_expense)
-    by_rank = expense.rows(context.study, by_rank=True)
-    views = [as_view(Part("", rows, expense.shown(rows)), "cost-table", context.factors)]
-    if len(by_rank) > len(rows):
-        part = Part("By rank", by_rank[:RANKS], expense.shown(by_rank))
-        views.append(as_view(part, "cost-by-rank", context.factors))
+    answer, by_rank = expense.expense(context.study), expense.expense(context.study, by="rank")
+    views = [as_view(replace(part, title=""), "cost-table", context.factors) for part in answer.tables]
+    if len(by_rank.rows) > len(answer.rows):
+        first = replace(by_rank, rows=by_rank.rows[:RANKS], title="By rank", caption="")
+        views += [as_view(part, "cost-by-rank", context.factors) for part in first.tables]
     return Content(tables=views)
-
-
-def _expense(context: Context) -> Rows:
-    return expense.rows(context.study)
 
 
 # Reference files say nothing of what their runs cost.

@@ -11,13 +11,13 @@ from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns
 from analysis.display.plots import BLACK, BLUE, BROWN
-from analysis.display.terminal import Part
+from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import traces_of
 from analysis.frames.divide import EVERY, finest
 from analysis.measures import anatomy, batches, factors
 from analysis.measures import scaled as figures
 from analysis.measures.certainty import without_unusable_intervals
-from analysis.measures.factors import varying_of
+from analysis.measures.factors import levels_of
 from analysis.report.base import (
     Content,
     Context,
@@ -206,16 +206,16 @@ def _varying(context: Context) -> bool:
     runs = varied(source.fields for source in context.study.of_kind("run"))
     if len(runs) < _LEAST_FACTORS and not context.study.tau_intervals:
         return False
-    _, cells = context.once(responses)
-    return len(varying_of(cells)) >= _LEAST_FACTORS
+    _, observations = context.once(responses)
+    return len(levels_of(observations).columns) >= _LEAST_FACTORS
 
 
 def _factors(context: Context) -> Content:
     """Share of the variance by factor with its interval, largest first."""
     what, _ = context.once(responses)
     rows = context.once(effects)
-    finite = [row for row in rows if math.isfinite(row["omega_squared"])]
-    part = Part("", rows, factors.shown())
+    finite = [row for row in rows if row["omega_squared"] is not None]
+    (part,) = Answer(rows, factors.METRICS).tables
     charts = [Chart("factors", effect_bars(finite, what))] if finite else []
     return Content("", charts, [as_view(part, "factor-table", ())])
 
@@ -224,7 +224,7 @@ def effect_bars(rows: Rows, what: str) -> plots.Figure:
     """Omega squared of each factor and pair as a bar with its interval, largest on top.
 
     Args:
-        rows: of :func:`analysis.factors.rows`.
+        rows: of :func:`factors.effects`.
         what: the response.
     """
     order = sorted(rows, key=lambda row: -row["omega_squared"])
