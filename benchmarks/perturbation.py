@@ -25,14 +25,13 @@ import numpy as np
 from analysis.statistics.estimates import interval
 from benchmarks.child import RESULTS, facts, write
 from benchmarks.training import machine
-from jobs.backends import has_horovod
 from jobs.doctor import Check, examine
 from jobs.execution import ROOT
 from jobs.flags import to_flags
 from jobs.launchers.local import Local
 from jobs.machine import this_machine
 from jobs.processes import Limits, run_processes
-from jobs.run import Run, make_run
+from jobs.run import Run, has_horovod, make_run
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, run_command
 from profiling.tools import TOOLS, tool

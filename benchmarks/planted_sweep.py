@@ -19,7 +19,7 @@ import numpy as np
 
 from jobs import store
 from jobs.run import Run
-from jobs.run_id import format_id
+from jobs.run_fields import format_id
 from jobs.store import Manifest, RankReport
 from profiling import tables
 

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.gpu_databases import EPOCH_NS, Batches, make_batches, write_nsys
 from jobs import store
 from jobs.run import Run
-from jobs.run_id import format_id
+from jobs.run_fields import format_id
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError, run_command

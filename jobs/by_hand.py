@@ -26,8 +26,7 @@ from jobs.owner import OWNER
 from jobs.processes import Ended
 from jobs.program import PER_STEP
 from jobs.run import LONGEST_PROGRAM, Run, make_run
-from jobs.run_fields import OUTSIDE_FIELDS, wrong_values
-from jobs.run_id import format_id, parse_id
+from jobs.run_fields import OUTSIDE_FIELDS, format_id, parse_id, wrong_values
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USE, UserError

@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.backends import BACKENDS
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.loaders import LOADERS
+from jobs.run import BACKENDS
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.tools import STARTED, TOOLS, tool

@@ -14,10 +14,11 @@ from jobs.failures import RETRIES, Failure, explain
 from jobs.outcome import log_tail
 from jobs.owner import Beat, Owner, claim, release, this_owner
 from jobs.processes import Limits, TimeIsUp, run_processes
+from jobs.progress import Result
 from jobs.queue import Attempts, Queue, TooShort
 from jobs.run import Run
 from jobs.states import CALIBRATING
-from jobs.sweep_runs import Excluded, Result, SweepRun, ordered
+from jobs.sweep_file import Excluded, SweepRun, ordered
 from profiling.errors import Mistakes, UserError
 from profiling.findings import lines
 

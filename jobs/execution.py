@@ -21,8 +21,7 @@ from jobs.owner import Owner
 from jobs.program import command_of
 from jobs.run import Run
 from jobs.store import Manifest
-from jobs.sweep_file import Sweep
-from jobs.sweep_runs import Excluded, SweepRun, ordered
+from jobs.sweep_file import Excluded, Sweep, SweepRun, ordered
 from profiling.errors import UserError
 from profiling.wrap import wrapped
 

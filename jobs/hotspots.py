@@ -31,8 +31,7 @@ from jobs.processes import become, stopped_in_order
 from jobs.progress import describe
 from jobs.run import Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, parse_value
-from jobs.sweep_file import Sweep, read_sweep
-from jobs.sweep_runs import SweepRun, choose
+from jobs.sweep_file import Sweep, SweepRun, choose, read_sweep
 from profiling import schemas, tables
 from profiling.errors import UserError, run_command
 from profiling.tools import tool

@@ -5,6 +5,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -17,9 +18,31 @@ from jobs.program import name_of
 from jobs.run import Run
 from jobs.run_fields import ROLES, as_text, is_default
 from jobs.states import LEFT_OUT
-from jobs.sweep_runs import Excluded, Result, SweepRun
+from jobs.sweep_file import Excluded, SweepRun
 
 _REDRAW_S = 0.2
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run that failed: of which kind it was (jobs.failures), why, in one line, and where its log is."""
+
+    sweep_run: SweepRun
+    kind: str
+    reason: str
+    log: Path
+
+
+@dataclass
+class Result:
+    """What became of a sweep's runs."""
+
+    done: int = 0
+    failed: list[Failed] = field(default_factory=list)  # after all tries
+    elsewhere: list[SweepRun] = field(default_factory=list)  # another sweep is running them
+    left: list[SweepRun] = field(default_factory=list)  # this job has lost the nodes for them
+
+
 # Most sweeps set these once for all their runs; of those that they vary some are in a run's words anyway.
 _OF_ALL_RUNS = (
     "nodes", "gpus_per_node", "model", "loader", "batch", "grad", "batches", "attribute_from", "device",

@@ -32,8 +32,9 @@ from jobs.processes import (
     unheard,
 )
 from jobs.program import unknown_fields
+from jobs.progress import Failed, Result
 from jobs.store import Manifest
-from jobs.sweep_runs import Failed, Result, SweepRun
+from jobs.sweep_file import SweepRun
 from profiling.errors import EXIT_FAILED, UserError
 from profiling.findings import Finding
 

@@ -1,25 +1,56 @@
 """One configuration of a sweep: :class:`Run`, the one definition of every option.
 
 The flags of ``python -m train``, the keys of a sweep's YAML, the columns of the analysis and the docs are
-its fields. What a run is called: :mod:`jobs.run_id`; its fields by role, and values as text:
-:mod:`jobs.run_fields`.
+its fields. Its fields by role, values as text and ids: :mod:`jobs.run_fields`.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from jobs.backends import BACKENDS
 from jobs.loaders import LOADERS
 from jobs.validation import problems_of
 from profiling.errors import UserError
+from profiling.presence import is_importable
 from profiling.tools import STARTED, check_mode
 
 # Else pydantic looks for plugins in every installed package, which takes each command 0.1 s.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
+@dataclass(frozen=True)
+class BackendKind:
+    """A backend, to all but the rank that opens it."""
+
+    module: str  # holds ``open_backend`` (:mod:`train.backends`)
+    meaning: str  # what it does, for the docs
+
+
+BACKENDS: dict[str, BackendKind] = {
+    "single": BackendKind("train.backends.single", "nothing is exchanged: one rank"),
+    "ddp": BackendKind(
+        "train.backends.ddp", "torch's DistributedDataParallel, over NCCL on GPUs and Gloo on CPUs"
+    ),
+    "horovod": BackendKind(
+        "train.backends.horovod", "Horovod, over NCCL, MPI or Gloo (`make horovod` builds it)"
+    ),
+    "dp": BackendKind("train.backends.single", "torch.nn.DataParallel: one process for all GPUs of a node"),
+}
+NO_HOROVOD = "Horovod is not installed (make horovod builds it): using DDP instead"
+
+
+def has_horovod() -> bool:
+    """Whether Horovod is installed beside this Python."""
+    return is_importable("horovod")
+
+
+def in_place_of_horovod(backends: Sequence[Any]) -> list[Any]:
+    """``backends`` with DDP for Horovod, each once."""
+    return list(dict.fromkeys("ddp" if backend == "horovod" else backend for backend in backends))
+
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 if TYPE_CHECKING:
@@ -212,59 +243,61 @@ class Run(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Run":
-        """Values that do not go together, each refused in a line."""
+        for line in self._contradictions():
+            raise ValueError(line)
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
+        """Values that do not go together, a line each."""
         if self.attribute_from is not None and self.attribute_from >= self.batches:
-            raise ValueError(f"attribute_from {self.attribute_from} must be less than batches {self.batches}")
+            yield f"attribute_from {self.attribute_from} must be less than batches {self.batches}"
         if self.profile_schedule:
-            self._check_schedule()
+            yield from self._contradictions_of_schedule()
         if self.backend == "dp":
             if self.nodes > 1:
-                raise ValueError(f"backend dp is for one node, not {self.nodes}; use ddp")
+                yield f"backend dp is for one node, not {self.nodes}; use ddp"
             if self.grad != "fp32":
-                raise ValueError(f"backend dp sums gradients in fp32, not grad {self.grad}; use ddp")
+                yield f"backend dp sums gradients in fp32, not grad {self.grad}; use ddp"
             if self.channels_last or self.compile:
                 option = "channels_last" if self.channels_last else "compile"
-                raise ValueError(f"backend dp does not support {option}; use ddp")
+                yield f"backend dp does not support {option}; use ddp"
         if self.graph:
-            self._check_graph()
+            yield from self._contradictions_of_graph()
         if self.backend == "single" and self.world_size > 1:
-            raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
+            yield f"backend single is for one rank, not {self.world_size}; use ddp"
         if self.backend == "horovod" and self.grad == "bf16":
-            raise ValueError("Horovod does not support bf16 gradients; use grad fp16 or backend ddp")
+            yield "Horovod does not support bf16 gradients; use grad fp16 or backend ddp"
         if self.profile_mode != "auto":
             try:
                 check_mode(self.profile, self.profile_mode)
             except UserError as error:
-                raise ValueError(str(error)) from None
+                yield str(error)
         if self.device == "cpu" and (instead := LOADERS[self.loader].on_cpu):
-            raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use {instead}")
-        return self
+            yield f"loader {self.loader} needs a GPU; on device cpu use {instead}"
 
-    def _check_schedule(self) -> None:
-        text = self.profile_schedule
+    def _contradictions_of_schedule(self) -> Iterator[str]:
+        text, steps = self.profile_schedule, self.recordings
         if self.profile not in ("torch", "none"):  # the unprofiled twin of such a run bears it too
-            raise ValueError(f"profile_schedule works only with profile torch, not with {self.profile}")
+            yield f"profile_schedule works only with profile torch, not with {self.profile}"
         if self.attribute_from is not None:
-            raise ValueError("profile_schedule and attribute_from exclude each other")
-        steps = self.recordings
+            yield "profile_schedule and attribute_from exclude each other"
         if not steps or not steps[0]:
-            raise ValueError(f"profile_schedule {text} records nothing")
-        if steps[-1].stop > self.batches:
-            needed = steps[-1].stop
-            raise ValueError(f"profile_schedule {text} needs {needed} steps, batches is {self.batches}")
+            yield f"profile_schedule {text} records nothing"
+        elif steps[-1].stop > self.batches:
+            yield f"profile_schedule {text} needs {steps[-1].stop} steps, batches is {self.batches}"
 
-    def _check_graph(self) -> None:
+    def _contradictions_of_graph(self) -> Iterator[str]:
         first = STEPS_BEFORE_GRAPH
         if self.device == "cpu":
-            raise ValueError("graph true needs a GPU; on device cpu use graph false")
+            yield "graph true needs a GPU; on device cpu use graph false"
         if self.backend in ("dp", "horovod"):
-            raise ValueError(f"graph true does not work with backend {self.backend}; use ddp or single")
+            yield f"graph true does not work with backend {self.backend}; use ddp or single"
         if self.compile in ("max-autotune", "reduce-overhead"):
-            raise ValueError(f"graph true and compile {self.compile} exclude each other")
+            yield f"graph true and compile {self.compile} exclude each other"
         if self.batches <= first:
-            raise ValueError(f"graph true needs batches of {first + 1} or more: graphs begin at step {first}")
+            yield f"graph true needs batches of {first + 1} or more: graphs begin at step {first}"
         if self.profile != "none" and self.recordings[0].start - self.profiler_warm_up < first:
-            raise ValueError(f"graph true: the profiler must start at step {first} or later (attribute_from)")
+            yield f"graph true: the profiler must start at step {first} or later (attribute_from)"
 
     def __hash__(self) -> int:
         return hash(self.model_dump_json())  # factors are a dict, which has none

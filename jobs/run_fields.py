@@ -1,12 +1,20 @@
-"""The fields of a run by their role, and their values as text (in flags, ids, files)."""
+"""The fields of a run: by their role, their values as text, and the public id that they make.
 
-from collections.abc import Mapping
+An id says the ten fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
+``run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0``, and parses back without loss.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, get_args
+from urllib.parse import quote, unquote
 
 from pydantic import TypeAdapter, ValidationError
 
-from jobs.run import Role, Run
+from jobs.run import Role, Run, make_run
 from jobs.validation import literal_options, problems_of
 from profiling.errors import UserError, did_you_mean
 
@@ -91,3 +99,127 @@ def wrong_values(values: Mapping[str, Any]) -> list[str]:
         # Whether values go together shows only where all of a run's are known.
         return [problem.text for problem in problems_of(error, Run) if problem.place]
     return []
+
+
+# --- ids -----------------------------------------------------------------------------------------------
+
+_SIZED = r"(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<network>[A-Za-z]+)_(?P<profile>[a-z]+)"
+_OUTSIDE = r"(?P<outside>(\+[A-Za-z_][A-Za-z0-9_.-]*=[A-Za-z0-9.%~-]*)*)"
+_ENDED = rf"{_OUTSIDE}(_ret_(?P<exit_code>-?\d+)(_(?P<rank>\d+))?)?"
+_ID = re.compile(
+    rf"run_(?P<repetition>\d+)_config_{_SIZED}"
+    r"_(?P<workers>\d+)_(?P<model>[a-z][a-z0-9_]*)_(?P<loader>[a-z-]+)_(?P<batch>\d+)"
+    rf"_(?P<grad>[a-z0-9]+)_(?P<compute>[a-z0-9]+){_ENDED}"
+)
+_PROGRAM_ID = re.compile(rf"run_(?P<repetition>\d+)_program_{_SIZED}{_ENDED}")
+_BEGIN = re.compile(r"run_(\d+)_(?=config_|program_)")
+_ENDED_WITH = re.compile(r"_ret_(-?\d+)$")
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
+_LONGEST_VALUE = 64  # bytes of a factor's value in an id; of a longer one, its beginning and a hash
+
+
+@dataclass(frozen=True)
+class RunId:
+    """A run id taken apart: the fields it says, the repetition, and, once it ended, exit code (and rank)."""
+
+    fields: Mapping[str, Any]
+    repetition: int = 0
+    exit_code: int | None = None
+    rank: int | None = None
+    factors: Mapping[str, str] | None = None  # a program's own, as text; None: of our own training loop
+    run: Run = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "run", make_run(self.fields))
+
+    def __str__(self) -> str:
+        outside = tuple(name for name in self.fields if name not in ID_FIELDS)
+        if self.factors is None:
+            return format_id(self.run, self.repetition, self.exit_code, self.rank, outside)
+        run = self.run.model_copy(update={"program": "?", "factors": self.factors})
+        outside = (*(name for name in self.fields if name not in PROGRAM_ID_FIELDS), *self.factors)
+        return format_id(run, self.repetition, self.exit_code, self.rank, outside)
+
+
+def id_fields(run: Run) -> tuple[str, ...]:
+    """The fields that the id of a run always says."""
+    return PROGRAM_ID_FIELDS if run.program else ID_FIELDS
+
+
+def format_id(
+    run: Run,
+    repetition: int = 0,
+    exit_code: int | None = None,
+    rank: int | None = None,
+    outside: Iterable[str] = (),
+) -> str:
+    """The id of a run; without ``exit_code``, of one that has not ended.
+
+    ``outside``, which the sweep varies beyond :func:`id_fields`, is appended as ``+image_size=64``.
+    """
+    kind = "program" if run.program else "config"
+    point = "_".join(str(getattr(run, name)) for name in id_fields(run))
+    extra = "".join(f"+{name}={_in_id(name, run)}" for name in sorted(outside))
+    ended = "" if exit_code is None else f"_ret_{exit_code}" + ("" if rank is None else f"_{rank}")
+    return f"run_{repetition}_{kind}_{point}{extra}{ended}"
+
+
+def repetition_of(text: str) -> int | None:
+    """The repetition that an id says; None: it is no run's."""
+    match = _BEGIN.match(text)
+    return int(match[1]) if match else None
+
+
+def attempted(name: str) -> str:
+    """The point (and repetition) that a run was an attempt at: its id without the exit code."""
+    return _ENDED_WITH.sub("", name)
+
+
+def exit_code_of(name: str) -> int | None:
+    """The exit code that the name of a run's folder says; None: it is of a run that has not ended."""
+    match = _ENDED_WITH.search(name)
+    return int(match[1]) if match else None
+
+
+def in_order(text: str) -> tuple:
+    """A sort key for ids: by configuration, numbers by their value, and then by repetition."""
+    configuration = _NUMBER.split(_BEGIN.sub("", text))
+    values = [float(part) if place % 2 else part for place, part in enumerate(configuration)]
+    return values, repetition_of(text) or 0, text
+
+
+def parse_id(text: str) -> RunId:
+    """Take a run id apart (the reference's ids too)."""
+    match = _ID.fullmatch(text) or _PROGRAM_ID.fullmatch(text)
+    if not match:
+        raise UserError(f"{text!r} is not a run id (run_REP_config_NODES_..._ret_CODE)")
+    of_program = match.re is _PROGRAM_ID
+    values = {
+        name: parse_value(name, match[name]) for name in (PROGRAM_ID_FIELDS if of_program else ID_FIELDS)
+    }
+    factors: dict[str, str] = {}
+    for pair in match["outside"].split("+")[1:]:
+        name, _, value = pair.partition("=")
+        if of_program and is_own(name):
+            factors[name] = unquote(value)
+        else:
+            values[name] = parse_value(name, unquote(value))
+    code, rank = match["exit_code"], match["rank"]
+    return RunId(
+        values, int(match["repetition"]), int(code) if code else None, int(rank) if rank else None,
+        factors if of_program else None,
+    )  # fmt: skip
+
+
+def _in_id(name: str, run: Run) -> str:
+    value = run.value(name)
+    text = _encode(value)
+    if name not in run.factors or len(text) <= _LONGEST_VALUE:
+        return text
+    digest = hashlib.sha256(as_text(value).encode()).hexdigest()[:8]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", as_text(value))[:40] + f"~{digest}"
+
+
+def _encode(value: Any) -> str:
+    # "_" separates the parts of an id, so it is encoded too.
+    return quote(as_text(value), safe="").replace("_", "%5F")

@@ -7,7 +7,7 @@ from typing import Literal
 from jobs import store
 from jobs.owner import Owner, lives, owner_of
 from jobs.run import Run
-from jobs.run_id import exit_code_of
+from jobs.run_fields import exit_code_of
 from jobs.store import Manifest
 
 State = Literal["done", "failed", "running", "interrupted", "not started", "unusable"]

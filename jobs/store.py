@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from jobs.run import Run
-from jobs.run_fields import FACTOR
-from jobs.run_id import format_id
+from jobs.run_fields import FACTOR, format_id
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.whole_file import whole_file

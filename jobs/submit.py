@@ -24,7 +24,7 @@ from jobs.execution import ROOT, record_sweep
 from jobs.launchers.slurm import Slurm
 from jobs.site import CHOOSE, check_modules, find_site, sbatch_words
 from jobs.site_check import check_mpi
-from jobs.sweep_runs import Excluded
+from jobs.sweep_file import Excluded
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 _DRY_RUN = "--dry-run"

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.cluster import cluster_name, on_compute_node
 from jobs.execute import print_plan, run_sweep
 from jobs.execution import Execution, noting_why_not_started
@@ -29,10 +28,10 @@ from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.owner import this_owner
 from jobs.processes import TimeIsUp, stopped_in_order
+from jobs.run import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.site import NO_SITE, Site, add_site_flag, check_modules, find_site, shell_commands
 from jobs.site_check import check_network, check_networks_here, check_scratch
-from jobs.sweep_file import Order, Sweep, read_sweep, where_in
-from jobs.sweep_runs import Excluded, SweepRun, choose
+from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, choose, read_sweep, where_in
 from jobs.validation import check_models
 from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, run_command

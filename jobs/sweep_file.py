@@ -1,10 +1,13 @@
-"""Read a sweep file, and say what is wrong with it.
+"""A sweep file as a :class:`Sweep`, what is wrong with it, and the runs that it asks for.
 
-Its ``run:`` holds Run's fields; a list is a factor. Which runs that makes: :mod:`jobs.sweep_runs`.
+Its ``run:`` holds Run's fields; a list is a factor. A sweep is the product of its factors, each combination
+as often as the file says.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import itertools
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,15 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobs import program
 from jobs.loaders import LOADERS
-from jobs.run import Profile, Run, Value
-from jobs.run_fields import is_own, wrong_values
+from jobs.run import Profile, Run, Value, make_run
+from jobs.run_fields import as_text, format_id, id_fields, is_own, parse_value, wrong_values
 from jobs.validation import Place, Problem, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, did_you_mean_file
 
-_BELOW_RUN = "{}: a field of a run; it goes below `run:`"
 Order = Literal["random", "given", "largest", "smallest"]
 Repetitions = Annotated[int, Field(ge=1, le=1000)]
+_PROFILER_OPTIONS = ("profile_mode", "profile_kernels")  # without effect on a run without a profiler
 
 
 class Rule(BaseModel):
@@ -81,8 +84,8 @@ class Sweep(BaseModel):
 def read_sweep(path: Path) -> Sweep:
     """A sweep from its YAML file (loaded safely)."""
     if not path.exists():
-        ours, beside = (sorted(folder.glob("*.yaml")) for folder in (Path("configs"), path.parent))
-        files = [file for file in ours if file.stem == path.stem] or beside or ours
+        configs, siblings = (sorted(folder.glob("*.yaml")) for folder in (Path("configs"), path.parent))
+        files = [file for file in configs if file.stem == path.stem] or siblings or configs
         raise UserError(f"no sweep file {path}{did_you_mean_file(path, files) if files else ''}")
     if path.is_dir():
         raise UserError(f"{path} is a folder; expected a sweep file (results: python -m analysis.report)")
@@ -90,8 +93,7 @@ def read_sweep(path: Path) -> Sweep:
     if not isinstance(document.content, dict):
         raise UserError(f"{path} is not a sweep file: it should contain `run:` with fields and values")
     values = {"name": path.stem, **document.content}
-    problems = _problems_of_sweep(values)
-    if problems:
+    if problems := list(_problems_of_sweep(values)):
         raise Mistakes([f"{document.where(problem.place)}: {problem.text}" for problem in problems])
     return Sweep.model_validate(values)
 
@@ -104,86 +106,205 @@ def where_in(path: Path, name: str, value: Any) -> str:
     return document.where(("run", name, *index))
 
 
-def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
+def _problems_of_sweep(values: Mapping[str, Any]) -> Iterator[Problem]:
     """What is wrong with the content of a sweep file: its keys, then the fields and values of `run:`."""
-    loose = [key for key in values if key in Run.model_fields]
-    if "run" not in values and loose:
-        return [Problem((loose[0],), _BELOW_RUN.format(", ".join(loose)))]
-    problems: list[Problem] = []
+    misplaced = [key for key in values if key in Run.model_fields]
+    below_run = "{}: a field of a run; it goes below `run:`"
+    if "run" not in values and misplaced:
+        yield Problem((misplaced[0],), below_run.format(", ".join(misplaced)))
+        return
+    of_keys: list[Problem] = []
     try:
         Sweep.model_validate(values)
     except ValidationError as error:
-        problems = problems_of(error, Sweep, "key")
-    run, rules = values.get("run"), values.get("exclude")
+        of_keys = problems_of(error, Sweep, "key")
+    for problem in of_keys:
+        outside_run = problem.place in [(name,) for name in misplaced]
+        yield replace(problem, text=below_run.format(problem.place[0])) if outside_run else problem
+    run, rules, repetitions = (values.get(key) for key in ("run", "exclude", "repetitions"))
     fields: dict[Any, Any] = run if isinstance(run, dict) else {}
-    problems = [
-        replace(one, text=_BELOW_RUN.format(one.place[0]))
-        if one.place in [(name,) for name in Run.model_fields] and one.text.startswith("unknown")
-        else one
-        for one in problems
-    ]
-    for name, value in fields.items():
-        problems += _problems_of_values(str(name), value, "program" in fields and is_own(str(name)))
+    for name, field_values in fields.items():
+        yield from _problems_of_values(str(name), field_values, "program" in fields and is_own(str(name)))
     others = [str(name) for name in fields if name != "program"]
     for template in _as_list(fields.get("program", [])):
-        problems += _raised(("run", "program"), program.check_template, template, others)
-    problems += _raised(("run", "data"), _check_data_are_read, fields)
+        yield from _raised(("run", "program"), program.check_template, template, others)
+    yield from _problems_of_data(fields)
+    known = dict.fromkeys((*Run.model_fields, "world_size", *fields))
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
         when = rule.get("when") if isinstance(rule, dict) else None
-        known = dict.fromkeys((*Run.model_fields, "world_size", *fields))
         for name in when if isinstance(when, dict) else {}:
             if name not in known:
                 text = f"exclude: unknown field {name!r}{did_you_mean(name, known)}"
-                problems.append(Problem(("exclude", index, "when", name), text))
-    repetitions = values.get("repetitions")
-    if isinstance(repetitions, dict) and not any(problem.place[0] == "repetitions" for problem in problems):
-        absent = [p for p in _as_list(fields.get("profile", "none")) if p not in repetitions]
-        problems += [Problem(("repetitions",), f"repetitions: {p!r} missing") for p in absent]
-    return problems
+                yield Problem(("exclude", index, "when", name), text)
+    if isinstance(repetitions, dict) and not any(each.place[0] == "repetitions" for each in of_keys):
+        for profile in _as_list(fields.get("profile", "none")):
+            if profile not in repetitions:
+                yield Problem(("repetitions",), f"repetitions: {profile!r} missing")
 
 
-def _raised(place: Place, check: Callable[..., None], *given: Any) -> list[Problem]:
+def _raised(place: Place, check: Callable[..., None], *arguments: Any) -> Iterator[Problem]:
     """What a check refuses, as problems of a place."""
     try:
-        check(*given)
+        check(*arguments)
     except UserError as error:
-        lines = error.lines if isinstance(error, Mistakes) else [str(error)]
-        return [Problem(place, line) for line in lines]
-    return []
+        for line in error.lines if isinstance(error, Mistakes) else [str(error)]:
+            yield Problem(place, line)
 
 
-def _check_data_are_read(fields: Mapping[Any, Any]) -> None:
-    """Refuse data that no loader of the sweep reads: those that were meant would not be measured."""
+def _problems_of_data(fields: Mapping[Any, Any]) -> Iterator[Problem]:
+    """Data that no loader of the sweep reads: those that were meant would not be measured."""
     loaders = _as_list(fields.get("loader", Run.model_fields["loader"].default))
     if "program" in fields or fields.get("data") is None or set(loaders) - LOADERS.keys():
         return
     if not any(LOADERS[loader].reads_data for loader in loaders):
         reading = ", ".join(name for name, kind in LOADERS.items() if kind.reads_data)
-        raise UserError(f"data has no effect: loader synthetic reads none; loader: one of {reading}")
+        yield Problem(
+            ("run", "data"), f"data has no effect: loader synthetic reads none; loader: one of {reading}"
+        )
 
 
-def _problems_of_values(name: str, values: Any, own: bool) -> list[Problem]:
-    """What is wrong with a field of `run:`, or a program's ``own`` factor, and its values."""
+def _problems_of_values(name: str, values: Any, own: bool) -> Iterator[Problem]:
+    """What is wrong with a field of `run:`, or with a factor of the program's ``own``, and its values."""
     place = ("run", name)
-    if own and (problems := _raised(place, program.check_name, name)):
-        return problems
-    if not own and name not in Run.model_fields:
-        return [Problem(place, f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")]
-    if values == []:
-        return [Problem(place, f"{name} has no value")]
-
-    def wrong(value: Any) -> list[str]:
-        if own:
-            return [] if isinstance(value, Value) else [f"invalid {name} {value!r}: expected text, number"]
-        return wrong_values({name: value})
-
-    problems = []
-    for index, value in enumerate(_as_list(values)):
-        if value in _as_list(values)[:index]:
-            problems.append(Problem((*place, index), f"{name}: {value} stands twice"))
-        problems += [Problem((*place, index), text) for text in wrong(value)]
-    return problems
+    if own and (problems := list(_raised(place, program.check_name, name))):
+        yield from problems
+    elif not own and name not in Run.model_fields:
+        yield Problem(place, f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
+    elif values == []:
+        yield Problem(place, f"{name} has no value")
+    else:
+        for index, value in enumerate(_as_list(values)):
+            if value in _as_list(values)[:index]:
+                yield Problem((*place, index), f"{name}: {value} stands twice")
+            wrong = [] if own else wrong_values({name: value})
+            if own and not isinstance(value, Value):
+                wrong = [f"invalid {name} {value!r}: expected text, number"]
+            yield from (Problem((*place, index), text) for text in wrong)
 
 
 def _as_list(values: Any) -> list[Any]:
     return values if isinstance(values, list) else [values]
+
+
+# --- the runs of a sweep --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A run that a sweep asks for: a configuration, and which repetition of it."""
+
+    configuration: Run
+    repetition: int
+    outside: tuple[str, ...] = ()  # fields beyond the id's that the sweep varies
+
+    @property
+    def id(self) -> str:
+        return format_id(self.configuration, self.repetition, outside=self.outside)
+
+    @property
+    def of_all_repetitions(self) -> str:
+        """A name of what all repetitions of it share."""
+        return format_id(self.configuration, outside=self.outside)
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A run that is left out, and why."""
+
+    sweep_run: SweepRun
+    reason: str
+
+
+def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded]]:
+    """The runs of a sweep, in the order of its factors, and those its rules leave out."""
+    values_of = sweep.values
+    varied = [name for name, values in values_of.items() if len(values) > 1]
+    sweep_runs: list[SweepRun] = []
+    excluded: list[Excluded] = []
+    wrong: list[str] = []
+    seen: set[Run] = set()
+    for values in itertools.product(*values_of.values()):
+        fields = dict(zip(values_of, values, strict=True))
+        # Unprofiled runs are the same whatever a profiler is asked for: each is made once.
+        once = fields.get("profile") == "none" and "profile" in varied
+        fields = {name: value for name, value in fields.items() if not (once and name in _PROFILER_OPTIONS)}
+        try:
+            run = make_run(program.as_fields(fields), where)
+        except UserError as error:
+            wrong.append(str(error))
+            continue
+        if once and run in seen:
+            continue
+        seen.add(run)
+        reason = next((rule.because for rule in sweep.exclude if rule.matches(run)), None)
+        outside = tuple(name for name in varied if name not in id_fields(run))
+        repeated = [SweepRun(run, number, outside) for number in range(sweep.repetitions_of(run.profile))]
+        if reason is None:
+            sweep_runs += repeated
+        else:
+            excluded += [Excluded(sweep_run, reason) for sweep_run in repeated]
+    if wrong:
+        raise Mistakes(wrong)
+    if len({sweep_run.id for sweep_run in sweep_runs}) < len(sweep_runs):
+        raise UserError(f"{where}: a field of `run:` has the same value twice")
+    return sweep_runs, excluded
+
+
+def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun], list[Excluded]]:
+    """The runs of a sweep that all of ``only`` choose, and those its rules leave out."""
+    sweep_runs, excluded = expand(sweep, where)
+    chosen_by = parse_only(only, {name for each in sweep_runs for name in each.configuration.factors})
+    if chosen := select(sweep_runs, chosen_by):
+        return chosen, excluded
+    for name, values in chosen_by.items() if sweep_runs else ():
+        if not select(sweep_runs, {name: values}):
+            present = dict.fromkeys(as_text(each.configuration.value(name)) for each in sweep_runs)
+            given = ",".join(map(as_text, values))
+            raise UserError(f"{where}: no runs: --only {name}={given}, but {name} has {', '.join(present)}")
+    raise UserError(f"{where}: no runs are left by {f'--only {only}' if sweep_runs else 'its exclude rules'}")
+
+
+def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[SweepRun]:
+    """The runs in their order; a random one keeps a drift of the machine from looking like an effect."""
+    sweep_runs = list(sweep_runs)
+    if sweep.order != "given":
+        random.Random(seed).shuffle(sweep_runs)
+    if sweep.order in ("largest", "smallest"):
+        # The sort is stable: runs of as many nodes keep their random order.
+        sweep_runs.sort(key=lambda sweep_run: sweep_run.configuration.nodes, reverse=sweep.order == "largest")
+    return sweep_runs
+
+
+def select(sweep_runs: Iterable[SweepRun], only: Mapping[str, Sequence[Any]]) -> list[SweepRun]:
+    """The runs whose fields have one of the values of ``only``; a program's own factors by their text."""
+
+    def has(run: Run, name: str, values: Sequence[Any]) -> bool:
+        value = run.value(name)
+        return (as_text(value) if name in run.factors else value) in values
+
+    return [
+        sweep_run
+        for sweep_run in sweep_runs
+        if all(has(sweep_run.configuration, name, values) for name, values in only.items())
+    ]
+
+
+def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[Any]]:
+    """``["loader=synthetic", "batch=32,64"]`` as field -> values; a program's own factors as text."""
+    only: dict[str, list[Any]] = {}
+    wrong = []
+    known = (*factors, *Run.model_fields)
+    for pair in pairs:
+        name, equals, values = pair.partition("=")
+        if not equals:
+            wrong.append(f"--only {pair}: use FIELD=VALUE")
+        elif name not in known:
+            wrong.append(f"--only {pair}: unknown field {name!r}{did_you_mean(name, known)}")
+        for value in values.split(",") if equals and name in known else ():
+            try:
+                only.setdefault(name, []).append(value if name in factors else parse_value(name, value))
+            except UserError as error:
+                wrong.append(f"--only {pair}: {error}")
+    if wrong:
+        raise Mistakes(wrong)
+    return only

@@ -23,12 +23,12 @@ MAY_IMPORT = {
     "profiling": (),
     "jobs": ("profiling",),
     "train": (
-        *("jobs.run", "jobs.flags", "jobs.store", "jobs.backends", "jobs.loaders", "jobs.studies"),
-        *(*("jobs.by_hand", "jobs.data_sets"), "jobs.machine"),
+        *("jobs.run", "jobs.flags", "jobs.store", "jobs.loaders", "jobs.studies"),
+        *("jobs.by_hand", "jobs.machine"),
         "profiling",
     ),
     "analysis": (
-        *("jobs.run", "jobs.run_fields", "jobs.run_id", "jobs.flags", "jobs.store"),
+        *("jobs.run", "jobs.run_fields", "jobs.flags", "jobs.store"),
         *("jobs.states", "jobs.program"),
         "profiling",
     ),

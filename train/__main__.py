@@ -21,10 +21,9 @@ from pathlib import Path
 from signal import SIGTERM
 
 from jobs import by_hand
-from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.by_hand import Kind
 from jobs.flags import add_run_flags, make_parser, run_from_flags
-from jobs.run import Run, make_run
+from jobs.run import NO_HOROVOD, Run, has_horovod, in_place_of_horovod, make_run
 from jobs.store import STACKS
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, said_by_rank_0
 from profiling.identity import read_identity

@@ -28,8 +28,7 @@ from analysis.display.metrics import (
     records,
     telling,
 )
-from jobs.run_fields import own_names
-from jobs.run_id import repetition_of
+from jobs.run_fields import own_names, repetition_of
 from profiling.findings import Finding, lines
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from analysis.frames.study import Failure, FailureKind, Source, Study, in_counts
 from jobs import store
-from jobs.run_fields import ID_FIELDS
-from jobs.run_id import attempted, in_order, parse_id
+from jobs.run_fields import ID_FIELDS, attempted, in_order, parse_id
 from jobs.states import QUEUED, RESUME, of_begun, of_failed, where_calibrating
 from jobs.store import Calibration, Manifest
 from profiling import database

@@ -11,8 +11,7 @@ from analysis.display.numbers import OPEN, is_usable, label_of, with_open_ends
 from analysis.frames.study import Study
 from analysis.measures.loss import without_meaningless_parts
 from analysis.measures.points import UNPROFILED
-from jobs.run_fields import FACTOR, fields_of
-from jobs.run_id import parse_id
+from jobs.run_fields import FACTOR, fields_of, parse_id
 from profiling.errors import UserError
 from profiling.findings import Finding
 

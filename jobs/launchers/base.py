@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from jobs.cluster import Allocation
-from jobs.data_sets import check_data
-from jobs.loaders import LOADERS
+from jobs.loaders import LOADERS, check_data
 from jobs.machine import Machine
 from jobs.program import check_can_start
 from jobs.run import Run

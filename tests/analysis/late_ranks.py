@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from jobs.run import Run
-from jobs.run_id import format_id
+from jobs.run_fields import format_id
 from profiling import tables
 from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from jobs import store
 from jobs.run import Run
-from jobs.run_id import format_id
+from jobs.run_fields import format_id
 from jobs.store import Allreduce, Calibration, Manifest, RankReport
 from profiling import tables
 

@@ -16,7 +16,7 @@ from analysis.report.build import build
 from analysis.report.render import render
 from jobs import store
 from jobs.owner import OWNER, claim, release, this_owner
-from jobs.run_id import format_id
+from jobs.run_fields import format_id
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record

@@ -11,7 +11,7 @@ from analysis.measures import expense
 from analysis.report.build import build
 from analysis.report.render import render
 from jobs import store
-from jobs.run_id import attempted
+from jobs.run_fields import attempted
 from jobs.store import Manifest, RankReport
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep_record

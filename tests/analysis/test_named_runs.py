@@ -11,7 +11,7 @@ from analysis.prediction.configurations import configurations
 from analysis.report.build import build
 from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
 from jobs import store
-from jobs.run_id import format_id
+from jobs.run_fields import format_id
 from jobs.store import Manifest
 from profiling import tables
 from profiling.errors import UserError

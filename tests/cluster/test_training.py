@@ -12,14 +12,12 @@ import yaml
 
 from benchmarks.scripted_ranks import leave_out_calibration
 from jobs import store
-from jobs.backends import has_horovod
 from jobs.by_hand import new_directory
 from jobs.flags import to_flags
-from jobs.run import make_run
-from jobs.run_id import parse_id
+from jobs.run import has_horovod, make_run
+from jobs.run_fields import parse_id
 from jobs.store import Manifest
-from jobs.sweep_file import read_sweep
-from jobs.sweep_runs import expand
+from jobs.sweep_file import expand, read_sweep
 from tests.analysis.commands import run as run_analysis
 from tests.cluster.virtual import ENDED, FOREGROUND, ROOT, Cluster
 from tests.ended_runs import ended_runs

@@ -12,8 +12,7 @@ from benchmarks import gpu_checks, gpu_commands, gpu_part, gpu_parts, gpu_rates,
 from benchmarks.gpu import DONE
 from benchmarks.gpu_part import ON_CPU, ON_GPU, OUT_OF_TIME, Part, command, that_fits
 from jobs.run import make_run
-from jobs.sweep_file import read_sweep
-from jobs.sweep_runs import expand
+from jobs.sweep_file import expand, read_sweep
 
 CPU = torch.device("cpu")
 GIB = 1 << 30

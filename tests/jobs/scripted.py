@@ -14,8 +14,7 @@ from jobs.launchers.base import Process
 from jobs.launchers.local import Local
 from jobs.machine import Machine
 from jobs.store import Manifest
-from jobs.sweep_file import Sweep
-from jobs.sweep_runs import expand
+from jobs.sweep_file import Sweep, expand
 from profiling import tables
 from tests.ended_runs import ended_runs
 

@@ -15,8 +15,7 @@ from jobs.launchers.local import Local
 from jobs.owner import claim, this_owner
 from jobs.run import make_run
 from jobs.store import Allreduce, Calibration
-from jobs.sweep_file import Sweep
-from jobs.sweep_runs import SweepRun
+from jobs.sweep_file import Sweep, SweepRun
 from profiling.findings import Finding
 
 WAITED = Finding("calibration_disturbed", data={"pct": 12.0})

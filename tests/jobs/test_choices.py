@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 
 from jobs import loaders
-from jobs.backends import BACKENDS
 from jobs.choices import HEADINGS, table, with_tables
 from jobs.doctor import Check, examine
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.loaders import LOADERS, Library, LoaderKind
 from jobs.machine import Machine
-from jobs.run import make_run
+from jobs.run import BACKENDS, make_run
 from profiling.errors import UserError
 from profiling.tools import STARTED, TOOLS, tool
 from profiling.tools.base import Profiler

@@ -14,10 +14,9 @@ from jobs.launchers.local import Local
 from jobs.program import check_can_start, command_of, unknown_fields
 from jobs.progress import describe, last_batch
 from jobs.run import make_run
-from jobs.run_id import parse_id
+from jobs.run_fields import parse_id
 from jobs.store import MANIFEST, Manifest, RankReport, check_reports, read_record
-from jobs.sweep_file import read_sweep
-from jobs.sweep_runs import choose, expand, parse_only, select
+from jobs.sweep_file import choose, expand, parse_only, read_sweep, select
 from profiling import tables
 from profiling.errors import Mistakes, UserError
 from tests.ended_runs import ended_runs

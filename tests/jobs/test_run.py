@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 
 from jobs.flags import add_run_flags, make_parser, run_from_flags, to_flags
 from jobs.run import Run, make_run
-from jobs.run_fields import ID_FIELDS, OUTSIDE_FIELDS, ROLES, fields_of, is_own, parse_value
-from jobs.run_id import format_id, in_order, parse_id, repetition_of
+from jobs.run_fields import (
+    ID_FIELDS,
+    OUTSIDE_FIELDS,
+    ROLES,
+    fields_of,
+    format_id,
+    in_order,
+    is_own,
+    parse_id,
+    parse_value,
+    repetition_of,
+)
 from jobs.validation import literal_options
 from profiling.errors import UserError
 from profiling.tools import tool

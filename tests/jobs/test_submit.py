@@ -10,8 +10,8 @@ import pytest
 
 from jobs import store
 from jobs.execution import SweepRecord
+from jobs.progress import Result
 from jobs.submit import asked_of_sbatch, read_words
-from jobs.sweep_runs import Result
 from profiling.errors import UserError
 from tests.analysis.commands import ROOT, Ran, one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run

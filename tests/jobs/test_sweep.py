@@ -11,7 +11,7 @@ from jobs import execute, outcome, queue, store
 from jobs.execution import Execution, SweepRecord, record_sweep
 from jobs.launchers.base import Process
 from jobs.store import Manifest
-from jobs.sweep_runs import expand
+from jobs.sweep_file import expand
 from profiling.errors import UserError
 from tests.ended_runs import ended_runs
 from tests.jobs.scripted import Scripted, execution, make_sweep, manifests, run_all

@@ -11,7 +11,7 @@ from jobs.site import Container, Site
 from jobs.states import LEFT_OUT
 from jobs.store import Manifest
 from jobs.sweep import parser, read_request
-from jobs.sweep_runs import expand
+from jobs.sweep_file import expand
 from profiling.errors import Mistakes, UserError
 from tests.ended_runs import ended_runs
 from tests.jobs.scripted import HERE, execution, run_all

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.sweep_file import read_sweep
-from jobs.sweep_runs import choose, expand, ordered, parse_only, select
+from jobs.sweep_file import choose, expand, ordered, parse_only, read_sweep, select
 from profiling.errors import Mistakes, UserError, run_command
 
 SWEEP = """

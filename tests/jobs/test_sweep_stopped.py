@@ -19,7 +19,7 @@ from jobs.processes import TimeIsUp
 from jobs.queue import Attempts
 from jobs.store import SWEEP, read_record
 from jobs.sweep import AS_SUBMITTED, this_command
-from jobs.sweep_runs import expand
+from jobs.sweep_file import expand
 from tests.analysis.commands import run
 from tests.jobs.scripted import Scripted, execution, make_sweep, manifests, run_all
 from tests.jobs.scripted import batches_of_ranks as batches_of_ranks  # a fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.backends import has_horovod
+from jobs.run import has_horovod
 from tests.profiling.watching import PROGRAMS, batches_of, gaps, manifest_of, report_of, watch
 
 pytestmark = pytest.mark.long

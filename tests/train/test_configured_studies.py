@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from jobs.flags import to_flags
-from jobs.sweep_file import read_sweep
-from jobs.sweep_runs import expand
+from jobs.sweep_file import expand, read_sweep
 from tests.analysis.commands import ROOT, run
 from tests.train.many_runs import by_forked_pair
 

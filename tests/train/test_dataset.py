@@ -5,7 +5,7 @@ import io
 import pytest
 from PIL import Image
 
-from jobs import data_sets
+from jobs.loaders import data_folder
 from profiling.errors import UserError
 from train.loaders import dataset, records
 from train.loaders.dataset import Sample, find_images, find_records, find_shard, reached
@@ -22,7 +22,7 @@ def tiny_jpeg(shade: int = 0) -> bytes:
 
 
 def samples_of(folder, data_format):
-    place = data_sets.data_folder(folder, data_format)
+    place = data_folder(folder, data_format)
     return find_images(place) if data_format == "images" else find_records(place)
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.backends import NO_HOROVOD, has_horovod
 from jobs.execution import ROOT
 from jobs.flags import to_flags
-from jobs.run import make_run
+from jobs.run import NO_HOROVOD, has_horovod, make_run
 from profiling import tables
 from tests.train.many_runs import by_forked_pair
 from train import __main__ as command

@@ -1,12 +1,11 @@
-"""Backends by which ranks exchange gradients, one file each; :mod:`jobs.backends` names them."""
+"""Backends by which ranks exchange gradients, one file each; ``BACKENDS`` of :mod:`jobs.run` names them."""
 
 import re
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from jobs.backends import BACKENDS
-from jobs.run import Run
+from jobs.run import BACKENDS, Run
 from profiling.findings import Finding
 from train.world import World
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from jobs import data_sets
-from jobs.data_sets import MAKE_DATA
+from jobs.loaders import MAKE_DATA, data_folder, images_below, no_data_in, record_files
 from jobs.run import Run
 from profiling.errors import UserError
 from profiling.findings import Finding
@@ -82,7 +81,7 @@ def find_shard(run: Run, rank: int, world_size: int) -> Shard:
     """
     if run.data is None:
         raise UserError(f"loader {run.loader} needs --data DIR; {MAKE_DATA}")
-    folder = data_sets.data_folder(run.data, run.data_format)
+    folder = data_folder(run.data, run.data_format)
     samples = find_images(folder) if run.data_format == "images" else find_records(folder)
     mine = reached(samples[rank::world_size], run, rank)
     shard = sift(mine, is_whole if len(mine) <= FULL_CHECK_IMAGES else looks_whole)
@@ -124,21 +123,19 @@ def data_seed(run: Run, rank: int) -> int:
 def find_images(folder: Path) -> list[Sample]:
     """All images of ``folder/class/``, labelled by the classes' order."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
-    samples = [
-        Sample(path, label) for label, place in enumerate(classes) for path in data_sets.images_below(place)
-    ]
+    samples = [Sample(path, label) for label, place in enumerate(classes) for path in images_below(place)]
     if len(classes) > CLASSES:
         raise UserError(f"{folder} has {len(classes)} classes (folders), but a model has {CLASSES}")
     if not samples:
-        raise data_sets.no_data_in(folder, "images")
+        raise no_data_in(folder, "images")
     return samples
 
 
 def find_records(folder: Path) -> list[Sample]:
     """All images of the TFRecord files of ``folder``, by their indexes."""
-    files = data_sets.record_files(folder)
+    files = record_files(folder)
     if not files:
-        raise data_sets.no_data_in(folder, "tfrecord")
+        raise no_data_in(folder, "tfrecord")
     samples = []
     for path in files:
         index = records.index_path(path)
