@@ -10,28 +10,10 @@ record times of kernels. Those of communication: if not all ranks of a group wer
 different collectives (a note says so).
 """
 
-from analysis.display import output
-from analysis.display.terminal import Answer
-from analysis.frames.load import load
-from analysis.measures.anatomy import COLUMNS, LEVELS, columns_of, parts, rows
-from profiling.arguments import with_values
+from analysis.frames.measure import Command, levels
 from profiling.errors import run_command
 
-
-def main(words: list[str] | None = None) -> int:
-    """The command; see the module's docstring."""
-    parser = output.parser("analysis.anatomy", __doc__, columns=COLUMNS)
-    levels = parser.add_argument(
-        "--by", default="", metavar="LEVEL,...", help=f"{', '.join(LEVELS)} [one row per run]"
-    )
-    with_values(levels, lambda: LEVELS, several=True)
-    arguments = parser.parse_args(words)
-    by = output.parse_levels(arguments.by, tuple(LEVELS))
-    study = load(arguments.path, arguments.peaks)
-    answer = rows(study, by)
-    of = study.a_step(row["run"] for row in answer)
-    return output.emit(Answer(answer, columns_of(by), parts(answer, by, of)), study, arguments)
-
+main = Command("anatomy", __doc__, levels("rank", "step", "stage"))
 
 if __name__ == "__main__":
     run_command(main)

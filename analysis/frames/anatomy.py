@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis.frames.divide import (
+    EVERY,
     NOTHING,
     STAGES,
     Activities,
@@ -402,7 +404,7 @@ def transfers_of(calls: Sequence[Calls], matched: Matched | None) -> list[Interv
     ]
 
 
-# --- what follows from it -----------------------------------------------------------------------------
+# --- frames -----------------------------------------------------------------------------
 
 _COMMUNICATION = ("exposed_communication_ns", "overlapped_communication_ns")
 # Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
@@ -428,6 +430,51 @@ def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> Anatomy:
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
         return [{name: of for name, of in one.items() if name not in _COMMUNICATION} for one in ranks]
     return ranks
+
+
+def anatomy(study: Study, sources: Iterable[Source], with_warmup: bool = False) -> pd.DataFrame:
+    """The anatomy of the steps of runs and traces that can be used.
+
+    Args:
+        with_warmup: of all attributed steps, not only of those that count.
+
+    Returns:
+        A row a run, rank, step and stage. Columns: ``run, rank, step, stage, wall_ns`` and ``<part>_ns`` of
+        :data:`~analysis.frames.divide.EVERY`; NaN: not known.
+    """
+    frames = [
+        pd.DataFrame(columns).assign(run=trace.source.id)
+        for trace in traces_of(study, sources)
+        for columns in anatomy_of(trace, with_warmup)
+    ]
+    names = ["run", "rank", "step", "stage", "wall_ns", *(f"{name}_ns" for name in EVERY)]
+    return (
+        pd.concat([pd.DataFrame(columns=names), *frames], ignore_index=True)[names]
+        if frames
+        else pd.DataFrame(columns=names)
+    )
+
+
+def collectives(trace: RunTrace) -> pd.DataFrame:
+    """The collectives of a run in its attributed steps.
+
+    Returns:
+        A row a call of a rank, in order of ranks and starts. Columns: ``rank, step, counted, collective,
+        group, group_size`` (0: not recorded), ``duration_ns, bytes, exposed_ns, overlapped_ns``, and where
+        matched ``transfer_ns`` and ``end_ns`` on the common clock (NaN: not known).
+    """
+    made = []
+    for place, one in enumerate(trace.calls):
+        moved, end = np.full((2, len(one.kind)), np.nan)
+        if trace.matched is not None:
+            moved, end = trace.matched.transfer_ns[place], trace.matched.end_ns[place]
+        made.append(pd.DataFrame({
+            "rank": one.rank, "step": one.batch_index, "counted": one.counted, "collective": one.kind,
+            "group": one.group.astype(str), "group_size": one.group_size,
+            "duration_ns": one.end_ns - one.start_ns, "bytes": one.bytes, "exposed_ns": one.exposed_ns,
+            "overlapped_ns": one.hidden_ns, "transfer_ns": moved, "end_ns": end,
+        }))  # fmt: skip
+    return pd.concat(made, ignore_index=True)
 
 
 def _note_unknown(study: Study, trace: RunTrace) -> None:

@@ -18,6 +18,7 @@ from analysis.display.metrics import Metric
 from analysis.display.terminal import Answer
 from analysis.frames.load import load
 from analysis.frames.study import Study
+from profiling.arguments import with_values
 
 Columns = Mapping[str, Sequence[Metric]]  # by what they are of, as --columns lists them
 
@@ -29,8 +30,8 @@ class Measure:
     function: Callable[..., Answer]
     columns: Columns
 
-    def __call__(self, study: Study, **options: Any) -> Answer:
-        return self.function(study, **options)
+    def __call__(self, study: Study, *options: Any, **named: Any) -> Answer:
+        return self.function(study, *options, **named)
 
 
 def measure(columns: Columns) -> Callable[[Callable[..., Answer]], Measure]:
@@ -51,12 +52,14 @@ class Flag:
         settings: of :meth:`argparse.ArgumentParser.add_argument`.
         read: the argument from the flag's value and the study; None: the value.
         of_study: it says what is loaded, and is no argument of the measure.
+        values: that may be in a list with commas, for completion.
     """
 
     name: str
     settings: Mapping[str, Any]
     read: Callable[[Any, Study], Any] | None = None
     of_study: bool = False
+    values: Sequence[str] = ()
 
     @property
     def argument(self) -> str:
@@ -75,10 +78,8 @@ def flag(
 
 def levels(*choices: str) -> Flag:
     """``--by LEVEL,...``: further keys of the rows."""
-    return flag(
-        "--by", lambda text, _: output.parse_levels(text, choices), metavar="LEVEL,...",
-        help=f"also by these: {', '.join(choices)}",
-    )  # fmt: skip
+    settings = {"metavar": "LEVEL,...", "help": f"{', '.join(choices)} [one row per run]"}
+    return Flag("--by", settings, lambda text, _: output.parse_levels(text, choices), choices)
 
 
 def fields(*others: str, default: str = "every configuration") -> Flag:
@@ -120,7 +121,9 @@ class Command:
     def __call__(self, words: Sequence[str] | None = None) -> int:
         parser = output.parser(f"analysis.{self._name}", self._doc, columns=lambda: self.measure.columns)
         for one in self._flags:
-            parser.add_argument(one.name, **one.settings)
+            action = parser.add_argument(one.name, **one.settings)
+            if one.values:
+                with_values(action, one.values.__iter__, several=True)
         arguments = parser.parse_args(words)
         study = self._load(arguments)
         options = {one.argument: one.value(arguments, study) for one in self._flags if not one.of_study}

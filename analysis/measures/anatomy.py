@@ -1,26 +1,29 @@
 """Parts of the profiled step of each run, rank, step or stage: they sum to its wall time."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pandas as pd
 
 from analysis.display.metrics import (
     OF_A_RUN,
     RANK,
-    RUNS,
     STEP,
     Column,
     Metric,
-    Rows,
     columns,
     fields,
     picked,
+    records,
     telling,
 )
 from analysis.display.numbers import digits
-from analysis.display.terminal import Part
-from analysis.frames.anatomy import RunTrace, anatomy_of, traces_of
+from analysis.display.terminal import Answer, Part
+from analysis.frames.anatomy import anatomy as anatomy_frame
+from analysis.frames.anatomy import traces_of
 from analysis.frames.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN
+from analysis.frames.measure import measure
 from analysis.frames.study import A_STEP, RECORDING, Study
 
 STEPS_OF_RANKS = "steps averaged, each counted once for every rank that recorded it"
@@ -69,94 +72,82 @@ COLUMNS = {
         *METRICS,
     )
 }
+_SUM = "The parts sum to the wall time; overlapped times are not among them."
 
 
-def rows(study: Study, by: Sequence[str] = ()) -> Rows:
-    """The answer's rows; with :data:`METRICS`.
+@measure(COLUMNS)
+def anatomy(study: Study, by: Sequence[str] = ()) -> Answer:
+    """A row a run: the mean of its profiled steps; or one a rank, step or stage of it, as ``by`` names them.
+
+    By step no mean is made, and those of the warmup have rows as well.
 
     Raises:
-        UserError: no run has attributed batches with kernels that have a place in time.
+        UserError: no run has profiled steps with kernels that have a place in time.
     """
-    traces = traces_of(study, study.recorded)
+    traces = {trace.source.id: trace for trace in traces_of(study, study.recorded)}
+    parts = anatomy_frame(study, study.recorded, with_warmup="step" in by)
     if "stage" in by:
-        for trace in traces:
-            if not trace.staged:
-                study.note("not_recorded", trace.source, what="stages of steps")
-        traces = [trace for trace in traces if trace.staged]
-    answer = [row for trace in traces for row in means(trace, by)]
-    if not answer:
+        unstaged = [name for name, trace in traces.items() if not trace.staged]
+        for name in unstaged:
+            study.note("not_recorded", traces[name].source, what="stages of steps")
+        parts = parts[~parts["run"].isin(unstaged)]
+    if parts.empty:
         raise study.nothing(
             f"{study.path} holds no profiled step with timed kernels: needed is profile: torch, or a trace"
         )
-    return answer
+    frame = means(parts, by)
+    dropped = {name: trace.counted.dropped for name, trace in traces.items() if trace.counted}
+    frame["warmup_dropped"] = frame["run"].map({} if "step" in by else dropped).astype("Int64")
+    metrics = [*OF_A_RUN, *(LEVELS[name] for name in by), *METRICS]
+    frame = study.with_fields(frame)
+    return Answer(frame, metrics, tables(frame, by, study.a_step(frame["run"])))
 
 
-def means(trace: RunTrace, by: Sequence[str] = ()) -> Rows:
-    """The rows of a run: the mean of its batches, by rank, batch or stage where these are asked for.
-
-    By batch no mean is made, and those of the warm-up have rows as well.
-    """
-    import pandas as pd
-
-    with_warmup = "step" in by
-    ranks = anatomy_of(trace, with_warmup)
-    if not ranks:
-        return []
-    source, counted = trace.source, None if with_warmup else trace.counted
-    every = pd.concat([pd.DataFrame(columns) for columns in ranks], ignore_index=True)
-    groups = every.groupby(list(by), sort=False, observed=True) if by else [((), every)]
-    rows = []
-    for values, group in groups:
-        # What one of its ranks does not know is not known of the run.
-        row = group.sum(numeric_only=True, skipna=False)
-        # A batch has a window a stage.
-        count = len(group) / (1 if "stage" in by else len(STAGES))
-        rows.append({
-            "run": source.id,
-            **source.fields,
-            "repetition": source.repetition,
-            **dict(zip(by, values, strict=True)),
-            "attributed_steps": round(count),
-            "warmup_dropped": counted.dropped if counted else None,
-            "wall_ms": row["wall_ns"] / count / 1e6,
-            **{f"{name}_ms": row.get(f"{name}_ns", math.nan) / count / 1e6 for name in EVERY},
-        })  # fmt: skip
-    return rows
-
-
-def columns_of(by: Sequence[str] = ()) -> list[Metric]:
-    """The columns of :func:`rows`."""
-    return [*OF_A_RUN, *(LEVELS[name] for name in by), *METRICS]
-
-
-def parts(rows: Rows, by: Sequence[str] = (), of: str = A_STEP) -> list[Part]:
-    """The terminal's tables: the parts of a batch, and what some of them are made of.
+def means(parts: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Means over the steps of ranks, ms; what one of them does not know is not known of their mean.
 
     Args:
-        of: what they are the parts of, from :meth:`Study.a_step`.
+        parts: of :func:`analysis.frames.anatomy.anatomy`.
     """
+    keys = ["run", *by]
+    columns = ["wall_ns", *(f"{name}_ns" for name in EVERY)]
+    grouped = parts.groupby(keys, sort=False, observed=True)
+    # A step has a row a stage.
+    count = grouped.size() / (1 if "stage" in by else len(STAGES))
+    sums = grouped[columns].sum().where(parts[columns].notna().groupby([parts[key] for key in keys]).all())
+    ms = sums.div(count, axis=0) / 1e6
+    ms.columns = [f"{name.removesuffix('_ns')}_ms" for name in columns]
+    return ms.assign(attributed_steps=count.round().astype(int)).reset_index()
+
+
+def tables(frame: pd.DataFrame, by: Sequence[str] = (), of: str = A_STEP) -> list[Part]:
+    """The terminal's tables: the parts of a step, each with its share of it, and what some are made of.
+
+    Args:
+        of: what they are the parts of (:meth:`Study.a_step`).
+    """
+    rows = records(frame)
     keys = [*columns(fields(telling(rows))), *(LEVELS[name].column() for name in by)]
-    runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in rows) else []
-    counted = [] if of == RECORDING else ["attributed_steps"]
-    whole = columns(METRICS, *counted, "wall_ms")
+    whole = columns(METRICS, *(["attributed_steps"] if of != RECORDING else []), "wall_ms")
     beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
-    within = _shares(name for names in WITHIN.values() for name in names)
-    whole_columns = [*keys, *runs, *whole, *_shares(PARTS), *beside]
-    title = f"Anatomy of {of}, ms" + ("" if of == RECORDING else " (mean of profiled steps)")
+    within = [name for names in WITHIN.values() for name in names]
     return [
         Part(
-            title, rows, whole_columns, "The parts sum to the wall time; overlapped times are not among them."
+            f"Anatomy of {of}, ms",
+            rows,
+            [*keys, *whole, *_shares(PARTS), *beside],
+            _SUM,
         ),
-        Part("Components, ms", rows, [*keys, *within]),
+        Part("Components, ms", rows, [*keys, *_shares(within)]),
     ]
 
 
-def _shares(names: Iterable[str]) -> list[Column]:
+def _shares(names: Sequence[str]) -> list[Column]:
     """Columns of parts, each beside its share of the wall time: ``12.34 (10 %)``."""
 
     def of(metric: Metric) -> Column:
         def printed(row: Mapping[str, Any]) -> str:
-            took, wall = row[metric.name], row["wall_ms"]
+            took, wall = row.get(metric.name), row["wall_ms"]
             if not wall or took is None or math.isnan(took):
                 return "-"
             shown = f"{took:.2f}" if wall >= 1 else digits(took, 3)

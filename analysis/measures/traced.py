@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.display.metrics import FIELDS, IN_RUN, JOB, Metric, columns, names_of, picked
 from analysis.display.terminal import Answer, Part
-from analysis.frames.anatomy import traces_of
+from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import PARTS, SPLIT, WITHIN
 from analysis.frames.steps import steps
 from analysis.frames.study import Source, Study
@@ -69,8 +69,8 @@ def jobs(study: Study, scaling: Scaling | None = None) -> pd.DataFrame:
     frame["world_size"] = frame["base_world_size"] = [sources[run].world_size for run in frame["run"]]
     frame = frame.sort_values("world_size", kind="stable")
     sized = [sources[run] for run in frame["run"]]
-    parts = [row for trace in traces_of(study, sized) for row in anatomy.means(trace)]
-    frame = frame.merge(pd.DataFrame(parts, columns=["run", "wall_ms", *_PARTS]), on="run", how="left")
+    parts = anatomy.means(anatomy_frame(study, sized))
+    frame = frame.merge(parts[["run", "wall_ms", *_PARTS]], on="run", how="left")
     frame = frame.assign(compared=False, **dict.fromkeys(_COMPARED, np.nan))
     scales = frame[:0]
     for program in programs(study, sized):

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import IN_RUN, JOB, Column, Metric, Rows, columns
+from analysis.display.metrics import IN_RUN, JOB, Column, Metric, Rows, columns, records
 from analysis.display.terminal import Part
-from analysis.frames.anatomy import traces_of
+from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import EVERY
 from analysis.frames.steps import STAGES, series_of_traces
 from analysis.frames.study import Source, Study
@@ -153,8 +153,7 @@ def _figures(study: Study, source: Source, collectives: Rows) -> dict[tuple[str,
             so_far = found.get((kind, figure), _Figure(0.0)).value
             found[kind, figure] = _Figure(so_far + float(value))
 
-    traces = traces_of(study, [source])
-    for row in [row for one in traces for row in anatomy.means(one)]:
+    for row in records(anatomy.means(anatomy_frame(study, [source]))):
         for name in EVERY:
             add("parts", name.replace("_", " "), row[f"{name}_ms"])
     for row in collectives:
@@ -169,7 +168,7 @@ def _collectives(study: Study) -> dict[str, Rows]:
     """The rows of collectives by job; none where no job has any."""
     found: dict[str, Rows] = {}
     try:
-        for row in communication.rows(study):
+        for row in records(communication.communication(study).rows):
             found.setdefault(row["run"], []).append(row)
     except UserError:
         return {}

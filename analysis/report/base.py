@@ -16,7 +16,7 @@ from analysis.display import lines, plots
 from analysis.display.lines import caption, encode, stacked
 from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, Rows, records, telling
 from analysis.display.numbers import label_of, plain
-from analysis.display.terminal import Part, by_repetition
+from analysis.display.terminal import Answer, Part, by_repetition
 from analysis.frames.study import Study
 from analysis.measures import factors, scaled
 from analysis.report.render import Cell, Chart, Heading, Row, Section, TableView
@@ -192,12 +192,13 @@ class Context:
         answer: T = result
         return answer
 
-    def rows_if_any(self, compute: Callable[["Context"], Rows]) -> Rows:
+    def rows_if_any(self, compute: Callable[["Context"], Rows | Answer]) -> Rows:
         """The rows of a measure; none where it cannot answer."""
         try:
-            return self.once(compute)
+            answer = self.once(compute)
         except UserError:
             return []
+        return records(answer.rows) if isinstance(answer, Answer) else answer
 
     def with_facts(self, points: Rows, lines: Sequence[str]) -> Rows:
         """Points of lines with ``facts``: what tells lines apart, and what else filters know of them."""

@@ -8,7 +8,7 @@ from analysis.display import plots
 from analysis.display.lines import Axes
 from analysis.display.metrics import Rows, columns, filled
 from analysis.display.plots import BLUE, BROWN, SKY, VERMILLION
-from analysis.display.terminal import Part
+from analysis.display.terminal import Answer, Part
 from analysis.measures import communication
 from analysis.measures import tau as messages
 from analysis.measures.activities import SHARES, of_study, shares
@@ -55,7 +55,7 @@ def _applies(context: Context) -> bool:
 def _communication(context: Context) -> Content:
     """Collectives of runs of several ranks, and MPI of TAU's tables."""
     halves = []
-    if _several_ranks(context) and (context.rows_if_any(_rows) or not messages.has_tau(context.study)):
+    if _several_ranks(context) and (context.rows_if_any(_answer) or not messages.has_tau(context.study)):
         halves.append(_collectives(context))
     if messages.has_tau(context.study):
         halves.append(_mpi(context))
@@ -64,13 +64,14 @@ def _communication(context: Context) -> Content:
 
 
 def _collectives(context: Context) -> Content:
-    rows = context.once(_rows)
-    bars = by_configuration(together(pd.DataFrame(rows)), _PARTS, context.factors)
+    answer = context.once(_answer)
+    bars = by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors)
     charts = [bar_chart(context, "exposed", bars, HIDDEN, "Overlapped and exposed")]
     complete = bars.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
         charts.append(bar_chart(context, "waits", complete, WAITED, "Transfer and waiting"))
-    view = as_view(Part("", rows, communication.shown(rows)), "communication-table", context.factors)
+    (part,) = answer.tables
+    view = as_view(part, "communication-table", context.factors)
     return Content("", charts, [view])
 
 
@@ -81,8 +82,8 @@ def together(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.drop(columns=_PARTS, errors="ignore").drop_duplicates("run").merge(sums, on="run")
 
 
-def _rows(context: Context) -> Rows:
-    return communication.rows(context.study)
+def _answer(context: Context) -> Answer:
+    return communication.communication(context.study)
 
 
 def _mpi(context: Context) -> Content:

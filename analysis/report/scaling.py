@@ -9,9 +9,10 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
-from analysis.display.metrics import CONFIGURATION, Rows, columns
+from analysis.display.metrics import CONFIGURATION, Rows, columns, records
 from analysis.display.plots import BLACK, BLUE, BROWN
 from analysis.display.terminal import Answer, Part
+from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.anatomy import traces_of
 from analysis.frames.divide import EVERY, finest
 from analysis.measures import anatomy, batches, factors
@@ -143,23 +144,23 @@ def _batches(context: Context) -> Content:
 
 def _anatomy(context: Context) -> Content:
     """Where it goes, by what runs: parts that add up."""
-    rows = context.once(anatomies)
+    answer = context.once(anatomies)
     figures = [f"{name}_ms" for name in plots.PART_COLOURS]
-    bars = by_configuration(finest_parts(rows), figures, context.factors)
+    bars = by_configuration(finest_parts(records(answer.rows)), figures, context.factors)
     chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, "Anatomy of a step")
-    whole, within = anatomy.parts(rows)
+    whole, within = answer.tables
     ids = {"anatomy-table": whole, "anatomy-within": within}
     views = [as_view(part, id, context.factors) for id, part in ids.items()]
     return Content(_PARTS, [one for one in (chart, chart_by_rank(context)) if one], views)
 
 
-def anatomies(context: Context) -> Rows:
-    """The rows of analysis.anatomy, one a run.
+def anatomies(context: Context) -> Answer:
+    """The answer of analysis.anatomy, a row a run.
 
     Raises:
         UserError: no run has profiled steps with kernels that have a place in time.
     """
-    return anatomy.rows(context.study)
+    return anatomy.anatomy(context.study)
 
 
 def finest_parts(rows: Rows) -> pd.DataFrame:
@@ -178,7 +179,8 @@ def chart_by_rank(context: Context) -> Chart | None:
     trace = max(traces, key=lambda one: len(one.recorded), default=None)
     if trace is None or len(trace.recorded) < 2:
         return None
-    ranks = finest_parts(anatomy.means(trace, ("rank",))).fillna(0.0)
+    means = anatomy.means(anatomy_frame(context.study, [trace.source]), ("rank",))
+    ranks = finest_parts(records(means)).fillna(0.0)
     if len(ranks) > MOST_RANKS:
         talked = ranks["exposed_communication_ms"].sort_values(kind="stable").index
         ranks = ranks.loc[sorted([*talked[: MOST_RANKS // 2], *talked[-MOST_RANKS // 2 :]])]

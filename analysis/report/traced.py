@@ -11,8 +11,8 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.metrics import JOB, Metric, Rows, columns, records
-from analysis.display.terminal import Part
-from analysis.frames.anatomy import traces_of
+from analysis.display.terminal import Answer, Part
+from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Source
 from analysis.measures import anatomy, communication, traced
@@ -161,8 +161,8 @@ def _scales(context: Context) -> list[Finding]:
 
 def _mean_steps(context: Context) -> dict[str, Mapping[str, Any]]:
     """Of described jobs the parts of a step, mean over ranks; none where no kernel has a place in time."""
-    traces = traces_of(context.study, _described(context))
-    return {one.source.id: row for one in traces for row in anatomy.means(one)}
+    parts = anatomy_frame(context.study, _described(context))
+    return {row["run"]: row for row in records(anatomy.means(parts))}
 
 
 def _of_job(context: Context, source: Source) -> list[Finding]:
@@ -180,8 +180,8 @@ def _of_job(context: Context, source: Source) -> list[Finding]:
     return [Finding("traced_step_takes", run=source.id, data=data), *_collective(context, source)]
 
 
-def _collectives(context: Context) -> Rows:
-    return communication.rows(context.study)
+def _collectives(context: Context) -> Answer:
+    return communication.communication(context.study)
 
 
 def _collective(context: Context, source: Source) -> list[Finding]:

@@ -3,6 +3,7 @@
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.divide import PARTS, STAGES, WITHIN
 from analysis.frames.load import load
 from analysis.measures import anatomy
@@ -19,7 +20,7 @@ def test_planted_parts_are_found(tmp_path):
     truth = Truth(noise_ms=0.0, perturbation=1.0)
     runs = [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)]
     write_sweep(tmp_path, runs, truth)
-    one, two = sorted(anatomy.rows(load(tmp_path)), key=lambda row: row["gpus_per_node"])
+    one, two = sorted(records(anatomy.anatomy(load(tmp_path)).rows), key=lambda row: row["gpus_per_node"])
     assert one["wall_ms"] == pytest.approx(100) and two["wall_ms"] == pytest.approx(110)
     assert one["exposed_communication_ms"] == 0
     assert two["exposed_communication_ms"] + two["overlapped_communication_ms"] == pytest.approx(20, abs=0.01)
@@ -31,11 +32,11 @@ def test_planted_parts_are_found(tmp_path):
 def test_stages_and_ranks_add_up_to_the_whole(tmp_path):
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")])
     study = load(tmp_path)
-    whole = anatomy.rows(study)[0]
-    by_stage = anatomy.rows(study, ["stage"])
+    whole = records(anatomy.anatomy(study).rows)[0]
+    by_stage = records(anatomy.anatomy(study, ["stage"]).rows)
     assert [row["stage"] for row in by_stage] == list(STAGES)
     assert sum(row["wall_ms"] for row in by_stage) == pytest.approx(whole["wall_ms"])
-    by_rank = anatomy.rows(study, ["rank"])
+    by_rank = records(anatomy.anatomy(study, ["rank"]).rows)
     assert [row["attributed_steps"] for row in by_rank] == [20, 20] and whole["attributed_steps"] == 40
 
 
@@ -45,11 +46,11 @@ def test_late_launches_are_told_from_other_idle_time(tmp_path):
     truth = Truth(noise_ms=0.0, perturbation=1.0, warmup=0, queued_ms=3.0)
     write_sweep(tmp_path, [run_of(profile="torch")], truth)
     study = load(tmp_path)
-    row = anatomy.rows(study)[0]
+    row = records(anatomy.anatomy(study).rows)[0]
     assert row["idle_ms"] == pytest.approx(38)
     assert row["idle_host_bound_ms"] == pytest.approx(35)
     assert row["idle_other_ms"] == pytest.approx(3)
-    of_batch = anatomy.rows(study, ["step"])
+    of_batch = records(anatomy.anatomy(study, ["step"]).rows)
     assert [round(row["idle_host_bound_ms"], 6) for row in of_batch] == [35] * 20
     assert not study.notes()
 
@@ -58,11 +59,11 @@ def test_what_parts_are_made_of_adds_up_to_them(tmp_path):
     truth = Truth(wait_ms={2: 7.0}, queued_ms=3.0, noise_ms=0.1)
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")], truth)
     for by in ([], ["rank"], ["stage"], ["step", "stage"]):
-        for row in anatomy.rows(load(tmp_path), by):
+        for row in records(anatomy.anatomy(load(tmp_path), by).rows):
             for part, names in WITHIN.items():
                 made_of = sum(row[f"{name}_ms"] for name in names)
                 assert made_of == pytest.approx(row[f"{part}_ms"], rel=1e-12, abs=1e-9)
-    (row,) = anatomy.rows(load(tmp_path))
+    (row,) = records(anatomy.anatomy(load(tmp_path)).rows)
     assert row["loader_wait_ms"] == pytest.approx(7, abs=0.01)
 
 
@@ -97,7 +98,7 @@ def test_the_reports_bars_hold_idle_time_once(tmp_path, device, idle):
     (chart,) = ANATOMY.section(Context(load(tmp_path))).charts
     bars = {trace["name"]: trace["x"][0] for trace in chart.figure["data"]}
     assert [name for name in bars if name.startswith("idle")] == idle
-    assert sum(bars.values()) == pytest.approx(anatomy.rows(load(tmp_path))[0]["wall_ms"])
+    assert sum(bars.values()) == pytest.approx(records(anatomy.anatomy(load(tmp_path)).rows)[0]["wall_ms"])
 
 
 def test_launches_that_are_lost_are_counted(tmp_path):
@@ -108,13 +109,13 @@ def test_launches_that_are_lost_are_counted(tmp_path):
     table["launch_ns"][5] = None
     tables.write(tables.as_table("kernels", table), path.parent, "kernels")
     study = load(tmp_path)
-    of_batch = [round(row["idle_host_bound_ms"]) for row in anatomy.rows(study, ["step"])]
+    of_batch = [round(row["idle_host_bound_ms"]) for row in records(anatomy.anatomy(study, ["step"]).rows)]
     assert of_batch[0] == 0 and of_batch[1] > 30
     assert not study.notes()  # 1 of 100
     for place in range(10, 20):
         table["launch_ns"][place] = table["start_ns"][place] + 1
     tables.write(tables.as_table("kernels", table), path.parent, "kernels")
-    anatomy.rows(study := load(tmp_path))
+    records(anatomy.anatomy(study := load(tmp_path)).rows)
     assert ": 11 of 100 " in study.notes()[0]
 
 
@@ -126,7 +127,7 @@ def test_lost_launches_are_counted_over_all_ranks(tmp_path):
         for place in range(10, 20):
             table["launch_ns"][place] = None
         tables.write(tables.as_table("kernels", table), path.parent, "kernels")
-    anatomy.rows(study := load(tmp_path))
+    records(anatomy.anatomy(study := load(tmp_path)).rows)
     assert [one.data["n"] for one in study.findings if one.code == "launches_missing"] == [20]
 
 

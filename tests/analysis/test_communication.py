@@ -1,21 +1,18 @@
 """Collectives are matched over ranks; planted waits, clocks and bandwidths are found."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 import pytest
 
-from analysis.frames.anatomy import arrays_of, calls_of, column_of
+from analysis.display.metrics import records
+from analysis.frames.anatomy import arrays_of, calls_of, collectives, column_of
 from analysis.frames.divide import activities_of
 from analysis.frames.load import load
 from analysis.frames.matching import match
-from analysis.measures.communication import (
-    _bandwidth,
-    _figures,
-    bus_factor,
-    rows,
-    shown,
-)
+from analysis.measures.communication import bandwidth, bus_factor, communication, figures
 from analysis.report.base import Context
 from analysis.report.communication import COMMUNICATION, together
 from jobs import store
@@ -124,14 +121,13 @@ def test_collectives_that_overlap_are_counted_once():
 def test_transfers_that_overlap_each_other_and_what_they_carry_together():
     """Two allreduces of 1 MB, 100 us each and 60 of them at once: 140 us for both."""
     ranks = [rank_of(rank, [0, 40], [100, 140]) for rank in (0, 1)]
-    masks = [np.full(2, True)] * 2
-    figures = _figures(ranks, masks, match(ranks), [0, 1])
-    row = {"collective": "allreduce", **figures, **_bandwidth("allreduce", 2, figures, {})}
+    matched = match(ranks)
+    calls = collectives(SimpleNamespace(calls=ranks, matched=matched))
+    row = figures(calls, 2, 2, matched.residual_ns)
+    row |= bandwidth("allreduce", 2, row, {})
     assert row["transfer_ms"] == pytest.approx(0.2) and row["transferring_ms"] == pytest.approx(0.14)
     assert row["busbw_gb_per_s"] == pytest.approx(10)
     assert row["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3)
-    apart = row | {"transferring_ms": 0.2, "group_ranks": None, "groups": 1}
-    assert len(shown([apart | {"transferring_ms": 0.14}])) == len(shown([apart])) + 2
 
 
 @pytest.mark.parametrize(
@@ -159,11 +155,11 @@ def test_bus_factors_are_nccl_tests():
 def test_a_sweep_of_our_own(tmp_path):
     # 20 ms of collectives a batch are planted, of which 15 ms are hidden.
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")], Truth(noise_ms=0.0))
-    (row,) = rows(load(tmp_path))
+    (row,) = records(communication(load(tmp_path)).rows)
     assert row["ms_per_step"] == pytest.approx(20, abs=0.01)
     assert row["exposed_ms"] + row["overlapped_ms"] == pytest.approx(20, abs=0.01)
     assert row["transfer_ms"] + row["wait_ms"] == pytest.approx(row["ms_per_step"])
-    by_rank = rows(load(tmp_path), by_rank=True)
+    by_rank = records(communication(load(tmp_path), by="rank").rows)
     assert [one["rank"] for one in by_rank] == [0, 1]
 
 
@@ -182,7 +178,7 @@ def test_a_run_is_compared_with_an_allreduce_of_its_ranks_on_as_many_nodes_over_
     store.write_record(record, known.model_copy(update={"allreduces": measured}))
     of = {
         (row["nodes"], row["network"]): (row["busbw_gb_per_s"], row["busbw_of_measured_pct"])
-        for row in rows(load(tmp_path))
+        for row in records(communication(load(tmp_path)).rows)
     }
     assert of[1, "ib"][1] == pytest.approx(100 * of[1, "ib"][0] / 8)  # no network within a node
     assert of[2, "ib"][1] == pytest.approx(100 * of[2, "ib"][0] / 2)

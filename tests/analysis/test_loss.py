@@ -6,6 +6,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.divide import PARTS
 from analysis.frames.load import load
 from analysis.measures import anatomy, utilization
@@ -121,7 +122,7 @@ def test_of_few_batches_no_part_may_take_less_than_nothing_or_more_than_a_batch(
     few += [run_of(gpus_per_node=size, profile="torch", attribute_from=34) for size in (1, 4)]
     write_sweep(tmp_path, few, Truth(**TRUTH | {"noise_ms": noise_ms, "warmup": 0}))
     row = by_size(tmp_path)[4]
-    walls = [one["wall_ms"] for one in anatomy.rows(load(tmp_path), ["step"])]
+    walls = [one["wall_ms"] for one in records(anatomy.anatomy(load(tmp_path), ["step"]).rows)]
     for name in ("idle", "idle_host_bound", "idle_other"):
         low, high = (row[f"loss_{name}_pct_{end}"] for end in ("low", "high"))
         if noise_ms:
@@ -140,7 +141,7 @@ def test_the_warmup_of_runs_recorded_from_their_start_is_in_no_mean(tmp_path: Pa
     assert row["loss_idle_pct"] == pytest.approx(100 * (140 - 100 - 25 - 7 + 2) / 140)
     assert row["loss_unattributed_pct"] == pytest.approx(0, abs=1e-6)
     study = load(tmp_path)
-    for parts_of in anatomy.rows(study):
+    for parts_of in records(anatomy.anatomy(study).rows):
         ranks = parts_of["gpus_per_node"]
         assert parts_of["wall_ms"] == pytest.approx(BATCH_MS[ranks])
         assert (parts_of["warmup_dropped"], parts_of["attributed_steps"]) == (3 - first, 37 * ranks)
@@ -232,7 +233,7 @@ def test_a_trace_without_a_collective_is_not_averaged_as_none(tmp_path: Path) ->
     rest = by_size(tmp_path)[2]
     for name in ("loss_exposed_communication_pct", "loss_idle_pct", "exposed_communication_ms"):
         assert rest[name] == pytest.approx(whole[name]) and rest[name]
-    parts = finest_parts(anatomy.rows(load(tmp_path)))
+    parts = finest_parts(records(anatomy.anatomy(load(tmp_path)).rows))
     exposed = ["exposed_transfer_ms", "exposed_wait_ms"]
     bars = by_configuration(parts, exposed, ["gpus_per_node"]).set_index("gpus_per_node")
     assert bars.loc[2, exposed].sum() == pytest.approx(EXPOSED_MS[2])

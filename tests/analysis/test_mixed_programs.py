@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.measures import anatomy, communication
 from analysis.prediction import extrapolate
@@ -63,8 +64,8 @@ def test_the_report_averages_no_runs_that_differ_in_a_factor_of_a_programs_own(t
     write_sweep_record(tmp_path)
     context = Context(load(tmp_path))
     names = ["factors.width", "gpus_per_node"]
-    for measure, figure in ((anatomy.rows, "wall_ms"), (communication.rows, "wait_ms")):
-        of_runs = measure(context.study)
+    for measure, figure in ((anatomy.anatomy, "wall_ms"), (communication.communication, "wait_ms")):
+        of_runs = records(measure(context.study).rows)
         bars = by_configuration(pd.DataFrame(of_runs), [figure], context.factors).set_index(names)[figure]
         assert len(bars) == len({tuple(row[name] for name in names) for row in of_runs}) > 1
         for row in of_runs:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.anatomy import GROUP
 from analysis.frames.load import load
 from analysis.frames.matching import Calls, match
@@ -67,7 +68,7 @@ def both(tmp_path_factory):
 
 
 def test_the_same_run_has_the_same_figures_under_both_names(both):
-    nvidia, amd = (communication.rows(study) for study in both)
+    nvidia, amd = (records(communication.communication(study).rows) for study in both)
     assert nvidia == amd
     by_kind = {row["collective"]: row for row in amd}
     assert set(by_kind) == {"allreduce", "broadcast"}
@@ -163,7 +164,7 @@ def figures(row) -> dict[str, float]:
 
 def test_pairs_have_no_wait_and_no_bandwidth_that_is_not_there(tmp_path):
     study = write(tmp_path, TENSOR)
-    (row,) = communication.rows(study)
+    (row,) = records(communication.communication(study).rows)
     assert (row["group_size"], row["groups"], row["group_ranks"]) == (2, 2, "0,1 | 2,3")
     # Two calls of 0.4 ms and 4 MB a batch; of two ranks an allreduce moves what it holds, 2 x 1/2.
     assert figures(row) == pytest.approx({"transfer": 0.8, "wait": 0.0, "algbw": 10.0, "busbw": 10.0})
@@ -176,7 +177,7 @@ def test_groups_of_another_shape_have_a_row_of_their_own(tmp_path):
         Group("4", {1: (5.0,), 3: (5.5,)}, (6.5,), mbytes=30.0),
         Group("0", dict.fromkeys(range(4), (8.0,)), (8.5,), mbytes=0.004, kind="barrier"),
     )
-    pairs, across, everyone = communication.rows(write(tmp_path, (*TENSOR, *data)))
+    pairs, across, everyone = records(communication.communication(write(tmp_path, (*TENSOR, *data))).rows)
     assert figures(pairs)["busbw"] == pytest.approx(10)
     assert across["group_ranks"] == "0,2 | 1,3"
     # Ranks 0 and 1 wait 0.5 ms, 2 and 3 do not: a mean of 0.25.
@@ -188,7 +189,7 @@ def test_groups_of_another_shape_have_a_row_of_their_own(tmp_path):
 
 def test_by_rank_each_has_the_groups_that_it_is_in(tmp_path):
     ends = Group("7", {0: (5.0,), 3: (5.5,)}, (6.0,), kind="allgather")
-    made = communication.rows(write(tmp_path, (*TENSOR, ends)), by_rank=True)
+    made = records(communication.communication(write(tmp_path, (*TENSOR, ends)), by="rank").rows)
     assert [(row["rank"], row["collective"], row["group_ranks"]) for row in made] == [
         (0, "allreduce", "0,1"), (1, "allreduce", "0,1"), (2, "allreduce", "2,3"), (3, "allreduce", "2,3"),
         (0, "allgather", "0,3"), (3, "allgather", "0,3"),
@@ -199,7 +200,7 @@ def test_by_rank_each_has_the_groups_that_it_is_in(tmp_path):
 def test_a_broadcast_sets_no_clock_and_has_no_wait_where_none_is_set(tmp_path):
     """Its root may be gone before the others have come; ranks 0 and 3 share nothing else."""
     study = write(tmp_path, (*TENSOR, Group("7", {0: (5.0,), 3: (5.5,)}, (6.0,), kind="broadcast")))
-    pairs, ends = communication.rows(study)
+    pairs, ends = records(communication.communication(study).rows)
     assert pairs["wait_ms"] == pytest.approx(0) and ends.get("wait_ms") is None
     assert "broadcast: clocks unknown" in "\n".join(study.notes())
 
@@ -213,7 +214,7 @@ def test_results_without_groups_are_read_as_of_one_group(tmp_path):
             table.column_names.index("short_name"), "short_name", pa.array(["ncclAllReduce"] * len(table))
         )
         pq.write_table(table.drop_columns(list(GROUP)), path)
-    (row,) = communication.rows(study)
+    (row,) = records(communication.communication(study).rows)
     assert (row["collective"], row["group_size"], row["group_ranks"]) == ("allreduce", 4, "0-3")
     assert figures(row) == pytest.approx({"transfer": 0.4, "wait": 0.0, "algbw": 10.0, "busbw": 15.0})
 
@@ -221,7 +222,7 @@ def test_results_without_groups_are_read_as_of_one_group(tmp_path):
 def test_of_a_group_that_is_not_recorded_beside_others_nothing_is_claimed(tmp_path):
     unsaid = tuple(Group(ONE_OF_SEVERAL, one.came, one.left) for one in TENSOR)
     study = write(tmp_path, unsaid)
-    (row,) = communication.rows(study)
+    (row,) = records(communication.communication(study).rows)
     assert row["ms_per_step"] == pytest.approx(0.8)
     assert row.get("transfer_ms") is None and row.get("busbw_gb_per_s") is None and row["groups"] is None
     assert "groups not recorded" in "\n".join(study.notes())
@@ -233,8 +234,8 @@ def test_a_group_of_which_only_the_size_is_recorded_is_known_if_it_is_of_all(tmp
     for path in tmp_path.glob("*/rank_*/kernels.parquet"):
         table = tables.read(path.parent, "kernels").drop_columns(["process_group", "group_ranks"])
         pq.write_table(table, path)
-    pairs, whole = communication.rows(study)
-    assert pairs["collective"] == "allreduce" and pairs["groups"] is None and "wait_ms" not in pairs
+    pairs, whole = records(communication.communication(study).rows)
+    assert pairs["collective"] == "allreduce" and pairs["groups"] is None and pairs["wait_ms"] is None
     assert figures(whole) == pytest.approx({"transfer": 0.4, "wait": 0.0, "algbw": 10.0, "busbw": 7.5})
 
 
@@ -247,10 +248,13 @@ def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
         table = tables.read(path.parent, "kernels").to_pydict()
         table["group_size"] = [2 if size == 1 else size for size in table["group_size"]]
         tables.write(tables.as_table("kernels", table), path.parent, "kernels")
-    of = {(row["collective"], row["group_ranks"]): row for row in communication.rows(study)}
+    of = {
+        (row["collective"], row["group_ranks"]): row
+        for row in records(communication.communication(study).rows)
+    }
     assert of["barrier", "0-3"]["wait_ms"] == pytest.approx(0)
     assert of["allreduce", "0,1"]["transfer_ms"] == pytest.approx(0.4)  # of ranks 0 and 1, over four
-    assert of["allreduce", "2"]["group_size"] == 2 and "transfer_ms" not in of["allreduce", "2"]
+    assert of["allreduce", "2"]["group_size"] == 2 and of["allreduce", "2"]["transfer_ms"] is None
     assert "allreduce" in [one.data.get("collectives") for one in study.findings]
 
 

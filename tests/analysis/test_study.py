@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.kernel_sums import Groups, Question, groups_of_each
 from analysis.frames.load import load
 from analysis.frames.steps import all_series
@@ -79,8 +80,8 @@ def test_a_run_that_one_measure_cannot_use_counts_in_no_later_one(tmp_path: Path
     first = set(costs_of(study, study.sources))
     assert {source.id for source in study.sources} == before - {broken.name}
     assert first == set(costs_of(study, study.loaded)) and broken.name not in first
-    assert broken.name not in {row["run"] for row in communication.rows(study)}
-    assert broken.name not in {row["run"] for row in anatomy.rows(study)}
+    assert broken.name not in {row["run"] for row in records(communication.communication(study).rows)}
+    assert broken.name not in {row["run"] for row in records(anatomy.anatomy(study).rows)}
     assert broken.name not in all_series(study)
     assert [failure.point for failure in study.failed] == [broken.name]
 

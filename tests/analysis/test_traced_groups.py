@@ -2,6 +2,7 @@
 
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.measures import anatomy, communication, kernels
 from profiling.convert import main as convert
@@ -71,7 +72,7 @@ def mesh(tmp_path_factory):
 def test_collectives_of_each_kind_of_group_have_their_own_figures(
     mesh, kind, size, groups, transfer, wait, mbytes, factor
 ):
-    (row,) = [row for row in communication.rows(mesh) if row["collective"] == kind]
+    (row,) = [row for row in records(communication.communication(mesh).rows) if row["collective"] == kind]
     assert (row["group_size"], row["groups"], row["calls_per_step"]) == (size, groups, 1)
     assert row["transfer_ms"] == pytest.approx(transfer / 1e3, abs=1e-4)
     assert row["wait_ms"] == pytest.approx(wait / 1e3, abs=1e-4)
@@ -80,7 +81,7 @@ def test_collectives_of_each_kind_of_group_have_their_own_figures(
 
 
 def test_the_anatomy_of_a_mesh_adds_up(mesh):
-    (row,) = anatomy.rows(mesh)
+    (row,) = records(anatomy.anatomy(mesh).rows)
     transfer, wait = sum(one[3] for one in CALLS), 15 * (1 + 1 + 3 + 1) / 4
     assert row["exposed_transfer_ms"] == pytest.approx(transfer / 1e3, abs=1e-3)
     assert row["exposed_wait_ms"] == pytest.approx(wait / 1e3, abs=1e-3)
@@ -91,7 +92,7 @@ def test_the_anatomy_of_a_mesh_adds_up(mesh):
 def test_groups_that_are_whole_are_matched_though_other_ranks_are_missing(tmp_path):
     """Of ranks 0 and 1 the tensor parallel group is whole, and no other is."""
     study = job(tmp_path / "half", (0, 1))
-    rows = {row["collective"]: row for row in communication.rows(study)}
+    rows = {row["collective"]: row for row in records(communication.communication(study).rows)}
     assert rows["allreduce"]["transfer_ms"] == pytest.approx(0.025, abs=1e-4)
     assert all(rows[kind].get("transfer_ms") is None for kind in ("allgather", "alltoall", "reducescatter"))
     said = " ".join(study.notes())
@@ -121,7 +122,7 @@ def test_sends_and_receives_of_a_pipeline_are_the_same_calls_on_both_stages(tmp_
             trace.kernel("ampere_bf16_s16816gemm", at + 5, at + 400, at + 800)
         trace.write(folder / f"rank{rank}.json")
     assert convert([str(folder), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    (row,) = communication.rows(load(tmp_path / "out"))
+    (row,) = records(communication.communication(load(tmp_path / "out")).rows)
     assert (row["collective"], row["group_size"], row["calls_per_step"]) == ("sendrecv", 2, 2)
     assert row["transfer_ms"] == pytest.approx(2 * 0.040, rel=1e-3)
     assert row["wait_ms"] == pytest.approx(0.2 / 2, rel=1e-3)  # stage 1 waits, of two ranks
@@ -163,7 +164,7 @@ def test_sends_and_receives_of_three_stages_are_told_apart_by_their_ranks_and_di
         stage_trace(stage).write(folder / f"rank{stage}.json")
     assert convert([str(folder), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     study = load(tmp_path / "out")
-    (row,) = communication.rows(study)
+    (row,) = records(communication.communication(study).rows)
     assert (row["collective"], row["group_size"], row["calls_per_step"]) == ("sendrecv", 2, 16 / 3)
     # 40 us each, on both sides of the four of a micro-batch; of three ranks.
     assert row["transfer_ms"] == pytest.approx(2 * 4 * 2 * 0.040 / 3, rel=1e-3)

@@ -155,7 +155,7 @@ def test_jobs_of_the_same_kernels_in_one_folder_are_compared(scaled):
 
 def test_a_bar_of_collectives_is_of_one_job(unlike):
     two, _ = unlike
-    rows = communication.rows(load(two.parent))
+    rows = records(communication.communication(load(two.parent)).rows)
     bars = by_configuration(together(pd.DataFrame(rows)), ["exposed_ms", "wait_ms"], ["job"])
     exposed = dict(zip(bars["label"], bars["exposed_ms"], strict=True))
     assert exposed == pytest.approx({"two": 0.1, "four": 0.3}, rel=0.03)

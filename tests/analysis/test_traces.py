@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.study import Study
 from analysis.measures import anatomy, batches, communication, kernels, stragglers
@@ -31,7 +32,7 @@ def late(tmp_path_factory):
 
 def test_the_anatomy_of_traces_is_what_was_planted(late):
     planted, path = late
-    rows = {row["rank"]: row for row in anatomy.rows(load(path), ["rank"])}
+    rows = {row["rank"]: row for row in records(anatomy.anatomy(load(path), ["rank"]).rows)}
     assert rows[0]["wall_ms"] == pytest.approx(planted.batch / MS, abs=2e-3)
     model = planted.forward + planted.backward + planted.update
     for rank, wait in ((0, 70), (2, 0)):
@@ -44,7 +45,7 @@ def test_the_anatomy_of_traces_is_what_was_planted(late):
 
 def test_collectives_of_traces_have_transfer_wait_and_bandwidth(late):
     planted, path = late
-    (row,) = communication.rows(load(path))
+    (row,) = records(communication.communication(load(path)).rows)
     assert (row["collective"], row["group_size"], row["calls_per_step"]) == ("allreduce", 4, 1)
     assert row["transfer_ms"] == pytest.approx(planted.transfer / MS, rel=1e-3)
     assert row["wait_ms"] == pytest.approx(0.75 * 70 / MS, rel=1e-2)
@@ -157,7 +158,7 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     (folder / "rank1.json").unlink()
     convert([str(folder), "--out", str(tmp_path / "out")])
     study = load(tmp_path / "out")
-    (row,) = communication.rows(study)
+    (row,) = records(communication.communication(study).rows)
     assert row["collective"] == "allreduce" and row.get("transfer_ms") is None
     assert "transfer_unknown" in [one.code for one in study.findings]
     with pytest.raises(UserError, match="some ranks only"):
@@ -190,7 +191,7 @@ def test_a_damaged_record_is_one_line(tmp_path):
 def test_real_traces_of_eight_ranks_are_answered(shared_data, tmp_path):
     convert([str(shared_data / "kineto" / "dlrm_8ranks"), "--out", str(tmp_path / "out")])
     study = load(tmp_path / "out")
-    kinds = {row["collective"]: row for row in communication.rows(study)}
+    kinds = {row["collective"]: row for row in records(communication.communication(study).rows)}
     assert set(kinds) == {"alltoall", "allreduce"} and kinds["alltoall"]["transfer_ms"] > 0
     assert len(stragglers.rows(study)) == 8
     assert "Are there stragglers?" in render(build(study))
@@ -212,7 +213,7 @@ def test_a_job_without_markers_is_not_taken_out_of_the_other_sections(tmp_path):
 def test_a_collective_is_of_its_group_though_one_rank_was_recorded(tmp_path):
     trace_of(Planted(ranks=8, batches=4), 0).write(tmp_path / "rank0.json")
     convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out")])
-    (row,) = communication.rows(load(tmp_path / "out"))
+    (row,) = records(communication.communication(load(tmp_path / "out")).rows)
     assert (row["collective"], row["group_size"]) == ("allreduce", 8)
 
 

@@ -82,8 +82,7 @@ def converted(folder, **jobs):
 
 def shown(study):
     """The captions of the tables of a step's anatomy, and the headers of that of scaling."""
-    rows = anatomy.rows(study)
-    whole, _ = anatomy.parts(rows)
+    whole, _ = anatomy.anatomy(study).tables
     return whole.caption, [column.header for column in traced.tables(traced.jobs(study))[0].columns]
 
 
@@ -100,14 +99,14 @@ def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
     assert row["step_ms"] == pytest.approx(step / 1000, rel=2e-3)
     assert row["wall_ms"] == pytest.approx(row["step_ms"], rel=2e-3)
     assert row["idle_ms"] == pytest.approx(planted.idle / 1000, abs=2e-3)
-    (whole,) = anatomy.rows(study)
+    (whole,) = records(anatomy.anatomy(study).rows)
     assert whole["wall_ms"] == row["wall_ms"]
     assert (whole["warmup_dropped"], whole["attributed_steps"]) == (2, 2 * 18)
     assert batches.batches(study).rows["warmup_dropped"][0] == 2
     _, headers = shown(study)
     assert "warmup" in headers
     assert [one.data["n"] for one in study.findings if one.code == "first_steps_left_out"] == [2]
-    by_step = anatomy.rows(study, ["step"])  # no mean, and so nothing is left out of it
+    by_step = records(anatomy.anatomy(study, ["step"]).rows)  # no mean, and so nothing is left out of it
     assert [one["step"] for one in by_step] == list(range(20))
 
 
@@ -123,8 +122,8 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
                 table["duration_ns"][row] *= 3
         tables.write(tables.as_table("kernels", table), path, "kernels")
     study = load(job)
-    (whole,) = anatomy.rows(study)
-    (talk,) = communication.rows(study)
+    (whole,) = records(anatomy.anatomy(study).rows)
+    (talk,) = records(communication.communication(study).rows)
     assert talk["ms_per_step"] == pytest.approx(planted.transfer / 1000)
     for name in ("exposed", "overlapped"):
         assert talk[f"{name}_ms"] == pytest.approx(whole[f"{name}_communication_ms"], abs=1e-9)
@@ -196,5 +195,5 @@ def test_means_are_of_steps_that_all_ranks_recorded(tmp_path):
         trace = trace_of(Planted(ranks=2, batches=count), rank)
         trace.write(tmp_path / "raw" / "mine" / f"rank{rank}.json")
     study = load(converted(tmp_path) / "mine")
-    (whole,) = anatomy.rows(study)
-    assert whole["attributed_steps"] == 2 * 7 == 2 * traced.jobs(study)["steady_steps"][0]
+    whole, _ = anatomy.anatomy(study).tables
+    return whole.caption, [column.header for column in traced.tables(traced.jobs(study))[0].columns]
