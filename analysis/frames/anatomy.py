@@ -448,11 +448,9 @@ def anatomy(study: Study, sources: Iterable[Source], with_warmup: bool = False) 
         for columns in anatomy_of(trace, with_warmup)
     ]
     names = ["run", "rank", "step", "stage", "wall_ns", *(f"{name}_ns" for name in EVERY)]
-    return (
-        pd.concat([pd.DataFrame(columns=names), *frames], ignore_index=True)[names]
-        if frames
-        else pd.DataFrame(columns=names)
-    )
+    if not frames:
+        return pd.DataFrame(columns=names)
+    return pd.concat(frames, ignore_index=True).reindex(columns=names)
 
 
 def collectives(trace: RunTrace) -> pd.DataFrame:

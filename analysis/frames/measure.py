@@ -79,7 +79,7 @@ def flag(
 def levels(*choices: str) -> Flag:
     """``--by LEVEL,...``: further keys of the rows."""
     settings = {"metavar": "LEVEL,...", "help": f"{', '.join(choices)} [one row per run]"}
-    return Flag("--by", settings, lambda text, _: output.parse_levels(text, choices), choices)
+    return Flag("--by", settings, lambda text, _: output.parse_levels(text, choices), values=choices)
 
 
 def fields(*others: str, default: str = "every configuration") -> Flag:

@@ -185,7 +185,8 @@ def rows_of(command: str, ask, monkeypatch) -> list[dict]:
     rows: list[dict] = []
 
     def kept(answer, study, arguments):
-        rows.extend(records(answer.rows))
+        written = set(output.to_frame(answer.rows, answer.columns))
+        rows.extend({name: row[name] for name in row if name in written} for row in records(answer.rows))
         return 0
 
     monkeypatch.setattr(output, "emit", kept)
