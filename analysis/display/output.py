@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,6 +182,7 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
     if (answers := _caught.get()) is not None:
         answers.append((answer, findings))
     elif arguments.format == "table":
+        answer = replace(answer, notable=None) if arguments.wide else answer
         _write_text(as_terminal(answer, study, arguments.output, most, arguments.wide), arguments.output)
     else:
         noted = findings if arguments.notes else None

@@ -73,6 +73,7 @@ class Answer:
         columns: of the data, in order.
         parts: the terminal's tables; by default one with all columns that are not empty. Empty: no table.
         title, caption: above and below that one.
+        notable: the rows that it shows, as it shows them; None, and with ``--wide``: all.
         verdict: stands above the tables, as a line for each code.
         notes: lines below the tables, or on standard error beside data (explanations).
     """
@@ -82,6 +83,7 @@ class Answer:
     parts: Sequence[Part] | None = None
     title: str = ""
     caption: str = ""
+    notable: "pd.DataFrame | None" = None
     verdict: Sequence[Finding] = ()
     notes: Sequence[str] = ()
 
@@ -97,7 +99,10 @@ class Answer:
         same = {*FIELDS_OF_RUNS, "run", "repetition"} - set(telling(rows))
         names = [one for one in self.columns if one.table and not one.detail and one.name not in same]
         shown = columns([*fields(name for name in own_names(*rows) if name in telling(rows)), *names])
-        return [Part(self.title, rows, filled(shown, rows), self.caption)]
+        some = rows if self.notable is None else records(self.notable)
+        count = f"{len(some)} of {len(rows)} rows (--wide: all)" if len(some) < len(rows) else ""
+        caption = "\n".join(filter(None, [self.caption, count]))
+        return [Part(self.title, some, filled(shown, some), caption)]
 
 
 def as_terminal(

@@ -3,36 +3,26 @@
 Of one device from the times of its kernels, and what the tool estimated of their launches.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
-from analysis.display.metrics import (
-    CONFIDENCE,
-    OF_A_RUN,
-    RANK,
-    TELLING,
-    Metric,
-    Rows,
-    columns,
-    fields,
-    filled,
-    telling,
-)
-from analysis.display.terminal import Part
+from analysis.display.metrics import CONFIDENCE, OF_A_RUN, RANK, Metric, records
+from analysis.display.terminal import Answer
 from analysis.frames.divide import Intervals, covered, length, union
 from analysis.frames.kernel_sums import note_left_out, untimed_launches
+from analysis.frames.measure import measure
 from analysis.frames.steps import counted_steps, in_steps
 from analysis.frames.study import Source, Study, reading
 from analysis.measures.certainty import without_unusable_intervals
 from analysis.measures.points import points_of
 from analysis.measures.scaled import figures
-from profiling import tables
+from profiling import tables, tools
 from profiling.errors import UserError
 from profiling.workers import in_threads
 
@@ -45,12 +35,13 @@ METRICS = (
         show=lambda index: "CPU" if index < 0 else str(index),
         key=True,
     ),
-    Metric("device_name", "name of the device", text=True),
+    Metric("device_name", "name of the device", text=True, table=False),
     Metric(
         "attributed_steps",
         "profiled steps with kernels; the next five columns cover only their time",
+        table=False,
     ),
-    Metric("profiled_ms", "duration of these steps"),
+    Metric("profiled_ms", "duration of these steps", table=False),
     Metric(
         "gpu_utilization_pct",
         "share of the time in which a kernel runs (no copies, no memory sets)",
@@ -84,7 +75,7 @@ METRICS = (
         places=2,
         priority=2,
     ),
-    Metric("unknown", "reason why a value is missing", text=True),
+    Metric("unknown", "reason why a value is missing", text=True, table=False),
 )
 COLUMNS = {"Columns: run, the fields of the run, then": METRICS}
 _OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
@@ -93,6 +84,7 @@ _NO_KERNELS = ("memcpy", "memset")
 # Values of unknown.
 _ON_CPU = "a CPU has no multiprocessors: utilization, SM efficiency and occupancy are defined for GPUs only"
 _NOT_RECORDED = "the profiler did not record blocks per multiprocessor and occupancy (profile: torch does)"
+_TITLE, _TITLE_CPUS = "Utilization of each GPU", "Utilization of each rank"
 _NO_DEVICE = "kernels without a device"
 _MOST_GPUS = 24  # of a run, all of which a table shows
 _IDLEST, _BUSIEST = 8, 3  # of more GPUs
@@ -202,134 +194,110 @@ def by_device(table: pa.Table) -> dict[int, Kernels]:
 # --- all ranks --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Rank:
-    """One rank.
+@measure(COLUMNS)
+def utilization(study: Study) -> Answer:
+    """A row a rank and device of each profiled run; of a profiler's own file a row a device.
 
-    Attributes:
-        devices: a row for each of its devices.
-        busy: which of its recorded batches that count have kernels, of which the figures are.
-        nowhere: how many of its kernels name no device.
+    Raises:
+        UserError: no run has kernels in steps that a profiler recorded.
     """
+    rows = _of_file(study) if study.path.is_file() else _of_study(study)
+    on_cpus = bool((rows["gpu"] < 0).all())
+    # Every rank's is the CPU.
+    metrics = [replace(one, table=False) if on_cpus and one.name == "gpu" else one for one in METRICS]
+    return Answer(
+        rows, [*OF_A_RUN[:-1], *metrics], title=_TITLE_CPUS if on_cpus else _TITLE, notable=notable(rows)
+    )
 
-    rank: int
-    devices: Rows
-    busy: np.ndarray
-    nowhere: int
+
+def _of_study(study: Study) -> pd.DataFrame:
+    found = [frame for _, frame in study.each(study.recorded, lambda source: _of_run(study, source))]
+    if not found or all(frame.empty for frame in found):
+        raise UserError(
+            f"{study.path} holds no timed kernel of a profiled step: this needs a profiled run (profile: "
+            "torch)"
+        )
+    rows = study.with_fields(pd.concat(found, ignore_index=True)).drop(columns="repetition")
+    return rows.merge(_speedups(study), on="run", how="left")
 
 
-def _of_rank(directory: Path, steps: range | None) -> _Rank:
-    """A rank by its tables.
+def _of_run(study: Study, source: Source) -> pd.DataFrame:
+    counted = counted_steps(study, source)
+
+    def of_rank(path: Path) -> tuple[list[dict[str, Any]], np.ndarray, int]:
+        with reading(source):
+            return _of_rank(path.parent, counted.steps if counted else None)
+
+    paths = source.tables("kernels")
+    devices, recorded, without = list[dict[str, Any]](), 0, 0
+    for path, (of_devices, busy, unnamed) in zip(paths, in_threads(of_rank, paths), strict=True):
+        rank = tables.rank_of(path.parent)
+        if unnamed:
+            study.note("rows_left_out", source, rank=rank, n=unnamed, what=_NO_DEVICE)
+        name = source.device_by_rank.get(rank)
+        devices += [{"run": source.id, "rank": rank, "device_name": name, **row} for row in of_devices]
+        # A step in which nothing ran was not idle, but not recorded.
+        recorded, without = recorded + len(busy), without + int((~busy).sum())
+    note_left_out(study, source, without, recorded, untimed_launches(study, source))
+    return pd.DataFrame(devices)
+
+
+def _of_rank(directory: Path, steps: range | None) -> tuple[list[dict[str, Any]], np.ndarray, int]:
+    """A rank by its tables: a row a device, which of its recorded steps that count have kernels, and how
+    many kernels name no device.
 
     Args:
-        steps: the batches that count; None: all.
+        steps: those that count; None: all.
     """
     batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
     recorded = batches.filter(batches["attributed"])
     recorded = recorded.filter(in_steps(recorded["batch_index"].to_numpy(), steps))
     table = tables.read(directory, "kernels", list(_READ))
     kernels_by_device = by_device(table)
-    rank, nowhere = tables.rank_of(directory), table["device"].null_count
     start, end = recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy()
     busy = np.zeros(len(recorded) if kernels_by_device else 0, bool)
     for kernels in kernels_by_device.values():
         busy |= covered((start, end), kernels.busy) > 0
-    if not busy.any():
-        return _Rank(rank, [], busy, nowhere)
     windows = union(start[busy], end[busy])
     devices = [
-        {
-            "rank": rank,
-            "gpu": device,
-            "attributed_steps": int(busy.sum()),
-            **of_device(kernels, windows, device < 0),
-        }
+        {"gpu": device, "attributed_steps": int(busy.sum()), **of_device(kernels, windows, device < 0)}
         for device, kernels in kernels_by_device.items()
+        if busy.any()
     ]
-    return _Rank(rank, devices, busy, nowhere)
+    return devices, busy, table["device"].null_count
 
 
-def rows(study: Study) -> Rows:
-    """A row a rank and device of each profiled run; columns: :func:`columns_of`.
-
-    Raises:
-        UserError: no run has kernels in batches that a profiler recorded.
-    """
-    of_run = _speedups(study)
-    answer: Rows = []
-    for source, ranks in study.each(study.recorded, lambda source: _of_run(study, source)):
-        answer += [{"run": source.id, **source.fields, **row, **of_run.get(source.id, {})} for row in ranks]
-    if not answer:
-        raise UserError(
-            f"{study.path} holds no timed kernel of a profiled step: this needs a profiled run (profile: "
-            "torch)"
-        )
-    return answer
-
-
-def _of_run(study: Study, source: Source) -> Rows:
-    counted = counted_steps(study, source)
-
-    def of_rank(path: Path) -> _Rank:
-        with reading(source):
-            return _of_rank(path.parent, counted.steps if counted else None)
-
-    ranks = list(in_threads(of_rank, source.tables("kernels")))
-    for one in ranks:
-        if one.nowhere:
-            study.note("rows_left_out", source, rank=one.rank, n=one.nowhere, what=_NO_DEVICE)
-    devices = [row for one in ranks for row in one.devices]
-    # A batch in which nothing ran was not idle, but not recorded.
-    recorded = sum(len(one.busy) for one in ranks)
-    without = recorded - sum(int(one.busy.sum()) for one in ranks)
-    note_left_out(study, source, without, recorded, untimed_launches(study, source))
-    return [{**row, "device_name": source.device_by_rank.get(row["rank"])} for row in devices]
+def _of_file(study: Study) -> pd.DataFrame:
+    """The figures of a profiler's own file, whose steps are not known: all of it is one."""
+    converted = tools.read(study.path)
+    table = converted.tables.get("kernels")
+    rows = []
+    for device, kernels in (by_device(table) if table is not None else {}).items():
+        whole = (kernels.start_ns.min(keepdims=True), kernels.end_ns.max(keepdims=True))
+        if length(whole):
+            rows.append({"run": study.path.name, "gpu": device, **of_device(kernels, whole, device < 0)})
+    if not rows:
+        why = "".join(f"; {finding}" for finding in converted.findings[:1])
+        raise UserError(f"{study.path} holds no timed kernel{why}")
+    for finding in converted.findings:
+        study.log.add(finding)
+    return pd.DataFrame(rows)
 
 
-def _speedups(study: Study) -> dict[str, dict[str, Any]]:
-    """Images a second and speedup of each run's configuration, by the run's id."""
-    by_run = {}
+def _speedups(study: Study) -> pd.DataFrame:
+    """Images/s of each run's configuration, and its speedup where that is over one rank."""
+    rows = []
     for point in points_of(study, None):
-        all_of = figures([point])
-        row = {"images_per_s": all_of["images_per_s"]}
-        if all_of["base_world_size"] == 1:
-            row |= {name: all_of[name] for name in _OF_RUN if name in all_of}
-        for source, _ in (*point.timed, *point.profiled):
-            by_run[source.id] = row
-    return by_run
+        of_point = figures([point])
+        names = _OF_RUN if of_point["base_world_size"] == 1 else _OF_RUN[:1]
+        rows += [{"run": source.id, **{name: of_point.get(name) for name in names}} for source in point.runs]
+    return pd.DataFrame(rows, columns=["run", *_OF_RUN])
 
 
-def notable(rows: Rows) -> Rows:
-    """The GPUs that a reader looks for, of runs of many: those that are busy least, and most."""
-
-    def busy(row: Mapping[str, Any]) -> float:
-        share = row.get("gpu_utilization_pct")
-        return np.inf if share is None else float(share)
-
-    kept: set[int] = set()
-    for run in dict.fromkeys(row["run"] for row in rows):
-        order = sorted((row for row in rows if row["run"] == run), key=busy)
-        some = order if len(order) <= _MOST_GPUS else [*order[:_IDLEST], *order[-_BUSIEST:]]
-        kept |= {id(row) for row in some}
-    return [row for row in rows if id(row) in kept]
-
-
-def columns_of() -> list[Metric]:
-    """The columns of :func:`rows`."""
-    return [*OF_A_RUN[:-1], *METRICS]
-
-
-def part(some: Rows, every: Rows, title: str) -> Part:
-    """The table, without empty columns: a CPU has no multiprocessors, and a trace no images/s.
-
-    Args:
-        some: the rows of ``every`` that are shown.
-    """
-    left_out = {"device_name", "attributed_steps", "profiled_ms", "unknown"}
-    if all(row["gpu"] < 0 for row in every):
-        left_out.add("gpu")  # every rank's is the CPU
-    wanted = [metric for metric in METRICS if metric.name not in left_out]
-    shown = [without_unusable_intervals(row) for row in some]
-    columns_shown = filled(columns([*fields(telling(every, TELLING)), *wanted]), shown)
-    count = f"{len(some)} of {len(every)} rows (--wide: all)" if len(some) < len(every) else ""
-    return Part(title, shown, columns_shown, count)
+def notable(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that a table shows: of runs of many GPUs those that are busy least, and most."""
+    busy = rows.get("gpu_utilization_pct", pd.Series(np.nan, rows.index)).fillna(np.inf)
+    groups = busy.groupby(rows["run"], sort=False)
+    place, count = groups.rank(method="first"), groups.transform("size")
+    shown = rows[(count <= _MOST_GPUS) | (place <= _IDLEST) | (place > count - _BUSIEST)]
+    return pd.DataFrame([without_unusable_intervals(row) for row in records(shown)])

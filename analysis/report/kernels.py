@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -164,14 +165,8 @@ def _hotspots(context: Context) -> Content:
 
 def _utilization(context: Context) -> Content:
     """How busy each GPU was, and what more of them gained: a row a rank and GPU."""
-    rows = context.once(_used)
-    part = utilization.part(utilization.notable(rows), rows, "")
-    view = as_view(part, "utilization-table", context.factors)
-    return Content(tables=[view])
-
-
-def _used(context: Context) -> Rows:
-    return utilization.rows(context.study)
+    (part,) = utilization.utilization(context.study).tables
+    return Content(tables=[as_view(replace(part, title=""), "utilization-table", context.factors)])
 
 
 def _counters_read(context: Context) -> bool:

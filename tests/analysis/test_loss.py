@@ -145,7 +145,7 @@ def test_the_warmup_of_runs_recorded_from_their_start_is_in_no_mean(tmp_path: Pa
         ranks = parts_of["gpus_per_node"]
         assert parts_of["wall_ms"] == pytest.approx(BATCH_MS[ranks])
         assert (parts_of["warmup_dropped"], parts_of["attributed_steps"]) == (3 - first, 37 * ranks)
-    for used in utilization.rows(study):
+    for used in records(utilization.utilization(study).rows):
         busy = 60 + EXPOSED_MS[used["gpus_per_node"]]
         assert used["gpu_utilization_pct"] == pytest.approx(100 * busy / BATCH_MS[used["gpus_per_node"]])
         assert used["attributed_steps"] == 37
