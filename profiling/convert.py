@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiling.arguments import Parser, with_values
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command, said_by_rank_0
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, reported_by_rank_0, run_command
 from profiling.findings import lines
 from profiling.identity import check_mpi, read_identity
 from profiling.tools import TOOLS, tool
@@ -73,7 +73,7 @@ def convert(
     skip_existing: bool = False,
     ranks: Executor | None = None,
 ) -> Counts:
-    """Convert files; how many were, and how many were not, which is said on stderr.
+    """Convert files, and print results and errors; how many were converted, and how many not.
 
     Args:
         out: where the jobs go that traces are of, and other tables; None: tables go beside each file.
@@ -204,7 +204,7 @@ def _parser() -> Parser:
 
 def main(arguments: list[str] | None = None) -> int:
     me = read_identity(os.environ)
-    with said_by_rank_0(me.rank):
+    with reported_by_rank_0(me.rank):
         given = _parser().parse_args(arguments)
         if given.jobs is not None and given.jobs < 1:
             raise UserError(f"--jobs {given.jobs}: at least 1")

@@ -122,7 +122,7 @@ _TYPO, _SIMILAR = 0.85, 0.6
 
 
 @contextmanager
-def said_by_rank_0(rank: int) -> Iterator[None]:
+def reported_by_rank_0(rank: int) -> Iterator[None]:
     """An error that every rank finds is printed once, by rank 0; the others end with its exit code."""
     try:
         yield

@@ -32,7 +32,7 @@ class Identity:
     size: int = 1
     local_rank: int = 0  # among the ``local_size`` ranks of this node
     local_size: int = 1
-    launcher: str = "none"  # who said so; ``none`` where nobody did
+    launcher: str = "none"  # ``none`` without one
 
 
 def is_restarted(environment: Mapping[str, str]) -> bool:
@@ -64,7 +64,7 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
 
 
 def rank_on_node(environment: Mapping[str, str], launcher: str) -> tuple[str, str]:
-    """The variable by which a launcher tells the ranks of a node apart, or else all ranks, and its value."""
+    """The variable that numbers the ranks of a node, or else all ranks, and its value."""
     rank, _, local_rank, _ = _LAUNCHERS[launcher]
     name = local_rank if local_rank in environment else rank
     return name, environment[name]

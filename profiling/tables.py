@@ -146,14 +146,14 @@ def collect(pieces: Iterable[tuple[str, pa.Table]], findings: list[Finding]) -> 
 def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Table:
     """Table ``name`` of a rank's directory, or ``columns`` of it; UserError: absent, damaged, misnumbered."""
     path = table_path(directory, name)
-    wanted = columns or SCHEMAS[name].names
+    names = columns or SCHEMAS[name].names
     try:
-        table = pq.ParquetFile(path).read(columns=wanted)
-        for column in set(wanted).intersection(LATER.get(name, ())).difference(table.column_names):
+        table = pq.ParquetFile(path).read(columns=names)
+        for column in set(names).intersection(LATER.get(name, ())).difference(table.column_names):
             table = table.append_column(column, pa.nulls(len(table), SCHEMAS[name].field(column).type))
-        if name == "batches" and "batch_index" in wanted:
+        if name == "batches" and "batch_index" in names:
             _check_numbers(table["batch_index"], path)
-        return table.select(wanted)
+        return table.select(names)
     except FileNotFoundError:
         raise UserError(f"no {name} table: {path} does not exist") from None
     except (pa.ArrowException, UnicodeDecodeError, KeyError) as error:

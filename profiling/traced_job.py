@@ -69,7 +69,7 @@ class TracedJob(_Record):
     backend: str = ""
     groups: list[ProcessGroup] = []
     versions: dict[str, str] = {}
-    batches_from: str = ""  # what tells batches apart; "": nothing does
+    batches_from: str = ""  # what marks batches; "": nothing does
     batches_confidence: float = 1.0  # 1 where they are marked; see :mod:`profiling.attribution.batch_times`
     ranks: list[TracedRank] = []
     findings: list[Finding] = []  # what its traces lack

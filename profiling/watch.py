@@ -27,7 +27,7 @@ from jobs.store import RANK_REPORT, STACKS, write_record
 from profiling import tables
 from profiling.arguments import Parser
 from profiling.clocks import set_clock
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean, run_command, said_by_rank_0
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean, reported_by_rank_0, run_command
 from profiling.findings import MOST_SHOWN, lines
 from profiling.identity import Identity, is_restarted, read_identity
 from profiling.process_facts import write_stacks_at_signal
@@ -104,26 +104,26 @@ def request_of(given: argparse.Namespace) -> Request:
 def main(arguments: list[str] | None = None) -> int:
     me = read_identity(os.environ)
     words = sys.argv[1:] if arguments is None else arguments
-    with said_by_rank_0(me.rank):
+    with reported_by_rank_0(me.rank):
         given, program = parse(arguments)
-    with said_by_rank_0(me.local_rank):  # each node has files and a Python of its own
+    with reported_by_rank_0(me.local_rank):  # each node has files and a Python of its own
         program.check()
         if importlib.util.find_spec("torch") is None:
             raise UserError("this Python has no PyTorch, and only PyTorch programs can be watched")
-    with said_by_rank_0(me.rank):
-        out, mine = prepare_folder(given, program, me)
+    with reported_by_rank_0(me.rank):
+        out, standalone = prepare_folder(given, program, me)
     started = datetime.now(UTC)
     request = request_of(given)
-    if mine and wraps(given.profile):
+    if standalone and wraps(given.profile):
         first = request.recordings[0].start
         options = Options(given.profile_mode, "", first, has_gpu(), me.size, me.rank)
-        with said_by_rank_0(me.local_rank):
+        with reported_by_rank_0(me.local_rank):
             check_can_record(given.profile, options)
         inside = ["-m", "profiling.watch", "--inside", f"--out={out}", *words]
         ended = Ended(run_wrapped(given.profile, inside, out, options, given.keep_raw))
     else:
         ended = _watched(given, program, out, me, request)
-    if mine and me.rank == 0 and (tables.rank_directory(out, 0) / RANK_REPORT).exists():
+    if standalone and me.rank == 0 and (tables.rank_directory(out, 0) / RANK_REPORT).exists():
         return _write_run(out, me, program, given, ended, started)
     return ended.exit_code
 
@@ -132,7 +132,7 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
     """Run the program in this process, and write what was seen of this rank."""
     directory = tables.rank_directory(out, me.rank)
     directory.mkdir(parents=True, exist_ok=True)
-    with said_by_rank_0(me.local_rank):
+    with reported_by_rank_0(me.local_rank):
         capture = open_capture(given.profile, directory, me.rank, given.keep_raw, given.profile_mode)
     in_sweep = not by_hand.is_by_hand(given.out)
     if in_sweep:  # which looks at how far its runs are, and asks one that hangs where it is
@@ -155,7 +155,7 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
         if not in_sweep and not given.inside:
             by_hand.remove_empty(directory, out)
         if not code:
-            with said_by_rank_0(me.rank):
+            with reported_by_rank_0(me.rank):
                 if "torch" not in sys.modules:
                     raise Nothing("no results: the program did not import torch")
                 raise Nothing(
@@ -204,14 +204,14 @@ def prepare_folder(given: argparse.Namespace, program: Program, me: Identity) ->
     if given.inside:
         return given.out.absolute(), False
     out = given.out or by_hand.PARENT / by_hand.new_name(program.name, me, os.environ)
-    mine = by_hand.is_by_hand(given.out)
-    if mine:
+    standalone = by_hand.is_by_hand(given.out)
+    if standalone:
         # What a launch leaves that failed and is started again, as a program resumes, is no other run.
         by_hand.check_unused(out, given.overwrite or is_restarted(os.environ))
         if me.rank == 0:
             by_hand.clear(out)
             by_hand.made(out)
-    return out.absolute(), mine
+    return out.absolute(), standalone
 
 
 def _write_run(

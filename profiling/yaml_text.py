@@ -1,4 +1,4 @@
-"""YAML as users have it, loaded safely, with the lines its keys are on; a key said twice is an error."""
+"""YAML as users have it, loaded safely, with the lines its keys are on; a duplicate key is an error."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ class _UniqueKeys(SafeLoader):
 
 
 def parse(text: str) -> Any:
-    """Numbers, strings, lists and dictionaries; YAMLError: other objects, no YAML, or a key said twice."""
+    """Numbers, strings, lists and dictionaries; YAMLError: other objects, no YAML, or a duplicate key."""
     return _parse(text)[0]
 
 

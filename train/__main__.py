@@ -25,7 +25,7 @@ from jobs.by_hand import Kind
 from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.run import NO_HOROVOD, Run, has_horovod, in_place_of_horovod, make_run
 from jobs.store import STACKS
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, said_by_rank_0
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, reported_by_rank_0
 from profiling.identity import read_identity
 from profiling.process_facts import write_stacks_at_signal
 from profiling.tables import rank_directory
@@ -42,11 +42,11 @@ def main() -> int:
     add("--overwrite", action="store_true", help="replace the run that is in --out")
     add("--keep-raw", action="store_true", help="keep the profiler's own files, too")
     rank = read_identity(os.environ).rank
-    with said_by_rank_0(rank):
+    with reported_by_rank_0(rank):
         arguments, mistakes = parser.parse_all()
         run = run_from_flags(arguments, mistakes)
     world = read_world(os.environ)
-    with said_by_rank_0(rank):
+    with reported_by_rank_0(rank):
         run = in_world(run, arguments, world)
     if run.backend == "horovod" and not has_horovod():
         if world.rank == 0:
@@ -54,7 +54,7 @@ def main() -> int:
         run = make_run({**run.model_dump(), "backend": in_place_of_horovod([run.backend])[0]})
     standalone = by_hand.is_by_hand(arguments.out)
     if standalone and arguments.out is not None:
-        with said_by_rank_0(rank):
+        with reported_by_rank_0(rank):
             by_hand.check_unused(arguments.out, arguments.overwrite)
             by_hand.check_no_other_files(arguments.out)
     if standalone and rank == 0 and not is_watched(run.profile, os.environ):

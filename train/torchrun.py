@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiling.arguments import Parser
-from profiling.errors import UserError, run_command, said_by_rank_0
+from profiling.errors import UserError, reported_by_rank_0, run_command
 from profiling.identity import read_identity
 from train import rendezvous
 from train.world import World, check_interface, gloo_interface, read_world
@@ -62,7 +62,7 @@ def main() -> None:
     if not words:
         raise UserError("nothing to start: give Python's arguments after --, e.g. -- train.py --lr 0.1")
     world = read_world(os.environ)
-    with said_by_rank_0(read_identity(os.environ).local_rank):  # each node has interfaces of its own
+    with reported_by_rank_0(read_identity(os.environ).local_rank):  # each node has interfaces of its own
         check_interface(os.environ, "GLOO_SOCKET_IFNAME", given.network)
     os.environ.update(gloo_interface(os.environ, world))
     port: int | str

@@ -110,7 +110,7 @@ def _directions(rows: KernelRows, events: Events, context: Context) -> tuple[np.
     copied_in = name_flags(events.names, lambda name: "HtoD" in name or "HOST_TO_DEVICE" in name)[rows.name]
     # The next batch is copied to the GPU beside the forward pass, not in it; maybe by a loader's own thread.
     stray = alone | ((rows.host >= 0) & ((direction == NONE) | pick(context.guessed, rows.host, False)))
-    # Where nothing tells batches apart, nothing says that there is a next one, or a loader.
+    # Without marked batches there is no next one, and no loader.
     stray &= context.batches.source != WHOLE
     direction[(kind == CLASS["loader"]) | (copied_in & stray)] = LOADING
     # An elementwise kernel's name does not say for whom it works; its place does.
@@ -179,7 +179,7 @@ def _kernels(
 def _markers(
     events: Events, context: Context, rank: int, owned: Callable[[np.ndarray], np.ndarray]
 ) -> pa.Table:
-    """The ranges that were opened; layers and collectives are told by the kernels' table."""
+    """The ranges that were opened; layers and collectives are in the kernels' table."""
     host = context.nest.host
     layers = (host["kind"] == LAYER) | context.by_name(lambda name: name.startswith(LAYER_PREFIX))
     rows = np.flatnonzero((host["kind"] == RANGE) & ~layers & ~context.loose & owned(host["start_ns"]))

@@ -47,7 +47,7 @@ class BatchRows:
 
     batches: BatchTimes
     on_device: bool
-    findings: list[Finding] = field(default_factory=list)  # what is to be said of the batches
+    findings: list[Finding] = field(default_factory=list)
     _earlier_ns: int = _UNKNOWN  # when the device had done what was launched before the first batch
     _known: dict[int, _Batch] = field(default_factory=dict)
 

@@ -1,6 +1,6 @@
 """In which batch a time lies, and how many of the first batches are slow.
 
-Batches are told by the ends that our loop marks, PyTorch's steps, the optimizer's, or ranges that the user
+Batches are found by the ends that our loop marks, PyTorch's steps, the optimizer's, or ranges that the user
 names; where nothing marks them, by the period of the kernels. A training loop launches the same kernels
 again and again. Of their names, in the order in which they ran, the share that equal the name so many
 places further on is found for every distance at once (an autocorrelation). The batch is the shortest
@@ -33,7 +33,7 @@ _IN_MOST = 0.9  # of the batches a kernel must be in most, to be one that each b
 
 @dataclass(frozen=True)
 class Period:
-    """Batches that were told by their kernels."""
+    """Batches that were found by the period of their kernels."""
 
     edges_ns: np.ndarray  # where each whole batch begins, and at last where the last one ends; rising
     kernels: int  # of a batch
@@ -145,7 +145,7 @@ def _edges(
 
 
 def _is_steady(places: np.ndarray, distance: int) -> bool:
-    """Whether a kernel's places lie a batch apart."""
+    """Whether a kernel's places lie at a distance of one batch."""
     near = np.abs(np.diff(places) - distance) <= max(2, 0.05 * distance)
     return len(places) >= FEWEST_PERIODS and bool(near.mean() >= _IN_MOST)
 
@@ -174,7 +174,7 @@ _STEP = re.compile(r"^ProfilerStep#?\s*(\d{1,9})$")
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 PROFILER_STEP, OPTIMIZER_STEP, PERIOD = "ProfilerStep", "Optimizer.step", "a period of the kernels"
 NAMED = "ranges like "  # then the user's regular expression
-WHOLE = "the whole recording"  # where nothing tells batches apart
+WHOLE = "the whole recording"  # where nothing marks batches
 _FIRST = np.iinfo(np.int64).min
 
 
@@ -183,10 +183,10 @@ class BatchTimes:
     """In which batch a time lies."""
 
     of: Callable[[np.ndarray], np.ndarray]  # times in ns -> batch index, -1 outside every batch
-    source: str  # what tells batches apart, for people; empty if nothing does
+    source: str  # what marks the batches, for people; empty if nothing does
     ends_ns: np.ndarray  # the last nanosecond of each batch (or of what comes before it), rising
     index: np.ndarray  # of each batch, its index, rising
-    # start_ns, last_ns: of each batch, on the host's clock; the first of those that are told by their ends
+    # start_ns, last_ns: of each batch, on the host's clock; the first of those that are known by their ends
     # alone has no start of its own, and has that of the recording
     start_ns: np.ndarray
     last_ns: np.ndarray
@@ -195,7 +195,7 @@ class BatchTimes:
     confidence: float = 1.0
 
     def or_whole(self, last_ns: int) -> "BatchTimes":
-        """The same; where nothing tells batches apart, all of the recording as one, until ``last_ns``."""
+        """The same; where nothing marks batches, the whole recording as one, until ``last_ns``."""
         if len(self.index):
             return self
         one = np.zeros(1, np.int64)
@@ -213,7 +213,7 @@ class BatchTimes:
 
 
 def tells_batch(name: str, marker: str = "") -> bool:
-    """Whether ranges of this name may tell batches apart."""
+    """Whether ranges of this name may mark batches."""
     if marker and re.search(marker, name):
         return True
     return name == END_OF_BATCH or bool(_STEP.match(name) or _OPTIMIZER_STEP.match(name))

@@ -59,7 +59,7 @@ class Tally:
     Args:
         trace: the recording, with its malformed events and its own findings.
         marks: its ranges that tell batches and stages, columns as of host events.
-        source: what tells its batches apart; empty if nothing does.
+        source: what marks its batches; empty if nothing does.
         rank: whose recording it is.
     """
 

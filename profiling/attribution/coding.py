@@ -23,9 +23,9 @@ def is_empty(names: Sequence[str]) -> np.ndarray:
 
 def short_names(names: Sequence[str], used: np.ndarray) -> list[str]:
     """The short name of each name whose number is in ``used``; empty for the others."""
-    wanted = np.zeros(len(names), dtype=bool)
-    wanted[used] = True
-    return [short_name(name) if is_used else "" for name, is_used in zip(names, wanted.tolist(), strict=True)]
+    is_used = np.zeros(len(names), dtype=bool)
+    is_used[used] = True
+    return [short_name(name) if needed else "" for name, needed in zip(names, is_used.tolist(), strict=True)]
 
 
 def array_of(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:

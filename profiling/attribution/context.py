@@ -233,7 +233,7 @@ class Context:
     nest: Nest
     operator: np.ndarray  # index of the operator that does the work an event belongs to; -1: none
     direction: np.ndarray  # index into :data:`profiling.schemas.DIRECTIONS`
-    guessed: np.ndarray  # whether the direction is told by nothing but the neighbourhood of forward operators
+    guessed: np.ndarray  # whether only neighbouring forward operators suggest the direction
     layer: np.ndarray  # index into ``names`` of the layer's range; -1: not known
     sequence: np.ndarray  # of the nearest operator that has one, forward or backward
     forward: np.ndarray  # index of the forward operator whose backward an event belongs to; -1: none

@@ -169,9 +169,9 @@ class Split:
     def add(self, piece: Columns, number: np.ndarray) -> None:
         """Append rows to the windows whose numbers they have; below 0: to none."""
         for window in distinct(number[number >= 0]).tolist():
-            mine = number == window
+            mask = number == window
             rows = {
-                name: np.broadcast_to(column[0], int(mine.sum())) if column.strides == (0,) else column[mine]
+                name: np.broadcast_to(column[0], int(mask.sum())) if column.strides == (0,) else column[mask]
                 for name, column in piece.items()
             }
             self._written[window].append(self._store.put(rows))

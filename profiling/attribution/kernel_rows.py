@@ -76,8 +76,8 @@ def credit_operators(events: Events, context: Context, indices: np.ndarray, rank
 def _cost(events: Events, name: int, inputs: int, output: int, mask: int) -> tuple[float, float]:
     gradient = events.inputs[output].tensor(0) if output >= 0 else None
     given = events.inputs[inputs] if inputs >= 0 else Inputs()
-    wanted: Mask | None = (bool(mask & 1), bool(mask & 2), False) if mask >= 0 else None
-    cost = operator_cost(events.names[name], given, gradient.sizes if gradient else None, wanted)
+    made: Mask | None = (bool(mask & 1), bool(mask & 2), False) if mask >= 0 else None
+    cost = operator_cost(events.names[name], given, gradient.sizes if gradient else None, made)
     return (float("nan"), float("nan")) if cost is None else (float(cost.flops), float(cost.bytes))
 
 
@@ -200,8 +200,8 @@ def messages_of(
     interner = Interner()
     number = np.full(len(names), -1, dtype=np.int64)
     of_operators = [
-        [*([events.messages[mine]] if mine >= 0 else []), *([of_calls[where]] if where in of_calls else [])]
-        for mine, where in zip(own[rows].tolist(), place[rows].tolist(), strict=True)
+        [*([events.messages[one]] if one >= 0 else []), *([of_calls[where]] if where in of_calls else [])]
+        for one, where in zip(own[rows].tolist(), place[rows].tolist(), strict=True)
     ]
     texts = [events.names[name] for name in names[rows].tolist()]
     number[rows] = interner.of([complete(*one, group) for one in zip(texts, of_operators, strict=True)])
@@ -242,22 +242,22 @@ def synchronizations_table(events: Events, rank: int) -> pa.Table:
     return as_table("synchronizations", columns)
 
 
-def matching(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Index in ``numbers`` of each wanted number; -1 where it is not there, or is below 0."""
+def matching(numbers: np.ndarray, queried: np.ndarray) -> np.ndarray:
+    """Index in ``numbers`` of each queried number; -1 where it is not there, or is below 0."""
     if not len(numbers):
-        return np.full(len(wanted), -1, dtype=np.int64)
+        return np.full(len(queried), -1, dtype=np.int64)
     least, most = int(numbers.min()), int(numbers.max())
     # A table of all numbers from the least to the most, and one place more: what is not known asks for that
     # one, the last, which stays -1. Equal numbers are written last to first, so that the first one remains.
     if most - least < _DENSE * len(numbers):  # as numbers that count launches are: several times as fast
         place_of = np.full(most - least + 2, -1)
         place_of[(numbers - least)[::-1]] = np.arange(len(numbers))[::-1]  # of equal numbers the first
-        near = (wanted >= max(least, 0)) & (wanted <= most)
-        return place_of[np.where(near, wanted - least, -1)]
-    # Too far apart for a table: known[order] rises, and the place of a number among them is its own if equal.
+        near = (queried >= max(least, 0)) & (queried <= most)
+        return place_of[np.where(near, queried - least, -1)]
+    # Too sparse for a table: known[order] rises, and the place of a number among them is its own if equal.
     order = np.argsort(numbers, kind="stable")
-    place = order[np.minimum(np.searchsorted(numbers, wanted, sorter=order), len(numbers) - 1)]
-    return np.where((numbers[place] == wanted) & (wanted >= 0), place, -1)
+    place = order[np.minimum(np.searchsorted(numbers, queried, sorter=order), len(numbers) - 1)]
+    return np.where((numbers[place] == queried) & (queried >= 0), place, -1)
 
 
 # --- rows ---------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class Windows:
     Args:
         first_batch, marker: see :func:`profiling.attribution.batch_times.find_batches`.
         alone: the recording is all there is of its batches: they are numbered from 0, and where nothing marks
-            them told by a period of the kernels.
+            them found by a period of the kernels.
 
     Attributes:
         marks: the ranges that tell batches and their stages, of the whole recording; columns as of events.
@@ -97,11 +97,11 @@ class Windows:
         if not works.any():
             return None
         streams, count = np.unique(rows["stream"][works], return_counts=True)
-        mine = np.flatnonzero(works & (rows["stream"] == streams[np.argmax(count)]))
-        mine = mine[np.argsort(rows["start_ns"][mine], kind="stable")]
-        start_ns = rows["start_ns"][mine] + self._trace.shift_ns
+        chosen = np.flatnonzero(works & (rows["stream"] == streams[np.argmax(count)]))
+        chosen = chosen[np.argsort(rows["start_ns"][chosen], kind="stable")]
+        start_ns = rows["start_ns"][chosen] + self._trace.shift_ns
         updates = np.flatnonzero(kind == CLASS["optimizer"]).tolist()
-        return find_period(rows["name"][mine], start_ns, start_ns + rows["duration_ns"][mine], updates)
+        return find_period(rows["name"][chosen], start_ns, start_ns + rows["duration_ns"][chosen], updates)
 
     def __iter__(self) -> Iterator[Window]:
         cuts = self._cuts()
@@ -132,7 +132,7 @@ class Windows:
 
 
 def _split(trace: Trace, cuts: np.ndarray, by_launch: bool) -> dict[str, Split] | None:
-    """Each table by window; None if the device's work cannot be told apart so."""
+    """Each table by window; None if the device's work cannot be split so."""
     tables, windows = trace.tables, len(cuts) + 1
 
     def window_of(times: np.ndarray) -> np.ndarray:
@@ -184,8 +184,8 @@ def _window_by_key(links: Split, windows: int, key: str) -> Callable[[np.ndarray
     claims: list[tuple[np.ndarray, np.ndarray]] = []
     for window in range(windows) if disputed else ():
         values = numbers(window)
-        mine = np.logical_or.reduce([(values >= low) & (values <= high) for low, high in disputed])
-        claims.append((values[mine], np.full(int(mine.sum()), window)))
+        chosen = np.logical_or.reduce([(values >= low) & (values <= high) for low, high in disputed])
+        claims.append((values[chosen], np.full(int(chosen.sum()), window)))
         if sum(len(number) for number, _ in claims) > _MOST_DISPUTED:
             return None
     number = np.concatenate([np.empty(0, np.int64), *(one for one, _ in claims)])

@@ -3,7 +3,7 @@
 nvprof's databases and old traces hold mangled names; nvprof prints ``int=4, bool=1``, Nsight tools
 ``(int)4, (bool)1`` where a demangler prints ``4, true``. All become what the demangler of the C++ library
 prints. The class is that of the first pattern, in an ordered table, that is found in the name; what a name
-cannot tell (an elementwise kernel that an optimizer launched) is told by the caller, who knows the context.
+cannot tell (an elementwise kernel that an optimizer launched) the caller knows by its context.
 """
 
 import re

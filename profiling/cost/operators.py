@@ -106,15 +106,15 @@ def convolution_backward(name: str, inputs: Inputs, _output: Sizes | None, mask:
     if gradient is None:
         return None
     recorded = next((value for value in reversed(inputs.values) if _is_mask(value)), None)
-    wanted = tuple(recorded) if recorded is not None else mask or (True, True, False)
+    made = tuple(recorded) if recorded is not None else mask or (True, True, False)
     transposed = "transpose" in name or (name.startswith("convolution_backward") and inputs.value(7) is True)
     across = data if transposed and data else gradient
     one = 2 * math.prod(across.sizes) * math.prod(weight.sizes[1:])
     data_bytes = data.bytes if data else 0
-    moved = gradient.bytes + (wanted[0] + wanted[1]) * (weight.bytes + data_bytes)
-    if len(wanted) > 2 and wanted[2]:
+    moved = gradient.bytes + (made[0] + made[1]) * (weight.bytes + data_bytes)
+    if len(made) > 2 and made[2]:
         moved += weight.sizes[0] * weight.element  # the bias's gradient
-    return Cost(one * (wanted[0] + wanted[1]), moved)
+    return Cost(one * (made[0] + made[1]), moved)
 
 
 def _is_mask(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 A text, one JSON object a line: what the file is and how CUPTI's clock stands to the epoch; then groups of
 records as columns (``{"kernel": {"start": [...], "end": [...], ...}}``), each after the names that it is the
-first to use (``{"names": [...]}``); last what is to be said of the recording. Names are numbers from 0, in
+first to use (``{"names": [...]}``); last facts about the recording. Names are numbers from 0, in
 order of their first sight. Times are CUPTI's, in ns. Nothing of the process's environment is in it.
 """
 

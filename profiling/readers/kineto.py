@@ -265,7 +265,7 @@ def _number(value: Any) -> float:
 
 
 def _times(events: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Start and duration in nanoseconds, exactly: the parts of a float are scaled apart."""
+    """Start and duration in nanoseconds, exactly: the parts of a float are scaled separately."""
     start = np.array([event["ts"] for event in events], dtype=np.float64)
     duration = np.array([event["dur"] for event in events], dtype=np.float64)
     if not ((np.abs(start) < _LATEST) & (duration >= 0) & (duration < _LONGEST)).all():

@@ -204,8 +204,8 @@ class _Reader:
         alone = len(process) > 0 and bool((process == process[0]).all())
         for number in [int(process[0])] if alone else distinct(process).tolist():
             builder = self._builders.setdefault(number, Builder(lambda _: Inputs()))
-            mine = process == number
-            yield builder, number, rows if alone else {name: column[mine] for name, column in rows.items()}
+            mask = process == number
+            yield builder, number, rows if alone else {name: column[mask] for name, column in rows.items()}
 
     @cached_property
     def _only_process(self) -> int:
@@ -239,8 +239,8 @@ class _Reader:
             unended += int(open_ended.sum())
             rows["end"] = np.where(is_mark, rows["start"], rows["end"])
             closed = {name: column[is_range & ~open_ended] for name, column in rows.items()}
-            for builder, process, mine in self._split(closed, "globalTid"):
-                thread = mine["globalTid"] & 0xFFFFFF
-                gpu.add_ranges(builder, mine["text"].tolist(), mine["start"], mine["end"], thread, process)
+            for builder, process, part in self._split(closed, "globalTid"):
+                thread = part["globalTid"] & 0xFFFFFF
+                gpu.add_ranges(builder, part["text"].tolist(), part["start"], part["end"], thread, process)
         if unended:
             self.findings.append(Finding("ranges_unended", data={"n": unended}))

@@ -234,7 +234,7 @@ class Spread:
 
 
 class Launch(NamedTuple):
-    """A launch as printed; what is not said is NaN, -1 or empty."""
+    """A launch as printed; what is not known is NaN, -1 or empty."""
 
     name: str
     start_ns: float = math.nan

@@ -1,7 +1,7 @@
 """PyProf's kernel tables (Parquet, one row a launch), as the reference keeps them.
 
 PyProf has no timestamps, only the order and the duration of launches. It calls every kernel "fprop" that it
-cannot assign, so un-attributed kernels get direction "none" here. Its batches are told from what runs once
+cannot assign, so un-attributed kernels get direction "none" here. Its batches are found by what runs once
 in each, the loss: a batch begins with the first launch of its forward pass.
 """
 

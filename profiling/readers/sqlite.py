@@ -1,7 +1,7 @@
 """Profilers' SQLite databases, by columns, never written to.
 
 Columns come as arrays of 64-bit integers, some thousand rows at a time. A table or a column that a release
-does not have is told by its absence; a value that is no integer costs its row, which is counted. Arrow's
+does not have is absent; a value that is no integer costs its row, which is counted. Arrow's
 driver for SQLite (ADBC) reads them, several times as fast as :mod:`sqlite3` hands rows to Python
 (``benchmarks.sqlite_readers``); where it meets a value that is no integer, ``sqlite3`` goes on.
 """

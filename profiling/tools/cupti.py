@@ -49,7 +49,6 @@ _ONLY_DRIVERS = re.compile(r"only (CUDA [\d.]+ or later) driver is supported")  
 
 
 def fields_of(group: str) -> list[str]:
-    """The package's names of a group's columns."""
     return [_FIELDS.get(name, name) for name in GROUPS[group]]
 
 

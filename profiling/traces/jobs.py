@@ -24,7 +24,7 @@ from profiling.tables import rank_directory, table_path
 from profiling.traced_job import JOB, ProcessGroup, TracedJob, TracedRank, read_job, write_job
 from profiling.traces.units import ENDINGS, Recorded
 
-# Traces that begin further apart are of different jobs; the clocks of a cluster's hosts are not.
+# Traces that begin at a larger distance are of different jobs; the clocks of a cluster's hosts are not.
 _LARGEST_GAP_NS = 600 * 10**9
 
 
@@ -87,7 +87,7 @@ def _with_rank_folders(recorded: Sequence[Recorded]) -> list[Recorded]:
 
 
 def _by_time(members: Sequence[Recorded]) -> list[Job]:
-    """Recordings of ranks that are there several times, or far apart in time, as jobs of their own."""
+    """Recordings of ranks that are there several times, or at distant times, as jobs of their own."""
     by_stem: dict[str, list[Recorded]] = {}
     for one in members:
         by_stem.setdefault(one.stem, []).append(one)
@@ -196,8 +196,7 @@ def names_of(jobs: Sequence[Job]) -> list[str]:
     """What each job's folder is called: as its file, if it is one that names itself; else as its folder.
 
     A folder that holds several jobs gives its name to none that is of one file. Where two would be called
-    alike, the folders above that are not those of all are named too; of one folder, what the names of a job's
-    files share.
+    the same, folders above that differ are named, too; of one folder, what the names of its files share.
     """
     roots = [job.ranks[0].root for job in jobs]
     folders = [Path(os.path.commonpath({str(one.folder) for one in job.ranks})) for job in jobs]
@@ -210,10 +209,10 @@ def names_of(jobs: Sequence[Job]) -> list[str]:
         file = first.source.name
         names.append((ENDINGS.sub("", file) or file) if of_file else of_folder)
     for name in {name for name in names if names.count(name) > 1}:
-        alike = [place for place, one in enumerate(names) if one == name]
-        paths = [Path(roots[place].resolve().name, jobs[place].ranks[0].folder) for place in alike]
+        clashing = [place for place, one in enumerate(names) if one == name]
+        paths = [Path(roots[place].resolve().name, jobs[place].ranks[0].folder) for place in clashing]
         shared = len(Path(os.path.commonpath(paths)).parts)
-        for place, path in zip(alike, paths, strict=True):
+        for place, path in zip(clashing, paths, strict=True):
             parts = [*path.parts[shared:], *([] if path.name == name else [name])]
             names[place] = "_".join(parts) or name
     stems = [{one.stem.strip() for one in job.ranks} for job in jobs]

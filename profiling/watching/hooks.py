@@ -237,7 +237,7 @@ def _is_trained(module: "Module") -> bool:
 
 @dataclass
 class Seen:
-    """What the hooks have met, for what is said of the program."""
+    """What the hooks have seen, for findings about the program."""
 
     optimizers: list[str] = field(default_factory=list)  # of each its class
     loaders: int = 0

@@ -22,7 +22,7 @@ from profiling.step_clock import Clock
 # of which only the rest is left; PAUSE: what a profiler takes to start.
 LOAD, FORWARD, BACKWARD, UPDATE, EVALUATION, STEP, PAUSE = KINDS = range(7)
 UNKNOWN = -1
-_RANGES = (FORWARD, BACKWARD, UPDATE)  # what collectors are told of
+_RANGES = (FORWARD, BACKWARD, UPDATE)  # what is marked for collectors
 _ENDING = (UPDATE, STEP)  # with these a step may end, whatever the program is
 # What began is noted as one number: who, and in its last bits which kind.
 _KIND_BITS = 3

@@ -213,7 +213,6 @@ def batch_columns(steps: Steps, rank: int, request: Request) -> dict[str, Any]:
 
 
 def usual_samples(steps: Steps, request: Request) -> int:
-    """How many samples a step of a rank has; 0: not known."""
     if request.samples:
         return request.samples
     known = steps.samples[steps.samples > 0]

@@ -121,7 +121,7 @@ def test_all_mistakes_of_only_are_said_at_once():
 
 
 @pytest.mark.parametrize("words", ["--batch-size 3", "--nodes 3", "--out {here}/a"])
-def test_what_all_ranks_find_wrong_is_said_by_rank_0(words, here, monkeypatch):
+def test_what_all_ranks_find_wrong_is_reported_by_rank_0(words, here, monkeypatch):
     monkeypatch.setattr("profiling.errors.RANK_0_FIRST_S", 0.0)
     said = {}
     for rank in range(2):

@@ -316,7 +316,6 @@ def all_names(data: Path) -> dict[str, Times]:
     found["net.sql"] = sqlite(nvprof / "lstm_pyprof/net.sql")
     found["lm.csv"] = table(nvprof / "lstm_pyprof/lm.csv", "Kernel", "Sil(ns)")
     found["alexnet"] = table(nvprof / "alexnet_gpu_activities.csv", "kernel", "time_s")
-    found["nsys stats"] = table(data / "nsys/resnet18_cuda_gpu_kern_sum.csv", "Name", "Total Time (ns)")
     found["ncu raw"] = table(data / "ncu/resnet18_a100_raw.csv", "Kernel Name", None)
     found["ncu long"] = table(data / "ncu/resnet50_v100_long.csv", "Kernel Name", None)
     found["nvprof trace"] = table(nvprof / "resnet50_v100_gputrace_metrics.csv", "Kernel", None)

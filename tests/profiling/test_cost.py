@@ -228,12 +228,3 @@ OPERATORS = st.sampled_from(
 def test_absurd_inputs_never_break_it(name, dims, types, strides, concrete):
     got = operator_cost(name, parse_inputs(dims, types, strides, concrete))
     assert got is None or (got.flops >= 0 and got.bytes >= 0)
-
-
-sizes_of_tensors = st.lists(st.lists(st.integers(0, 9), max_size=5), max_size=4)
-values_of_arguments = st.lists(
-    st.sampled_from(
-        ["", "[1, 1]", "[0, 0]", "[0]", "2", "True", "[True, False, True]", "same", "[9, 9, 9]", "-1"]
-    ),
-    max_size=9,
-)

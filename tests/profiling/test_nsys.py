@@ -174,17 +174,6 @@ def test_exports_of_other_releases_give_the_same_batches(tmp_path, variant):
     assert len(markers) == 12
 
 
-LACKING = {
-    "no GPU activity": (
-        ["drop table CUPTI_ACTIVITY_KIND_KERNEL", "drop table CUPTI_ACTIVITY_KIND_RUNTIME"],
-        0,
-        12,
-    ),
-    "no ranges": (["drop table NVTX_EVENTS"], 9, 0),
-    "no launches": (["drop table CUPTI_ACTIVITY_KIND_RUNTIME"], 9, 12),
-}
-
-
 def test_calls_that_waited_for_the_device_are_a_table(nsys):
     waits = read(nsys / "cnn_pyprof_nvtx_2.9.sqlite").tables["synchronizations"].to_pandas()
     assert waits["name"].value_counts().to_dict() == {

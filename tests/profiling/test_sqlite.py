@@ -53,17 +53,6 @@ def without_sqlite(monkeypatch):
     monkeypatch.setattr(reader, "_as_integers", refuse)
 
 
-@st.composite
-def wide_rows(draw):
-    """Rows of many columns, of some of which the values take as many bytes in all rows."""
-    count = draw(st.integers(1, 20))
-    columns = [
-        draw(st.lists(one, min_size=count, max_size=count) | one.map(lambda value: [value] * count))
-        for one in draw(st.lists(st.sampled_from([INTEGERS, INTEGERS | st.none(), ANYTHING]), min_size=1))
-    ]
-    return list(zip(*columns, strict=True))
-
-
 @pytest.mark.usefixtures("without_sqlite")
 def test_many_rows_after_deletions_are_read_by_arrow_alone(tmp_path):
     rows = [(number, None, -number) for number in range(5_000)]

@@ -13,8 +13,6 @@ from tests.profiling.found import codes
 from tests.profiling.samples import NCU_RAW, SAMPLES, VTUNE
 from tests.profiling.traced_jobs import Planted, write_job
 
-TIMED = ("anatomy", "batches", "communication", "critical_path", "stragglers", "timeline", "utilization")
-
 
 @pytest.fixture
 def ncu(tmp_path):

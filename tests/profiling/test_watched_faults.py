@@ -199,20 +199,6 @@ def test_a_second_phase_with_another_model_has_steps_and_stages_as_the_first(wat
     assert (steps.stages_ns[FORWARD] > 0).sum() >= 34
 
 
-def mark_steps(batches: list) -> None:
-    """Marked steps to the end of the data, at which one begins that does not come to its own."""
-    data = iter(batches)
-    try:
-        while True:
-            with markers.step:
-                with markers.load:
-                    next(data)
-                with markers.forward:
-                    pass
-    except StopIteration:
-        pass
-
-
 def test_an_update_within_a_marked_step_does_not_end_it(watch):
     watched_process = watch(Request(batches=1))
     model = torch.nn.Linear(3, 2)
