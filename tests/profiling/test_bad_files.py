@@ -145,35 +145,6 @@ def _is_number(value):
 
 
 @pytest.mark.parametrize("name", DATABASES)
-def test_empty_tables_and_absent_ones(name, tmp_path):
-    tool, path = make(name, tmp_path)
-    change(path, [f"delete from {table}" for table in tables_of(path) if not table.startswith("TARGET")])
-    converted = table_or_line(path, tool)
-    assert all(table.num_rows == 0 for table in converted.tables.values())
-    assert converted.findings[0].code == "recording_empty"
-    change(
-        path, [f"drop table {table}" for table in tables_of(path) if "RUNTIME" in table or "KERNEL" in table]
-    )
-    assert table_or_line(path, tool) is not None
-
-
-@pytest.mark.parametrize("name", DATABASES)
-def test_a_database_whose_writer_died_is_not_called_damaged(name, tmp_path):
-    tool, path = make(name, tmp_path)
-    kernels = next(table for table in tables_of(path) if "KERNEL" in table)
-    rows = "with recursive n(i) as (select 1 union all select i + 1 from n limit 5000) select i, i from n"
-    many = f"insert into {kernels} (start, end) {rows}"
-    die = (
-        f"import os, sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('pragma cache_size = 2'); "
-        f"c.execute({many!r}); os._exit(0)"
-    )
-    subprocess.run([sys.executable, "-c", die], check=True)
-    assert path.with_name(path.name + "-journal").exists()
-    with pytest.raises(UserError, match="died before it finished"):
-        read(path, tool)
-
-
-@pytest.mark.parametrize("name", DATABASES)
 def test_a_database_in_write_ahead_mode_is_read_without_writing(name, tmp_path):
     tool, path = make(name, tmp_path)
     connection = sqlite3.connect(path)
@@ -187,17 +158,6 @@ def test_a_database_in_write_ahead_mode_is_read_without_writing(name, tmp_path):
     finally:
         tmp_path.chmod(0o755)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("name", DATABASES)
-def test_a_view_or_a_trigger_is_never_run(name, tmp_path):
-    tool, path = make(name, tmp_path)
-    kernels = next(table for table in tables_of(path) if "KERNEL" in table)
-    endless = (
-        "with recursive n(i) as (select 1 union all select i + 1 from n) select i as start, i as end from n"
-    )
-    change(path, [f"drop table {kernels}", f"create view {kernels} as {endless}"])
-    assert table_or_line(path, tool) is not None
 
 
 def test_the_other_ranks_are_still_read(tmp_path):

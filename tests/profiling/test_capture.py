@@ -112,17 +112,6 @@ def test_the_file_that_is_kept_gives_the_same_tables(recorded):
         assert again.equals(other), name
 
 
-def test_a_gpu_that_cupti_tells_nothing_of_is_not_taken_for_a_cpu(tmp_path):
-    """Of its operators' host times, which are those of launches, no efficiency is computed."""
-    capture = open_capture("torch", tmp_path, rank=0)
-    model = small_model()
-    capture.start(model)
-    capture._on_gpu = True  # as if its parameters were there
-    train(model, images(2))
-    assert [one.code for one in capture.write()] == ["not_recorded"]
-    assert not (tmp_path / "kernels.parquet").exists() and read(tmp_path, "markers").num_rows
-
-
 def test_a_grouped_and_strided_network_has_its_analytic_flops(recorded):
     directory = recorded[0]
     # By hand; PyTorch's own counter takes no account of groups in a weight's gradient. The first convolution

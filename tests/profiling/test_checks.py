@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from profiling.attribution.checks import stage_findings
-from profiling.findings import Finding
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
-from profiling.tools import Origin, read, tool
+from profiling.tools import read
 from profiling.tools.cupti import CuptiCapture
 from tests.profiling.fake_cupti import records_file
 from tests.profiling.gpu_databases import change
@@ -113,16 +112,6 @@ def test_a_devices_clock_behind_the_hosts_is_a_finding(name, tmp_path):
     assert [one.code for one in found] == ["begun_before_launch"] and found[0].data["by_ns"] > 0
 
 
-def test_several_ranks_without_a_collective_are_a_finding_of_the_tools_around_a_rank(tmp_path):
-    for name, path in (
-        ("nvprof", nvprof_database(tmp_path / "a.sql")),
-        ("nsys", nsys_database(tmp_path / "b.sqlite")),
-    ):
-        findings: list[Finding] = []
-        list(tool(name).stream(path, findings, Origin(1, first_batch=0, world_size=4)))
-        assert silent(findings) == [4]
-
-
 def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):
     from tests.profiling.fake_cupti import GEMM, FakeCupti
 
@@ -142,13 +131,3 @@ def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):
     capture.start()
     api.run("CONCURRENT_KERNEL", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)")
     assert silent(capture.write()) == []
-
-
-def test_pyprofs_tables_of_several_ranks_lack_what_horovod_sent_over_mpi(tmp_path):
-    from tests.profiling.samples import pyprof
-
-    name = "run_0_config_{}_2_ib_nvprof_8_resnet50_dali-gpu_64_fp16_fp32_ret_0_0.gzip"
-    of_two = read(pyprof(tmp_path / name.format(8))).findings
-    assert silent(of_two) == [16]
-    alone = read(pyprof(tmp_path / name.format(1).replace("_1_2_", "_1_1_"))).findings
-    assert silent(alone) == []

@@ -11,8 +11,6 @@ import pytest
 from analysis.frames.load import load
 from profiling.convert import Counts, convert
 from profiling.errors import UserError
-from profiling.traces import units
-from profiling.traces.units import Outcome, Unit, convert_unit, units_of
 from tests.profiling.traced_jobs import Planted, trace_of
 
 RANKS = 4
@@ -76,17 +74,3 @@ def test_a_conversion_that_was_killed_is_not_taken_for_results(raw, tmp_path):
         load(tmp_path / "out")
     assert convert([raw], out=tmp_path / "out", jobs=1) == Counts(RANKS)
     assert not list((tmp_path / "out").glob(".*"))
-
-
-def test_of_a_trace_that_was_ended_in_the_middle_or_failed_nothing_is_kept(raw, tmp_path, monkeypatch):
-    ended, failed, *_ = units_of([raw], None, tmp_path / "out")
-
-    def leave_half(unit: Unit) -> Outcome:
-        (unit.scratch / "rank_0000").mkdir(parents=True)
-        (unit.scratch / "rank_0000" / "half.parquet").touch()
-        return Outcome(unit.target, error="it is damaged")
-
-    leave_half(ended)
-    assert convert_unit(ended).ranks and not list(ended.scratch.rglob("half.parquet"))
-    monkeypatch.setattr(units, "_convert", leave_half)
-    assert convert_unit(failed).error and not failed.scratch.exists()

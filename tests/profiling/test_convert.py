@@ -1,8 +1,5 @@
 """python -m profiling.convert: recognises by content, converts what it can, says what it cannot."""
 
-import subprocess
-import sys
-
 import pytest
 
 from profiling.convert import main
@@ -93,14 +90,6 @@ def test_files_and_folders_become_tables(tmp_path, capsys):
     assert sorted(capsys.readouterr().out.split()) == [str(out / name) for name in ("deep", "raw", "table")]
 
 
-def test_without_out_tables_go_beside_the_file(tmp_path):
-    trace(tmp_path / "run.pt.trace.json")
-    assert main([str(tmp_path)]) == 0
-    assert (tmp_path / "run" / "kernels.parquet").is_file()
-    # A second call finds the raw file, and not the tables.
-    assert main([str(tmp_path)]) == 0
-
-
 def test_a_damaged_trace_and_a_named_file_of_another_format_fail_and_the_rest_is_converted(tmp_path, capsys):
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -135,16 +124,6 @@ def test_other_files_of_a_folder_are_counted_and_no_failure(tmp_path, capsys):
     assert said[-1].startswith("scaleprof: 1 converted, 0 not, 63 ")
 
 
-@pytest.mark.parametrize("left", [b"", b"{", b"\x1f\x8b broken"])
-def test_a_trace_of_which_nothing_is_left_is_known_by_its_name(tmp_path, capsys, left):
-    trace(tmp_path / "rank0.json")
-    (tmp_path / "rank1.json").write_bytes(left)
-    assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert len([line for line in said if "rank1.json" in line]) == 1
-    assert said[-1] == "scaleprof: 1 converted, 1 not"
-
-
 def test_tables_of_folders_keep_the_folders_names(tmp_path, capsys):
     for job in ("a", "b"):
         (tmp_path / "jobs" / job).mkdir(parents=True)
@@ -169,17 +148,3 @@ def test_pyprofs_tables_are_not_converted(tmp_path, capsys):
     printed = capsys.readouterr()
     assert printed.out == f"{out / 'trace'}\n"
     assert printed.err.startswith("scaleprof: 1 converted, 0 not, 1 ")
-
-
-@pytest.mark.parametrize(("content", "code"), [("hello", 2), (None, 0)])
-def test_exit_codes_and_streams_of_the_command(tmp_path, root, content, code):
-    path = tmp_path / "x y'.json"
-    if content is None:
-        trace(path)
-    else:
-        path.write_text(content)
-    command = [sys.executable, "-m", "profiling.convert", str(path), "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == code
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ("" if code else f"{tmp_path / 'out' / path.stem}\n")

@@ -1,12 +1,10 @@
 """profiling.convert into a folder that holds something: nothing is lost without a word."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
-from analysis.frames.load import load
 from profiling.convert import main
 from profiling.traced_job import read_job
 from profiling.traces import units
@@ -117,20 +115,6 @@ def test_tables_of_two_files_of_one_name_are_kept_apart(tmp_path, capsys):
         assert main([str(tmp_path / "sum.txt"), *out, "--overwrite"]) == 0
         assert capsys.readouterr().out == f"{folder / 'sum'}\n"
         assert "intervals" not in tables_in(folder / "sum")
-
-
-def test_a_job_of_an_earlier_version_is_read_and_replaced(tmp_path):
-    raw, out = write_job(tmp_path / "raw", Planted(ranks=2)), tmp_path / "out"
-    converted(out, raw)
-    record = json.loads((out / "raw" / "job.json").read_text())
-    del record["unused"]
-    record["findings"] = ["traces of 2 of 4 ranks (missing: 2-3): results cover the recorded ranks only"]
-    (out / "raw" / "job.json").write_text(json.dumps(record))
-    (out / "raw" / ".converted").mkdir()
-    (out / "raw" / ".converted" / "0123456789abcdef.json").write_text("{}")
-    assert [str(one) for one in read_job(out / "raw").findings] == record["findings"]
-    assert len(load(out).sources) == 1
-    assert converted(out, raw) == 0 and not (out / "raw" / ".converted").exists()
 
 
 def tables_in(folder):

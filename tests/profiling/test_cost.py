@@ -1,7 +1,6 @@
 """FLOPs and bytes of operators, against the arithmetic done by hand and against PyTorch's own counter."""
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from profiling.cost.operators import Cost, is_bookkeeping, is_primitive, operator_cost
@@ -206,25 +205,9 @@ def test_composites_leave_their_work_to_what_they_call():
     assert not is_bookkeeping("aten::add_")
 
 
-def test_sizes_beyond_any_memory_are_none():
-    assert cost("aten::add_", tensors([1 << 40] * 64)) is None
-    assert cost("aten::mm", tensors([1 << 70, 2], [2, 2])) is None
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 10**12) | st.text(max_size=8) | st.floats(allow_nan=False),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=12,
-)
 OPERATORS = st.sampled_from(
     ["aten::convolution", "aten::convolution_backward", "aten::mm", "aten::linear", "aten::add_",
      "aten::max_pool2d", "aten::cudnn_convolution_backward", "aten::sum", "aten::copy_",
      "aten::_foreach_add_", "aten::bmm", "aten::embedding", "aten::index_select", "aten::index", "aten::mean",
      "aten::_adaptive_avg_pool2d", "aten::avg_pool2d", "aten::_fused_adam_", "aten::native_batch_norm"]
 )  # fmt: skip
-
-
-@given(OPERATORS, json_values, json_values, json_values, json_values)
-def test_absurd_inputs_never_break_it(name, dims, types, strides, concrete):
-    got = operator_cost(name, parse_inputs(dims, types, strides, concrete))
-    assert got is None or (got.flops >= 0 and got.bytes >= 0)

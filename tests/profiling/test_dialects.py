@@ -142,14 +142,6 @@ def test_paths_of_windows_with_single_backslashes(tmp_path, expected):
     assert (rows, converted.findings) == (expected, [])
 
 
-def test_line_ends_inside_a_name(tmp_path, expected):
-    trace = recording()
-    trace.host("LINES", 1, 2, "python_function")
-    same(
-        written(tmp_path / "trace.json", trace, lambda text: text.replace("LINES", "one\ntwo\x07")), expected
-    )
-
-
 def test_everything_else_that_a_trace_may_hold_is_passed_over(tmp_path, expected):
     trace = recording()
     other = [

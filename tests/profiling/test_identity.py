@@ -47,13 +47,6 @@ def test_every_launcher_says_the_same(case):
     assert read_identity(environment) == Identity(5, 8, 1, 4, launcher)
 
 
-def test_without_a_launcher_there_is_one_rank():
-    assert read_identity({}) == Identity(0, 1, 0, 1, "none")
-    # An interactive allocation's shell is no rank.
-    shell = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_ID": "7"}
-    assert read_identity(shell).launcher == "none"
-
-
 @pytest.mark.parametrize(("node", "local_size"), [("0", 2), ("1", 2), ("2", 1)])
 def test_nodes_may_have_different_numbers_of_tasks(node, local_size):
     uneven = {**SRUN, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "5",

@@ -132,16 +132,6 @@ def test_a_rules_text_may_have_line_breaks(tmp_path):
     assert data_of(findings, "records_damaged") == []
 
 
-@pytest.mark.parametrize("next_line", ["", '"2","7","kernel","Duration","us","5","",""\n'])
-def test_a_row_whose_text_has_no_end_takes_no_other_with_it(next_line, tmp_path):
-    path = tmp_path / "cut.csv"
-    cut = '"3","7","kernel","Duration","us","1","Bott\n'
-    path.write_text(RULED + cut + next_line)
-    found, findings = tables(path)
-    assert len(found["kernels"]) == (3 if next_line else 2)
-    assert data_of(findings, "records_damaged") == [{"n": 1, "what": "lines"}]
-
-
 def test_metrics_of_one_name_in_several_sections_or_units_are_all_kept(tmp_path):
     path = tmp_path / "details.csv"
     rows = [

@@ -108,15 +108,6 @@ def test_mpis_own_ranks_are_kept(tmp_path):
     assert kernels.groupby("rank")["device"].unique().apply(list).to_dict() == {2: [1], 3: [0]}
 
 
-def test_ranges_that_never_ended_are_counted(tmp_path):
-    database = Nsys(tmp_path / "cut.sqlite")
-    database.batches(1)
-    database.range("Forward Pass", 2000, None)
-    _, markers, findings = frames(database.close())
-    assert len(markers) == 4
-    assert data_of(findings, "ranges_unended") == [{"n": 1}]
-
-
 def test_texts_where_numbers_should_be_cost_their_rows(tmp_path):
     database = Nsys(tmp_path / "odd.sqlite")
     database.batches(2)

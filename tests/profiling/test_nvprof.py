@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from profiling.tools import recognise, tool
-from tests.profiling.found import codes, data_of
+from tests.profiling.found import data_of
 from tests.profiling.gpu_databases import change
 from tests.profiling.samples import nvprof_database
 
@@ -126,17 +126,6 @@ def test_a_trace_with_a_metric_of_each_launch(nvprof):
     assert not kernels["name"].str.startswith("_Z").any()
 
 
-def test_a_gpu_trace(nvprof):
-    _, findings = tables(nvprof / "modes/print-gpu-summary.txt")
-    assert "recording_empty" in codes(findings)
-    assert any("2 records" in one["text"] for one in data_of(findings, "recorded"))
-    trace, _ = tables(nvprof / "modes/print-gpu-trace.txt")
-    kernels = trace["kernels"]
-    moved = kernels[kernels["short_name"].str.contains("Memcpy HtoD")]
-    assert kernels["start_ns"].min() == 1281400000 and len(kernels) == 98
-    assert len(moved) == 29 and moved["bytes"].min() == 4096  # two records have no times
-
-
 SUMMARY = """==7== NVPROF is profiling process 7, command: python main.py, --with a, comma
 ==7== Profiling application: python main.py
 ==7== Profiling result:
@@ -220,24 +209,6 @@ def test_numbers_wider_than_an_events_columns_are_told_apart(tmp_path):
     )
     found, _ = tables(path)
     assert found["atomics"]["mean"].to_list() == [12345678902]
-
-
-@pytest.mark.parametrize(
-    "block",
-    [
-        "Time(%)      Time  Name\n 99.92%    10.05s  main\n 99.92%    10.05s  | train\n",
-        '"Time(%)","Time","Name"\n%,s,\n99.92,10.05,"main"\n',
-    ],
-)
-def test_samples_of_the_cpu_are_no_summary(block, tmp_path):
-    path = tmp_path / "summary.txt"
-    sampled = (
-        f"======== CPU profiling result (bottom up):\n{block}\n======== Data collected at 100Hz frequency\n"
-    )
-    path.write_text(OLD + sampled)
-    found, findings = tables(path)
-    assert "main" not in set(found["intervals"]["function"])
-    assert data_of(findings, "parts_unread") == [{"what": "CPU samples"}] and len(findings) == 1
 
 
 RANGE = """==7== NVTX result:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.errors import UserError
 from profiling.readers import sqlite as reader
 from profiling.readers.sqlite import open_database
 
@@ -100,19 +98,3 @@ def test_no_writer_changes_a_table_while_others_are_read(tmp_path):
         writer = subprocess.run([sys.executable, "-c", write], capture_output=True, text=True, check=False)
         assert "database is locked" in writer.stderr
         assert [chunk["a"].tolist() for chunk in opened.integers("t", {"a": None})] == [[1]]
-
-
-@settings(max_examples=25)
-@given(at=st.floats(0, 1, exclude_max=True), put=st.binary(min_size=1, max_size=8))
-def test_damage_is_a_line_or_a_table_never_a_traceback(at, put, tmp_path_factory):
-    path = database(
-        tmp_path_factory.mktemp("damage") / "x.sqlite", [(i, "y" * (i % 60), i) for i in range(2_000)]
-    )
-    content = bytearray(path.read_bytes())
-    place = 100 + int(at * (len(content) - 108))
-    content[place : place + len(put)] = put
-    path.write_bytes(content)
-    try:
-        read(path)
-    except UserError as error:
-        assert "\n" not in str(error)

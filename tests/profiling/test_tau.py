@@ -208,12 +208,6 @@ def training(ranks=2, batches=5):
     ]
 
 
-def test_a_rank_without_a_profile_is_named(tmp_path):
-    threads = [one for one in training(4) if one.rank != 1]
-    findings = read(write_text(tmp_path / "run", threads)).findings
-    assert data_of(findings, "profiles_missing") == [{"n": 1, "of": 4, "ranks": [1]}]
-
-
 def test_a_truncated_profile_costs_no_other_rank(tmp_path):
     folder = write_text(tmp_path / "run", training(3))
     broken = folder / "profile.1.0.0"
@@ -250,25 +244,6 @@ def test_a_thread_that_is_there_twice_counts_once_and_is_named(copied, tmp_path)
     assert calls.to_dict() == {0: 5, 1: 5}
     assert frame(converted, "atomics").groupby("rank").size().to_dict() == {0: 1, 1: 1}
     assert data_of(converted.findings, "recorded_twice") == [{"what": "threads", "n": 1}]
-
-
-def test_ranks_without_a_collective_of_mpi_are_a_finding(tmp_path):
-    def silent(threads, folder):
-        findings = read(write_text(tmp_path / folder, threads)).findings
-        return "no_collectives" in codes(findings)
-
-    assert silent(training(2), "gloo") and not silent(training(1), "alone")
-    threads = training(2)
-    threads[1].timers[".TAU application => MPI_Allreduce()"] = (1.0, 0.0, 1.0, 1.0)
-    assert not silent(threads, "mpi")
-
-
-def test_snapshots_whose_clock_went_back_are_a_finding(tmp_path):
-    write_snapshots(tmp_path, training(1), snapshots=3)
-    path = tmp_path / "snapshot.0.0.0"
-    assert "records_damaged" not in codes(read(path).findings)
-    path.write_text(path.read_text().replace("1700000000000001", "1600000000000001"))
-    assert data_of(read(path).findings, "records_damaged") == [{"n": 1, "what": "times of snapshots"}]
 
 
 def test_a_standard_deviation_comes_of_the_sum_of_squares(tmp_path):

@@ -4,8 +4,8 @@ import pytest
 
 from profiling.findings import Finding
 from profiling.schemas import SCHEMAS
-from profiling.tools import Origin, tool
-from tests.profiling.found import codes, data_of
+from profiling.tools import tool
+from tests.profiling.found import data_of
 from tests.profiling.tau_files import Thread, write_merged, write_text
 
 read = tool("tau").read
@@ -54,11 +54,3 @@ def test_every_clock_of_taus_is_wall_time_in_any_case(clock, tmp_path):
     write_text(tmp_path, [Thread(0, 0, timers_of("Forward Pass"))], metric=clock)
     converted = read(tmp_path)
     assert converted.tables["intervals"]["inclusive_ns"].to_pylist() == [40_000] and not converted.findings
-
-
-@pytest.mark.parametrize(("mode", "timer"), [("io", "read()"), ("ebs", "[SAMPLE] conv2d [{a.cpp} {12}]")])
-def test_a_mode_that_recorded_nothing_of_its_own_is_a_finding(mode, timer, tmp_path):
-    for name, timers in (("without", ["Forward Pass"]), ("with", ["Forward Pass", timer])):
-        write_text(tmp_path / name, [Thread(0, 0, timers_of(*timers))])
-        list(tool("tau").stream(tmp_path / name, heard := [], Origin(0, mode=mode)))
-        assert codes(heard) == (["not_recorded"] if name == "without" else [])

@@ -80,13 +80,6 @@ def test_batches_are_told_by_what_marks_them(tmp_path, marker, options, told):
     assert len(batches_of(out / "one")) == 5
 
 
-def test_a_marker_that_matches_nothing_leaves_the_optimizers_steps(tmp_path):
-    trace_of(Planted(ranks=1, batches=5), 0, marker="train step").write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json", options=("--batch-marker", "epoch"))
-    job = read_job(out / "one")
-    assert job.batches_from == "Optimizer.step" and any("epoch" in str(one) for one in job.findings)
-
-
 def test_ranges_that_overlap_are_no_batches(tmp_path):
     trace = trace_of(Planted(ranks=1, batches=5), 0, marker="train step {}")
     for event in trace.events:
@@ -95,17 +88,6 @@ def test_ranges_that_overlap_are_no_batches(tmp_path):
     trace.write(tmp_path / "one.json")
     with pytest.raises(UserError, match="1 of 5 ranges overlap the one before"):
         main([str(tmp_path / "one.json"), "--out", str(tmp_path / "out"), "--batch-marker", "train step"])
-
-
-def test_ranges_that_hold_no_work_are_no_batches(tmp_path):
-    trace = trace_of(Planted(ranks=1, batches=5), 0, marker="")
-    for number in range(5):  # three short ranges a batch; the device works on long after the last
-        for part in range(3):
-            at = START_US + number * Planted(ranks=1).batch + 10 * part
-            trace.range(f"part {part}", at, at + 5)
-    trace.write(tmp_path / "one.json")
-    with pytest.raises(UserError, match="5 of 15 ranges have no time on the GPU"):
-        main([str(tmp_path / "one.json"), "--out", str(tmp_path / "out"), "--batch-marker", "part"])
 
 
 @pytest.mark.parametrize(("marker", "direction"), [("ProfilerStep#{}", "loader"), ("", "none")])
@@ -275,29 +257,6 @@ def test_of_two_traces_of_a_rank_that_of_the_others_recording_is_used(tmp_path, 
     job = read_job(out / "job")
     unused = "b" if used == "a" else "a"
     assert job.ranks[2].source == f"{used}.json" and job.unused == [f"{unused}.json"]
-
-
-def test_a_trace_that_is_named_after_its_rank_goes_before_a_newer_one_that_is_not(tmp_path):
-    folder = write_job(tmp_path / "job", Planted(ranks=2))
-    shutil.move(folder / "rank0.json", folder / "first.json")
-    for name in ("c.json", "d.json"):
-        shutil.copy(folder / "rank1.json", folder / name)
-    os.utime(folder / "rank1.json", (1e9, 1e9))
-    _, out = converted(tmp_path, folder)
-    assert read_job(out / "job").unused == ["c.json", "d.json"]
-
-
-def test_recordings_of_single_processes_are_jobs_of_their_own(tmp_path):
-    """Whether they say that they are alone, or nothing of their world: none is left out for another."""
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    for name, facts in (("a_rank0", {"rank": 0, "world_size": 1}), ("b_rank0", {"rank": 0, "world_size": 1})):
-        trace_of(Planted(ranks=1), 0, distributedInfo=facts).write(folder / f"{name}.json")
-    for name in ("c_rank0", "d_rank0"):
-        trace_of(Planted(ranks=1), 0).write(folder / f"{name}.json")
-    _, out = converted(tmp_path, folder)
-    assert sorted(path.name for path in out.iterdir()) == ["a_rank0", "b_rank0", "c_rank0", "d_rank0"]
-    assert not any(read_job(path).unused for path in out.iterdir())
 
 
 def test_jobs_of_one_name_are_told_apart_by_as_few_folders_as_that_takes(tmp_path):

@@ -63,12 +63,6 @@ def test_a_summary_of_memory_access(tmp_path):
     }
 
 
-def test_a_report_of_nothing_is_said_to_be_empty(tmp_path):
-    path = tmp_path / "empty.csv"
-    path.write_text(EVENTS.splitlines()[0] + "\n")
-    assert [one.code for one in tables(path)[1]] == ["recording_empty"]
-
-
 def test_a_row_of_functions_with_their_call_stacks_is_named_after_the_function(tmp_path):
     path = tmp_path / "hotspots.csv"
     path.write_text("Function / Call Stack,CPU Time,Instructions Retired,Module\nsgemm,1.5,1000,libmkl.so\n")

@@ -20,7 +20,7 @@ from jobs.store import MANIFEST
 from profiling import markers, schemas, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.watch import _write_run, main, parse, request_of
+from profiling.watch import _write_run, main, parse
 from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
 from profiling.watching.program import Program
@@ -79,15 +79,6 @@ def test_it_ends_in_order_after_as_many_steps_as_are_asked_for(tmp_path, forks):
     assert batches_of(out).images.tolist() == [7] * 5
 
 
-def test_a_program_that_ends_before_the_steps_that_were_asked_for_is_said_once(tmp_path, forks):
-    out = tmp_path / "run"
-    program = (PROGRAMS / "ddp.py", "--epochs", 1, "--batch-size", 4)
-    printed = forks.watch("--out", out, "--batches", 200, *program, ranks=2)
-    assert [said for said in printed.splitlines() if "8 of 200 steps" in said]
-    assert "ended_early" in [one.code for one in manifest_of(out).findings]
-    assert len(batches_of(out)) == 8
-
-
 def test_the_torch_profiler_records_the_later_half(tmp_path, forks):
     out = tmp_path / "run"
     forks.watch("--out", out, "--batches", 8, "--profile", "torch", PROGRAMS / "ddp.py")
@@ -123,34 +114,6 @@ def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_pat
     assert len(batches_of(out)) == 16
 
 
-def test_a_program_shows_its_failure_in_its_own_way(tmp_path, forks):
-    script = tmp_path / "fails.py"
-    script.write_text(
-        "import sys, torch\n"
-        "sys.excepthook = lambda kind, error, trace: print('mine:', kind.__name__, trace.tb_lineno)\n"
-        "class Stop(BaseException): pass\n"
-        "raise Stop\n"
-    )
-    printed = forks.watch("--out", tmp_path / "run", script, code=1)
-    assert "mine: Stop 4" in printed and "no results: Stop" in printed
-
-
-def test_a_gpu_that_has_failed_with_the_program_hides_no_traceback_of_its(tmp_path, forks):
-    script = tmp_path / "fails.py"
-    script.write_text(
-        "import torch\n"
-        "from profiling.step_clock import HostClock\n"
-        "def failed(self): raise RuntimeError('CUDA error: device-side assert triggered')\n"
-        "HostClock.instants_ns = failed\n"
-        "model = torch.nn.Linear(2, 2)\n"
-        "model(torch.ones(1, 2)).sum().backward()\n"
-        "torch.optim.SGD(model.parameters(), lr=0.1).step()\n"
-        "raise ValueError('not a class')\n"
-    )
-    printed = forks.watch("--out", tmp_path / "run", script, code=1)
-    assert printed.count("Traceback") == 1 and "no results: ValueError" in printed
-
-
 def test_a_process_that_the_program_has_forked_leaves_no_results(tmp_path, forks):
     script = tmp_path / "forks.py"
     script.write_text(
@@ -176,20 +139,6 @@ def test_a_run_of_which_a_rank_left_nothing_does_not_count_and_is_no_success(tmp
     assert _write_run(tmp_path, me, program, given, Ended(0), datetime.now(UTC)) == 1
     assert recorded[0][-1] == 3  # what a step is, is recorded, too
     assert "rank 1" in capsys.readouterr().err
-
-
-def test_a_rank_that_has_failed_does_not_wait_for_the_others_to_leave_their_group(tmp_path, forks):
-    script = tmp_path / "fails.py"
-    script.write_text(
-        "import atexit, torch, torch.distributed as dist\n"
-        f"dist.init_process_group('gloo', 'file://{tmp_path}/meet', rank=0, world_size=1)\n"
-        "atexit.register(lambda: print('still joined:', dist.is_initialized()))\n"
-        "model = torch.nn.Linear(2, 2)\n"
-        "model(torch.ones(1, 2)).sum().backward()\n"
-        "torch.optim.SGD(model.parameters(), lr=0.1).step()\n"
-        "raise RuntimeError('rank 0 is lost')\n"
-    )
-    assert "still joined: True" in forks.watch("--out", tmp_path / "run", script, code=1)
 
 
 def test_results_are_not_overwritten_unasked(tmp_path):
@@ -236,8 +185,3 @@ def test_a_profiler_is_started_once_where_a_second_optimizer_ends_the_first_step
         recorder.enter(UPDATE, optimizer)
         recorder.leave()
     assert [call[0] for call in capture.method_calls] == ["start", "stop"]
-
-
-def test_what_is_recorded_without_a_number_of_steps():
-    assert request_of(parse(["--profile", "torch", "x.py"])[0]).recordings == (range(10, 30),)
-    assert request_of(parse(["x.py"])[0]).recordings == ()

@@ -149,17 +149,6 @@ def test_a_backward_pass_within_another_is_a_part_of_it(watch):
     assert watched_process.stop().passes.tolist() == [1, 1, 1]
 
 
-def test_nothing_is_recorded_while_a_graph_is_captured(watch):
-    watched_process = watch(Request())
-    model = torch.nn.Linear(3, 2)
-    optimizer = descent(model)
-    train(model, optimizer, 1)
-    for captures in (True, False):
-        watched_process.hooks.is_capturing = lambda captures=captures: captures
-        train(model, optimizer, 1)
-    assert len(watched_process.stop()) == 2
-
-
 def test_so_it_is_of_two_models_with_an_optimizer_each(watch):
     watched_process = watch(Request())
     models = [torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)]

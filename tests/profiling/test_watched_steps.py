@@ -258,17 +258,6 @@ def test_passes_within_the_optimizers_step_interrupt_it():
     assert len(steps) == 1 and stages(steps) == [[0, 1, 1, 3]]
 
 
-def test_collectors_are_told_of_whole_ranges_only():
-    heard = Heard()
-    recorder = Recorder(Counting(), Markers([heard]), _no_start, lambda *one: None)
-    for before, within in ((False, True), (True, False)):
-        recorder.set_marking(before)
-        recorder.enter(FORWARD)
-        recorder.set_marking(within)
-        recorder.leave()
-    assert heard.words == ["Forward Pass", "/Forward Pass"]
-
-
 def test_explicit_steps_are_taken_before_all_others():
     recorder = Recorder(Counting(), Markers([]), _no_start, lambda *one: None)
     for _ in range(2):

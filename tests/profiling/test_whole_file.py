@@ -2,7 +2,6 @@
 
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -12,21 +11,6 @@ from profiling.whole_file import whole_file
 def write(path, content: bytes) -> None:
     with whole_file(path) as file:
         file.write(content)
-
-
-def check_whole(folder: Path) -> None:
-    path = folder / "table.csv"
-    write(path, b"old")
-    with pytest.raises(ZeroDivisionError), whole_file(path) as file:
-        file.write(b"half of the n")
-        raise ZeroDivisionError
-    assert path.read_bytes() == b"old"
-    write(path, b"new")
-    assert path.read_bytes() == b"new" and list(folder.iterdir()) == [path]
-
-
-def test_what_fails_leaves_the_file_as_it_was(tmp_path):
-    check_whole(tmp_path)
 
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path):

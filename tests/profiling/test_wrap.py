@@ -17,7 +17,7 @@ from jobs.run import make_run
 from jobs.sweep_file import Sweep
 from profiling.errors import UserError
 from profiling.tables import as_table, write
-from profiling.tools import TOOLS, Options, check_can_record, open_capture, tool
+from profiling.tools import TOOLS, Options, check_can_record, tool
 from profiling.tools.nvidia import RANGE, VARIABLE
 from profiling.wrap import main, wrapped, wraps
 from tests.profiling.samples import nsys_database, nvprof_database
@@ -192,15 +192,6 @@ def test_a_driver_that_refuses_counters_is_told_with_the_line_that_grants_them(t
         main(["--tool", "ncu", "--device", "gpu", "--out", str(tmp_path), "--", "-c", "pass"])
 
 
-def test_horovods_timeline_is_written_by_rank_0_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    assert main(["--tool", "horovod", "--out", str(tmp_path), "--", "-c", "pass"]) == 0
-    monkeypatch.setenv("RANK", "0")
-    with pytest.raises(UserError, match="profiler horovod wrote nothing"):
-        main(["--tool", "horovod", "--out", str(tmp_path), "--", "-c", "pass"])
-
-
 def test_what_the_tool_wrote_is_set_to_the_clock_of_the_batches(tmp_path, fake):
     made = nvprof_database(tmp_path / "made.sql")
     fake("nvprof", f"shutil.copy({str(made)!r}, sys.argv[sys.argv.index('-o') + 1])" + RUN)
@@ -242,12 +233,3 @@ def test_counters_of_several_ranks_are_refused_before_their_collectives_wait(too
 
 
 # --- inside the process -----------------------------------------------------------------------------------
-
-
-def test_a_recording_that_nobody_waits_for_is_not_switched(tmp_path, monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
-    for name in ("nsys", "nvprof", "ncu"):
-        capture = open_capture(name, tmp_path, 0)
-        capture.start(None, 3)
-        capture.stop()
-        assert capture.write() == []
