@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,7 +19,6 @@ from jobs import store
 from jobs.run_fields import ID_FIELDS, attempted, in_order, parse_id
 from jobs.states import QUEUED, RESUME, of_begun, of_failed, where_calibrating
 from jobs.store import Calibration, Manifest
-from profiling import database
 from profiling.errors import UserError, nearest_file
 from profiling.readers import pyprof
 from profiling.tables import rank_directory
@@ -347,8 +345,6 @@ _TAU_POINT = {
 _TAU_INTERVALS = _TAU_POINT | {"function", "calls", "exc_time", "inc_time"}
 _TAU_ATOMICS = _TAU_POINT | {"function", "num_samples", "mean"}
 
-_COLUMNS = "select file_name, name from parquet_schema($paths) where num_children is null"
-
 
 def add_file(study: Study, file: Path) -> None:
     """Add the one file that the user named.
@@ -365,36 +361,20 @@ def add_file(study: Study, file: Path) -> None:
 
 def add_files(study: Study, files: Sequence[Path]) -> None:
     """Add those of a folder's files that are tables of the reference's; damaged ones are listed as failed."""
-    tables = []
     for file in files:
         try:
-            if _is_parquet(file):
-                tables.append(file)
-        except UserError as error:
-            _fail_file(study, file, error)
-    try:
-        known = _columns_of_all(tables) if tables else {}
-    except (duckdb.Error, OSError):
-        known = {}  # each is read for itself, so that the damaged ones are named
-    for file in tables:
-        try:
-            columns = known[file] if known else _columns(file)
-            if _add_table(study, file, columns):
+            if not _is_parquet(file) or _add_table(study, file, columns := _columns(file)):
                 continue
             kind = _nearest_kind(columns)
             if len(kind & columns) > len(kind) / 2:  # it was meant to be one
                 raise UserError(_of_another_kind(file, columns))
             study.note("parts_unread", what=[_name_in(study, file)])
         except UserError as error:
-            _fail_file(study, file, error)
+            _fail(study, _name_in(study, file), str(error).removeprefix(f"{file} "), "unusable")
 
 
 def _fail(study: Study, point: str, reason: str, kind: FailureKind) -> None:
     study.failed.append(Failure(point, reason, kind))
-
-
-def _fail_file(study: Study, file: Path, error: UserError) -> None:
-    _fail(study, _name_in(study, file), str(error).removeprefix(f"{file} "), "unusable")
 
 
 def _name_in(study: Study, file: Path) -> str:
@@ -413,20 +393,10 @@ def _is_parquet(file: Path) -> bool:
     return head == b"PAR1"
 
 
-def _columns_of_all(files: Sequence[Path]) -> dict[Path, set[str]]:
-    """The columns of all files, by one query."""
-    columns: dict[Path, set[str]] = {file: set() for file in files}
-    with database.connect() as connection:
-        rows = connection.execute(_COLUMNS, {"paths": [str(file) for file in files]}).fetchall()
-    for name, column in rows:
-        columns[Path(name)].add(column)
-    return columns
-
-
 def _columns(file: Path) -> set[str]:
     try:
-        return _columns_of_all([file])[file]
-    except (duckdb.Error, OSError) as error:
+        return set(pq.read_schema(file).names)
+    except (pa.ArrowException, OSError) as error:
         raise UserError(f"{file} is damaged or truncated ({str(error).splitlines()[0]})") from None
 
 
