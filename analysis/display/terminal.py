@@ -98,7 +98,8 @@ class Answer:
         rows = records(self.rows)
         same = {*FIELDS_OF_RUNS, "run", "repetition"} - set(telling(rows))
         names = [one for one in self.columns if one.table and not one.detail and one.name not in same]
-        shown = columns([*fields(name for name in own_names(*rows) if name in telling(rows)), *names])
+        also = [name for name in ("job", *own_names(*rows)) if name in telling(rows)]
+        shown = columns([*fields(also), *names])
         some = rows if self.notable is None else records(self.notable)
         count = f"{len(some)} of {len(rows)} rows (--wide: all)" if len(some) < len(rows) else ""
         caption = "\n".join(filter(None, [self.caption, count]))

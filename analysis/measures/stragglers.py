@@ -1,48 +1,40 @@
-"""Find stragglers: the lateness of each rank with its verdict and cause, and which ranks a table shows."""
+"""Stragglers: the lateness of each rank, with its verdict and cause."""
 
-from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from analysis.display.metrics import (
-    IN_RUN,
-    NODE,
-    OF_A_RUN,
-    RANK,
-    STEP,
-    TELLING,
-    Column,
-    Metric,
-    Rows,
-    columns,
-    fields,
-    filled,
-    telling,
-)
+import numpy as np
+import pandas as pd
+
+from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, TELLING, Metric, records
+from analysis.display.numbers import digits, span
+from analysis.display.terminal import Answer
 from analysis.frames.anatomy import trace_of
-from analysis.frames.steps import series_of
+from analysis.frames.kernel_sums import kept_sums, query_arrays
+from analysis.frames.measure import measure
+from analysis.frames.steps import attributed_that_count, series_of
 from analysis.frames.study import UNKNOWN_HOST, Source, Study
 from analysis.measures.lateness import (
     BY_COLLECTIVES,
-    BY_STAGES,
     CHANCE,
     CLOCK,
     LATE_SHARE,
     PARTS,
     STRAGGLER,
     TOO_FEW,
-    KernelTimes,
     Lateness,
-    cause_of,
     judge,
-    kernel_times,
     of_collectives,
     of_stages,
+    over_others,
 )
+from analysis.measures.points import point_fields
 from analysis.statistics import inside_run
-from jobs.run_fields import fields_of, own_names
+from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 from profiling.findings import Finding
+from profiling.schemas import IS_MODEL
 
 METRICS = (
     RANK,
@@ -62,7 +54,7 @@ METRICS = (
         "verdict", "straggler, may be chance, too few steps, short wait, clock, no", text=True, priority=2
     ),
     Metric("cause", "of a straggler: loader, GPU (processor), node, or host", text=True, priority=2),
-    Metric("evidence", "measurements behind the cause", text=True),
+    Metric("evidence", "measurements behind the cause", text=True, table=False),
 )
 STEP_METRICS = (
     RANK,
@@ -70,12 +62,6 @@ STEP_METRICS = (
     STEP,
     Metric("lateness_ms", "time for which the other ranks waited for this one", "lateness", significant=3),
     Metric("behind_ms", "time by which it was behind, waited for or not", "behind", significant=3),
-    Metric(
-        "late",
-        "whether the others waited for 2 % of a step",
-        show=lambda late: "late" if late else "",
-        text=True,
-    ),
     *(
         Metric(
             f"{name}_longer_ms",
@@ -85,12 +71,72 @@ STEP_METRICS = (
         )
         for name in PARTS
     ),
+    Metric(
+        "late",
+        "whether the others waited for 2 % of a step",
+        show=lambda late: "late" if late else "",
+        text=True,
+    ),
 )
 COLUMNS = {"Columns: run, the fields of the run, repetition, then": METRICS, "With --by step:": STEP_METRICS}
+_CAPTION = (
+    "Lateness: how long the other ranks waited for this one; negative: it waited. "
+    "Measured from stages it is a lower bound."
+)
 
 
-def lateness_of(study: Study, source: Source) -> Lateness | None:
-    """A run's lateness; None, and a finding, if its tables do not tell."""
+@measure(COLUMNS)
+def stragglers(study: Study, by: str = "rank") -> Answer:
+    """A row for each rank of the runs of several ranks; by ``step`` for each rank and step.
+
+    Raises:
+        UserError: no run of several ranks has steps whose lateness is known.
+    """
+    runs = of_several_ranks(study)
+    if not runs:
+        raise UserError(f"{study.path} holds no run of several ranks: a single rank has no stragglers")
+    frame, _ = judged(study, runs, by_step=by == "step")
+    if frame.empty:
+        raise study.nothing(f"{study.path}: {why_unknown(study)}")
+    return of_steps(frame) if by == "step" else of_ranks(frame)
+
+
+def of_ranks(frame: pd.DataFrame) -> Answer:
+    """The answer of ranks' rows."""
+    return Answer(
+        frame, [*OF_A_RUN, *METRICS], title="Lateness of each rank", caption=_CAPTION,
+        verdict=verdict(frame), notable=notable_ranks(frame),
+    )  # fmt: skip
+
+
+def of_steps(frame: pd.DataFrame) -> Answer:
+    """The answer of rows by rank and step."""
+    title, columns = "Lateness by rank and step, ms", [*OF_A_RUN, *STEP_METRICS]
+    return Answer(frame, columns, title=title, caption=_CAPTION, notable=latest_steps(frame))
+
+
+def of_several_ranks(study: Study) -> list[Source]:
+    return [source for source in study.of_kind("run", "trace") if source.ranks > 1]
+
+
+def judged(
+    study: Study, runs: Sequence[Source], by_step: bool = False
+) -> tuple[pd.DataFrame, dict[str, Lateness]]:
+    """The rows of these runs, with :data:`METRICS` or :data:`STEP_METRICS`, and the lateness of each run."""
+
+    def of_run(source: Source) -> tuple[Lateness, pd.DataFrame] | None:
+        lateness = _lateness(study, source)
+        if lateness is None:
+            return None
+        return lateness, _by_step(source, lateness) if by_step else _by_rank(study, source, lateness)
+
+    known = {source.id: of for source, of in study.each(runs, of_run)}
+    rows = pd.concat([frame for _, frame in known.values()] or [pd.DataFrame({"run": []}, dtype=object)])
+    return study.with_fields(rows), {run: lateness for run, (lateness, _) in known.items()}
+
+
+def _lateness(study: Study, source: Source) -> Lateness | None:
+    """A run's lateness; None, and a finding, if its tables do not show it."""
     reason, lateness = _reason(source), None
     if not reason:
         series = series_of(study, source)
@@ -113,240 +159,274 @@ def _reason(source: Source) -> str:
     return "no step markers" if source.without_steps else ""
 
 
-def rows(study: Study, by_step: bool = False) -> Rows:
-    """A row for each rank (and step) of the runs of several ranks; with :data:`METRICS`.
-
-    Raises:
-        UserError: no run has several ranks with batches.
-    """
-    runs = [source for source in study.of_kind("run", "trace") if source.ranks > 1]
-    if not runs:
-        raise UserError(f"{study.path} holds no run of several ranks: a single rank has no stragglers")
-
-    def of_run(source: Source) -> Rows | None:
-        lateness = lateness_of(study, source)
-        if lateness is None:
-            return None
-        return rows_by_step(source, lateness) if by_step else rows_by_rank(study, source, lateness)
-
-    answer = [
-        {"run": source.id, **source.fields, "repetition": source.repetition, **row}
-        for source, ranks in study.each(runs, of_run)
-        for row in ranks
-    ]
-    if not answer:
-        raise study.nothing(f"{study.path}: {why_none(study)}")
-    return answer
-
-
-def why_none(study: Study) -> str:
+def why_unknown(study: Study) -> str:
     """Why no run of several ranks shows lateness."""
-    reasons = [_reason(source) for source in study.of_kind("run", "trace") if source.ranks > 1]
+    reasons = [_reason(source) for source in of_several_ranks(study)]
     return f"no lateness ({next(filter(None, reasons), 'no steady steps')})"
 
 
-def rows_by_rank(study: Study, source: Source, lateness: Lateness) -> Rows:
-    """A row a rank of a run."""
-    judged = judge(lateness, source.hosts)
+def _by_step(source: Source, lateness: Lateness) -> pd.DataFrame:
+    ranks, steps = lateness.late_ns.shape
+    longer = {f"{name}_longer_ms": ns.ravel() / 1e6 for name, ns in lateness.parts_ns.items()}
+    return pd.DataFrame({
+        "run": source.id,
+        "rank": np.repeat(np.arange(ranks), steps),
+        "node": np.repeat(_nodes(source), steps),
+        "step": np.tile(lateness.steps, ranks),
+        "lateness_ms": lateness.late_ns.ravel() / 1e6,
+        "behind_ms": lateness.behind_ns.ravel() / 1e6,
+        "late": lateness.late.ravel(),
+        **longer,
+    })  # fmt: skip
+
+
+def _by_rank(study: Study, source: Source, lateness: Lateness) -> pd.DataFrame:
+    verdicts = judge(lateness, source.hosts)
+    late_ms = lateness.late_ns / 1e6
+    medians = [inside_run.of_median(of_rank) for of_rank in late_ms]
+    frame = pd.DataFrame({
+        "run": source.id,
+        "rank": np.arange(len(late_ms)),
+        "node": _nodes(source),
+        "told_by": lateness.measured_from,
+        "steady_steps": late_ms.shape[1],
+        "step_ms": lateness.step_ns / 1e6,
+        "lateness_ms": [median.value for median in medians],
+        "lateness_ms_low": [median.low for median in medians],
+        "lateness_ms_high": [median.high for median in medians],
+        "mean_lateness_ms": late_ms.mean(axis=1),
+        "late_pct": 100 * lateness.late.mean(axis=1),
+        "last_pct": 100 * lateness.last.mean(axis=1),
+        "held_up_ms": lateness.alone_ns.mean(axis=1) / 1e6,
+        "p_value": np.array([probability for _, probability in verdicts], float),
+        "verdict": [verdict for verdict, _ in verdicts],
+        "cause": pd.Series(None, range(len(verdicts)), object),
+        "evidence": pd.Series(None, range(len(verdicts)), object),
+    })  # fmt: skip
+    named = np.flatnonzero(frame["verdict"] == STRAGGLER).tolist()
     # To read the kernels of all ranks takes long: only where a rank is named.
-    named = any(verdict == STRAGGLER for verdict, _ in judged)
     kernels = kernel_times(study, source) if named else None
-    return rows_of(source, lateness, judged, kernels)
+    for rank in named:
+        frame.loc[rank, ["cause", "evidence"]] = _cause(source, rank, named, lateness, kernels)
+    return frame
 
 
-def rows_by_step(source: Source, lateness: Lateness) -> Rows:
-    """A row for each rank and step of a run."""
-    nodes = source.hosts
-    return [
-        {
-            "rank": rank,
-            "node": _host(nodes[rank]),
-            "step": int(index),
-            "lateness_ms": lateness.late_ns[rank, place] / 1e6,
-            "behind_ms": lateness.behind_ns[rank, place] / 1e6,
-            "late": bool(lateness.late[rank, place]),
-            **{f"{name}_longer_ms": over[rank, place] / 1e6 for name, over in lateness.parts_ns.items()},
-        }
-        for rank in range(len(lateness.late_ns))
-        for place, index in enumerate(lateness.batch_index)
+def _nodes(source: Source) -> np.ndarray:
+    return np.array([None if name == UNKNOWN_HOST else name for name in source.hosts], object)
+
+
+# --- the cause ----------------------------------------------------------------------------------------
+
+# Kernels that take as long as on the other ranks, to within this share, speak against the device.
+AS_LONG = 0.05
+# A part is the cause if it makes up this share of the lateness or more.
+MOST = 0.5
+
+_KERNELS = f"""
+select rank, batch_index, direction || ' ' || short_name as name, sum(calls)::bigint as calls,
+    sum(ns)::double as ns
+from {{sums}} semi join {{attributed}} using (rank, batch_index)
+where {IS_MODEL} and calls > 0
+group by all
+"""
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """The kernels that all ranks launched equally often; arrays (ranks, steps).
+
+    Attributes:
+        steps: index of each step.
+        ns: how long they take; longer_ns: how much longer than on the other ranks.
+        of_twin: from another run of the point, whose late steps are others.
+    """
+
+    steps: np.ndarray
+    ns: np.ndarray
+    longer_ns: np.ndarray
+    of_twin: bool
+
+    def of(self, rank: int, steps: np.ndarray) -> tuple[float, float]:
+        """What a rank's take longer than the others', ns a step, and how many times as long they take.
+
+        Args:
+            steps: indices of those that count; of another run all do.
+        """
+        counts = np.full(len(self.steps), True) if self.of_twin else np.isin(self.steps, steps)
+        if not counts.any():
+            return 0.0, 1.0
+        ns, longer = self.ns[rank, counts].mean(), self.longer_ns[rank, counts].mean()
+        return float(longer), float(ns / (ns - longer))
+
+
+def kernel_times(study: Study, source: Source) -> KernelTimes | None:
+    """How a run's ranks compare in the same kernels; None if no run of its point recorded them."""
+    if source.fields["profile"] != "none" and (times := _times_of(study, source)) is not None:
+        return times
+    twins = [
+        other
+        for other in study.of_kind("run")
+        if other is not source
+        and other.fields["profile"] != "none"
+        and source.kind == "run"
+        and point_fields(other.fields) == point_fields(source.fields)
     ]
+    of_twins = study.each(twins, lambda twin: _times_of(study, twin, of_twin=True))
+    return next((times for _, times in of_twins), None)
 
 
-def rows_of(
-    source: Source,
-    lateness: Lateness,
-    judged: Sequence[tuple[str, float | None]],
-    kernels: KernelTimes | None,
-) -> Rows:
-    """The rows of what was read.
-
-    Args:
-        judged: of each rank its verdict, and how probable it is by chance.
-        kernels: how the ranks compare in the same kernels; None: not known.
-    """
-    nodes = source.hosts
-    named = [rank for rank, (verdict, _) in enumerate(judged) if verdict == STRAGGLER]
-    ranks = []
-    for rank, (verdict, probability) in enumerate(judged):
-        cause = evidence = None
-        if verdict == STRAGGLER:
-            mates = [other for other, node in enumerate(nodes) if node == nodes[rank]]
-            whole = 1 < len(mates) < len(nodes) and set(mates) <= set(named)
-            device = source.device_by_rank.get(rank, "")
-            cause, evidence = cause_of(rank, lateness, kernels, device, mates if whole else [], nodes[rank])
-        late = lateness.late_ns[rank] / 1e6
-        median = inside_run.of_median(late)
-        ranks.append({
-            "rank": rank,
-            "node": _host(nodes[rank]),
-            "told_by": lateness.told_by,
-            "steady_steps": len(late),
-            "step_ms": lateness.batch_ns / 1e6,
-            "lateness_ms": median.value,
-            "lateness_ms_low": median.low,
-            "lateness_ms_high": median.high,
-            "mean_lateness_ms": float(late.mean()),
-            "late_pct": 100 * float(lateness.late[rank].mean()),
-            "last_pct": 100 * float(lateness.last[rank].mean()),
-            "held_up_ms": float(lateness.alone_ns[rank].mean()) / 1e6,
-            "p_value": probability,
-            "verdict": verdict,
-            "cause": cause,
-            "evidence": evidence,
-        })  # fmt: skip
-    return ranks
-
-
-def _host(name: str) -> str | None:
-    return None if name == UNKNOWN_HOST else name
-
-
-# --- the verdict --------------------------------------------------------------------------------------
-
-# What two runs' rows of one rank, in one configuration on as many ranks, agree in.
-_OF_A_RANK = ("rank", *fields_of("workload", "size"))
-
-
-def is_late(row: Mapping[str, Any]) -> bool:
-    """Whether the others waited for a rank for long enough, in the mean over the steps."""
-    return bool(row["mean_lateness_ms"] >= LATE_SHARE * row["step_ms"])
-
-
-def _share(row: dict[str, Any]) -> float:
-    return float(row["mean_lateness_ms"] / row["step_ms"])
-
-
-def foremost(rows: Rows) -> dict[str, Any] | None:
-    """Of several runs' ranks the one to show: a straggler, else the latest; None: nobody is late.
-
-    Of a rank's runs in one configuration that whose collectives tell the whole lateness: stages give a lower
-    bound of it, which in a long run may be the larger number.
-    """
-    ever = [row for row in rows if row["verdict"] in (STRAGGLER, CHANCE, TOO_FEW) and is_late(row)]
-    named = [row for row in rows if row["verdict"] == STRAGGLER]
-    latest = max(named or ever, key=_share, default=None)
-    if latest is None:
+def _times_of(study: Study, source: Source, of_twin: bool = False) -> KernelTimes | None:
+    kernels, batches, ranks = source.tables("kernels"), source.tables("batches"), source.world_size or 1
+    if len(kernels) != ranks or len(batches) != ranks:
         return None
-    same = [row for row in ever if _alike(row, latest)]
-    return max([row for row in same if row.get("told_by") == BY_COLLECTIVES] or [latest], key=_share)
+    tables = {"sums": kept_sums(study, source), "attributed": attributed_that_count(study, source)}
+    rows = query_arrays(study, source, _KERNELS.format(**tables), batches=batches)
+    if not len(rows["rank"]):
+        return None
+    names, name = np.unique(rows["name"].astype(str), return_inverse=True)
+    steps, step = np.unique(rows["batch_index"], return_inverse=True)
+    calls = np.zeros((ranks, len(names)), dtype=np.int64)
+    np.add.at(calls, (rows["rank"], name), rows["calls"])
+    same = (calls == calls[0]).all(axis=0)[name]
+    ns = np.zeros((ranks, len(steps)))
+    np.add.at(ns, (rows["rank"][same], step[same]), rows["ns"][same])
+    complete = ns.all(axis=0)  # steps that a rank did not record show nothing
+    if not complete.any():
+        return None
+    return KernelTimes(steps[complete], ns[:, complete], over_others(ns[:, complete]), of_twin)
 
 
-def _alike(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(row.get(name) == other.get(name) for name in (*_OF_A_RANK, *own_names(row, other)))
+def _cause(
+    source: Source, rank: int, named: Sequence[int], lateness: Lateness, kernels: KernelTimes | None
+) -> tuple[str, str]:
+    """The likely cause of a straggler's lateness, and the figures that support it."""
+    device = "processor" if source.device_by_rank.get(rank, "") == "cpu" else "GPU"
+    cause, evidence = cause_of_rank(rank, lateness, kernels, device)
+    node = source.hosts[rank]
+    mates = [other for other, name in enumerate(source.hosts) if name == node]
+    if not (1 < len(mates) < len(source.hosts) and set(mates) <= set(named)):
+        return cause, evidence
+    each = sorted(_mean_late_ns(lateness, mate) for mate in mates)
+    return "node", f"all {len(mates)} ranks of {node}: {span(_ms(each[0]), _ms(each[-1]))} ms; {evidence}"
 
 
-def verdict(rows: Rows, name: Callable[[dict[str, Any]], str] = itemgetter("run")) -> list[Finding]:
-    """A finding for each straggler; else one that none was found, in how many of the runs.
+def cause_of_rank(rank: int, lateness: Lateness, kernels: KernelTimes | None, device: str) -> tuple[str, str]:
+    """The cause as far as one rank shows it.
 
     Args:
-        name: what a row's run is called.
+        kernels: how the ranks compare in the same kernels; None: not known.
+        device: what it is called where it is the cause.
     """
-    stragglers = [row for row in rows if row["verdict"] == STRAGGLER]
-    if not stragglers:
-        runs = {row["run"] for row in rows}
-        few = {row["run"]: row["steady_steps"] for row in rows if row["verdict"] == TOO_FEW}
-        told = runs - few.keys() - {row["run"] for row in rows if row["verdict"] == CLOCK}
-        most = max(row["mean_lateness_ms"] for row in rows)
-        data = {"n": len(told), "of": len(runs), "mean_lateness_ms": most}
-        if len(few) == len(runs):
-            data |= {"reason": "too few steps", "steps": max(few.values())}
-            return [Finding("stragglers_unknown", data=data)]
-        return [Finding("no_stragglers", data=data)]
-    found = []
-    for row in stragglers:
-        same = [
-            one
-            for one in rows
-            if one["verdict"] not in (TOO_FEW, CLOCK)
-            and _alike(one, row)
-            and one.get("profile") == row.get("profile")
-        ]
-        data = {name: row[name] for name in ("node", "mean_lateness_ms", "late_pct", "cause", "evidence")}
-        data |= {"n": sum(one["verdict"] == STRAGGLER for one in same), "of": len(same)}
-        found.append(Finding("straggler", run=name(row), rank=row["rank"], data=data))
-    return found
+    late = _mean_late_ns(lateness, rank)
+    when = lateness.late[rank]
+    parts = {name: float(longer[rank, when].mean()) for name, longer in lateness.parts_ns.items()}
+    if parts["load"] >= MOST * late:
+        return "loader", f"load +{_ms(parts['load'])} ms"
+    longest = max(parts, key=lambda name: parts[name])
+    stage = f"{longest} +{_ms(parts[longest])} ms"
+    if kernels is None:
+        return f"{device} or host", stage
+    # A rank that is late at times is slow at these times; which those are in another run is not known.
+    longer_ns, ratio = kernels.of(rank, lateness.steps[when])
+    behind = float(lateness.late_ns[rank].mean()) if kernels.of_twin else late
+    same = f"{'profiled run: ' if kernels.of_twin else ''}kernels {ratio:.2f} x"
+    if longer_ns >= MOST * behind:
+        return device, f"{same}, +{_ms(longer_ns)} ms"
+    # Only what supports it: kernels that are faster than elsewhere, or somewhat slower, do not.
+    supports = [stage] if parts[longest] >= MOST * late else []
+    return "host", "; ".join([*supports, *([same] if abs(ratio - 1) <= AS_LONG else [])])
 
 
-# --- the table ----------------------------------------------------------------------------------------
+def _mean_late_ns(lateness: Lateness, rank: int) -> float:
+    return float(lateness.late_ns[rank, lateness.late[rank]].mean())
 
-_LATENESS = "Lateness: how long the other ranks waited for this one; negative: it waited."
-_LOWER_BOUND = f"{_LATENESS} Measured from stages it is a lower bound."
+
+def _ms(nanoseconds: float) -> str:
+    return digits(nanoseconds / 1e6, 3)
+
+
+# --- the verdict, and what tables show ------------------------------------------------------------------
+
+# What the rows of a rank in several runs of one configuration, on as many ranks, agree in.
+_OF_A_RANK = ("rank", *fields_of("workload", "size"))
 _MOST_RANKS = 24  # of all runs, all of which a table shows
 _LATEST, _EARLIEST = 8, 3  # of more ranks
 _MOST_STEPS = 200  # rows by rank and step, all of which a table shows
 _MOST_LATE = 50  # of more rows
 
 
-def caption(rows: Rows) -> str:
-    """What lateness is, where its sign or its source needs it."""
-    return _LOWER_BOUND if any(row.get("told_by") == BY_STAGES for row in rows) else _LATENESS
+def is_late(rows: Any) -> Any:
+    """Of a row, or a frame of rows: whether the mean lateness of the rank is enough to count."""
+    return rows["mean_lateness_ms"] >= LATE_SHARE * rows["step_ms"]
 
 
-def columns_of(by_step: bool = False) -> list[Metric]:
-    """The columns of :func:`rows`."""
-    return [*OF_A_RUN, *(STEP_METRICS if by_step else METRICS)]
+def _same_rank(frame: pd.DataFrame, *more: str) -> pd.Series:
+    """A number for all rows of a rank in one configuration, whichever run they are of."""
+    names = [name for name in map(str, frame) if name in (*_OF_A_RANK, *more) or name.startswith(FACTOR)]
+    return frame.groupby(names, dropna=False, sort=False).ngroup()
 
 
-def shown(rows: Rows, by_step: bool = False) -> list[Column]:
-    """The tables' columns: nobody has a cause or a p where no rank is late."""
-    if by_step:
-        wanted = sorted(STEP_METRICS, key=lambda metric: metric.name == "late")
-    else:
-        wanted = [metric for metric in METRICS if metric.name != "evidence"]
-    return filled(columns([*fields(telling(rows)), *wanted]), rows)
+def foremost(frame: pd.DataFrame) -> Any:
+    """The label of the row to show: a straggler's, else that of the latest rank; None: nobody is late.
 
-
-def notable_ranks(rows: Rows, all_by: str = "--wide") -> tuple[Rows, str]:
-    """Of many ranks those that a reader looks for: late ones, the latest of each configuration, the extremes.
-
-    Args:
-        all_by: what shows all ranks.
-
-    Returns:
-        (their rows in order, how many others there are; empty: there are none).
+    Of a rank's runs in one configuration, one with collectives: stages give a lower bound of the lateness,
+    which in a long run may be the larger number.
     """
-    if len(rows) <= _MOST_RANKS:
-        return rows, ""
-    order = sorted(rows, key=lambda row: -row["mean_lateness_ms"])
-    late = [row for row in order if is_late(row)][:_MOST_RANKS]
-    some = [row for row in rows if row["verdict"] == STRAGGLER] + late
-    if len({row["run"] for row in rows}) == 1:
-        some += [*order[:_LATEST], *order[-_EARLIEST:]]
-    apart = telling(rows, TELLING)
-    first = {str([row.get(name) for name in apart]): row for row in reversed(order)}
-    return _kept(rows, [*some, *first.values()], all_by)
+    share = frame["mean_lateness_ms"] / frame["step_ms"]
+    late = frame["verdict"].isin((STRAGGLER, CHANCE, TOO_FEW)) & is_late(frame)
+    named = frame["verdict"] == STRAGGLER
+    candidates = named if named.any() else late
+    if not candidates.any():
+        return None
+    first: Any = share[candidates].idxmax()
+    rank = _same_rank(frame)
+    exact = late & (rank == rank[first]) & (frame["told_by"] == BY_COLLECTIVES)
+    return share[exact].idxmax() if exact.any() else first
 
 
-def latest_steps(rows: Rows) -> tuple[Rows, str]:
+def verdict(frame: pd.DataFrame) -> list[Finding]:
+    """A finding for each straggler; else one that none was found, in how many of the runs."""
+    named = frame[frame["verdict"] == STRAGGLER]
+    unclear = frame["verdict"].isin((TOO_FEW, CLOCK))
+    if named.empty:
+        unclear_runs = unclear.groupby(frame["run"]).any()
+        few = frame[frame["verdict"] == TOO_FEW]
+        data = {"n": int((~unclear_runs).sum()), "of": len(unclear_runs),
+                "mean_lateness_ms": frame["mean_lateness_ms"].max()}  # fmt: skip
+        if few["run"].nunique() == len(unclear_runs):
+            data |= {"reason": "too few steps", "steps": int(few["steady_steps"].max())}
+            return [Finding("stragglers_unknown", data=data)]
+        return [Finding("no_stragglers", data=data)]
+    known = frame[~unclear]
+    of_rank = (known["verdict"] == STRAGGLER).groupby(_same_rank(known, "profile"))
+    named = named.assign(n=of_rank.transform("sum"), of=of_rank.transform("size"))
+    names = ("node", "mean_lateness_ms", "late_pct", "cause", "evidence", "n", "of")
+    return [
+        Finding("straggler", run=row["run"], rank=row["rank"], data={name: row[name] for name in names})
+        for row in records(named)
+    ]
+
+
+def notable_ranks(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of many ranks those that matter most: late ones, the latest of each configuration, the extremes."""
+    if len(frame) <= _MOST_RANKS:
+        return frame
+    order = frame.sort_values("mean_lateness_ms", ascending=False, kind="stable")
+    fields = [name for name in map(str, frame) if name in TELLING or name.startswith(FACTOR)]
+    vary = [name for name in fields if frame[name].astype(str).nunique() > 1]
+    some = [
+        frame[frame["verdict"] == STRAGGLER],
+        order[is_late(order)].head(_MOST_RANKS),
+        order.drop_duplicates(vary) if vary else order.head(1),
+    ]
+    if frame["run"].nunique() == 1:
+        some += [order.head(_LATEST), order.tail(_EARLIEST)]
+    return frame[frame.index.isin(pd.concat(some).index)]
+
+
+def latest_steps(frame: pd.DataFrame) -> pd.DataFrame:
     """Of many rows by rank and step, those in which a rank was latest."""
-    if len(rows) <= _MOST_STEPS:
-        return rows, ""
-    late = sorted((row for row in rows if row["late"]), key=lambda row: -row["lateness_ms"])
-    return _kept(rows, late[:_MOST_LATE])
-
-
-def _kept(rows: Rows, some: Rows, all_by: str = "--wide") -> tuple[Rows, str]:
-    there = {id(row) for row in some}
-    kept = [row for row in rows if id(row) in there]
-    left = len(rows) - len(kept)
-    return kept, f"{left:,} of {len(rows):,} rows not shown ({all_by})." if left else ""
+    if len(frame) <= _MOST_STEPS:
+        return frame
+    latest = frame[frame["late"]].nlargest(_MOST_LATE, "lateness_ms")
+    return frame[frame.index.isin(latest.index)]

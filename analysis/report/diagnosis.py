@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import Rows
+from analysis.display.metrics import Rows, records
 from analysis.frames.divide import EVERY, finest
 from analysis.measures import certainty
 from analysis.measures.certainty import LEAST_PCT, LIMITING_SHARE, least_pct, lost_pct
@@ -120,8 +120,8 @@ def of_runs(context: Context) -> list[Finding]:
     """Of runs of our own: how they scale, and the causes of the loss of the configuration that loses most."""
     named = bool(context.series)
     own = [{**row, "called": called(row, context.series) if named else None} for row in context.own]
-    runs: Sequence[stragglers.Judged] | None = context.once(stragglers.late_runs)
-    late = stragglers.rows_of(runs or [])
+    widest = context.once(stragglers.widest)
+    late = records(widest.ranks) if widest else []
     predicted = context.rows_if_any(prediction.predicted)
     return of_rows(own, late, predicted, list(findings(points_of(context.study, None))))
 

@@ -5,27 +5,23 @@ map, stragglers have one of their own, and the table shows the late ranks and th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.display.metrics import Rows
 from analysis.display.plots import BLUE, VERMILLION, Figure, bars, escaped
-from analysis.display.terminal import Part
-from analysis.frames.study import Source, Study
+from analysis.frames.study import Source
 from analysis.measures import stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
-from analysis.measures.stragglers import notable_ranks
 from analysis.report.base import Content, Context, SectionKind, as_view, called, facts
 from analysis.report.render import Chart
 from profiling.findings import Finding
 
-# Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.
-DIVERGING = ((0.0, BLUE), (0.5, "#F2F2F2"), (1.0, VERMILLION))
+_DIVERGING = [[0.0, BLUE], [0.5, "#F2F2F2"], [1.0, VERMILLION]]  # distinct in any colour vision
 _FEW_COLUMNS = 5
-MOST_COLUMNS = 100  # of a heat map: of more batches, neighbours share one, by their median
+MOST_COLUMNS = 100  # of a heat map: of more steps, neighbours share one, by their median
 MOST_ROWS = 64  # of a heat map: of more ranks, neighbours share one, by the latest of them in each step
 MOST_NAMED = 8  # ranks that then have a row of their own: the stragglers that are latest
 _SIGN = "Above 0: the other ranks waited for this one; below 0: it waited."
@@ -33,168 +29,141 @@ _SHARED_ROWS = "{} ranks share a row, the latest of them in each step; the {} la
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A run's lateness, and its ranks' rows with their verdicts."""
+class Widest:
+    """The runs on the most ranks.
 
-    source: Source
-    lateness: Lateness
-    rows: Rows
+    Attributes:
+        ranks: the rows of :func:`stragglers.judged`.
+        lateness: of each run.
+    """
+
+    ranks: pd.DataFrame
+    lateness: dict[str, Lateness]
 
 
-def late_runs(context: Context) -> list[Judged] | None:
-    """The runs of most ranks whose batches tell who was late; None where no run has several ranks."""
-    if not context.own and not context.traces:
-        return None
-    runs = [source for source in context.study.of_kind("run", "trace") if source.ranks > 1]
+def widest(context: Context) -> Widest | None:
+    """The runs on the most ranks whose lateness is known; None where no run has several ranks."""
+    runs = stragglers.of_several_ranks(context.study) if context.own or context.traces else []
     if not runs:
         return None
     most = max(source.world_size or 1 for source in runs)
-    largest = [source for source in runs if source.world_size == most]
-    return [run for _, run in context.study.each(largest, partial(_judged, context.study))]
+    return Widest(*stragglers.judged(context.study, [one for one in runs if one.world_size == most]))
 
 
-def _judged(study: Study, source: Source) -> Judged | None:
-    """A run's lateness; None: its steps do not tell."""
-    lateness = stragglers.lateness_of(study, source)
-    return Judged(source, lateness, stragglers.rows_by_rank(study, source, lateness)) if lateness else None
-
-
-def _stragglers(context: Context) -> Content:
-    """Who is slow, of the runs that tell."""
-    judged = context.once(late_runs)
-    if not judged:
-        raise context.study.nothing(stragglers.why_none(context.study))
-    shown = _shown(judged)
-    source = shown.source
-    figure = _figure(shown, facts(source.fields, context.factors))
+def _section(context: Context) -> Content:
+    found = context.once(widest)
+    if found is None or not found.lateness:
+        raise context.study.nothing(stragglers.why_unknown(context.study))
+    run = _drawn(found)
+    (source,) = (source for source in context.study.sources if source.id == run)
+    ranks = found.ranks[found.ranks["run"] == run]
+    figure = _figure(source, found.lateness[run], ranks, facts(source.fields, context.factors))
     shared = _SHARED_ROWS.format(_ranks_of_a_row(source.ranks), MOST_NAMED)
     chart = Chart("lateness", figure, caption=shared if source.ranks > MOST_ROWS else "")
-    every = [{"run": source.id, **source.fields, **row} for row in shown.rows]
-    rows, _ = notable_ranks(every)
-    view = as_view(Part("", rows, stragglers.shown(every)), "straggler-table", context.factors)
+    (part,) = stragglers.of_ranks(ranks).tables
+    view = as_view(replace(part, title="", caption=""), "straggler-table", context.factors)
     return Content(f"{called(source.fields, context.factors)}. {_SIGN}", [chart], [view])
 
 
-def _shown(judged: Sequence[Judged]) -> Judged:
-    """The run that is drawn: the one that the sentences are about, so that both show the same rank."""
-    late = stragglers.foremost(rows_of(judged))
+def _drawn(found: Widest) -> str:
+    """The run to draw: that of the foremost straggler, else one with collectives, which show all lateness."""
+    late = stragglers.foremost(found.ranks)
     if late is not None:
-        return next(run for run in judged if run.source.id == late["run"])
-    # Collectives tell the whole lateness, stages a lower bound of it.
-    return min(judged, key=lambda run: run.lateness.told_by != BY_COLLECTIVES)
+        return str(found.ranks["run"][late])
+    return min(found.lateness, key=lambda run: found.lateness[run].measured_from != BY_COLLECTIVES)
 
 
 STRAGGLERS = SectionKind(
     "stragglers",
     "Are there stragglers?",
-    _stragglers,
-    lambda context: context.once(late_runs) is not None,
+    _section,
+    lambda context: context.once(widest) is not None,
 )
 
 
-def rows_of(judged: Sequence[Judged]) -> Rows:
-    """The rows of all runs, each with its run's id, repetition and fields."""
-    return [
-        {"run": run.source.id, "repetition": run.source.repetition, **run.source.fields, **row}
-        for run in judged
-        for row in run.rows
-    ]
+def verdicts(context: Context) -> list[Finding]:
+    """The stragglers of the widest runs, a finding for each."""
+    found = context.once(widest)
+    known = stragglers.verdict(found.ranks) if found and found.lateness else []
+    return [one for one in known if one.code == "straggler"]
 
 
-def verdicts(judged: Sequence[Judged]) -> list[Finding]:
-    """The stragglers of traces, a finding for each; none where no rank is named."""
-    found = stragglers.verdict(rows_of(judged)) if judged else []
-    return [one for one in found if one.code == "straggler"]
-
-
-def _figure(judged: Judged, meta: dict[str, Any]) -> Figure:
-    source, lateness = judged.source, judged.lateness
-    index, late_ms = narrowed(lateness.batch_index, lateness.late_ns / 1e6)
+def _figure(source: Source, lateness: Lateness, ranks: pd.DataFrame, meta: dict[str, Any]) -> Figure:
+    steps, late_ms = narrowed(lateness.steps, lateness.late_ns / 1e6)
     nodes = source.hosts
     several = len(set(nodes)) > 1
     names = [f"{rank} ({node})" if several else str(rank) for rank, node in enumerate(nodes)]
-    shared = "" if len(index) == len(lateness.batch_index) else ", medians of neighbours"
+    shared = "" if len(steps) == len(lateness.steps) else ", medians of neighbours"
     # Twice what counts as late is the least that has full colour: noise of a steady run stays pale.
-    full = max(2 * LATE_SHARE * lateness.batch_ns / 1e6, float(np.percentile(np.abs(late_ms), 99)))
+    full = max(2 * LATE_SHARE * lateness.step_ns / 1e6, float(np.percentile(np.abs(late_ms), 99)))
     if len(names) > MOST_ROWS:
-        named = [row for row in judged.rows if row["verdict"] == STRAGGLER]
-        latest = sorted(named, key=lambda row: -row["mean_lateness_ms"])[:MOST_NAMED]
-        late_ms, names = in_groups(late_ms, names, [row["rank"] for row in latest])
-    return heat_map(late_ms, index.tolist(), names, f"Lateness of ranks{shared}", "ms", full, meta)
+        named = ranks[ranks["verdict"] == STRAGGLER].nlargest(MOST_NAMED, "mean_lateness_ms")
+        late_ms, names = in_groups(late_ms, names, named["rank"].tolist())
+    return heat_map(late_ms, steps.tolist(), names, f"Lateness of ranks{shared}", full, meta)
 
 
 def _ranks_of_a_row(ranks: int) -> int:
     return -(-ranks // MOST_ROWS)
 
 
-def in_groups(values: np.ndarray, names: Sequence[str], apart: Sequence[int]) -> tuple[np.ndarray, list[str]]:
-    """Values (ranks, columns) in :data:`MOST_ROWS` rows of neighbouring ranks, and what the rows are called.
-
-    A row has the highest value of its ranks in each column: a late rank is not lost among others.
+def in_groups(
+    values: np.ndarray, names: Sequence[str], separate: Sequence[int]
+) -> tuple[np.ndarray, list[str]]:
+    """Values (ranks, steps) in :data:`MOST_ROWS` rows of neighbouring ranks, by their maximum, and row names.
 
     Args:
         names: of the ranks.
-        apart: ranks that have a row of their own, above all others, and do not count in their neighbours'
+        separate: ranks that have a row of their own, above all others, and do not count in their neighbours'
             (which is NaN where no other rank shares it).
     """
     size = _ranks_of_a_row(len(values))
-    starts = np.arange(0, len(values), size)
-    ends = np.minimum(starts + size, len(values)) - 1
-    others = values.astype(float)
-    others[list(apart)] = np.nan
-    rows = np.concatenate([values[list(apart)], np.fmax.reduceat(others, starts, axis=0)])
+    starts = range(0, len(values), size)
+    others = pd.DataFrame(values).drop(index=list(separate))
+    rows = others.groupby(others.index // size).max().reindex(range(len(starts)))
+    ends = [min(start + size, len(values)) - 1 for start in starts]
     spans = [
         f"{first} to {last}" if first < last else str(first) for first, last in zip(starts, ends, strict=True)
     ]
-    return rows, [*(names[rank] for rank in apart), *spans]
+    return np.concatenate([values[list(separate)], rows]), [*(names[rank] for rank in separate), *spans]
 
 
-def narrowed(index: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values (ranks, batches) in :data:`MOST_COLUMNS` or less: medians of neighbours, by their first."""
-    size = -(-values.shape[1] // MOST_COLUMNS)
-    starts = np.arange(0, values.shape[1], size)
-    columns = [np.median(values[:, start : start + size], axis=1) for start in starts]
-    return index[starts], np.stack(columns, axis=1)
+def narrowed(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values (ranks, steps) in :data:`MOST_COLUMNS` or less: medians of neighbours, by their first."""
+    size = -(-len(steps) // MOST_COLUMNS)
+    medians = pd.DataFrame(values.T).groupby(np.arange(len(steps)) // size).median()
+    return steps[::size], medians.to_numpy().T
 
 
 def heat_map(
-    values: np.ndarray,
-    columns: Sequence[int],
-    names: Sequence[str],
-    title: str,
-    unit: str,
-    full: float,
+    values: np.ndarray, steps: Sequence[int], names: Sequence[str], title: str, full: float,
     meta: dict[str, Any],
-) -> Figure:
-    """Values around 0 of ranks by batches, rank 0 on top.
+) -> Figure:  # fmt: skip
+    """Values around 0, in ms, of ranks by steps, rank 0 on top.
 
     Args:
-        values: (ranks, batches); ``columns`` and ``names`` are the batches' and the ranks'.
+        values: (ranks, steps); ``names`` are the ranks'.
         full: the value of full colour, on either side.
         meta: what the filters look at.
     """
     trace = {
         "type": "heatmap",
         "z": [[float(f"{value:.3g}") if np.isfinite(value) else None for value in row] for row in values],
-        "x": list(columns),
+        "x": list(steps),
         "y": [escaped(name) for name in names],
         "zmin": -full,
         "zmax": full,
-        "colorscale": [list(stop) for stop in DIVERGING],
-        "colorbar": {"title": {"text": unit}, "thickness": 12},
-        "hovertemplate": f"rank %{{y}}, step %{{x}}: %{{z}} {unit}<extra></extra>",
+        "colorscale": _DIVERGING,
+        "colorbar": {"title": {"text": "ms"}, "thickness": 12},
+        "hovertemplate": "rank %{y}, step %{x}: %{z} ms<extra></extra>",
         "meta": meta,
     }
     figure = bars([trace], title, "step", [])
-    shape = figure["layout"]
-    shape |= {"height": 152 + 12 * max(len(names), 8)}
-    shape["yaxis"] = {
-        "automargin": True,
-        "autorange": "reversed",
-        "title": {"text": "rank"},
-        "type": "category",
-    }
-    shape["xaxis"] |= {"rangemode": "normal"}  # from the first batch that tells, not from 0
-    if len(columns) <= _FEW_COLUMNS:
-        shape["xaxis"] |= {"tickvals": list(columns)}  # plotly's own would be fractions of a step
+    layout = figure["layout"]
+    layout["height"] = 152 + 12 * max(len(names), 8)
+    layout["yaxis"] = {
+        "automargin": True, "autorange": "reversed", "title": {"text": "rank"}, "type": "category",
+    }  # fmt: skip
+    layout["xaxis"]["rangemode"] = "normal"  # from the first step whose lateness is known, not from 0
+    if len(steps) <= _FEW_COLUMNS:
+        layout["xaxis"]["tickvals"] = list(steps)  # plotly's own would be fractions of a step
     return figure

@@ -128,11 +128,10 @@ SCALING = SectionKind(
 def findings_of(context: Context) -> list[Finding]:
     """How the jobs scale; what a step takes, its collectives and stragglers; what would shorten it."""
     jobs = _described(context)
-    late = context.once(stragglers.late_runs) or []
     return [
         *_scales(context),
         *(one for source in jobs for one in _of_job(context, source)),
-        *stragglers.verdicts(late),
+        *stragglers.verdicts(context),
         *_saving(context),
     ]
 

@@ -2,7 +2,7 @@
 
 from analysis.display import output
 from analysis.display.metrics import records
-from analysis.measures import kernels, scaled
+from analysis.measures import kernels, scaled, stragglers
 
 
 def kernels_frame(study, **asked):
@@ -15,3 +15,7 @@ def scaled_frame(study, **asked):
 
 def scaled_rows(study, **asked):
     return records(scaled_frame(study, **asked))
+
+
+def stragglers_rows(study, by="rank"):
+    return records(stragglers.stragglers(study, by=by).rows)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from analysis.frames.load import load
-from analysis.measures import stragglers
 from analysis.measures.lateness import STRAGGLER
 from benchmarks import ranks
 from benchmarks.planted_sweep import Job, write_sweep
 from profiling import tables
+from tests.analysis.frames import stragglers_rows
 
 
 def test_a_made_rank_has_its_kernels_one_after_the_other_and_the_slow_rank_is_found(tmp_path, monkeypatch):
@@ -31,7 +31,7 @@ def test_a_made_rank_has_its_kernels_one_after_the_other_and_the_slow_rank_is_fo
             for one in np.unique(stream):
                 mine = stream == one
                 assert (start[mine][1:] >= (start + took)[mine][:-1]).all()  # of a stream one at a time
-    rows = stragglers.rows(load(tmp_path))
+    rows = stragglers_rows(load(tmp_path))
     assert [(row["rank"], row["cause"]) for row in rows if row["verdict"] == STRAGGLER] == [(3, "GPU")]
 
 

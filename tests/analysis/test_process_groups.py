@@ -12,7 +12,7 @@ from analysis.frames.anatomy import GROUP
 from analysis.frames.load import load
 from analysis.frames.matching import Calls, match
 from analysis.frames.steps import Series, series_of
-from analysis.measures import communication, stragglers
+from analysis.measures import communication
 from analysis.measures.lateness import of_collectives
 from analysis.measures.points import Point
 from analysis.prediction.traced_step import traced
@@ -21,6 +21,7 @@ from profiling.attribution.messages import ONE_OF_SEVERAL
 from profiling.tools import read
 from tests.analysis import late_ranks
 from tests.analysis.commands import run
+from tests.analysis.frames import stragglers_rows
 from tests.analysis.late_ranks import BATCHES, Job, Planted
 from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run
 from tests.profiling.traces import Trace
@@ -83,7 +84,7 @@ def test_the_same_run_has_the_same_figures_under_both_names(both):
 
 def test_a_slow_gpu_is_named_under_both_names(both):
     for study in both:
-        made = stragglers.rows(study)
+        made = stragglers_rows(study)
         named = {row["rank"]: (row["told_by"], row["cause"]) for row in made if row["verdict"] == "straggler"}
         assert named == {3: ("collectives", "GPU")}
         # 4 % of 90 ms forward and backward, less what the last of the others is late by.

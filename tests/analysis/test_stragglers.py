@@ -1,136 +1,131 @@
 """A rank is named if the others wait for it, again and again; the planted cause is found; else nobody is."""
 
+import json
+from itertools import pairwise
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.measures import batches
-from analysis.measures.lateness import (
-    CLOCK,
-    NO,
-    SHORT_WAIT,
-    STRAGGLER,
-)
-from analysis.measures.stragglers import caption, rows, verdict
+from analysis.measures import batches, stragglers
+from analysis.measures.lateness import BY_COLLECTIVES, CHANCE, CLOCK, NO, SHORT_WAIT, STRAGGLER, TOO_FEW
+from analysis.report.build import build
+from analysis.report.stragglers import MOST_NAMED, MOST_ROWS, heat_map, in_groups, narrowed
 from profiling import tables
 from tests.analysis import late_ranks
 from tests.analysis.commands import one_line_error, run
+from tests.analysis.frames import stragglers_rows
 from tests.analysis.late_ranks import BATCHES, Job, Planted, write
 from tests.analysis.synthetic import MS, Truth, run_of, write_run, write_sweep
 
 
-def named(made) -> dict[int, str]:
-    return {row["rank"]: row["cause"] for row in made if row["verdict"] == STRAGGLER}
+def rows_of(path) -> list[dict]:
+    return stragglers_rows(load(path))
+
+
+def named(rows) -> dict[int, str]:
+    return {row["rank"]: row["cause"] for row in rows if row["verdict"] == STRAGGLER}
 
 
 def test_a_slow_loader_of_one_rank(tmp_path):
     write(tmp_path, Job(planted={3: Planted(load=6.0)}))
-    made = rows(load(tmp_path))
-    assert named(made) == {3: "loader"}
-    row = made[3]
+    rows = rows_of(tmp_path)
+    assert named(rows) == {3: "loader"}
+    row = rows[3]
     # 6 ms were planted; the last of seven others is some 0.5 ms after their median.
-    assert row["lateness_ms"] == pytest.approx(6.0, abs=0.3) and row["held_up_ms"] == pytest.approx(
-        5.4, abs=0.5
-    )
+    assert row["lateness_ms"] == pytest.approx(6.0, abs=0.3)
+    assert row["held_up_ms"] == pytest.approx(5.4, abs=0.5)
     assert row["lateness_ms_low"] < row["lateness_ms"] < row["lateness_ms_high"]
     assert row["late_pct"] == row["last_pct"] == 100 and row["p_value"] < 0.001
-    assert "6.0" in row["evidence"] and row["evidence"].startswith("load +")
-    assert sum(row["last_pct"] for row in made) == pytest.approx(100)
+    assert row["evidence"].startswith("load +6.0")
+    assert sum(row["last_pct"] for row in rows) == pytest.approx(100)
+    ran = run("analysis.stragglers", tmp_path)
+    assert ran.code == 0 and ran.out.startswith("straggler in 1 of 1")
+    by_step = run("analysis.stragglers", tmp_path, "--by", "step", "--format", "csv").csv
+    assert len(by_step) == 8 * len({row["step"] for row in by_step})
+    longer = [float(row["load_longer_ms"]) for row in by_step if row["rank"] == "3"]
+    assert np.median(longer) == pytest.approx(6, abs=0.1)
 
 
 @pytest.mark.parametrize("profile", ["none", "torch"])
 def test_a_slow_node_is_a_node_and_not_four_ranks(tmp_path, profile):
     job = Job(nodes=2, planted={rank: Planted(forward=8.0) for rank in (4, 5, 6, 7)})
-    # Two nodes take turns by chance as a coin does: 25 batches would be too few.
+    # Two nodes take turns by chance as a coin does: 25 steps would be too few.
     write(tmp_path, job, profile=profile, attribute_from=5)
-    made = rows(load(tmp_path))
-    assert named(made) == dict.fromkeys((4, 5, 6, 7), "node")
-    assert "node 1" in made[4]["evidence"] and "forward" in made[4]["evidence"]
+    rows = rows_of(tmp_path)
+    assert named(rows) == dict.fromkeys((4, 5, 6, 7), "node")
+    assert "node 1" in rows[4]["evidence"] and "forward" in rows[4]["evidence"]
 
 
-def test_the_only_rank_of_a_node_is_no_node(tmp_path):
-    write(tmp_path, Job(ranks=4, nodes=4, planted={2: Planted(load=6.0)}))
-    assert named(rows(load(tmp_path))) == {2: "loader"}
+@pytest.mark.parametrize(
+    ("job", "profile", "cause"),
+    [
+        (Job(ranks=4, nodes=4, planted={2: Planted(load=6.0)}), "none", {2: "loader"}),  # alone on its node
+        (Job(planted={2: Planted(clock_ms=250.0)}), "torch", {}),  # a clock that is ahead, no more
+        (Job(planted={2: Planted(load=6.0, clock_ms=-90.0)}), "torch", {2: "loader"}),
+        (Job(planted={1: Planted(forward=9.0)}), "none", {1: "GPU or host"}),  # kernels would tell
+        (Job(broadcast=True, planted={0: Planted(load=6.0)}), "none", {0: "loader"}),
+        (Job(planted={6: Planted(load=400.0, every=BATCHES - 5)}), "none", {}),  # does not repeat
+    ],
+)
+def test_the_planted_rank_is_named_with_its_cause(tmp_path, job, profile, cause):
+    write(tmp_path, job, profile=profile)
+    rows = rows_of(tmp_path)
+    assert named(rows) == cause
+    assert {row["told_by"] for row in rows} == {"stages" if profile == "none" else "collectives"}
+    if profile == "torch" and cause:  # it is named for what others waited, whatever its clock shows
+        assert rows[2]["lateness_ms"] == pytest.approx(6.0, abs=1.0)
 
 
-def test_a_clock_that_is_ahead_is_not_blamed(tmp_path):
-    write(tmp_path, Job(planted={2: Planted(clock_ms=250.0)}), profile="torch")
-    made = rows(load(tmp_path))
-    assert {row["verdict"] for row in made} == {NO} and {row["told_by"] for row in made} == {"collectives"}
-
-
-def test_a_clock_that_jumps_is_called_a_clock(tmp_path):
-    write(tmp_path, Job(planted={2: Planted(jump_ms=40.0)}), profile="torch")
-    made = rows(load(tmp_path))
-    assert named(made) == {} and made[2]["verdict"] == CLOCK
-
-
-def test_a_late_rank_whose_clock_is_ahead_too_is_named_for_what_others_waited(tmp_path):
-    write(tmp_path, Job(planted={2: Planted(load=6.0, clock_ms=-90.0)}), profile="torch")
-    made = rows(load(tmp_path))
-    assert named(made) == {2: "loader"} and made[2]["lateness_ms"] == pytest.approx(6.0, abs=1.0)
+@pytest.mark.parametrize(
+    ("planted", "profile", "verdict"),
+    [
+        ({2: Planted(jump_ms=40.0)}, "torch", CLOCK),
+        ({2: Planted(forward=10.0, waits=False)}, "none", SHORT_WAIT),
+    ],
+)
+def test_a_rank_that_nobody_waits_for_is_not_named(tmp_path, planted, profile, verdict):
+    write(tmp_path, Job(planted=planted), profile=profile)
+    rows = rows_of(tmp_path)
+    assert named(rows) == {} and rows[2]["verdict"] == verdict
 
 
 def test_a_slow_gpu_by_its_own_kernels_or_those_of_its_profiled_twin(tmp_path):
     job = Job(planted={5: Planted(slower=1.2)})
     write(tmp_path, job, profile="torch")
     write(tmp_path, job)
-    made = {row["profile"]: row for row in rows(load(tmp_path)) if row["rank"] == 5}
-    assert {row["cause"] for row in made.values()} == {"GPU"}
-    assert "1.20 x" in made["torch"]["evidence"] and "1.20 x" in made["none"]["evidence"]
+    found = {row["profile"]: row for row in rows_of(tmp_path) if row["rank"] == 5}
+    assert {row["cause"] for row in found.values()} == {"GPU"}
+    assert "1.20 x" in found["torch"]["evidence"] and "1.20 x" in found["none"]["evidence"]
     # 18 ms of 90: stages show what of that comes before the backward pass.
-    assert made["torch"]["lateness_ms"] == pytest.approx(18, abs=1)
-    assert made["none"]["lateness_ms"] == pytest.approx(6, abs=1)
-    assert "lower bound" in caption(list(made.values())) and "lower bound" not in caption([made["torch"]])
+    assert found["torch"]["lateness_ms"] == pytest.approx(18, abs=1)
+    assert found["none"]["lateness_ms"] == pytest.approx(6, abs=1)
 
 
-def test_kernels_that_come_late_are_the_hosts(tmp_path):
+def test_kernels_that_come_late_are_the_hosts_and_repetitions_are_counted(tmp_path):
     write(tmp_path, Job(planted={1: Planted(forward=9.0)}), profile="torch")
-    made = rows(load(tmp_path))
-    assert named(made) == {1: "host"} and "1.00 x" in made[1]["evidence"]
-    assert made[1]["evidence"].startswith("forward +9")
-    (found,) = verdict(made)
-    assert (found.code, found.rank) == ("straggler", 1)
+    frame = stragglers.stragglers(load(tmp_path)).rows
+    (row,) = records(frame[frame["verdict"] == STRAGGLER])
+    assert (row["rank"], row["cause"]) == (1, "host")
+    assert row["evidence"].startswith("forward +9") and "1.00 x" in row["evidence"]
+    (found,) = stragglers.verdict(frame)
+    assert (found.code, found.rank, found.data["n"], found.data["of"]) == ("straggler", 1, 1, 1)
     assert found.data["mean_lateness_ms"] == pytest.approx(9, abs=1)
-
-
-def test_a_rank_that_is_named_in_one_repetition_of_several_is_said_to_be(tmp_path):
-    write(tmp_path, Job(planted={3: Planted(load=6.0)}))
-    made = rows(load(tmp_path))
-    quiet = {"verdict": NO, "mean_lateness_ms": 0.1}
-    others = [
-        row | quiet | {"run": f"run_{number}", "repetition": number} for row in made for number in (1, 2)
+    quiet = [
+        frame.assign(run=f"run_{number}", repetition=number, verdict=NO, mean_lateness_ms=0.1)
+        for number in (1, 2)
     ]
-    assert [(one.data["n"], one.data["of"]) for one in verdict(made)] == [(1, 1)]
-    (found,) = verdict([*made, *others])
-    assert (found.rank, found.data["n"], found.data["of"]) == (3, 1, 3)
+    (found,) = stragglers.verdict(pd.concat([frame, *quiet], ignore_index=True))
+    assert (found.rank, found.data["n"], found.data["of"]) == (1, 1, 3)
 
 
-def test_without_kernels_gpu_and_host_are_not_told_apart(tmp_path):
-    write(tmp_path, Job(planted={1: Planted(forward=9.0)}))
-    made = rows(load(tmp_path))
-    assert named(made) == {1: "GPU or host"}
-
-
-def test_rank_0_whose_broadcast_the_others_wait_for_in_their_forward_pass(tmp_path):
-    write(tmp_path, Job(broadcast=True, planted={0: Planted(load=6.0)}))
-    assert named(rows(load(tmp_path))) == {0: "loader"}
-
-
-def test_late_in_every_fourth_batch_repeats_and_one_batch_does_not(tmp_path):
-    write(tmp_path / "a", Job(planted={6: Planted(load=25.0, every=4)}))
-    made = rows(load(tmp_path / "a"))
-    assert named(made) == {6: "loader"} and abs(made[6]["lateness_ms"]) < 1
-    assert made[6]["mean_lateness_ms"] == pytest.approx(6, abs=1) and 20 < made[6]["late_pct"] < 30
-    write(tmp_path / "b", Job(planted={6: Planted(load=400.0, every=BATCHES - 5)}))
-    assert named(rows(load(tmp_path / "b"))) == {}
-
-
-def test_a_rank_that_nobody_waits_for_is_not_named(tmp_path):
-    write(tmp_path, Job(planted={4: Planted(forward=10.0, waits=False)}))
-    made = rows(load(tmp_path))
-    assert named(made) == {} and made[4]["verdict"] == SHORT_WAIT
+def test_late_in_every_fourth_step_repeats(tmp_path):
+    write(tmp_path, Job(planted={6: Planted(load=25.0, every=4)}))
+    rows = rows_of(tmp_path)
+    assert named(rows) == {6: "loader"} and abs(rows[6]["lateness_ms"]) < 1
+    assert rows[6]["mean_lateness_ms"] == pytest.approx(6, abs=1) and 20 < rows[6]["late_pct"] < 30
 
 
 def test_a_gpu_that_is_slow_at_times_is_compared_at_these_times(tmp_path):
@@ -148,12 +143,11 @@ def test_a_gpu_that_is_slow_at_times_is_compared_at_these_times(tmp_path):
                     row["duration_ns"] += 15 * MS
         columns = {name: [row[name] for row in of_rank] for name in of_rank[0]}
         tables.write(tables.as_table("kernels", columns), directory, "kernels")
-    made = rows(load(tmp_path))
-    assert named(made) == {3: "GPU"}
-    assert "1.17 x" in made[3]["evidence"]
-    # Which batches of an unprofiled run those were is not known: means are compared.
+    rows = rows_of(tmp_path)
+    assert named(rows) == {3: "GPU"} and "1.17 x" in rows[3]["evidence"]
+    # Which steps of an unprofiled run those were is not known: means are compared.
     write(tmp_path, Job(planted={3: Planted(forward=15.0, every=3)}))
-    plain = [row for row in rows(load(tmp_path)) if row["profile"] == "none"]
+    plain = [row for row in rows_of(tmp_path) if row["profile"] == "none"]
     assert named(plain) == {3: "GPU"} and "profiled run" in plain[3]["evidence"]
 
 
@@ -163,70 +157,184 @@ def test_the_step_is_the_one_of_the_steps_of_each_run(tmp_path, profile, same):
     write(tmp_path, Job(ranks=2, noise=0.1), profile=profile)
     study = load(tmp_path)
     (of_run,) = records(batches.batches(study).rows)
-    steps = {row["steady_steps"] for row in rows(study)}
+    rows = stragglers_rows(study)
+    steps = {row["steady_steps"] for row in rows}
     assert of_run["warmup_dropped"] == 0 and steps == {BATCHES - 1 if profile == "none" else 25}
-    assert {row["step_ms"] for row in rows(study)} == {of_run[same]}
+    assert {row["step_ms"] for row in rows} == {of_run[same]}
 
 
 def test_of_equal_ranks_none_is_last(tmp_path):
     write_sweep(tmp_path, [run_of(gpus_per_node=2)])
-    assert {row["last_pct"] for row in rows(load(tmp_path))} == {0}
+    assert {row["last_pct"] for row in rows_of(tmp_path)} == {0}
 
 
 # --- the command --------------------------------------------------------------------------------------
 
 
-def test_the_command_by_rank_and_by_batch(tmp_path):
-    write(tmp_path, Job(planted={3: Planted(load=6.0)}))
-    ran = run("analysis.stragglers", tmp_path)
-    assert ran.code == 0  # one host: it has a name
-    assert ran.out.startswith("straggler in 1 of 1") and "cause: loader" in ran.out
-    by_step = run("analysis.stragglers", tmp_path, "--by", "step", "--format", "csv").csv
-    assert len(by_step) == 8 * len({row["step"] for row in by_step})
-    longer = [float(row["load_longer_ms"]) for row in by_step if row["rank"] == "3"]
-    assert np.median(longer) == pytest.approx(6, abs=0.1)
+def test_without_a_late_rank_nobody_has_a_cause(tmp_path, monkeypatch):
+    write(tmp_path / "long", Job())
+    out = run("analysis.stragglers", tmp_path / "long").out
+    assert out.startswith("no stragglers in 1")
+    assert " p " not in out and "cause" not in out
+    monkeypatch.setattr(late_ranks, "BATCHES", 4)  # three steps that follow another
+    write(tmp_path / "short", Job(ranks=2))
+    assert "too few steps" in run("analysis.stragglers", tmp_path / "short").out.splitlines()[0]
 
 
-def test_nobody_is_named_in_words(tmp_path):
-    write(tmp_path, Job())
-    said = run("analysis.stragglers", tmp_path).out
-    assert said.startswith("no stragglers in 1")
-    assert " p " not in said and "cause" not in said  # nobody has one
-
-
-def test_three_steps_do_not_tell_that_there_is_no_straggler(tmp_path, monkeypatch):
-    monkeypatch.setattr(late_ranks, "BATCHES", 4)  # the first has none before it
-    write(tmp_path, Job(ranks=2))
-    ran = run("analysis.stragglers", tmp_path)
-    assert "too few steps" in ran.out.splitlines()[0]
-
-
-def test_one_rank_is_one_line(tmp_path):
-    write_sweep(tmp_path, [run_of()])
-    assert "several ranks" in one_line_error(run("analysis.stragglers", tmp_path))
-
-
-def test_dataparallel_has_one_rank_however_many_gpus(tmp_path):
+def test_one_rank_is_one_line_however_many_gpus(tmp_path):
+    write_sweep(tmp_path / "one", [run_of()])
     write_run(tmp_path / "dp", run_of(gpus_per_node=4, backend="dp"), Truth())
-    (source,) = load(tmp_path / "dp").sources
-    assert source.hosts == ["node0"]  # its host
-    assert "several ranks" in one_line_error(run("analysis.stragglers", tmp_path / "dp"))
+    for name in ("one", "dp"):
+        assert "several ranks" in one_line_error(run("analysis.stragglers", tmp_path / name))
+    assert load(tmp_path / "dp").sources[0].hosts == ["node0"]  # its host
     write_run(tmp_path / "ddp", run_of(nodes=2, gpus_per_node=2), Truth())
     assert load(tmp_path / "ddp").sources[0].hosts == ["node 0", "node 0", "node 1", "node 1"]
 
 
-def test_a_damaged_table_takes_out_its_run_only(tmp_path):
+def test_a_damaged_or_missing_table_takes_out_its_run_only(tmp_path):
     write(tmp_path, Job())
     broken = write(tmp_path, Job(), profile="torch")
     (broken / "rank_0002" / "kernels.parquet").write_bytes(b"PAR1")
-    ran = run("analysis.stragglers", tmp_path, "--format", "csv", "--all")
-    assert ran.code == 1 and {row["profile"] for row in ran.csv} == {"none"}
-    assert "rank_0002" in ran.err
-
-
-def test_a_missing_rank_is_said(tmp_path):
-    write(tmp_path, Job())
     cut = write_run(tmp_path, run_of(gpus_per_node=2, batch=64), Truth())
     (cut / "rank_0001" / "batches.parquet").unlink()
-    ran = run("analysis.stragglers", tmp_path, "--format", "csv")
-    assert ran.code == 1 and "rank_0001" in ran.err and len(ran.csv) == 8
+    ran = run("analysis.stragglers", tmp_path, "--format", "csv", "--all")
+    assert ran.code == 1 and {row["profile"] for row in ran.csv} == {"none"} and len(ran.csv) == 8
+    assert "rank_0002" in ran.err and "rank_0001" in ran.err
+
+
+def test_the_data_hold_all_ranks_whatever_the_table_shows(tmp_path):
+    ranks = 32
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks)], Truth(step_ms={ranks: 100.0}), {"none": 1})
+    shown = run("analysis.stragglers", tmp_path).out
+    assert "of 32 rows" in shown
+    assert len(run("analysis.stragglers", tmp_path, "--format", "csv").csv) == ranks
+    wide = run("analysis.stragglers", tmp_path, "--wide").out
+    assert "--wide: all" not in wide and len(wide.splitlines()) > len(shown.splitlines()) + 15
+    by_step = run("analysis.stragglers", tmp_path, "--by", "step").out
+    assert "--wide: all" in by_step and len(by_step.splitlines()) < 100
+
+
+# --- which rows matter --------------------------------------------------------------------------------
+
+
+def rank_row(rank: int, mean_ms: float, verdict: str = NO, run_id: str = "run_0", **more) -> dict:
+    row = {"run": run_id, "rank": rank, "mean_lateness_ms": mean_ms, "verdict": verdict, "told_by": "stages"}
+    return row | {"step_ms": 1000.0, "steady_steps": 50} | more  # late from 20 ms on
+
+
+def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
+    def found(*rows):
+        (one,) = stragglers.verdict(pd.DataFrame(rows))
+        return one.code, one.data["n"], one.data["of"]
+
+    enough, few = rank_row(0, 0.1), rank_row(0, 0.1, TOO_FEW, "run_1", steady_steps=3)
+    clock = rank_row(0, 9.0, CLOCK, "run_2")
+    assert found(enough, few) == ("no_stragglers", 1, 2)
+    assert found(few) == ("stragglers_unknown", 0, 1)
+    assert found(enough, few, clock) == ("no_stragglers", 1, 3)
+
+
+def test_the_row_to_show_is_a_stragglers_or_the_latest():
+    def foremost(*rows):
+        return stragglers.foremost(pd.DataFrame(rows))
+
+    on_time = rank_row(0, 90.0, NO)
+    small, large = rank_row(0, 30.0, TOO_FEW), rank_row(0, 20.0, CHANCE, step_ms=100.0)
+    assert foremost(on_time) is None
+    assert foremost(on_time, small, large) == 2
+    straggler = rank_row(0, 30.0, STRAGGLER)
+    assert foremost(small, large, straggler) == 2
+    traced = rank_row(0, 20.0, TOO_FEW, told_by=BY_COLLECTIVES)
+    assert foremost(straggler, traced) == 1  # of the same rank: collectives show the whole lateness
+    assert foremost(straggler, traced | {"rank": 5}) == 0
+
+
+def test_of_many_ranks_a_table_shows_the_late_and_the_extremes():
+    rows = [rank_row(rank, rank / 100) for rank in range(1000)]
+    rows[5] |= {"verdict": STRAGGLER}
+    rows[6] |= {"verdict": CHANCE, "mean_lateness_ms": 25.0}
+    notable = stragglers.notable_ranks(pd.DataFrame(rows))
+    assert notable["rank"].tolist() == [0, 1, 2, 5, 6, *range(993, 1000)]
+
+
+def test_of_many_runs_a_table_shows_late_ranks_and_the_latest_of_each_configuration():
+    rows = [
+        rank_row(rank, float(rank), run_id=f"run_{run}", nodes=1 + run // 2, repetition=run % 2)
+        for run in range(8)
+        for rank in range(4)
+    ]
+    assert len(stragglers.notable_ranks(pd.DataFrame(rows[:24]))) == 24
+    rows[0] |= {"verdict": STRAGGLER, "mean_lateness_ms": 30.0}
+    rows[5] |= {"verdict": CHANCE, "mean_lateness_ms": 21.0}
+    rows[9] |= {"verdict": TOO_FEW}  # not late: of its run there are too few steps to tell
+    notable = stragglers.notable_ranks(pd.DataFrame(rows))
+    assert notable[["nodes", "rank"]].to_numpy().tolist() == [[1, 0], [1, 1], [2, 3], [3, 3], [4, 3]]
+
+
+# --- the report ---------------------------------------------------------------------------------------
+
+
+def section_of(path):
+    return next((one for one in build(load(path)).sections if one.id == "stragglers"), None)
+
+
+def test_the_report_shows_the_widest_run_and_names_the_rank(tmp_path):
+    write(tmp_path, Job(ranks=2, planted={0: Planted(load=9.0)}))
+    write(tmp_path, Job(ranks=8, planted={3: Planted(load=6.0)}))
+    found = section_of(tmp_path)
+    (trace,) = found.charts[0].figure["data"]
+    late = np.array(trace["z"])
+    assert late.shape[0] == 8 and np.median(late[3]) == pytest.approx(6, abs=0.3)
+    assert (late.argmax(axis=0) == 3).all() and trace["zmin"] == -trace["zmax"] < -4
+    assert len(found.tables[0].rows) == 8
+
+
+def test_a_report_of_one_rank_has_no_such_section(tmp_path):
+    write_sweep(tmp_path, [run_of()])
+    assert section_of(tmp_path) is None
+
+
+def test_64_ranks_by_many_steps_stay_small():
+    late = np.random.default_rng(1).normal(0, 1e6, (64, 5000))
+    steps, narrow = narrowed(np.arange(5000), late)
+    assert narrow.shape == (64, 100) and steps[1] == 50
+    assert narrow[7, 2] == np.median(late[7, 100:150])
+    figure = heat_map(narrow / 1e6, steps.tolist(), [str(rank) for rank in range(64)], "", 1.0, {})
+    assert len(json.dumps(figure)) < 80_000
+    few = heat_map(np.zeros((2, 5)), range(5), ["0", "1"], "", 1.0, {})
+    assert (
+        few["layout"]["xaxis"]["tickvals"] == [0, 1, 2, 3, 4] and "tickvals" not in figure["layout"]["xaxis"]
+    )
+
+
+@pytest.mark.parametrize("ranks", [65, 1024, 3000])
+def test_of_many_ranks_the_map_keeps_its_size_and_loses_no_late_one(ranks):
+    late = np.random.default_rng(1).normal(0, 1, (ranks, 20))
+    late[37, 4] = 50.0  # once: no straggler, but to be seen
+    late[60] = 90.0
+    rows, names = in_groups(late, [f"rank {rank}" for rank in range(ranks)], [60])
+    assert len(rows) == len(names) <= MOST_ROWS + 1 and rows.shape[1] == 20
+    assert names[0] == "rank 60" and (rows[0] == 90.0).all()
+    spans = [name.partition(" to ") for name in names[1:]]
+    bounds = [(int(first), int(last or first)) for first, _, last in spans]
+    assert bounds[0][0] == 0 and bounds[-1][1] == ranks - 1
+    assert all(one[1] + 1 == two[0] for one, two in pairwise(bounds))
+    for row, (first, last) in zip(rows[1:], bounds, strict=True):
+        sharing = [rank for rank in range(first, last + 1) if rank != 60]
+        np.testing.assert_array_equal(row, late[sharing].max(axis=0))
+    alone, _ = in_groups(late, [""] * ranks, range(ranks - 4, ranks))
+    assert np.isnan(alone[-1]).all() == (bounds[-1][0] >= ranks - 4)
+
+
+def test_the_reports_section_is_as_large_for_eighty_ranks_as_for_two_hundred(tmp_path):
+    sizes = []
+    for ranks in (80, 200):
+        folder = tmp_path / str(ranks)
+        write(folder, Job(ranks=ranks, nodes=ranks // 40, planted={70: Planted(load=9.0)}))
+        found = section_of(folder)
+        (trace,) = found.charts[0].figure["data"]
+        assert trace["y"][0].startswith("70 (") and len(trace["z"]) <= MOST_ROWS + MOST_NAMED
+        assert np.median(trace["z"][0]) == pytest.approx(9, abs=0.5)
+        assert any(row.cells[0].text == "70" for row in found.tables[0].rows)
+        sizes.append(len(json.dumps(trace["z"])) + len(found.tables[0].rows))
+    assert sizes[1] < 1.3 * sizes[0]

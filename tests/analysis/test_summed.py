@@ -10,8 +10,8 @@ from analysis.frames.kernel_sums import KEYS, kept_sums
 from analysis.frames.load import load
 from analysis.frames.study import Study
 from analysis.measures.kernels import kernels_of
-from analysis.measures.lateness import kernel_times
 from analysis.measures.peaks import costs_of
+from analysis.measures.stragglers import kernel_times
 from profiling import schemas, tables
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_bad_results import truncate
@@ -88,7 +88,7 @@ def answers(study: Study) -> list[dict[str, object]]:
             kernels_of(study, source, "fprop", ("kernel",))]  # fmt: skip
     times = kernel_times(study, source)
     assert times is not None and all(rows)
-    of_ranks = dict(enumerate(np.stack([times.own_ns, times.over_ns]).ravel().tolist()))
+    of_ranks = dict(enumerate(np.stack([times.ns, times.longer_ns]).ravel().tolist()))
     return [vars(costs), *(row for answer in rows for row in answer), of_ranks]
 
 

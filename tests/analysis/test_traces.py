@@ -10,7 +10,8 @@ import pytest
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.study import Study
-from analysis.measures import anatomy, batches, communication, kernels, stragglers
+from analysis.measures import anatomy, batches, communication, kernels
+from analysis.measures.lateness import STRAGGLER
 from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.diagnosis import diagnosis
@@ -19,6 +20,7 @@ from profiling.convert import main as convert
 from profiling.errors import UserError
 from profiling.traced_job import JOB
 from tests.analysis.commands import one_line_error
+from tests.analysis.frames import stragglers_rows
 from tests.analysis.traced import MS, job, run
 from tests.profiling.traced_jobs import DEVICE, Planted, trace_of, write_job
 
@@ -55,8 +57,8 @@ def test_collectives_of_traces_have_transfer_wait_and_bandwidth(late):
 
 def test_the_late_rank_of_traces_is_named(late):
     _, path = late
-    rows = stragglers.rows(load(path))
-    assert [row["rank"] for row in rows if row["verdict"] == stragglers.STRAGGLER] == [2]
+    rows = stragglers_rows(load(path))
+    assert [row["rank"] for row in rows if row["verdict"] == STRAGGLER] == [2]
 
 
 def test_kernels_of_traces_have_classes_and_no_peak_of_another_device(late):
@@ -162,7 +164,7 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     assert row["collective"] == "allreduce" and row.get("transfer_ms") is None
     assert "transfer_unknown" in [one.code for one in study.findings]
     with pytest.raises(UserError, match="some ranks only"):
-        stragglers.rows(study)
+        stragglers_rows(study)
     assert [one.data["n"] for one in study.findings if one.code == "profiles_missing"] == [1]
     assert run("critical_path", tmp_path / "out").code == 0
     assert run("report", tmp_path / "out").code == 0
@@ -193,7 +195,7 @@ def test_real_traces_of_eight_ranks_are_answered(shared_data, tmp_path):
     study = load(tmp_path / "out")
     kinds = {row["collective"]: row for row in records(communication.communication(study).rows)}
     assert set(kinds) == {"alltoall", "allreduce"} and kinds["alltoall"]["transfer_ms"] > 0
-    assert len(stragglers.rows(study)) == 8
+    assert len(stragglers_rows(study)) == 8
     assert "Are there stragglers?" in render(build(study))
 
 
