@@ -1,14 +1,13 @@
 """The report's charts as files for a paper: an image, its caption and its data for each."""
 
-import csv
-import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from markupsafe import escape
 
 from analysis.display.lines import spread
@@ -21,8 +20,6 @@ from profiling.errors import UserError
 _COLUMN, _TWO_COLUMNS = 336, 687
 _LONG_NAME = 22  # characters beside a bar, for which one column is too narrow
 _PNG_SCALE = 300 / 96  # 300 pixels per inch
-
-Point = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,8 @@ def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
 
 
 def _write_words(figure: Figure, page: Page, folder: Path) -> Iterator[Path]:
-    for ending, text in (("csv", as_csv(figure.chart.figure)), ("txt", caption(figure, page) + "\n")):
+    data = data_of(figure.chart.figure).to_csv(index=False, lineterminator="\n")
+    for ending, text in (("csv", data), ("txt", caption(figure, page) + "\n")):
         path = folder / f"{figure.name}.{ending}"
         write_text(path, text)
         yield path
@@ -167,105 +165,61 @@ def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
 # --- its data -------------------------------------------------------------------------------------------
 
 
-def as_csv(figure: Mapping[str, Any]) -> str:
-    """The points that a chart draws: a row each, with what tells it apart, its values and its interval."""
-    rows = list(points(figure))
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def points(figure: Mapping[str, Any]) -> Iterator[Point]:
-    """The points of a chart, in the order of its lines.
+def data_of(figure: Mapping[str, Any]) -> pd.DataFrame:
+    """The points that a chart draws, in the order of its lines: what tells them apart, values and intervals.
 
     A point of several configurations is their mean: its interval is from the lowest to the highest, and
     ``configurations`` says how many they are. What they differ in has no value.
     """
-    x, y = axis_titles(figure)
-    names = (x or "name", y or "name")
-    for trace in figure["data"]:
-        meta = trace.get("meta") or {}
-        # A band is that of its mean line; an entry of a legend has no point.
-        if meta.get("band") or trace.get("x") == [None]:
-            continue
-        if trace.get("type") == "heatmap":
-            yield from _cells(trace, names)
-        elif "members" in meta:
-            yield from _means(trace, meta["members"], names)
-        else:
-            yield from _single(trace, meta, names)
+    x, y = (title or "name" for title in axis_titles(figure))
+    # A band is that of its mean line; an entry of a legend has no point.
+    drawn = [
+        trace
+        for trace in figure["data"]
+        if not (trace.get("meta") or {}).get("band") and trace.get("x") != [None]
+    ]
+    return pd.concat([pd.DataFrame(), *(_points(trace, x, y) for trace in drawn)], ignore_index=True)
 
 
-def _single(trace: Mapping[str, Any], meta: Mapping[str, Any], names: tuple[str, str]) -> Iterator[Point]:
-    facts = trace.get("customdata") or [{}] * len(trace["x"])
-    details = trace.get("hovertext") or [None] * len(trace["x"])
-    (counted, at), (measured, values) = (names[0], trace["x"]), (names[1], trace["y"])
-    if trace.get("orientation") == "h":
-        (counted, at), (measured, values) = (measured, values), (counted, at)
-    errors = trace.get("error_x") or trace.get("error_y") or {}
-    for place, value in enumerate(values):
-        point = {
-            **_factors({**meta, **facts[place]}),
-            counted: _text(at[place]),
-            **_series(trace),
-            measured: value,
-        }
-        if errors and value is not None:
-            above, below = errors["array"][place], errors["arrayminus"][place]
-            point |= _interval(measured, _sum(value, below, -1), _sum(value, above, 1))
-        if (said := _text(details[place])) and said != point[counted]:
-            point["details"] = said
-        yield point
+def _points(trace: Mapping[str, Any], x: str, y: str) -> pd.DataFrame:
+    if trace.get("type") == "heatmap":
+        cells = [(b, a, z) for b, row in zip(trace["y"], trace["z"], strict=True)
+                 for a, z in zip(trace["x"], row, strict=True)]  # fmt: skip
+        return pd.DataFrame(cells, columns=[y, x, trace["colorbar"]["title"]["text"]])
+    meta = trace.get("meta") or {}
+    members = meta.get("members", [])
+    facts = [{**meta, **one} for one in trace.get("customdata") or [{}] * len(trace["x"])]
+    if members:
+        there = [[one["facts"] for one in members if _value_at(one, at) is not None] for at in trace["x"]]
+        facts = [_common(of) for of in there]
+    points = pd.DataFrame([{name.removeprefix(FACTOR): of[name] for name in of} for of in facts])
+    horizontal = trace.get("orientation") == "h"
+    at, value = (y, x) if horizontal else (x, y)
+    points[at] = [_text(one) for one in trace["y" if horizontal else "x"]]
+    if trace.get("name"):
+        points["series"] = _text(trace["name"])
+    points[value] = trace["x" if horizontal else "y"]
+    if errors := trace.get("error_x") or trace.get("error_y"):
+        points[f"{value}, low"] = points[value] - pd.Series(errors["arrayminus"], dtype=float)
+        points[f"{value}, high"] = points[value] + pd.Series(errors["array"], dtype=float)
+    if members:
+        if trace.get("type") != "bar":  # of stacked bars only the total has a spread that is drawn
+            _, _, points[f"{value}, low"], points[f"{value}, high"] = spread(members)
+        points["configurations"] = [len(of) for of in there]
+    details = [_text(one) for one in trace.get("hovertext") or []]
+    return points.assign(details=details) if details else points
 
 
-def _means(
-    trace: Mapping[str, Any], members: Sequence[Mapping[str, Any]], names: tuple[str, str]
-) -> Iterator[Point]:
-    for x, mean, low, high in zip(*spread(members), strict=True):
-        here = [
-            member["facts"]
-            for member in members
-            if any(at == x and y is not None for at, y in zip(member["x"], member["y"], strict=True))
-        ]
-        point = {**_factors(_common(here)), **_series(trace), names[0]: x, names[1]: mean}
-        # Of stacked bars only the total has a spread that is drawn.
-        ends = {} if trace.get("type") == "bar" else _interval(names[1], low, high)
-        yield {**point, **ends, "configurations": len(here)}
+def _value_at(member: Mapping[str, Any], at: Any) -> float | None:
+    return dict(zip(member["x"], member["y"], strict=True)).get(at)
 
 
-def _cells(trace: Mapping[str, Any], names: tuple[str, str]) -> Iterator[Point]:
-    unit = trace["colorbar"]["title"]["text"]
-    for y, row in zip(trace["y"], trace["z"], strict=True):
-        for x, z in zip(trace["x"], row, strict=True):
-            yield {names[1]: _text(y), names[0]: x, unit: z}
-
-
-def _series(trace: Mapping[str, Any]) -> Point:
-    return {"series": _text(trace["name"])} if trace.get("name") else {}
-
-
-def _factors(facts: Mapping[str, Any]) -> Point:
-    return {name.removeprefix(FACTOR): value for name, value in facts.items()}
-
-
-def _common(facts: Iterable[Mapping[str, Any]]) -> Point:
+def _common(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The levels that all have; a factor in which they differ has None."""
-    first, *others = facts
     return {
-        name: level if all(one.get(name) == level for one in others) else None
-        for name, level in first.items()
+        name: level if all(one.get(name) == level for one in facts) else None
+        for name, level in facts[0].items()
     }
-
-
-def _interval(name: str, low: float | None, high: float | None) -> Point:
-    return {f"{name}, low": low, f"{name}, high": high}
-
-
-def _sum(value: float, length: float | None, sign: int) -> float | None:
-    return None if length is None else value + sign * length
 
 
 def _text(value: Any) -> Any:

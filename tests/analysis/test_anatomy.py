@@ -8,7 +8,7 @@ from analysis.frames.divide import PARTS, STAGES, WITHIN
 from analysis.frames.load import load
 from analysis.measures import anatomy
 from analysis.report.base import Context
-from analysis.report.figures import points
+from analysis.report.figures import data_of
 from analysis.report.scaling import ANATOMY, chart_by_rank
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
@@ -174,7 +174,7 @@ def test_the_report_shows_the_parts_of_each_rank(tmp_path):
     chart = chart_by_rank(Context(load(tmp_path)))
     assert chart is not None
     totals: dict[int, float] = {}
-    for point in points(chart.figure):
+    for point in records(data_of(chart.figure)):
         totals[int(point["rank"])] = totals.get(int(point["rank"]), 0.0) + point["ms per step"]
     wanted = {
         int(row["rank"]): float(row["wall_ms"])

@@ -12,9 +12,10 @@ import pytest
 from defusedxml.ElementTree import parse
 
 from analysis.display.lines import EFFICIENCY, encode, lines
+from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.report.build import build
-from analysis.report.figures import Figure, caption, figures_of, points, write_figures
+from analysis.report.figures import Figure, caption, data_of, figures_of, write_figures
 from analysis.report.render import Chart, Page, Section
 from tests.analysis.chromium import CHROMIUM, NONE
 from tests.analysis.commands import Ran, one_line_error, run
@@ -85,7 +86,7 @@ def test_the_data_are_the_figures_of_the_command_that_computes_them(no_browser, 
     _, folder = no_browser
     wanted = {
         (row["loader"], int(row["world_size"])): row
-        for row in run("analysis.scaled", sweep, "--format", "csv").csv
+        for row in run("analysis.scaled", sweep, "--format", "csv", "--all").csv
     }
     shown = [row for row in table(folder, "scaling-throughput") if not row["series"].endswith("ideal")]
     assert len(shown) == len(wanted) == 6
@@ -147,13 +148,12 @@ def test_a_mean_says_of_how_many_configurations_it_is_and_what_they_differ_in():
     ]  # fmt: skip
     encoding = encode([row["facts"] for row in rows], ["loader"])
     figure = lines(pd.DataFrame(rows), encoding, EFFICIENCY, lambda factor, level: f"{factor} {level}")
-    on_two = [row for row in points(figure) if row["ranks"] == 2 and row["series"] != "ideal"]
+    points = records(data_of(figure))
     y = "% of ideal"
-    assert on_two == [
-        {"loader": "a", "batch": None, "series": "loader a", "ranks": 2, y: 85.0, f"{y}, low": 80,
-         f"{y}, high": 90, "configurations": 2},
-        {"loader": "b", "batch": 32, "series": "loader b", "ranks": 2, y: 60},
-    ]  # fmt: skip
+    names = ("loader", "batch", "series", y, f"{y}, low", f"{y}, high", "configurations")
+    on_two = [tuple(row[name] for name in names) for row in points
+              if row["ranks"] == 2 and row["series"] != "ideal"]  # fmt: skip
+    assert on_two == [("a", None, "loader a", 85, 80, 90, 2), ("b", 32, "loader b", 60, None, None, None)]
 
 
 def test_a_heat_map_has_a_row_for_each_cell(no_browser):
@@ -167,7 +167,7 @@ def test_a_heat_map_has_a_row_for_each_cell(no_browser):
 def test_names_that_plotly_would_read_as_html_are_the_original_ones():
     trace = {"type": "bar", "orientation": "h", "name": "a&amp;b", "x": [1.0], "y": ["f&lt;int&gt;"]}
     figure = {"data": [trace], "layout": {"xaxis": {"title": {"text": "ms per step"}}, "yaxis": {}}}
-    assert list(points(figure)) == [{"name": "f<int>", "series": "a&b", "ms per step": 1.0}]
+    assert records(data_of(figure)) == [{"name": "f<int>", "series": "a&b", "ms per step": 1.0}]
 
 
 # --- images ---------------------------------------------------------------------------------------------
