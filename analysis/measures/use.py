@@ -18,7 +18,7 @@ from analysis.statistics import estimates
 
 COVERAGE_PCT = (95.0, 105.0)  # of the analytic FLOPs; what is counted outside of it is far off
 # Values of use_note.
-_SLOWED, _AT_ONCE = "kernels were timed in slower steps (profiled)", "several kernels run at once"
+SLOWED, AT_ONCE = "kernels were timed in slower steps (profiled)", "several kernels run at once"
 
 _MEASURED = "the same, relative to the peak measured on this machine"
 
@@ -141,7 +141,7 @@ def _below_step(points: Sequence[Point], kernel_ms: float) -> str:
     if kernel_ms <= np.mean([point.batch.value for point in points]) / 1e6:
         return ""
     recorded_ns = [np.median([np.median(run) for run in _recorded(point)] or np.nan) for point in points]
-    return _SLOWED if kernel_ms <= np.mean(recorded_ns) / 1e6 else _AT_ONCE
+    return SLOWED if kernel_ms <= np.mean(recorded_ns) / 1e6 else AT_ONCE
 
 
 def _peaks(points: Sequence[Point], name: str) -> np.ndarray:

@@ -1,42 +1,50 @@
-"""Scaled efficiencies of a sweep whose truth is planted."""
+"""Scaling of sweeps whose truth is planted: efficiencies, intervals, baselines, groups, use of the device."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from analysis import efficiency
 from analysis.display.numbers import OPEN, has_open_interval
 from analysis.frames.load import load
-from analysis.measures import batches, kernels
+from analysis.measures import batches, kernels, use
 from analysis.measures.certainty import is_unsure, without_unusable_intervals
+from analysis.measures.points import findings, points_of
 from analysis.report.build import build
 from analysis.statistics import estimates
 from profiling import tables
 from tests.analysis.commands import found, run
-from tests.analysis.frames import kernels_frame, scaled_frame
-from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
+from tests.analysis.frames import kernels_frame, scaled_frame, scaled_rows
+from tests.analysis.synthetic import MS, Truth, run_of, write_pyprof, write_run, write_sweep
 
 SIZES = (1, 2, 4)
+BOTH = ["NVIDIA A100-SXM4-40GB", "Tesla V100"]
 
 
-def sweep(grads: tuple[str, ...] = ("fp32",), **fields) -> list:
-    return [
-        run_of(gpus_per_node=size, grad=grad, profile=profile, **fields)
-        for size in SIZES
-        for grad in grads
-        for profile in ("none", "torch")
-        if size > 1 or grad == "fp32"
-    ]
+def of_sizes(*sizes: int, **fields: Any) -> list:
+    return [run_of(gpus_per_node=size, **fields) for size in sizes]
+
+
+def both_of(*sizes: int, **fields: Any) -> list:
+    """Unprofiled and profiled."""
+    return [run_of(gpus_per_node=size, profile=of, **fields) for size in sizes for of in ("none", "torch")]
+
+
+def asked(path: Path, *more: str) -> list[dict[str, Any]]:
+    """The command's rows."""
+    return run("analysis.scaled", path, *more, "--format", "json", "--all").json
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth]:
     path = tmp_path_factory.mktemp("results") / "planted"
-    return path, write_sweep(path, sweep(("fp32", "fp16")), repetitions={"none": 3, "torch": 1})
+    runs = [*both_of(*SIZES), *both_of(2, 4, grad="fp16")]
+    return path, write_sweep(path, runs, repetitions={"none": 3, "torch": 1})
 
 
 @pytest.fixture(scope="module")
@@ -45,50 +53,408 @@ def table(planted: tuple[Path, Truth]) -> pd.DataFrame:
 
 
 def at(table: pd.DataFrame, size: int, grad: str = "fp32") -> pd.Series:
-    found = table[(table["world_size"] == size) & (table["grad"] == grad)]
-    assert len(found) == 1
-    return found.iloc[0]
+    (place,) = np.flatnonzero((table["world_size"] == size) & (table["grad"] == grad))
+    return table.iloc[place]
 
 
-def test_the_steps_before_a_cuda_graph_are_of_the_warm_up(tmp_path: Path) -> None:
-    for graph, dropped in ((False, 3), (True, 11)):
-        runs = [run_of(gpus_per_node=size, graph=graph) for size in (1, 2)]
-        write_sweep(tmp_path / str(graph), runs, repetitions={"none": 1})
-        assert set(scaled_frame(load(tmp_path / str(graph)))["warmup_dropped"]) == {dropped}
+# --- durations, rates, baselines --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_batch_and_its_interval(table: pd.DataFrame, planted: tuple[Path, Truth], size: int) -> None:
+def test_durations_throughput_and_efficiency(table, planted, size: int) -> None:
     row, truth = at(table, size), planted[1]
-    assert row["step_ms"] == pytest.approx(truth.step_ms[size], rel=0.01)
-    assert row["step_ms_low"] <= row["step_ms"] <= row["step_ms_high"]
-    assert row["step_ms_high"] - row["step_ms_low"] < 2
-    assert row["step_ms"] < row["p95_ms"] < row["p99_ms"] <= row["max_ms"] < truth.step_ms[size] + 6
-    assert row["warmup_dropped"] == 3 * truth.warmup
-    assert (row["runs"], row["kind_of_runs"]) == (3, "unprofiled runs")
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_throughput_speedup_and_efficiency(
-    table: pd.DataFrame, planted: tuple[Path, Truth], size: int
-) -> None:
-    row, truth = at(table, size), planted[1]
-    rate = 32 * size / truth.step_ms[size] * 1e3
-    ideal = truth.step_ms[1] / truth.step_ms[size]
-    assert row["images_per_s"] == pytest.approx(rate, rel=0.01)
-    assert row["scaling_efficiency_pct"] == pytest.approx(100 * ideal, rel=0.01)
-    assert row["speedup"] == pytest.approx(size * ideal, rel=0.01)
+    step_ms = truth.step_ms[size]
+    ideal = truth.step_ms[1] / step_ms
+    figures = {
+        "step_ms": step_ms, "images_per_s": 32 * size / step_ms * 1e3, "scaling_efficiency_pct": 100 * ideal,
+        "speedup": size * ideal, "base_images_per_s": 320,
+    }  # fmt: skip
+    assert row[list(figures)].tolist() == pytest.approx(list(figures.values()), rel=0.01)
+    assert row["step_ms_low"] <= row["step_ms"] <= row["step_ms_high"] < row["step_ms_low"] + 2
+    assert row["step_ms"] < row["p95_ms"] < row["p99_ms"] <= row["max_ms"] < step_ms + 6
+    stages = row[["load_ms", "forward_ms", "backward_ms", "update_ms"]].sum()
+    assert stages == pytest.approx(row["step_ms"], rel=0.01)
+    assert (row["warmup_dropped"], row["runs"], row["kind_of_runs"]) == (9, 3, "unprofiled runs")
     assert (row["base_world_size"], row["base"]) == (1, "1 node x 1 GPU, fp32 gradients")
-    assert row["base_images_per_s"] == pytest.approx(320, rel=0.01)
+    assert row["interval_seed"] == estimates.SEED
     if size > 1:
         assert row["scaling_efficiency_pct_low"] < 100 * ideal < row["scaling_efficiency_pct_high"]
 
 
 def test_one_rank_stands_in_for_every_precision_of_gradients(table: pd.DataFrame) -> None:
-    """One rank sends no gradients, so a sweep has no such point."""
+    """One rank sends no gradients, so a sweep has no such point; rows begin with the precision it has."""
     row = at(table, 2, "fp16")
     assert row["base"] == "1 node x 1 GPU, fp32 gradients"
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
+    order = [(1, "fp32"), (2, "fp32"), (4, "fp32"), (2, "fp16"), (4, "fp16")]
+    assert list(zip(table["world_size"], table["grad"], strict=True)) == order
+
+
+def test_rows_of_a_sweep_that_is_partly_done_are_in_the_order_of_the_whole(tmp_path: Path) -> None:
+    """One rank was profiled already, two ranks not yet in fp32."""
+    write_sweep(tmp_path, [*both_of(1), run_of(gpus_per_node=2), *both_of(2, grad="fp16")])
+    rows = [(row["world_size"], row["grad"]) for row in scaled_rows(load(tmp_path))]
+    assert rows == [(1, "fp32"), (2, "fp32"), (2, "fp16")]
+
+
+def test_one_size_only_is_its_own_base(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    (row,) = asked(tmp_path)
+    assert (row["speedup"], row["scaling_efficiency_pct"], row["loss_pct"]) == (1, 100, 0)
+    assert row["scaling_efficiency_pct_low"] is None  # by definition, not by measurement
+    assert row["base_images_per_s"] == row["images_per_s"]
+    assert row["step_ms_low"] < row["step_ms"] < row["step_ms_high"]
+    out = run("analysis.scaled", tmp_path).out
+    assert "100.0" not in out and "scaling eff" not in out  # in a table it would look like a result
+    assert out.splitlines()[3].split()[:2] == ["nodes", "node"] and "resnet50" not in out
+
+
+def test_each_configuration_has_its_own_base(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [*of_sizes(2, 4, batch=16), *of_sizes(1, 2, batch=32)])
+    rows = {(row["batch"], row["world_size"]): row for row in asked(tmp_path)}
+    assert rows[16, 4]["base_world_size"] == 2  # the smallest
+    assert rows[16, 4]["speedup"] == pytest.approx(2 * 110 / 125, rel=0.01)
+    assert rows[32, 2]["base_images_per_s"] == rows[32, 1]["images_per_s"]
+
+
+def strong_sweep(path: Path, *more, **truth) -> None:
+    """A job's batch of 64; truth: 100 / (60 x 2) = 83 % on 2 ranks, 100 / (45 x 4) = 56 % on 4."""
+    runs = [run_of(gpus_per_node=size, batch=64 // size) for size in SIZES]
+    write_sweep(path, [*runs, *more], Truth(step_ms={1: 100.0, 2: 60.0, 4: 45.0}, noise_ms=0.2, **truth))
+
+
+def test_strong_scaling_compares_equal_global_batches(tmp_path: Path) -> None:
+    strong_sweep(tmp_path)
+    for scaling in ("strong", None):  # the only kind that compares any of these
+        found = scaled_frame(load(tmp_path), scaling=scaling)
+        assert set(found["scaling"]) == {"strong"} and found["world_size"].tolist() == [1, 2, 4]
+        # T(P0) P0 / (T(P) P)
+        assert at(found, 2)["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 2), rel=0.01)
+    assert at(scaled_frame(load(tmp_path), scaling="weak"), 2)["base_world_size"] == 2
+
+
+def test_the_kind_of_scaling_is_that_of_most_comparisons(tmp_path: Path) -> None:
+    # 4 ranks x 16 and 2 x 32 have a base of the same global batch, 2 x 64 one of the same batch a GPU.
+    strong_sweep(tmp_path / "strong", run_of(gpus_per_node=2, batch=64))
+    assert {row["scaling"] for row in asked(tmp_path / "strong")} == {"strong"}
+    page = build(load(tmp_path / "strong"))
+    assert "global" in next(s for s in page.sections if s.id == "table").tables[0].title
+    write_sweep(tmp_path / "weak", of_sizes(*SIZES))
+    assert {row["scaling"] for row in asked(tmp_path / "weak")} == {"weak"}
+
+
+def change_steps(directory: Path, took_ns: Any) -> None:
+    """Let the steps of a rank take as long as ``took_ns`` makes of their durations."""
+    table = tables.read(directory, "batches")
+    start, end = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
+    took = np.asarray(took_ns(end - start), np.int64)
+    ends = start[0] + np.cumsum(took)
+    columns = {name: table[name] for name in table.column_names}
+    columns |= {"start_ns": np.r_[start[0], ends[:-1]], "end_ns": ends}
+    tables.write(tables.as_table("batches", columns), directory, "batches")
+
+
+def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path) -> None:
+    """By median batches it would be 83 %; a batch in five of two ranks takes twice as long."""
+    strong_sweep(tmp_path, warmup=0)
+    for path in tmp_path.glob("run_*_config_1_2_*/rank_*"):
+        change_steps(path, lambda took: took * np.where(np.arange(len(took)) % 5 == 2, 2, 1))
+    row = at(scaled_frame(load(tmp_path)), 2)
+    assert row["step_ms"] == pytest.approx(60, rel=0.01)
+    assert row["images_per_s"] == pytest.approx(64 / (60 * 1.2) * 1e3, rel=0.01)
+    assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 1.2 * 2), rel=0.01)
+
+
+def test_a_step_ends_with_the_slowest_rank_and_ranks_late_by_turns_do_not_slow_the_job(tmp_path) -> None:
+    write_sweep(tmp_path / "slow", of_sizes(2), Truth(slowest_extra_ms=7, noise_ms=0.1))
+    row = batches.batches(load(tmp_path / "slow")).rows.iloc[0]
+    assert (row["step_ms"], row["startup_s"]) == (pytest.approx(110, abs=0.3), 5.0)
+    # Each batch one of two ranks takes 120 ms and the other 80: the job does a batch in 100 ms.
+    write_sweep(tmp_path / "turns", of_sizes(2))
+    for path in (tmp_path / "turns").glob("run_*/rank_*"):
+        rank = int(path.name[-1])
+        change_steps(path, lambda took, r=rank: np.where(np.arange(len(took)) % 2 == r, 120, 80) * MS)
+    (row,) = asked(tmp_path / "turns")
+    assert row["images_per_s"] == pytest.approx(64 / 0.100, rel=0.02)
+    assert row["step_ms"] == pytest.approx(120)  # of the batches themselves each has a slowest rank
+
+
+def test_the_steps_before_a_cuda_graph_are_of_the_warm_up(tmp_path: Path) -> None:
+    for graph, dropped in ((False, 3), (True, 11)):
+        write_sweep(tmp_path / str(graph), of_sizes(1, 2, graph=graph), repetitions={"none": 1})
+        assert set(scaled_frame(load(tmp_path / str(graph)))["warmup_dropped"]) == {dropped}
+
+
+# --- which runs ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_watched_otherwise_is_of_the_same_point(tmp_path: Path) -> None:
+    """Its durations come from the unprofiled run, whatever its profiler was asked for."""
+    write_sweep(tmp_path, [run_of(), run_of(profile="torch", profile_mode="memory")])
+    (row,) = asked(tmp_path)
+    assert row["kind_of_runs"] == "unprofiled runs" and row["perturbation"] is not None
+    assert row["profile"] == "none+torch"  # torch alone would say that its steps were profiled
+
+
+def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(tmp_path: Path) -> None:
+    for name, first, step_ms in (("half", 20, 100), ("all", 0, 200)):
+        runs = [run_of(profile="torch", attribute_from=first)]
+        write_sweep(tmp_path / name, runs, Truth(perturbation=2.0, noise_ms=0.1))
+        (row,) = asked(tmp_path / name)
+        assert row["step_ms"] == pytest.approx(step_ms, rel=0.01) and row["perturbation"] is None
+        assert row["kind_of_runs"] == "profiled runs"
+        assert found("analysis.scaled", tmp_path / name)["timed_by_profiled_runs"] == {"n": 1, "of": 1}
+
+
+def test_a_run_whose_kernels_turn_out_to_be_damaged_is_in_no_point(tmp_path: Path) -> None:
+    """Sums over kernels can be read of it, and are no reason to leave it out; its anatomy cannot."""
+    write_sweep(tmp_path, of_sizes(1, 2, profile="torch"), repetitions={"torch": 2})
+    broken = next(tmp_path.glob("run_1_config_1_2_*"))
+    of_rank = broken / "rank_0001" / "kernels.parquet"
+    pq.write_table(pq.read_table(of_rank).drop_columns("device"), of_rank)
+    ran = run("analysis.scaled", tmp_path, "--format", "json")
+    assert [(row["world_size"], row["runs"]) for row in ran.json] == [(1, 2), (2, 1)]
+    assert "unusable: " in ran.err and broken.name in ran.err
+
+
+@pytest.mark.parametrize("group_by", [(), ("batch", "nodes")])
+def test_the_rows_have_one_schema_whatever_the_results(tmp_path: Path, group_by: tuple[str, ...]) -> None:
+    """Each row has each column, in one order; where a kind of results has no figure it is empty."""
+    write_sweep(tmp_path / "runs", [*both_of(1), run_of(gpus_per_node=2)])
+    write_pyprof(tmp_path / "tables")
+    own, published = (
+        scaled_rows(load(tmp_path / "runs"), methods=[method], group_by=group_by)
+        for method in ("corrected", "published")
+    )
+    of_tables = scaled_rows(load(tmp_path / "tables"), group_by=group_by)
+    assert all(list(row) == list(own[0]) for row in (*own, *published, *of_tables))
+    assert {row["method"] for row in published} == {"published"}
+    assert own[0]["runs"] and own[0]["tables"] is None and own[0]["epoch_duration_s"] is None
+    assert of_tables[0]["tables"] == 1 and of_tables[0]["runs"] is None
+    assert published[0]["application_s"] > 20 and published[0]["tables"] is published[0]["step_ms"] is None
+
+
+def test_data_hold_what_a_user_asks_for_and_all_on_demand(planted) -> None:
+    short, whole = (
+        run("analysis.scaled", planted[0], "--format", "csv", *more).csv[0] for more in ([], ["--all"])
+    )
+    assert len(short) < 36 and len(whole) > 120 and set(short) < set(whole)
+    assert {"grad", "world_size", "scaling_efficiency_pct_low", "loss_idle_pct", "mfu_pct"} < set(short)
+    assert not {"tables", "interval_seed", "loss_idle_pct_low", "device", "workers"} & set(short)
+
+
+# --- groups -------------------------------------------------------------------------------------------------
+
+
+def test_groups_of_fields_and_of_world_sizes(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [*of_sizes(*SIZES, batch=16), *of_sizes(*SIZES, batch=32)])
+    rows = asked(tmp_path, "--group-by", "world_size")
+    assert [row["world_size"] for row in rows] == [1, 2, 4] and "batch" not in rows[0]
+    assert rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
+    assert rows[1]["speedup"] == pytest.approx(2 * 100 / 110, rel=0.01)
+    for row in asked(tmp_path, "--group-by", "batch"):
+        # Over sizes that differ there is an efficiency (ideal time over time), but no one speedup.
+        ideal = 100 * (100 + 100) / (110 + 125)
+        assert row["speedup"] is None and row["scaling_efficiency_pct"] == pytest.approx(ideal, rel=0.01)
+        assert row["scaling_efficiency_pct_low"] < ideal < row["scaling_efficiency_pct_high"]
+
+
+def test_groups_sum_costs_first(planted, table: pd.DataFrame) -> None:
+    """A mean over jobs of different sizes is the duration of none; the base point makes none look better."""
+    grouped = scaled_frame(load(planted[0]), group_by=["grad", "gpus_per_node"])
+    both = scaled_frame(load(planted[0]), group_by=["gpus_per_node"]).set_index("gpus_per_node").loc[2]
+    seconds = sum(64 / rate for rate in table["images_per_s"][table["world_size"] == 2])
+    assert both["images_per_s"] == pytest.approx(2 * 64 / seconds)
+    assert both["scaling_efficiency_pct_low"] < 100 * 100 / 110 < both["scaling_efficiency_pct_high"]
+    assert grouped["step_ms"].notna().all() and len(grouped) == 5
+    rows = asked(planted[0], "--group-by", "grad")
+    ideal = 100 * (100 + 100) / (110 + 125)
+    assert [row["scaling_efficiency_pct"] for row in rows] == pytest.approx([ideal, ideal], rel=0.005)
+    of_one_size = ("step_ms", "step_ms_low", "images_per_s", "images_per_s_high", "speedup", "forward_ms")
+    of_one_size += ("startup_s", "kernel_ms_per_step", "exposed_communication_ms", "base_images_per_s")
+    assert {row[name] for row in rows for name in of_one_size} == {None}
+    assert [row["runs"] for row in rows] == [9, 6]
+
+
+def test_any_field_groups(tmp_path: Path) -> None:
+    write_sweep(tmp_path, of_sizes(1, 2))
+    for name in ("loader", "model", "seed", "batches", "network"):
+        (row,) = run("analysis.scaled", tmp_path, "--group-by", name, "--format", "csv").csv
+        assert row[name] == str(getattr(run_of(), name))
+
+
+# --- certainty ----------------------------------------------------------------------------------------------
+
+
+def test_efficiencies_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> None:
+    """Small sweeps of two repetitions a point whose runs differ by 3 %: intervals hold the truth."""
+    hits = total = 0
+    for number in range(10):
+        path = tmp_path / str(number)
+        # The noise of a run is seeded by its id: another batch, another sweep.
+        runs = [
+            *of_sizes(*SIZES, batches=20, batch=16 + number),
+            *of_sizes(*SIZES, batches=20, batch=160 + number),
+        ]
+        truth = write_sweep(path, runs, Truth(run_noise_ms=3.0, noise_ms=0.5), calibration=False)
+        for row in scaled_rows(load(path)):
+            if row["world_size"] > 1:
+                ideal = 100 * truth.step_ms[1] / truth.step_ms[row["world_size"]]
+                hits += row["scaling_efficiency_pct_low"] <= ideal <= row["scaling_efficiency_pct_high"]
+                total += 1
+    # 95 % of 40 is 38, with a standard deviation of 1.4.
+    assert (total, hits >= 34) == (40, True)
+
+
+def test_intervals_take_two_runs_and_are_the_same_each_time(tmp_path: Path) -> None:
+    write_sweep(tmp_path, of_sizes(1, 2), Truth(run_noise_ms=2))
+    assert found("analysis.scaled", tmp_path)["few_runs"] == {"n": 2, "of": 2, "least": 3}
+    assert asked(tmp_path) == asked(tmp_path)
+    write_run(tmp_path, run_of(batch=64), Truth())
+    assert found("analysis.scaled", tmp_path)["few_runs"] == {"n": 3, "of": 3, "least": 3}
+    (alone,) = [row for row in asked(tmp_path) if row["runs"] == 1]
+    assert alone["step_ms_low"] is None and alone["step_ms"] and alone["interval_note"]
+    for size in (1, 2):
+        write_run(tmp_path, run_of(gpus_per_node=size), Truth(), 2)
+    assert found("analysis.scaled", tmp_path)["few_runs"]["n"] == 1
+
+
+def test_runs_that_differ_much_are_said_to(tmp_path: Path) -> None:
+    for repetition, step_ms in enumerate((100.0, 620.0, 200.0)):
+        write_run(tmp_path, run_of(), Truth(step_ms={1: step_ms}, noise_ms=0.0), repetition)
+    # With another of the same size, what tells it from that.
+    write_run(tmp_path, run_of(batch=64), Truth(noise_ms=0.0))
+    (finding,) = [one for one in findings(points_of(load(tmp_path))) if one.code == "runs_differ"]
+    assert finding.configuration.endswith("batch 32")
+    assert (finding.data["n"], finding.data["of"]) == (1, 2)
+    assert finding.data["factor"] == pytest.approx(6.2, rel=0.01)
+
+
+def test_sizes_on_which_all_runs_failed_are_said(tmp_path: Path) -> None:
+    """All of a size, and of one configuration on most sizes that another has."""
+    truth = Truth(step_ms={size: 100.0 + size for size in (1, 2, 4, 8, 16)})
+    write_sweep(tmp_path, [*of_sizes(1, 2, 4, 8), run_of(batch=64)], truth)
+    for size, batch in ((16, 32), (2, 64), (4, 64), (8, 64)):
+        failed = run_of(gpus_per_node=size, batch=batch)
+        write_run(tmp_path, failed, truth, exit_code=1, reason="out of memory\nand more")
+    answer = run("analysis.scaled", tmp_path, "--format", "json", "--notes").json
+    said = [one for one in answer["findings"] if one["code"] == "size_without_result"]
+    assert [(one.get("configuration"), one["data"]["ranks"], one["data"]["n"]) for one in said] == [
+        (None, [16], 1), ("batch 64", [2, 4, 8], 3),
+    ]  # fmt: skip
+    assert said[0]["data"]["reason"] == "out of memory"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (1.0, 100.0, (1.0, 100.0)),  # ten times its value, either way
+        (1.0, 100.5, OPEN),
+        (0.9, 50.0, OPEN),
+        (float("nan"), float("nan"), None),
+        (None, None, None),
+    ],
+)
+def test_an_interval_has_to_tell_the_order_of_magnitude(low: Any, high: Any, shown: Any) -> None:
+    row = {"step_ms": 10.0, "step_ms_low": low, "step_ms_high": high}
+    found = without_unusable_intervals(row)
+    if shown is None:
+        assert found is not row and found["step_ms_high"] is high and not has_open_interval(found)
+    else:
+        assert (found["step_ms_low"], found["step_ms_high"]) == shown
+        assert has_open_interval(found) is (shown == OPEN)
+
+
+@pytest.mark.parametrize(
+    ("runs", "factor", "usable"), [(2, 1.45, True), (2, 1.6, False), (3, 4.5, True), (3, 5.5, False)]
+)
+def test_how_far_apart_runs_are_whose_interval_says_nothing(runs: int, factor: float, usable: bool) -> None:
+    """As docs/methods.md has it: the longest run takes so many times as long as the shortest."""
+    medians = np.geomspace(100.0, 100.0 * factor, runs)
+    drawn = estimates.draw_runs([np.full(40, median) for median in medians])
+    row = estimates.columns_of("step_ms", drawn.sampled())
+    assert has_open_interval(without_unusable_intervals(row)) is not usable
+
+
+def test_what_is_lost_is_as_sure_as_the_efficiency() -> None:
+    """A loss near 0 has an interval that is many times as wide, and says much."""
+    ends = {"scaling_efficiency_pct_low": 92.0, "scaling_efficiency_pct_high": 108.0}
+    row = {
+        "scaling_efficiency_pct": 99.9,
+        **ends,
+        "loss_pct": 0.1,
+        "loss_pct_low": -8.0,
+        "loss_pct_high": 8.0,
+    }
+    assert without_unusable_intervals(row) == row
+    found = without_unusable_intervals(row | {"scaling_efficiency_pct_high": 1600.0, "loss_pct_low": -1500.0})
+    assert (found["loss_pct_low"], found["loss_pct_high"]) == OPEN
+    # Nor is an efficiency sure whose interval is wider than 40 points.
+    assert [is_unsure(row | {"scaling_efficiency_pct_high": high}) for high in (131.5, 132.5)] == [
+        False,
+        True,
+    ]
+
+
+# --- findings -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_never_settles_or_drifts_is_said(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "never", [run_of()], Truth(warmup=20, warmup_factor=3.0))
+    assert found("analysis.scaled", tmp_path / "never")["no_steady_state"]["n"] == 2
+    write_sweep(tmp_path / "drifts", [run_of()], Truth(warmup=0))
+    path = next((tmp_path / "drifts").glob("run_0_*/rank_0000"))
+    for command in ("batches", "scaled"):
+        assert "no_steady_state" not in found(f"analysis.{command}", tmp_path / "drifts")
+    change_steps(path, lambda took: np.linspace(300, 100, len(took)) * MS)
+    for command in ("batches", "scaled"):
+        drift = found(f"analysis.{command}", tmp_path / "drifts")["no_steady_state"]
+        assert (drift["n"], drift["of"], drift["runs"]) == (1, 2, [path.parent.name])
+
+
+def test_different_devices_are_said(tmp_path: Path) -> None:
+    """Of a point and its baseline, and of the repetitions of a point."""
+    write_sweep(tmp_path, [run_of()])
+    assert "devices_differ" not in found("analysis.scaled", tmp_path)
+    write_run(tmp_path, run_of(), Truth(device="Tesla V100"), repetition=2)
+    assert found("analysis.scaled", tmp_path)["devices_differ"] == {"devices": BOTH}
+    write_sweep(tmp_path / "sizes", [run_of()])
+    write_run(tmp_path / "sizes", run_of(gpus_per_node=2), Truth(device="Tesla V100"))
+    assert found("analysis.scaled", tmp_path / "sizes")["devices_differ"] == {"devices": BOTH}
+    opening = " ".join(line.text for line in build(load(tmp_path / "sizes")).summary)
+    assert all(device in opening for device in BOTH)
+
+
+def test_more_than_ideal_scaling_and_more_than_the_peak_are_said(tmp_path: Path) -> None:
+    truth = Truth(step_ms={1: 100.0, 2: 80.0}, training_flops_per_image=1e11)
+    write_sweep(tmp_path, of_sizes(1, 2), truth)
+    said = found("analysis.scaled", tmp_path)
+    assert (said["above_ideal"]["n"], said["above_ideal"]["of"]) == (1, 2)
+    assert said["above_ideal"]["efficiency_pct"] == pytest.approx(125, abs=1)
+    assert (said["above_peak"]["what"], said["above_peak"]["n"]) == ("MFU", 2)
+    assert said["above_peak"]["most_pct"] == pytest.approx(205, abs=2)
+    write_sweep(tmp_path / "less", of_sizes(1, 2))
+    assert not {"above_ideal", "above_peak"} & found("analysis.scaled", tmp_path / "less").keys()
+
+
+def test_runs_of_other_lengths_are_not_averaged(tmp_path: Path) -> None:
+    write_sweep(tmp_path, of_sizes(1, 2, batches=40))
+    assert "not_compared" not in found("analysis.scaled", tmp_path)
+    write_run(tmp_path, run_of(batches=60), Truth(), 7)
+    lengths = ["runs of 40 steps", "runs of 60 steps"]
+    assert found("analysis.scaled", tmp_path)["not_compared"]["what"] == lengths
+
+
+def test_every_field_of_the_workload_tells_lines_of_the_report_apart(tmp_path: Path) -> None:
+    for one in [*of_sizes(1, 2, learning_rate=0.01), *of_sizes(1, 2, learning_rate=0.1)]:
+        write_run(tmp_path, one, Truth(), outside=("learning_rate",))
+    charts = [chart for section in build(load(tmp_path)).sections for chart in section.charts]
+    (figure,) = [chart.figure for chart in charts if chart.id == "throughput"]
+    lines = [line for line in figure["data"] if "learning rate" in str(line.get("name"))]
+    assert len({line["name"] for line in lines}) >= 2 and all(list(line["x"]) == [1, 2] for line in lines)
+
+
+# --- use of the device --------------------------------------------------------------------------------------
 
 
 def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> None:
@@ -120,233 +486,88 @@ def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> 
 
 
 def test_an_interval_of_the_perturbation_takes_two_profiled_runs(tmp_path: Path) -> None:
-    truth = write_sweep(tmp_path, sweep()[:4], repetitions={"none": 3, "torch": 2})
+    truth = write_sweep(tmp_path, both_of(1, 2), repetitions={"none": 3, "torch": 2})
     row = at(scaled_frame(load(tmp_path)), 2)
     assert row["perturbation_low"] < truth.perturbation < row["perturbation_high"]
 
 
-def test_stages_add_up_to_the_batch(table: pd.DataFrame) -> None:
-    stages = table[["load_ms", "forward_ms", "backward_ms", "update_ms"]].sum(axis=1)
-    assert stages.tolist() == pytest.approx(table["step_ms"].tolist(), rel=0.01)
+@pytest.mark.parametrize("first", [0, 3])
+def test_what_the_profiler_costs_is_told_by_steps_that_are_no_warmup(tmp_path: Path, first: int) -> None:
+    """Half of the steps are warmup; as many of the recorded ones would move their median."""
+    runs = [run_of(batches=12), run_of(batches=12, profile="torch", attribute_from=first)]
+    write_sweep(tmp_path, runs, Truth(warmup=6, noise_ms=0, perturbation=1.25))
+    (row,) = asked(tmp_path)
+    assert (row["step_ms"], row["perturbation"]) == (100, 1.25)
+    *_, profiled = run("analysis.batches", tmp_path, "--format", "json").json
+    assert (profiled["attributed_ms"], profiled["step_ms"], profiled["warmup_dropped"]) == (125, 125, 6)
+    assert "first_steps_left_out" in found("analysis.batches", tmp_path)
 
 
-def test_groups_sum_costs_first(planted: tuple[Path, Truth], table: pd.DataFrame) -> None:
-    grouped = scaled_frame(load(planted[0]), group_by=["gpus_per_node"]).set_index("gpus_per_node")
-    both = table[table["world_size"] == 2]
-    images = 2 * 64
-    seconds = sum(64 / rate for rate in both["images_per_s"])
-    assert grouped.loc[2, "images_per_s"] == pytest.approx(images / seconds)
-    assert grouped.loc[2, "scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
-    assert grouped.loc[2, "scaling_efficiency_pct_low"] < grouped.loc[2, "scaling_efficiency_pct_high"]
-
-
-def test_a_step_ends_with_the_slowest_rank(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(gpus_per_node=2)], Truth(slowest_extra_ms=7, noise_ms=0.1))
-    row = batches.batches(load(tmp_path)).rows.iloc[0]
-    assert row["step_ms"] == pytest.approx(110, abs=0.3)
-    assert row["startup_s"] == 5.0
-
-
-def strong_sweep(path: Path, *more, **truth) -> None:
-    """A fixed global batch size of 64; truth: 100 / (60 x 2) = 83 % on 2 ranks, 100 / (45 x 4) = 56 % on "
-    "4."""
-    runs = [run_of(gpus_per_node=size, batch=64 // size) for size in SIZES]
-    write_sweep(path, [*runs, *more], Truth(step_ms={1: 100.0, 2: 60.0, 4: 45.0}, noise_ms=0.2, **truth))
-
-
-def test_strong_scaling_compares_equal_global_batches(tmp_path: Path) -> None:
-    strong_sweep(tmp_path)
-    for scaling in ("strong", None):  # the only kind that compares any of these
-        found = scaled_frame(load(tmp_path), scaling=scaling)
-        assert set(found["scaling"]) == {"strong"}
-        assert found["world_size"].tolist() == [1, 2, 4]
-        # T(P0) P0 / (T(P) P)
-        assert at(found, 2)["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 2), rel=0.01)
-    assert at(scaled_frame(load(tmp_path), scaling="weak"), 2)["base_world_size"] == 2
-
-
-def test_the_kind_of_scaling_is_that_of_most_comparisons(tmp_path: Path) -> None:
-    strong_sweep(tmp_path / "strong", run_of(gpus_per_node=2, batch=64))
-    chosen = run("analysis.scaled", tmp_path / "strong", "--format", "csv", "--all")
-    # 4 ranks x 16 and 2 x 32 have a base of the same global batch, 2 x 64 one of the same batch a GPU.
-    assert {row["scaling"] for row in chosen.csv} == {"strong"}
-    page = build(load(tmp_path / "strong"))
-    assert "global" in next(s for s in page.sections if s.id == "table").tables[0].title
-    write_sweep(tmp_path / "weak", [run_of(gpus_per_node=size) for size in SIZES])
-    plain = run("analysis.scaled", tmp_path / "weak")
-    assert "Weak scaling" in plain.out and "--scaling" not in plain.out
-
-
-def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path) -> None:
-    """By median batches it would be 83 %; a batch in five of two ranks takes twice as long."""
-    strong_sweep(tmp_path, warmup=0)
-    for path in tmp_path.glob("run_*_config_1_2_*/rank_*"):
-        table = tables.read(path, "batches")
-        start, end = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
-        slow = np.where(table["batch_index"].to_numpy() % 5 == 2, end - start, 0)
-        for name, more in (("end_ns", slow), ("backward_ns", slow)):
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, table.schema.field(name), pa.array(table[name].to_numpy() + more))
-        tables.write(table, path, "batches")
-    row = at(scaled_frame(load(tmp_path)), 2)
-    assert row["step_ms"] == pytest.approx(60, rel=0.01)
-    assert row["images_per_s"] == pytest.approx(64 / (60 * 1.2) * 1e3, rel=0.01)
-    assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 1.2 * 2), rel=0.01)
+def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Path) -> None:
+    """Counters of a kernel are read by running it again and again: 50 times the batch, and no kernels."""
+    truth = Truth(noise_ms=0.1)
+    write_sweep(tmp_path, both_of(1), truth)
+    counted = write_run(tmp_path, run_of(profile="ncu"), Truth(perturbation=50.0))
+    (counted / "rank_0000" / "kernels.parquet").unlink()
+    (row,) = asked(tmp_path)
+    assert row["profiled_runs"] == 2
+    assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("truth", "says"),
     [
         # Kernels of 60 ms of an unprofiled batch take 260 of 320 ms of a recorded one.
-        (
-            Truth(step_ms={1: 80.0}, noise_ms=0, perturbation=4.0, kernel_ms=260.0),
-            "kernels were timed in slower steps",
-        ),
+        ({"noise_ms": 0, "perturbation": 4.0, "kernel_ms": 260.0}, use.SLOWED),
         # 90 ms of kernels in 80 ms recorded just as fast: two streams.
-        (Truth(step_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "several kernels run at once"),
+        ({"perturbation": 1.0, "kernel_ms": 90.0}, use.AT_ONCE),
     ],
 )
-def test_an_efficiency_of_kernels_below_that_of_the_step_says_why(
-    tmp_path: Path, truth: Truth, says: str
-) -> None:
-    write_sweep(tmp_path, [run_of(profile=profile) for profile in ("none", "torch")], truth)
-    (row,) = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
+def test_an_efficiency_of_kernels_below_that_of_the_step_says_why(tmp_path: Path, truth, says: str) -> None:
+    write_sweep(tmp_path, both_of(1), Truth(step_ms={1: 80.0}, **truth))
+    (row,) = asked(tmp_path)
     assert row["flops_efficiency_of_step_pct"] > row["flops_efficiency_of_kernels_pct"]
-    assert says in row["use_note"]
+    assert row["use_note"] == says
 
 
-def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Path) -> None:
-    """Counters of a kernel are read by running it again and again: 50 times the batch, and no kernels."""
-    truth = Truth(noise_ms=0.1)
-    write_sweep(tmp_path, [run_of(profile=profile) for profile in ("none", "torch")], truth)
-    counted = write_run(tmp_path, run_of(profile="ncu"), Truth(perturbation=50.0))
-    (counted / "rank_0000" / "kernels.parquet").unlink()
-    (row,) = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
-    assert row["profiled_runs"] == 2
-    assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
+def test_ranks_of_one_run_on_different_devices_stand_beside_the_mean_of_their_peaks(tmp_path: Path) -> None:
+    write_sweep(tmp_path, both_of(4))
+    for path in tmp_path.glob("run_*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        for rank in manifest["ranks"][2:]:
+            rank["device"] = "Tesla V100-SXM2-16GB"
+        path.write_text(json.dumps(manifest))
+    (row,) = asked(tmp_path)
+    assert row["device_name"] == "NVIDIA A100-SXM4-40GB, Tesla V100-SXM2-16GB"
+    assert row["peak_tflops_per_s"] == pytest.approx((19.5 + 15.7) / 2)
+    assert row["flops_efficiency_of_kernels_pct"] == pytest.approx(100 * 0.74 / 0.06 / 17.6)
+    assert "devices_differ" in found("analysis.scaled", tmp_path)
 
 
-def test_without_a_point_of_one_rank_the_smallest_is_the_base(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (2, 4)])
-    row = at(scaled_frame(load(tmp_path)), 4)
-    assert row["base_world_size"] == 2
-    assert row["speedup"] == pytest.approx(2 * 110 / 125, rel=0.01)
+def test_flops_far_off_the_analytic_count_are_said(tmp_path: Path) -> None:
+    write_sweep(tmp_path, both_of(1), Truth(flops=3e11))
+    assert found("analysis.scaled", tmp_path)["flops_far_off"]["n"] == 1
 
 
-def test_one_repetition_says_why_there_is_no_interval(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(gpus_per_node=2)], repetitions={"none": 1})
-    ran = run("analysis.scaled", tmp_path)
-    assert ran.code == 0
-    assert found("analysis.scaled", tmp_path)["few_runs"] == {"n": 1, "of": 1, "least": 3}
-    row = run("analysis.scaled", tmp_path, "--format", "json", "--all").json[0]
-    assert row["step_ms_low"] is None
-    assert "one repetition" in row["interval_note"]
-
-
-def wild(folder: Path) -> Path:
-    """Two runs of each configuration; on two ranks the second takes twice as long."""
-    for size in (1, 2):
-        for repetition in (0, 1):
-            truth = Truth(step_ms={1: 100.0, 2: 110.0 * (1 + repetition)})
-            write_run(folder, run_of(gpus_per_node=size), truth, repetition)
-    write_sweep_record(folder)
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "shown"),
-    [
-        (1.0, 100.0, (1.0, 100.0)),  # ten times its value, either way
-        (1.0, 100.5, OPEN),
-        (0.9, 50.0, OPEN),
-        (float("nan"), float("nan"), None),
-        (None, None, None),
-    ],
-)
-def test_an_interval_has_to_tell_the_order_of_magnitude(low: Any, high: Any, shown: Any) -> None:
-    row = {"step_ms": 10.0, "step_ms_low": low, "step_ms_high": high}
-    found = without_unusable_intervals(row)
-    if shown is None:
-        assert found is not row and found["step_ms_high"] is high and not has_open_interval(found)
-    else:
-        assert (found["step_ms_low"], found["step_ms_high"]) == shown
-        assert has_open_interval(found) is (shown == OPEN)
-
-
-@pytest.mark.parametrize(("low", "unsure"), [(50.5, False), (49.5, True)])
-def test_an_efficiency_is_unsure_whose_interval_is_wider_than_40_points(low: float, unsure: bool) -> None:
-    row = {"scaling_efficiency_pct": 70.0, "scaling_efficiency_pct_low": low, "world_size": 4}
-    assert is_unsure({**row, "scaling_efficiency_pct_high": 90.0}) is unsure
-
-
-@pytest.mark.parametrize(
-    ("runs", "factor", "usable"), [(2, 1.45, True), (2, 1.6, False), (3, 4.5, True), (3, 5.5, False)]
-)
-def test_how_far_apart_runs_are_whose_interval_says_nothing(runs: int, factor: float, usable: bool) -> None:
-    """As docs/methods.md has it: the longest run takes so many times as long as the shortest."""
-    medians = np.geomspace(100.0, 100.0 * factor, runs)
-    drawn = estimates.draw_runs([np.full(40, median) for median in medians])
-    low, high = estimates.interval(drawn.values())
-    row = {"step_ms": drawn.value, "step_ms_low": low, "step_ms_high": high}
-    assert has_open_interval(without_unusable_intervals(row)) is not usable
-
-
-def test_what_is_lost_is_as_sure_as_the_efficiency() -> None:
-    """A loss near 0 has an interval that is many times as wide, and says much."""
-    ends = {"scaling_efficiency_pct_low": 92.0, "scaling_efficiency_pct_high": 108.0}
-    row = {
-        "scaling_efficiency_pct": 99.9,
-        **ends,
-        "loss_pct": 0.1,
-        "loss_pct_low": -8.0,
-        "loss_pct_high": 8.0,
-    }
-    assert without_unusable_intervals(row) == row
-    found = without_unusable_intervals(row | {"scaling_efficiency_pct_high": 1600.0, "loss_pct_low": -1500.0})
-    assert (found["loss_pct_low"], found["loss_pct_high"]) == OPEN
-
-
-def test_without_a_twin_the_profiled_run_times_itself_by_unrecorded_batches(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(profile="torch")], Truth(perturbation=2.0))
-    study = load(tmp_path)
-    row = scaled_frame(study).iloc[0]
-    assert row["step_ms"] == pytest.approx(100, rel=0.01)
-    assert row["kind_of_runs"] == "profiled runs"
-    assert pd.isna(row["perturbation"])
-    assert "timed_by_profiled_runs" in {finding.code for finding in study.findings}
-
-
-def test_uncredited_arithmetic_is_a_warning(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(), run_of(profile="torch")], Truth(flops=3e11))
-    study = load(tmp_path)
-    scaled_frame(study)
-    assert "flops_far_off" in {finding.code for finding in study.findings}
-
-
-def test_a_cpu_has_measured_peaks_only(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(), run_of(profile="torch")], Truth(device="cpu"))
-    study = load(tmp_path)
-    row = scaled_frame(study).iloc[0]
-    assert pd.isna(row["flops_efficiency_of_kernels_pct"])
+@pytest.mark.parametrize(("device", "unit"), [("cpu", "rank"), ("NVIDIA L4", "GPU")])
+def test_a_cpu_has_measured_peaks_only_and_ranks_instead_of_gpus(tmp_path: Path, device, unit) -> None:
+    write_sweep(tmp_path, both_of(1, 2), Truth(device=device))
+    (row, _) = asked(tmp_path)
+    assert (row["flops_efficiency_of_kernels_pct"] is None) == (device == "cpu")
     assert row["flops_efficiency_of_kernels_of_measured_pct"] == pytest.approx(100 * 7.4e11 / 0.06 / 15e12)
-    assert not [finding for finding in study.notes() if "peak" in finding]
-
-
-def test_the_published_method_counts_start_up_in(planted: tuple[Path, Truth]) -> None:
-    rows = run("analysis.scaled", planted[0], "--method", "published", "--format", "json", "--all").json
-    assert {row["method"] for row in rows} == {"published"}
-    assert all(row["application_s"] > 20 for row in rows)
-
-
-def test_explain_measures_on_these_runs(planted: tuple[Path, Truth]) -> None:
-    ran = run("analysis.scaled", planted[0], "--explain", "--format", "csv", "--all")
-    assert len(ran.csv) == 5
+    assert "peak_unknown" not in found("analysis.scaled", tmp_path)
+    out = run("analysis.scaled", tmp_path).out
+    assert f" {unit}s/ " in out.splitlines()[2] + " " and ("| of the measured" in out) == (unit == "GPU")
+    (first, *_) = next(one for one in build(load(tmp_path)).sections if one.id == "table").tables
+    assert first.columns[0].header == f"{unit}s/node"
 
 
 def test_the_terminal_stays_within_120_columns(planted: tuple[Path, Truth]) -> None:
     ran = run("analysis.scaled", planted[0])
-    assert max(len(line) for line in ran.out.splitlines()) <= 120
-    assert ran.err == ""
+    assert max(len(line) for line in ran.out.splitlines()) <= 120 and ran.err == ""
+
+
+# --- the same sweep, by other commands ----------------------------------------------------------------------
 
 
 def test_efficiency_of_kernels(planted: tuple[Path, Truth]) -> None:
@@ -370,38 +591,3 @@ def test_kernels_of_a_batch(planted: tuple[Path, Truth]) -> None:
     assert row["gflop_per_step"] == pytest.approx(planted[1].flops * 2 / 3 / 1e9)
     assert found["share_pct"].sum() == pytest.approx(100)
     assert set(kernels_frame(study, direction="fprop")["direction"]) == {"fprop"}
-
-
-@pytest.mark.parametrize(("device", "unit"), [("cpu", "rank"), ("NVIDIA A100-SXM4-40GB", "GPU")])
-def test_a_node_has_gpus_and_without_any_it_has_ranks(tmp_path: Path, device: str, unit: str) -> None:
-    write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(device=device))
-    out = run("analysis.scaled", tmp_path).out
-    assert f" {unit}s/ " in out.splitlines()[2] + " " and f"(fixed per-{unit} batch size)" in out
-    (table, *_) = next(one for one in build(load(tmp_path)).sections if one.id == "table").tables
-    assert table.columns[0].header == f"{unit}s/node"
-
-
-def test_rows_of_a_sweep_that_is_partly_done_are_in_the_order_of_the_whole(tmp_path: Path) -> None:
-    """One rank was profiled already, two ranks not yet in fp32."""
-    done = [
-        run_of(gpus_per_node=1),
-        run_of(gpus_per_node=1, profile="torch"),
-        run_of(gpus_per_node=2),
-        run_of(gpus_per_node=2, grad="fp16"),
-        run_of(gpus_per_node=2, grad="fp16", profile="torch"),
-    ]
-    write_sweep(tmp_path, done)
-    made = scaled_frame(load(tmp_path))
-    order = [(1, "fp32"), (2, "fp32"), (2, "fp16")]
-    assert list(zip(made["world_size"], made["grad"], strict=True)) == order
-
-
-def test_a_configuration_alone_has_no_efficiency_in_the_table_and_is_called_by_its_size(
-    tmp_path: Path,
-) -> None:
-    write_sweep(tmp_path, [run_of()])
-    out = run("analysis.scaled", tmp_path).out
-    assert "Baselines" not in out and "100.0" not in out and "scaling eff" not in out
-    assert out.splitlines()[3].split()[:2] == ["nodes", "node"] and "resnet50" not in out
-    data = run("analysis.scaled", tmp_path, "--format", "json", "--all").json
-    assert data[0]["scaling_efficiency_pct"] == 100  # of data that several sweeps are put together from

@@ -77,25 +77,17 @@ def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
     assert weak[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch, rel=2e-3)
 
 
-def test_folders_without_their_ranks_are_one_clear_line(scaled):
-    _, paths = scaled
-    with pytest.raises(UserError, match="with its number of ranks"):
-        load_named([f"1={paths[1]}", str(paths[2])])
-    with pytest.raises(UserError, match="holds the traces of 3 jobs"):
-        load_named([f"1={paths[1].parent}", f"2={paths[2]}"])
-
-
-def test_traces_beside_runs_are_one_clear_line(scaled, tmp_path):
+def test_folders_that_cannot_be_compared_are_one_clear_line(scaled, tmp_path):
     _, paths = scaled
     write_sweep(tmp_path / "one", [run_of()], repetitions={"none": 1})
-    with pytest.raises(UserError, match="holds traces, the folders before it runs"):
-        load_named([f"1={tmp_path / 'one'}", f"2={paths[2]}"])
-
-
-def test_other_ranks_than_the_traces_say_are_one_clear_line(scaled):
-    _, paths = scaled
-    with pytest.raises(UserError, match="of a job of 4 ranks"):
-        load_named([f"1={paths[1]}", f"8={paths[4]}"])
+    for named, says in (
+        ([f"1={paths[1]}", paths[2]], "with its number of ranks"),
+        ([f"1={paths[1].parent}", f"2={paths[2]}"], "holds the traces of 3 jobs"),
+        ([f"1={tmp_path / 'one'}", f"2={paths[2]}"], "holds traces, the folders before it runs"),
+        ([f"1={paths[1]}", f"8={paths[4]}"], "of a job of 4 ranks"),
+    ):
+        with pytest.raises(UserError, match=says):
+            load_named([str(one) for one in named])
 
 
 @pytest.fixture(scope="module")
