@@ -31,11 +31,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.frames.load import load
 from analysis.frames.steps import all_series
 from analysis.frames.study import Study
-from analysis.measures.compare import rows
+from analysis.measures.compare import differences, pairs_of
 from analysis.statistics.two_samples import POWER, SIGNIFICANCE
 from benchmarks.child import RESULTS, ROOT, facts, machine, write
 from benchmarks.virtual import virtual_cluster
@@ -131,8 +132,9 @@ def noise(step_ms: Sequence[float]) -> dict[str, float]:
 
 def verdict(a: np.ndarray, b: np.ndarray) -> str:
     """What analysis.compare says of one configuration's runs."""
-    key = ((("model", "simulated"),), "step", "step_ms")
-    return str(rows({key: a.tolist()}, {key: b.tolist()})[0]["verdict"])
+    runs = pd.DataFrame({"side": ["A"] * len(a) + ["B"] * len(b), "value": [*a, *b]})
+    rows = differences(pairs_of(runs.assign(kind="step", quantity="step_ms", calls=np.nan)))
+    return str(rows["verdict"][0])
 
 
 def share(

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.frames.steps import STAGES, Series
 from analysis.frames.study import Source
-from analysis.measures.compare import Values, regressed, rows
+from analysis.measures.compare import differences, pairs_of, regressed
 from analysis.measures.points import Point
 from analysis.measures.scaled import figures
 from analysis.measures.use import perturbation
@@ -180,16 +181,17 @@ def of_effects(comparisons: int) -> Rows:
     return made
 
 
-def _sets(
+def _pairs(
     generator: np.random.Generator, noise: Noise, scatters_pct: Sequence[float], runs: int
-) -> tuple[Values, Values]:
+) -> pd.DataFrame:
     """Two results of as many configurations, alike."""
-    both: tuple[Values, Values] = ({}, {})
-    for number, each in enumerate(scatters_pct):
-        key = ((("workers", str(number)),), "step", "step_ms")
-        for values in both:
-            values[key] = _medians(generator, noise, each, runs).tolist()
-    return both
+    sides = [
+        pd.DataFrame({"workers": str(number), "side": side, "value": _medians(generator, noise, each, runs)})
+        for number, each in enumerate(scatters_pct)
+        for side in "AB"
+    ]
+    every = pd.concat(sides, ignore_index=True)
+    return pairs_of(every.assign(kind="step", quantity="step_ms", calls=np.nan))
 
 
 def of_power(comparisons: int) -> Rows:
@@ -225,14 +227,12 @@ def of_alarms(comparisons: int) -> Rows:
         generator = np.random.default_rng(runs)
         combined = exits = found = 0
         for _ in range(comparisons):
-            a, b = _sets(generator, normal, scatters_pct, runs)
-            alike = rows(a, b)
-            combined += any(
-                row["kind"] == "combined" and row["verdict"] in ("slower", "faster") for row in alike
-            )
-            exits += bool(regressed(alike, 0))
-            slower = {key: [value * (1 + EFFECT_PCT / 100) for value in values] for key, values in b.items()}
-            found += bool(regressed(rows(a, slower), 0))
+            pairs = _pairs(generator, normal, scatters_pct, runs)
+            alike = differences(pairs)
+            combined += bool(alike["verdict"][alike["kind"] == "combined"].isin(["slower", "faster"]).any())
+            exits += len(regressed(alike)) > 0
+            slower = pairs["runs_b"].map(lambda values: [value * (1 + EFFECT_PCT / 100) for value in values])
+            found += len(regressed(differences(pairs.assign(runs_b=slower)))) > 0
         made.append({
             "six configurations scatter": kind,
             "runs a side": runs,

@@ -189,7 +189,7 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
         _write(answer, arguments.format, arguments.output, noted, arguments.all)
         for line in [*answer.notes, *lines(findings, most)]:
             print(line, file=sys.stderr)
-    failed = study is not None and bool(study.missing)
+    failed = answer.regressed or (study is not None and bool(study.missing))
     return EXIT_FAILED if failed else EXIT_DONE
 
 

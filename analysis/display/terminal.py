@@ -75,6 +75,7 @@ class Answer:
         title, caption: above and below that one.
         notable: the rows that it shows, as it shows them; None, and with ``--wide``: all.
         verdict: stands above the tables, as a line for each code.
+        regressed: the command ends with the exit code of a regression.
         notes: lines below the tables, or on standard error beside data (explanations).
     """
 
@@ -86,6 +87,7 @@ class Answer:
     notable: "pd.DataFrame | None" = None
     verdict: Sequence[Finding] = ()
     notes: Sequence[str] = ()
+    regressed: bool = False
 
     @cached_property
     def tables(self) -> Sequence[Part]:

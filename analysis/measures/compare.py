@@ -1,19 +1,32 @@
-"""Two sets of runs that are compared: their figures by configuration, and what limits the comparison."""
+"""Two results compared, configuration by configuration: runs by a test, traces by their own steps.
 
-from collections import Counter
+Traced jobs were recorded once, so that only their steps tell how sure a difference is: that of the medians is
+shown where the intervals of both, each within its run, do not meet. What other runs would differ by is not
+known from one of each.
+"""
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from analysis.display.metrics import NOMINAL, Column, Metric, Rows, columns, fields
+from analysis.display import output
+from analysis.display.metrics import IN_RUN, JOB, NOMINAL, Metric, fields, names_of, records
 from analysis.display.numbers import probability, signed
-from analysis.frames.steps import STAGES, all_series
+from analysis.display.terminal import Answer, Part
+from analysis.frames.anatomy import anatomy as anatomy_frame
+from analysis.frames.divide import EVERY
+from analysis.frames.measure import measure
+from analysis.frames.steps import STAGES, all_series, series_of_traces
 from analysis.frames.study import BOTH, Source, Study
-from analysis.measures import kernels
+from analysis.measures import anatomy, communication
+from analysis.measures.kernels import kernels_of
 from analysis.measures.kernels_changed import OTHER_CALLS, effects
 from analysis.measures.points import POINT_FIELDS, point_fields
+from analysis.measures.traced import ALIKE, in_common, launches_of
+from analysis.statistics import inside_run
 from analysis.statistics.two_samples import (
     SIGNIFICANCE,
     Stratum,
@@ -30,73 +43,230 @@ from jobs.run_fields import FACTOR, STARTING, fields_of, own_names
 from profiling.errors import UserError
 from profiling.findings import Finding
 
-_SIZES = fields_of("size")
-Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
-Values = dict[tuple[Key, str, str], list[float]]  # (configuration, kind, quantity) -> a value a run
-
+SLOWER, FASTER, NO_DIFFERENCE, TOO_FEW = "slower", "faster", "no difference", "too few runs"
+FEW_STEPS = "too few steps"
+SHOWN: dict[str, str] = {
+    NO_DIFFERENCE: "no difference shown"
+}  # as tables have it: the effect may be any of its interval
+METRICS = (
+    Metric(
+        "kind", "step, combined (the steps of all configurations), stages, or kernels", text=True, table=False
+    ),
+    Metric("quantity", "quantity compared", text=True),
+    Metric("a", "median over the runs of A"),
+    Metric("b", "median over the runs of B"),
+    Metric(
+        "effect_pct",
+        "b divided by a, minus 1; interval: the effects that the test does not reject",
+        "effect, %",
+        NOMINAL,
+        places=2,
+        priority=2,
+    ),
+    Metric(
+        "p_value",
+        "exact Mann-Whitney test, corrected by Holm over all rows of its kind",
+        "p",
+        show=probability,
+    ),
+    Metric(
+        "verdict",
+        "by p (at most 0.05) and, of kernels, by their calls; or too few runs",
+        text=True,
+        priority=2,
+        show=lambda verdict: SHOWN.get(verdict, verdict),
+    ),
+    Metric("detectable_pct", "slowdown that such runs would show in at least 3 of 4 cases", table=False),
+    Metric("runs_a", "number of runs of A", "runs\nof A", priority=0),
+    Metric("runs_b", "number of runs of B", "runs\nof B", priority=0),
+    Metric(
+        "runs_enough",
+        "runs per side that would show such an effect in 3 of 4 cases",
+        "runs\nneeded",
+        table=False,
+    ),
+    Metric("least_effect_pct", "of combined, where effects differ (F test, 1 %): the lowest"),
+    Metric("most_effect_pct", "the same: the highest effect of a configuration"),
+)
+TRACE_METRICS = (
+    replace(JOB, meaning=f"{JOB.meaning} (if they differ: A, B)"),
+    Metric(
+        "kind",
+        "step, stages, parts (of a step), collectives or kernels (by class)",
+        text=True,
+        key=True,
+    ),
+    Metric(
+        "quantity",
+        "quantity compared, ms per step: median of steps and stages, mean of the others",
+        text=True,
+        key=True,
+    ),
+    Metric("a_ms", "value in A", "A\nms", interval=IN_RUN),
+    Metric("b_ms", "value in B", "B\nms", interval=IN_RUN),
+    Metric("difference_ms", "B minus A"),
+    Metric("difference_pct", "difference relative to A", places=1),
+    Metric(
+        "verdict",
+        "of a step: slower or faster if the intervals do not overlap",
+        text=True,
+        priority=2,
+    ),
+)
+COLUMNS = {
+    "Columns: the kind, the fields in which configurations differ, then": METRICS,
+    "Traces (one row per quantity of two jobs):": TRACE_METRICS,
+}
+KINDS = ("step", "combined", "stages", "kernels")
+_DECIDING = ("step", "combined")
+_OF_ALL = "step_ms of all"
+_SAME = {"verdict": "same runs", "change": "0 %", SLOWER: 0, FASTER: 0, "of": 0}
+_FIGURE = ["kind", "quantity"]
 _NONE = str(None)  # a value that is not known, or of a factor that is another program's
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Two sets of runs.
+@measure(COLUMNS)
+def compare(study: Study, other: Study, across: str | None = None, threshold: float = 0.0) -> Answer:
+    """A row a configuration and quantity, or a pair of traced jobs and quantity.
 
-    Attributes:
-        a, b: the figures of each.
-        rows: what both have, tested: of :func:`compare_rows.rows`.
-        alone: what configurations are called that only A has, and that only B has.
+    Args:
+        study, other: A, before, and B, after.
         across: fields in which the two may differ.
-    """
-
-    a: Values
-    b: Values
-    rows: Rows
-    alone: tuple[list[str], list[str]]
-    across: tuple[str, ...] = ()
-
-    def by_configuration(self, kind: str) -> list[tuple[Key, dict]]:
-        """The rows of a kind, each with its configuration."""
-        keys = [key for key, of, figure in self.a if of == kind and (key, of, figure) in self.b]
-        of_kind = [row for row in self.rows if row["kind"] == kind]
-        return list(zip(keys, of_kind, strict=True))
-
-
-def compared(a: Study, b: Study, across: Sequence[str] = ()) -> Compared:
-    """Two sets of runs; findings tell what was not compared, and what may explain a difference.
+        threshold: accepted slowdown, %.
 
     Raises:
         UserError: they have nothing in common.
     """
-    of_a, of_b = values_of(a, across), values_of(b, across)
-    for study, values in ((a, of_a), (b, of_b)):
-        if not values:
+    if threshold < 0:
+        raise UserError(f"--threshold: {threshold:g} is not a valid slowdown; give a percentage of 0 or more")
+    own = [*study.own_factors, *other.own_factors]
+    names = output.parse_fields(across, flag="--across", own=own)
+    answer = compared(*align_watched(study, other, names), names, threshold)
+    study.log.join(other.log, study.path.resolve() == other.path.resolve())
+    return answer
+
+
+def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 0.0) -> Answer:
+    """The answer of :func:`compare`, without a table where both sides are the same runs.
+
+    Findings tell what was not compared, and what may explain a difference.
+    """
+    title = f"{b.path.name} (B) compared with {a.path.name} (A)"
+    if a.only_traces and b.only_traces:
+        rows = of_traces(a, b)
+        several = rows["run"].nunique() > 1
+        metrics = [replace(one, table=several) if one.name == "run" else one for one in TRACE_METRICS]
+        same = bool((rows["difference_ms"].fillna(0) == 0).all())
+        verdict = [*verdicts_of_traces(rows, same), *unlike(a, b)]
+        parts: list[Part] | None = [] if same else None
+        return Answer(
+            rows, metrics, parts, title, verdict=verdict, regressed=bool(len(regressed(rows, threshold)))
+        )
+    pairs = pairs_of(_runs_of_both(a, b, across))
+    same = bool((pairs["runs_a"] == pairs["runs_b"]).all())
+    rows = differences(pairs)
+    kind, *figures = METRICS
+    metrics = [kind, *fields(str(name) for name in rows if name not in names_of(METRICS)), *figures]
+    changed = rows[(rows["kind"] != "kernels") | ~rows["verdict"].isin([NO_DIFFERENCE, TOO_FEW])]
+    verdict = [verdict_of_runs(rows, same, threshold), *([] if same else least_runs(rows))]
+    return Answer(
+        rows, metrics, [] if same else None, title, notable=changed, verdict=verdict,
+        regressed=not same and bool(len(regressed(rows, threshold))),
+    )  # fmt: skip
+
+
+def regressed(rows: pd.DataFrame, threshold_pct: float = 0.0) -> pd.DataFrame:
+    """The rows that decide the exit code: steps that are slower by more than is accepted."""
+    slower = rows["kind"].isin(_DECIDING) & (rows["verdict"] == SLOWER)
+    return rows[slower & (rows["effect_pct" if "effect_pct" in rows else "difference_pct"] > threshold_pct)]
+
+
+# --- runs -------------------------------------------------------------------------------------------------
+
+
+def _runs_of_both(a: Study, b: Study, across: Sequence[str]) -> pd.DataFrame:
+    """The figures of the runs of both sides (:func:`runs_of`), with the column ``side``.
+
+    Raises:
+        UserError: they have nothing in common.
+    """
+    of_a, of_b = runs_of(a, across), runs_of(b, across)
+    for study, runs in ((a, of_a), (b, of_b)):
+        if runs.empty:
             raise UserError(f"{study.path} holds no run to compare")
-    keys_a, keys_b = ({key for key, _, _ in values} for values in (of_a, of_b))
-    if not keys_a & keys_b:
+    runs = pd.concat([of_a.assign(side="A"), of_b.assign(side="B")], ignore_index=True).fillna(
+        dict.fromkeys([*of_a, *of_b], _NONE) | {"calls": np.nan}
+    )
+    every_a, every_b = _configurations(runs, "A"), _configurations(runs, "B")
+    if not set(every_a) & set(every_b):
         differ = _nearest_differ(a, b, across)
         raise UserError(
             f"no configuration of {a.path} is in {b.path}: the nearest differ in {', '.join(differ)}; "
             f"compare them anyway with --across {','.join(differ)}"
         )
-    timed_a, timed_b = ({key for key, kind, _ in values if kind == "step"} for values in (of_a, of_b))
-    if (timed_a or timed_b) and not timed_a & timed_b:
+    timed = runs[runs["kind"] == "step"]
+    timed_a, timed_b = _configurations(timed, "A"), _configurations(timed, "B")
+    if (timed_a or timed_b) and not set(timed_a) & set(timed_b):
         raise UserError(
             f"nothing to compare: no configuration has unprofiled runs in both {a.path} and {b.path}"
         )
-    figures = rows(of_a, of_b)
-    if not figures:
+    if pairs_of(runs).empty:
         raise UserError(f"nothing to compare: no kernel of {a.path} is in {b.path}")
-    alone = _alone(of_a, of_b)
-    _check(a, b, alone)
-    return Compared(of_a, of_b, figures, alone, tuple(across))
+    _note_unlike(a, b, timed_a or every_a, timed_b or every_b)
+    return runs
 
 
-def _check(a: Study, b: Study, alone: tuple[list[str], list[str]]) -> None:
+def runs_of(study: Study, across: Sequence[str] = ()) -> pd.DataFrame:
+    """The figures of every run, without those that are 0 or not known.
+
+    Returns:
+        A row a run and figure: the fields of its configuration but ``across``, as text, ``kind``,
+        ``quantity``, ``value`` (ms a step) and, of a kernel, its ``calls`` per step.
+    """
+    series = all_series(study)
+    rows: list[dict[str, Any]] = []
+    for source in study.of_kind("run"):
+        if source.fields["profile"] == "none":
+            one = series[source.id]
+            found = [{"kind": "step", "quantity": "step_ms", "value": np.median(one.steady_ns) / 1e6}]
+            for stage in STAGES:
+                ms = np.median(one.stages[stage][one.steady]) / 1e6
+                found.append({"kind": "stages", "quantity": f"{stage}_ms", "value": ms})
+        else:
+            kernels = kernels_of(study, source) if source.tables("kernels") else []
+            if source.tables("kernels") and not kernels:
+                study.note("not_compared", source, what="kernels")
+            found = [
+                {"kind": "kernels", "quantity": f"{row['kernel']} ({row['direction']})",
+                 "value": row["ms_per_step"], "calls": row["calls_per_step"]}
+                for row in kernels
+            ]  # fmt: skip
+        rows += [{"run": source.id, **row} for row in found]
+    frame = study.with_fields(pd.DataFrame(rows, columns=["run", *_FIGURE, "value", "calls"]))
+    names = [name for name in (*POINT_FIELDS, *study.own_factors) if name not in across]
+    levels = frame[names].where(frame[names].notna(), None).map(str)
+    return pd.concat([levels, frame[[*_FIGURE, "value", "calls"]]], axis=1)[frame["value"] > 0]
+
+
+def _fields_of(runs: pd.DataFrame) -> list[str]:
+    """The fields in which configurations differ."""
+    names = [str(name) for name in runs if name not in (*_FIGURE, "value", "calls", "side")]
+    return [name for name in names if runs[name].nunique() > 1]
+
+
+def _configurations(runs: pd.DataFrame, side: str) -> list[tuple[tuple[str, str], ...]]:
+    """The configurations of a side, by the fields in which any differ."""
+    names = _fields_of(runs)
+    of_side = runs.loc[runs["side"] == side, names].drop_duplicates()
+    return [tuple(zip(names, row, strict=True)) for row in of_side.itertuples(index=False, name=None)]
+
+
+def _note_unlike(a: Study, b: Study, every_a: Sequence, every_b: Sequence) -> None:
     """Findings on what was not compared, and on what may explain a difference."""
-    if alone[0]:
-        a.note("not_compared", side="A", what=alone[0])
-    if alone[1]:
-        b.note("not_compared", side="B", what=alone[1])
+    for study, side, own, other in ((a, "A", every_a, every_b), (b, "B", every_b, every_a)):
+        alone = sorted(" ".join(_level(*level) for level in one) for one in own if one not in other)
+        if alone:
+            study.note("not_compared", side=side, what=alone)  # type: ignore[arg-type]
     spans = [
         (min(one.started for one in of), max(one.ended for one in of))
         for study in (a, b)
@@ -109,80 +279,292 @@ def _check(a: Study, b: Study, alone: tuple[list[str], list[str]]) -> None:
         b.note("devices_differ", side=BOTH, devices=devices[0] | devices[1])
 
 
-def values_of(study: Study, across: Sequence[str] = ()) -> Values:
-    """Figures of every run, by configuration; fields ``across`` do not tell configurations apart."""
-    values: Values = {}
-
-    def add(key: Key, kind: str, figure: str, value: float) -> None:
-        if np.isfinite(value) and value > 0:
-            values.setdefault((key, kind, figure), []).append(value)
-
-    series = all_series(study)
-    for source in study.of_kind("run"):
-        key = tuple(
-            (name, str(value)) for name, value in point_fields(source.fields).items() if name not in across
-        )
-        if source.fields["profile"] == "none":
-            one = series[source.id]
-            add(key, *STEP, float(np.median(one.steady_ns)) / 1e6)
-            for stage in STAGES:
-                add(key, "stages", f"{stage}_ms", float(np.median(one.stages[stage][one.steady])) / 1e6)
-        elif source.tables("kernels"):
-            for row in _kernels_of(study, source):
-                name = f"{row['kernel']} ({row['direction']})"
-                add(key, "kernels", name, row["ms_per_step"])
-                add(key, CALLS, name, row["calls_per_step"])
-    return values
-
-
-def _kernels_of(study: Study, source: Source) -> Rows:
-    """The kernels of a profiled run; none, and a finding, where they are unknown."""
-    try:
-        return kernels.rows(study, source.id)[0]
-    except UserError:
-        study.note("not_compared", source, what="kernels")
-        return []
-
-
-def _configurations(values: Values) -> set[Key]:
-    """The configurations that have durations of batches; all, where none has."""
-    timed = {key for key, kind, _ in values if kind == "step"}
-    return timed or {key for key, _, _ in values}
-
-
-def _alone(a: Values, b: Values) -> tuple[list[str], list[str]]:
-    """The labels of configurations that only one of the two has."""
-    of_a, of_b = _configurations(a), _configurations(b)
-    fields = telling([*of_a, *of_b])
-    only_a, only_b = (
-        sorted(" ".join(_level(name, dict(key).get(name)) for name in fields) for key in alone)
-        for alone in (of_a - of_b, of_b - of_a)
-    )
-    return only_a, only_b
-
-
-def _level(name: str, value: str | None) -> str:
+def _level(name: str, value: str) -> str:
     """``loader=pytorch``; ``without lr`` of a program without that factor."""
-    known = value not in (None, _NONE)
-    if name.startswith(FACTOR):
-        own = name.removeprefix(FACTOR)
-        return f"{own}={value}" if known else f"without {own}"
-    return f"{name}={value}" if known else f"{name} unknown"
+    own = name.removeprefix(FACTOR)
+    if value != _NONE:
+        return f"{own}={value}"
+    return f"without {own}" if name.startswith(FACTOR) else f"{name} unknown"
 
 
 def _nearest_differ(a: Study, b: Study, across: Sequence[str]) -> list[str]:
     """The fewest fields without which a configuration of A is one of B; a size rather not among them."""
     # What only a sweep's record tells of a program is no difference from one that was watched.
-    keys_a, keys_b = (
-        _configurations(values_of(study, across)) for study in align_watched(a, b, (*across, "program"))
-    )
-    fields = telling([*keys_a, *keys_b])
+    of_a, of_b = (runs_of(study, across) for study in align_watched(a, b, (*across, "program")))
+    runs = pd.concat([of_a.assign(side="A"), of_b.assign(side="B")], ignore_index=True)
+    timed = runs[runs["kind"] == "step"]
+    sides = [_configurations(timed if len(timed) else runs, side) for side in "AB"]
     pairs = [
-        [name for name in fields if one.get(name) != other.get(name)]
-        for one in map(dict, sorted(keys_a))
-        for other in map(dict, sorted(keys_b))
+        [name for (name, value), (_, other) in zip(one, another, strict=True) if value != other]
+        for one in sorted(sides[0])
+        for another in sorted(sides[1])
     ]
-    return min(pairs, key=lambda differ: (len(differ), len(set(_SIZES) & set(differ))))
+    return min(pairs, key=lambda differ: (len(differ), len({*fields_of("size")} & set(differ))))
+
+
+def pairs_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row a configuration and figure that both sides have.
+
+    Returns:
+        Columns: the fields in which these configurations differ, ``kind``, ``quantity``, ``runs_a`` and
+        ``runs_b`` (a list of a value a run), ``calls_a`` and ``calls_b``.
+    """
+    keys = [*_fields_of(runs), *_FIGURE]
+    sides = runs.groupby([*keys, "side"], sort=False).agg(runs=("value", list), calls=("calls", "median"))
+    a, b = (sides.xs(side, level="side").reset_index() for side in "AB")
+    pairs = a.merge(b, on=keys, suffixes=("_a", "_b"))
+    return pairs.drop(columns=[name for name in keys if name not in _FIGURE and pairs[name].nunique() < 2])
+
+
+def differences(pairs: pd.DataFrame) -> pd.DataFrame:
+    """A row a figure that both sides have, and one of all steps together; with :data:`METRICS`.
+
+    Args:
+        pairs: of :func:`pairs_of`.
+    """
+    figures = []
+    for kind, of_kind in pairs.groupby("kind", sort=False):
+        sides = zip(of_kind["runs_a"], of_kind["runs_b"], strict=True)
+        strata = [(np.array(a), np.array(b)) for a, b in sides]
+        rows = pd.DataFrame([
+            {"a": np.median(a), "b": np.median(b), **_tested([(a, b)], len(strata))} for a, b in strata
+        ])  # fmt: skip
+        rows["verdict"] = _verdicts(rows)
+        rows = pd.concat([of_kind.reset_index(drop=True).drop(columns=["runs_a", "runs_b"]), rows], axis=1)
+        if kind == "kernels":
+            rows["verdict"] = [_of_kernel(row) for row in records(rows)]
+        figures.append(rows)
+        if kind == "step" and len(strata) > 1:
+            combined = pd.DataFrame([{"kind": "combined", "quantity": _OF_ALL, **_tested(strata, 1)}])
+            figures.append(combined.assign(verdict=_verdicts(combined)))
+    rows = pd.concat(figures).sort_values("kind", key=lambda kinds: kinds.map(KINDS.index), kind="stable")
+    rows["runs_enough"] = rows["runs_enough"].astype("Int64")
+    return rows.drop(columns=["least_p", "calls_a", "calls_b"]).reset_index(drop=True)
+
+
+def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
+    effect = difference(strata, tests)
+    least, most = unlike_effects(strata) or (None, None)
+    return {
+        "effect_pct": effect.effect_pct,
+        "effect_pct_low": effect.low,
+        "effect_pct_high": effect.high,
+        "p_value": effect.p_value,
+        "detectable_pct": effect.detectable_pct,
+        "runs_a": sum(len(of_a) for of_a, _ in strata),
+        "runs_b": sum(len(of_b) for _, of_b in strata),
+        "runs_enough": runs_enough(strata[0], effect.effect_pct, tests) if len(strata) == 1 else None,
+        "least_effect_pct": least,
+        "most_effect_pct": most,
+        "least_p": tests * least_p_value([(len(of_a), len(of_b)) for of_a, of_b in strata]),
+    }
+
+
+def _verdicts(rows: pd.DataFrame) -> np.ndarray:
+    """The verdicts on rows of a kind, whose p are corrected for each other here."""
+    rows["p_value"] = holm(rows["p_value"].tolist())
+    few, alike = rows["least_p"] > SIGNIFICANCE, rows["p_value"] > SIGNIFICANCE
+    return np.select([few, alike, rows["effect_pct"] > 0], [TOO_FEW, NO_DIFFERENCE, SLOWER], FASTER)
+
+
+def _of_kernel(row: Mapping[str, Any]) -> str:
+    """The verdict of a kernel's time per step, in which a kernel that is called more often is not slower."""
+    if row["verdict"] not in (SLOWER, FASTER):
+        return str(row["verdict"])
+    by_calls, by_duration = effects(
+        {"ms_per_step": row["a"], "calls_per_step": row["calls_a"]},
+        {"ms_per_step": row["b"], "calls_per_step": row["calls_b"]},
+    )
+    if by_calls is None or by_duration is None:
+        return OTHER_CALLS
+    if abs(by_calls) > abs(by_duration):
+        return "more calls" if row["verdict"] == SLOWER else "fewer calls"
+    return str(row["verdict"])
+
+
+def verdict_of_runs(rows: pd.DataFrame, same: bool, threshold_pct: float = 0.0) -> Finding:
+    """Whether steps of B take longer than those of A: of the code ``compared``.
+
+    Worse wherever a row regresses (:func:`regressed`), whatever else became faster.
+    """
+    steps = rows[rows["kind"] == "step"]
+    if steps.empty:
+        return Finding("not_compared", data={"what": "steps"})
+    if same:
+        return Finding("compared", data=_SAME)
+    # The row of all of them first, if there is one.
+    deciding = pd.concat([rows[rows["kind"] == "combined"], steps])
+    worse, found = regressed(deciding, threshold_pct), deciding[deciding["verdict"].isin([SLOWER, FASTER])]
+    row = deciding.iloc[0]
+    if len(worse):
+        verdict = "worse"
+        row = row if worse.index[0] == deciding.index[0] else worse.iloc[int(np.argmax(worse["effect_pct"]))]
+    elif (found["verdict"] == SLOWER).any():
+        verdict = "slower within --threshold"
+    elif len(found):
+        verdict, row = "better", found.iloc[0]
+    else:
+        verdict = SHOWN.get(row["verdict"], row["verdict"])
+    names = ("effect_pct", "effect_pct_low", "effect_pct_high", "detectable_pct")
+    figures = {name: row[name] for name in names if pd.notna(row[name])}
+    counts = {name: int((steps["verdict"] == name).sum()) for name in (SLOWER, FASTER)}
+    data: dict[str, Any] = {"verdict": verdict, "change": _change(row), **figures, **counts, "of": len(steps)}
+    return Finding("compared", data=data)
+
+
+def _change(row: pd.Series) -> str:
+    """``+3.1 % [2.9, 3.3]``; of effects that differ from each other ``-88.9 to +7.3 %``."""
+    if pd.notna(row["least_effect_pct"]):
+        return f"{signed(1)(row['least_effect_pct'])} to {signed(1)(row['most_effect_pct'])} %"
+    low, high = row["effect_pct_low"], row["effect_pct_high"]
+    return f"{row['effect_pct']:+.1f} %" + (f" [{low:.1f}, {high:.1f}]" if pd.notna(low) else "")
+
+
+def least_runs(rows: pd.DataFrame) -> list[Finding]:
+    """How many runs a verdict on one configuration takes at least, if some have fewer."""
+    verdicts = rows.loc[rows["kind"] == "step", "verdict"]
+    few = int((verdicts == TOO_FEW).sum())
+    data = {"n": few, "of": len(verdicts), "least": runs_needed(len(verdicts))}
+    return [Finding("few_runs", data=data)] if few else []
+
+
+# --- traces -----------------------------------------------------------------------------------------------
+
+
+def of_traces(a: Study, b: Study) -> pd.DataFrame:
+    """The figures of each pair of jobs; with :data:`TRACE_METRICS`.
+
+    Raises:
+        UserError: there is nothing to compare.
+    """
+    both = [(one, _figures(a, one), other, _figures(b, other)) for one, other in _jobs(a, b)]
+    rows = pd.concat([
+        _beside(of_a, of_b).assign(run=one.id if one.id == other.id else f"{one.id}, {other.id}")
+        for one, of_a, other, of_b in both
+    ], ignore_index=True)  # fmt: skip
+    # A kernel or collective that one of them lacks takes it no time; a part that is not known is not 0.
+    absent = rows["kind"].isin(["collectives", "kernels"])
+    for name in ("a_ms", "b_ms"):
+        rows[name] = rows[name].mask(absent & rows[name].isna(), 0.0)
+    rows["difference_ms"] = rows["b_ms"] - rows["a_ms"]
+    if rows["difference_ms"].isna().all():
+        raise UserError(f"nothing to compare: {a.path} and {b.path} have no figure in common")
+    rows["difference_pct"] = 100 * (rows["b_ms"] / rows["a_ms"].where(rows["a_ms"] != 0) - 1)
+    rows["verdict"] = np.select(
+        [
+            (rows["kind"] != "step") | rows["difference_ms"].isna(),
+            rows[["a_ms_low", "b_ms_low"]].isna().any(axis=1),
+            rows["b_ms_low"] > rows["a_ms_high"],
+            rows["b_ms_high"] < rows["a_ms_low"],
+        ],
+        ["", FEW_STEPS, SLOWER, FASTER],
+        SHOWN[NO_DIFFERENCE],
+    )
+    return rows[names_of(TRACE_METRICS)]
+
+
+def _jobs(a: Study, b: Study) -> list[tuple[Source, Source]]:
+    """The jobs to compare: one of each side, or those of equal world size, or of equal name.
+
+    Raises:
+        UserError: there are none.
+    """
+    of_a, of_b = a.of_kind("trace"), b.of_kind("trace")
+    if len(of_a) == len(of_b) == 1:
+        return [(of_a[0], of_b[0])]
+    for name in ("run", "world_size"):
+        keys_a, keys_b = ({one.value(name): one for one in side if one.value(name)} for side in (of_a, of_b))
+        alike = [(keys_a[key], keys_b[key]) for key in keys_a if key in keys_b]
+        if alike and len(keys_a) == len(of_a) and len(keys_b) == len(of_b):
+            return alike
+    raise UserError(
+        f"no job of {a.path} matches one of {b.path}, by name or by world size; give two folders of one job "
+        "each"
+    )
+
+
+def _figures(study: Study, job: Source) -> pd.DataFrame:
+    """The figures of a job, ms a step: ``kind, quantity, ms, ms_low, ms_high``, without unknown ones.
+
+    Medians of steps and stages with their intervals, means of the others.
+    """
+    rows: list[dict[str, Any]] = []
+    series = series_of_traces(study).get(job.id)
+    if series is not None:
+        times = {("step", "step"): series.steady_ns}
+        times |= {("stages", stage): series.stages[stage][series.steady] for stage in STAGES}
+        known = {key: ns for key, ns in times.items() if not np.isnan(ns).any()}
+        for (kind, quantity), ns in known.items():
+            of = inside_run.of_median(ns / 1e6)
+            rows.append(
+                {"kind": kind, "quantity": quantity, "ms": of.value, "ms_low": of.low, "ms_high": of.high}
+            )
+    for _, parts in anatomy.means(anatomy_frame(study, [job])).iterrows():
+        rows += [
+            {"kind": "parts", "quantity": name.replace("_", " "), "ms": parts[f"{name}_ms"]} for name in EVERY
+        ]
+    for row in _collectives(study, job):
+        size = f" of {row['group_size']}" if row["group_size"] else ""
+        rows.append(
+            {"kind": "collectives", "quantity": f"{row['collective']}{size}", "ms": row["ms_per_step"]}
+        )
+    for row in kernels_of(study, job, by=("class",)):
+        rows.append({"kind": "kernels", "quantity": str(row["class"]), "ms": row["ms_per_step"]})
+    frame = pd.DataFrame(rows, columns=[*_FIGURE, "ms", "ms_low", "ms_high"]).dropna(subset="ms")
+    # Groups of one size of which some were recorded in part are rows of their own.
+    return frame.astype({"ms": float}).groupby(_FIGURE, sort=False, as_index=False).sum(min_count=1)
+
+
+def _collectives(study: Study, job: Source) -> list[dict[str, Any]]:
+    kept: dict[str, pd.DataFrame] = study.kept("frames")
+    if "collectives of traces" not in kept:
+        try:
+            rows = communication.communication(study).rows
+        except UserError:
+            rows = []
+        kept["collectives of traces"] = pd.DataFrame(rows, columns=None if len(rows) else ["run"])
+    every = kept["collectives of traces"]
+    return records(every[every["run"] == job.id])
+
+
+def _beside(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    """The figures that one of two jobs has, in their order."""
+    every = pd.concat([a, b])[_FIGURE].drop_duplicates()
+    for side, of in (("a", a), ("b", b)):
+        names = {name: f"{side}_{name}" for name in ("ms", "ms_low", "ms_high")}
+        every = every.merge(of.rename(columns=names), how="left", on=_FIGURE)
+    return every
+
+
+def verdicts_of_traces(rows: pd.DataFrame, same: bool) -> list[Finding]:
+    """Whether steps of B take longer than those of A, a finding for each pair of jobs."""
+    if same:
+        return [Finding("compared", data=_SAME)]
+    findings = []
+    for row in records(rows[(rows["kind"] == "step") & rows["difference_ms"].notna()]):
+        verdict = row["verdict"]
+        data = {
+            "verdict": {SLOWER: "worse", FASTER: "better"}.get(verdict, verdict),
+            "change": f"{row['difference_pct']:+.1f} %",
+            **{which: int(verdict == which) for which in (SLOWER, FASTER)},
+            "of": 1,
+        }
+        findings.append(Finding("compared", run=row["run"], data=data))
+    return findings or [Finding("not_compared", data={"what": "steps"})]
+
+
+def unlike(a: Study, b: Study) -> list[Finding]:
+    """A finding for each pair of jobs that differ in devices, number of ranks, or kernels."""
+    found = []
+    for one, other in _jobs(a, b):
+        sides = {"devices": (one.devices, other.devices), "ranks": (one.world_size, other.world_size)}
+        differ = [what for what, (of_a, of_b) in sides.items() if of_a and of_b and of_a != of_b]
+        launches = launches_of(a, one), launches_of(b, other)
+        if one.devices == other.devices and any(launches) and in_common(*launches) < ALIKE:
+            differ.append("kernels")
+        if differ:
+            found.append(Finding("jobs_differ", data={"jobs": [one.id, other.id], "differ": differ}))
+    return found
 
 
 # --- watched programs and swept ones ----------------------------------------------------------------------
@@ -297,232 +679,3 @@ def _step_and_program(command: str) -> tuple[str, str]:
     """The flag of how many optimizer steps are one, where they are several, and the program."""
     flag, _, program = command.partition(" ")
     return (flag, program) if flag.startswith(f"{PER_STEP}=") else ("", command)
-
-
-METRICS = (
-    Metric("kind", "step, combined (the steps of all configurations), stages, or kernels", text=True),
-    Metric("quantity", "quantity compared", text=True),
-    Metric("a", "median over the runs of A"),
-    Metric("b", "median over the runs of B"),
-    Metric(
-        "effect_pct",
-        "b divided by a, minus 1; interval: the effects that the test does not reject",
-        "effect, %",
-        NOMINAL,
-        places=2,
-        priority=2,
-    ),
-    Metric(
-        "p_value",
-        "exact Mann-Whitney test, corrected by Holm over all rows of its kind",
-        "p",
-        show=probability,
-    ),
-    Metric(
-        "verdict",
-        "by p (at most 0.05) and, of kernels, by their calls; or too few runs",
-        text=True,
-        priority=2,
-    ),
-    Metric("detectable_pct", "slowdown that such runs would show in at least 3 of 4 cases"),
-    Metric("runs_a", "number of runs of A", priority=0),
-    Metric("runs_b", "number of runs of B"),
-    Metric(
-        "runs_enough",
-        "runs per side that would show such an effect in 3 of 4 cases",
-        "runs\nneeded",
-    ),
-    Metric("least_effect_pct", "of combined, where effects differ (F test, 1 %): the lowest"),
-    Metric("most_effect_pct", "the same: the highest effect of a configuration"),
-)
-COLUMNS = {"Columns: the kind, the fields in which configurations differ, then": METRICS}
-KINDS = ("step", "combined", "stages", "kernels")
-STEP = ("step", "step_ms")  # kind and quantity of the duration of a step
-CALLS = "calls"  # of kernels, per step: not tested, they tell why a kernel's time differs
-SHOWN = {"no difference": "no difference shown"}  # a verdict as tables have it: its effect may be any
-FOUND = ("slower", "faster")  # verdicts on a step that is shown to differ
-WORSE, BETTER, ACCEPTED, TOO_FEW = "worse", "better", "slower within --threshold", "too few runs"
-_OF_ALL = "step_ms of all"
-SAME = {"verdict": "same runs", "change": "0 %", "slower": 0, "faster": 0, "of": 0}
-_DECIDING = ("step", "combined")
-
-
-def rows(a: Values, b: Values) -> Rows:
-    """A row a figure that both have, and one of all steps together; with :data:`METRICS`."""
-    common = [key for key in a if key in b and key[1] != CALLS]
-    apart = telling([key for key, _, _ in common])
-    answer: Rows = []
-    for kind in dict.fromkeys(kind for _, kind, _ in common):
-        members = [each for each in common if each[1] == kind]
-        strata = [(np.array(a[each]), np.array(b[each])) for each in members]
-        of_kind = [
-            {
-                "kind": kind,
-                **{name: value for name, value in key if name in apart},
-                "quantity": figure,
-                "a": float(np.median(of_a)),
-                "b": float(np.median(of_b)),
-                **_tested([(of_a, of_b)], len(members)),
-            }
-            for (key, _, figure), (of_a, of_b) in zip(members, strata, strict=True)
-        ]
-        _judge(of_kind)
-        if kind == "kernels":
-            for row, (key, _, figure) in zip(of_kind, members, strict=True):
-                calls = (float(np.median(side.get((key, CALLS, figure), [np.nan]))) for side in (a, b))
-                row["verdict"] = _of_kernel(row, *calls)
-        answer += of_kind
-        if kind == "step" and len(members) > 1:
-            answer.append(_combined(strata))
-    for row in answer:
-        del row["least_p"]
-    return sorted(answer, key=lambda row: KINDS.index(row["kind"]))
-
-
-def _combined(strata: Sequence[Stratum]) -> dict[str, Any]:
-    """The row of the steps of all configurations together."""
-    row = {"kind": "combined", "quantity": _OF_ALL, "a": None, "b": None, **_tested(strata, 1)}
-    _judge([row])
-    return row
-
-
-def telling(keys: Sequence[Key]) -> list[str]:
-    """The fields that tell configurations apart."""
-    names = [*Run.model_fields, *own_names(*map(dict, keys))]
-    return [name for name in names if len({dict(key).get(name) for key in keys}) > 1]
-
-
-def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
-    effect = difference(strata, tests)
-    alone = len(strata) == 1
-    least, most = unlike_effects(strata) or (None, None)
-    return {
-        "effect_pct": effect.effect_pct,
-        "effect_pct_low": effect.low,
-        "effect_pct_high": effect.high,
-        "p_value": effect.p_value,
-        "detectable_pct": effect.detectable_pct,
-        "runs_a": sum(len(of_a) for of_a, _ in strata),
-        "runs_b": sum(len(of_b) for _, of_b in strata),
-        "runs_enough": runs_enough(strata[0], effect.effect_pct, tests) if alone else None,
-        "least_effect_pct": least,
-        "most_effect_pct": most,
-        "least_p": tests * least_p_value([(len(of_a), len(of_b)) for of_a, of_b in strata]),
-    }
-
-
-def _judge(of_kind: Rows) -> None:
-    """Correct the p of the rows of a kind, and give each its verdict."""
-    corrected = holm([float(row["p_value"]) for row in of_kind])
-    for row, p_value in zip(of_kind, corrected, strict=True):
-        row["p_value"] = p_value
-        if row["least_p"] > SIGNIFICANCE:
-            row["verdict"] = TOO_FEW
-        elif p_value > SIGNIFICANCE:
-            row["verdict"] = "no difference"
-        else:
-            row["verdict"] = "slower" if row["effect_pct"] > 0 else "faster"
-
-
-def _of_kernel(row: Mapping[str, Any], calls_a: float, calls_b: float) -> str:
-    """The verdict of a kernel's time per step, in which a kernel that is called more often is not slower."""
-    verdict = str(row["verdict"])
-    if verdict not in ("slower", "faster"):
-        return verdict
-    by_calls, by_duration = effects(
-        {"ms_per_step": row["a"], "calls_per_step": calls_a},
-        {"ms_per_step": row["b"], "calls_per_step": calls_b},
-    )
-    if by_calls is None or by_duration is None:
-        return OTHER_CALLS
-    if abs(by_calls) > abs(by_duration):
-        return "more calls" if verdict == "slower" else "fewer calls"
-    return verdict
-
-
-def regressed(rows: Rows, threshold_pct: float) -> Rows:
-    """The rows that decide the exit code: batches that are slower by more than is accepted."""
-    return [
-        row
-        for row in rows
-        if row["kind"] in _DECIDING and row["verdict"] == "slower" and row["effect_pct"] > threshold_pct
-    ]
-
-
-def same_runs(a: Values, b: Values) -> bool:
-    """Whether both sides have the same figures, which two measurements never have."""
-    return all(a[key] == b[key] for key in a if key in b)
-
-
-def verdict(a: Values, b: Values, rows: Rows, threshold_pct: float) -> Finding:
-    """Whether steps of B take longer than those of A: of the code ``compared``.
-
-    Worse wherever a row regresses (:func:`regressed`), whatever else became faster.
-    """
-    steps = [row for row in rows if row["kind"] == "step"]
-    if not steps:
-        return Finding("not_compared", data={"what": "steps"})
-    if same_runs(a, b):
-        return Finding("compared", data=SAME)
-    row = next((row for row in rows if row["kind"] == "combined"), steps[0])
-    counts = Counter(row["verdict"] for row in steps)
-    deciding = [one for one in (row, *steps) if one["verdict"] in FOUND]
-    if worse := regressed(rows, threshold_pct):
-        said, row = WORSE, row if row in worse else max(worse, key=lambda one: one["effect_pct"])
-    elif any(one["verdict"] == "slower" for one in deciding):
-        said = ACCEPTED
-    elif deciding:
-        said, row = BETTER, deciding[0]
-    else:
-        said = SHOWN.get(row["verdict"], str(row["verdict"]))
-    figures = ("effect_pct", "effect_pct_low", "effect_pct_high", "detectable_pct")
-    data = {name: row[name] for name in figures if np.isfinite(row[name])}
-    data |= {name: counts[name] for name in FOUND}
-    return Finding("compared", data={"verdict": said, "change": change(row), **data, "of": len(steps)})
-
-
-def change(row: Mapping[str, Any]) -> str:
-    """``+3.1 % [2.9, 3.3]``; of effects that differ from each other ``-88.9 to +7.3 %``."""
-    if row.get("least_effect_pct") is not None:
-        return f"{signed(1)(row['least_effect_pct'])} to {signed(1)(row['most_effect_pct'])} %"
-    low, high = row["effect_pct_low"], row["effect_pct_high"]
-    ends = f" [{low:.1f}, {high:.1f}]" if np.isfinite([low, high]).all() else ""
-    return f"{row['effect_pct']:+.1f} %{ends}"
-
-
-def least_runs(rows: Rows, kind: str = "step") -> list[Finding]:
-    """How many runs a verdict on one row of a kind takes at least, if some have fewer."""
-    verdicts = [row["verdict"] for row in rows if row["kind"] == kind]
-    if TOO_FEW not in verdicts:
-        return []
-    data = {"n": verdicts.count(TOO_FEW), "of": len(verdicts), "least": runs_needed(len(verdicts))}
-    return [Finding("few_runs", data=data)]
-
-
-def shown(rows: Rows) -> list[Column]:
-    """The terminal's columns."""
-    by_name = {metric.name: metric for metric in METRICS}
-    effect = by_name["effect_pct"]
-    return [
-        *columns([*_row_fields(rows), *(by_name[name] for name in ("quantity", "a", "b"))]),
-        effect.column(
-            printed=lambda row: (
-                effect.printed(row) if row.get("least_effect_pct") is None else change(row).removesuffix(" %")
-            )
-        ),
-        by_name["p_value"].column(),
-        by_name["runs_a"].column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}"),
-        by_name["verdict"].column(printed=lambda row: SHOWN.get(row["verdict"], row["verdict"])),
-    ]
-
-
-def columns_of(rows: Rows) -> list[Metric]:
-    """The columns of :func:`rows`."""
-    kind, *figures = METRICS
-    return [kind, *_row_fields(rows), *figures]
-
-
-def _row_fields(rows: Rows) -> list[Metric]:
-    """The columns of the fields that configurations are told apart by."""
-    names = [*Run.model_fields, *own_names(*rows)]
-    return fields(name for name in names if any(name in row for row in rows))

@@ -1,19 +1,18 @@
 """The page of two results, before and after: what changed, as analysis.compare and its tests have it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
-from analysis.display.metrics import Rows
+from analysis.display.metrics import Rows, records
 from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
-from analysis.display.terminal import Part
+from analysis.display.terminal import Answer
 from analysis.frames.study import Study
-from analysis.measures import compare as compare_rows
-from analysis.measures import traced_difference
-from analysis.measures.compare import Compared, align_watched, compared
+from analysis.measures.compare import SHOWN, align_watched, compared
 from analysis.report.base import Context, as_view, labels_of, line_chart, varied
 from analysis.report.build import MEASURED_RUNS, MEASURED_TRACES, findings_section, provenance_of
 from analysis.report.render import Chart, Line, Page, Section
@@ -38,26 +37,17 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
     """
     names = names_of(a.path, b.path)
     of_traces = all(study.only_traces for study in (a, b))
-    if of_traces:
-        rows = traced_difference.rows(a, b)
-        if traced_difference.same_traces(rows):
-            raise UserError(_SAME.format(what="traces"))
-        summary = lines([*traced_difference.verdicts(rows), *traced_difference.unlike(a, b)])
-        sections = [_change_of_traces(rows)]
-    else:
-        a, b = align_watched(a, b, across)
-        found = compared(a, b, across)
-        if compare_rows.same_runs(found.a, found.b):
-            raise UserError(_SAME.format(what="runs"))
-        said = [compare_rows.verdict(found.a, found.b, found.rows, 0.0), *compare_rows.least_runs(found.rows)]
-        summary = lines(said)
-        sections = [_change(found), *_scaling(a, b, names)]
+    a, b = align_watched(a, b, across)
+    answer = compared(a, b, across)
+    if not answer.tables:
+        raise UserError(_SAME.format(what="traces" if of_traces else "runs"))
+    sections = [_change_of_traces(answer)] if of_traces else [_change(answer), *_scaling(a, b, names)]
     a.log.join(b.log, a.path.resolve() == b.path.resolve())
     folders = [a.path, b.path]
     return Page(
         title=f"{names[1].removeprefix('B: ')} compared with {names[0].removeprefix('A: ')}",
         subtitle="; ".join(names),
-        summary=[Line(text, "change") for text in summary],
+        summary=[Line(text, "change") for text in lines(answer.verdict)],
         sections=[*sections, findings_section(a.findings, folders)],
         methods=MEASURED_TRACES if of_traces else MEASURED_RUNS,
         provenance=[(f"{key} of {side}", value) for side, study in (("A", a), ("B", b))
@@ -73,9 +63,10 @@ def names_of(a: Path, b: Path) -> tuple[str, str]:
     return f"A: {of_a}", f"B: {of_b}"
 
 
-def _change(found: Compared) -> Section:
+def _change(answer: Answer) -> Section:
     """The change of each configuration's step as bars, and the rows of analysis.compare."""
-    steps = [row for row in found.rows if row["kind"] == "step"]
+    rows = records(answer.rows)
+    steps = [row for row in rows if row["kind"] == "step"]
     named = [{**row, "configuration": label, "facts": {}, "judged": row["verdict"]}
              for row, label in zip(steps, labels_of(steps, varied(steps)), strict=True)]  # fmt: skip
     ordered = sorted(named, key=lambda row: row["effect_pct"])
@@ -83,12 +74,14 @@ def _change(found: Compared) -> Section:
     drawn = ordered if len(ordered) <= MOST_BARS else [*ordered[:half], *ordered[-half:]]
     charts = []
     if drawn:
-        figure = plots.changes(pd.DataFrame(drawn), _COLOURS, "Step, B relative to A", compare_rows.SHOWN)
+        figure = plots.changes(pd.DataFrame(drawn), _COLOURS, "Step, B relative to A", SHOWN)
         charts = [Chart("change", figure, wide=True)]
-    alike = ("no difference", "too few runs")
-    shown = [row for row in found.rows if row["kind"] != "kernels" or row["verdict"] not in alike]
-    view = as_view(Part("", shown, compare_rows.shown(found.rows)), "change-table", ())
-    return Section("change", "What changed?", "", charts, [view], opened=True)
+    return _section(answer, charts)
+
+
+def _section(answer: Answer, charts: Sequence[Chart]) -> Section:
+    views = [as_view(replace(part, title=""), "change-table", ()) for part in answer.tables]
+    return Section("change", "What changed?", "", charts, views, opened=True)
 
 
 def _scaling(a: Study, b: Study, names: tuple[str, str]) -> list[Section]:
@@ -109,9 +102,10 @@ def _scaling(a: Study, b: Study, names: tuple[str, str]) -> list[Section]:
     return [Section("changed-scaling", "Scaling, before and after", "", charts)]
 
 
-def _change_of_traces(rows: Rows) -> Section:
+def _change_of_traces(answer: Answer) -> Section:
     """The growth of each part of a step, and the rows of analysis.compare."""
-    parts = [row for row in rows if row["kind"] == "parts" and row["difference_ms"] == row["difference_ms"]]
+    rows = records(answer.rows)
+    parts = [row for row in rows if row["kind"] == "parts" and row["difference_ms"] is not None]
     several = len({row["run"] for row in rows}) > 1
     grown = [
         {**row, "quantity": f"{row['run']}: {row['quantity']}" if several else row["quantity"], "facts": {}}
@@ -120,5 +114,4 @@ def _change_of_traces(rows: Rows) -> Section:
     charts = (
         [Chart("change", plots.growth(pd.DataFrame(grown), "Parts of a step, B minus A"))] if grown else []
     )
-    view = as_view(traced_difference.part(rows, ""), "change-table", ())
-    return Section("change", "What changed?", "", charts, [view], opened=True)
+    return _section(answer, charts)

@@ -4,11 +4,11 @@ import json
 import re
 import shutil
 
+import pandas as pd
 import pytest
 
 from analysis.frames.load import load
-from analysis.measures.compare import CALLS, Values, values_of
-from analysis.measures.compare import rows as compared_rows
+from analysis.measures.compare import differences, pairs_of, runs_of
 from tests.analysis.commands import found, one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
@@ -111,20 +111,19 @@ def test_kernels_of_profiled_runs_are_compared(tmp_path):
      ((10, 100), (10, 200), "no difference")],
 )  # fmt: skip
 def test_a_kernel_that_is_called_more_often_is_not_slower(a, b, verdict):
-    def values(ms: float, calls: float) -> Values:
-        times = [ms + 0.01 * number for number in range(6)]
-        return {((), "kernels", "conv"): times, ((), CALLS, "conv"): [calls] * 6}
-
-    (row,) = compared_rows(values(*a), values(*b))
-    assert (row["kind"], row["quantity"], row["verdict"]) == ("kernels", "conv", verdict)
+    runs = pd.DataFrame([
+        {"side": side, "kind": "kernels", "quantity": "conv", "value": ms + 0.01 * number, "calls": calls}
+        for side, (ms, calls) in (("A", a), ("B", b))
+        for number in range(6)
+    ])  # fmt: skip
+    assert list(differences(pairs_of(runs))["verdict"]) == [verdict]
 
 
 def test_calls_of_kernels_are_read_from_runs(before):
-    values = values_of(load(before))
-    assert not [key for key in values if key[1] == CALLS]
+    assert "kernels" not in set(runs_of(load(before))["kind"])
     write(before, 100.0, repetitions=2, runs=[run_of(profile="torch")])
-    calls = {figure: of for (_, kind, figure), of in values_of(load(before)).items() if kind == CALLS}
-    assert calls["conv_fprop (fprop)"] == [1.0, 1.0]
+    runs = runs_of(load(before))
+    assert list(runs["calls"][runs["quantity"] == "conv_fprop (fprop)"]) == [1.0, 1.0]
 
 
 def test_configurations_in_other_precision_are_compared_across_it(before, tmp_path):

@@ -3,11 +3,12 @@
 import math
 import shutil
 
-import numpy as np
+import pandas as pd
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.measures import traced_difference
+from analysis.measures.compare import compared, of_traces, verdicts_of_traces
 from profiling.attribution.batch_times import WHOLE
 from profiling.traced_job import JOB, read_job
 from tests.analysis.commands import one_line_error
@@ -25,7 +26,7 @@ def pair(tmp_path_factory):
 
 def test_the_difference_of_two_jobs_is_what_was_planted(pair):
     before, after, a, b = pair
-    rows = {(row["kind"], row["quantity"]): row for row in traced_difference.rows(load(a), load(b))}
+    rows = {(row["kind"], row["quantity"]): row for row in records(of_traces(load(a), load(b)))}
     batch = rows["step", "step"]
     assert batch["difference_ms"] == pytest.approx((after.batch - before.batch) / MS, rel=1e-2)
     assert batch["verdict"] == "slower"
@@ -46,18 +47,9 @@ def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
     assert same.code == 0 and same.out.startswith("same runs") and "allreduce" not in same.out
 
 
-def _compared(kind: str, figure: str, a_ms: float, b_ms: float) -> dict:
-    return {
-        "run": "one", "kind": kind, "quantity": figure, "a_ms": a_ms, "b_ms": b_ms,
-        "difference_ms": b_ms - a_ms, "difference_pct": 100 * (b_ms / a_ms - 1), "verdict": "slower",
-    }  # fmt: skip
-
-
 def test_without_a_step_of_both_there_is_no_verdict():
-    (none,) = traced_difference.verdicts([_compared("step", "step", 171.2, math.nan)])
-    assert none.data["verdict"] == "same runs"
-    rows = [_compared("step", "step", 171.2, math.nan), _compared("parts", "idle", 10, 27)]
-    (none,) = traced_difference.verdicts(rows)
+    step = {"run": "one", "kind": "step", "quantity": "step", "difference_ms": math.nan, "verdict": ""}
+    (none,) = verdicts_of_traces(pd.DataFrame([step]), same=False)
     assert none.code == "not_compared"
 
 
@@ -72,11 +64,12 @@ def test_two_jobs_that_have_no_figure_in_common_are_not_the_same_traces(pair, tm
     assert said.startswith("scaleprof: error: ")
 
 
-@pytest.mark.parametrize("steps", [(6, 6), (6, 29), (29, 1)])
-def test_a_side_of_few_steps_is_not_tested(steps):
-    drawn = np.random.default_rng(1)
-    of_a, of_b = (traced_difference._of_median(drawn.normal(100, 1, count)) for count in steps)
-    assert traced_difference._verdict(of_a, of_b) == "too few steps"
+@pytest.mark.parametrize("steps", [6, 1])
+def test_a_side_of_few_steps_is_not_tested(pair, tmp_path, steps):
+    few = job(tmp_path, Planted(ranks=2, batches=steps), "few")
+    for a, b in ((few, pair[2]), (pair[2], few)):
+        rows = compared(load(a), load(b)).rows
+        assert list(rows["verdict"][rows["kind"] == "step"]) == ["too few steps"]
 
 
 def test_jobs_that_are_none_of_each_other_are_one_line(pair, tmp_path):
