@@ -1,33 +1,34 @@
-"""Launches in attributed batches, whoever recorded them: sums by rank, step and kernel, and costs.
+"""The frame of kernels: launches of attributed steps, summed by run, rank, step and kernel.
 
-Our runs have tables of kernels and batches, a rank each; PyProf's tables are read as such here. What launches
-cost that a tool recorded which knows no shapes (nvprof, Nsight Systems, CUPTI) is taken from the run under
-PyTorch's profiler of the same point, which launched the same kernels: the k-th launch of a kernel in a
-direction is the k-th launch of that kernel in that direction, if both runs launch it equally often in a
-batch. Where they do not (another algorithm was chosen), what is left of a class of kernels in a direction is
+Launches are never whole in memory: DuckDB sums them by rank, step and kernel, once a study, and answers from
+these sums. Runs have tables of kernels and steps, a rank each; tables of PyProf are rows of the same frame.
+
+A tool that knows no shapes (nvprof, Nsight Systems, CUPTI) records no FLOPs and bytes. They are those of the
+run under PyTorch's profiler of the same point, which launched the same kernels: the k-th launch of a kernel
+in a direction is the k-th launch of that kernel in that direction, if both runs launch it equally often in a
+step. Where they do not (another algorithm was chosen), what is left of a class of kernels in a direction is
 matched in its order, if it is equally many. What remains has no FLOPs and bytes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 
-from analysis.frames.pyprof import TableSums, batches_of, table_sums
+from analysis.frames.pyprof import batches_of
 from analysis.frames.steps import attributed_that_count
 from analysis.frames.study import Source, Study, Unusable, reading
-from profiling import tables, tools
+from profiling import tables
 from profiling.errors import UserError
 from profiling.readers import pyprof
-from profiling.schemas import ATTRIBUTED, IS_MODEL
+from profiling.schemas import APART, ATTRIBUTED, IS_MODEL
 from profiling.workers import in_threads
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple]:
@@ -225,73 +226,105 @@ def _paths(**sources: Source) -> dict[str, list[str]]:
 
 def lender_of(study: Study, source: Source) -> Source | None:
     """The run under PyTorch's profiler of a run's point; of its repetition, if there are several."""
-    alike = [
+    of_point = [
         other
         for other in study.of_kind("run")
         if other.fields["profile"] == "torch" and other.tables("kernels") and other.point == source.point
     ]
     return min(
-        alike, key=lambda other: (other.repetition != source.repetition, other.repetition), default=None
+        of_point, key=lambda other: (other.repetition != source.repetition, other.repetition), default=None
     )
 
 
-KEYS = ("short_name", "class", "direction")
+# What launches can be summed by -> the column of their tables.
+BY = {
+    "rank": "rank",
+    "step": "batch_index",
+    "kernel": "short_name",
+    "class": "class",
+    "direction": "direction",
+    "operator": "operator",
+    "layer": "layer",
+}
+DEFAULT_BY = ("kernel", "class", "direction")
+KEYS = tuple(BY[name] for name in DEFAULT_BY)
+_FIGURES = (
+    "steps", "calls", "ns", "least_ns", "most_ns", "flops", "bytes", "counted_ns", "placed_ns",
+    "placed_flops", "placed_bytes",
+)  # fmt: skip
 # Launches that have a place on the roofline (SQL over kernels): of the model, with known bytes.
-PLACED = f"{IS_MODEL} and bytes > 0 and duration_ns > 0"
-
-_SUMS = f"""
-select {{keys}}, count(*) filter (duration_ns >= 0) as calls,
+_PLACED = f"{IS_MODEL} and bytes > 0 and duration_ns > 0"
+_STEP_SUMS = f"""
+select rank, batch_index, {{keys}}, count(*) filter (duration_ns >= 0) as calls,
     sum(duration_ns) filter (duration_ns >= 0) as ns,
     min(duration_ns) filter (duration_ns >= 0) as least_ns,
     max(duration_ns) filter (duration_ns >= 0) as most_ns,
     sum(flops) filter (duration_ns >= 0) as flops,
     sum(bytes) filter (duration_ns >= 0) as bytes,
     sum(duration_ns) filter (duration_ns >= 0 and flops > 0) as counted_ns,
-    sum(duration_ns) filter ({PLACED}) as placed_ns,
-    sum(flops) filter ({PLACED}) as placed_flops,
-    sum(bytes) filter ({PLACED}) as placed_bytes
+    sum(duration_ns) filter ({_PLACED}) as placed_ns,
+    sum(flops) filter ({_PLACED}) as placed_flops,
+    sum(bytes) filter ({_PLACED}) as placed_bytes
 from (
     select * replace (nullif(flops, 'nan'::double) as flops, nullif(bytes, 'nan'::double) as bytes)
     from {{launches}}
 )
 group by all
 """
-
-
-def sums_of(launches: str, keys: Sequence[str], by_step: bool = False) -> str:
-    """SQL: launches summed by some of their columns.
-
-    Args:
-        launches: a relation with the columns of our tables of kernels.
-        keys: columns that are texts.
-        by_step: by rank and step as well.
-
-    Returns:
-        A query. Columns: ``rank, batch_index`` (if ``by_step``), the keys; ``calls, ns, least_ns, most_ns,
-        flops, bytes`` of launches that have a duration (flops and bytes: null where no launch has any);
-        ``counted_ns`` of those with FLOPs; ``placed_ns, placed_flops, placed_bytes`` of :data:`PLACED`.
-    """
-    names = [*(("rank", "batch_index") if by_step else ()), *(f'"{key}"::varchar as "{key}"' for key in keys)]
-    return _SUMS.format(keys=", ".join(names), launches=launches)
+_SUMS = """
+select {named}, sum(calls)::bigint as calls, sum(ns)::double as ns, min(least_ns)::double as least_ns,
+    max(most_ns)::double as most_ns, sum(flops) as flops, sum(bytes) as bytes,
+    coalesce(sum(counted_ns), 0)::double as counted_ns, coalesce(sum(placed_ns), 0)::double as placed_ns,
+    coalesce(sum(placed_flops), 0) as placed_flops, coalesce(sum(placed_bytes), 0) as placed_bytes
+from {sums} where calls > 0 group by {columns} order by sum(ns) desc, {columns}
+"""
+# How many attributed steps have kernels, and how many there are of the ranks that have any: a profiler may
+# watch some ranks alone, or its recording be cut.
+_COUNTED = """
+with attributed as {attributed}, recorded as (
+    select distinct rank, batch_index from {sums} semi join attributed using (rank, batch_index)
+)
+select (select count(*) from recorded) as recorded,
+    (select count(*) from attributed where rank in (select rank from recorded)) as attributed
+"""
 
 
 def kept_sums(study: Study, source: Source, launches: str = PLAIN, keys: Sequence[str] = KEYS) -> str:
-    """The table of a run's launches by rank, step and kernel (:func:`sums_of`); a study makes it once.
+    """The DuckDB table of a run's launches by rank, step and kernel; a study makes it once.
 
     Args:
         launches: a relation over ``$kernels``.
-        keys: that it must have; one of :data:`KEYS` serves all questions that need no others.
+        keys: columns of text that it must have; one of :data:`KEYS` serves all questions that need no others.
+
+    Returns:
+        Its name. Columns: ``rank, batch_index``, the keys; ``calls, ns, least_ns, most_ns, flops, bytes`` of
+        launches that have a duration (flops and bytes: null where no launch has any); ``counted_ns`` of those
+        with FLOPs; ``placed_ns, placed_flops, placed_bytes`` of those that have a place on the roofline.
     """
-    wanted = KEYS if set(keys) <= set(KEYS) else tuple(keys)
-    kept: dict[tuple[str, str, tuple[str, ...]], str] = study.kept("sums of launches")
-    key = source.id, launches, wanted
+    paths = {"kernels": [str(path) for path in source.tables("kernels")]}
+    with reading(source):
+        return _sum_up(study, source, _with_keys(keys), launches, paths)
+
+
+def _with_keys(names: Sequence[str]) -> tuple[str, ...]:
+    needed = tuple(name for name in names if name not in ("rank", "batch_index"))
+    return KEYS if set(needed) <= set(KEYS) else needed
+
+
+def _sum_up(
+    study: Study, source: Source, keys: tuple[str, ...], launches: str, paths: Mapping[str, Any]
+) -> str:
+    kept: dict[tuple, str] = study.kept("sums of launches")
+    key = source.path, keys, launches
     if key not in kept:
-        name = f"sums_{len(kept)}"
-        sql = f"create temp table {name} as {sums_of(launches, wanted, by_step=True)}"
-        with reading(source):
-            study.connection.execute(sql, {"kernels": [str(path) for path in source.tables("kernels")]})
+        name, columns = f"sums_{len(kept)}", ", ".join(f'"{one}"::varchar as "{one}"' for one in keys)
+        sql = _STEP_SUMS.format(keys=columns, launches=launches)
+        study.connection.execute(f"create temp table {name} as {sql}", dict(paths))
         kept[key] = name
     return kept[key]
+
+
+# --- the frame ----------------------------------------------------------------------------------------
 
 
 def has_kernels(source: Source) -> bool:
@@ -299,30 +332,120 @@ def has_kernels(source: Source) -> bool:
     return source.kind == "pyprof" or bool(source.tables("kernels"))
 
 
-def kernels(source: Source) -> "pa.Table | list[Path]":
-    """All its kernels as tables of them: in memory, or the ranks' files; empty: it has none.
+def kernel_sums(study: Study, sources: Iterable[Source], by: Sequence[str] = DEFAULT_BY) -> pd.DataFrame:
+    """Launches of the attributed steps that count, summed; of each source that has any.
 
-    Raises:
-        UserError: a table of PyProf's is damaged.
+    Findings name the sources that have none, and what is left out.
+
+    Args:
+        by: of :data:`BY`.
+
+    Returns:
+        A row a source and value of ``by``, in the order of the sources, what takes longest first. Columns:
+        ``run``; ``by`` (None: not recorded); ``calls, ns, least_ns, most_ns, flops, bytes, counted_ns,
+        placed_ns, placed_flops, placed_bytes`` (:func:`kept_sums`); ``steps``: how many the sums are of, over
+        all ranks (of a rank with several GPUs one counts for each).
     """
-    if source.kind == "pyprof":
-        return tools.read(source.path, "pyprof").tables["kernels"]
-    return source.tables("kernels")
+    sources = [source for source in sources if has_kernels(source)]
+    keys = _with_keys([BY[name] for name in by])
+    tables = _sums_of_tables(study, [one for one in sources if one.kind == "pyprof"], keys)
+    kept: dict[tuple, pd.DataFrame | None] = study.kept("frames of kernels")
+
+    def sums(source: Source) -> pd.DataFrame | None:
+        key = source.path, *by
+        if key not in kept:
+            of_table = source.kind == "pyprof"
+            found = _of_table(study, source, tables) if of_table else _of_run(study, source, keys)
+            kept[key] = _grouped(study, source, by, *found) if found else None
+        return kept[key]
+
+    frames = [frame for _, frame in study.each(sources, sums)]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["run", *by, *_FIGURES])
 
 
-# --- sums ---------------------------------------------------------------------------------------------
+def _of_run(study: Study, source: Source, keys: tuple[str, ...]) -> tuple[str, int] | None:
+    """The relation of a run's sums in attributed steps, and how many of these there are."""
+    batches = source.tables("batches")
+    if not batches:
+        return None
+    sums = kept_sums(study, source, relation(study, source), keys)
+    attributed = attributed_that_count(study, source)
+    counted = _COUNTED.format(sums=sums, attributed=attributed)
+    ((recorded, every),) = query(study, source, counted, batches=batches)
+    note_left_out(study, source, every - recorded if recorded else 0, every, untimed_launches(study, source))
+    if not recorded:
+        study.note("not_recorded", source, what="profiled steps")
+        return None
+    # One rank of DataParallel has the kernels of all its GPUs.
+    return f"{sums} semi join {attributed} using (rank, batch_index)", recorded * source.gpus_per_rank
+
+
+def _of_table(study: Study, source: Source, tables: Mapping[Path, str | UserError]) -> tuple[str, int] | None:
+    batches = batches_of(study, [source])[source.path]
+    if not batches.backward:
+        study.note("not_recorded", source, what="attributed backward passes")
+        return None
+    sums = tables[source.path]
+    if isinstance(sums, UserError):
+        raise Unusable(source, str(sums))
+    return sums, batches.backward
+
+
+def _sums_of_tables(
+    study: Study, sources: Sequence[Source], keys: tuple[str, ...]
+) -> dict[Path, str | UserError]:
+    """The sums of tables of PyProf that have attributed steps, or what is wrong; threads read the tables."""
+    kept: dict[tuple, str | UserError] = study.kept("sums of tables")
+    batches = batches_of(study, study.usable(sources))
+    new = [
+        one for one in study.usable(sources) if batches[one.path].backward and (one.path, keys) not in kept
+    ]
+
+    def read(source: Source) -> pa.Table | UserError:
+        # A thread may not use another's connection; a cursor is one of its own.
+        with closing(study.connection.cursor()) as cursor:
+            try:
+                optional = ["Layer"] if "layer" in keys else []
+                converted = pyprof.read_table(source.path, None, batches[source.path], optional, cursor)
+            except UserError as error:
+                return error
+            return converted.tables["kernels"]
+
+    for source, table in zip(new, in_threads(read, new), strict=True):
+        if not isinstance(table, UserError):
+            study.connection.register("launches_of_pyprof", table)
+            first = batches[source.path].first_attributed
+            launches = f"(select * from launches_of_pyprof where batch_index >= {first})"
+            table = _sum_up(study, source, keys, launches, {})
+        kept[source.path, keys] = table
+    return {source.path: kept[source.path, keys] for source in sources if (source.path, keys) in kept}
+
+
+def _grouped(study: Study, source: Source, by: Sequence[str], sums: str, steps: int) -> pd.DataFrame:
+    columns = [f'"{BY[name]}"' for name in by]
+    named = ", ".join(f'{column} as "{name}"' for column, name in zip(columns, by, strict=True))
+    sql = _SUMS.format(named=named, sums=sums, columns=", ".join(columns))
+    paths = {"batches": [str(path) for path in source.tables("batches")]} if "$batches" in sql else {}
+    with reading(source):
+        frame = study.connection.execute(sql, paths).df()
+    for name in set(by) - {"rank", "step"}:
+        frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
+    return frame.assign(run=source.id, steps=steps)[["run", *by, *_FIGURES]]
+
+
+# --- costs of a step ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of attributed batches, all of them or one in the mean (ns, FLOP, bytes).
+    """Of the attributed steps of a run, the mean of a rank (of DataParallel's one rank: of a GPU).
 
     Attributes:
-        batches: of a rank that have kernels, over all ranks; of a rank with several GPUs one counts for each.
+        batches: how many steps, over all ranks.
         kernel_ns: time of the model's kernels, launch by launch.
-        counted_ns: that of launches to which FLOPs are credited.
-        flops, bytes: credited to them; 0: not known.
-        loader_ns, communication_ns, copy_ns: the classes apart.
+        counted_ns: that of launches with FLOPs.
+        flops, bytes: of the model's kernels; 0: not known.
+        loader_ns, communication_ns, copy_ns: the other classes.
     """
 
     batches: int
@@ -334,176 +457,35 @@ class Costs:
     communication_ns: float = 0.0
     copy_ns: float = 0.0
 
-    @property
-    def per_batch(self) -> "Costs":
-        """Of one batch of one rank, the mean, where these are of all."""
-        return replace(self, **{name: getattr(self, name) / self.batches for name in COSTS})
-
 
 COSTS = tuple(one.name for one in fields(Costs) if one.name != "batches")
 
-_COSTS = f"""
-select sum(ns) filter ({IS_MODEL}), sum(counted_ns) filter ({IS_MODEL}),
-    sum(flops) filter ({IS_MODEL}), sum(bytes) filter ({IS_MODEL}),
-    sum(ns) filter (not {IS_MODEL} and class not in ('communication', 'memcpy', 'memset')),
-    sum(ns) filter (class = 'communication'), sum(ns) filter (class in ('memcpy', 'memset'))
-from {{sums}} semi join {{attributed}} using (rank, batch_index)
-"""
-# How many attributed batches have kernels, and how many there are of the ranks that have any: a profiler may
-# watch some ranks alone, or its recording be cut.
-_COUNTED = """
-with attributed as {attributed}, recorded as (
-    select distinct rank, batch_index from {sums} semi join attributed using (rank, batch_index)
-)
-select (select count(*) from recorded) as recorded,
-    (select count(*) from attributed where rank in (select rank from recorded)) as attributed
-"""
 
+def costs(study: Study, sources: Sequence[Source]) -> pd.DataFrame:
+    """Costs of a step (:class:`Costs`), a row a source that has kernels of the model in attributed steps.
 
-_OF_ATTRIBUTED = "(select * from {sums} semi join {attributed} using (rank, batch_index))"
+    A finding names runs under PyTorch's profiler without FLOPs.
 
-
-def sums_of_each(study: Study, sources: Sequence[Source]) -> Iterator[tuple[Source, Costs]]:
-    """The sums of each source that has attributed kernels; of the others a note says so."""
-    of_tables = table_sums(study, [source for source in sources if source.kind == "pyprof"])
-
-    def sums(source: Source) -> Costs | None:
-        if source.kind == "pyprof":
-            return _sums_of_table(study, source, of_tables.get(source.id))
-        return _sums_of_run(study, source)
-
-    return study.each(sources, sums)
-
-
-def _sums_of_table(study: Study, source: Source, sums: TableSums | None) -> Costs | None:
-    # A table without rows has no sums.
-    if sums is None or sums.batches.attributed_from is None:
-        study.note("not_recorded", source, what="attributed backward passes")
-        return None
-    if not sums.kernel_ns:
-        study.note("not_recorded", source, what="times of launches")
-        return None
-    return Costs(
-        sums.batches.backward,
-        sums.kernel_ns,
-        sums.counted_ns,
-        sums.kernel_flops,
-        sums.kernel_bytes,
-        sums.loader_ns,
-    )
-
-
-def _sums_of_run(study: Study, source: Source) -> Costs | None:
-    batches = source.tables("batches")
-    if not batches or not source.tables("kernels"):
-        return None
-    table = kept_sums(study, source, relation(study, source))
-    of = {"sums": table, "attributed": attributed_that_count(study, source)}
-    ((recorded, attributed),) = query(study, source, _COUNTED.format(**of), batches=batches)
-    (sums,) = query(study, source, _COSTS.format(**of), batches=batches)
-    untimed = untimed_launches(study, source)
-    # Only batches that have kernels count: a profiler may watch some ranks alone, or its recording be cut.
-    if not recorded or sums[0] is None:
-        note_left_out(study, source, 0, attributed, untimed)
-        study.note("not_recorded", source, what="profiled steps")
-        return None
-    note_left_out(study, source, attributed - recorded, attributed, untimed)
-    # One rank of DataParallel has the kernels of all its GPUs.
-    return Costs(recorded * source.gpus_per_rank, *(float(value or 0) for value in sums))
-
-
-# --- groups -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Question:
-    """A query over the launches of a run's attributed batches.
-
-    Attributes:
-        sql: ``{sums}`` in it are the launches, summed by ``keys`` at least, with the columns of
-            :func:`summed.sums_of`.
-        keys: columns of kernels that it groups them by, or chooses them by.
-        optional: columns of PyProf's tables that it needs beside those that are always read.
+    Returns:
+        Columns: ``run, batches``, :data:`COSTS`.
     """
-
-    sql: str
-    keys: tuple[str, ...] = KEYS
-    optional: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Groups:
-    """The rows of a question, and how many batches (of a rank; see :class:`Costs`) they are of."""
-
-    batches: int
-    rows: list[tuple]
-
-
-def groups_of_each(
-    study: Study, sources: Sequence[Source], question: Question
-) -> Iterator[tuple[Source, Groups]]:
-    """What each source answers, in order; tables of PyProf are read by several threads."""
-    tables = [source for source in sources if source.kind == "pyprof"]
-    batches = batches_of(study, tables)
-    tables = study.usable(tables)
-    asking = [_asking(study, one.path, batches, question) for one in tables]
-    in_turn = zip((one.path for one in tables), in_threads(lambda ask: ask(), asking), strict=True)
-
-    def groups(source: Source) -> Groups | None:
-        if source.kind != "pyprof":
-            return groups_of_run(study, source, question)
-        # One that was found unusable meanwhile is not asked about: its rows are passed over.
-        rows = next(rows for path, rows in in_turn if path == source.path)
-        if isinstance(rows, UserError):
-            raise Unusable(source, str(rows))
-        if rows is None:
-            study.note("not_recorded", source, what="attributed backward passes")
-            return None
-        return Groups(batches[source.path].backward, rows)
-
-    return study.each(sources, groups)
-
-
-_Rows = list[tuple] | UserError | None
-
-
-def _asking(
-    study: Study, path: Path, batches: dict[Path, pyprof.TableBatches], question: Question
-) -> Callable[[], _Rows]:
-    """The rows of a table of PyProf, or what is wrong with it; None without an attributed batch."""
-    counted, connection = batches[path], study.connection
-
-    def ask() -> _Rows:
-        if not counted.backward:
-            return None
-        # A thread may not use another's connection; a cursor is one of its own.
-        with closing(connection.cursor()) as own:
-            try:
-                read = pyprof.read_table(
-                    path, batches=counted, optional=list(question.optional), connection=own
-                )
-            except UserError as error:
-                return error
-            own.register("launches_of_pyprof", read.tables["kernels"])
-            launches = f"(select * from launches_of_pyprof where batch_index >= {counted.first_attributed})"
-            sums = f"({sums_of(launches, question.keys)})"
-            return own.execute(question.sql.format(sums=sums)).fetchall()
-
-    return ask
-
-
-def groups_of_run(study: Study, source: Source, question: Question) -> Groups | None:
-    """What a run of our own answers; None without kernels in an attributed batch."""
-    batches = source.tables("batches")
-    if not batches or not source.tables("kernels"):
-        return None
-    table = kept_sums(study, source, relation(study, source), question.keys)
-    of = {"sums": table, "attributed": attributed_that_count(study, source)}
-    ((recorded, attributed),) = query(study, source, _COUNTED.format(**of), batches=batches)
-    if not recorded:
-        return None
-    sums = _OF_ATTRIBUTED.format(**of)
-    rows = query(study, source, question.sql.format(sums=sums), batches=batches)
-    untimed = untimed_launches(study, source)
-    note_left_out(study, source, attributed - recorded, attributed, untimed)
-    return Groups(recorded * source.gpus_per_rank, rows)
+    sums = kernel_sums(study, sources, ("class", "direction"))
+    kind = sums["class"]
+    model = ~kind.isin(APART) & (sums["direction"] != "loader")
+    communication, copies = kind.eq("communication"), kind.isin(("memcpy", "memset"))
+    parts = {
+        "batches": sums["steps"],
+        "kernel_ns": sums["ns"].where(model),
+        **{name: sums[name].where(model) for name in ("counted_ns", "flops", "bytes")},
+        "loader_ns": sums["ns"].where(~(model | communication | copies)),
+        "communication_ns": sums["ns"].where(communication),
+        "copy_ns": sums["ns"].where(copies),
+    }
+    of_runs = pd.DataFrame(parts).astype(float).groupby(sums["run"], sort=False)
+    figures = of_runs.sum().assign(batches=of_runs["batches"].max().astype(int))
+    figures[list(COSTS)] = figures[list(COSTS)].div(figures["batches"], axis=0)
+    without = set(figures.index[figures["flops"] == 0])
+    for source in sources:
+        if source.id in without and source.fields["profile"] == "torch":
+            study.note("not_recorded", source, what="FLOPs of kernels")
+    return figures[figures["kernel_ns"] > 0].reset_index()

@@ -90,6 +90,17 @@ def fields(*others: str, default: str = "every configuration") -> Flag:
     )  # fmt: skip
 
 
+def top(what: str, default: int | None = None) -> Flag:
+    """``--top N``: so many rows."""
+    return flag("--top", type=_at_least_1, default=default, metavar="N", help=f"number of {what}")
+
+
+def _at_least_1(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return int(text)
+
+
 def _load(arguments: argparse.Namespace) -> Study:
     return load(arguments.path, arguments.peaks)
 
@@ -102,6 +113,7 @@ class Command:
             imported when it has to answer: the help of a command needs no pandas.
         doc: the help.
         load: the study from the arguments.
+        after: what else is done with the answer, before it is written.
     """
 
     def __init__(
@@ -110,8 +122,9 @@ class Command:
         doc: str | None,
         *flags: Flag,
         load: Callable[[argparse.Namespace], Study] = _load,
+        after: Callable[[Answer, argparse.Namespace], None] = lambda *_: None,
     ) -> None:
-        self._name, self._doc, self._flags, self._load = name, doc, flags, load
+        self._name, self._doc, self._flags, self._load, self._after = name, doc, flags, load, after
 
     @cached_property
     def measure(self) -> Measure:
@@ -127,7 +140,9 @@ class Command:
         arguments = parser.parse_args(words)
         study = self._load(arguments)
         options = {one.argument: one.value(arguments, study) for one in self._flags if not one.of_study}
-        return output.emit(self.measure(study, **options), study, arguments)
+        answer = self.measure(study, **options)
+        self._after(answer, arguments)
+        return output.emit(answer, study, arguments)
 
 
 def columns_of(command: ModuleType) -> Columns:

@@ -1,39 +1,22 @@
-"""Sums over the launches of PyProf tables, and the batches in them.
+"""Tables of PyProf: their steps, and their launches by name, as the reference counted them.
 
-PyProf tables are read some at a time, and each for itself where one of them is damaged, so that a bad table
+They are read some at a time, and each for itself where one of them is damaged, so that a bad table
 costs no other one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import duckdb
+import pandas as pd
 
 from analysis.frames.study import Source, Study, Unusable
 from profiling.readers import pyprof
 
 _Value = TypeVar("_Value")
-
-
-def per_table(
-    study: Study, sources: Iterable[Source], sql: str, **each: Callable[[Source], Any]
-) -> dict[Path, tuple]:
-    """The row that ``sql`` gives of each table that can be read.
-
-    Args:
-        sql: a query over ``$paths`` whose rows begin with ``filename``, one a table.
-        each: further parameters of it: lists of one value a table, which follows from the table alone.
-    """
-
-    def ask(some: Sequence[Source]) -> dict[Path, tuple]:
-        arguments: dict[str, Any] = {"paths": [str(source.path) for source in some]}
-        arguments |= {name: [value(source) for source in some] for name, value in each.items()}
-        rows = study.connection.execute(sql, arguments).fetchall()
-        return {Path(name): tuple(row) for name, *row in rows}
-
-    return _once(study, list(sources), sql, ask)
+DIRECTIONS = ("fprop", "bprop")  # of a kernel, as PyProf calls them; it has no others
 
 
 def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.TableBatches]:
@@ -75,50 +58,45 @@ def _in_portions(
     return by_path
 
 
-# --- sums of a table ----------------------------------------------------------------------------------
+# --- sums of tables, as the reference made them -------------------------------------------------------
 
 _NAMES = f"""
-select file, "Kernel" as name, {pyprof.IS_LOADER} as loader,
+select $paths[file] as path, "Kernel" as kernel, "Direction" as direction, {pyprof.IS_LOADER} as loader,
     sum("Sil(ns)") as ns, sum("FLOPs") as flops, sum("Bytes") as bytes,
     sum("Sil(ns)") filter ("FLOPs" <> 0) as launched_ns,
-    sum("Sil(ns)") filter ("Direction" = 'fprop') as fprop_ns,
-    sum("FLOPs") filter ("Direction" = 'fprop') as fprop_flops,
-    sum("FLOPs") filter ("Direction" = 'bprop') as bprop_flops,
     sum("FLOPs") filter ("Direction" = 'fprop' and first) as first_flops,
-    sum("Sil(ns)") filter ("Direction" = 'fprop' and coalesce("Op", '') in ('', 'na', '-')) as lost_ns,
-    sum("Sil(ns)") filter (attributed) as attributed_ns,
-    sum("Sil(ns)") filter (attributed and "FLOPs" <> 0) as counted_ns,
-    sum("FLOPs") filter (attributed) as attributed_flops,
-    sum("Bytes") filter (attributed) as attributed_bytes
-from (
-    select *, file_index::bigint + 1 as file, "Idx" < $seconds[file] as first,
-        "Idx" >= $attributed[file] and "Sil(ns)" is not null as attributed
-    from {pyprof.TABLES}
-)
+    sum("Sil(ns)") filter ("Direction" = 'fprop' and coalesce("Op", '') in ('', 'na', '-')) as lost_ns
+from (select *, file_index::bigint + 1 as file, "Idx" < $seconds[file] as first from {pyprof.TABLES})
 group by all
 """
-# Over the names of a table: what TableSums says of it.
-_OF_NAMES = {
-    "ns": "sum(ns)",
-    "flops": "sum(flops)",
-    "bytes": "sum(bytes)",
-    "named_ns": "sum(ns) filter (flops <> 0)",
-    "launched_ns": "sum(launched_ns)",
-    "fprop_ns": "sum(fprop_ns)",
-    "lost_ns": "sum(lost_ns) filter (not loader)",
-    "fprop_flops": "sum(fprop_flops)",
-    "bprop_flops": "sum(bprop_flops)",
-    "first_flops": "sum(first_flops)",
-    "kernel_ns": "sum(attributed_ns) filter (not loader)",
-    "counted_ns": "sum(counted_ns) filter (not loader)",
-    "kernel_flops": "sum(attributed_flops) filter (not loader)",
-    "kernel_bytes": "sum(attributed_bytes) filter (not loader)",
-    "loader_ns": "sum(attributed_ns) filter (loader)",
-}
-_SUMS = f"""
-select $paths[file], {", ".join(f"coalesce({sums}, 0)::double" for sums in _OF_NAMES.values())}
-from ({_NAMES}) group by file
-"""
+
+
+_NO_NAMES = pd.DataFrame(columns=[
+    "run", "kernel", "direction", "loader", "ns", "flops", "bytes", "launched_ns", "first_flops", "lost_ns",
+])  # fmt: skip
+
+
+def names_of(study: Study, sources: Sequence[Source]) -> pd.DataFrame:
+    """The launches of PyProf tables, all of them, by their names: what the reference counted.
+
+    Returns:
+        A row a table, kernel and direction. Columns: ``run, kernel, direction`` (as PyProf has it),
+        ``loader`` (whether it is a kernel of DALI); ``ns, flops, bytes``; ``launched_ns`` of launches with
+        FLOPs;
+        ``first_flops`` of the first step's forward pass, trials of autotuning included; ``lost_ns`` of the
+        forward pass that PyProf could not assign.
+    """
+    batches = batches_of(study, sources)
+
+    def ask(some: Sequence[Source]) -> dict[Path, pd.DataFrame]:
+        second = [next(iter(batches[source.path].starts[1:]), None) for source in some]
+        arguments = {"paths": [str(source.path) for source in some], "seconds": second}
+        names = study.connection.execute(_NAMES, arguments).df().fillna({"ns": 0, "flops": 0, "bytes": 0})
+        names["run"] = names.pop("path").map({str(source.path): source.id for source in some})
+        return {source.path: names[names["run"] == source.id] for source in some}
+
+    by_path = _once(study, [source for source in sources if source.path in batches], "names", ask)
+    return pd.concat(by_path.values(), ignore_index=True) if by_path else _NO_NAMES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +109,6 @@ class TableSums:
         fprop_ns: of what PyProf calls fprop; lost_ns: of that, what it could not assign.
         fprop_flops, bprop_flops: by PyProf's direction.
         first_flops: of the forward pass of the first batch, trials of autotuning included.
-        kernel_ns, kernel_flops, kernel_bytes: of the attributed batches, without the loader's kernels;
-            counted_ns: of those launches that are credited FLOPs; loader_ns: of the loader's kernels.
     """
 
     batches: pyprof.TableBatches
@@ -146,11 +122,6 @@ class TableSums:
     fprop_flops: float
     bprop_flops: float
     first_flops: float
-    kernel_ns: float
-    counted_ns: float
-    kernel_flops: float
-    kernel_bytes: float
-    loader_ns: float
 
     @property
     def fprop_per_batch(self) -> float:
@@ -162,44 +133,23 @@ class TableSums:
 
 
 def table_sums(study: Study, sources: Sequence[Source]) -> dict[str, TableSums]:
-    """Sums of each PyProf table that can be read, by the source's id."""
-    batches = batches_of(study, sources)
-    sums_by_path = per_table(
-        study,
-        [source for source in sources if source.path in batches],
-        _SUMS,
-        seconds=lambda source: next(iter(batches[source.path].starts[1:]), None),
-        attributed=lambda source: batches[source.path].attributed_from,
-    )
-    by_id = {}
-    for source in sources:
-        if source.path in sums_by_path:
-            named = dict(zip(_OF_NAMES, sums_by_path[source.path], strict=True))
-            by_id[source.id] = TableSums(batches=batches[source.path], **named)
-    return by_id
-
-
-# --- by kernel name -----------------------------------------------------------------------------------
-
-
-def per_name(study: Study, source: Source, direction: str | None = None) -> list[tuple[str, float, float]]:
-    """(kernel, sum of ``Sil(ns)``, sum of FLOPs) of a table, the longest first.
-
-    Args:
-        direction: as PyProf says it; by default all launches.
-    """
-    where = '"Direction" = $direction' if direction else "true"
-    sql = (
-        'select "Kernel", coalesce(sum("Sil(ns)"), 0)::double as ns, coalesce(sum("FLOPs"), 0)::double '
-        f'from {pyprof.TABLES} where {where} group by "Kernel" order by ns desc, "Kernel"'
-    )
-    arguments: dict[str, Any] = {"paths": [str(source.path)]} | (
-        {"direction": direction} if direction else {}
-    )
-    try:
-        return study.connection.execute(sql, arguments).fetchall()
-    except (duckdb.Error, OSError) as error:
-        raise Unusable(source, damaged(error)) from None
+    """Sums of each PyProf table that can be read and has rows, by the source's id."""
+    names, batches = names_of(study, sources), batches_of(study, sources)
+    forward, backward = (names["direction"] == direction for direction in DIRECTIONS)
+    flops_of_name = names.groupby(["run", "kernel"])["flops"].transform("sum")
+    sums = pd.DataFrame({
+        **{name: names[name] for name in ("ns", "flops", "bytes", "launched_ns", "first_flops")},
+        "named_ns": names["ns"].where(flops_of_name != 0),
+        "fprop_ns": names["ns"].where(forward),
+        "lost_ns": names["lost_ns"].where(~names["loader"].astype(bool)),
+        "fprop_flops": names["flops"].where(forward),
+        "bprop_flops": names["flops"].where(backward),
+    }).astype(float).groupby(names["run"]).sum()  # fmt: skip
+    return {
+        source.id: TableSums(batches=batches[source.path], **sums.loc[source.id])
+        for source in sources
+        if source.id in sums.index
+    }
 
 
 def damaged(error: Exception) -> str:

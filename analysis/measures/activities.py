@@ -3,30 +3,33 @@
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 
-from analysis.display.metrics import FIELDS, RANK, RUN, STEP, Metric, Rows, names_of
-from analysis.frames.kernel_sums import has_kernels, kernels
+from analysis.display.metrics import FIELDS, RANK, RUN, STEP, Metric, columns, names_of
+from analysis.display.numbers import in_order
+from analysis.display.terminal import Answer, Part
+from analysis.frames.kernel_sums import BY, has_kernels
+from analysis.frames.measure import measure
 from analysis.frames.study import NOT_OF_POINT, Source, Study, reading
-from profiling import database
+from profiling import database, tables, tools
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
-from profiling.findings import Finding
 from profiling.readers.printed import DURATION, ON_DEVICE
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 _TYPES = (GPU, CPU, CALLS, RANGES)
-UNNAMED = "(without a name)"
-ALL_LAUNCHES = "All recorded launches, warmup included."
-_CALL = re.compile(r"^cu(da)?[A-Z]")
+_CALL = re.compile(r"cu(da)?[A-Z]\w*")
+_CAPTION = "All recorded launches, warmup included."
+_TOP = 25  # rows of each type that the terminal shows
 LEVELS = {"rank": RANK, "step": STEP}
-_COLUMN_OF = {"step": "batch_index"}  # a level -> its column in the tables
 METRICS = (
     Metric("type", "GPU activities, CPU operators (without a GPU), API calls, ranges", text=True),
     Metric("time_pct", "share of the time of its type"),
@@ -35,7 +38,12 @@ METRICS = (
     Metric("mean_us", "mean duration of a call"),
     Metric("min_us", "shortest call", priority=0),
     Metric("max_us", "longest call", priority=0),
-    Metric("class", "gemm, convolution, communication, memcpy, ... (profiling/cost/classify.py)", text=True),
+    Metric(
+        "class",
+        "gemm, convolution, communication, memcpy, ... (profiling/cost/classify.py)",
+        text=True,
+        table=False,
+    ),
     Metric(
         "name",
         "full kernel name; [CUDA memcpy HtoD] etc. for copies",
@@ -65,34 +73,32 @@ COLUMNS = {
 }
 _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
 _COPIES = ("memcpy", "memset")
-_SPREAD = {"mean": "mean", "min": "least", "max": "most"}
+_FIGURES = names_of(METRICS)
 
 
 @dataclass
 class Profile:
-    """The activities of one run: rows of :data:`METRICS`, and what the run was."""
+    """The activities of one run (columns: levels, :data:`METRICS`), and what the run was."""
 
     name: str
-    rows: Rows
+    rows: pd.DataFrame
     world_size: int | None = None
     batch: int | None = None
     backend: str | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
 # --- from tables --------------------------------------------------------------------------------------
 
 _OF_KERNELS = """
-select {levels} case when device < 0 then '{cpu}' else '{gpu}' end as type,
-    coalesce(name::varchar, '{unnamed}') as name,
-    "class"::varchar as "class", count(*) as calls, sum(duration_ns)::double as total,
-    avg(duration_ns)::double as mean, min(duration_ns)::double as least, max(duration_ns)::double as most
-from kernels where duration_ns >= 0 group by all order by total desc, "class"
+select {levels} device >= 0 as on_gpu, coalesce(name::varchar, '(without a name)') as name,
+    "class"::varchar as "class", count(*) as calls, sum(duration_ns)::double / 1e9 as time_s,
+    min(duration_ns) / 1e3 as min_us, max(duration_ns) / 1e3 as max_us
+from {kernels} where duration_ns >= 0 group by all order by time_s desc, "class"
 """
 
 
-def of_kernels(kernels: pa.Table | Sequence[Path], by: Iterable[str] = ()) -> Rows:
+def of_kernels(kernels: pa.Table | Sequence[Path], by: Sequence[str] = ()) -> pd.DataFrame:
     """The activities of a ``kernels`` table (or of Parquet files), largest first.
 
     Args:
@@ -102,126 +108,106 @@ def of_kernels(kernels: pa.Table | Sequence[Path], by: Iterable[str] = ()) -> Ro
         UserError: a file is damaged.
     """
     connection = database.connect()
-    levels = "".join(f"{_COLUMN_OF.get(name, name)} as {name}, " for name in by)
+    levels = "".join(f"{BY[name]} as {name}, " for name in by)
+    paths = {"paths": [str(path) for path in kernels]} if isinstance(kernels, Sequence) else {}
+    if not paths:
+        connection.register("kernels", kernels)
+    sql = _OF_KERNELS.format(levels=levels, kernels="read_parquet($paths)" if paths else "kernels")
     try:
-        if isinstance(kernels, Sequence):
-            files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in kernels)
-            connection.execute(f"create temp view kernels as select * from read_parquet([{files}])")
-        else:
-            connection.register("kernels", kernels)
-        found = connection.execute(_OF_KERNELS.format(levels=levels, cpu=CPU, gpu=GPU, unnamed=UNNAMED))
-        names = [column[0] for column in found.description or ()]
-        rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
+        rows = connection.execute(sql, paths).df()
     except (duckdb.Error, OSError) as error:
         raise UserError(f"a table is damaged or truncated ({str(error).splitlines()[0]})") from None
-    for row in rows:
-        row["time_s"] = row.pop("total") / 1e9
-        row |= {f"{new}_us": row.pop(old) / 1e3 for new, old in _SPREAD.items()}
-        if row["class"] in _COPIES and row["type"] == GPU:
-            row["name"] = f"[CUDA {short_name(row['name']).replace('Mem', 'mem', 1)}]"
+    rows["type"] = np.where(rows.pop("on_gpu") != False, GPU, CPU)  # noqa: E712
+    copies = rows["class"].isin(_COPIES) & (rows["type"] == GPU)
+    kinds = rows["name"].map(lambda name: short_name(name).replace("Mem", "mem", 1))
+    rows["name"] = rows["name"].mask(copies, "[CUDA " + kinds + "]")
     return _finished(rows, by)
 
 
-def of_summary(intervals: "pa.Table", atomics: "pa.Table | None") -> Rows:
+def of_summary(intervals: pa.Table, atomics: pa.Table | None) -> pd.DataFrame:
     """The activities of a summary that a tool printed: rows on a device's thread, and calls of the API."""
-    took = {}
-    for row in atomics.to_pylist() if atomics is not None else ():
-        took[row["thread"], str(row["event"]).removeprefix(f"{DURATION} : ")] = row
-    rows = []
-    for row in intervals.to_pylist():
-        on_device = row["thread"] == ON_DEVICE
-        spread = took.get((row["thread"], row["function"]), {})
-        calls = row["calls"] or 0
-        rows.append(
-            {
-                "type": GPU if on_device else CALLS if _CALL.match(row["function"]) else RANGES,
-                "time_s": (row["inclusive_ns"] or 0) / 1e9,
-                "calls": int(calls),
-                "mean_us": (row["inclusive_ns"] or 0) / calls / 1e3 if calls else None,
-                **{
-                    f"{end}_us": None if spread.get(end) is None else spread[end] / 1e3
-                    for end in ("min", "max")
-                },
-                "class": classify(row["function"]) if on_device else None,
-                "name": row["function"],
-            }
-        )
-    return _finished(rows)
+    rows = intervals.select(["thread", "function", "calls", "inclusive_ns"]).to_pandas()
+    rows = (
+        rows.rename(columns={"function": "name"})
+        .astype({"name": object})
+        .fillna({"calls": 0, "inclusive_ns": 0})
+    )
+    spread = atomics if atomics is not None else tables.as_table("atomics", {})
+    took = spread.select(["thread", "event", "min", "max"]).to_pandas().astype({"event": str})
+    took["name"] = took.pop("event").str.removeprefix(f"{DURATION} : ")
+    rows = rows.merge(took.drop_duplicates(["thread", "name"], keep="last"), "left", on=["thread", "name"])
+    # Where a log lost the line that heads them, calls of the API look as if they ran on the device.
+    on_device = (rows["thread"] == ON_DEVICE) & ~rows["name"].map(lambda name: bool(_CALL.fullmatch(name)))
+    other = rows["name"].map(lambda name: CALLS if _CALL.match(name) else RANGES)
+    return _finished(rows.assign(
+        type=other.mask(on_device, GPU),
+        calls=rows["calls"].astype(int),
+        time_s=rows["inclusive_ns"] / 1e9,
+        min_us=rows["min"] / 1e3,
+        max_us=rows["max"] / 1e3,
+        **{"class": rows["name"].map(classify).where(on_device, None)},
+    ))  # fmt: skip
 
 
-def _finished(rows: Rows, by: Iterable[str] = ()) -> Rows:
+def _finished(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Rows of one name joined, with their share of the time of their type, largest first."""
-    levels = tuple(by)
-    joined: dict[tuple, dict[str, Any]] = {}
-    totals: dict[tuple, float] = defaultdict(float)
-    for row in rows:  # two ways to copy may have one name
-        group = (*(-1 if row.get(one) is None else row[one] for one in levels), _TYPES.index(row["type"]))
-        totals[group] += row["time_s"]
-        key = (*group, row["name"])
-        joined[key] = _together(joined[key], row) if key in joined else row
-    for (*of, _), row in joined.items():
-        row["time_pct"] = 100 * row["time_s"] / totals[tuple(of)] if totals[tuple(of)] else None
-    return [
-        joined[key] for key in sorted(joined, key=lambda key: (*key[:-1], -joined[key]["time_s"], key[-1]))
-    ]
-
-
-def _together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    calls, time_s = one["calls"] + other["calls"], one["time_s"] + other["time_s"]
-    both = [(one[name], other[name]) for name in ("min_us", "max_us")]
-    least, most = (None if None in pair else pick(pair) for pair, pick in zip(both, (min, max), strict=True))
-    average = time_s / calls * 1e6 if calls else None
-    return {**one, "calls": calls, "time_s": time_s, "mean_us": average, "min_us": least, "max_us": most}
+    keys = [*by, "type", "name"]  # two ways to copy may have one name
+    of_name = rows.groupby(keys, dropna=False, sort=False)
+    joined = of_name[["calls", "time_s"]].sum()
+    joined["class"] = of_name["class"].first()
+    joined["min_us"], joined["max_us"] = (
+        of_name["min_us"].min(skipna=False),
+        of_name["max_us"].max(skipna=False),
+    )
+    joined["mean_us"] = joined["time_s"] / joined["calls"].where(joined["calls"] > 0) * 1e6
+    whole = joined.groupby(keys[:-1], dropna=False)["time_s"].transform("sum")
+    joined["time_pct"] = 100 * joined["time_s"] / whole.where(whole > 0)
+    frame = joined.reset_index()
+    frame["order"], frame["last"] = frame["type"].map(_TYPES.index), -frame["time_s"]
+    frame = frame.sort_values([*by, "order", "last", "name"], na_position="first", kind="stable")
+    return frame[[*by, *_FIGURES]].reset_index(drop=True)
 
 
 # --- shares -------------------------------------------------------------------------------------------
 
 
-def shares(profiles: Iterable[Profile]) -> Rows:
-    """Communication and copies in GPU time (a CPU's operators where there is no GPU), by GPUs, batch size
-    and backend.
+def shares_of(profiles: Sequence[Profile]) -> pd.DataFrame:
+    """Communication and copies in GPU time (a CPU's operators where there is no GPU): :data:`SHARES`.
 
-    Times are summed over runs first, ratios are formed last.
+    Times are summed over runs of the same GPUs, batch size and backend first, ratios are formed last.
     """
     groups: dict[tuple, list[Profile]] = defaultdict(list)
     for profile in profiles:
         groups[profile.world_size, profile.batch, profile.backend].append(profile)
     rows = []
-    for point in sorted(groups, key=lambda point: (point[0] or 0, point[1] or 0, point[2] or "")):
-        members = groups[point]
-        activities = [row for member in members for row in member.rows if row["type"] in (GPU, CPU)]
-        total = sum(row["time_s"] for row in activities)
-        part = {kind: sum(row["time_s"] for row in activities if row["class"] in kind)
-                for kind in (("communication",), _COPIES)}  # fmt: skip
-        communication, copies = (100 * time_s / total if total else None for time_s in part.values())
+    for point, members in groups.items():
+        activities = pd.concat([one.rows for one in members])
+        activities = activities[activities["type"].isin((GPU, CPU))]
+        times = activities["time_s"].groupby(activities["class"].fillna("")).sum()
+        part = {"communication": times.get("communication", 0.0), "copies": times.reindex(_COPIES).sum()}
         values = {
-            name: dict.fromkeys(str(one.fields.get(name)) for one in members) for name in members[0].fields
+            name: dict.fromkeys(str(one.fields.get(name)) for one in members)
+            for name in members[0].fields
+            if name not in NOT_OF_POINT
         }
-        differ = "; ".join(
-            f"{name} ({', '.join(some)})"
-            for name, some in values.items()
-            if len(some) > 1 and name not in NOT_OF_POINT
+        differ = "; ".join(f"{name} ({', '.join(some)})" for name, some in values.items() if len(some) > 1)
+        rows.append(
+            (*point, len(members), times.sum(), part["communication"], part["copies"], differ or None)
         )
-        rows.append(_share(point, len(members), total, communication, copies, differ or None))
-    return rows
+    return _in_percent(rows)
 
 
-def _share(
-    point: tuple,
-    runs: int,
-    time_s: float,
-    communication: float | None,
-    copies: float | None,
-    differ: str | None = None,
-) -> dict[str, Any]:
-    known = communication is not None and copies is not None
-    compute = 100 - communication - copies if known else None  # type: ignore[operator]
-    return dict(
-        zip(names_of(SHARES), (*point, runs, time_s, communication, copies, compute, differ), strict=True)
-    )
+def _in_percent(rows: Sequence[tuple]) -> pd.DataFrame:
+    """:data:`SHARES` of rows (point, runs, time, time of collectives, of copies, differences)."""
+    names = ["world_size", "batch", "backend", "runs", "time_s", "communication", "copies", "runs_differ"]
+    frame = pd.DataFrame(rows, columns=names).astype(dict.fromkeys(names[:3], object))
+    for part in ("communication", "copies"):
+        frame[f"{part}_pct"] = 100 * frame[part] / frame["time_s"].where(frame["time_s"] > 0)
+    frame["compute_pct"] = 100 - frame["communication_pct"] - frame["copies_pct"]
+    return in_order(frame[names_of(SHARES)], names[:3])
 
 
-def printed_shares(path: Path) -> Rows | None:
+def printed_shares(path: Path) -> pd.DataFrame | None:
     """The shares of a table of printed summaries (its first rows only); None if a file is no such table.
 
     Raises:
@@ -246,18 +232,87 @@ def printed_shares(path: Path) -> Rows | None:
         # Time over its share is the time of all; the longest row says it with the most digits.
         largest = max(members, key=lambda row: float(row["time_pct"]))
         total = float(largest["time_s"]) / float(largest["time_pct"]) * 100
-        copies = sum(percent[kind] for kind in _COPIES)
-        rows.append(_share((gpus, batch, None), 1, total, percent["communication"], copies))
-    return rows
+        parts = (percent["communication"], sum(percent[kind] for kind in _COPIES))
+        rows.append((gpus, batch, None, 1, total, *(total * part / 100 for part in parts), None))
+    return _in_percent(rows)
 
 
-def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
+# --- the measure --------------------------------------------------------------------------------------
+
+
+def profiles_of(study: Study, by: Sequence[str] = ()) -> list[Profile]:
     """The activities of the runs of a study that have some."""
 
     def of_source(source: Source) -> Profile:
         with reading(source):
-            rows = of_kernels(kernels(source), by)
+            of_table = source.kind == "pyprof"
+            kernels = (
+                tools.read(source.path, "pyprof").tables["kernels"] if of_table else source.tables("kernels")
+            )
+            rows = of_kernels(kernels, by)
         fields = source.fields
         return Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend"), fields)
 
     return [profile for _, profile in study.each(filter(has_kernels, study.sources), of_source)]
+
+
+def of_path(study: Study, by: Sequence[str] = ()) -> Profile:
+    """The activities of a profiler's file, or of a folder with tables of one.
+
+    Raises:
+        UserError: it holds none.
+    """
+    path = study.path
+    if path.is_file():
+        converted = tools.read(path)
+        found: dict[str, pa.Table] = dict(converted.tables)
+        for finding in converted.findings:
+            study.log.add(finding)
+    else:
+        names = [
+            name for name in ("kernels", "intervals", "atomics") if tables.table_path(path, name).exists()
+        ]
+        found = {name: tables.read(path, name) for name in names}
+    rows = of_kernels(found["kernels"], by) if "kernels" in found else pd.DataFrame()
+    intervals = found.get("intervals")
+    if rows.empty and intervals is not None and ON_DEVICE in intervals["thread"].unique().to_pylist():
+        rows = of_summary(intervals, found.get("atomics"))
+    if rows.empty:
+        why = "".join(f"; {note}" for note in study.notes()[:1])
+        raise UserError(f"{path} holds no GPU activities and no timed operators{why}")
+    return Profile(path.name, rows)
+
+
+@measure(COLUMNS)
+def activities(
+    study: Study,
+    by: Sequence[str] = (),
+    shares: bool = False,
+    top: int | None = None,
+) -> Answer:
+    """The activities of each run, or of a file, as nvprof prints them; or their shares.
+
+    Args:
+        by: rows for each rank, step.
+        shares: of communication and copies, by number of GPUs and batch size.
+        top: so many rows of each type.
+
+    Raises:
+        UserError: there is nothing that a profiler recorded.
+    """
+    printed = printed_shares(study.path) if shares and study.path.is_file() else None
+    profiles = [] if printed is not None else profiles_of(study, by) if study.loaded else [of_path(study, by)]
+    if printed is None and not profiles:
+        raise UserError(f"{study.path} holds no activities: no profiler recorded kernels")
+    if shares:
+        rows = shares_of(profiles) if printed is None else printed
+        return Answer(rows, SHARES, title="Share of GPU activity time", caption=_CAPTION)
+    levels = [LEVELS[name] for name in by]
+    shown = columns([*levels, *(metric for metric in METRICS if metric.table)])
+    parts = [Part(one.name, _first(one.rows, top or _TOP, by), shown, _CAPTION) for one in profiles]
+    rows = pd.concat([_first(one.rows, top, by).assign(run=one.name) for one in profiles], ignore_index=True)
+    return Answer(rows, [*([RUN] if len(profiles) > 1 else []), *levels, *METRICS], parts)
+
+
+def _first(rows: pd.DataFrame, top: int | None, by: Sequence[str]) -> pd.DataFrame:
+    return rows.groupby([*by, "type"], dropna=False, sort=False).head(top) if top else rows

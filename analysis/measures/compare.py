@@ -22,8 +22,7 @@ from analysis.frames.measure import measure
 from analysis.frames.steps import STAGES, all_series, series_of_traces
 from analysis.frames.study import BOTH, Source, Study
 from analysis.measures import anatomy, communication
-from analysis.measures.kernels import kernels_of
-from analysis.measures.kernels_changed import OTHER_CALLS, effects
+from analysis.measures.kernels import OTHER_CALLS, effects, kernels_of
 from analysis.measures.points import POINT_FIELDS, point_fields
 from analysis.measures.traced import ALIKE, in_common, launches_of
 from analysis.statistics import inside_run
@@ -371,11 +370,8 @@ def _of_kernel(row: Mapping[str, Any]) -> str:
     """The verdict of a kernel's time per step, in which a kernel that is called more often is not slower."""
     if row["verdict"] not in (SLOWER, FASTER):
         return str(row["verdict"])
-    by_calls, by_duration = effects(
-        {"ms_per_step": row["a"], "calls_per_step": row["calls_a"]},
-        {"ms_per_step": row["b"], "calls_per_step": row["calls_b"]},
-    )
-    if by_calls is None or by_duration is None:
+    by_calls, by_duration = effects(row["calls_a"], row["a"], row["calls_b"], row["b"])
+    if np.isnan(by_calls):
         return OTHER_CALLS
     if abs(by_calls) > abs(by_duration):
         return "more calls" if row["verdict"] == SLOWER else "fewer calls"

@@ -1,13 +1,19 @@
 """Efficiency of the kernels of groups of runs: rates divided by the device's peaks."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from analysis.display.metrics import Metric, Rows
-from analysis.display.numbers import sortable
-from analysis.frames.kernel_sums import Costs
-from analysis.frames.study import Source, Study
-from analysis.measures.peaks import Bound, bound_of, costs_of
+import pandas as pd
+
+from analysis.display.metrics import Metric, fields, names_of
+from analysis.display.numbers import in_order
+from analysis.display.terminal import Answer
+from analysis.frames.kernel_sums import costs
+from analysis.frames.load import no_result
+from analysis.frames.measure import measure
+from analysis.frames.pyprof import names_of as launches_by_name
+from analysis.frames.study import Source, Study, Unusable
+from analysis.measures.peaks import bounds, published_bound
+from profiling.errors import UserError
 
 METRICS = (
     Metric("compute_efficiency_pct", "time of launches with FLOPs divided by the time of all launches"),
@@ -23,63 +29,99 @@ CORRECTED_METRICS = (
     Metric("loader_ms_per_step", "time of the loader's kernels per step"),
     Metric("attributed_steps", "number of steps with kernels"),
 )
+COLUMNS = {
+    "Columns: the fields of --group-by, then": METRICS,
+    "Additional columns of the corrected method:": CORRECTED_METRICS,
+}
 
 
-def rows(study: Study, group_by: Sequence[str]) -> Rows:
-    """A row a group, ordered by its fields: these, then :data:`METRICS` and :data:`CORRECTED_METRICS`.
+@measure(COLUMNS)
+def efficiency(study: Study, method: str = "corrected", group_by: Sequence[str] = ()) -> Answer:
+    """A row a group.
+
+    Args:
+        method: corrected: costs are summed over the runs of a group before ratios are formed; published: as
+            the reference computed it, of PyProf tables.
+        group_by: fields of runs; by default the batch size and nodes, of traces each.
 
     Raises:
-        UserError: no run has kernels in attributed batches.
+        UserError: the study holds no kernels (of the kind that the method is for).
     """
-    costs = costs_of(study, study.sources)
-    groups: dict[tuple, list[Source]] = {}
-    for source in study.sources:
-        if source.id in costs:
-            groups.setdefault(group_of(source, group_by), []).append(source)
-    if not groups:
+    only_traces = all(source.kind == "trace" for source in study.sources)
+    names = list(group_by) or (["run"] if only_traces else ["batch", "nodes"])
+    compute, metrics = (
+        (_published, METRICS) if method == "published" else (_corrected, (*METRICS, *CORRECTED_METRICS))
+    )
+    fields_of_runs = pd.DataFrame(
+        {source.id: {name: source.value(name) for name in names} for source in study.sources}, dtype=object
+    )
+    rows = compute(study, fields_of_runs.T, names)[names_of(metrics)].reset_index()
+    columns = fields("job" if only_traces and name == "run" else name for name in names)
+    return Answer(
+        in_order(rows, names), [*columns, *metrics], title=with_method("Kernel efficiency", study, method)
+    )
+
+
+def _corrected(study: Study, fields_of_runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    runs = costs(study, study.sources).set_index("run")
+    if runs.empty:
         raise study.nothing(
             f"{study.path} holds no kernels with FLOPs: it needs profile: torch, shapes in traces, or PyProf"
         )
-    answer = []
-    for key in sorted(groups, key=sortable):
-        of_group = [(costs[source.id], bound_of(study, source)) for source in groups[key]]
-        # A run whose tool knows no shapes, and to which no other lent them, did not do nothing.
-        credited = [(cost, bound) for cost, bound in of_group if cost.flops]
-        moving = [(cost, bound) for cost, bound in of_group if cost.bytes]
-        flops = sum(cost.flops for cost, _ in credited)
-        moved = sum(cost.bytes for cost, _ in moving)
-        rate, bandwidth = _over_time(flops, credited), _over_time(moved, moving)
-        counted = _over_time(sum(cost.counted_ns for cost, _ in credited), credited)
-        answer.append({
-            **dict(zip(group_by, key, strict=True)),
-            "compute_efficiency_pct": None if counted is None else 100 * counted,
-            "tflops_per_s": None if rate is None else rate / 1e3,
-            "bandwidth_gb_per_s": bandwidth,
-            "bandwidth_efficiency_pct": _over_peak(moved, moving, "bytes_per_s"),
-            "flops_efficiency_pct": _over_peak(flops, credited, "flops_per_s"),
-            "flops_efficiency_of_measured_pct": _over_peak(flops, credited, "measured_flops_per_s"),
-            "bandwidth_efficiency_of_measured_pct": _over_peak(moved, moving, "measured_bytes_per_s"),
-            "kernel_ms_per_step": sum(cost.kernel_ns for cost, _ in of_group) / len(of_group) / 1e6,
-            "loader_ms_per_step": sum(cost.loader_ns for cost, _ in of_group) / len(of_group) / 1e6,
-            "attributed_steps": sum(cost.batches for cost, _ in of_group),
-        })  # fmt: skip
-    return answer
+    # A run whose tool knows no shapes, and to which no other lent them, did not do nothing.
+    peaks = bounds(study, [source for source in study.sources if source.id in runs.index])
+    for of, known in (("flops", runs["flops"] > 0), ("bytes", runs["bytes"] > 0)):
+        runs[f"{of}_ns"] = runs["kernel_ns"].where(known, 0.0)
+        for name in (f"{of}_per_s", f"measured_{of}_per_s"):
+            runs[name] = (runs["kernel_ns"] / 1e9 * peaks[name]).where(known, 0.0)
+    runs["counted_ns"] = runs["counted_ns"].where(runs["flops"] > 0, 0.0)
+    # A peak that is not known of one run is not known of the group.
+    groups = fields_of_runs.join(runs, how="inner").groupby(list(by), dropna=False, sort=False)
+    total, count = groups.sum(skipna=False), groups.size()
+    return pd.DataFrame({
+        "compute_efficiency_pct": 100 * total["counted_ns"] / total["flops_ns"],
+        "tflops_per_s": total["flops"] / total["flops_ns"] / 1e3,
+        "bandwidth_gb_per_s": total["bytes"] / total["bytes_ns"],
+        "bandwidth_efficiency_pct": 100 * total["bytes"] / total["bytes_per_s"],
+        "flops_efficiency_pct": 100 * total["flops"] / total["flops_per_s"],
+        "flops_efficiency_of_measured_pct": 100 * total["flops"] / total["measured_flops_per_s"],
+        "bandwidth_efficiency_of_measured_pct": 100 * total["bytes"] / total["measured_bytes_per_s"],
+        "kernel_ms_per_step": total["kernel_ns"] / count / 1e6,
+        "loader_ms_per_step": total["loader_ns"] / count / 1e6,
+        "attributed_steps": total["batches"],
+    })  # fmt: skip
 
 
-def _over_time(total: float, runs: Sequence[tuple[Costs, Bound]]) -> float | None:
-    """``total`` over the time of the runs' kernels in ns; None without any."""
-    time = sum(cost.kernel_ns for cost, _ in runs)
-    return total / time if time else None
+def _published(study: Study, fields_of_runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Plain means over the tables of a group, to the six decimals that were published."""
+    sources = study.of_kind("pyprof")
+    if not sources:
+        raise UserError(f"{study.path} holds no PyProf kernel table, which the published method needs")
+    peak_flops, peak_bytes = published_bound(study)
+    kernels = launches_by_name(study, sources).groupby(["run", "kernel"])[["ns", "flops", "bytes"]].sum()
+    kernels["with_flops_ns"] = kernels["ns"].where(kernels["flops"] != 0, 0.0)
+    tables = kernels.groupby("run").sum()
+    tables = tables[tables["ns"] > 0]
+
+    def check(source: Source) -> None:
+        if source.id not in tables.index:
+            raise Unusable(source, "none of its kernels took time")
+
+    for source in sources:
+        study.use(source, check)
+    if tables.empty:
+        raise UserError(no_result(study))
+    rates = pd.DataFrame({
+        "compute_efficiency_pct": 100 * tables["with_flops_ns"] / tables["ns"],
+        "tflops_per_s": tables["flops"] / tables["ns"] / 1e3,
+        "bandwidth_gb_per_s": tables["bytes"] / tables["ns"],
+        "bandwidth_efficiency_pct": 100e9 * tables["bytes"] / tables["ns"] / peak_bytes,
+        "flops_efficiency_pct": 100e9 * tables["flops"] / tables["ns"] / peak_flops,
+    })  # fmt: skip
+    groups = fields_of_runs.join(rates, how="inner").groupby(list(by), dropna=False, sort=False)
+    return groups.mean().round(6)
 
 
-def _over_peak(total: float, runs: Sequence[tuple[Costs, Bound]], name: str) -> float | None:
-    """``total`` over what the devices could have done in the kernels' time, %; None if that is not known."""
-    peaks = [getattr(bound, name) for _, bound in runs]
-    if not all(peaks):
-        return None
-    could = sum(cost.kernel_ns * peak for (cost, _), peak in zip(runs, peaks, strict=True)) / 1e9
-    return 100 * total / could if could else None
-
-
-def group_of(source: Source, group_by: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(source.value(name) for name in group_by)
+def with_method(title: str, study: Study, method: str) -> str:
+    """A title that names the method where the reference published a result of its own: of its tables."""
+    return f"{title}, {method} method" if method == "published" or study.of_kind("pyprof") else title

@@ -5,22 +5,20 @@ mean over the launches (which metric of nvprof is which of ncu: profiling/tools/
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
-from analysis.display.metrics import IN_RUN, Metric, Rows, columns, filled, names_of, picked
-from analysis.display.numbers import shortened, with_open_ends
-from analysis.display.terminal import Part
-from analysis.frames.kernel_sums import Groups, Question, groups_of_run, query
-from analysis.frames.steps import Counted, counted_steps
+from analysis.display.metrics import IN_RUN, Metric, columns, filled, names_of, picked, records
+from analysis.display.numbers import with_open_ends
+from analysis.display.terminal import Answer, Part
+from analysis.frames.kernel_sums import kernel_sums, query_arrays
+from analysis.frames.measure import measure
+from analysis.frames.steps import counted_steps
 from analysis.frames.study import Source, Study
-from analysis.measures import kernels, roofline
-from analysis.measures.kernels import BY, question_of
-from analysis.measures.peaks import Bound, bound_of
+from analysis.measures import kernels, peaks
+from analysis.measures.kernels import BY
 from analysis.statistics import inside_run
 from jobs.run import Run
 from profiling import schemas
@@ -29,99 +27,63 @@ from profiling.errors import UserError, did_you_mean
 from profiling.readers.ncu import TENSOR_KERNEL
 from profiling.schemas import APART
 
-GROUPED_BY = ("kernel", "class")
 TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
-_PER_BATCH = """
-with sums as (select * from {sums} where calls > 0)
-select short_name, "class", batch_index, sum(ns)::double / (select count(distinct rank) from sums) / 1e6
-from sums group by all
-"""
+
+COUNTED = (
+    Metric("achieved_occupancy_pct", "resident warps divided by the maximum", "occup.\n%", places=0),
+    Metric("ipc", "instructions per cycle (per multiprocessor; on a CPU per core)", "IPC", places=2),
+    Metric(
+        "load_efficiency_pct", "bytes requested by loads divided by bytes moved", "load\neff. %", places=0
+    ),
+    Metric("store_efficiency_pct", "the same for stores", "store\neff. %", places=0),
+    Metric("dram_utilization_pct", "throughput of device memory divided by its peak", "DRAM\n%", places=0),
+)
+METRICS = (
+    BY["kernel"],
+    replace(BY["class"], table=False),
+    Metric("ms_per_step", "time per step; the interval is over the run's steps", "ms/step", IN_RUN),
+    *picked(kernels.METRICS, "share_pct", "calls_per_step"),
+    *(replace(metric, table=False) for metric in picked(kernels.METRICS, "mean_us")),
+    Metric("cpu_s", "CPU time of a function in the whole run, measured by VTune", "CPU\ns"),
+    *COUNTED,
+    Metric("tensor_cores", "used, not used, or deduced from the kernel's name", text=True),
+    *(replace(metric, table=metric.name != "bound") for metric in peaks.METRICS),
+    Metric("counters", "profiler that read the counters; empty: none", text=True, table=False),
+    Metric("why", "what bounds the kernel: memory, arithmetic, ...", "bound by", text=True, priority=2),
+)
+COLUMNS = {"Columns, one row per kernel (on a CPU: operator), longest first:": METRICS}
+
+# --- the two runs -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """All that the answer is made of.
-
-    Attributes:
-        timing: the run that was timed, under the torch profiler.
-        kernels: what its batches that count launched, by :data:`GROUPED_BY`.
-        per_batch: of each kernel and such batch: short name, class, batch index, ms per GPU.
-        counted: which batches count; None: all that were recorded.
-        bound: the peaks of its device.
-        counting: the run of the same point whose counters were read; None: there is none.
-        counters: columns of :data:`COUNTERS` by short name of a kernel (of a function, of VTune).
-        timers: rows of its ``intervals``, of VTune alone.
-    """
-
-    timing: Source
-    kernels: Groups
-    per_batch: list[tuple]
-    counted: Counted | None
-    bound: Bound
-    counting: Source | None
-    counters: Mapping[str, Mapping[str, float]]
-    timers: Rows
-
-    @property
-    def tool(self) -> str:
-        """The tool that counted; empty: none did."""
-        return self.counting.fields["profile"] if self.counting else ""
-
-
-def read(study: Study, wanted: str | None = None) -> Inputs:
-    """Two runs of one point, the timed one and the one whose counters were read, with their tables.
-
-    Args:
-        wanted: the id of the timed run; None: the first whose point had counters read, and where several
-            points were timed a note names it.
+def _chosen(study: Study, run: str | None) -> tuple[Source, Source | None]:
+    """The timed run of this id (None: the first whose point had counters read), and the one that counted.
 
     Raises:
-        UserError: no run under the torch profiler, none of this id, or no kernels in it.
+        UserError: no run under the torch profiler, or none of this id.
     """
-    timing, counting = _chosen(study, wanted)
-    launches = study.use(timing, lambda timing: _launches(study, timing))
-    if launches is None:
-        raise UserError(f"{study.path}: {timing.id} holds no kernels of its steps")
-    counters: dict[str, dict[str, float]] = by_kernel(_table(study, counting, "atomics")) if counting else {}
-    by_vtune = counting is not None and counting.fields["profile"] == "vtune"
-    timers = _table(study, counting, "intervals") if counting and by_vtune else []
-    counted = counted_steps(study, timing)
-    return Inputs(timing, *launches, counted, bound_of(study, timing), counting, counters, timers)
-
-
-def _chosen(study: Study, wanted: str | None) -> tuple[Source, Source | None]:
     runs = study.of_kind("run")
     counting: dict[str, Source | None] = {}
-    for timing in (one for one in runs if one.fields["profile"] == "torch"):
+    timed = [one for one in runs if one.fields["profile"] == "torch"]
+    for timing in timed:
         of_point = [one for one in runs if one.fields["profile"] in TOOLS and one.point == timing.point]
         counting[timing.id] = min(of_point, key=lambda one: TOOLS.index(one.fields["profile"]), default=None)
-    timed = [one for one in runs if one.id in counting]
     if not timed:
         raise UserError(f"{study.path} holds no kernels of a run under the torch profiler (jobs.hotspots)")
-    if wanted is not None and wanted not in counting:
-        raise UserError(f"--run: {study.path} holds no such run {wanted!r}{did_you_mean(wanted, counting)}")
-    chosen = next((one for one in timed if one.id == wanted or (not wanted and counting[one.id])), timed[0])
+    if run is not None and run not in counting:
+        raise UserError(f"--run: {study.path} holds no such run {run!r}{did_you_mean(run, counting)}")
+    chosen = next((one for one in timed if one.id == run or (not run and counting[one.id])), timed[0])
     return chosen, counting[chosen.id]
 
 
-def _launches(study: Study, timing: Source) -> tuple[Groups, list[tuple]] | None:
-    """What the batches of the timed run launched: all of them together, and each for itself."""
-    groups = groups_of_run(study, timing, question_of(GROUPED_BY))
-    each = groups_of_run(study, timing, Question(_PER_BATCH))
-    if groups is None or each is None:
-        return None
-    return groups, [(*row, of_rank / timing.gpus_per_rank) for *row, of_rank in each.rows]
-
-
-def _table(study: Study, source: Source, name: str) -> Rows:
-    paths = source.tables(name)
+def _table(study: Study, source: Source, name: str) -> pd.DataFrame:
+    """A table of a run that counted; a finding where it is not there."""
+    names, paths = schemas.SCHEMAS[name].names, source.tables(name)
     if not paths:
         study.note("not_recorded", source, what="counters")
-        return []
-    names = schemas.SCHEMAS[name].names
     sql = f"select {', '.join(names)} from read_parquet($paths)"
-    rows = study.use(source, lambda source: query(study, source, sql, paths=paths))
-    return [dict(zip(names, values, strict=True)) for values in rows or []]
+    found = study.use(source, lambda one: query_arrays(study, one, sql, paths=paths)) if paths else None
+    return pd.DataFrame(found or {}, columns=names)
 
 
 # --- counters, by the tools' names for them -----------------------------------------------------------
@@ -150,187 +112,142 @@ COUNTERS: dict[str, dict[str, float]] = {
     "cycles": {"Hardware Event Count:CPU_CLK_UNHALTED.THREAD": 1, "Clockticks": 1},
 }  # fmt: skip
 _COLUMN = {name: (column, factor) for column, names in COUNTERS.items() for name, factor in names.items()}
-_EVENT = re.compile(r"(?P<metric>.+?)(?: \((?P<unit>[^()]*)\))? : (?P<kernel>.+)", re.DOTALL)
+_EVENT = re.compile(r"^(?P<metric>.+?)(?: \((?P<unit>[^()]*)\))? : (?P<kernel>.+)$", re.DOTALL)
 
 
-def by_kernel(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Short name of a kernel -> column of :data:`COUNTERS` -> its mean over all launches.
+def by_kernel(events: pd.DataFrame) -> pd.DataFrame:
+    """Counters by the short name of a kernel (of a function, of VTune): means over all launches.
 
     Args:
         events: rows of ``atomics``, with ``event``, ``count`` and ``mean``.
+
+    Returns:
+        Columns: :data:`COUNTERS`.
     """
-    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for row in events:
-        event = _EVENT.fullmatch(str(row["event"]))
-        if event is None or event["metric"] not in _COLUMN or row["mean"] is None:
-            continue
-        column, factor = _COLUMN[event["metric"]]
-        total = sums[short_name(event["kernel"]), column]
-        # One short name may stand for several instances of a template, and for several ranks.
-        total[0] += factor * row["mean"] * row["count"]
-        total[1] += row["count"]
-    means: dict[str, dict[str, float]] = defaultdict(dict)
-    for (kernel, column), (total_of, count) in sums.items():
-        if count:
-            means[kernel][column] = total_of / count
-    for counters in means.values():
-        instructions, cycles = counters.pop("instructions", None), counters.pop("cycles", None)
-        if instructions is not None and cycles:
-            counters["ipc"] = instructions / cycles
-    return dict(means)
+    named = events["event"].astype(str).str.extract(_EVENT)
+    known = named["metric"].isin(_COLUMN) & events["mean"].notna()
+    named, events = named[known], events[known]
+    count, mean = events["count"].astype(float), events["mean"].astype(float)
+    factor = named["metric"].map(lambda name: _COLUMN[name][1]).astype(float)
+    # One short name may stand for several instances of a template, and for several ranks.
+    sums = pd.DataFrame({
+        "kernel": named["kernel"].map(short_name),
+        "column": named["metric"].map(lambda name: _COLUMN[name][0]),
+        "total": factor * mean * count,
+        "count": count,
+    }).groupby(["kernel", "column"]).sum()  # fmt: skip
+    means = (sums["total"] / sums["count"].where(sums["count"] > 0)).dropna().unstack("column")
+    means = means.reindex(columns=list(COUNTERS)).astype(float)
+    means["ipc"] = (means["instructions"] / means["cycles"].where(means["cycles"] > 0)).fillna(means["ipc"])
+    return means
 
 
-COUNTED = (
-    Metric("achieved_occupancy_pct", "resident warps divided by the maximum", "occup.\n%", places=0),
-    Metric("ipc", "instructions per cycle (per multiprocessor; on a CPU per core)", "IPC", places=2),
-    Metric(
-        "load_efficiency_pct", "bytes requested by loads divided by bytes moved", "load\neff. %", places=0
-    ),
-    Metric("store_efficiency_pct", "the same for stores", "store\neff. %", places=0),
-    Metric("dram_utilization_pct", "throughput of device memory divided by its peak", "DRAM\n%", places=0),
-)
-METRICS = (
-    replace(BY["kernel"], show=shortened),
-    BY["class"],
-    Metric("ms_per_step", "time per step; the interval is over the run's steps", "ms/step", IN_RUN),
-    *picked(kernels.METRICS, "share_pct", "calls_per_step", "mean_us"),
-    Metric("cpu_s", "CPU time of a function in the whole run, measured by VTune", "CPU\ns"),
-    *COUNTED,
-    Metric("tensor_cores", "used, not used, or deduced from the kernel's name", text=True),
-    *roofline.METRICS,
-    Metric("counters", "profiler that read the counters; empty: none", text=True),
-    Metric("why", "what bounds the kernel: memory, arithmetic, ...", "bound by", text=True, priority=2),
-)
-_NAMES = names_of(METRICS)
-COLUMNS = {"Columns, one row per kernel (on a CPU: operator), longest first:": METRICS}
+# --- what bounds a kernel -----------------------------------------------------------------------------
+
 # From so much of a peak on, that peak bounds; below, latency does (Nsight Compute's "speed of light" rule).
 NEAR_PCT = 60.0
 # A launch costs the host 2 to 10 us: a kernel as short may wait for it.
 SHORT_US = 10.0
-LOW_OCCUPANCY_PCT, LOW_EFFICIENCY_PCT, LOW_IPC = 25.0, 50.0, 1.0
+# Below these, occupancy, use of memory accesses and instructions per cycle are low.
+_LOW = {
+    "load_efficiency_pct": 50.0, "store_efficiency_pct": 50.0, "achieved_occupancy_pct": 25.0, "ipc": 1.0,
+}  # fmt: skip
 
 
-def why(row: Mapping[str, Any]) -> str:
-    """What bounds a kernel: the first of these that its figures show."""
-    roof, dram = roofline.share_of(row), row.get("dram_utilization_pct")
-    bound, near = row.get("bound"), roof is not None and roof >= NEAR_PCT
-    possible = roof is not None and roof <= roofline.ABOVE_PCT
-    low = [
-        row.get(name) is not None and row[name] < least
-        for name, least in (
-            ("load_efficiency_pct", LOW_EFFICIENCY_PCT),
-            ("store_efficiency_pct", LOW_EFFICIENCY_PCT),
-            ("achieved_occupancy_pct", LOW_OCCUPANCY_PCT),
-            ("ipc", LOW_IPC),
-        )
-    ]
+def why(rows: pd.DataFrame) -> np.ndarray:
+    """What bounds each kernel: the first of these that its figures show."""
+    figures = rows.reindex(columns=names_of(METRICS))
+    number = {name: figures[name].astype(float) for name in (*_LOW, "dram_utilization_pct", "mean_us")}
+    share = figures["roof_pct"].astype(float).fillna(figures["roof_of_measured_pct"].astype(float))
+    dram, bound, near = number["dram_utilization_pct"], figures["bound"], share >= NEAR_PCT
+    possible = share <= peaks.ABOVE_PCT
+    low = {name: number[name] < least for name, least in _LOW.items()}
     rules = (
-        ("memory", dram is not None and dram >= NEAR_PCT),
-        ("arithmetic", bound == "compute" and near and possible),
-        ("unknown", bound == "compute" and near),
+        ("memory", dram >= NEAR_PCT),
+        ("arithmetic", (bound == "compute") & near & possible),
+        ("unknown", (bound == "compute") & near),
         # Tensors that stay in a cache move less: counters know better, and more than all cannot be.
-        ("memory", bound == "bandwidth" and near and possible and dram is None),
-        ("calls", (row.get("mean_us") or SHORT_US) < SHORT_US),
-        ("memory access", any(low[:2])),
-        ("latency", any(low[2:])),
-        ("unknown", bound is None),
+        ("memory", (bound == "bandwidth") & near & possible & dram.isna()),
+        ("calls", number["mean_us"] < SHORT_US),
+        ("memory access", low["load_efficiency_pct"] | low["store_efficiency_pct"]),
+        ("latency", low["achieved_occupancy_pct"] | low["ipc"]),
+        ("unknown", bound.isna()),
         ("cache", near),
     )
-    return next((code for code, applies in rules if applies), "nothing near")
+    return kernels.chosen(rules, "nothing near")
 
 
-def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
-    """The answer's rows with :data:`METRICS`, and their caption.
-
-    Args:
-        wanted: the id of the run under the torch profiler; see ``read``.
-
-    Raises:
-        UserError: no run under the torch profiler, or no kernels in it.
-    """
-    inputs = read(study, wanted)
-    hottest = rows_of(inputs, top)
-    missing = [row["kernel"] for row in hottest if not row["counters"]]
-    if missing and inputs.tool in ("ncu", "nvprof"):  # VTune knows functions, and no kernels
-        study.note("not_recorded", inputs.counting, what=[f"counters of {kernel}" for kernel in missing])
-    return hottest, caption(inputs)
+# --- the measure --------------------------------------------------------------------------------------
 
 
-def rows_of(inputs: Inputs, top: int) -> Rows:
-    """The same of what was read.
-
-    Raises:
-        UserError: it holds no kernel of the model.
-    """
-    every = kernels.rows_of(inputs.kernels, GROUPED_BY, inputs.bound)
-    hot = [row for row in every if row["class"] not in APART][:top]
-    if not hot:
-        raise UserError(f"{inputs.timing.path.parent}: {inputs.timing.id} holds no kernels of its steps")
-    known = intervals(inputs.per_batch)
-    answer = [_row(row, inputs.counters.get(row["kernel"], {}), inputs.tool, known) for row in hot]
-    return answer + (_functions(inputs.timers, inputs.counters, top) if inputs.tool == "vtune" else [])
-
-
-Ends = dict[tuple[str, str], tuple[float, float]]  # of an interval, ms, by short name and class
-
-
-def intervals(per_batch: Iterable[tuple[str, str, int, float]]) -> Ends:
-    """Intervals of the time that kernels take per batch, over the batches; none where they are too few.
+@measure(COLUMNS)
+def hotspots(study: Study, top: int = 5, run: str | None = None) -> Answer:
+    """A row a kernel of the model that takes most time; below these, functions that VTune measured.
 
     Args:
-        per_batch: of ``Inputs``.
+        top: so many kernels, and functions.
+        run: the id of the run under the torch profiler; None: the first whose point had counters read.
+
+    Raises:
+        UserError: no run under the torch profiler, none of this id, or no kernels in it.
     """
-    rows = list(per_batch)
-    places = {batch: place for place, batch in enumerate(sorted({row[2] for row in rows}))}
-    series: dict[tuple[str, str], np.ndarray] = {}
-    for name, kind, batch, milliseconds in rows:
-        # A batch that did not launch a kernel spent no time in it.
-        series.setdefault((name, kind), np.zeros(len(places)))[places[batch]] = milliseconds
-    estimates = {key: inside_run.of_mean(values) for key, values in series.items()}
-    return {key: (one.low, one.high) for key, one in estimates.items() if not one.note}
+    timing, counting = _chosen(study, run)
+    hot = kernels.figures(study, [timing], ("kernel", "class"))
+    hot = hot[~hot["class"].isin(APART)].head(top)
+    if hot.empty:
+        raise UserError(f"{study.path}: {timing.id} holds no kernels of its steps")
+    tool = counting.fields["profile"] if counting else ""
+    counters = by_kernel(_table(study, counting, "atomics") if counting else _NO_EVENTS)
+    rows = hot.join(counters, on="kernel").join(_intervals(study, timing, hot), on=["kernel", "class"])
+    by_name = hot["kernel"].map(lambda name: "from name" if TENSOR_KERNEL.search(name) else None)
+    tensor = rows["tensor_instructions"]
+    rows["tensor_cores"] = by_name.astype(object).mask(tensor > 0, "used").mask(tensor <= 0, "not used")
+    rows["counters"] = np.where(hot["kernel"].isin(counters.index), tool, "")
+    rows["why"] = why(rows)
+    missing = rows.loc[rows["counters"] == "", "kernel"]
+    if len(missing) and tool in ("ncu", "nvprof"):  # VTune knows functions, and no kernels
+        study.note("not_recorded", counting, what=[f"counters of {kernel}" for kernel in missing])
+    if counting and tool == "vtune":
+        functions = _functions(_table(study, counting, "intervals"), counters, top)
+        rows = pd.concat([rows, functions], ignore_index=True)
+    rows = rows.reindex(columns=names_of(METRICS)).astype(object)
+    # A kernel takes no negative time: an interval that reaches there says nothing.
+    usable = [with_open_ends(row, ["ms_per_step"]) for row in records(rows)]
+    shown = filled(columns([metric for metric in METRICS if metric.table]), usable)
+    part = Part("Hottest kernels", usable, shown, _caption(study, timing, tool))
+    return Answer(rows, METRICS, [part])
 
 
-def caption(inputs: Inputs) -> str:
+_NO_EVENTS = pd.DataFrame(columns=["event", "count", "mean"])
+
+
+def _intervals(study: Study, timing: Source, hot: pd.DataFrame) -> pd.DataFrame:
+    """Intervals of the time that kernels take per step, over the steps; NaN where these are too few."""
+    sums = kernel_sums(study, [timing], ("step", "kernel", "class"))
+    gpus = kernel_sums(study, [timing], ("rank",))["rank"].nunique() * timing.gpus_per_rank
+    # A step that did not launch a kernel spent no time in it.
+    of_steps = sums.pivot_table("ns", ["kernel", "class"], "step", "sum", fill_value=0.0) / gpus / 1e6
+    of_steps = of_steps.loc[list(zip(hot["kernel"], hot["class"], strict=True))]
+    found = {key: inside_run.of_mean(row.to_numpy(float)) for key, row in of_steps.iterrows()}
+    ends = [(one.low, one.high) if not one.note else (np.nan, np.nan) for one in found.values()]
+    return pd.DataFrame(ends, of_steps.index, ["ms_per_step_low", "ms_per_step_high"])
+
+
+def _functions(timers: pd.DataFrame, counters: pd.DataFrame, top: int) -> pd.DataFrame:
+    spent = (
+        timers.groupby("function")["exclusive_ns"].sum().sort_values(ascending=False, kind="stable").head(top)
+    )
+    rows = pd.DataFrame({"kernel": spent.index, "cpu_s": spent.to_numpy() / 1e9, "counters": "vtune"})
+    rows = rows.assign(**{"class": rows["kernel"].map(classify)}).join(counters, on="kernel")
+    return rows.assign(why=np.where(rows["ipc"] < _LOW["ipc"], "latency", "unknown"))
+
+
+def _caption(study: Study, timing: Source, tool: str) -> str:
     """Of which steps the times are, and whose counters stand beside them."""
-    source, first = inputs.timing, inputs.counted.steps.start if inputs.counted else 0
-    run = source.manifest.run if source.manifest else Run(**source.fields)
+    counted = counted_steps(study, timing)
+    first = counted.steps.start if counted else 0
+    run = timing.manifest.run if timing.manifest else Run(**timing.fields)
     ranges = [range(max(one.start, first), one.stop) for one in run.recordings if one.stop > first]
     steps = ", ".join(f"{one.start}-{one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in ranges)
-    counters = f"; counters: {inputs.tool}, another run" if inputs.tool else ""
-    return f"Times: steps {steps} of {run.batches}, ranks: {source.ranks}{counters}"
-
-
-def _row(row: dict[str, Any], counted: Mapping[str, float], tool: str, known: Ends) -> dict[str, Any]:
-    low, high = known.get((row["kernel"], row["class"]), (None, None))
-    tensor = counted.get("tensor_instructions")
-    by_name = "from name" if TENSOR_KERNEL.search(row["kernel"]) else None
-    figures = {
-        **{name: value for name, value in row.items() if name in _NAMES},
-        "ms_per_step_low": low,
-        "ms_per_step_high": high,
-        **{name: counted.get(name) for name in names_of(COUNTED)},
-        "tensor_cores": by_name if tensor is None else "used" if tensor > 0 else "not used",
-        "counters": tool if counted else "",
-    }
-    return {**figures, "why": why(figures)}
-
-
-def _functions(timers: Rows, counters: Mapping[str, Mapping[str, float]], top: int) -> Rows:
-    spent: dict[str, float] = {}
-    for row in timers:
-        spent[row["function"]] = spent.get(row["function"], 0.0) + (row["exclusive_ns"] or 0.0)
-    rows = []
-    for name in sorted(spent, key=lambda name: -spent[name])[:top]:
-        row = {"kernel": name, "class": classify(name), "cpu_s": spent[name] / 1e9, "counters": "vtune"}
-        row |= {column: counters.get(name, {}).get(column) for column in names_of(COUNTED)}
-        slow = row["ipc"] is not None and row["ipc"] < LOW_IPC
-        rows.append({**row, "why": "latency" if slow else "unknown"})
-    return rows
-
-
-def part(title: str, rows: Rows, caption: str) -> Part:
-    """The table, with ``[?]`` for intervals that tell nothing: a kernel takes no negative time."""
-    usable = [with_open_ends(row, ["ms_per_step"]) for row in rows]
-    left_out = ("class", "mean_us", "bound", "counters")
-    every = columns([metric for metric in METRICS if metric.name not in left_out])
-    return Part(title, usable, filled(every, usable), caption)
+    counters = f"; counters: {tool}, another run" if tool else ""
+    return f"Times: steps {steps} of {run.batches}, ranks: {timing.ranks}{counters}"

@@ -1,129 +1,76 @@
-"""Kernels of runs: calls, time, FLOPs, bytes and efficiency per step, by name, class, operator or layer."""
+"""Kernels of runs: calls, time, FLOPs, bytes and efficiency per step; and how those of two runs differ.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+A kernel's difference has two parts, which add up to it (:func:`effects`): of other numbers of calls, and of
+other durations per call. The larger one says which of the :data:`KINDS` a kernel is: one that is called more
+often is not slower. Calls of other launches in each run (a few large copies of an operator, or many small
+ones) are neither. The differences of the kinds add up to that of all kernels. A step's wall time is the time
+of its kernels, less what runs at once (of two kernels in the same microsecond one counts), plus the time in
+which none runs: so these add up to the difference of the step.
 
-from analysis.display.metrics import RUN, Column, Metric, Rows, columns, picked
-from analysis.display.numbers import shortened, with_places
-from analysis.frames.kernel_sums import Groups, Question, groups_of_each, has_kernels
-from analysis.frames.load import no_result
-from analysis.frames.study import Source, Study
-from analysis.measures import peaks as costs
-from analysis.measures import roofline
-from analysis.measures.roofline import ABOVE_PCT, BANDWIDTH, COMPUTE
-from profiling.errors import UserError
-from profiling.findings import Finding
-
-if TYPE_CHECKING:
-    pass
-
-
-# What kernels can be grouped by, and the column of the table that says it.
-GROUPS = {
-    "kernel": "short_name",
-    "class": "class",
-    "operator": "operator",
-    "layer": "layer",
-    "direction": "direction",
-}
-BY = {
-    "kernel": Metric("kernel", "short name", text=True, key=True),
-    "class": Metric("class", "gemm, convolution, communication, ...", text=True, key=True),
-    "operator": Metric("operator", "e.g. aten::convolution", text=True, key=True),
-    "layer": Metric("layer", "e.g. layer1.0.conv1", text=True, key=True),
-    "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
-}
-DEFAULT_BY = ("kernel", "class", "direction")
-
-_CORRECTED = """
-with sums as (select * from {sums} where calls > 0)
-select {groups}, sum(calls)::bigint, sum(ns)::double, min(least_ns), max(most_ns), sum(flops), sum(bytes),
-    coalesce(sum(placed_flops), 0), coalesce(sum(placed_bytes), 0), coalesce(sum(placed_ns), 0)::double,
-    (select sum(ns) from sums)::double
-from sums where {wanted}
-group by {groups} order by sum(ns) desc, {groups}
+By the reference's method kernels are those of PyProf's tables, by name, all launches.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-def kernels_of(
-    study: Study, source: Source, direction: str | None = None, by: Sequence[str] = DEFAULT_BY
-) -> Rows:
-    """The kernels of a run, largest first; none, and the log says why, if it has none or cannot be used.
+import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
 
-    Args:
-        by: of :data:`GROUPS`; a value that the tool did not record is None.
-    """
-    return next((rows for _, rows in kernels_of_each(study, [source], direction, by)), [])
-
-
-def kernels_of_each(
-    study: Study, sources: Sequence[Source], direction: str | None = None, by: Sequence[str] = DEFAULT_BY
-) -> Iterator[tuple[Source, Rows]]:
-    """Each run that can be used, and has attributed batches with kernels, with these."""
-    for source, groups in groups_of_each(study, sources, question_of(by, direction)):
-        for place, name in enumerate(by):
-            if groups.rows and all(row[place] is None for row in groups.rows):
-                study.note("not_recorded", source, what=f"{name} of kernels")
-        yield source, rows_of(groups, by, costs.bound_of(study, source))
-
-
-def question_of(by: Sequence[str], direction: str | None = None) -> Question:
-    """What is read of a run's launches for :func:`rows_of`."""
-    wanted = f"direction = {direction!r}" if direction else "true"
-    columns = [GROUPS[name] for name in by]
-    groups = ", ".join(f'"{column}"' for column in columns)
-    sql = _CORRECTED.replace("{groups}", groups).replace("{wanted}", wanted)
-    keys = dict.fromkeys([*columns, *(["direction"] if direction else [])])
-    return Question(sql, tuple(keys), ("Layer",) if "layer" in by else ())
-
-
-def rows_of(groups: Groups, by: Sequence[str], bound: costs.Bound) -> Rows:
-    """The kernels of a run, in the order of ``groups``: what they answered to :func:`question_of`."""
-    return [_row(row, by, groups.batches, bound) for row in groups.rows]
-
-
-def _row(row: tuple, by: Sequence[str], batches: int, bound: costs.Bound) -> dict[str, Any]:
-    calls, total, least, most, flops, moved, work, bytes_of_it, time_ns, whole = row[len(by) :]
-    return {
-        **dict(zip(by, row, strict=False)),
-        "calls_per_step": calls / batches,
-        "ms_per_step": total / batches / 1e6,
-        "share_pct": 100 * total / whole if whole else None,
-        "min_us": least / 1e3,
-        "mean_us": total / calls / 1e3,
-        "max_us": most / 1e3,
-        "gflop_per_step": None if flops is None else flops / batches / 1e9,
-        "mbyte_per_step": None if moved is None else moved / batches / 1e6,
-        "flops_efficiency_pct": _efficiency(flops, total, bound.flops_per_s),
-        "bandwidth_efficiency_pct": _efficiency(moved, total, bound.bytes_per_s),
-        "flops_efficiency_of_measured_pct": _efficiency(flops, total, bound.measured_flops_per_s),
-        "bandwidth_efficiency_of_measured_pct": _efficiency(moved, total, bound.measured_bytes_per_s),
-        **roofline.place(work, bytes_of_it, time_ns, bound),
-    }
-
-
-def _efficiency(total: float | None, time_ns: float, peak: float | None) -> float | None:
-    """Of the peak; None also where nothing was counted: a copy, say, has no FLOPs to be efficient at."""
-    return 100 * total / time_ns * 1e9 / peak if total and peak and time_ns else None
-
+from analysis.display.metrics import RUN, Metric, Rows, columns, filled, names_of, records
+from analysis.display.numbers import digits, shortened, signed
+from analysis.display.terminal import Answer, Part
+from analysis.frames.divide import covered, union
+from analysis.frames.kernel_sums import DEFAULT_BY, has_kernels, kernel_sums
+from analysis.frames.load import no_result
+from analysis.frames.measure import measure
+from analysis.frames.pyprof import DIRECTIONS
+from analysis.frames.pyprof import names_of as launches_by_name
+from analysis.frames.steps import counted_steps, in_steps
+from analysis.frames.study import Source, Study
+from analysis.measures import peaks
+from analysis.measures.efficiency import with_method
+from analysis.measures.peaks import ABOVE_PCT, BANDWIDTH, COMPUTE, bounds, place, published_bound
+from profiling import tables
+from profiling.errors import UserError
+from profiling.findings import Finding
+from profiling.workers import in_threads
 
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
+BY = {
+    "kernel": Metric("kernel", "short name", show=shortened, text=True, key=True),
+    "class": Metric("class", "gemm, convolution, communication, ...", text=True, key=True),
+    "operator": Metric("operator", "e.g. aten::convolution", show=shortened, text=True, key=True),
+    "layer": Metric("layer", "e.g. layer1.0.conv1", show=shortened, text=True, key=True),
+    "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
+}
 METRICS = (
     Metric("calls_per_step", "launches per step", "calls/\nstep", places=1, priority=0),
     Metric("ms_per_step", "time per step", "ms/\nstep"),
     Metric("share_pct", "share of the time of all kernels", places=1),
-    Metric("min_us", "shortest launch"),
+    Metric("min_us", "shortest launch", table=False),
     Metric("mean_us", "mean launch", places=1, priority=0),
-    Metric("max_us", "longest launch"),
-    Metric("gflop_per_step", "FLOPs per step, 1e9", "GFLOP/\nstep"),
-    Metric("mbyte_per_step", "bytes per step, 1e6", "MB/\nstep"),
+    Metric("max_us", "longest launch", table=False),
+    Metric("gflop_per_step", "FLOPs per step, 1e9", "GFLOP/\nstep", table=False),
+    Metric("mbyte_per_step", "bytes per step, 1e6", "MB/\nstep", table=False),
     Metric("flops_efficiency_pct", "FLOP rate divided by the datasheet's peak", "FLOPS\neff. %", places=2),
-    Metric("bandwidth_efficiency_pct", "bandwidth over the datasheet's", "bandw.\neff. %", places=2),
-    Metric("flops_efficiency_of_measured_pct", "FLOP rate divided by the peak measured on this machine"),
-    Metric("bandwidth_efficiency_of_measured_pct", "bandwidth over that measured on this machine"),
-    *roofline.METRICS,
-)
+    Metric(
+        "bandwidth_efficiency_pct", "bandwidth over the datasheet's", "bandw.\neff. %", places=2, table=False
+    ),
+    Metric(
+        "flops_efficiency_of_measured_pct", "FLOP rate divided by the peak measured on this machine",
+        "of measured\nFLOPS %", places=2, priority=0,
+    ),
+    Metric(
+        "bandwidth_efficiency_of_measured_pct", "bandwidth over that measured on this machine", table=False
+    ),
+    *peaks.METRICS,
+)  # fmt: skip
+
+# --- one run, or each of several ----------------------------------------------------------------------
 
 
 def with_kernels(study: Study) -> list[Source]:
@@ -131,66 +78,56 @@ def with_kernels(study: Study) -> list[Source]:
     return [source for source in study.sources if has_kernels(source)]
 
 
-def why_none(runs: Iterable[Source]) -> str:
-    """Why none of these runs has kernels: by which profilers they ran."""
-    return f"no kernels (profile: {', '.join(dict.fromkeys(run.fields['profile'] for run in runs))})"
-
-
-def rows(
-    study: Study, run: str | None = None, direction: str | None = None, by: Sequence[str] = DEFAULT_BY
-) -> tuple[Rows, list[Metric]]:
-    """The corrected answer's rows and columns; see :func:`table`."""
-    sources = with_kernels(study)
-    if run is not None:
-        sources = [source for source in sources if source.id == run]
-    if not sources:
-        which = f"run {run} of {study.path}" if run else str(study.path)
-        raise UserError(f"{which} has no kernels: needed is profile: torch, or a trace")
-    answer = []
-    for source, kernels in kernels_of_each(study, sources, direction, by):
-        answer += [{"run": source.id, **row} for row in kernels]
-    if not answer:
-        raise UserError(nothing(study, direction))
-    for finding in exceeded(answer, by):
-        study.log.add(finding)
-    return answer, [*([RUN] if len(sources) > 1 else []), *(BY[name] for name in by), *METRICS]
-
-
-def nothing(study: Study, direction: str | None) -> str:
-    if not with_kernels(study):
-        return no_result(study)
-    which = f"of direction {direction}" if direction else "in profiled steps"
-    return " ".join([f"{study.path} has no kernels {which}", *(f"({note})" for note in study.notes()[:1])])
-
-
-def naming(by: Sequence[str], kernels: Rows) -> list[Column]:
-    """The table's columns of what kernels are grouped by; none of what no profiler recorded of these."""
-
-    def printed(name: str) -> Callable[[Mapping[str, Any]], str]:
-        # What belongs to no layer, as the optimizer and collectives, was not missed.
-        return lambda row: shortened(row[name] or ("(no layer)" if name == "layer" else "(unknown)"))
-
-    known = [name for name in by if any(row[name] is not None for row in kernels)]
-    return [BY[name].column(printed=printed(name)) for name in known]
-
-
-def shown(without_steps: bool = False) -> list[Column]:
-    """The terminal's columns of figures: what fits into 110 beside names.
+def figures(
+    study: Study, sources: Sequence[Source], by: Sequence[str] = DEFAULT_BY, direction: str | None = None
+) -> pd.DataFrame:
+    """The kernels of runs, largest first; none of a run without, and a finding says why.
 
     Args:
-        without_steps: the figures are of a whole recording, which has no steps.
+        by: of :data:`BY`; a value that the tool did not record is None.
+
+    Returns:
+        Columns: ``run``, ``by``, :data:`METRICS`.
     """
-    known = columns(METRICS, "ms_per_step", "share_pct", "calls_per_step", "mean_us")
-    if without_steps:
-        known = [replace(column, header=column.header.replace("/\nstep", "")) for column in known]
-    (flops, roof) = picked(METRICS, "flops_efficiency_pct", "roof_pct")
-    share, rate = roofline.share_of, roofline.flops_efficiency_of
-    return [
-        *known,
-        Column(flops.header, rate, printed=lambda row: with_places(rate(row), 2), help=flops.description),
-        *columns(METRICS, "bound"),
-        Column("roof\n%", share, printed=lambda row: with_places(share(row), 1), help=roof.description),
-    ]
+    sums = kernel_sums(study, sources, [*by, *({"direction"} - set(by) if direction else ())])
+    whole_ns = sums.groupby("run")["ns"].transform("sum")
+    if direction:
+        of_it = sums["direction"] == direction
+        sums, whole_ns = sums[of_it], whole_ns[of_it]
+    of_run = {source.id: source for source in sources}
+    for name in by:
+        known = sums[name].notna().groupby(sums["run"], sort=False).any()
+        for run in known.index[~known]:
+            study.note("not_recorded", of_run[run], what=f"{name} of kernels")
+    bound = bounds(study, [of_run[run] for run in sums["run"].unique()]).loc[sums["run"]].set_axis(sums.index)
+    steps, seconds = sums["steps"], sums["ns"] / 1e9
+    # A copy, say, has no FLOPs to be efficient at.
+    flops, moved = sums["flops"].where(sums["flops"] > 0), sums["bytes"].where(sums["bytes"] > 0)
+    placed = sums[["placed_flops", "placed_bytes", "placed_ns"]].set_axis(["flops", "bytes", "ns"], axis=1)
+    return pd.DataFrame({
+        "run": sums["run"],
+        **{name: sums[name] for name in by},
+        "calls_per_step": sums["calls"] / steps,
+        "ms_per_step": sums["ns"] / steps / 1e6,
+        "share_pct": 100 * sums["ns"] / whole_ns,
+        "min_us": sums["least_ns"] / 1e3,
+        "mean_us": sums["ns"] / sums["calls"] / 1e3,
+        "max_us": sums["most_ns"] / 1e3,
+        "gflop_per_step": sums["flops"] / steps / 1e9,
+        "mbyte_per_step": sums["bytes"] / steps / 1e6,
+        "flops_efficiency_pct": 100 * flops / seconds / bound["flops_per_s"],
+        "bandwidth_efficiency_pct": 100 * moved / seconds / bound["bytes_per_s"],
+        "flops_efficiency_of_measured_pct": 100 * flops / seconds / bound["measured_flops_per_s"],
+        "bandwidth_efficiency_of_measured_pct": 100 * moved / seconds / bound["measured_bytes_per_s"],
+        **place(placed, bound),
+    }).reset_index(drop=True)  # fmt: skip
+
+
+def kernels_of(
+    study: Study, source: Source, direction: str | None = None, by: Sequence[str] = DEFAULT_BY
+) -> Rows:
+    """The rows of :func:`figures` of one run."""
+    return records(figures(study, [source], by, direction).drop(columns="run"))
 
 
 _SHARES = {COMPUTE: "flops_efficiency_of_measured_pct", BANDWIDTH: "bandwidth_efficiency_of_measured_pct"}
@@ -201,25 +138,429 @@ _OF_WEIGHT_PCT = 1.0
 _UNCACHED_MB = 128.0
 
 
-def exceeded(kernels: Rows, by: Sequence[str] = DEFAULT_BY) -> list[Finding]:
-    """A finding for each measured peak that kernels exceed: it was measured too low.
-
-    Args:
-        kernels: rows of :func:`kernels_of`, grouped ``by``.
-    """
+def exceeded(kernels: pd.DataFrame, by: Sequence[str] = DEFAULT_BY) -> list[Finding]:
+    """A finding for each measured peak that kernels (:func:`figures`) exceed: it was measured too low."""
     found = []
     for bound, name in _SHARES.items():
-        judging = [row for row in kernels if row[name] and _judges(row, bound)]
-        most = max(judging, key=lambda row: row[name], default=None)
-        if most and most[name] > ABOVE_PCT:
-            kernel = ", ".join(str(most[one]) for one in by if most[one])
-            over = sum(row[name] > ABOVE_PCT for row in judging)
-            data = {"what": kernel, "peak": f"measured {bound}", "most_pct": most[name]}
-            found.append(Finding("above_peak", data=data | {"n": over, "of": len(judging)}))
+        large = kernels["mbyte_per_step"] >= _UNCACHED_MB * kernels["calls_per_step"]
+        judging = kernels[(kernels["share_pct"] >= _OF_WEIGHT_PCT) & (large | (bound == COMPUTE))]
+        above = judging[judging[name] > ABOVE_PCT].sort_values(name, ascending=False)
+        if len(above):
+            longest = above.iloc[0]
+            data = {
+                "what": ", ".join(longest[list(by)].dropna()), "peak": f"measured {bound}",
+                "most_pct": longest[name], "n": len(above), "of": int((judging[name] > 0).sum()),
+            }  # fmt: skip
+            found.append(Finding("above_peak", data=data))
     return found
 
 
-def _judges(row: Mapping[str, Any], bound: str) -> bool:
-    """Whether a kernel is long enough, and for the bandwidth large enough, to judge a peak by."""
-    large = (row["mbyte_per_step"] or 0) >= _UNCACHED_MB * row["calls_per_step"]
-    return (row["share_pct"] or 0) >= _OF_WEIGHT_PCT and (large or bound == COMPUTE)
+# --- two runs -----------------------------------------------------------------------------------------
+
+SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
+_SAME_MS = 0.0005  # so are those whose difference is printed as 0
+# From so many times the calls on, each of which is so many times shorter, they are of other launches.
+_MANY_CALLS, _OTHER_DURATION = 4.0, 2.0
+OTHER_CALLS = "other calls"
+KINDS = ("slower", "faster", "more calls", "fewer calls", OTHER_CALLS, "new", "gone", "same")
+ALL, AT_ONCE, NO_KERNEL, STEP = "all kernels", "run at once", "no kernel runs", "step"
+_RATIO = Metric("b_to_a", "B divided by A", "B / A", table=False)
+# They add up to difference_ms, but for kernels of other calls.
+_EFFECTS = (
+    Metric("by_calls_ms", "part that the number of calls makes", "by calls\nms", show=signed(3)),
+    Metric("by_duration_ms", "part that the duration per call makes", "by duration\nms", show=signed(3)),
+)
+CHANGES = (
+    Metric("a_ms_per_step", "time per step in A", "A, ms/\nstep"),
+    Metric("b_ms_per_step", "time per step in B", "B, ms/\nstep"),
+    _RATIO,
+    Metric("difference_ms", "B minus A", "B - A\nms", show=signed(3)),
+    *_EFFECTS,
+    Metric("change", "slower, faster, more, fewer or other calls, new, gone, same", text=True),
+    Metric("a_calls_per_step", "launches per step in A", "A, calls/\nstep", places=1),
+    Metric("b_calls_per_step", "launches per step in B", "B, calls/\nstep", places=1),
+)
+_EFFICIENCIES = (
+    Metric("a_flops_efficiency_pct", "FLOP rate in A over the datasheet's peak", "A, FLOPS\neff. %"),
+    Metric("b_flops_efficiency_pct", "FLOP rate in B over the datasheet's peak", "B, FLOPS\neff. %"),
+    replace(_RATIO, table=True),
+)
+
+
+def _or_zero(milliseconds: float) -> str:
+    """A time that is the difference of others: what is left of their rounding is 0."""
+    return digits(milliseconds) if abs(milliseconds) >= _SAME_MS else "0"
+
+
+SUMMARY_METRICS = (
+    Metric("change", "kinds of kernels, their sum, and what makes up the step", text=True),
+    Metric("kernels", "number of kernels (or of groups by --by)", "number"),
+    Metric("a_ms", "time per step in A", "A, ms/\nstep", show=_or_zero),
+    Metric("b_ms", "time per step in B", "B, ms/\nstep", show=_or_zero),
+    Metric("difference_ms", "B minus A", "B - A\nms", show=signed(3)),
+    *_EFFECTS,
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two runs: its kernels; of a step of a rank, in ms, the wall time and that in which any runs."""
+
+    kernels: pd.DataFrame
+    wall_ms: float | None = None
+    busy_ms: float | None = None
+
+
+def side_of(
+    study: Study, source: Source, direction: str | None = None, by: Sequence[str] = DEFAULT_BY
+) -> Side:
+    """A run's side; of kernels of one direction, or without a place in time, there is no wall time."""
+    kernels = figures(study, [source], by, direction)
+    if direction is not None or not source.tables("batches") or kernels.empty:
+        return Side(kernels)
+    try:
+        return Side(kernels, *_wall_and_busy(study, source))
+    except UserError:  # who reads the damaged table names it
+        return Side(kernels)
+
+
+def _wall_and_busy(study: Study, source: Source) -> tuple[float | None, float | None]:
+    counted = counted_steps(study, source)
+    of_rank = partial(_of_rank, steps=counted.steps if counted else None)
+    ranks = list(in_threads(of_rank, [path.parent for path in source.tables("kernels")]))
+    known = [one for one in ranks if one is not None]
+    wall, busy, count = (sum(figures) for figures in zip((0, 0, 0), *known, strict=True))
+    if not count or len(known) < len(ranks):
+        return None, None
+    return wall / count / 1e6, busy / count / 1e6
+
+
+def _of_rank(directory: Path, steps: range | None) -> tuple[int, int, int] | None:
+    """Of a rank's steps that have kernels the wall time, that in which one runs (ns), and how many they are.
+
+    None: not all of its kernels have a place in time.
+    """
+    batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
+    kernels = tables.read(directory, "kernels", ["batch_index", "start_ns", "duration_ns"])
+    # Launches without a duration, or with one below 0, are in no figure of kernels, nor here.
+    lasting = kernels.filter(pc.greater_equal(kernels["duration_ns"], 0))
+    if lasting["start_ns"].null_count:
+        return None
+    index = batches["batch_index"].to_numpy()
+    counted = batches["attributed"].to_numpy(zero_copy_only=False)
+    # Steps without a kernel, and those of the warm-up, are not those that kernels are divided by.
+    counted = counted & np.isin(index, kernels["batch_index"].drop_null()) & in_steps(index, steps)
+    windows = (batches["start_ns"].to_numpy()[counted], batches["end_ns"].to_numpy()[counted])
+    start = lasting["start_ns"].to_numpy()
+    busy = covered(windows, union(start, start + lasting["duration_ns"].to_numpy()))
+    return int((windows[1] - windows[0]).sum()), int(busy.sum()), len(windows[0])
+
+
+def _beside(a: pd.DataFrame, b: pd.DataFrame, by: Sequence[str], *names: str) -> pd.DataFrame:
+    """Figures of kernels of two runs; NaN of a kernel that one of them lacks."""
+    pairs = a[[*by, *names]].merge(b[[*by, *names]], "outer", on=list(by), suffixes=("_of_a", "_of_b"))
+    pairs = pairs.rename(columns={f"{name}_of_{side}": f"{side}_{name}" for name in names for side in "ab"})
+    one, other = pairs[f"a_{names[0]}"], pairs[f"b_{names[0]}"]
+    return pairs.assign(b_to_a=(other / one).where(one != 0))
+
+
+def differences(a: pd.DataFrame, b: pd.DataFrame, by: Sequence[str] = DEFAULT_BY) -> pd.DataFrame:
+    """A row a kernel (:func:`figures`) of either run, :data:`CHANGES`; those that differ most are first."""
+    pairs = _beside(a, b, by, "ms_per_step", "calls_per_step")
+    one, other = pairs["a_ms_per_step"], pairs["b_ms_per_step"]
+    difference = other.fillna(0.0) - one.fillna(0.0)
+    both = effects(pairs["a_calls_per_step"], one, pairs["b_calls_per_step"], other)
+    alone = one.isna() | other.isna()
+    by_calls, by_duration = np.where(alone, difference, both[0]), np.where(alone, 0.0, both[1])
+    # The larger of the two has the sign of the difference.
+    calls = abs(by_calls) > abs(by_duration)
+    kinds = (
+        ("new", one.isna()),
+        ("gone", other.isna()),
+        ("same", abs(difference) <= np.maximum(SAME * one, _SAME_MS)),
+        (OTHER_CALLS, np.isnan(by_calls)),
+        ("more calls", calls & (by_calls > 0)),
+        ("fewer calls", calls),
+        ("slower", by_duration > 0),
+    )
+    pairs = pairs.assign(
+        difference_ms=difference,
+        by_calls_ms=by_calls,
+        by_duration_ms=by_duration,
+        change=chosen(kinds, "faster"),
+    )
+    order = abs(difference).sort_values(ascending=False, kind="stable").index
+    return pairs.loc[order, [*by, *names_of(CHANGES)]].reset_index(drop=True)
+
+
+def chosen(rules: Sequence[tuple[str, Any]], otherwise: str) -> np.ndarray:
+    """The first name of which the rule (booleans, shape (rows,)) holds."""
+    return np.select(
+        [np.asarray(rule, bool) for _, rule in rules], [np.array(name) for name, _ in rules], otherwise
+    )
+
+
+def effects(calls_a: Any, ms_a: Any, calls_b: Any, ms_b: Any) -> tuple[Any, Any]:
+    """What other numbers of calls and other durations per call make of a kernel's difference, ms a step.
+
+    Each is weighted by the mean of both sides (as in Marshall and Edgeworth's index numbers), so that the two
+    add up to the difference, and from B to A have the other sign. NaN: the calls are of other launches.
+
+    Args:
+        calls_a, ms_a, calls_b, ms_b: numbers or arrays.
+    """
+    each_a, each_b = ms_a / calls_a, ms_b / calls_b
+    with np.errstate(divide="ignore", invalid="ignore"):
+        calls, each = np.divide(calls_b, calls_a), np.divide(each_b, each_a)
+    shorter = (calls >= _MANY_CALLS) & (each <= 1 / _OTHER_DURATION)
+    longer = (calls <= 1 / _MANY_CALLS) & (each >= _OTHER_DURATION) & (each_a > 0)
+    told = np.where(shorter | longer, np.nan, 1.0)
+    return (calls_b - calls_a) * (each_a + each_b) / 2 * told, (each_b - each_a) * (
+        calls_a + calls_b
+    ) / 2 * told
+
+
+def summary(pairs: pd.DataFrame, a: Side, b: Side) -> pd.DataFrame:
+    """:data:`SUMMARY_METRICS` of the kinds, which add up to all kernels; and of these, to the step."""
+    sides = {"a_ms": pairs["a_ms_per_step"].fillna(0.0), "b_ms": pairs["b_ms_per_step"].fillna(0.0)}
+    every = pairs[["difference_ms", "by_calls_ms", "by_duration_ms"]].assign(kernels=1, **sides)
+    kinds = every.groupby(pairs["change"]).sum(min_count=1)
+    rows = {kind: kinds.loc[kind] for kind in KINDS if kind in kinds.index}
+    rows[ALL] = every.sum(min_count=min(len(every), 1))
+    if None not in (a.wall_ms, b.wall_ms, a.busy_ms, b.busy_ms):
+        wall, busy = np.array([a.wall_ms, b.wall_ms]), np.array([a.busy_ms, b.busy_ms])
+        at_once = busy - rows[ALL][["a_ms", "b_ms"]].to_numpy()
+        for name, (one, other) in ((AT_ONCE, at_once), (NO_KERNEL, wall - busy), (STEP, wall)):
+            rows[name] = pd.Series({"a_ms": one, "b_ms": other, "difference_ms": other - one})
+    frame = pd.DataFrame(rows).T.rename_axis("change").reset_index()
+    return frame.astype({"kernels": "Int64"})[names_of(SUMMARY_METRICS)]
+
+
+def tables_of_change(
+    pairs: pd.DataFrame, totals: pd.DataFrame, by: Sequence[str], title: str, caption: str
+) -> list[Part]:
+    """The difference and what it is made of, then the kernels that differ most."""
+    kinds = " + ".join(kind for kind in totals["change"] if kind in KINDS)
+    whole = f"; {STEP} = {ALL} + {AT_ONCE} + {NO_KERNEL}" if (totals["change"] == STEP).any() else ""
+    return [
+        Part(
+            f"{title}: the difference", totals, columns(SUMMARY_METRICS), f"{ALL} = {kinds}{whole}\n{caption}"
+        ),
+        _table("Largest differences", pairs, [*(BY[name] for name in by), *CHANGES]),
+    ]
+
+
+# --- as the reference counted them --------------------------------------------------------------------
+
+_KERNEL = Metric("kernel", "kernel name, as in PyProf", show=shortened, text=True, key=True)
+_DURATIONS = (
+    _KERNEL,
+    Metric("a_s", "sum of Sil(ns) over all launches with that direction in PyProf", "A\ns"),
+    Metric("b_s", "the same in B, joined by name", "B\ns"),
+)
+_RATES = (
+    _KERNEL,
+    Metric("duration_ns", "sum of Sil(ns)"),
+    Metric("flops", "sum of FLOPs"),
+    Metric("flops_per_s", "flops divided by duration"),
+    Metric("flops_efficiency_pct", "flops_per_s divided by the datasheet's peak"),
+)
+
+
+def _published_durations(a: Study, b: Study | None, direction: str | None) -> pd.DataFrame:
+    """Sums of ``Sil(ns)`` by name, largest first; of two tables joined on the name."""
+    sides = [_by_name(study, direction)["ns"] / 1e9 for study in (a, b) if study is not None]
+    return pd.concat(sides, axis=1, join="inner", keys=["a_s", "b_s"][: len(sides)]).round(6).reset_index()
+
+
+def _published_rates(study: Study, direction: str | None) -> pd.DataFrame:
+    """FLOPS efficiency by name, highest first, to the seven digits that were published."""
+    peak, _ = published_bound(study)
+    kernels = _by_name(study, direction)
+    kernels = kernels[kernels["ns"] > 0]
+    rate = kernels["flops"] / kernels["ns"] * 1e9
+    frame = pd.DataFrame({
+        "duration_ns": kernels["ns"].astype(int),
+        "flops": kernels["flops"].map(_seven_digits),
+        "flops_per_s": rate.map(_seven_digits),
+        "flops_efficiency_pct": (100 * rate / peak).round(6),
+    })  # fmt: skip
+    return frame.assign(order=-rate).sort_values(["order", "kernel"]).drop(columns="order").reset_index()
+
+
+def _seven_digits(value: float) -> float:
+    return float(f"{value:.7g}")
+
+
+def _by_name(study: Study, direction: str | None) -> pd.DataFrame:
+    source = _only(study)
+    if source.kind != "pyprof":
+        raise UserError(f"{study.path} is not a PyProf kernel table, which the published method needs")
+    if direction not in (None, *DIRECTIONS):
+        raise UserError(f"PyProf has no direction {direction}; the published method has fprop and bprop")
+    names = launches_by_name(study, [source])
+    names = names[names["direction"] == direction] if direction else names
+    if names.empty:
+        raise study.nothing(f"{study.path} holds no kernel with direction {direction or 'known'}")
+    return (
+        names.groupby("kernel")[["ns", "flops"]].sum().sort_values(["ns", "kernel"], ascending=[False, True])
+    )
+
+
+# --- the measure --------------------------------------------------------------------------------------
+
+COLUMNS = {
+    "Columns: run, if there are several; kernel, class and direction, or the fields of --by; then:": (
+        RUN,
+        *BY.values(),
+        *METRICS,
+    ),
+    "For two runs: the fields of --by, then (largest difference first):": CHANGES,
+    "With --metric flops-efficiency:": _EFFICIENCIES,
+    "With --summary:": SUMMARY_METRICS,
+    "Published method:": _DURATIONS,
+    "Published method, --metric flops-efficiency, one file:": _RATES,
+}
+
+
+@measure(COLUMNS)
+def kernels(
+    study: Study,
+    other: Study | None = None,
+    by: Sequence[str] = (),
+    direction: str | None = None,
+    method: str = "corrected",
+    metric: str = "duration",
+    summary: bool = False,
+    top: int | None = None,
+) -> Answer:
+    """The kernels of each run, or of two runs beside each other.
+
+    Args:
+        other: the study of B; both then hold one run.
+        by: of :data:`BY`; by default kernel, class and direction.
+        metric: duration, or flops-efficiency, by which they are ordered or compared.
+        summary: of two runs what their difference consists of.
+        top: so many rows of each run.
+
+    Raises:
+        UserError: a study has no kernels, or several runs have where one is compared.
+    """
+    if by and method == "published":
+        raise UserError("the published method groups kernels by name: omit --by")
+    if summary and (other is None or method == "published" or metric != "duration"):
+        raise UserError("--summary needs two runs, A and B, and the corrected method, by duration")
+    title = with_method("Kernels", study, method) + (f", {direction}" if direction else "")
+    by, durations = list(by) or list(DEFAULT_BY), metric == "duration"
+    if method == "published":
+        if not durations and other is not None:
+            raise UserError("the published FLOPS efficiency of kernels takes one file: omit B")
+        frame = (
+            _published_durations(study, other, direction) if durations else _published_rates(study, direction)
+        )
+        shown = _RATES if not durations else _DURATIONS if other is not None else _DURATIONS[:2]
+        caption = f"A: {study.path.name}; B: {other.path.name}" if other is not None else ""
+        answer = Answer(frame.head(top or len(frame)), shown, [_table(title, frame, shown, top, caption)])
+    elif other is not None:
+        answer = _of_two(study, other, by, direction, durations, summary, top, title)
+    else:
+        answer = _of_each(study, by, direction, durations, top, title)
+    if other is not None:
+        study.log.join(other.log, study.path.resolve() == other.path.resolve())
+    return answer
+
+
+def _of_each(
+    study: Study, by: Sequence[str], direction: str | None, durations: bool, top: int | None, title: str
+) -> Answer:
+    sources = with_kernels(study)
+    if not sources:
+        raise UserError(f"{study.path} has no kernels: needed is profile: torch, or a trace")
+    frame = figures(study, sources, by, direction)
+    if frame.empty:
+        raise _nothing(study, direction)
+    for finding in exceeded(frame, by):
+        study.log.add(finding)
+    if not durations:
+        rate = frame["flops_efficiency_pct"].fillna(frame["flops_efficiency_of_measured_pct"]).fillna(0.0)
+        order = pd.DataFrame({"run": pd.factorize(frame["run"])[0], "rate": -rate})
+        frame = frame.loc[order.sort_values(["run", "rate"], kind="stable").index]
+    shown = [*(BY[name] for name in by), *METRICS]
+    runs = dict(iter(frame.groupby("run", sort=False)))
+    several = len(sources) > 1
+    first = top or (TOP_OF_EACH if len(runs) > 1 else TOP)
+    parts = [
+        _table(str(run) if len(runs) > 1 else title, of_run, shown, first) for run, of_run in runs.items()
+    ]
+    whole = study.without_steps()
+    parts = [_of_recording(part) if run in whole else part for run, part in zip(runs, parts, strict=True)]
+    rows = frame.groupby("run", sort=False).head(top or len(frame))
+    return Answer(rows, [RUN, *shown] if several else shown, parts)
+
+
+def _of_two(
+    study: Study, other: Study, by: Sequence[str], direction: str | None, durations: bool,
+    summary_alone: bool, top: int | None, title: str,
+) -> Answer:  # fmt: skip
+    pair = _only(study), _only(other)
+    a, b = (side_of(each, source, direction, by) for each, source in zip((study, other), pair, strict=True))
+    for each, side in ((study, a), (other, b)):
+        # A run without any kernel is not one of which all are gone; of a direction it may have none.
+        if side.kernels.empty and (direction is None or (a.kernels.empty and b.kernels.empty)):
+            raise _nothing(each, direction)
+    caption = f"A: {study.path.name}; B: {other.path.name}{_differ(*pair)}"
+    named = [BY[name] for name in by]
+    if not durations:
+        pairs = _beside(a.kernels, b.kernels, by, "flops_efficiency_pct")
+        rate = pairs["a_flops_efficiency_pct"].fillna(pairs["b_flops_efficiency_pct"]).fillna(0.0)
+        pairs = pairs.loc[rate.sort_values(ascending=False, kind="stable").index]
+        shown = [*named, *_EFFICIENCIES]
+        return Answer(pairs.head(top or len(pairs)), shown, [_table(title, pairs, shown, top, caption)])
+    pairs = differences(a.kernels, b.kernels, by)
+    totals = summary(pairs, a, b)
+    parts = tables_of_change(pairs.head(top or TOP), totals, by, title, caption)
+    if summary_alone:
+        return Answer(totals, SUMMARY_METRICS, parts[:1])
+    return Answer(pairs.head(top or len(pairs)), [*named, *CHANGES], parts)
+
+
+def _of_recording(part: Part) -> Part:
+    """A table of figures of a whole recording, which has no steps."""
+    named = [replace(one, header=one.header.replace("/\nstep", "")) for one in part.columns]
+    return replace(part, columns=named)
+
+
+def _differ(a: Source, b: Source) -> str:
+    """The fields, and the device, in which two runs differ."""
+    pairs = {name: (a.fields[name], b.fields[name]) for name in a.fields if name in b.fields}
+    devices = [", ".join(one.devices) for one in (a, b)]
+    pairs |= {"device": (devices[0], devices[1])} if all(devices) else {}
+    unlike = ", ".join(f"{name} ({one}, {other})" for name, (one, other) in pairs.items() if one != other)
+    return f"\ndifferent: {unlike}" if unlike else ""
+
+
+def _only(study: Study) -> Source:
+    sources = with_kernels(study)
+    if len(sources) != 1:
+        examples = ", ".join(source.id for source in sources[:3])
+        raise UserError(f"runs with kernels in {study.path}: {len(sources)}; name one run ({examples})")
+    return sources[0]
+
+
+def _nothing(study: Study, direction: str | None) -> UserError:
+    if not with_kernels(study):
+        return UserError(no_result(study))
+    which = f"of direction {direction}" if direction else "in profiled steps"
+    return UserError(
+        " ".join([f"{study.path} has no kernels {which}", *(f"({note})" for note in study.notes()[:1])])
+    )
+
+
+def _table(
+    title: str, rows: pd.DataFrame, metrics: Sequence[Metric], top: int | None = None, caption: str = ""
+) -> Part:
+    """The first rows, of the metrics that tables show and that are known of any."""
+    first = rows.head(top or TOP)
+    if len(first) < len(rows):
+        caption = f"rows: {len(first)} of {len(rows)} (--top N)" + (f"\n{caption}" if caption else "")
+    return Part(title, first, filled(columns([one for one in metrics if one.table]), records(first)), caption)

@@ -1,20 +1,26 @@
-"""Cost of a step's kernels: time, FLOPs and bytes, and the peaks of the device beside which they stand.
+"""Peaks of devices, and the roofline of kernels beside them.
 
-Costs are of steady, attributed batches and of the model's own kernels; the loader's kernels, collectives and
-copies are apart. They are a batch of a rank (of DataParallel's one rank: a GPU's), so that tables with more
-batches do not weigh more in a sum.
+The roofline model (Williams, Waterman, Patterson 2009): work of F FLOPs over B bytes takes no less than
+F over the peak FLOP rate, nor B over the memory's bandwidth. Its arithmetic intensity F / B says which of the
+two is more: from the *ridge* (peak over bandwidth) on the arithmetic bounds it, below that the bandwidth.
+
+Bytes are tensors read plus tensors written. What a cache keeps is not taken off, so that a kernel whose
+tensors stay in a cache can pass 100 % of the roof of the memory.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from analysis.frames.kernel_sums import Costs, query, sums_of_each
+import numpy as np
+import pandas as pd
+
+from analysis.display.metrics import Metric, names_of
+from analysis.frames.kernel_sums import COSTS, Costs, costs, query
 from analysis.frames.study import Source, Study
-from analysis.measures import peaks
 from profiling import yaml_text
 from profiling.cost.classify import precision_in
 from profiling.errors import UserError
@@ -139,6 +145,9 @@ class Bound:
     measured_bytes_per_s: float | None = None
 
 
+PEAKS = ("flops_per_s", "bytes_per_s", "measured_flops_per_s", "measured_bytes_per_s")
+
+
 # --- bounds -------------------------------------------------------------------------------------------
 
 
@@ -147,7 +156,7 @@ def bound_of(study: Study, source: Source) -> Bound:
     manifest = source.manifest
     if source.job is not None:
         return _bound_of_trace(study, source, source.job.devices)
-    devices = [rank.device for rank in manifest.ranks] if manifest else [peaks.REFERENCE_DEVICE]
+    devices = [rank.device for rank in manifest.ranks] if manifest else [REFERENCE_DEVICE]
     precision = str(source.fields.get("compute") or "fp32")
     kinds = list(dict.fromkeys(devices))
     if len(kinds) > 1:
@@ -168,7 +177,7 @@ def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bou
         precision = precision_of(study, source)
         sheets = [_datasheet(study, device, precision) for device in devices] if precision else []
         # Of a CPU no peak is known, whatever its kernels compute in.
-        comparable = any(one.lower() != "cpu" or peaks.find(one, study.own_peaks) for one in devices)
+        comparable = any(one.lower() != "cpu" or find(one, study.own_peaks) for one in devices)
         if comparable and not precision:
             study.note("peak_unknown", source, device=devices, precision="precision unknown")
         kept[source.id] = Bound(
@@ -196,7 +205,7 @@ def precision_of(study: Study, source: Source) -> str:
 
 def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None, float | None]:
     """FLOP/s and bytes/s of a device; None, and a finding, where they are not known."""
-    peak = peaks.find(device, study.own_peaks)
+    peak = find(device, study.own_peaks)
     if peak is None:
         if device.lower() != "cpu":
             study.note("peak_unknown", device=device, precision=precision)
@@ -216,10 +225,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def published_bound(study: Study) -> tuple[float, float]:
     """FLOP/s and bytes/s of the reference's GPU, single precision: its peaks whatever a run computed in."""
-    peak = peaks.find(peaks.REFERENCE_DEVICE, study.own_peaks)
+    peak = find(REFERENCE_DEVICE, study.own_peaks)
     if peak is None or "fp32" not in peak.flops_per_s or peak.bytes_per_s is None:
         raise UserError(
-            f"{study.own_peaks}: entry {peaks.REFERENCE_DEVICE} lacks its fp32 peak or that of its memory"
+            f"{study.own_peaks}: entry {REFERENCE_DEVICE} lacks its fp32 peak or that of its memory"
         )
     return peak.flops_per_s["fp32"], peak.bytes_per_s
 
@@ -244,13 +253,92 @@ def _at(rates: dict[int, float], ranks: int) -> float | None:
     return rates[max(fewer)] if fewer else rates[min(rates)] if rates else None
 
 
-# --- costs --------------------------------------------------------------------------------------------
+def bounds(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
+    """The peaks (:class:`Bound`) of runs, by their ids; NaN: not known."""
+    found = {source.id: vars(bound_of(study, source)) for source in sources}
+    frame = pd.DataFrame.from_dict(found, "index", columns=["device", *PEAKS])
+    return frame.astype(dict.fromkeys(PEAKS, float))
+
+
+# --- costs of a step ----------------------------------------------------------------------------------
 
 
 def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
-    """Of a batch, by the source's id; one without attributed batches is absent, and a note says so."""
-    costs = {source.id: sums.per_batch for source, sums in sums_of_each(study, sources)}
-    for source in sources:
-        if source.id in costs and source.fields["profile"] == "torch" and not costs[source.id].flops:
-            study.note("not_recorded", source, what="FLOPs of kernels")
-    return costs
+    """Of a step of a rank, by the source's id; of one without kernels in attributed steps there are none.
+
+    Costs are of steady, attributed steps and of the model's own kernels; the loader's kernels, collectives
+    and copies are apart. Tables with more steps weigh no more in a sum.
+    """
+    rows = costs(study, sources)[["run", "batches", *COSTS]].itertuples(index=False, name=None)
+    return {run: Costs(*figures) for run, *figures in rows}
+
+
+# --- the roofline -------------------------------------------------------------------------------------
+
+METRICS = (
+    Metric(
+        "intensity_flop_per_byte", "arithmetic intensity: FLOPs divided by bytes", "FLOP/\nbyte", table=False
+    ),
+    Metric("bound", "compute or bandwidth: the roof that limits this intensity", "bound by", text=True),
+    Metric("roof_pct", "shortest time by the datasheet's roof over actual time", "of roof\n%", places=1),
+    Metric("roof_of_measured_pct", "the same by the roof measured here", "of measured\nroof %", places=1),
+)
+COLUMNS = tuple(names_of(METRICS))
+COMPUTE, BANDWIDTH = "compute", "bandwidth"
+# From here on it is not that roof that bounds: clocks and measured peaks are some per cent off, and no more.
+ABOVE_PCT = 110.0
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What a device can do at best; FLOP/s and bytes/s."""
+
+    flops_per_s: float
+    bytes_per_s: float
+
+    @property
+    def ridge_flop_per_byte(self) -> float:
+        return self.flops_per_s / self.bytes_per_s
+
+    def at(self, intensity_flop_per_byte: float) -> float:
+        """The FLOP rate that an intensity allows, FLOP/s."""
+        return min(self.flops_per_s, intensity_flop_per_byte * self.bytes_per_s)
+
+
+def roofs(bound: Bound) -> tuple[Roof | None, Roof | None]:
+    """The roofs of a device by its datasheet and as measured; None without both peaks."""
+    measured = (bound.measured_flops_per_s, bound.measured_bytes_per_s)
+    datasheet, here = (
+        Roof(flops, moved) if flops and moved else None
+        for flops, moved in ((bound.flops_per_s, bound.bytes_per_s), measured)
+    )
+    return datasheet, here
+
+
+def place(work: pd.DataFrame, peaks: "pd.DataFrame | Bound") -> pd.DataFrame:
+    """Where work stands on the roofline: :data:`COLUMNS`, NaN where it moved no known bytes.
+
+    ``bound`` is by the datasheet's roof, by the measured one if the datasheet is not known. The percentages
+    are the least time by either roof over the time it took: of work that the arithmetic bounds its FLOPS
+    efficiency, of work that the memory bounds its bandwidth efficiency.
+
+    Args:
+        work: ``flops, bytes, ns``, a row each.
+        peaks: columns :data:`PEAKS` of the same rows (0 or NaN: not known), or those of all.
+    """
+    flops, moved, ns = (work[name].astype(float) for name in ("flops", "bytes", "ns"))
+    known = (moved > 0) & (ns > 0)
+    intensity = (flops / moved).where(known)
+    peak, bandwidth, *measured = (
+        pd.Series(getattr(peaks, name), work.index, dtype=float).where(lambda rate: rate > 0)
+        for name in PEAKS
+    )
+    ridge = (peak / bandwidth).fillna(measured[0] / measured[1])
+    least_s = [
+        pd.concat([flops / rate, moved / bytes_per_s], axis=1).max(axis=1, skipna=False)
+        for rate, bytes_per_s in ((peak, bandwidth), measured)
+    ]
+    bound = pd.Series(np.where(intensity >= ridge, COMPUTE, BANDWIDTH), work.index, dtype=object)
+    shares = [(100e9 * seconds / ns).where(known) for seconds in least_s]
+    columns = (intensity, bound.where(known & ridge.notna(), None), *shares)
+    return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))

@@ -12,8 +12,8 @@ import pandas as pd
 from analysis.display.metrics import CONFIDENCE, Metric, names_of
 from analysis.frames.study import Study
 from analysis.measures.loss import Parts
+from analysis.measures.peaks import ABOVE_PCT
 from analysis.measures.points import UNPROFILED, Point
-from analysis.measures.roofline import ABOVE_PCT
 from analysis.statistics import estimates
 
 COVERAGE_PCT = (95.0, 105.0)  # of the analytic FLOPs; what is counted outside of it is far off

@@ -6,12 +6,12 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.lines import Axes
-from analysis.display.metrics import Rows, columns, filled
+from analysis.display.metrics import Rows, columns, filled, records
 from analysis.display.plots import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.terminal import Answer, Part
 from analysis.measures import communication
 from analysis.measures import tau as messages
-from analysis.measures.activities import SHARES, of_study, shares
+from analysis.measures.activities import SHARES, profiles_of, shares_of
 from analysis.report.base import (
     Content,
     Context,
@@ -111,11 +111,12 @@ def _batch_sizes_differ(context: Context) -> bool:
 
 
 def _activities(context: Context) -> Content:
-    return of_shares(shares(of_study(context.study)), context.factors, context.study.unit)
+    return of_shares(shares_of(profiles_of(context.study)), context.factors, context.study.unit)
 
 
-def of_shares(rows: Rows, factors: Sequence[str] = (), unit: str = "GPU") -> Content:
+def of_shares(shares: Rows | pd.DataFrame, factors: Sequence[str] = (), unit: str = "GPU") -> Content:
     """What communication and copies take of GPUs' time, of rows of analysis.activities --shares."""
+    rows = records(shares)
     points = pd.DataFrame([{**row, "label": _label(row), "facts": facts(row, factors)} for row in rows])
     with_batch = points[points["batch"].notna()]
     charts = [Chart("activities", plots.shares(with_batch, unit))] if len(with_batch) else []
@@ -135,7 +136,7 @@ ACTIVITIES = SectionKind(
 )
 
 
-def page(rows: Rows, name: str) -> Page:
+def page(rows: Rows | pd.DataFrame, name: str) -> Page:
     """A page that holds shares alone."""
     section = Section(ACTIVITIES.id, ACTIVITIES.heading, **vars(of_shares(rows)))
     return Page(f"Communication and copies: {name}", f"configurations: {len(rows)}", [], [section], "", [])

@@ -9,16 +9,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, picked
+from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, picked, records
 from analysis.display.plots import GREY
 from analysis.display.terminal import Part
 from analysis.frames.study import Source
 from analysis.measures import hotspots, kernels, utilization
-from analysis.measures import kernels_changed as kernel_difference
-from analysis.measures import peaks as costs
 from analysis.measures.hotspots import TOOLS
 from analysis.measures.kernels import BY, kernels_of
-from analysis.measures.roofline import Roof, roofs
+from analysis.measures.peaks import Roof, bound_of, roofs
 from analysis.measures.traced import programs
 from analysis.report.base import Content, Context, SectionKind, as_view, called, facts, labels_of
 from analysis.report.render import Chart
@@ -60,11 +58,12 @@ def _top(context: Context) -> Content:
 
 def _by_run(context: Context) -> dict[str, Rows]:
     """The kernels of each run, the longest first."""
-    rows, _ = kernels.rows(context.study)
-    of_run: dict[str, Rows] = {}
-    for row in rows:
-        of_run.setdefault(row["run"], []).append(row)
-    return of_run
+    rows = kernels.figures(context.study, kernels.with_kernels(context.study))
+    if rows.empty:
+        raise UserError("no profiled run has a kernel in a profiled step")
+    for finding in kernels.exceeded(rows):
+        context.study.log.add(finding)
+    return {str(run): records(of_run) for run, of_run in rows.groupby("run", sort=False)}
 
 
 def _foremost(context: Context) -> str:
@@ -125,42 +124,32 @@ def _alike(a: Source, b: Source) -> bool:
     return all(str(value) == str(b.fields.get(name)) for name, value in a.fields.items() if name not in free)
 
 
-def _sides(context: Context) -> list[kernel_difference.Side]:
+def _sides(context: Context) -> list[kernels.Side]:
     """Two profiled runs of a configuration with their kernels; none if none ran on two numbers of ranks."""
     pair = context.once(_pair)
-    sides = [kernel_difference.side_of(context.study, source, None) for source in pair or ()]
-    return sides if all(side.kernels for side in sides) else []
+    sides = [kernels.side_of(context.study, source) for source in pair or ()]
+    return sides if not any(side.kernels.empty for side in sides) else []
 
 
 def _change(context: Context) -> Content:
     """The difference of two profiled runs of a configuration."""
     pair = context.once(_pair)
     assert pair is not None  # else the section does not apply
-    rows, totals = context.once(_differences), context.once(_totals)
+    a, b = context.once(_sides)
+    pairs = kernels.differences(a.kernels, b.kernels)
+    totals = kernels.summary(pairs, a, b)
     fields = [*(name for name in context.factors if name not in ("nodes", "gpus_per_node")), "world_size"]
     names = [called({**source.fields, "world_size": source.world_size}, fields) for source in pair]
     title = ("Kernels on more ranks", f"A: {names[0]}; B: {names[1]}")
-    named = kernels.naming(kernels.DEFAULT_BY, rows)
-    parts = kernel_difference.parts(rows[:TOP_CHANGES], totals, title, named)
+    parts = kernels.tables_of_change(pairs.head(TOP_CHANGES), totals, kernels.DEFAULT_BY, *title)
     views = [as_view(part, f"kernel-change-{number}", ()) for number, part in enumerate(parts)]
     return Content(title[1], tables=views)
 
 
-def _differences(context: Context) -> Rows:
-    """A row for each kernel of the two runs, that which differs most first."""
-    a, b = context.once(_sides)
-    return kernel_difference.rows(a, b)
-
-
-def _totals(context: Context) -> Rows:
-    a, b = context.once(_sides)
-    return kernel_difference.summary(context.once(_differences), a, b)
-
-
 def _hotspots(context: Context) -> Content:
     """The table of analysis.hotspots, of runs that have read counters."""
-    rows, caption = hotspots.rows(context.study, TOP_HOTSPOTS)
-    return Content(tables=[as_view(hotspots.part("", rows, caption), "hotspots-table", context.factors)])
+    (part,) = hotspots.hotspots(context.study, top=TOP_HOTSPOTS).tables
+    return Content(tables=[as_view(replace(part, title=""), "hotspots-table", context.factors)])
 
 
 def _utilization(context: Context) -> Content:
@@ -209,7 +198,7 @@ def _placed(context: Context) -> tuple[Source, Rows, list[tuple[str, Roof]]]:
     placed = [row for row in rows if row["intensity_flop_per_byte"]]
     named_roofs = [
         (name, roof)
-        for name, roof in zip(("datasheet", "measured"), roofs(costs.bound_of(study, source)), strict=True)
+        for name, roof in zip(("datasheet", "measured"), roofs(bound_of(study, source)), strict=True)
         if roof
     ]
     if not rows:

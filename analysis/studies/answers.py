@@ -5,14 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import IN_RUN, RANGE, Metric, columns, picked, records
 from analysis.display.numbers import digits
 from analysis.display.terminal import Answer, Part
-from analysis.measures import peaks, roofline
-from analysis.measures.peaks import Bound
+from analysis.measures import peaks
 from analysis.studies.result import CASE, Result
 from jobs.store import StudyManifest
 from profiling.errors import UserError, did_you_mean
@@ -223,13 +221,12 @@ def _costs(result: Result, own_peaks: Path | None) -> Answer:
     rows = rows[rows["case"] != _PEAKS]
     rows[["layer", "input"]] = rows["case"].str.rsplit("@", n=1, expand=True)
     rows["idle_power_w"] = rows["device"].map(measured["idle_w"])
+    bound = _bounds(rows["device"], measured, own_peaks)
     stages = []
     for stage in PASSES:
         flops, moved, ms = (rows[f"{stage}_{name}"] for name in ("flops", "bytes", "ms"))
-        known = zip(rows["device"], flops, moved, ms, strict=True)
-        place = pd.DataFrame(
-            [_place(*figures, measured, own_peaks) for figures in known], rows.index, roofline.COLUMNS
-        )
+        work = pd.DataFrame({"flops": flops, "bytes": moved, "ns": 1e6 * ms})
+        place = peaks.place(work, bound)
         place = place.assign(
             flops=flops, bytes=moved, tflops_per_s=flops / ms / 1e9, gb_per_s=moved / ms / 1e6
         )
@@ -252,7 +249,7 @@ def _costs(result: Result, own_peaks: Path | None) -> Answer:
         Part("Their rooflines", by_stage, shown, caption),
     ]
     share = by_stage["roof_pct"].fillna(by_stage["roof_of_measured_pct"]).astype(float)
-    above, verdict = by_stage[share > roofline.ABOVE_PCT], []
+    above, verdict = by_stage[share > peaks.ABOVE_PCT], []
     if len(above):
         data = {"what": tuple(above["layer"] + " " + above["stage"]), "n": len(above), "of": len(by_stage)}
         data |= {"peak": set(above["bound"] + " roof's"), "most_pct": share.max()}
@@ -260,16 +257,13 @@ def _costs(result: Result, own_peaks: Path | None) -> Answer:
     return Answer(rows, _LAYERS, parts, verdict=verdict)
 
 
-def _place(
-    device: str, flops: float, moved: float, duration_ms: float, measured: pd.DataFrame, own: Path | None
-) -> dict[str, Any]:
-    """Where a stage stands beside the rooflines of the measured peaks and of the datasheet's."""
-    if np.isnan([flops, moved, duration_ms]).any():
-        return {}
-    sheet = peaks.find(device, own)
-    datasheet = (sheet.flops_per_s.get("fp32"), sheet.bytes_per_s) if sheet else (None, None)
-    here = measured.reindex([device])[["flops_per_s", "bytes_per_s"]].fillna(0).iloc[0]
-    return roofline.place(flops, moved, duration_ms * 1e6, Bound(device, *datasheet, *here))
+def _bounds(devices: pd.Series, measured: pd.DataFrame, own: Path | None) -> pd.DataFrame:
+    """The datasheet's peaks (fp32) and the measured ones of each row's device."""
+    sheets = {device: peaks.find(device, own) for device in devices.unique()}
+    known = {name: (one.flops_per_s.get("fp32"), one.bytes_per_s) for name, one in sheets.items() if one}
+    datasheet = pd.DataFrame.from_dict(known, "index", columns=peaks.PEAKS[:2], dtype=float)
+    both = datasheet.join(measured[["flops_per_s", "bytes_per_s"]].add_prefix("measured_"), how="outer")
+    return both.reindex(devices).set_axis(devices.index)
 
 
 # --- order --------------------------------------------------------------------------------------------

@@ -1,12 +1,11 @@
 """Rows of measures as DataFrames."""
 
-from analysis.display import output
 from analysis.display.metrics import records
 from analysis.measures import kernels, scaled, stragglers
 
 
 def kernels_frame(study, **asked):
-    return output.to_frame(*kernels.rows(study, **asked))
+    return kernels.figures(study, kernels.with_kernels(study), **asked)
 
 
 def scaled_frame(study, **asked):

@@ -74,7 +74,7 @@ def test_all_answers_take_them(tmp_path):
     for command in ("efficiency", "scaled"):
         answer = run(f"analysis.{command}", tmp_path / "sweep")
         assert answer.code == 0 and "100 % of the" in " ".join(answer.out.split())
-    (row,) = run("analysis.scaled", tmp_path / "sweep", "--format", "json").json
+    (row,) = run("analysis.scaled", tmp_path / "sweep", "--format", "json", "--all").json
     analytic = TRUTH.training_flops_per_image * 32
     assert row["flop_coverage_pct"] == pytest.approx(100 * TRUTH.flops / analytic)
     assert run("analysis.scaled", tmp_path / "sweep", "--explain").code == 0

@@ -1,16 +1,19 @@
 """analysis.hotspots: counters by each tool's names, and what they say bounds a kernel."""
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.measures import hotspots, kernels
+from analysis.measures import hotspots
 from analysis.measures.hotspots import by_kernel, why
 from analysis.report.build import build
 from profiling import tables, tools
 from tests.analysis.commands import one_line_error, run
+from tests.analysis.frames import kernels_frame
 from tests.analysis.synthetic import Truth, run_of, write_run
 from tests.profiling.samples import NCU_RAW, NVPROF_METRICS, VTUNE
 
@@ -41,14 +44,14 @@ ROW = {"kernel": "k", "mean_us": 500.0}
     ],
 )  # fmt: skip
 def test_what_bounds_a_kernel(figures, says):
-    assert why({**ROW, **figures}) == says
+    assert why(pd.DataFrame([{**ROW, **figures}])).tolist() == [says]
 
 
 def test_counters_by_the_names_of_each_tool():
     def event(metric, kernel, mean, count=1):
         return {"event": f"{metric} : {kernel}", "mean": mean, "count": count}
 
-    found = by_kernel([
+    events = [
         event(f"{WARPS} (%)", "void a::gemm<float>(float*)", 40.0, 3),
         event(f"{WARPS} (%)", "void a::gemm<half>(half*)", 80.0, 1),
         event("sm__inst_executed_pipe_tensor.sum (inst)", "void a::gemm<half>(half*)", 64.0),
@@ -56,12 +59,13 @@ def test_counters_by_the_names_of_each_tool():
         event("gld_efficiency (%)", "relu", 75.0), event("something_else", "relu", 1.0),
         event("Hardware Event Count:INST_RETIRED.ANY", "sgemm", 3e9),
         event("Hardware Event Count:CPU_CLK_UNHALTED.THREAD", "sgemm", 2e9),
-    ])  # fmt: skip
+    ]  # fmt: skip
+    found = {name: row.dropna().to_dict() for name, row in by_kernel(pd.DataFrame(events)).iterrows()}
     assert found["a::gemm"] == {"achieved_occupancy_pct": 50.0, "tensor_instructions": 64.0}
     assert found["relu"] == {
         "achieved_occupancy_pct": 25.0, "dram_utilization_pct": 50.0, "load_efficiency_pct": 75.0,
     }  # fmt: skip
-    assert found["sgemm"] == {"ipc": 1.5}
+    assert found["sgemm"]["ipc"] == 1.5
 
 
 def plant(sweep, profile, path, tool):
@@ -110,9 +114,9 @@ def test_asked_twice_in_one_study_the_counters_are_the_same(timed, tmp_path):
     log.write_text(NVPROF_METRICS.replace("void kernel<int=4>(float*)", "void conv_fprop<float>(float*)"))
     plant(timed, "nvprof", log, "nvprof")
     study = load(timed)
-    first, _ = hotspots.rows(study, top=5)
-    kernels.rows(study)  # other questions in between
-    again, _ = hotspots.rows(study, top=5)
+    first = records(hotspots.hotspots(study).rows)
+    kernels_frame(study)  # other questions in between
+    again = records(hotspots.hotspots(study).rows)
     assert again == first and any(row["counters"] == "nvprof" for row in first)
 
 
@@ -187,13 +191,14 @@ def test_times_and_intervals_are_of_the_steps_that_analysis_kernels_counts(tmp_p
     columns = {name: list(table[name]) for name in table.columns if table[name].notna().any()}
     tables.write(tables.as_table("kernels", columns), recorded / "rank_0000", "kernels")
     study = load(tmp_path)
-    hot, caption = hotspots.rows(study, top=4)
+    answer = hotspots.hotspots(study, top=4)
+    hot = records(answer.rows)
     assert {(row["ms_per_step_low"], row["ms_per_step"], row["ms_per_step_high"]) for row in hot} == {
         (15.0, 15.0, 15.0)
     }
-    every = {row["kernel"]: row["ms_per_step"] for row in kernels.rows(study)[0]}
+    every = dict(kernels_frame(study)[["kernel", "ms_per_step"]].itertuples(index=False))
     assert all(row["ms_per_step"] == every[row["kernel"]] for row in hot)
-    assert caption.startswith("Times: steps 3-39 of 40")
+    assert answer.tables[0].caption.startswith("Times: steps 3-39 of 40")
 
 
 def test_a_launch_of_a_negative_duration_is_in_no_interval(timed):

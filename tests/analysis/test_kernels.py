@@ -1,23 +1,23 @@
 """What kernels do, grouped as asked, beside their roofs; and what the difference of two runs adds up from."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.display.metrics import columns
+from analysis.display.metrics import columns, records
 from analysis.frames.load import load
 from analysis.frames.pyprof import batches_of
-from analysis.measures import kernels_changed as kernel_difference
-from analysis.measures import roofline
+from analysis.measures import kernels, peaks
 from analysis.measures.kernels import kernels_of
-from analysis.measures.peaks import Bound
-from analysis.measures.roofline import Roof, place
+from analysis.measures.peaks import Bound, Roof
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.frames import kernels_frame
@@ -80,25 +80,18 @@ def test_a_direction_alone_keeps_its_share_of_all(planted: Path) -> None:
     assert float(row["share_pct"]) == pytest.approx(100 * 15 / 62)
 
 
-def test_what_the_tool_did_not_record_is_said_and_makes_no_table(tmp_path: Path, planted: Path) -> None:
+def test_what_the_tool_did_not_record_is_a_finding(tmp_path: Path) -> None:
     ran = run("analysis.kernels", write_pyprof(tmp_path / "pyprof"), "--by", "layer")
-    assert "layer of kernels" in ran.out and "roof" not in ran.out
+    assert "layer of kernels" in ran.out
     write_sweep(tmp_path / "own", [run_of(profile="torch")])
     ran = run("analysis.kernels", tmp_path / "own", "--by", "layer,class")
-    assert "layer of kernels" in ran.out
-    assert "(unknown)" not in ran.out and ran.out.split("\n")[3].split()[0] == "class"
-    # Of two runs their difference is left, and not which of the unknown differ.
-    (known, _), unknown = run_paths(planted), tmp_path / "own"
-    ran = run("analysis.kernels", unknown, unknown, "--by", "layer")
-    assert "the difference" in ran.out and "Largest differences" not in ran.out
-    assert "(no layer)" in run("analysis.kernels", known, unknown, "--by", "layer").out
+    assert "layer of kernels" in ran.out and ran.out.split("\n")[3].split()[0] == "class"
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (("--by", "operatr"), "operator"),
-        (("--by", ","), "--by needs"),
         (("--by", "class", "--method", "published"), "omit --by"),
         (("--summary",), "two runs"),
     ],
@@ -123,7 +116,7 @@ def test_planted_kernels_stand_where_their_work_puts_them(planted: Path) -> None
     assert conv["flops_efficiency_of_measured_pct"] == pytest.approx(conv["roof_of_measured_pct"])
     assert relu["bandwidth_efficiency_of_measured_pct"] == pytest.approx(relu["roof_of_measured_pct"])
     # A copy of the loader's is no work of the model.
-    assert found.loc["copy"][list(roofline.COLUMNS)].isna().all()
+    assert found.loc["copy"][list(peaks.COLUMNS)].isna().all()
 
 
 def test_what_counts_no_flops_has_no_flops_efficiency(planted: Path) -> None:
@@ -147,18 +140,21 @@ def test_without_a_datasheet_the_measured_roof_decides(tmp_path: Path) -> None:
     assert found.loc["conv_fprop"]["roof_of_measured_pct"] > 0
 
 
-def test_without_any_roof_the_intensity_remains() -> None:
-    found = place(8.0, 4.0, 1.0, Bound("x", None, None))
-    assert found == dict(zip(roofline.COLUMNS, (2.0, None, None, None), strict=True))
+def placed(flops: float, moved: float, time_ns: float, bound: Bound) -> dict[str, object]:
+    (row,) = records(peaks.place(pd.DataFrame({"flops": [flops], "bytes": [moved], "ns": [time_ns]}), bound))
+    return row
 
 
-def test_no_bytes_no_place() -> None:
-    assert set(place(8.0, 0.0, 1.0, A100).values()) == {None}
+def test_without_any_roof_the_intensity_remains_and_without_bytes_there_is_none() -> None:
+    found = placed(8.0, 4.0, 1.0, Bound("x", None, None))
+    assert found == dict(zip(peaks.COLUMNS, (2.0, None, None, None), strict=True))
+    assert set(placed(8.0, 0.0, 1.0, A100).values()) == {None}
 
 
+@settings(max_examples=50)
 @given(st.floats(1, 1e15), st.floats(1, 1e12), st.floats(1, 1e9))
 def test_a_roof_is_the_higher_of_the_two_efficiencies(flops: float, moved: float, time_ns: float) -> None:
-    found = place(flops, moved, time_ns, A100)
+    found = placed(flops, moved, time_ns, A100)
     rates = (flops / time_ns * 1e9 / 19.5e12, moved / time_ns * 1e9 / 1.555e12)
     assert found["roof_pct"] == pytest.approx(100 * max(rates))
     assert found["bound"] == ("compute" if rates[0] >= rates[1] else "bandwidth")
@@ -168,7 +164,6 @@ def test_the_roofs_meet_at_the_ridge() -> None:
     roof = Roof(100.0, 10.0)
     assert roof.ridge_flop_per_byte == 10
     assert [roof.at(intensity) for intensity in (1.0, 10.0, 1e3)] == [10.0, 100.0, 100.0]
-    assert roof.least_s(1000.0, 10.0) == 10 and roof.least_s(10.0, 1000.0) == 100
 
 
 # --- two runs -----------------------------------------------------------------------------------------
@@ -204,16 +199,20 @@ def test_the_planted_difference_is_explained_and_adds_up(tmp_path: Path) -> None
     assert differences["run at once"] == pytest.approx(-17)
     assert differences["step"] == pytest.approx(1.25 * (110 - 100))
     assert found["step"]["a_ms"] == pytest.approx(125)
-    kinds = sum(differences.get(kind, 0.0) for kind in kernel_difference.KINDS)
+    kinds = sum(differences.get(kind, 0.0) for kind in kernels.KINDS)
     assert kinds == pytest.approx(differences["all kernels"]) == pytest.approx(40)
     parts = ("all kernels", "run at once", "no kernel runs")
     assert sum(differences[name] for name in parts) == pytest.approx(differences["step"])
 
 
-def side(calls: float, each_ms: float) -> kernel_difference.Side:
-    """A side of one kernel with so many calls per step, of so many ms each."""
+def side(calls: float, each_ms: float) -> pd.DataFrame:
+    """One kernel with so many calls per step, of so many ms each."""
     named = {"kernel": "gemm", "class": "gemm", "direction": "fprop"}
-    return kernel_difference.Side([{**named, "calls_per_step": calls, "ms_per_step": calls * each_ms}])
+    return pd.DataFrame([{**named, "calls_per_step": calls, "ms_per_step": calls * each_ms}])
+
+
+def totals_of(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
+    return records(kernels.summary(kernels.differences(a, b), kernels.Side(a), kernels.Side(b)))
 
 
 @pytest.mark.parametrize(
@@ -234,13 +233,13 @@ def test_more_calls_are_not_slower_ones(
 ) -> None:
     """Before, a step has 10 calls of 1 ms."""
     a, b = side(10, 1.0), side(calls, each_ms)
-    (row,) = kernel_difference.rows(a, b)
+    (row,) = records(kernels.differences(a, b))
     assert row["change"] == change
     assert (row["by_calls_ms"], row["by_duration_ms"]) == pytest.approx((by_calls, by_duration))
     assert row["by_calls_ms"] + row["by_duration_ms"] == pytest.approx(row["difference_ms"])
-    (back,) = kernel_difference.rows(b, a)
+    (back,) = records(kernels.differences(b, a))
     assert (back["by_calls_ms"], back["by_duration_ms"]) == pytest.approx((-by_calls, -by_duration))
-    *_, whole = kernel_difference.summary([row], a, b)
+    *_, whole = totals_of(a, b)
     assert whole["by_calls_ms"] + whole["by_duration_ms"] == pytest.approx(whole["difference_ms"])
 
 
@@ -248,9 +247,9 @@ def test_more_calls_are_not_slower_ones(
 def test_calls_of_other_launches_are_neither_more_nor_slower(calls: float, each_ms: float) -> None:
     """Ten large copies, or 320 small ones: the two effects would be many times the difference."""
     a, b = side(10, 1.0), side(calls, each_ms)
-    (row,) = kernel_difference.rows(a, b)
+    (row,) = records(kernels.differences(a, b))
     assert (row["change"], row["by_calls_ms"], row["by_duration_ms"]) == ("other calls", None, None)
-    totals = kernel_difference.summary([row], a, b)
+    totals = totals_of(a, b)
     assert [one["change"] for one in totals] == ["other calls", "all kernels"]
     assert all(one["by_calls_ms"] is None for one in totals)
     assert totals[-1]["difference_ms"] == pytest.approx(calls * each_ms - 10)
@@ -320,27 +319,27 @@ def test_classes_of_two_runs_beside_each_other(planted: Path) -> None:
     }  # fmt: skip
 
 
-def test_groups_of_kernels_are_counted_as_what_they_are(planted: Path) -> None:
-    said = run("analysis.kernels", *run_paths(planted), "--by", "class", "--top", "1").out
-    assert "4 more groups" in said
-    header = next(line for line in said.splitlines() if "change" in line)
-    assert "groups" in header and "kernels" not in header
-    assert "more kernels" in run("analysis.kernels", *run_paths(planted), "--top", "1").out
-    assert kernel_difference.group_in_words(["class", "direction"]) == "group"
+def test_the_table_is_of_the_first_rows_and_says_so(planted: Path) -> None:
+    said = run("analysis.kernels", *run_paths(planted), "--by", "class").out
+    assert said.count("convolution") == 1 and "--top" not in said
+    assert len(run("analysis.kernels", *run_paths(planted), "--top", "1", "--format", "csv").csv) == 1
+    first = run("analysis.kernels", run_paths(planted)[1], "--top", "2").out
+    assert "2 of 6 (--top N)" in first
 
 
 def test_a_difference_that_is_printed_as_0_is_none() -> None:
-    (row,) = kernel_difference.rows(side(1, 0.00177), side(1, 0.00138))
-    assert row["change"] == "same"
-    (row,) = kernel_difference.rows(side(1, 0.0020), side(1, 0.0026))
-    assert row["change"] == "slower"
+    for after, change in ((0.00138, "same"), (0.0024, "slower")):
+        (row,) = records(kernels.differences(side(1, 0.00177), side(1, after)))
+        assert row["change"] == change
 
 
 def test_what_rounding_leaves_of_a_time_is_0() -> None:
     """Kernels that never run at once: their sum, less the time in which any runs, is no time."""
-    side = kernel_difference.Side([], wall_ms=10.0, busy_ms=-6.1e-6)
-    (once,) = [row for row in kernel_difference.summary([], side, side) if row["change"] == "run at once"]
-    shown = {one.header: one.text(once) for one in columns(kernel_difference.SUMMARY_METRICS)}
+    none = side(1, 1.0)[:0]
+    one = kernels.Side(none, wall_ms=10.0, busy_ms=-6.1e-6)
+    found = records(kernels.summary(kernels.differences(none, none), one, one))
+    (once,) = [row for row in found if row["change"] == "run at once"]
+    shown = {column.header: column.text(once) for column in columns(kernels.SUMMARY_METRICS)}
     assert (shown["A, ms/\nstep"], shown["B, ms/\nstep"], shown["B - A\nms"]) == ("0", "0", "0.000")
 
 
@@ -391,5 +390,15 @@ def test_two_runs_say_in_what_they_differ(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", run_of(profile="torch"), Truth())
     other = write_run(tmp_path / "b", run_of(profile="torch", batch=64), Truth(device="Tesla V100-SXM2-16GB"))
     said = " ".join(run("analysis.kernels", first, other).out.split())
-    assert "differ in batch (32, 64)" in said
-    assert "differ in" not in run("analysis.kernels", first, first).out
+    assert "different: batch (32, 64)" in said
+    assert "different" not in run("analysis.kernels", first, first).out
+
+
+@pytest.mark.parametrize("direction", [(), ("--direction", "fprop")])
+def test_the_published_method_prints_its_tables(tmp_path: Path, direction: tuple[str, ...]) -> None:
+    a, b = write_pyprof(tmp_path / "a"), write_pyprof(tmp_path / "b", trials=0)
+    words = ("analysis.kernels", a, b, *direction, "--method", "published")
+    rows, said = run(*words, "--format", "csv").csv, run(*words).out
+    assert rows and all(row["kernel"] in said for row in rows) and "A: run_0" in said
+    said = run("analysis.kernels", a, "--metric", "flops-efficiency", "--method", "published").out
+    assert "flops" in said and len(said.splitlines()) > 5

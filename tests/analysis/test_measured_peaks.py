@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from analysis.frames.load import load
-from analysis.measures import kernels
 from analysis.measures.kernels import exceeded
 from analysis.report.base import Context
 from analysis.report.kernels import ROOFLINE
@@ -13,6 +12,7 @@ from jobs import store
 from jobs.store import Calibration
 from profiling.findings import Finding
 from tests.analysis.commands import run
+from tests.analysis.frames import kernels_frame
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 HIGH = 1e16
@@ -70,12 +70,12 @@ def test_a_kernel_above_a_measured_peak_is_named_with_what_measures_it_again(mea
 
 def test_a_kernel_of_no_weight_judges_no_peak_and_small_tensors_no_bandwidth(measured) -> None:
     study = load(measured(HIGH, STEP_BYTES_PER_S / 1.2))
-    rows, _ = kernels.rows(study)
+    rows = kernels_frame(study)
     (found,) = exceeded(rows)
     assert (found.code, found.data["peak"]) == ("above_peak", "measured bandwidth")
     assert found.data["most_pct"] == pytest.approx(120)
-    assert not exceeded([{**row, "share_pct": 0.5} for row in rows])
-    assert not exceeded([{**row, "mbyte_per_step": 127 * row["calls_per_step"]} for row in rows])
+    assert not exceeded(rows.assign(share_pct=0.5))
+    assert not exceeded(rows.assign(mbyte_per_step=127 * rows["calls_per_step"]))
 
 
 def test_what_makes_the_measured_peaks_doubtful_is_said_where_they_are_used(measured):

@@ -149,7 +149,7 @@ def test_a_user_adds_a_device_of_their_own(tmp_path: Path) -> None:
     assert "Accelerator X (fp32)" in ran.err
     own = tmp_path / "own.yaml"
     own.write_text("- name: Accelerator X\n  tflops: {fp32: 20}\n  gb_per_s: 1000\n")
-    (row,) = run("analysis.scaled", tmp_path / "sweep", "--format", "json", "--peaks", own).json
+    (row,) = run("analysis.scaled", tmp_path / "sweep", "--format", "json", "--all", "--peaks", own).json
     assert row["flops_efficiency_of_kernels_pct"] == pytest.approx(100 * 7.4e11 / 0.06 / 20e12)
     assert row["peak_gb_per_s"] == 1000
 

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.display import plots
 from analysis.frames.load import load
-from analysis.measures.roofline import Roof
+from analysis.measures.peaks import Roof
 from analysis.report import kernels, scaling
 from analysis.report.base import Context
 from analysis.report.build import build

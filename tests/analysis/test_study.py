@@ -1,19 +1,17 @@
 """What was loaded never changes; a run that cannot be used is left out once, in one place, for all."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from analysis.display.metrics import records
-from analysis.frames.kernel_sums import Groups, Question, groups_of_each
 from analysis.frames.load import load
 from analysis.frames.steps import all_series
 from analysis.frames.study import BOTH, Failure, Log, Source, Study, Unusable
 from analysis.measures import anatomy, communication
 from analysis.measures.peaks import costs_of
 from analysis.measures.points import points_of
-from tests.analysis.synthetic import PYPROF_NAME, run_of, write_pyprof, write_sweep
+from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_bad_results import sweep, truncate
 
 
@@ -96,21 +94,6 @@ def test_a_run_whose_kernels_are_damaged_times_no_point(tmp_path: Path) -> None:
     assert points_of(study) == [point]
 
 
-def test_rows_are_of_their_own_table_where_one_before_it_was_found_unusable(tmp_path: Path) -> None:
-    for number in range(3):
-        write_pyprof(tmp_path, attributed=number + 1, name=PYPROF_NAME.replace("run_0", f"run_{number}"))
-    sql = "select sum(ns) from {sums}"
-    expected = {source.id: groups for source, groups in asked(load(tmp_path), sql)}
-    assert len({groups.rows[0] for groups in expected.values()}) == 3
-    study = load(tmp_path)
-    answers = asked(study, sql)
-    first, _ = next(answers)
-    study.log.leave_out(study.loaded[1].id, study.loaded[1].path, "its table is damaged")
-    assert {source.id: groups for source, groups in answers} == {
-        name: groups for name, groups in expected.items() if name not in (first.id, study.loaded[1].id)
-    }
-
-
 @pytest.mark.parametrize(("of_the_same", "failed"), [(False, 2), (True, 1)])
 def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_said_once(
     of_the_same: bool, failed: int
@@ -132,7 +115,3 @@ def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_sai
         ("its clock is late", "B", "run_1"), ("its clock is late", "B", "run_2"),
         ("they ran one after the other", "both", None),
     ]  # fmt: skip
-
-
-def asked(study: Study, sql: str) -> Iterator[tuple[Source, Groups]]:
-    return groups_of_each(study, study.sources, Question(sql))

@@ -4,8 +4,9 @@ import pytest
 
 from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.measures import anatomy, communication, kernels
+from analysis.measures import anatomy, communication
 from profiling.convert import main as convert
+from tests.analysis.frames import kernels_frame
 from tests.profiling.traced_jobs import START_US, Planted, trace_of
 
 BATCHES = 4
@@ -85,7 +86,7 @@ def test_the_anatomy_of_a_mesh_adds_up(mesh):
     transfer, wait = sum(one[3] for one in CALLS), 15 * (1 + 1 + 3 + 1) / 4
     assert row["exposed_transfer_ms"] == pytest.approx(transfer / 1e3, abs=1e-3)
     assert row["exposed_wait_ms"] == pytest.approx(wait / 1e3, abs=1e-3)
-    classes = {one["class"]: one["ms_per_step"] for one in kernels.rows(mesh, by=["class"])[0]}
+    classes = dict(kernels_frame(mesh, by=["class"])[["class", "ms_per_step"]].itertuples(index=False))
     assert set(classes) == {"gemm", "communication"}
 
 

@@ -10,7 +10,7 @@ import pytest
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.study import Study
-from analysis.measures import anatomy, batches, communication, kernels
+from analysis.measures import anatomy, batches, communication
 from analysis.measures.lateness import STRAGGLER
 from analysis.report.base import Context
 from analysis.report.build import build
@@ -20,7 +20,7 @@ from profiling.convert import main as convert
 from profiling.errors import UserError
 from profiling.traced_job import JOB
 from tests.analysis.commands import one_line_error
-from tests.analysis.frames import stragglers_rows
+from tests.analysis.frames import kernels_frame, stragglers_rows
 from tests.analysis.traced import MS, job, run
 from tests.profiling.traced_jobs import DEVICE, Planted, trace_of, write_job
 
@@ -63,7 +63,7 @@ def test_the_late_rank_of_traces_is_named(late):
 
 def test_kernels_of_traces_have_classes_and_no_peak_of_another_device(late):
     planted, path = late
-    rows, _ = kernels.rows(load(path), by=["class"])
+    rows = records(kernels_frame(load(path), by=["class"]))
     of = {row["class"]: row["ms_per_step"] for row in rows}
     assert set(of) == {"gemm", "communication", "optimizer"}
     assert of["optimizer"] == pytest.approx(planted.update / MS, rel=1e-3)
@@ -91,7 +91,7 @@ def test_no_precision_is_missed_on_a_device_without_a_known_peak(tmp_path):
     for device, notes in ((DEVICE, 1), ("cpu", 0)):
         record.write_text(record.read_text().replace(DEVICE, device))
         study = load(tmp_path / "out" / "mine")
-        kernels.rows(study, by=["class"])
+        kernels_frame(study, by=["class"])
         assert len([one for one in study.findings if one.code == "peak_unknown"]) == notes
 
 

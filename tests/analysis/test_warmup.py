@@ -10,7 +10,6 @@ from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.steps import Counted, counted_steps, series_of, warmup_of_traces
 from analysis.measures import anatomy, batches, communication, kernels, traced
-from analysis.measures import kernels_changed as difference
 from analysis.measures.critical_path import rows as critical_path
 from analysis.measures.stragglers import kernel_times
 from analysis.statistics.estimates import FEWEST_FOR_WIDTH, warmup
@@ -18,7 +17,7 @@ from benchmarks.warmup import steps
 from profiling import tables
 from profiling.convert import main as convert
 from tests.analysis.commands import run
-from tests.analysis.frames import stragglers_rows
+from tests.analysis.frames import kernels_frame, stragglers_rows
 from tests.analysis.synthetic import MS, Truth, run_of, write_run
 from tests.profiling.traced_jobs import Planted, trace_of, write_job
 
@@ -130,11 +129,11 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
         assert talk[f"{name}_ms"] == pytest.approx(whole[f"{name}_communication_ms"], abs=1e-9)
     assert talk["attributed_steps"] == whole["attributed_steps"]
     assert talk["repetition"] == whole["repetition"]
-    by_class = {row["class"]: row["ms_per_step"] for row in kernels.rows(study, by=["class"])[0]}
+    by_class = dict(kernels_frame(study, by=["class"])[["class", "ms_per_step"]].itertuples(index=False))
     assert by_class.pop("communication") == pytest.approx(talk["ms_per_step"])
     assert sum(by_class.values()) == pytest.approx(whole["compute_ms"])
     # What their difference from another run is explained by.
-    side = difference.side_of(study, study.sources[0], None)
+    side = kernels.side_of(study, study.sources[0])
     assert side.wall_ms == pytest.approx(whole["wall_ms"])
     assert side.wall_ms - side.busy_ms == pytest.approx(whole["idle_ms"] + whole["loader_wait_ms"])
     assert {row["steady_steps"] for row in critical_path.rows(study)} == {18}
