@@ -80,12 +80,13 @@ class Modules:
     @property
     def largest(self) -> "Module | None":
         """The one of most parameters that exists, of those that were called outermost if any was."""
-        modules = [(one.outermost, module) for one in self._watched.values() if (module := one.module())]
+        # Not by their truth: a compiled module raises where it is asked for its length.
+        pairs = [(one.outermost, one.module()) for one in self._watched.values()]
+        modules = [(outermost, module) for outermost, module in pairs if module is not None]
         modules.sort(key=lambda pair: (pair[0], sum(map(elements_of, pair[1].parameters()))))
         return modules[-1][1] if modules else None
 
     def attach(self) -> None:
-        """See the modules' calls, once PyTorch has been imported."""
         import torch
 
         compile_in_place = torch.nn.Module.compile
@@ -208,7 +209,9 @@ class Modules:
 
         def call(*arguments: Any, **named: Any) -> Any:
             this, recorder = find(), None if is_compiling() else self.recorder()
-            if not (this and recorder and self._begin_pass(this, watched, recorder, is_grad_enabled())):
+            if this is None or recorder is None:
+                return compiled(*arguments, **named)
+            if not self._begin_pass(this, watched, recorder, is_grad_enabled()):
                 return compiled(*arguments, **named)
             try:
                 return compiled(*arguments, **named)
@@ -306,7 +309,6 @@ class Hooks:
         return any(parameters and not parameters & stepped for parameters in others)
 
     def updates(self) -> int:
-        """A number that grows whenever an optimizer's parameters are changed, by whomever."""
         return sum(parameter._version for one in self.optimizers for parameter in parameters_of(one))
 
     # --- loaders --------------------------------------------------------------------------------------
