@@ -29,8 +29,7 @@ from benchmarks.child import facts, machine, write
 from benchmarks.scripted_ranks import few_open_files, many, scripted, write_sweep
 from benchmarks.virtual import Cluster
 from jobs import store
-from jobs.owner import OWNER
-from jobs.store import Manifest
+from jobs.store import OWNER, Manifest
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 

@@ -25,8 +25,8 @@ import numpy as np
 from analysis.statistics.estimates import interval
 from benchmarks.child import RESULTS, facts, write
 from benchmarks.training import machine
+from jobs import ROOT
 from jobs.doctor import Check, examine
-from jobs.execution import ROOT
 from jobs.flags import to_flags
 from jobs.launchers.local import Local
 from jobs.machine import this_machine

@@ -20,14 +20,11 @@ from typing import Any
 import psutil
 
 from jobs import store
-from jobs.failures import Kind
-from jobs.outcome import make_manifest
-from jobs.owner import OWNER
-from jobs.processes import Ended
+from jobs.failures import Ended, Kind, make_manifest
 from jobs.program import PER_STEP
 from jobs.run import LONGEST_PROGRAM, Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, format_id, parse_id, wrong_values
-from jobs.store import Manifest, RankReport
+from jobs.store import OWNER, Manifest, RankReport
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USE, UserError
 from profiling.findings import Finding

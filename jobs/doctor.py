@@ -22,6 +22,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from jobs.checks import check_site
 from jobs.failures import explain
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
@@ -30,7 +31,6 @@ from jobs.loaders import LOADERS, Library
 from jobs.machine import NO_AMD, TESTED_TORCH, Machine, check_built_for, is_tested, this_machine, versions
 from jobs.run import make_run
 from jobs.site import Site, add_site_flag
-from jobs.site_check import check_site
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.presence import Presence
 from profiling.tools import ON_A_CPU, TOOLS, Options, tool

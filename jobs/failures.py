@@ -1,4 +1,4 @@
-"""The kind of a failure, which rank and node it comes from, and whether another try is worth it.
+"""How a run ended: its manifest, and of a failure the kind, the rank and node, and whether to try again.
 
 What a launcher prints when a rank dies is read here, and nowhere else; tests/cluster/failures holds what real
 launchers printed.
@@ -6,10 +6,19 @@ launchers printed.
 
 import re
 import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Literal
 
-from profiling.errors import EXIT_WRONG_USE
+from jobs import machine, store
+from jobs.run import Run
+from jobs.store import Manifest, RankReport
+from profiling import tables
+from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_WRONG_USE, UserError
+from profiling.findings import Finding, listed
+from profiling.wrap import wraps
 
 Kind = Literal[
     "out of memory", "time limit", "node failure", "disk full", "rank crash", "hang", "launcher error",
@@ -23,6 +32,10 @@ RETRIES: dict[Kind, int] = {
 # A node is left out when so many failures of these kinds came from it.
 BLAMES_NODE: frozenset[Kind] = frozenset({"node failure", "disk full"})
 NODE_FAILURES = 2
+
+# Of a log: where one of a thousand ranks has died, all others may say at length that they have lost it.
+_LOG_TAIL_BYTES, _BYTES_OF_A_RANK = 200_000, 8_000
+_MOST_NAMED = 8  # ranks that are named as being elsewhere than the others
 
 _NODE_FAILURE = re.compile(
     r"srun: error: Node failure on (?P<slurm>\S+)|DUE TO NODE FAILURE"
@@ -104,8 +117,18 @@ def death_of(who: str, code: int) -> str:
 
 
 @dataclass(frozen=True)
+class Ended:
+    """How a run's processes ended: the first bad exit code (negative: a signal), and why, in one line."""
+
+    exit_code: int
+    reason: str = ""
+    kind: Kind | None = None  # of the failure, where it was we who ended them
+    process: int | None = None  # whose exit code it is
+
+
+@dataclass(frozen=True)
 class Death:
-    """The rank whose end made the run fail, as the launcher tells it; rank or node may be untold."""
+    """The rank whose end made the run fail, as the launcher tells it; None where it does not say."""
 
     code: int  # negative: the signal that killed it
     rank: int | None = None
@@ -155,9 +178,9 @@ def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> 
     if match := _LAUNCHER.search(log):
         missing = _MISSING_HOST.search(log)
         return Failure("launcher error", _line(match[0]) + (f": {missing[1]}" if missing else ""), code)
-    for its_kind, words in _LAST_WORDS.items():
+    for last_kind, words in _LAST_WORDS.items():
         if match := words.search(log):
-            return Failure(its_kind, _line(match[0]), code, nodes)
+            return Failure(last_kind, _line(match[0]), code, nodes)
     if code < 0:
         return Failure("rank crash", text, code, nodes)
     if own := [line.partition(_OWN)[2] for line in log.splitlines() if _OWN in line]:
@@ -213,3 +236,128 @@ def first_death(log: str) -> Death | None:
 def _srun_death(match: re.Match) -> Death:
     code = int(match["code"]) if match["code"] else -_SIGNALS.get(match["signal"], signal.SIGKILL)
     return Death(code, int(match["rank"]), match["node"])
+
+
+# --- the manifest ----------------------------------------------------------------------------------------
+
+
+def make_manifest(
+    run: Run,
+    repetition: int,
+    directory: Path,
+    ended: Ended,
+    command: list[str],
+    environment: Mapping[str, str],
+    started: datetime,
+    root: Path,
+    unknown: Sequence[str] = (),
+) -> Manifest:
+    """The facts of a run that has ended; a run that is not right gets an exit code other than 0."""
+    reports, wrong = read_reports(directory, run)
+    failure, findings = judge(run, directory, ended, reports, wrong)
+    ranks = [finding.of(rank=report.rank) for report in reports for finding in report.findings]
+    versions = {**machine.versions(), **(reports[0].versions if reports else {})}
+    return Manifest(
+        run=run,
+        repetition=repetition,
+        exit_code=failure.exit_code if failure else EXIT_DONE,
+        reason=failure.reason if failure else "",
+        failure=failure.kind if failure else "",
+        failed_nodes=list(failure.nodes) if failure else [],
+        command=command,
+        **{**machine.facts(environment, started, root), "versions": versions},
+        peak_memory_bytes=max((report.peak_memory_bytes for report in reports), default=0),
+        ranks=reports,
+        findings=list(dict.fromkeys([*findings, *ranks])),
+        unknown=list(unknown),
+    )
+
+
+def judge(
+    run: Run, directory: Path, ended: Ended, reports: Sequence[RankReport], wrong: str
+) -> tuple[Failure | None, list[Finding]]:
+    """Why a run failed (None: it counts), and what is to be said of how it ended."""
+    if not wrong:
+        try:
+            check_run(run, reports, directory)
+        except UserError as error:
+            wrong = str(error)
+    if not ended.exit_code and not wrong:
+        return None, []
+    log = log_tail(directory / store.LOG, run.ranks)
+    if not ended.exit_code:
+        return lost_node(log) or Failure("wrong result", wrong, EXIT_FAILED), []
+    failure = explain(ended.exit_code, ended.reason, log, ended.kind)
+    if wrong or not aborted_at_exit(run, reports, failure):
+        return failure, []
+    return None, [Finding("aborted_at_exit", data={"text": failure.text})]
+
+
+def aborted_at_exit(run: Run, reports: Sequence[RankReport], failure: Failure) -> bool:
+    """Whether a user's program had ended well, and then Python aborted as it exited.
+
+    PyTorch does this to programs that use Gloo (pytorch/pytorch#190489), the more often the more ranks, so
+    another try is no remedy. A profiler that wraps the ranks leaves no tables then.
+    """
+    aborted = failure.kind == "rank crash" and failure.exit_code == -signal.SIGABRT
+    ended_well = all(report.program_exit_code == EXIT_DONE for report in reports)
+    return bool(run.program) and not wraps(run.profile) and aborted and ended_well
+
+
+def read_reports(directory: Path, run: Run) -> tuple[list[RankReport], str]:
+    """What the ranks say of themselves, and what is wrong with that ("" if nothing)."""
+    reports, wrong = [], ""
+    for rank in range(run.ranks):
+        try:
+            path = tables.rank_directory(directory, rank) / store.RANK_REPORT
+            reports.append(store.read_record(path, RankReport))
+        except UserError as error:
+            wrong = wrong or f"rank {rank} left no report: {error}"
+    return reports, wrong
+
+
+def check_run(run: Run, reports: Sequence[RankReport], directory: Path) -> None:
+    """Refuse a run whose figures may not count, by its reports and its tables."""
+    store.check_reports(run, reports)
+    for rank in range(run.ranks):
+        rows = tables.read(tables.rank_directory(directory, rank), "batches", ["batch_index"]).num_rows
+        if rows != run.batches:
+            raise UserError(f"rank {rank} recorded {rows} of {run.batches} steps")
+
+
+def log_tail(log: Path, ranks: int = 1) -> str:
+    """The end of a log of so many ranks, where the reason of a failure stands; "" if there is none."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES - ranks * _BYTES_OF_A_RANK))
+        return file.read().decode("utf-8", "replace")
+
+
+def gather_stacks(directory: Path, ranks: int) -> str:
+    """Put what hanging ranks wrote of where they were (profiling/process_facts.py) into the log, each once.
+
+    Returned are the few ranks that were not where the others waited, to be added to a reason.
+    """
+    places: dict[str, list[int]] = {}
+    not_started = "(not started)\n"
+    for rank in range(ranks):
+        folder = tables.rank_directory(directory, rank)
+        try:
+            stacks = (folder / store.STACKS).read_text(errors="replace")
+            place = re.sub(r"0x[0-9a-f]+", "0x...", stacks) or "(no stacks were written)\n"
+        except FileNotFoundError:  # a rank that ends takes it away
+            place = "(ended)\n" if (folder / store.RANK_REPORT).exists() else not_started
+        places.setdefault(place, []).append(rank)
+    with (directory / store.LOG).open("a", encoding="utf-8") as log:
+        for place, there in sorted(places.items(), key=lambda item: len(item[1])):
+            log.write(f"\nranks {listed(there)}:\n{place}")
+    most = max(map(len, places.values()))
+    others = {place: there for place, there in places.items() if len(there) < most}
+    if 2 * most <= ranks or sum(map(len, others.values())) > _MOST_NAMED:
+        return ""
+    absent = others.pop(not_started, [])
+    lost = sorted(rank for there in others.values() for rank in there)
+    return (f"; not started: ranks {listed(absent)}" if absent else "") + (
+        f"; elsewhere: ranks {listed(lost)}" if lost else ""
+    )

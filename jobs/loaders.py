@@ -33,15 +33,6 @@ class LoaderKind:
     reads_data: bool = True  # whether it reads the run's ``data``
     library: Library | None = None  # that it needs
 
-    def check(self, name: str, gpu: bool, libraries: frozenset[str], data: str | None, node: str) -> None:
-        """Refuse a run of this loader, called ``name``, on a machine."""
-        if self.on_cpu and not gpu:
-            raise UserError(f"loader {name} needs a GPU, and {node} has none; on a CPU use {self.on_cpu}")
-        if self.library and self.library.module not in libraries:
-            raise UserError(f"loader {name} needs {self.library.name}, not installed: {self.library.install}")
-        if self.reads_data and data is None:
-            raise UserError(f"loader {name} needs data: a folder of images or TFRecord files; {MAKE_DATA}")
-
 
 DALI = Library("NVIDIA DALI", "nvidia.dali", "nvidia-dali-cuda130", "pip install nvidia-dali-cuda130")
 _BYDALI = "train.loaders.dali"

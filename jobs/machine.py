@@ -7,10 +7,12 @@ import platform
 import re
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -161,6 +163,24 @@ def recorded_environment(environment: dict[str, str]) -> dict[str, str]:
         name: value
         for name, value in sorted(environment.items())
         if _ALLOWED.fullmatch(name) and not _SECRET.search(name)
+    }
+
+
+def facts(environment: Mapping[str, str], started: datetime, root: Path) -> dict[str, Any]:
+    """The fields of :class:`jobs.store.Facts`, but for the command, of a measurement that ends now."""
+    here, now = this_machine(), datetime.now(UTC)
+    revision, dirty = git_state(root)
+    return {
+        "environment": recorded_environment({**os.environ, **environment}),
+        "started": started.isoformat(),
+        "ended": now.isoformat(),
+        "seconds": (now - started).total_seconds(),
+        "git_revision": revision,
+        "git_dirty": dirty,
+        "host": {name: getattr(here, name) for name in ("hostname", "os", "cpu", "cores", "memory_bytes")},
+        "gpus": list(here.gpus),
+        "driver": here.driver,
+        "versions": versions(),
     }
 
 

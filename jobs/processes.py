@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from jobs.failures import Kind, death_of
+from jobs.failures import Ended, death_of
 from jobs.launchers.base import Process
 
 EXIT_TIME_LIMIT = 124  # as timeout(1) has it
@@ -35,16 +35,6 @@ STDERR = 2  # the file descriptor
 
 class TimeIsUp(KeyboardInterrupt):
     """The batch system will soon end this job: stop in order, so that the next one goes on."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a run's processes ended: the first bad exit code (negative: a signal), and why, in one line."""
-
-    exit_code: int
-    reason: str = ""
-    kind: Kind | None = None  # of the failure, where it was we who ended them
-    process: int | None = None  # whose exit code it is
 
 
 @dataclass(frozen=True)

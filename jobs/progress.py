@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -17,8 +17,9 @@ from jobs.launchers.base import Process
 from jobs.program import name_of
 from jobs.run import Run
 from jobs.run_fields import ROLES, as_text, is_default
-from jobs.states import LEFT_OUT
+from jobs.store import LEFT_OUT
 from jobs.sweep_file import Excluded, SweepRun
+from profiling import tables
 
 _REDRAW_S = 0.2
 
@@ -235,3 +236,25 @@ def print_end(console: Console, directory: Path, done: tuple[int, int], result: 
         first, *more = (failed for failed in result.failed if failed.reason == reason)
         count = f"{1 + len(more)} runs, first " if more else ""
         say(console, f"  {count}{first.sweep_run.id}: {reason}\n    log: {first.log}")
+
+
+def speed_of(directory: Path, run: Run) -> str:
+    """``421 ms/step, 76.1 images/s (median of 12 steps)``, for the user who watches a sweep.
+
+    Of the later half of rank 0's steps, unprofiled ones where there are any; "" if the table has no times.
+    """
+    table = tables.read(tables.rank_directory(directory, 0), "batches", ["start_ns", "end_ns", "attributed"])
+    rows = [row for row in table.to_pylist() if None not in (row["start_ns"], row["end_ns"])]
+    if not rows:
+        return ""
+    counted = [row for row in rows if not row["attributed"]] or rows
+    later = counted[len(counted) // 2 :]
+    step_ns = median(row["end_ns"] - row["start_ns"] for row in later)
+    # How many samples a step of a program has is in its table, where it is known.
+    rate = "" if run.program else f", {_digits(run.batch * run.world_size * 1e9 / step_ns)} images/s"
+    return f"{_digits(step_ns / 1e6)} ms/step{rate} (median of {len(later)})"
+
+
+def _digits(value: float) -> str:
+    """Three digits, and all before the decimal point: ``0.0345``, ``76.1``, ``1214``."""
+    return f"{value:#.3g}" if value < 99.95 else f"{value:.0f}"

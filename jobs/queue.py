@@ -1,9 +1,10 @@
-"""Run what a sweep has to do: which run is next, on which nodes, and what becomes of it.
+"""Run what a sweep has to do: the command of each run, which is next, on which nodes, what becomes of it.
 
 One run at a time; with ``pack``, as many side by side as there are nodes for. A run that fails for a
 reason that may not come again goes to the end of the queue; a node that fails is asked no more.
 """
 
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -15,12 +16,10 @@ from typing import cast
 
 from pydantic import BaseModel
 
-from jobs import progress, store
-from jobs.execution import Execution
-from jobs.failures import BLAMES_NODE, NODE_FAILURES, RETRIES, Failure, Kind
+from jobs import ROOT, progress, store
+from jobs.failures import BLAMES_NODE, NODE_FAILURES, RETRIES, Failure, Kind, gather_stacks, make_manifest
+from jobs.flags import to_flags
 from jobs.launchers.base import Launcher, Process
-from jobs.outcome import gather_stacks, make_manifest, speed_of
-from jobs.owner import Beat, Owner, claim, release
 from jobs.processes import (
     EXIT_TIME_LIMIT,
     POLL_S,
@@ -31,12 +30,73 @@ from jobs.processes import (
     stopped_in_order,
     unheard,
 )
-from jobs.program import unknown_fields
-from jobs.progress import Failed, Result
-from jobs.store import Manifest
-from jobs.sweep_file import SweepRun
+from jobs.program import command_of, unknown_fields
+from jobs.progress import Failed, Result, speed_of
+from jobs.run import Run
+from jobs.store import Beat, Manifest, Owner, claim, release
+from jobs.sweep_file import Sweep, SweepRun
 from profiling.errors import EXIT_FAILED, UserError
 from profiling.findings import Finding
+from profiling.wrap import wrapped
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A sweep, where its results go, and what starts its ranks."""
+
+    sweep: Sweep
+    directory: Path
+    launcher: Launcher
+    keep_raw: bool = False
+    pack: bool = False  # runs side by side, where there are nodes for them
+    root: Path = ROOT
+
+    def running(self, sweep_run: SweepRun) -> Path:
+        return store.running_directory(
+            self.directory, sweep_run.configuration, sweep_run.repetition, sweep_run.outside
+        )
+
+    def command(self, run: Run, directory: Path) -> list[str]:
+        """What every rank of a run executes, under its profiler where that watches from outside."""
+        out = directory.absolute()
+        rank = ["-m", "train", *to_flags(run)]
+        if run.program:
+            flags = [f"--batches={run.batches}"]
+            if run.profile != "none":
+                flags += [f"--profile={run.profile}", f"--attribute-from={run.first_attributed}"]
+                flags += [f"--profile-mode={run.profile_mode}"]
+            rank = ["-m", "profiling.watch", *flags, *command_of(run)]
+        raw = ["--keep-raw"] if self.keep_raw else []
+        python, *words = wrapped(
+            run.profile, [sys.executable, *rank[:2], f"--out={out}", *raw, *rank[2:]], out, run.device,
+            run.first_attributed, self.keep_raw, run.profile_mode, run.profile_kernels,
+        )  # fmt: skip
+        if not run.program:
+            return [python, *words]
+        # A program's ranks start in the folder of the user, and find each other by torchrun's variables.
+        flags = [f"--folder={Path.cwd()}", f"--device={run.device}", f"--network={run.network}"]
+        return [python, "-m", "train.torchrun", *flags, "--", *words]
+
+    def state(self, sweep_run: SweepRun) -> store.State:
+        """What has become of a run."""
+        state = store.state_of(
+            self.directory, sweep_run.configuration, sweep_run.repetition, sweep_run.outside
+        )
+        if state == "done":
+            before = self.manifest_of_done(sweep_run).run
+            for name in Run.model_fields:
+                old, new = getattr(before, name), getattr(sweep_run.configuration, name)
+                if old != new:
+                    raise UserError(
+                        f"{self.directory} holds runs with {name} {old}, and the sweep now says {new}: "
+                        "copy the file under another name (the name is the sweep's), or give another --out"
+                    )
+        return state
+
+    def manifest_of_done(self, sweep_run: SweepRun) -> Manifest:
+        """What a run that is done says of itself."""
+        ended = self.running(sweep_run).with_name(f"{sweep_run.id}_ret_0")
+        return store.read_record(ended / store.MANIFEST, Manifest)
 
 
 class TooShort(UserError):
@@ -112,7 +172,7 @@ class Queue:
         self._execution, self._bar, self._me, self._attempts = execution, bar, me, attempts
         self._launcher: Launcher = execution.launcher.without(attempts.left_out())
         # The sort is stable: the order is that of the sweep, but those that were cut off come last.
-        self._waiting = deque(sorted(todo, key=lambda one: one.of_all_repetitions in attempts.cut_off))
+        self._waiting = deque(sorted(todo, key=lambda each: each.of_all_repetitions in attempts.cut_off))
         self._active: list[Active] = []
         self.result = Result()
 
@@ -143,8 +203,8 @@ class Queue:
                 return
             busy = {node for active in self._active for node in active.nodes}
             launcher = self._launcher.on(tuple(node for node in self._launcher.nodes if node not in busy))
-            if not launcher.can(sweep_run.configuration):
-                if not self._launcher.can(sweep_run.configuration):
+            if launcher.why_not(sweep_run.configuration):
+                if self._launcher.why_not(sweep_run.configuration):
                     self._waiting.remove(sweep_run)
                     self.result.left.append(sweep_run)
                 continue

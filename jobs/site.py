@@ -11,7 +11,6 @@ each key.
 import argparse
 import os
 import shlex
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 
 from jobs.cluster import cluster_name
 from jobs.flags import make_parser
+from jobs.run import Run
 from jobs.validation import problems_of
 from profiling import yaml_text
 from profiling.arguments import with_values
@@ -28,7 +28,6 @@ from profiling.errors import Mistakes, UserError, did_you_mean, run_command
 
 SITES = Path(__file__).parent / "sites"
 CHOOSE = "SCALEPROF_SITE"  # the environment variable that names the site
-_MODULES_S = 60
 NO_SITE = f"none ({CHOOSE} is not set, and no file in jobs/sites has `cluster:` of this cluster)"
 
 
@@ -178,22 +177,6 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
     return fitting[0] if fitting else Site()
 
 
-def check_modules(site: Site, environment: Mapping[str, str]) -> None:
-    """Refuse a site whose modules cannot be loaded here."""
-    if not site.modules:
-        return
-    script = f"type module && {shlex.join(['module', 'load', *site.modules])}"
-    try:
-        answer = subprocess.run(
-            ["bash", "-c", script], env=dict(environment), capture_output=True, text=True, timeout=_MODULES_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"{site.where}: modules cannot be loaded: {error}") from None
-    if answer.returncode:
-        words = " ".join(answer.stderr.split())[:300] or f"exit code {answer.returncode}"
-        raise UserError(f"{site.where}: `modules` {', '.join(site.modules)} cannot be loaded: {words}")
-
-
 def shell_commands(site: Site) -> list[str]:
     """What a batch script does before all else: the site's modules and variables."""
     commands = []
@@ -218,6 +201,40 @@ def sbatch_words(site: Site) -> list[str]:
     return [f"--{name}={value}" for name, value in values.items() if value] + site.sbatch
 
 
+def network_environment(run: Run, site: Site, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that make NCCL, Gloo, UCX and MPI use ``run.network``.
+
+    A run on one node uses no network, and is given none. Who has set one, the user or the site, knows why.
+    """
+    if run.nodes == 1:
+        return {}
+    fast = run.network.lower() == "ib"
+    network = site.network.ib if fast else site.network.eth
+    interface, device = network.interface, network.device
+    if fast:
+        variables = {"NCCL_IB_DISABLE": "0", "OMPI_MCA_pml": "ucx"}
+        if device:
+            # UCX names a port, NCCL a device; "=" makes NCCL match the name whole, not as a prefix.
+            ports = ",".join(name if ":" in name else f"{name}:1" for name in device.split(","))
+            variables |= {"NCCL_IB_HCA": f"={device}", "UCX_NET_DEVICES": ports}
+    else:
+        variables = {
+            "NCCL_IB_DISABLE": "1",
+            # That stops NCCL's own InfiniBand alone, and no plugin for a fabric (EFA, Slingshot).
+            "NCCL_NET": "Socket",
+            # Where UCX is built in, Open MPI would take InfiniBand by itself.
+            "OMPI_MCA_pml": "ob1",
+            "OMPI_MCA_btl": "^openib,uct,ofi,usnic",
+            "UCX_TLS": "tcp,sm,self,cuda_copy,cuda_ipc",
+            **({"UCX_NET_DEVICES": interface} if interface else {}),
+        }
+    if interface:
+        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
+        variables |= dict.fromkeys((*names, "OMPI_MCA_btl_tcp_if_include"), interface)
+    variables |= network.variables
+    return {name: value for name, value in variables.items() if name not in environment}
+
+
 def main() -> None:
     parser = make_parser("python -m jobs.site", __doc__)
     parser.add_argument(
@@ -233,8 +250,8 @@ def main() -> None:
     elif site.file is None:
         print(f"# site file: {NO_SITE}")
     else:
-        said = site.model_dump(mode="json", exclude_unset=True, exclude={"name"})
-        print(f"# {site.where}\n{yaml.safe_dump(said, sort_keys=False, allow_unicode=True)}".rstrip())
+        settings = site.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+        print(f"# {site.where}\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)}".rstrip())
 
 
 if __name__ == "__main__":

@@ -1,33 +1,40 @@
-"""The files of a result directory.
+"""The files of a result directory: records, the lock of a run that is under way, and what became of a run.
 
     results/<sweep>/sweep.json                     the sweep: its file, seed, runs, those left out and why
                     calibration.json               measured peaks of this machine
                     <run id>/manifest.json         written last, whole: a run is done only if this says so
                              log.txt               what the job printed
+                             owner.json            while it is under way: the process that has started it
                              rank_0003/rank.json   what the rank says of itself (RankReport)
                              rank_0003/raw/        what the profiler wrote
                              rank_0003/batches.parquet, kernels.parquet ...  (profiling.tables)
 
 While a run is under way its directory bears the id without the exit code; when it has ended the directory
-is renamed to the whole id. Every file is written under a temporary name and renamed.
+is renamed to the whole id. Every file is written under a temporary name and renamed. A lock is touched as
+long as its owner lives; the directory of one that is gone may be taken over.
 """
 
+import glob
 import os
 import shutil
-from collections.abc import Sequence
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import psutil
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from jobs.run import Run
-from jobs.run_fields import FACTOR, format_id
+from jobs.run_fields import FACTOR, exit_code_of, format_id
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.whole_file import whole_file
 
-MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG = (
-    "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt",
+MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG, OWNER = (
+    "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt", "owner.json",
 )  # fmt: skip
 STACKS = "stacks.txt"  # of a rank that hangs: in its own directory
 
@@ -259,3 +266,158 @@ def is_run(directory: Path) -> bool:
     """Whether a directory holds a run that has ended: a manifest, and ranks (a study's manifest has none)."""
     named = directory.name.startswith("run_")
     return (directory / MANIFEST).is_file() and (named or any(directory.glob("rank_*")))
+
+
+# --- the lock of a run -----------------------------------------------------------------------------------
+
+BEAT_S = 5.0
+STALE_S = 60.0  # without a beat; file systems of clusters show changes late
+
+
+class Owner(BaseModel):
+    """The process that has started a run: where it is, and in which job of the batch system."""
+
+    host: str
+    pid: int
+    started: float  # the process's start, seconds since the epoch: process ids come again
+    job: str = ""
+    restarts: int = 0  # of the job
+
+
+class Claim(NamedTuple):
+    """Whether a directory is ours now, and whose it was before."""
+
+    ours: bool
+    before: Owner | None = None
+
+
+def this_owner(environment: Mapping[str, str]) -> Owner:
+    """This process as an owner."""
+    return Owner(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started=psutil.Process().create_time(),
+        job=environment.get("SLURM_JOB_ID", ""),
+        restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
+    )
+
+
+def owner_of(directory: Path) -> Owner | None:
+    """Whose a running directory is; None if it was left in order."""
+    try:
+        return read_record(directory / OWNER, Owner)
+    except UserError:
+        return None
+
+
+def lives(directory: Path, owner: Owner, me: Owner | None = None, now: float | None = None) -> bool:
+    """Whether the owner of a directory is still at work.
+
+    Args:
+        me: who asks, maybe a later start of its job.
+        now: by the clock of the file system; those of nodes differ.
+    """
+    if owner.host == socket.gethostname():
+        try:
+            return abs(psutil.Process(owner.pid).create_time() - owner.started) < 1
+        except psutil.NoSuchProcess:
+            return False
+    if me is not None and owner.job and owner.job == me.job:
+        return owner.restarts >= me.restarts
+    try:
+        return (now or time.time()) - (directory / OWNER).stat().st_mtime <= STALE_S
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def claim(directory: Path, me: Owner) -> Claim:
+    """Make ``directory`` this process's own, empty but for the owner's file, unless a living one has it."""
+    before = owner_of(directory)
+    fresh = directory.with_name(f".claim-{me.host}-{me.pid}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    try:
+        write_record(fresh / OWNER, me)
+        if before is not None and lives(directory, before, me, (fresh / OWNER).stat().st_mtime):
+            return Claim(False, before)
+        with suppress(FileNotFoundError):  # there is none, or another process was faster
+            remove(directory)
+        fresh.rename(directory)  # fails if another process was faster: its directory is not empty
+    except OSError:
+        if directory.exists():
+            return Claim(False, owner_of(directory))
+        raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return Claim(True, before)
+
+
+class Beat:
+    """Touches the owner's file of a directory, now and then."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path, self._last = directory / OWNER, time.monotonic()
+
+    def __call__(self) -> None:
+        if time.monotonic() - self._last >= BEAT_S:
+            self._last = time.monotonic()
+            with suppress(FileNotFoundError):
+                os.utime(self._path)
+
+
+def release(directory: Path) -> None:
+    """Leave a directory in order: anyone may take it over at once. One that has ended is nobody's."""
+    (directory / OWNER).unlink(missing_ok=True)
+
+
+# --- the state of a run ----------------------------------------------------------------------------------
+
+State = Literal["done", "failed", "running", "interrupted", "not started", "unusable"]
+NOT_ENDED: tuple[State, ...] = ("running", "interrupted", "not started")
+CALIBRATING = ".calibration-"  # how a folder's name begins in which a sweep measures the machine's peaks
+# Of combinations that a sweep does not run: how its lines on them begin, and those of every answer.
+LEFT_OUT = "left out of the sweep"
+RESUME = "start the sweep again to resume"
+# Readers of results do not ask Slurm: a job that it has requeued may be waiting to do so.
+QUEUED = "its jobs are queued or running (squeue --me)"
+
+
+def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> State:
+    """What has become of a run of a sweep; it is done only if its manifest says so."""
+    directory = running_directory(sweep, run, repetition, outside)
+    done = directory.with_name(directory.name + "_ret_0") / MANIFEST
+    if done.is_file() and read_record(done, Manifest).done:
+        return "done"
+    ended = (path for path in sweep.glob(glob.escape(directory.name) + "_ret_*") if path.is_dir())
+    latest = directory if directory.is_dir() else next(ended, None)
+    if latest is None:
+        return "not started"
+    return "failed" if (latest / MANIFEST).is_file() else state_of_begun(latest)[0]
+
+
+def state_of_begun(directory: Path) -> tuple[State, str]:
+    """The state of a run that has begun and has no manifest, and how that is known. It only reads."""
+    # A manifest is written before a folder gets such a name: this one was lost later.
+    if (code := exit_code_of(directory.name)) is not None:
+        return ("failed" if code else "unusable"), f"exit code {code}, manifest missing"
+    owner = owner_of(directory)
+    if owner is None:
+        # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.
+        by_hand = not (directory.parent / SWEEP).exists()
+        return "interrupted", "by hand, unfinished" if by_hand else "sweep stopped"
+    return ("running" if lives(directory, owner) else "interrupted"), _where(owner)
+
+
+def state_of_failed(manifest: Manifest) -> State:
+    """The state of a run that has ended, and not well, by its manifest."""
+    return "interrupted" if manifest.failure == "interrupted" else "failed"
+
+
+def where_calibrating(sweep: Path) -> str:
+    """Where a sweep measures the machine's peaks just now: ``on n1 (job 5)``; "" if none does."""
+    known = (state_of_begun(directory) for directory in sorted(sweep.glob(f"{CALIBRATING}*")))
+    return next((where for state, where in known if state == "running"), "")
+
+
+def _where(owner: Owner) -> str:
+    return f"on {owner.host}" + (f" (job {owner.job})" if owner.job else "")

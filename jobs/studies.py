@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from jobs import store
+from jobs.failures import Ended
 from jobs.launchers.base import Process
-from jobs.outcome import facts
-from jobs.processes import Ended, Limits, become, run_processes
+from jobs.machine import facts
+from jobs.processes import Limits, become, run_processes
 from jobs.store import StudyManifest
 from profiling import schemas, tables
 from profiling.errors import UserError

@@ -17,14 +17,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from jobs import progress, sweep
+from jobs import ROOT, sweep
+from jobs.checks import check_modules, check_mpi, refuse
 from jobs.cluster import check_accepted, queued_jobs
-from jobs.execute import print_plan, split_possible
-from jobs.execution import ROOT, record_sweep
+from jobs.execute import plan, print_impossible, print_plan, record_sweep
 from jobs.launchers.slurm import Slurm
-from jobs.site import CHOOSE, check_modules, find_site, sbatch_words
-from jobs.site_check import check_mpi
-from jobs.sweep_file import Excluded
+from jobs.site import CHOOSE, find_site, sbatch_words
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 _DRY_RUN = "--dry-run"
@@ -55,25 +53,21 @@ def main() -> int:
     request = sweep.read_request(arguments, site)
     checked = os.environ.get("CHECK") != "no"
     if checked:
-        check_modules(site, os.environ)
-        check_mpi(site, os.environ)
+        refuse([*check_modules(site, os.environ), *check_mpi(site, os.environ)])
     sweep.announce(request, site)
     options = [*sbatch_words(site), *words.of_sbatch]
     asked = asked_of_sbatch(options)
     launcher = Slurm.open(site.model_copy(update={"partition": asked.get("partition")}), os.environ)
     # From within a job, too, others are submitted.
     execution = request.execution(replace(launcher, allocation=None).planned(), arguments)
-    sweep_runs, impossible = request.sweep_runs, list[Excluded]()
-    if checked:
-        sweep_runs, impossible = split_possible(execution, sweep_runs)
-        refused = 0 if request.sweep.unavailable == "skip" else len(impossible)
-        progress.print_excluded(Console(stderr=True), impossible, execution.launcher.place if refused else "")
-        if refused:
-            raise UserError(f"runs that cannot start: {refused} (to leave them out: -- --unavailable skip)")
-    todo = [sweep_run for sweep_run in sweep_runs if execution.state(sweep_run) != "done"]
-    counts = sorted({sweep_run.configuration.nodes for sweep_run in todo})
+    planned = plan(execution, request.sweep_runs, checked)
+    print_impossible(Console(stderr=True), execution, planned)
+    if planned.refused:
+        refused = planned.refused
+        raise UserError(f"runs that cannot start: {refused} (to leave them out: -- --unavailable skip)")
+    counts = sorted({sweep_run.configuration.nodes for sweep_run in planned.todo})
     if not counts:
-        print(f"{request.directory}: to do: 0, done: {len(sweep_runs)}")
+        print(f"{request.directory}: to do: 0, done: {len(planned.possible)}")
         return EXIT_DONE
     if checked:
         named = ", ".join(f"{name} {value!r}" for name, value in asked.items())
@@ -83,13 +77,13 @@ def main() -> int:
         of_jobs = (CHOOSE, "LAUNCHER", "PYTHON")
         variables = {name: os.environ[name] for name in of_jobs if os.environ.get(name)} | variables
         submit(counts, options, words, request.directory, variables, printed())
-        print_plan(execution, sweep_runs, request.excluded)
+        print_plan(execution, planned.possible, request.excluded)
         print("nothing submitted", file=sys.stderr)
         return EXIT_DONE
     if os.environ.get("AGAIN") != "yes":
         check_not_queued(request.directory)
     # Of a job that dies at its start nothing else would say which runs it was to start.
-    record_sweep(execution, request.sweep_runs, [*request.excluded, *impossible])
+    record_sweep(execution, request.sweep_runs, [*request.excluded, *planned.impossible])
     variables[sweep.AS_SUBMITTED] = as_submitted(words, os.environ)  # by which its jobs are resumed
     submit(counts, options, words, request.directory, variables, submitted)
     return EXIT_DONE

@@ -14,23 +14,24 @@ slurm/sweep.sh does); 130: interrupted, the last line is the command that resume
 import argparse
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from jobs.checks import check_modules, check_networks_named, check_networks_of, check_paths, refuse
 from jobs.cluster import cluster_name, on_compute_node
-from jobs.execute import print_plan, run_sweep
-from jobs.execution import Execution, noting_why_not_started
+from jobs.execute import noting_why_not_started, print_plan, run_sweep
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
-from jobs.owner import this_owner
 from jobs.processes import TimeIsUp, stopped_in_order
+from jobs.queue import Execution
 from jobs.run import NO_HOROVOD, has_horovod, in_place_of_horovod
-from jobs.site import NO_SITE, Site, add_site_flag, check_modules, find_site, shell_commands
-from jobs.site_check import check_network, check_networks_here, check_scratch
+from jobs.site import NO_SITE, Site, add_site_flag, find_site, shell_commands
+from jobs.store import this_owner
 from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, choose, read_sweep, where_in
 from jobs.validation import check_models
 from profiling.arguments import Parser
@@ -50,7 +51,7 @@ def main() -> int:
     if arguments.print == "directory":
         print(request.directory)
         return EXIT_DONE
-    check_modules(site, os.environ)
+    refuse(check_modules(site, os.environ))
     announce(request, site)
     launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
     if arguments.dry_run:
@@ -97,7 +98,7 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
     if not site.container:  # what that holds is not seen from outside
         models = {sweep_run.configuration.model for sweep_run in sweep_runs}
         check_models(models, lambda model: where_in(arguments.config, "model", model))
-    check_network(site, dict.fromkeys(sweep_run.configuration.network for sweep_run in sweep_runs))
+    check_networks_named(site, dict.fromkeys(sweep_run.configuration.network for sweep_run in sweep_runs))
     return Request(sweep, sweep_runs, excluded, arguments.out / sweep.name, note)
 
 
@@ -105,9 +106,9 @@ def check_node(request: Request, site: Site, launcher: Launcher) -> None:
     """Refuse a compute node that lacks what the site file says it has: its runs would fail."""
     if not (launcher.nodes and on_compute_node(os.environ)):  # a login node needs none
         return
-    check_scratch(site)
     runs = [sweep_run.configuration for sweep_run in request.sweep_runs]
-    check_networks_here(site, [run for run in runs if run.nodes <= len(launcher.nodes)], os.environ)
+    networks = check_networks_of((run for run in runs if run.nodes <= len(launcher.nodes)), site, os.environ)
+    refuse([*check_paths(site, "scratch"), *networks], f"{socket.gethostname()}: ")
 
 
 def announce(request: Request, site: Site) -> None:

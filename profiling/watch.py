@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from jobs import by_hand
-from jobs.processes import Ended
+from jobs.failures import Ended
 from jobs.store import RANK_REPORT, STACKS, write_record
 from profiling import tables
 from profiling.arguments import Parser

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     ),
     "analysis": (
         *("jobs.run", "jobs.run_fields", "jobs.flags", "jobs.store"),
-        *("jobs.states", "jobs.program"),
+        "jobs.program",
         "profiling",
     ),
 }
@@ -51,7 +51,7 @@ LAYERS = {
 COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap", "profiling.watch"}
 # A program that is watched leaves what a rank of ours leaves, so this command lies above ``jobs``, and is
 # imported by nobody.
-ABOVE_JOBS = {"profiling.watch": ("jobs.by_hand", "jobs.store", "jobs.processes")}
+ABOVE_JOBS = {"profiling.watch": ("jobs.by_hand", "jobs.store", "jobs.failures")}
 # What a function may import, for it takes long to load, or is not on every machine. All else is imported at
 # the head of a file, or by a command when its arguments are known (benchmarks.startup).
 DEFERRED = {

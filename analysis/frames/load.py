@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 from analysis.frames.study import Failure, FailureKind, Source, Study, in_counts
 from jobs import store
 from jobs.run_fields import ID_FIELDS, attempted, in_order, parse_id
-from jobs.states import QUEUED, RESUME, of_begun, of_failed, where_calibrating
-from jobs.store import Calibration, Manifest
+from jobs.store import QUEUED, RESUME, Calibration, Manifest, of_begun, of_failed, where_calibrating
 from profiling.errors import UserError, nearest_file
 from profiling.readers import pyprof
 from profiling.tables import rank_directory

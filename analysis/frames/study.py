@@ -17,8 +17,7 @@ import duckdb
 
 from jobs.run import Run
 from jobs.run_fields import fields_of, own_names
-from jobs.states import State
-from jobs.store import Calibration, Manifest
+from jobs.store import Calibration, Manifest, State
 from profiling import database
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError

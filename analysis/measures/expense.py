@@ -15,8 +15,7 @@ from analysis.frames.study import Source, Study
 from analysis.measures.points import OWN_RUNS, POINT_FIELDS, PROFILED, UNPROFILED
 from jobs import store
 from jobs.run_fields import FACTOR, ID_FIELDS, attempted
-from jobs.states import NOT_ENDED
-from jobs.store import Manifest
+from jobs.store import NOT_ENDED, Manifest
 from profiling import tables
 from profiling.errors import UserError
 

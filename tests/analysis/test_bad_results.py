@@ -15,8 +15,8 @@ from analysis.frames.load import load
 from analysis.report.build import build
 from analysis.report.render import render
 from jobs import store
-from jobs.owner import OWNER, claim, release, this_owner
 from jobs.run_fields import format_id
+from jobs.store import OWNER, claim, release, this_owner
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record

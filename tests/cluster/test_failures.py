@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.failures import RETRIES, explain, first_death
-from jobs.outcome import log_tail
+from jobs.failures import RETRIES, explain, first_death, log_tail
 
 FAILURES = Path(__file__).parent / "failures"
 

@@ -4,7 +4,6 @@ Each golden file holds a launcher's whole answer: its variables, then its argume
 may come in any order, the words of the command may not.
 """
 
-import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +59,7 @@ LAUNCHES = {
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_a_launcher_is_told_which_variables_options_and_command(name):
     launcher, values = LAUNCHES[name]
-    launcher.check(make_run(values))
+    assert not launcher.why_not(make_run(values))
     process = launcher.processes(make_run(values), COMMAND, Path("/results/x"))[0]
     variables, _, argv = (GOLDEN / f"{name}.txt").read_text().partition("\n\n")
     assert process.environment == dict(line.split("=", 1) for line in variables.splitlines())
@@ -109,13 +108,13 @@ def test_what_the_user_has_set_stays():
 @pytest.mark.parametrize("launcher", [Slurm(Site(), replace(FOUR, cpus=32), CPU_NODE), mpirun("MPICH",
     allocation=replace(FOUR, cpus=32))])  # fmt: skip
 def test_a_node_has_the_cores_that_the_batch_system_counts(launcher):
-    launcher.check(make_run({"nodes": 4, "gpus_per_node": 32}))
-    assert not launcher.can(make_run({"nodes": 4, "gpus_per_node": 33}))
+    assert not launcher.why_not(make_run({"nodes": 4, "gpus_per_node": 32}))
+    assert launcher.why_not(make_run({"nodes": 4, "gpus_per_node": 33}))
 
 
 def test_hosts_that_are_named_need_not_be_like_the_nodes_of_the_job():
     launcher = mpirun("MPICH", hosts=("a", "b", "c", "d"), allocation=replace(FOUR, cpus=32))
-    assert not launcher.can(make_run({"nodes": 4, "gpus_per_node": 32}))
+    assert launcher.why_not(make_run({"nodes": 4, "gpus_per_node": 32}))
 
 
 def test_nodes_left_out_are_not_asked_for():
@@ -173,8 +172,7 @@ def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
     ],
 )  # fmt: skip
 def test_a_launcher_says_why_it_cannot(launcher, values, says):
-    with pytest.raises(UserError, match=re.escape(says)):
-        launcher.check(make_run(values))
+    assert says in launcher.why_not(make_run(values))
 
 
 def test_outside_a_job_a_plan_is_that_of_the_sites_partition(tmp_path):
@@ -183,7 +181,7 @@ def test_outside_a_job_a_plan_is_that_of_the_sites_partition(tmp_path):
     on_login_node = {"PATH": f"{tmp_path}:/bin"}
     gpu = Slurm(Site(partition="gpu"), None, CPU_NODE, on_login_node).planned()
     assert (gpu.machine.cores, len(gpu.machine.gpus), gpu.gpus_per_node) == (64, 2, 2)
-    gpu.check(make_run({"nodes": 2, "gpus_per_node": 2, "loader": "dali-gpu", "data": "."}))
+    assert not gpu.why_not(make_run({"nodes": 2, "gpus_per_node": 2, "loader": "dali-gpu", "data": "."}))
     argv = gpu.processes(make_run({"nodes": 2}), COMMAND, Path("x"))[0].argv
     assert "--nodes=2" in argv and not any(word.startswith("--nodelist") for word in argv)
     held = Slurm(Site(), FOUR, NODE, on_login_node)

@@ -6,20 +6,19 @@ import subprocess
 
 import pytest
 
+from jobs.checks import check_modules, check_networks_named, refuse
 from jobs.execute import Outcome
-from jobs.launchers.base import network_environment
 from jobs.run import make_run
 from jobs.site import (
     NO_SITE,
     SITES,
     Site,
-    check_modules,
     find_site,
+    network_environment,
     read_site,
     sbatch_words,
     shell_commands,
 )
-from jobs.site_check import check_network, check_scratch
 from jobs.sweep import at_site
 from jobs.sweep_file import read_sweep
 from profiling.errors import UserError
@@ -117,27 +116,27 @@ def test_modules_are_loaded_and_variables_set_unless_the_user_has(tmp_path):
 def test_modules_that_are_not_there_are_known_before_the_first_run(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("modules: [cuda/12]")
-    with pytest.raises(UserError, match=r"`modules` cuda/12 cannot be loaded: .*module"):
-        check_modules(read_site(path), {"PATH": os.environ["PATH"]})
+    with pytest.raises(UserError, match=r"cuda/12 cannot be loaded: .*module.*`modules`"):
+        refuse(check_modules(read_site(path), {"PATH": os.environ["PATH"]}))
     # As environment modules export it to the shells of a login.
     function = {
         "PATH": os.environ["PATH"],
         "BASH_FUNC_module%%": "() { echo no module $2 >&2; [ $2 = gcc ]; }",
     }
     with pytest.raises(UserError, match="cuda/12 cannot be loaded: no module cuda/12"):
-        check_modules(read_site(path), function)
+        refuse(check_modules(read_site(path), function))
     path.write_text("modules: [gcc]")
-    check_modules(read_site(path), function)
-    check_modules(Site(), {})
+    refuse(check_modules(read_site(path), function))
+    assert not list(check_modules(Site(), {}))
 
 
 def test_a_network_that_the_site_does_not_have_is_refused(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("network: {eth: {interface: eth0}}")
-    check_network(read_site(path), ["eth", "ETH"])
+    check_networks_named(read_site(path), ["eth", "ETH"])
     with pytest.raises(UserError, match=r"network ib is not in the site file .*mine\.yaml \(network: eth\)"):
-        check_network(read_site(path), ["eth", "ib"])
-    check_network(Site(), ["ib"])  # nothing is known of its networks
+        check_networks_named(read_site(path), ["eth", "ib"])
+    check_networks_named(Site(), ["ib"])  # nothing is known of its networks
 
 
 def test_two_site_files_for_one_cluster_are_refused(tmp_path, monkeypatch):
@@ -233,7 +232,6 @@ def test_a_job_on_a_node_without_the_scratch_folder_ends_in_a_line_and_makes_non
     monkeypatch.delenv("SLURMD_NODENAME")  # in a shell of salloc, on the login node
     monkeypatch.setattr("jobs.sweep.run_sweep", lambda *given: Outcome())
     assert run("jobs.sweep", *words).code == 0
-    check_scratch(Site(scratch=tmp_path))
 
 
 @pytest.mark.parametrize(("nodes", "code"), [("n[1-2]", 2), ("n1", 0)])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.execution import SweepRecord
+from jobs.execute import SweepRecord
 from jobs.store import read_record
 from profiling.identity import expand_nodes
 from tests.cluster.sweeps import Sweep

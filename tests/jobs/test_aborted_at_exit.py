@@ -11,8 +11,7 @@ import pytest
 
 from analysis.frames.load import load
 from benchmarks.scripted_ranks import leave_out_calibration
-from jobs.outcome import make_manifest
-from jobs.processes import Ended
+from jobs.failures import Ended, make_manifest
 from jobs.store import LOG, MANIFEST, RANK_REPORT, Manifest, RankReport, read_record, write_record
 from profiling import tables
 from profiling.findings import Finding

@@ -4,9 +4,9 @@ import pytest
 
 from jobs import store
 from jobs.by_hand import check_no_other_files, check_unused, clear, is_by_hand, new_directory
-from jobs.owner import claim, this_owner
 from jobs.run import make_run
 from jobs.run_fields import parse_id
+from jobs.store import claim, this_owner
 from profiling.errors import UserError
 
 RUN = make_run({"model": "resnet18", "image_size": 64})

@@ -9,12 +9,11 @@ from rich.console import Console
 
 from jobs import store
 from jobs.execute import calibrate, to_measure
-from jobs.execution import Execution
 from jobs.launchers.base import Process
 from jobs.launchers.local import Local
-from jobs.owner import claim, this_owner
+from jobs.queue import Execution
 from jobs.run import make_run
-from jobs.store import Allreduce, Calibration
+from jobs.store import Allreduce, Calibration, claim, this_owner
 from jobs.sweep_file import Sweep, SweepRun
 from profiling.findings import Finding
 

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from jobs.execution import ROOT
+from jobs import ROOT
 
 FILES = ROOT / "containers"
 INSTRUCTIONS = {"FROM", "RUN", "COPY", "ENV"}

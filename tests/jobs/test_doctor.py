@@ -5,12 +5,14 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from jobs import doctor
 from jobs.doctor import Check, examine
 from jobs.machine import Machine
+from profiling.errors import UserError
 from profiling.presence import Presence, of_program
 from profiling.tools import cupti
 
@@ -45,9 +47,9 @@ def test_the_command_prints_json_and_finds_torch(root):
     assert findings["torch"]["present"] and findings["CPU"]["detail"]
 
 
-@pytest.mark.parametrize(("why", "present"), [("", True), ("profile cupti needs an NVIDIA GPU", False)])
-def test_cupti_is_here_only_if_it_answers(monkeypatch, why, present):
-    monkeypatch.setattr(cupti, "why_not", lambda: why)
+@pytest.mark.parametrize(("error", "present"), [(None, True), (UserError("needs an NVIDIA GPU"), False)])
+def test_cupti_is_here_only_if_it_answers(monkeypatch, error, present):
+    monkeypatch.setattr(cupti, "load_api", Mock(side_effect=error))
     node = replace(HERE, gpus=("NVIDIA H200",))
     finding = next(f for f in examine(node) if f.name == "cupti")
     assert finding.present == present and bool(finding.remedy) != present

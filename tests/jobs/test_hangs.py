@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.outcome import gather_stacks
+from jobs.failures import gather_stacks
 
 BARRIER = 'Current thread 0x00007f{:010x} (most recent call first):\n  File "a.py", line 3 in barrier\n'
 LOADER = 'Current thread 0x00007f0000000001 (most recent call first):\n  File "a.py", line 9 in load\n'

@@ -8,11 +8,11 @@ import pytest
 
 from analysis.frames.load import load
 from benchmarks.scripted_ranks import leave_out_calibration
-from jobs.execution import Execution
 from jobs.failures import explain
 from jobs.launchers.local import Local
 from jobs.program import check_can_start, command_of, unknown_fields
 from jobs.progress import describe, last_batch
+from jobs.queue import Execution
 from jobs.run import make_run
 from jobs.run_fields import parse_id
 from jobs.store import MANIFEST, Manifest, RankReport, check_reports, read_record
@@ -138,7 +138,7 @@ def test_a_script_that_is_not_there_is_found_before_the_first_run(tmp_path):
     (tmp_path / "train.py").touch()
     check_can_start(run, tmp_path)
     check_can_start(make_run({"program": "-m mine.train"}), tmp_path)
-    assert not Local().can(make_run({"program": "no/such.py"}))
+    assert Local().why_not(make_run({"program": "no/such.py"}))
 
 
 def test_arguments_that_a_program_does_not_take_are_the_reason():

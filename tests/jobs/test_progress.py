@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from jobs.launchers.base import Process
-from jobs.outcome import speed_of
-from jobs.progress import Bar, Failed, Result, describe, in_words, print_commands, print_end
+from jobs.progress import Bar, Failed, Result, describe, in_words, print_commands, print_end, speed_of
 from jobs.run import Run
 from jobs.sweep_file import SweepRun
 from profiling import tables

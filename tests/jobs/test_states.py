@@ -8,9 +8,8 @@ import pytest
 
 from analysis.frames.load import load
 from jobs import store
-from jobs.owner import OWNER, STALE_S, claim, release, this_owner
 from jobs.run import Run
-from jobs.states import of_begun, state_of
+from jobs.store import OWNER, STALE_S, claim, release, state_of, state_of_begun, this_owner
 from profiling.errors import UserError
 
 ELSEWHERE = {"host": "n3", "job": "812"}
@@ -31,7 +30,7 @@ def owned_by(directory, **changes):
 
 
 def test_a_run_of_a_living_process_is_running(begun):
-    assert of_begun(begun) == ("running", f"on {os.uname().nodename}")
+    assert state_of_begun(begun) == ("running", f"on {os.uname().nodename}")
     assert state_of(begun.parent, Run(), 0) == "running"
     assert state_of(begun.parent, Run(), 1) == "not started"
 
@@ -40,11 +39,11 @@ def test_a_run_whose_process_was_killed_or_is_another_one_by_now_was_interrupted
     child = subprocess.Popen(["true"])
     child.wait()
     owned_by(begun, pid=child.pid)
-    state, why = of_begun(begun)
+    state, why = state_of_begun(begun)
     assert state == state_of(begun.parent, Run(), 0) == "interrupted"
     assert why == f"on {os.uname().nodename}"
     owned_by(begun, started=1.0)
-    assert of_begun(begun) == (state, why)
+    assert state_of_begun(begun) == (state, why)
 
 
 @pytest.mark.parametrize(("code", "is_now"), [(0, "unusable"), (1, "failed"), (-9, "failed")])
@@ -54,17 +53,17 @@ def test_a_run_whose_name_says_how_it_ended_is_failed_or_not_complete_without_it
     release(begun)
     ended = begun.rename(begun.with_name(f"{begun.name}_ret_{code}"))
     said = f"exit code {code}, manifest missing"
-    assert of_begun(ended) == (is_now, said) and state_of(ended.parent, Run(), 0) == is_now
+    assert state_of_begun(ended) == (is_now, said) and state_of(ended.parent, Run(), 0) == is_now
     with pytest.raises(UserError, match=f"1 {is_now}; .*_ret_{code}: {said}"):
         load(ended.parent)
 
 
 def test_on_another_host_a_run_is_running_as_long_as_it_gives_a_sign_of_life(begun):
     file = owned_by(begun, **ELSEWHERE)
-    assert of_begun(begun) == ("running", "on n3 (job 812)")
+    assert state_of_begun(begun) == ("running", "on n3 (job 812)")
     long_ago = time.time() - STALE_S - 5
     os.utime(file, (long_ago, long_ago))
-    state, why = of_begun(begun)
+    state, why = state_of_begun(begun)
     assert (state, why) == ("interrupted", "on n3 (job 812)")
 
 
@@ -72,15 +71,15 @@ def test_who_only_reads_leaves_nothing_behind(begun):
     owned_by(begun, **ELSEWHERE)
     before = sorted(begun.parent.rglob("*"))
     begun.parent.chmod(0o500)
-    of_begun(begun)
+    state_of_begun(begun)
     begun.parent.chmod(0o700)
     assert sorted(begun.parent.rglob("*")) == before
 
 
 def test_a_run_that_was_stopped_in_order_was_interrupted_and_one_by_hand_may_be_running(begun, tmp_path):
     release(begun)
-    state, why = of_begun(begun)
+    state, why = state_of_begun(begun)
     assert (state, why) == ("interrupted", "sweep stopped")
     (tmp_path / store.SWEEP).unlink()
-    state, why = of_begun(begun)
+    state, why = state_of_begun(begun)
     assert state == "interrupted" and "by hand" in why

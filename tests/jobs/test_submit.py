@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs import store
-from jobs.execution import SweepRecord
+from jobs.execute import SweepRecord
 from jobs.progress import Result
 from jobs.submit import asked_of_sbatch, read_words
 from profiling.errors import UserError
@@ -160,7 +160,8 @@ def test_modules_and_two_files_for_a_cluster_are_found_before_one_is_queued(
     sites.mkdir()
     monkeypatch.setattr("jobs.site.SITES", sites)
     (sites / "one.yaml").write_text("cluster: virtual\nmodules: [cuda]")
-    assert "`modules` cuda" in one_line_error(submit("nodes: 1"))
+    error = one_line_error(submit("nodes: 1"))
+    assert "cuda" in error and "`modules`" in error
     monkeypatch.setenv("CHECK", "no")
     assert submit("nodes: 9").code == 0 and len(asked(log)) == 2
     monkeypatch.delenv("CHECK")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import execute, outcome, queue, store
-from jobs.execution import Execution, SweepRecord, record_sweep
+from jobs import execute, failures, queue, store
+from jobs.execute import SweepRecord, record_sweep
 from jobs.launchers.base import Process
+from jobs.queue import Execution
 from jobs.store import Manifest
 from jobs.sweep_file import expand
 from profiling.errors import UserError
@@ -81,7 +82,7 @@ def test_a_failed_run_keeps_its_log_and_reason_and_the_others_still_run(
 ):
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
     odd = "; rank 7 has not started"  # two ranks have none
-    monkeypatch.setattr(queue, "gather_stacks", lambda *given: outcome.gather_stacks(*given) + odd)
+    monkeypatch.setattr(queue, "gather_stacks", lambda *given: failures.gather_stacks(*given) + odd)
     run = {"batches": 3, "data": ".", "loader": ["pytorch", "synthetic"], "gpus_per_node": 2}
     limit_s = 4 if misbehave == "hang" else 60  # the others' runs end by themselves, on a busy machine later
     work = execution(tmp_path, misbehave, run=run, time_limit_s=limit_s, order="given")

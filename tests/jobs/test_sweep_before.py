@@ -3,13 +3,11 @@
 import pytest
 
 from jobs import execute, store
-from jobs import execution as executions
+from jobs.checks import Node, why_not_on
 from jobs.execute import run_sweep
-from jobs.launchers.base import check_node
 from jobs.run import make_run
 from jobs.site import Container, Site
-from jobs.states import LEFT_OUT
-from jobs.store import Manifest
+from jobs.store import LEFT_OUT, Manifest
 from jobs.sweep import parser, read_request
 from jobs.sweep_file import expand
 from profiling.errors import Mistakes, UserError
@@ -30,7 +28,7 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     assert execute.print_plan(work, *expand(work.sweep)) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert f"{LEFT_OUT}: 2 runs: loader dali-gpu" in said and "cannot start" not in said
-    record = store.read_record(tmp_path / "s" / "sweep.json", executions.SweepRecord)
+    record = store.read_record(tmp_path / "s" / "sweep.json", execute.SweepRecord)
     assert len(record.excluded) == 3 and len(record.order) == 4
 
 
@@ -66,9 +64,9 @@ def test_a_dry_run_begins_with_what_there_is_to_do_and_how_long_it_may_take(tmp_
 def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     run = make_run({"profile": "tau", "profile_mode": "python"})
-    with pytest.raises(UserError, match="needs tau_python on the PATH"):
-        check_node(run, HERE, Site())
-    check_node(run, HERE, Site(), sees_programs=False)
+    (why,) = why_not_on(Node(HERE), run)
+    assert "needs tau_python on the PATH" in why
+    assert not list(why_not_on(Node(HERE, sees_programs=False), run))
 
 
 def test_models_that_a_container_holds_are_not_looked_for_outside(tmp_path):

@@ -11,13 +11,12 @@ from contextlib import suppress
 import pytest
 
 from benchmarks.scripted_ranks import leave_out_calibration
-from jobs.execution import Execution, SweepRecord
+from jobs.execute import SweepRecord
+from jobs.failures import make_manifest
 from jobs.launchers import LAUNCHERS
-from jobs.outcome import make_manifest
-from jobs.owner import claim, this_owner
 from jobs.processes import TimeIsUp
-from jobs.queue import Attempts
-from jobs.store import SWEEP, read_record
+from jobs.queue import Attempts, Execution
+from jobs.store import SWEEP, claim, read_record, this_owner
 from jobs.sweep import AS_SUBMITTED, this_command
 from jobs.sweep_file import expand
 from tests.analysis.commands import run

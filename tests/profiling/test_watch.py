@@ -14,7 +14,7 @@ from analysis.frames.load import load
 from analysis.frames.steps import series_of
 from analysis.measures.points import bases_of
 from jobs import by_hand
-from jobs.processes import Ended
+from jobs.failures import Ended
 from jobs.run import Run
 from jobs.store import MANIFEST
 from profiling import markers, schemas, tables

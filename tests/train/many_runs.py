@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from jobs.execution import ROOT
+from jobs import ROOT
+from jobs.failures import Ended
 from jobs.flags import to_flags
 from jobs.launchers.base import Process
 from jobs.launchers.local import Local
-from jobs.processes import Ended, Limits, run_processes
+from jobs.processes import Limits, run_processes
 from jobs.run import Run
 from tests.forked import Parent
 from train import __main__ as command

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from jobs.execution import ROOT
+from jobs import ROOT
 from jobs.run import make_run
 from profiling.errors import UserError
 from train import rank

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.execution import ROOT
+from jobs import ROOT
 from jobs.flags import to_flags
 from jobs.run import NO_HOROVOD, has_horovod, make_run
 from profiling import tables

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jobs import failures
-from jobs.outcome import check_run
+from jobs.failures import check_run
 from jobs.store import RANK_REPORT, RankReport, read_record
 from profiling import tables
 from profiling.errors import UserError

@@ -15,10 +15,8 @@ import pytest
 import torch
 
 from analysis.frames.load import load
-from jobs import store
-from jobs.execution import ROOT
-from jobs.outcome import check_run, read_reports
-from jobs.processes import Ended
+from jobs import ROOT, store
+from jobs.failures import Ended, check_run, read_reports
 from jobs.run import make_run
 from jobs.store import Manifest
 from profiling import tables

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from jobs import studies
-from jobs.processes import Ended
+from jobs.failures import Ended
 from profiling.errors import UserError
 from tests.train.studies.conftest import GIB
 from train.studies import attempt, capacity

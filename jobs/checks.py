@@ -1,0 +1,226 @@
+"""Why something cannot start, a line each: a run on a node, and what a site file says of a node and cluster.
+
+Launchers, ``jobs.sweep`` and ``jobs.submit`` refuse what these checks find; :mod:`jobs.doctor` shows it. On a
+compute node all that the site file says must be so. A login node may lack interfaces, cards, modules, data
+and scratch.
+"""
+
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jobs import ROOT
+from jobs.cluster import NoAnswer, check_accepted, cluster_name, on_compute_node, partition
+from jobs.failures import why_no_mpi
+from jobs.loaders import LOADERS, MAKE_DATA, check_data
+from jobs.machine import Machine
+from jobs.program import check_can_start
+from jobs.run import Run
+from jobs.site import NO_SITE, Network, Site, find_site, network_environment, sbatch_words
+from profiling.errors import Mistakes, UserError
+from profiling.presence import Presence
+from profiling.tools import Options, check_can_record
+
+_TIMEOUT_S = 60  # modules are loaded first
+CARDS = Path("/sys/class/infiniband")
+# A key of a network -> the variables by which ranks are given it.
+_GIVEN_BY = {"interface": {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}, "device": {"NCCL_IB_HCA"}}
+
+
+# --- a run on a node ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node on which ranks may start, as far as it is known here."""
+
+    machine: Machine  # it, or one like it
+    name: str = "this machine"
+    sees_data: bool = True  # whether paths of data mean the same there (not in a container)
+    sees_programs: bool = True  # whether it has the PATH of this process
+
+
+def why_not_on(node: Node, run: Run) -> Iterator[str]:
+    """Why a node cannot hold its share of a run's ranks."""
+    machine, name, loader = node.machine, node.name, LOADERS[run.loader]
+    gpus = 0 if run.device == "cpu" else len(machine.gpus)
+    if not gpus and run.device == "gpu":
+        yield f"device gpu requested, but {name} has no usable GPU (see python -m jobs.doctor)"
+    if not gpus and run.graph:
+        yield f"graph true needs a GPU, and {name} has none; use graph false"
+    if run.program and node.sees_data:
+        yield from _refused_by(check_can_start, run, Path.cwd())
+    if loader.on_cpu and not gpus:
+        yield f"loader {run.loader} needs a GPU, and {name} has none; on a CPU use {loader.on_cpu}"
+    if loader.library and loader.library.module not in machine.libraries:
+        library = loader.library
+        yield f"loader {run.loader} needs {library.name}, not installed: {library.install}"
+    if loader.reads_data and run.data is None:
+        yield f"loader {run.loader} needs data: a folder of images or TFRecord files; {MAKE_DATA}"
+    elif loader.reads_data and node.sees_data:
+        yield from _refused_by(check_data, ROOT / str(run.data), run.data_format)
+    options = Options(run.profile_mode, gpu=gpus != 0, world_size=run.ranks)
+    yield from _refused_by(check_can_record, run.profile, options, node.sees_programs)
+    if gpus and run.gpus_per_node > gpus:
+        yield f"{run.gpus_per_node} GPUs requested, but {name} has {gpus}"
+    if not gpus and run.ranks_per_node > machine.cores:
+        yield (
+            f"{run.ranks_per_node} ranks per node requested, but {name} has {machine.cores} CPU cores and no "
+            f"GPU: set gpus_per_node (without GPUs: ranks per node) to at most {machine.cores}"
+        )
+
+
+def _refused_by(check: Callable[..., None], *arguments: Any) -> Iterator[str]:
+    try:
+        check(*arguments)
+    except UserError as error:
+        yield str(error)
+
+
+# --- what a site file says ------------------------------------------------------------------------------
+
+
+def refuse(presences: Iterable[Presence], place: str = "") -> None:
+    """Raise what is absent, each once."""
+    if lines := [f"{place}{each.detail}; {each.remedy}" for each in presences if not each.present]:
+        raise Mistakes(lines)
+
+
+def check_site(environment: Mapping[str, str], name: str | None = None) -> list[Presence]:
+    """The site file in use, and whether what it says is so here; nothing where there is no cluster."""
+    try:
+        site = find_site(name, environment)
+    except UserError as error:
+        return [Presence("site file", False, "cannot be used", str(error), required=True)]
+    if site.file is None:
+        in_cluster = "SLURM_JOB_ID" in environment or cluster_name(environment)
+        copy = "cp jobs/sites/example.yaml jobs/sites/NAME.yaml"
+        return [Presence("site file", False, NO_SITE, copy)] if in_cluster else []
+    here = on_compute_node(environment)
+    flag = f" --site {name}" if name else ""
+    srun = shlex.join(["srun", *dict.fromkeys([*sbatch_words(site), "--nodes=1", "--exclusive"])])
+    elsewhere = "" if here else f" (or only compute nodes have it: {srun} python -m jobs.doctor{flag})"
+    of_node = [*check_modules(site, environment), *check_networks(site), *check_paths(site)]
+    return [
+        Presence("site file", True, site.where),
+        *(replace(each, required=True) for each in _check_cluster(site, environment)),
+        *(replace(each, required=here, remedy=each.remedy and each.remedy + elsewhere) for each in of_node),
+    ]
+
+
+def _presence(site: Site, key: str, present: bool, detail: str) -> Presence:
+    """Whether what a key of the site file says is so."""
+    return Presence(key, present, detail, "" if present else f"correct `{key}` in {site.where}")
+
+
+def _check_cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    """What Slurm says alike on every node."""
+    if shutil.which("sinfo", path=environment.get("PATH")):
+        try:
+            part = partition(site.partition, environment)
+        except NoAnswer as error:
+            yield Presence("partition", False, str(error), "run this on a node of the cluster")
+        except UserError as error:
+            yield _presence(site, "partition", False, str(error))
+        else:
+            detail = f"{part.name}: {part.nodes} nodes, each {part.cpus} CPUs, {part.gpus} GPUs"
+            yield _presence(site, "partition", True, detail)
+            if (gpus := site.gpus_per_node) is not None:
+                detail = f"{gpus}; in {part.name}: {part.gpus}"
+                yield _presence(site, "gpus_per_node", gpus <= part.gpus, detail)
+    for why in _refused_by(check_accepted, [*sbatch_words(site), "--wrap=true"], environment):
+        yield _presence(site, "sbatch", False, why)
+    if shutil.which("srun", path=environment.get("PATH")):
+        yield from check_mpi(site, environment)
+
+
+def check_mpi(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    """Whether srun has the way to meet MPI, with the site's modules: else every run would fail."""
+    if not site.mpi.srun:
+        return
+    load = f"{shlex.join(['module', 'load', *site.modules])} >/dev/null 2>&1; " if site.modules else ""
+    said = _bash(f"{load}srun --mpi={site.mpi.srun} --test-only true", {**site.environment, **environment})
+    why = why_no_mpi(said.stderr) if isinstance(said, subprocess.CompletedProcess) and said.returncode else ""
+    yield _presence(site, "mpi.srun", not why, f"srun --mpi={site.mpi.srun}" + (f": {why}" if why else ""))
+
+
+def check_modules(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    """Whether the site's modules can be loaded here."""
+    if not site.modules:
+        return
+    said = _bash(f"type module && {shlex.join(['module', 'load', *site.modules])}", environment)
+    if isinstance(said, Exception):
+        why = str(said)
+    else:
+        why = " ".join(said.stderr.split())[:300] or f"exit code {said.returncode}" if said.returncode else ""
+    modules = ", ".join(site.modules)
+    yield _presence(site, "modules", not why, f"{modules} cannot be loaded: {why}" if why else modules)
+
+
+def _bash(script: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str] | Exception:
+    try:
+        return subprocess.run(
+            ["bash", "-c", script], env=dict(environment), capture_output=True, text=True,
+            timeout=_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return error
+
+
+def check_paths(site: Site, *keys: str) -> Iterator[Presence]:
+    """Whether this node has the files and folders that the site file names; ``keys``: only these."""
+    paths = [("data", ROOT / here) for here in site.data.values()]
+    paths += [("scratch", site.scratch)] if site.scratch else []
+    paths += [("mpi.hostfile", site.mpi.hostfile)] if site.mpi.hostfile else []
+    if site.container is not None and site.container.runtime != "pyxis":
+        paths.append(("container.image", Path(site.container.image)))
+    for key, path in paths:
+        if not keys or key in keys:
+            # Slurm would make a scratch folder, in whatever lies there.
+            present = path.is_dir() if key == "scratch" else path.exists()
+            yield _presence(site, key, present, str(path) if present else f"{key} {path} does not exist")
+
+
+def check_networks(site: Site) -> Iterator[Presence]:
+    """Whether this node has the networks' interfaces and cards."""
+    for name in sorted(site.network.model_fields_set):
+        yield from _check_network(f"network.{name}", getattr(site.network, name), site)
+
+
+def _check_network(key: str, network: Network, site: Site) -> Iterator[Presence]:
+    for part, names in (("interface", network.interface), ("device", network.device)):
+        for name in names.split(",") if names else ():
+            sought = name.partition(":")[0] if part == "device" else name
+            cards = [path.name for path in CARDS.iterdir()] if CARDS.is_dir() else []
+            here = cards if part == "device" else [name for _, name in socket.if_nameindex()]
+            found = sought if sought in here else f"no {sought}; here: {', '.join(here) or 'none'}"
+            yield _presence(site, f"{key}.{part}", sought in here, found)
+
+
+def check_networks_of(runs: Iterable[Run], site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    """Whether this node has the interfaces and cards that runs would use, each once.
+
+    Every run over such a network would fail: NCCL says nothing of a missing card, and takes another network.
+    """
+    seen = set()
+    for run in runs:
+        given = set(network_environment(run, site, environment))
+        name = run.network.lower()
+        for presence in _check_network(f"network.{name}", getattr(site.network, name), site):
+            if presence not in seen and given & _GIVEN_BY[presence.name.rpartition(".")[2]]:
+                seen.add(presence)
+                yield presence
+
+
+def check_networks_named(site: Site, networks: Iterable[str]) -> None:
+    """Refuse networks that a site which names its networks does not name."""
+    known = site.network.model_fields_set
+    for network in networks:
+        if known and network.lower() not in known:
+            has = ", ".join(sorted(known))
+            raise UserError(f"network {network} is not in the site file {site.where} (network: {has})")
