@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from analysis.frames.study import Failure, FailureKind, Source, Study, in_counts
 from jobs import store
 from jobs.run_fields import ID_FIELDS, attempted, in_order, parse_id
-from jobs.store import QUEUED, RESUME, Calibration, Manifest, of_begun, of_failed, where_calibrating
+from jobs.store import QUEUED, RESUME, Calibration, Manifest, state_of_begun, state_of_failed, where_calibrating
 from profiling.errors import UserError, nearest_file
 from profiling.readers import pyprof
 from profiling.tables import rank_directory
@@ -79,7 +79,7 @@ def no_result(study: Study) -> str:
     if is_unfinished(study.path):
         return f"{study.path} is not complete: run the conversion again to resume"
     if _has_rank_folders(study.path):
-        return f"{study.path} has no usable result: {of_begun(study.path)[1]}"
+        return f"{study.path} has no usable result: {state_of_begun(study.path)[1]}"
     return f"{study.path} holds no results: no runs, converted traces, PyProf or TAU tables"
 
 
@@ -125,7 +125,7 @@ def _add_sweep(study: Study, path: Path) -> None:
 def _add_run(study: Study, directory: Path) -> None:
     name = directory.resolve().name
     if not (directory / store.MANIFEST).exists():
-        state, how_known = of_begun(directory)
+        state, how_known = state_of_begun(directory)
         _fail(study, name, how_known, state)
         return
     try:
@@ -142,7 +142,7 @@ def _add_run(study: Study, directory: Path) -> None:
     except UserError as error:
         wrong = str(error)
     if wrong:
-        _fail(study, name, wrong, of_failed(manifest))
+        _fail(study, name, wrong, state_of_failed(manifest))
         return
     fields = manifest.fields
     source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
