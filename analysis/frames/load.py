@@ -17,7 +17,15 @@ import pyarrow.parquet as pq
 from analysis.frames.study import Failure, FailureKind, Source, Study, in_counts
 from jobs import store
 from jobs.run_fields import ID_FIELDS, attempted, in_order, parse_id
-from jobs.store import QUEUED, RESUME, Calibration, Manifest, state_of_begun, state_of_failed, where_calibrating
+from jobs.store import (
+    QUEUED,
+    RESUME,
+    Calibration,
+    Manifest,
+    state_of_begun,
+    state_of_failed,
+    where_calibrating,
+)
 from profiling.errors import UserError, nearest_file
 from profiling.readers import pyprof
 from profiling.tables import rank_directory
