@@ -17,7 +17,7 @@ from analysis.frames.study import Source
 from analysis.measures.lateness import of_collectives
 from analysis.measures.points import POINT_FIELDS, Point
 from analysis.prediction.allreduce import FLAT, LEVELS, Layout
-from analysis.prediction.configurations import CONFIGURATION, Configuration
+from analysis.prediction.configurations import Configuration, of_points
 from analysis.prediction.traced_step import Allreduces, Traced, exchanges, late_ranks, step_of
 from jobs.run import Run
 
@@ -169,8 +169,7 @@ def measured(
     generator = np.random.default_rng(seed)
     points = [_point(cluster, ranks, runs, generator) for ranks in sizes]
     steps = [_traced(cluster, point, generator) for point in points]
-    fields = {name: points[-1].fields[name] for name in CONFIGURATION}
-    return Configuration(fields, tuple(points), cluster.strong), steps
+    return of_points(points, cluster.strong), steps
 
 
 def _point(cluster: Cluster, ranks: int, runs: int, generator: np.random.Generator) -> Point:

@@ -25,12 +25,15 @@ from typing import Any
 
 import numpy as np
 
+from analysis.display.metrics import records
 from analysis.display.numbers import plain
 from analysis.frames.load import load
-from analysis.prediction import extrapolate, simulate_rows
 from analysis.prediction.allreduce import Cost, Layout, ring
-from analysis.prediction.configurations import Configuration, configurations
+from analysis.prediction.configurations import configurations, of_points
+from analysis.prediction.predict import predictions
 from analysis.prediction.simulate import Model, Step, simulate
+from analysis.prediction.simulation import SIMULATION
+from analysis.prediction.traced_step import traced
 from benchmarks import network
 from benchmarks.child import RESULTS, facts, write
 from benchmarks.training import machine
@@ -87,12 +90,15 @@ def compared(directory: Path) -> list[dict[str, Any]]:
     """What is predicted of the most ranks of a sweep from fewer, and what they gave."""
     study = load(directory)
     found = configurations(study)
-    made = extrapolate.rows(extrapolate.series_of(found), [])[0] + simulate_rows.rows(study, found, [])[0]
-    kept = [row for row in made if row["backtest"] and row["world_size"] == max(NODES)]
-    by_grad = {one.fields["grad"]: one for one in found}
-    fp32, fp16 = by_grad["fp32"], by_grad["fp16"]
-    fewer = Configuration(fp32.fields, fp32.points[:-1])
-    what_if = simulate_rows.rows(study, [fewer], [max(NODES)], [WHAT_IF])[0][-1]
+    steps = [[traced(study, point) for point in one.points] for one in found]
+    kept = [
+        row for row in records(predictions(found, steps, [])[0])
+        if row["backtest"] and row["world_size"] == max(NODES)
+    ]  # fmt: skip
+    by_grad = {one.fields["grad"]: number for number, one in enumerate(found)}
+    fp32, fp16 = (found[by_grad[grad]] for grad in ("fp32", "fp16"))
+    fewer, steps_of_fewer = of_points(fp32.points[:-1]), steps[by_grad["fp32"]][:-1]
+    what_if = records(predictions([fewer], [steps_of_fewer], [max(NODES)], [WHAT_IF])[0])[-1]
     measured = fp16.points[-1].rate.value
     error = 100 * (what_if["images_per_s"] / measured - 1)
     kept.append(what_if | {"measured_images_per_s": measured, "error_pct": error})
@@ -177,7 +183,7 @@ def _range(row: Mapping[str, Any]) -> str:
 
 def worst_pct(rows: Sequence[Mapping[str, Any]]) -> float:
     """The largest error of a simulation, in percent."""
-    return max(abs(row["error_pct"]) for row in rows if row["predicted_by"] == simulate_rows.SIMULATION)
+    return max(abs(row["error_pct"]) for row in rows if row["predicted_by"] == SIMULATION)
 
 
 def main() -> int:

@@ -27,9 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.prediction import extrapolate
+from analysis.display.metrics import records
 from analysis.prediction.allreduce import FLAT, Layout
-from analysis.prediction.simulate_rows import SIMULATION, Network, rows_of
+from analysis.prediction.configurations import of_points
+from analysis.prediction.predict import CURVE, predictions
+from analysis.prediction.simulation import SIMULATION
 from benchmarks.child import facts, machine, write
 from benchmarks.planted_cluster import Allreduce, Cluster, links, measured, truth_ms
 from profiling.errors import EXIT_DONE, run_command
@@ -108,16 +110,14 @@ def one_case(kind: str, strong: bool, seed: int) -> Iterable[dict[str, Any]]:
     cluster = Cluster(**planted(kind, generator, sizes[-1]), run_noise=noise, strong=strong)
     found, steps = measured(cluster, sizes, runs, seed)
     # The truth of one node asked for several is what the cluster's nodes hold.
-    found = extrapolate.replace(found, gpus_per_node=cluster.gpus_per_node if kind == "one node" else None)
+    if kind == "one node":
+        found = of_points(found.points, strong, cluster.gpus_per_node)
     wanted = [sizes[-1] * times for times in AHEAD]
-    curves, _ = extrapolate.rows(extrapolate.series_of([found]), wanted)
-    simulated, _ = rows_of(found, steps, wanted, [], Network())
-    said = {
-        (row["predicted_by"], row["world_size"]): row for row in (*curves, *simulated) if not row["backtest"]
-    }
+    frame, _ = predictions([found], [steps], wanted)
+    said = {(row["predicted_by"], row["world_size"]): row for row in records(frame) if not row["backtest"]}
     for ranks in wanted:
         true = truth_ms(cluster, ranks)
-        for method in (extrapolate.CURVE, SIMULATION):
+        for method in (CURVE, SIMULATION):
             row = said.get((method, ranks))
             base = {"kind": kind, "strong": strong, "method": method, "times": ranks // sizes[-1],
                     "points": points, "runs": runs, "noise": noise, "refused": row is None}  # fmt: skip
@@ -161,7 +161,7 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]
             {"what": value, "scaling": "strong" if strong else "weak", "method": method, **summed(members)}
             for value in dict.fromkeys(map(key, of))
             for strong in (False, True)
-            for method in (extrapolate.CURVE, SIMULATION)
+            for method in (CURVE, SIMULATION)
             if (members := [row for row in of if (key(row), row["strong"], row["method"]) ==
                             (value, strong, method)])
         ]  # fmt: skip

@@ -109,11 +109,12 @@ class Command:
     """The ``main`` of a command: called with its words, it answers and returns the exit code.
 
     Args:
-        name: of the command, of its module in ``analysis.measures`` and of the measure in that. The module is
-            imported when it has to answer: the help of a command needs no pandas.
+        name: of the command, and of its measure.
         doc: the help.
         load: the study from the arguments.
         after: what else is done with the answer, before it is written.
+        module: of the measure; by default that of its name in ``analysis.measures``. It is imported when it
+            has to answer: the help of a command needs no pandas.
     """
 
     def __init__(
@@ -123,12 +124,14 @@ class Command:
         *flags: Flag,
         load: Callable[[argparse.Namespace], Study] = _load,
         after: Callable[[Answer, argparse.Namespace], None] = lambda *_: None,
+        module: str = "",
     ) -> None:
         self._name, self._doc, self._flags, self._load, self._after = name, doc, flags, load, after
+        self._module = module or f"analysis.measures.{name}"
 
     @cached_property
     def measure(self) -> Measure:
-        found: Measure = getattr(importlib.import_module(f"analysis.measures.{self._name}"), self._name)
+        found: Measure = getattr(importlib.import_module(self._module), self._name)
         return found
 
     def __call__(self, words: Sequence[str] | None = None) -> int:

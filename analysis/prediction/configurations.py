@@ -1,12 +1,16 @@
-"""Configurations of a sweep on several numbers of ranks, and how more ranks are laid out."""
+"""Configurations of a sweep or a table on several numbers of ranks, from which both methods predict."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from analysis.display.metrics import telling
+from analysis.display.numbers import label_of
 from analysis.frames.study import Study
 from analysis.measures.points import (
     NO_SAMPLES,
@@ -23,12 +27,27 @@ from analysis.prediction.allreduce import Layout
 from analysis.statistics import estimates
 from jobs.run_fields import own_names
 from profiling.errors import UserError
+from profiling.findings import Finding
 
 KINDS: tuple[Scaling, ...] = ("weak", "strong")
 # A node holds so many GPUs as a rule; what was measured on one node says nothing of more.
 GPUS_OF_A_NODE = 8
 # A prediction over more than this many times the measured ranks is guessing.
 FARTHEST = 16
+RANKS = ("world_size", "n_gpus", "gpus", "ranks")
+RATES = ("images_per_s", "img_per_s", "img_s_global", "images_per_second", "median_img_s")
+# Columns of tables that tell configurations apart.
+_FIELDS = (
+    "framework", "model", "platform", "gpu", "mode", "precision", "batch_per_gpu", "loader", "grad",
+    "compute",
+)  # fmt: skip
+# A range whose ends are further apart than this factor tells nothing.
+_WIDEST = 3.0
+# What a prediction lacks.
+ONE_SIZE = "one number of ranks measured"
+LINKS = "no run on several nodes"
+TOO_WIDE = f"possible images/s differ by more than {_WIDEST:g} times"
+TOO_FAR = f"more than {FARTHEST} times the measured ranks"
 # What the points of a configuration have in common.
 CONFIGURATION = tuple(name for name in POINT_FIELDS if name not in NOT_ALIKE)
 
@@ -56,30 +75,63 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Configuration:
-    """The points of one configuration, in rising order of ranks, no two of one world size.
+    """Images/s of a configuration on several numbers of ranks, in rising order.
 
     Attributes:
-        fields: those of :data:`CONFIGURATION`; ``batch`` of the largest point.
-        strong: the batch of the job is constant, not that of a rank.
+        fields: those of :data:`CONFIGURATION`, ``batch`` of the largest point; or those of a table.
+        batch: images of a rank; 1 where a table does not say it, so that times are relative. Where the batch
+            of the job is constant (``strong``): that of the job.
+        errors: standard error of each rate, relative.
+        nodes: where ranks run; None: a table does not say.
+        points: of a sweep: no two of one world size.
+        name: what tells it from others; empty: it is the only one.
     """
 
     fields: Mapping[str, Any]
-    points: tuple[Point, ...]
+    ranks: tuple[int, ...]
+    images_per_s: tuple[float, ...]
+    batch: float
+    errors: tuple[float, ...] = ()
     strong: bool = False
-    gpus_per_node: int | None = None
+    nodes: Nodes | None = None
+    points: tuple[Point, ...] = ()
+    name: str = ""
+
+    def images(self, ranks: int) -> float:
+        """Of a step of the job."""
+        return self.batch * (1 if self.strong else ranks)
+
+    def batch_of_rank(self, ranks: int) -> float:
+        return self.images(ranks) / ranks
 
     @property
-    def nodes(self) -> Nodes:
-        """How ranks are laid out: as on the measured nodes; of one alone, as on the usual ones."""
-        most = max(point.fields["nodes"] for point in self.points)
-        largest = max(point.fields["gpus_per_node"] for point in self.points)
-        usual = largest if most > 1 else max(largest, GPUS_OF_A_NODE)
-        return Nodes(self.gpus_per_node or usual, most)
+    def times_s(self) -> list[float]:
+        """Duration of a step on each number of ranks."""
+        return [self.images(count) / rate for count, rate in zip(self.ranks, self.images_per_s, strict=True)]
 
-    def batch(self, ranks: int) -> float:
-        """Images of a rank's batch."""
-        batch = float(self.fields["batch"])
-        return batch * self.points[-1].world_size / ranks if self.strong else batch
+
+def of_points(
+    points: Sequence[Point], strong: bool = False, gpus_per_node: int | None = None
+) -> Configuration:
+    """The configuration of points in rising order of ranks.
+
+    Args:
+        gpus_per_node: that a node holds; by default as measured, of one node alone as usual.
+    """
+    last = points[-1]
+    most = max(point.fields["nodes"] for point in points)
+    largest = max(point.fields["gpus_per_node"] for point in points)
+    usual = largest if most > 1 else max(largest, GPUS_OF_A_NODE)
+    return Configuration(
+        {name: last.fields[name] for name in (*CONFIGURATION, *own_names(last.fields))},
+        tuple(point.world_size for point in points),
+        tuple(point.rate.value for point in points),
+        float(last.fields["batch"]) * (last.world_size if strong else 1),
+        tuple(error_of(point, points) for point in points),
+        strong,
+        Nodes(gpus_per_node or usual, most),
+        tuple(points),
+    )
 
 
 def configurations(
@@ -114,14 +166,8 @@ def configurations(
         by_size: dict[int, Point] = {}  # of points of one world size the one on the fewest nodes
         for point in sorted(_merged(members), key=lambda one: (one.world_size, one.fields["nodes"])):
             by_size.setdefault(point.world_size, point)
-        last = _fields(list(by_size.values())[-1])
-        answer.append(Configuration(last, tuple(by_size.values()), kind == "strong", gpus_per_node))
-    return answer
-
-
-def _fields(point: Point) -> dict[str, Any]:
-    """The fields of a point that its configuration has."""
-    return {name: point.fields[name] for name in (*CONFIGURATION, *own_names(point.fields))}
+        answer.append(of_points(list(by_size.values()), kind == "strong", gpus_per_node))
+    return _named(answer)
 
 
 def _merged(members: Sequence[Point]) -> list[Point]:
@@ -190,3 +236,103 @@ def wanted_ranks(text: str, largest: Iterable[int]) -> list[int]:
             f"{FARTHEST * measured[-1]}"
         )
     return wanted
+
+
+def read_table(path: Path) -> list[Configuration]:
+    """The configurations of a CSV table of images/s by number of ranks; repeated points are averaged.
+
+    Raises:
+        UserError: it has no such columns, or a value is no number.
+    """
+    try:
+        table = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a CSV table ({error})") from None
+    ranks, rate = (next((name for name in names if name in table.columns), None) for names in (RANKS, RATES))
+    if ranks is None or rate is None:
+        raise UserError(
+            f"{path} needs a column of ranks ({', '.join(RANKS)}) and one of images per second "
+            f"({', '.join(RATES)}); it has {', '.join(table.columns)}"
+        )
+    table[[ranks, rate]] = table[[ranks, rate]].apply(pd.to_numeric, errors="coerce")
+    bad = ~(table[[ranks, rate]] > 0).all(axis=1).to_numpy()
+    if bad.any():
+        line = int(np.flatnonzero(bad)[0]) + 2
+        raise UserError(f"{path}, line {line}: ranks and images per second must be positive numbers")
+    fields = [name for name in _FIELDS if name in table.columns]
+    found = []
+    groups: Any = table.groupby(fields, dropna=False, sort=False) if fields else [((), table)]
+    for key, members in groups:
+        means = members.groupby(ranks)[rate].mean()
+        known = {name: value for name, value in zip(fields, key, strict=True) if pd.notna(value)}
+        batch = float(pd.to_numeric(pd.Series([known.get("batch_per_gpu")]), errors="coerce").iloc[0])
+        counts, rates = tuple(int(count) for count in means.index), tuple(map(float, means))
+        found.append(Configuration(known, counts, rates, batch if np.isfinite(batch) else 1.0))
+    return _named(found)
+
+
+def _named(found: Sequence[Configuration]) -> list[Configuration]:
+    """The same with their names; those of strong scaling are told apart by the batch of all ranks."""
+    rows = [
+        {name: value for name, value in one.fields.items() if name != "batch"} | {"global_batch": one.batch}
+        if one.strong
+        else one.fields
+        for one in found
+    ]
+    differing = telling(rows, dict.fromkeys(name for row in rows for name in row))
+    return [replace(one, name=label_of(row, differing)) for one, row in zip(found, rows, strict=True)]
+
+
+# --- a prediction -----------------------------------------------------------------------------------------
+
+
+def prediction(
+    method: str, ranks: int, images: float, step_s: tuple[float, float, float], measured: Sequence[int],
+    **more: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """What a prediction by either method says.
+
+    Args:
+        images: of a step of the job.
+        step_s: the step, and the least and the most that it may take.
+        measured: on which ranks.
+        more: what the method alone knows.
+    """
+    return {
+        "world_size": ranks, "predicted_by": method, "what_if": "", "backtest": False, "images": images,
+        **{f"step_ms{end}": 1e3 * value for end, value in zip(("", "_low", "_high"), step_s, strict=True)},
+        "measured_on": " ".join(map(str, measured)), **more,
+    }  # fmt: skip
+
+
+def not_predicted(name: str, ranks: Sequence[int], lacks: str) -> Finding:
+    """A configuration has no row for these numbers of ranks."""
+    return Finding("not_predicted", configuration=name or None, data={"ranks": ranks, "lacks": lacks})
+
+
+def within_reach(name: str, measured: int, wanted: Sequence[int]) -> tuple[list[int], list[Finding]]:
+    """The numbers of ranks to predict of those measured at most on ``measured``, and a finding on others."""
+    near = [count for count in wanted if measured < count <= FARTHEST * measured]
+    far = [count for count in wanted if count > FARTHEST * measured]
+    return near, [not_predicted(name, far, TOO_FAR)] if far else []
+
+
+def is_too_wide(row: Mapping[str, Any]) -> bool:
+    """Whether the range of a prediction tells nothing."""
+    return bool(row["step_ms_high"] > _WIDEST * row["step_ms_low"])
+
+
+def doublings(measured: int, wanted: int) -> float:
+    """How far a prediction reaches."""
+    return abs(float(np.log2(wanted / measured)))
+
+
+def outside(measured_s: float, row: Mapping[str, Any], noise: float) -> float:
+    """By how much (of the logarithm) a measured step is outside of what was predicted, beyond its own error.
+
+    Args:
+        noise: standard error of the measured step, relative.
+    """
+    low, high = row["step_ms_low"] / 1e3, row["step_ms_high"] / 1e3
+    over, under = np.log(measured_s / high), np.log(low / measured_s) if low else -np.inf
+    return max(0.0, float(max(over, under)) - 1.96 * noise)

@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import Rows
-from analysis.display.terminal import Part
+from analysis.display.metrics import Rows, records
 from analysis.measures.certainty import shared_cores, without_unusable_intervals
-from analysis.prediction import predictions
+from analysis.prediction import predict
 from analysis.prediction.configurations import CONFIGURATION
-from analysis.prediction.extrapolate import CURVE
+from analysis.prediction.predict import CURVE
 from analysis.prediction.simulate import DEFAULT_WHAT_IFS
-from analysis.prediction.simulate_rows import SIMULATION
+from analysis.prediction.simulation import SIMULATION
 from analysis.report.base import Content, Context, SectionKind, as_view, called, facts
 from analysis.report.render import Chart
 from jobs.run_fields import own_names
@@ -33,7 +33,7 @@ def predicted(context: Context) -> Rows:
     """
     if shared_cores(context.study):
         raise UserError(str(Finding("cores_shared")))
-    return predictions.of_study(context.study, what_ifs=DEFAULT_WHAT_IFS)
+    return records(predict.of_study(context.study, what_ifs=DEFAULT_WHAT_IFS))
 
 
 def _prediction(context: Context) -> Content:
@@ -42,7 +42,8 @@ def _prediction(context: Context) -> Content:
     shown, measured, name = _foremost(rows, context)
     figure = plots.predictions(_points(rows, measured, shown, factors), f"Measured and predicted: {name}")
     caption = plots.CUT if plots.is_cut(figure) else ""
-    view = as_view(Part("", rows, predictions.shown(rows)), "prediction-table", factors)
+    (part,) = predict.answer(pd.DataFrame(rows)).tables
+    view = as_view(replace(part, title="", caption=""), "prediction-table", factors)
     return Content("", [Chart("prediction", figure, caption)], [view])
 
 

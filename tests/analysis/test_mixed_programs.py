@@ -6,8 +6,8 @@ import pytest
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.measures import anatomy, communication
-from analysis.prediction import extrapolate
 from analysis.prediction.configurations import configurations
+from analysis.prediction.predict import curves
 from analysis.report.base import Context, by_configuration, called
 from tests.analysis.commands import run as run_command
 from tests.analysis.frames import scaled_rows
@@ -25,8 +25,7 @@ def test_runs_without_a_factor_have_an_empty_level_of_it(tmp_path):
     study = load(tmp_path)
     levels = [row["factors.lr"] for row in scaled_rows(study, group_by=["factors.lr", "gpus_per_node"])]
     assert sorted(map(str, levels)) == ["0.1", "0.1", "None", "None"]
-    of_series = sorted(extrapolate.series_of(configurations(study)), key=lambda one: -len(one.fields))
-    _, reasons = extrapolate.rows(of_series, [8])
+    reasons = [finding for one in configurations(study) for finding in curves(one, [8])[1]]
     assert sorted(str(reason.configuration) for reason in reasons) == ["mine.py", "mine.py --lr {lr}, lr 0.1"]
 
 

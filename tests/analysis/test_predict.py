@@ -6,26 +6,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.prediction import curve
-from analysis.prediction.configurations import configurations
-from analysis.prediction.extrapolate import (
+from analysis.prediction.configurations import (
     LINKS,
     ONE_SIZE,
     TOO_FAR,
     TOO_WIDE,
-    Series,
-    names_of,
+    Configuration,
+    configurations,
     read_table,
-    rows,
-    series_of,
 )
-from analysis.prediction.predictions import of_study, of_table, shown
+from analysis.prediction.predict import answer, of_study, predictions
 from analysis.report.build import build
 from benchmarks import prediction as benchmark
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
 from tests.profiling.traced_jobs import Planted, write_job
+
+
+def predicted(found, wanted):
+    """The rows, and findings, of configurations without traces."""
+    frame, findings = predictions(found, [[]] * len(found), wanted)
+    return records(frame), findings
 
 
 @pytest.mark.parametrize("shape", sorted(curve.SHAPES))
@@ -56,8 +60,8 @@ def test_one_point_is_not_enough():
 
 
 def test_backtests_use_smaller_points_only():
-    series = Series({}, (1, 2, 4, 8), (100.0, 190.0, 360.0, 9000.0), 1.0)
-    made, _ = rows([series], [])
+    series = Configuration({}, (1, 2, 4, 8), (100.0, 190.0, 360.0, 9000.0), 1.0)
+    made, _ = predicted([series], [])
     assert [(row["world_size"], row["measured_on"]) for row in made] == [(4, "1 2"), (8, "1 2 4")]
     # The absurd point is badly predicted, and says so.
     assert made[1]["error_pct"] < -90
@@ -119,7 +123,7 @@ def test_predictions_of_strong_scaling_are_called_by_the_global_batch(tmp_path):
     rows = [line.split() for line in out.splitlines() if " curve " in line]
     assert [row[0] for row in rows] == ["64", "64", "128", "128"] and "global" in out.split("\n")[2]
     study = load(tmp_path)
-    assert names_of(series_of(configurations(study, "strong"))) == ["global batch 64", "global batch 128"]
+    assert [one.name for one in configurations(study, "strong")] == ["global batch 64", "global batch 128"]
     section = next(section for section in build(study).sections if section.id == "prediction")
     title = section.charts[0].figure["layout"]["title"]["text"]
     assert re.search("global batch (64|128)$", title), title
@@ -149,25 +153,28 @@ def test_a_sweep_that_determines_nothing_is_answered_in_one_short_line(tmp_path)
 
 def test_a_step_is_never_below_zero_and_a_rate_without_an_upper_limit_has_none():
     """Of points that are hardly known the range of the step reaches to zero, not beyond."""
-    series = Series({}, (1, 2, 4), (100.0, 110.0, 300.0), 1.0, (0.6, 0.6, 0.6))
-    tested, findings = rows([series], [16])
+    series = Configuration({}, (1, 2, 4), (100.0, 110.0, 300.0), 1.0, (0.6, 0.6, 0.6))
+    frame, findings = predictions([series], [[]], [16])
+    tested = records(frame)
     assert any(row["images_per_s_high"] is None for row in tested)
     for row in tested:
         assert 0 <= row["step_ms_low"] <= row["step_ms"] <= row["step_ms_high"]
         assert 0 < row["images_per_s_low"] <= row["images_per_s"]
         assert row["images_per_s_high"] is None or row["images_per_s_high"] >= row["images_per_s"]
     assert [one.data for one in findings] == [{"ranks": [16], "lacks": TOO_WIDE}]
-    cell = next(column for column in shown(tested) if column.header.startswith("images/s")).text
+    cell = next(
+        column for column in answer(frame).tables[0].columns if column.header.startswith("images/s")
+    ).text
     open_ended = next(row for row in tested if row["images_per_s_high"] is None)
     assert cell(open_ended).endswith(", -]")
 
 
 def test_a_point_that_was_missed_widens_what_lies_ahead():
-    even = Series({}, (1, 2, 4, 8), (100.0, 190.0, 360.0, 690.0), 1.0, (0.01,) * 4)
+    even = Configuration({}, (1, 2, 4, 8), (100.0, 190.0, 360.0, 690.0), 1.0, (0.01,) * 4)
     missed = replace(even, images_per_s=(100.0, 190.0, 360.0, 250.0))
     width = {}
     for one in (even, missed):
-        made, findings = rows([one], [16])
+        made, findings = predicted([one], [16])
         ahead = [row for row in made if not row["backtest"]]
         width[one.images_per_s] = (
             ahead[0]["step_ms_high"] / ahead[0]["step_ms_low"] if ahead else float("inf")
@@ -226,7 +233,7 @@ def test_results_without_runs_are_said_to_be_that(tmp_path):
 
 def test_one_world_size_is_said(tmp_path):
     write_sweep(tmp_path, [run_of()])
-    made, (finding,) = rows([Series({}, (1,), (100.0,), 1.0)], [2])
+    made, (finding,) = predicted([Configuration({}, (1,), (100.0,), 1.0)], [2])
     assert not made and finding.data == {"ranks": [2], "lacks": ONE_SIZE}
     assert ONE_SIZE in one_line_error(run("analysis.predict", tmp_path))
 
@@ -272,7 +279,7 @@ def test_configurations_that_cannot_be_predicted_are_named_in_one_line_and_the_o
     sizes = {"pytorch": ((1, 2, 4), EVEN), "synthetic": ((1, 2), ERRATIC), "dali-cpu": ((1, 2), ERRATIC)}
     sweep_of_loaders(tmp_path, sizes | {"dali-gpu": ((1,), EVEN)})
     study = load(tmp_path)
-    made = [row for row in of_study(study, "8") if not row["backtest"]]
+    made = [row for row in records(of_study(study, "8")) if not row["backtest"]]
     assert {(row["loader"], row["world_size"]) for row in made} == {("pytorch", 8)}
     assert lacking(study.findings) == {
         ("dali-gpu", 8, ONE_SIZE), ("dali-cpu", 8, TOO_WIDE), ("synthetic", 8, TOO_WIDE),
@@ -287,14 +294,14 @@ def test_a_baseline_of_other_gradients_is_no_configuration_that_lacks_a_predicti
     runs = [run_of(gpus_per_node=ranks, grad=grad) for ranks, grad in grads.items()]
     write_sweep(tmp_path, runs, EVEN)
     study = load(tmp_path)
-    assert of_study(study, "8") and not lacking(study.findings)
+    assert len(of_study(study, "8")) and not lacking(study.findings)
 
 
 def test_a_configuration_of_fewer_ranks_is_predicted_although_another_has_more(tmp_path):
     """16 ranks would need nodes that nobody measured; 4 of the loader that was measured on 2 would not."""
     sweep_of_loaders(tmp_path, {"pytorch": ((1, 2, 4, 8), EVEN), "synthetic": ((1, 2), EVEN)})
     study = load(tmp_path)
-    assert ("synthetic", 4) in {(row["loader"], row["world_size"]) for row in of_study(study)}
+    assert ("synthetic", 4) in {(row["loader"], row["world_size"]) for row in records(of_study(study))}
     assert ("pytorch", 16, LINKS) in lacking(study.findings)
 
 
@@ -303,7 +310,7 @@ def test_of_several_numbers_of_ranks_those_are_predicted_that_can_be(tmp_path):
     table.write_text("n_gpus,img_per_s\n1,872\n8,6679\n16,12828\n32,23870\n")
     ran = run("analysis.predict", table, "--ranks", "4096,128,64,64", "--format", "csv")
     assert [int(row["world_size"]) for row in ran.csv if row["backtest"] == "False"] == [64, 128]
-    assert lacking(of_table(read_table(table), "4096,128")[1]) == {(None, 4096, TOO_FAR)}
+    assert lacking(predicted(read_table(table), [128, 4096])[1]) == {(None, 4096, TOO_FAR)}
 
 
 def test_how_far_a_prediction_reaches_is_a_matter_of_the_ranks_of_its_own_configuration(tmp_path):
@@ -311,7 +318,7 @@ def test_how_far_a_prediction_reaches_is_a_matter_of_the_ranks_of_its_own_config
     large = "".join(f"a,{count},{count * 99 + 1}\n" for count in (1, 2, 4, 8, 16, 32, 64))
     small = "b,1,100\nb,2,150\nb,4,180\nb,8,200\n"  # so well known that its range stays narrow
     table.write_text(f"loader,gpus,images_per_s\n{large}{small}")
-    made, findings = of_table(read_table(table), "128,1024")
+    made, findings = predicted(read_table(table), [128, 1024])
     ahead = {(row["loader"], row["world_size"]) for row in made if not row["backtest"]}
     assert ahead == {("a", 128), ("b", 128), ("a", 1024)}
     assert lacking(findings) == {("b", 1024, TOO_FAR)}

@@ -2,34 +2,37 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
-from analysis.prediction import allreduce, extrapolate
+from analysis.display.metrics import records
+from analysis.prediction import allreduce
 from analysis.prediction.allreduce import Layout
-from analysis.prediction.extrapolate import CURVE, LINKS
-from analysis.prediction.predictions import judged
-from analysis.prediction.simulate_rows import SIMULATION, Network, rows_of
+from analysis.prediction.configurations import LINKS, of_points
+from analysis.prediction.predict import CURVE, judged, predictions
+from analysis.prediction.simulation import SIMULATION
 from benchmarks.planted_cluster import Cluster, links, measured, truth_ms
 
 QUIET = {"run_noise": 0.002, "batch_noise": 0.002}
 RING = links("ring", (20.0,), (4.0,))
 
 
-def predicted(cluster: Cluster, sizes, wanted, what_ifs=(), steps_of=lambda steps: steps, **changes):
+def predicted(cluster: Cluster, sizes, wanted, what_ifs=(), steps_of=lambda steps: steps, gpus_per_node=None):
     """The rows by method, number of ranks and what-if; back-tests; and findings."""
     found, steps = measured(cluster, sizes, 2, seed=3)
-    found = replace(found, **changes)
-    curves, lacking = extrapolate.rows(extrapolate.series_of([found]), wanted)
-    simulated, also = rows_of(found, steps_of(steps), wanted, what_ifs, Network())
-    rows = judged([*curves, *simulated])
+    found = of_points(found.points, found.strong, gpus_per_node)
+    frame, findings = predictions([found], [steps_of(steps)], wanted, what_ifs)
+    rows = records(frame)
     ahead = {
         (row["predicted_by"], row["world_size"], row["what_if"]): row for row in rows if not row["backtest"]
     }
-    return (
-        ahead,
-        [row for row in rows if row["backtest"]],
-        [*lacking, *also],
-    )
+    return ahead, [row for row in rows if row["backtest"]], findings
+
+
+def believed(rows) -> set[tuple[int, str]]:
+    """The methods that are the better founded ones, by the place of their configuration."""
+    judged_rows = records(judged(pd.DataFrame(rows)))
+    return {(row["of"], row["predicted_by"]) for row in judged_rows if row["believed"]}
 
 
 def holds(row, cluster: Cluster) -> bool:
@@ -172,8 +175,9 @@ def test_a_point_outside_of_its_range_widens_those_ahead_with_every_doubling():
     slower, _ = measured(
         Cluster(links("ring", (5.0,), (100.0,)), slow=dict.fromkeys(range(8), 1.3), **QUIET), (8,), 2, seed=4
     )
-    found = replace(found, points=(*found.points[:3], *slower.points))
-    made, _ = rows_of(found, [*steps[:3], "no profiled run"], [16, 32], [], Network())
+    found = of_points([*found.points[:3], *slower.points])
+    made = records(predictions([found], [[*steps[:3], "no profiled run"]], [16, 32])[0])
+    made = [row for row in made if row["predicted_by"] == SIMULATION]
     widths = [row["step_ms_high"] / row["step_ms_low"] for row in made if not row["backtest"]]
     assert widths[0] > 1.2 and widths[1] > widths[0] ** 1.5
 
@@ -202,46 +206,30 @@ def test_the_simulation_is_believed_for_what_the_curve_cannot_see():
     assert made[SIMULATION, 8, ""]["believed"] and not made[CURVE, 8, ""]["believed"]
 
 
-def test_a_simulation_that_is_far_off_is_not_believed():
-    made, _, _ = predicted(hidden(), (1, 2, 4), [8])
-    rows = [
-        row | ({"fit_error_pct": 20.0} if row["predicted_by"] == SIMULATION else {}) for row in made.values()
-    ]
-    assert {row["predicted_by"] for row in judged(rows) if row["believed"]} == {CURVE}
-
-
 @pytest.mark.parametrize(
     ("curve_pct", "simulation_pct", "preferred"),
-    [(5.4, 5.9, SIMULATION), (5.4, 10.2, ""), (5.4, -10.2, ""), (-5.4, 20.0, CURVE)],
-)
+    [(5.4, 5.9, {SIMULATION}), (5.4, 10.2, {CURVE, SIMULATION}), (5.4, -10.2, {CURVE, SIMULATION}),
+     (-5.4, 20.0, {CURVE})],
+)  # fmt: skip
 def test_which_method_is_preferred_depends_on_the_backtests(curve_pct, simulation_pct, preferred):
     made, tested, _ = predicted(hidden(), (1, 2, 4), [8])
     errors = {CURVE: curve_pct, SIMULATION: simulation_pct}
-    of_both = {
-        row["predicted_by"]: row | {"error_pct": errors[row["predicted_by"]]}
-        for row in tested
-        if row["world_size"] == 4
-    }
-    assert set(of_both) == set(errors)
-    rows = judged([*made.values(), *of_both.values()])
-    assert {row["predicted_by"] for row in rows if row["believed"]} == (
-        {preferred} if preferred else set(errors)
-    )
+    of_both = [row | {"error_pct": errors[row["predicted_by"]]} for row in tested if row["world_size"] == 4]
+    assert len(of_both) == 2
+    assert {method for _, method in believed([*made.values(), *of_both])} == preferred
 
 
 def test_each_configuration_has_the_method_that_is_better_founded_for_it():
     made, tested, _ = predicted(hidden(), (1, 2, 4), [8])
-    rows = [row | {"grad": "fp32"} for row in made.values()]
     # The simulation that predicts differs by 12 %; those of a back-test, which replay fewer ranks, by 30.
     off = {True: 30.0, False: 12.0}
-    rows += [
+    rows = [
         row
-        | {"grad": "fp16"}
+        | {"of": 1}
         | ({"fit_error_pct": off[row["backtest"]]} if row["predicted_by"] == SIMULATION else {})
         for row in (*made.values(), *tested)
     ]
-    believed = {(row["grad"], row["predicted_by"]) for row in judged(rows) if row["believed"]}
-    assert believed == {("fp32", SIMULATION), ("fp16", CURVE)}
+    assert believed([*made.values(), *rows]) == {(0, SIMULATION), (1, CURVE)}
 
 
 # --- strong scaling -----------------------------------------------------------------------------------

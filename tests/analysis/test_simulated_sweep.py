@@ -6,9 +6,10 @@ buckets of 25 MiB are then two, of 48 MiB at 30 ms and of 8 MiB at 50 ms.
 
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.prediction import predictions
-from analysis.prediction.extrapolate import LINKS, ONE_SIZE
+from analysis.prediction.configurations import LINKS, ONE_SIZE
+from analysis.prediction.predict import of_study
 from analysis.report.build import build
 from analysis.report.diagnosis import gains
 from jobs.run import Run
@@ -114,7 +115,7 @@ def sweep(directory, ranks=(1, 2), traced=(1, 2), **more):
 def not_simulated(directory, ranks: str = "", what_ifs=()) -> tuple[list[dict], dict[str, str]]:
     """The rows of all methods; of what is not simulated, what it lacks."""
     study = load(directory)
-    rows = predictions.of_study(study, ranks, what_ifs)
+    rows = records(of_study(study, ranks, what_ifs))
     found = [one.data for one in study.findings if one.code == "not_simulated"]
     return rows, {data["what"]: data["lacks"] for data in found}
 
@@ -246,7 +247,7 @@ def test_a_table_has_no_trace(tmp_path):
     [
         (["--alpha-us", "-1"], "invalid latency"),
         (["--beta-gb-per-s", "0"], "invalid bandwidth"),
-        (["--beta-gb-per-s", "fast"], "invalid float"),
+        (["--beta-gb-per-s", "fast"], "invalid bandwidth"),
         (["--what-if", "faster"], "unknown change"),
     ],
 )
@@ -279,7 +280,7 @@ def test_why_one_of_two_configurations_is_not_simulated_names_it(tmp_path):
     for ranks in (1, 2):
         plant(tmp_path, ranks, "none", batch=64)
     study = load(tmp_path)
-    predictions.of_study(study, "4")
+    of_study(study, "4")
     (finding,) = (one for one in study.findings if one.code == "not_simulated")
     assert finding.configuration == "batch 64" and finding.data["what"] == "step"
 
@@ -292,7 +293,7 @@ def test_the_report_says_why_nothing_is_predicted(tmp_path):
 
 def test_what_would_gain_little_is_known_to(tmp_path):
     study = load(sweep(tmp_path))
-    rows = predictions.of_study(study, "4", ["no-stragglers"])
+    rows = records(of_study(study, "4", ["no-stragglers"]))
     gained = gains(scaled_rows(study)[-1], rows)
     assert abs(gained["no-stragglers"]["gain_pct"]) < 1
 
@@ -307,7 +308,7 @@ def test_gradients_of_16_bits_are_not_halved_again(tmp_path):
 def test_a_damaged_trace_costs_only_its_run(tmp_path):
     sweep(tmp_path)
     next(tmp_path.glob("*_2_eth_torch*/rank_0000/kernels.parquet")).write_bytes(b"PAR1 no")
-    rows = predictions.of_study(load(tmp_path), "4")
+    rows = records(of_study(load(tmp_path), "4"))
     assert [row["predicted_by"] for row in rows] == ["curve"]
 
 

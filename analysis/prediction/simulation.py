@@ -1,4 +1,4 @@
-"""Simulate the steps of more ranks: the rows of analysis.predict by ``simulation``.
+"""Predictions by simulation: the traced step, replayed on more ranks.
 
 The step is that of the largest traced point; the cost of an allreduce is fitted to all traces of several
 ranks. What the step misses of the largest measured batch stays as it is. A point is predicted back from those
@@ -19,28 +19,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.display.metrics import Rows
-from analysis.frames.study import Study
 from analysis.measures.points import Point
 from analysis.prediction import allreduce, simulate
 from analysis.prediction.allreduce import RESAMPLES, Layout, nonnegative
-from analysis.prediction.configurations import Configuration, error_of, scatter_of
-from analysis.prediction.extrapolate import (
+from analysis.prediction.configurations import (
     LINKS,
     TOO_WIDE,
-    backtested,
+    Configuration,
     doublings,
+    error_of,
     is_too_wide,
     not_predicted,
     outside,
-    row_of,
+    prediction,
+    scatter_of,
     within_reach,
 )
 from analysis.prediction.simulate import Model, Simulated, Step
-from analysis.prediction.traced_step import WIRE_BYTES, Traced, together, traced
+from analysis.prediction.traced_step import WIRE_BYTES, Traced, together
 from analysis.statistics import estimates
 from profiling.findings import Finding
 
+Rows = list[dict[str, Any]]
 SIMULATION = "simulation"
 # Where simulated and recorded exposed transfer differ by more than this share of the step, what the exchange
 # costs is not what is simulated: on a CPU it takes cores from the computation, too.
@@ -56,6 +56,9 @@ class Network(NamedTuple):
 
     alpha_us: float | None = None
     beta_gb_per_s: float | None = None
+
+
+UNKNOWN = Network()
 
 
 @dataclass(frozen=True)
@@ -92,37 +95,17 @@ class Basis:
         return len(self.models[0].step.late_ns)
 
 
-def rows(
-    study: Study,
-    configurations: Sequence[Configuration],
-    wanted: Sequence[int],
-    what_ifs: Sequence[str] = (),
-    network: Network | None = None,
-    names: Sequence[str] | None = None,
-) -> tuple[Rows, list[Finding]]:
-    """Back-tests of each configuration, then its predictions and what-ifs; and findings on what has none."""
-    answer: Rows = []
-    findings: list[Finding] = []
-    for one, name in zip(configurations, names or [""] * len(configurations), strict=True):
-        steps = [traced(study, point) for point in one.points]
-        of_one, why = rows_of(one, steps, wanted, what_ifs, network or Network(), name)
-        answer += of_one
-        findings += why
-    return answer, findings
-
-
-def rows_of(
+def simulations(
     one: Configuration,
     steps: Sequence[Traced | str],
     wanted: Sequence[int],
-    what_ifs: Sequence[str],
-    network: Network,
-    name: str = "",
+    what_ifs: Sequence[str] = (),
+    network: Network = UNKNOWN,
 ) -> tuple[Rows, list[Finding]]:
-    """The same of one configuration, whose points' traces are ``steps``.
+    """Back-tests of a configuration, then its predictions and what-ifs; and findings on what has none.
 
     Args:
-        name: its label; empty where it is the only one.
+        steps: the traced step of each of its points, or what is lacking.
     """
     answer: Rows = []
     missed = 0.0
@@ -130,31 +113,32 @@ def rows_of(
         basis, point = basis_of(one, place, steps, network, missed), one.points[place]
         if isinstance(basis, Basis) and _has_links(basis, network, layout_of(point)):
             row = _row(basis, layout_of(point))
-            answer.append(backtested(row, point.rate.value))
+            answer.append(row | {"backtest": True})
             if _late(steps[place]) == basis.late:
                 # A rank that is late on these ranks and was not there before is nothing that grows.
                 missed = max(missed, _missed(row, point, basis))
     basis = basis_of(one, len(one.points), steps, network, missed)
     if not isinstance(basis, Basis):
-        return answer, [_not_simulated(name, "step", basis)]
+        return answer, [_not_simulated(one.name, "step", basis)]
     for point, step in zip(basis.points[:-1], steps, strict=False):
         # Of measured points that the basis is made from, as its step says them.
         if not basis.late or _late(step) == basis.late:
             missed = max(missed, _missed(_row(basis, layout_of(point)), point, basis))
     basis = replace(basis, missed=missed)
+    assert one.nodes is not None  # a sweep's
     findings: list[Finding] = []
-    near, too_far = within_reach(name, one.points[-1].world_size, wanted)
+    near, too_far = within_reach(one.name, one.points[-1].world_size, wanted)
     # What a change gives is surest on the ranks that were measured: nothing is extrapolated there.
     here = layout_of(one.points[-1])
     for layout in (here, *map(one.nodes.of, near)):
         if not _has_links(basis, network, layout):
-            findings += [not_predicted(name, [layout.ranks], LINKS)] if layout is not here else []
+            findings += [not_predicted(one.name, [layout.ranks], LINKS)] if layout is not here else []
             continue
         plain = _row(basis, layout)
         if layout is not here and is_too_wide(plain):
-            findings.append(not_predicted(name, [layout.ranks], TOO_WIDE))
+            findings.append(not_predicted(one.name, [layout.ranks], TOO_WIDE))
             continue
-        changed, why = _what_ifs(basis, layout, plain, what_ifs, name)
+        changed, why = _what_ifs(basis, layout, plain, what_ifs)
         answer += [plain, *changed] if layout is not here else changed
         findings += why
     return answer, [*findings, *too_far]
@@ -282,46 +266,44 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
     intervals = [estimates.interval(batch[1:]) for batch, _ in batches]
     wider = float(np.exp(basis.missed * doublings(point.world_size, ranks)))
     low, high = min(low for low, _ in intervals) / wider, max(high for _, high in intervals) * wider
-    step_s = (float(best[0]) / 1e9, low / 1e9, high / 1e9)
     # A rate is of the mean batch, the step the median one: by their ratio on the largest measured point.
     images = point.rate.value * point.batch.value / 1e9 * (1 if one.strong else ranks / point.world_size)
-    base = basis.points[0].rate.value / basis.points[0].world_size
     cost = (models or basis.models)[0].cost
     alpha, per_byte = cost.slowest(layout)
     inside, inside_per_byte = cost.slowest(Layout(ranks))
     levels = len(cost.form.messages) > 1 and layout.nodes > 1
     seen = _simulated(basis, basis.models[0], layout_of(basis.traced))
-    return {
-        **row_of(one, ranks, SIMULATION, images, step_s, base, [one.world_size for one in basis.points]),
-        "global_batch": round(one.batch(ranks) * ranks),
-        "traced_ranks": basis.traced.world_size,
-        "fit_error_pct": 100 * (float(seen.step_ns[0]) / basis.traced.batch.value - 1),
-        "exchange": cost.form.name,
-        "exchanges_tried": " or ".join(dict.fromkeys(one.cost.form.name for one in basis.models)),
-        "allreduce_error_pct": 100 * cost.error if np.isfinite(cost.error) else None,
-        "late_ranks": basis.late,
-        "buckets": step.buckets,
-        "exposed_ms": float(step.exposed_ns[0]) / 1e6,
-        "overlapped_ms": float(step.hidden_ns[0]) / 1e6,
-        "measured_overlapped_ms": float(seen.hidden_ns[0]) / 1e6,
-        "alpha_us": alpha / 1e3 if cost.latency_known else None,
-        "beta_gb_per_s": 1 / per_byte if per_byte else None,
-        "alpha_in_node_us": inside / 1e3 if levels else None,
-        "beta_in_node_gb_per_s": 1 / inside_per_byte if levels and inside_per_byte else None,
-    }
+    return prediction(
+        SIMULATION, ranks, images, (float(best[0]) / 1e9, low / 1e9, high / 1e9),
+        [one.world_size for one in basis.points],
+        traced_ranks=basis.traced.world_size,
+        fit_error_pct=100 * (float(seen.step_ns[0]) / basis.traced.batch.value - 1),
+        exchange=cost.form.name,
+        exchanges_tried=" or ".join(dict.fromkeys(one.cost.form.name for one in basis.models)),
+        allreduce_error_pct=100 * cost.error if np.isfinite(cost.error) else None,
+        late_ranks=basis.late,
+        buckets=step.buckets,
+        exposed_ms=float(step.exposed_ns[0]) / 1e6,
+        overlapped_ms=float(step.hidden_ns[0]) / 1e6,
+        measured_overlapped_ms=float(seen.hidden_ns[0]) / 1e6,
+        alpha_us=alpha / 1e3 if cost.latency_known else None,
+        beta_gb_per_s=1 / per_byte if per_byte else None,
+        alpha_in_node_us=inside / 1e3 if levels else None,
+        beta_in_node_gb_per_s=1 / inside_per_byte if levels and inside_per_byte else None,
+    )  # fmt: skip
 
 
 def _simulated(basis: Basis, model: Model, layout: Layout, own: Computing | None = None) -> Simulated:
     """A step on so many ranks; by default the best of how long batches of other sizes compute."""
     if basis.computing:
         terms = basis.computing[0] if own is None else own
-        batch, of = basis.one.batch(layout.ranks), float(basis.traced.fields["batch"])
+        batch, of = basis.one.batch_of_rank(layout.ranks), float(basis.traced.fields["batch"])
         model = replace(model, shorter=np.array([1.0, batch]) @ terms / (np.array([1.0, of]) @ terms))
     return simulate.simulate(model, layout, estimates.SEED)
 
 
 def _what_ifs(
-    basis: Basis, layout: Layout, plain: dict[str, Any], what_ifs: Sequence[str], label: str
+    basis: Basis, layout: Layout, plain: dict[str, Any], what_ifs: Sequence[str]
 ) -> tuple[Rows, list[Finding]]:
     """A row for each change, and a finding on each that changes nothing, or nobody knows what."""
     variants, findings = [], []
@@ -331,10 +313,10 @@ def _what_ifs(
             if simulate.changes_exchange(name) and _is_unlike(basis):
                 raise ValueError("simulated and measured exposed transfer differ")
         except ValueError as error:
-            findings.append(_not_simulated(label, name, str(error)))
+            findings.append(_not_simulated(basis.one.name, name, str(error)))
             continue
         row = _row(basis, layout, models)
-        gain = 100 * (row["images_per_s"] / plain["images_per_s"] - 1)
+        gain = 100 * (plain["step_ms"] / row["step_ms"] - 1)
         variants.append(row | {"what_if": name, "fit_error_pct": None, "gain_pct": gain})
     return variants, findings
 
@@ -348,6 +330,5 @@ def _is_unlike(basis: Basis) -> bool:
 
 def _missed(row: dict[str, Any], point: Point, basis: Basis) -> float:
     """By how much (of the logarithm) a measured batch is outside of what was predicted, a doubling."""
-    measured = point.batch.value / 1e6
-    off = outside(measured, row["step_ms_low"], row["step_ms_high"], error_of(point, basis.one.points))
+    off = outside(point.batch.value / 1e9, row, error_of(point, basis.one.points))
     return off / max(1.0, doublings(point.world_size, basis.anchor.world_size))

@@ -1,0 +1,330 @@
+"""Predicted throughput of more ranks, by curves and by simulation, and which of the two is better founded.
+
+A point that was measured outside of the range that smaller ones gave says that something grows which is in no
+model: from there on ranges are wider by as much for every doubling.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.display.metrics import RANGE, Metric, fields, names_of, records, telling
+from analysis.display.numbers import signed
+from analysis.display.terminal import Answer
+from analysis.frames.measure import measure
+from analysis.frames.study import Study
+from analysis.measures.certainty import shared_cores
+from analysis.measures.points import Scaling
+from analysis.prediction import curve
+from analysis.prediction.configurations import (
+    LINKS,
+    ONE_SIZE,
+    TOO_WIDE,
+    Configuration,
+    configurations,
+    doublings,
+    is_too_wide,
+    not_predicted,
+    outside,
+    prediction,
+    read_table,
+    wanted_ranks,
+    within_reach,
+)
+from analysis.prediction.simulation import SIMULATION, UNKNOWN, Network, simulations
+from analysis.prediction.traced_step import Traced, traced
+from profiling.errors import UserError
+from profiling.findings import Finding, lines
+
+METRICS = (
+    Metric("global_batch", "images of a step of all ranks", "global\nbatch"),
+    Metric("world_size", "number of ranks", "ranks", key=True),
+    Metric(
+        "predicted_by", "curve: fitted to measured throughputs; simulation: replay of the profiled step",
+        text=True,
+    ),
+    Metric("what_if", "simulated change; empty: unchanged", "what if", text=True, key=True),
+    Metric("backtest", "whether a measured configuration is predicted, from smaller ones only", table=False),
+    Metric(
+        "scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True,
+        table=False,
+    ),
+    Metric("believed", "false: the other method is better founded", show=lambda one: "yes" if one else "no"),
+    Metric("images_per_s", "images/s of all ranks", "images/s", RANGE, priority=2),
+    Metric("step_ms", "duration of a step of the job", interval=RANGE, table=False),
+    Metric(
+        "scaling_efficiency_pct", "relative to the smallest measured number of ranks", "efficiency\n%",
+        places=1,
+    ),
+    Metric("gain_pct", "gain in images/s from the change", show=signed(1)),
+    Metric("measured_images_per_s", "measured images/s of this configuration", "measured\nimages/s"),
+    Metric("error_pct", "difference of the prediction from the measurement", show=signed(1)),
+    Metric("measured_on", "numbers of ranks used for the prediction", "from\nranks", text=True),
+    Metric("shapes", "curve: the functions that fit", text=True, table=False),
+    Metric("traced_ranks", "simulation: number of profiled ranks", table=False),
+    Metric(
+        "fit_error_pct", "simulation: difference of the simulated step on traced_ranks from the measured one",
+        "fit error\nof step, %", show=signed(1),
+    ),
+    Metric("exchange", "allreduce algorithm that fits best", text=True),
+    Metric("exchanges_tried", "algorithms that fit about as well", text=True, table=False),
+    Metric("allreduce_error_pct", "difference of the profiled allreduces from the best fit", table=False),
+    Metric("late_ranks", "stragglers among the profiled ranks", table=False),
+    Metric("buckets", "gradient buckets per step", table=False),
+    Metric("exposed_ms", "exposed part of the gradient exchange"),
+    Metric("overlapped_ms", "part of the gradient exchange that is overlapped with computation", table=False),
+    Metric("measured_overlapped_ms", "overlapped part as measured on traced_ranks", table=False),
+    Metric("alpha_us", "latency of a link (the slowest); empty: all allreduces have one size", table=False),
+    Metric("beta_gb_per_s", "bandwidth of a link (the slowest)", table=False),
+    Metric("alpha_in_node_us", "latency of a link within a node, if there are several nodes", table=False),
+    Metric("beta_in_node_gb_per_s", "bandwidth of a link within a node", table=False),
+)  # fmt: skip
+COLUMNS = {"Columns: the configuration's fields, then": METRICS}
+_COUNTS = ("traced_ranks", "late_ranks", "buckets")
+_BACKTESTS = "{}: {} backtests, median error {:.1f} %, largest {:.1f} %"
+
+CURVE = "curve"
+# A simulated step that is further off the measured one explains it less well than none, percent.
+_MOST_FIT_ERROR_PCT = 10.0
+# A largest error of back-tests that is by less above the other method's than this is alike, percent.
+_ALIKE_PCT = 1.0
+
+
+@measure(COLUMNS)
+def predict(
+    study: Study,
+    ranks: str = "",
+    what_if: Sequence[str] = (),
+    alpha_us: float | None = None,
+    beta_gb_per_s: float | None = None,
+    scaling: Scaling | None = None,
+    gpus_per_node: int | None = None,
+) -> Answer:
+    """A row a configuration and number of ranks, of a sweep or of a CSV table of rates.
+
+    Raises:
+        UserError: nothing can be predicted, with why.
+    """
+    frame = of_study(study, ranks, what_if, Network(alpha_us, beta_gb_per_s), scaling, gpus_per_node)
+    # Of strong scaling, rows so far have the batch of a rank of the largest measured point.
+    if "batch" in frame and (strong := frame["scaling"] == "strong").any():
+        batch = (frame["global_batch"] / frame["world_size"]).astype(float)
+        whole = [int(value) if value == int(value) else value for value in batch]
+        frame["batch"] = frame["batch"].mask(strong, pd.Series(whole, frame.index, dtype=object))
+    return answer(frame)
+
+
+def answer(frame: pd.DataFrame) -> Answer:
+    """The answer of :func:`predict` of these rows."""
+    rows = records(frame)
+    own = [str(name) for name in frame if name not in ("of", *names_of(METRICS))]
+    strong = bool((frame["scaling"] == "strong").all())
+    shown = set(telling(rows, own)) - ({"batch"} if strong else set())
+    shown |= set(telling(rows, ["believed", *(["global_batch"] if strong else [])]))
+    hidden = {*own, "believed", "global_batch"} - shown
+    metrics = [replace(one, table=one.table and one.name not in hidden) for one in (*fields(own), *METRICS)]
+    tested = frame[frame["backtest"]]
+    errors = (
+        tested["error_pct"].abs().groupby(tested["predicted_by"], sort=False).agg(["size", "median", "max"])
+    )
+    caption = "\n".join(_BACKTESTS.format(*row) for row in errors.itertuples(name=None))
+    return Answer(frame, metrics, title="Predicted throughput", caption=caption)
+
+
+def of_study(
+    study: Study,
+    ranks: str = "",
+    what_ifs: Sequence[str] = (),
+    network: Network = UNKNOWN,
+    scaling: Scaling | None = None,
+    gpus_per_node: int | None = None,
+) -> pd.DataFrame:
+    """The predictions of a sweep, or a table of rates. What has none is a finding of the study.
+
+    Args:
+        ranks: as the flag ``--ranks`` has them.
+        scaling: by default what the report chooses.
+
+    Raises:
+        UserError: neither method predicts anything, with why.
+    """
+    if is_table := study.path.suffix == ".csv" and study.path.is_file():
+        if what_ifs or network != UNKNOWN:
+            raise UserError("--what-if, --alpha-us and --beta-gb-per-s need a sweep's results, not a table")
+        found = read_table(study.path)
+    else:
+        found = configurations(study, scaling, gpus_per_node)
+    if not found:
+        raise UserError("no prediction: no runs with a batch size")
+    wanted = wanted_ranks(ranks, [one.ranks[-1] for one in found])
+    steps = [[traced(study, point) for point in one.points] for one in found]
+    frame, findings = predictions(found, steps, wanted, what_ifs, network)
+    unasked = [one.name or None for one in found if _is_baseline_only(one, found)]
+    findings = [one for one in findings if one.configuration not in unasked]
+    if (findings or not frame["backtest"].all()) and not is_table and shared_cores(study):
+        findings = [Finding("cores_shared")]
+    if frame.empty:
+        none = "no prediction: all these numbers of ranks were measured"
+        raise UserError("; ".join(lines(findings)) or none)
+    for one in findings:
+        study.log.add(one)
+    return frame
+
+
+def _is_baseline_only(one: Configuration, among: Sequence[Configuration]) -> bool:
+    """Whether all points of a configuration are those from which others start: nobody asks about it."""
+    own = [point.fields for point in one.points]
+    return bool(own) and any(
+        other is not one and all(any(point.fields == fields for point in other.points) for fields in own)
+        for other in among
+    )
+
+
+# --- the predictions of both methods ----------------------------------------------------------------------
+
+
+def predictions(
+    found: Sequence[Configuration],
+    steps: Sequence[Sequence[Traced | str]],
+    wanted: Sequence[int],
+    what_ifs: Sequence[str] = (),
+    network: Network = UNKNOWN,
+) -> tuple[pd.DataFrame, list[Finding]]:
+    """Back-tests and predictions of both methods, and findings on numbers of ranks that neither predicts.
+
+    Args:
+        steps: of each configuration the traced steps of its points, or what they lack.
+
+    Returns:
+        Columns: the fields of configurations, ``of`` (their place in ``found``), :data:`METRICS`.
+    """
+    made = [curves(one, wanted) for one in found]
+    replayed = [number for number, one in enumerate(found) if one.points]
+    made += [simulations(found[number], steps[number], wanted, what_ifs, network) for number in replayed]
+    numbers = [*range(len(found)), *replayed]
+    rows = [{"of": number, **row} for number, (of, _) in zip(numbers, made, strict=True) for row in of]
+    frame = judged(_frame(found, rows))
+    ahead = frame[~frame["backtest"] & (frame["what_if"] == "")]
+    known = {
+        (found[of].name or None, ranks) for of, ranks in zip(ahead["of"], ahead["world_size"], strict=True)
+    }
+    lacking = dict.fromkeys(finding for _, findings in made for finding in findings)
+    return frame, list(_without(lacking, known))
+
+
+def _without(findings: Iterable[Finding], known: set[tuple[str | None, int]]) -> Iterable[Finding]:
+    """The findings without the numbers of ranks that one of the methods predicts."""
+    for one in findings:
+        if one.code == "not_predicted":
+            ranks = [count for count in one.data["ranks"] if (one.configuration, count) not in known]
+            one = one.of(data={**one.data, "ranks": ranks})
+        if one.data.get("ranks") != []:
+            yield one
+
+
+def _frame(found: Sequence[Configuration], rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """The rows as :data:`METRICS` have them, after the fields of their configurations.
+
+    Args:
+        rows: of :func:`prediction`, with ``of``: the place of the configuration in ``found``.
+    """
+    names = [name for name in names_of(METRICS) if name not in ("believed", "global_batch")]
+    frame = pd.DataFrame(rows, columns=["of", "images", *names])
+    frame["backtest"] = frame["backtest"].astype(bool)
+    of = [found[number] for number in frame["of"]]
+    batches = [
+        round(one.images(ranks)) if {"batch", "batch_per_gpu"} & one.fields.keys() else None
+        for one, ranks in zip(of, frame["world_size"], strict=True)
+    ]
+    frame["global_batch"] = pd.Series(batches, frame.index, dtype="Int64")
+    frame["scaling"] = ["strong" if one.strong else "weak" for one in of]
+    images, figures = frame["images"], frame[["step_ms", "step_ms_low", "step_ms_high"]].astype(float) / 1e3
+    frame["images_per_s"] = images / figures["step_ms"]
+    frame["images_per_s_low"] = images / figures["step_ms_high"]
+    # A step that may take next to no time sets no upper limit.
+    frame["images_per_s_high"] = images / figures["step_ms_low"].where(figures["step_ms_low"] > 0)
+    per_rank = np.array([one.images_per_s[0] / one.ranks[0] for one in of])
+    frame["scaling_efficiency_pct"] = 100 * frame["images_per_s"] / frame["world_size"] / per_rank
+    measured = [dict(zip(one.ranks, one.images_per_s, strict=True)) for one in of]
+    at = [rate.get(ranks, np.nan) for rate, ranks in zip(measured, frame["world_size"], strict=True)]
+    frame["measured_images_per_s"] = pd.Series(at, frame.index, dtype=float).where(frame["backtest"])
+    frame["error_pct"] = 100 * (frame["images_per_s"] / frame["measured_images_per_s"] - 1)
+    frame = frame.astype(dict.fromkeys(_COUNTS, "Int64")).drop(columns="images")
+    fields = pd.DataFrame([one.fields for one in of], index=frame.index, dtype=object)
+    return pd.concat([fields.drop(columns=[name for name in fields if name in frame]), frame], axis=1)
+
+
+# --- curves -----------------------------------------------------------------------------------------------
+
+
+def curves(one: Configuration, wanted: Sequence[int]) -> tuple[list[dict[str, Any]], list[Finding]]:
+    """Back-tests of a configuration, then its predictions, and findings on what has none."""
+    if len(one.ranks) < 2:
+        ahead = [ranks for ranks in wanted if ranks > one.ranks[0]]
+        return [], [not_predicted(one.name, ahead, ONE_SIZE)]
+    rows: list[dict[str, Any]] = []
+    missed = 0.0
+    for place in range(2, len(one.ranks)):
+        rows.append(_curve(one, one.ranks[place], missed, place) | {"backtest": True})
+        noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
+        off = outside(one.times_s[place], rows[-1], noise)
+        missed = max(missed, off / doublings(*one.ranks[place - 1 : place + 1]))
+    near, findings = within_reach(one.name, one.ranks[-1], wanted)
+    for ranks in near:
+        row = _curve(one, ranks, missed, len(one.ranks))
+        if one.nodes and one.nodes.unseen(ranks):
+            findings.append(not_predicted(one.name, [ranks], LINKS))
+        elif is_too_wide(row):
+            findings.append(not_predicted(one.name, [ranks], TOO_WIDE))
+        else:
+            rows.append(row)
+    return rows, findings
+
+
+def _curve(one: Configuration, ranks: int, missed: float, count: int) -> dict[str, Any]:
+    """A prediction from the smallest ``count`` points.
+
+    Args:
+        missed: by how much such predictions missed points, a doubling.
+    """
+    known, errors = one.ranks[:count], one.errors[:count]
+    found = curve.predict(known, one.times_s[:count], ranks, errors or None, one.strong)
+    wider = float(np.exp(missed * doublings(known[-1], ranks)))
+    step_s = (found.time, found.low / wider, found.high * wider)
+    return prediction(CURVE, ranks, one.images(ranks), step_s, known, shapes=" ".join(found.shapes))
+
+
+# --- which of two methods is better founded ---------------------------------------------------------------
+
+
+def judged(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows with ``believed``: that no other method of the configuration is the better founded one.
+
+    The simulation replays a traced step, so it knows what a rate does not say: how much of the exchange the
+    backward pass hid on the measured ranks, and which ranks are late. It is believed unless its step, or what
+    it said of measured points, is further off than the curve's; where that is by little, so are both.
+    """
+    methods = {of: _method(rows) for of, rows in frame.groupby("of")}
+    better = frame["of"].map(methods)
+    return frame.assign(believed=(better == "") | (better == frame["predicted_by"]))
+
+
+def _method(rows: pd.DataFrame) -> str:
+    """The better founded method of a configuration; empty: none predicts more ranks, or back-tests are for
+    the curve by too little.
+    """
+    ahead = rows[~rows["backtest"] & (rows["what_if"] == "")]
+    methods = set(ahead["predicted_by"])
+    if methods != {CURVE, SIMULATION}:
+        return next(iter(methods), "")
+    if ahead["fit_error_pct"].abs().max() > _MOST_FIT_ERROR_PCT:
+        return CURVE
+    tested = rows[rows["backtest"]].pivot(index="world_size", columns="predicted_by", values="error_pct")
+    errors = tested.reindex(columns=[CURVE, SIMULATION]).dropna().abs().max().fillna(0.0)
+    further_off = errors[SIMULATION] - errors[CURVE]
+    if further_off > _MOST_FIT_ERROR_PCT:
+        return CURVE
+    return "" if further_off > _ALIKE_PCT else SIMULATION
