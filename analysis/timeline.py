@@ -18,9 +18,8 @@ All ranks are on rank 0's clock, aligned by the ends of collectives; the remaini
 
 from pathlib import Path
 
+from analysis.display.perfetto import FILE, add_flags
 from analysis.frames.load import load
-from analysis.measures.critical_path import paths
-from analysis.measures.timeline import FILE, add_flags, write_of
 from jobs.flags import OUTPUT, make_parser
 from profiling.errors import run_command
 from profiling.whole_file import file_to_write
@@ -32,8 +31,10 @@ def main() -> int:
     parser.add_argument(*OUTPUT, type=file_to_write, metavar="FILE", help=f"[DIR/{FILE}]")
     add_flags(parser)
     arguments = parser.parse_args()
+    from analysis.measures.timeline import write_of  # imports pandas: not for the help
+
     target = arguments.output or arguments.path / FILE
-    return write_of(load(arguments.path), target, arguments.run, arguments.batches, paths.added)
+    return write_of(load(arguments.path), target, arguments.run, arguments.batches)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from analysis.frames.load import load
-from analysis.measures.critical_path.paths import COLLECTIVES, StepPath, paths_of
+from analysis.measures.critical_path import COLLECTIVES, paths_of
 from benchmarks.kineto_agreement import DATA
 from benchmarks.kineto_agreement import RESULT as KINETO
 from benchmarks.peer import ask_peer
@@ -91,13 +93,13 @@ def ours(trace: Path) -> list[dict[str, float]]:
         convert([trace], out=out, jobs=1)
         study = load(out)
         (source,) = study.recorded
-        return [of_step(step) for step in paths_of(study, source).steps]
+        return [of_step(pieces) for _, pieces in paths_of(study, source).pieces.groupby("path")]
 
 
-def of_step(step: StepPath) -> dict[str, float]:
+def of_step(pieces: pd.DataFrame) -> dict[str, float]:
     """What is on the path of a step, by :data:`KINDS`, in microseconds."""
     of = dict.fromkeys(KINDS, 0.0)
-    for part, ns in zip(step.part.tolist(), step.duration_ns.tolist(), strict=True):
+    for part, ns in zip(pieces["part"], pieces["duration_ns"], strict=True):
         kind = "host" if part in _HOST else COLLECTIVES if part == COLLECTIVES else "kernels"
         of["delays" if part in ("gaps", "launches") else kind] += ns / 1e3
     return of

@@ -6,12 +6,16 @@ Times are whole nanoseconds. The JSON that Perfetto also opens has decimals of m
 again in every event: it is larger, and slower to open.
 """
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
+FILE = "trace.pftrace.gz"
+MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
 _PACKETS = 1 << 12  # written at a time
 _WORDS = {
     "category": "event_categories",
@@ -19,6 +23,14 @@ _WORDS = {
     "argument": "debug_annotation_names",
     "text": "debug_annotation_string_values",
 }  # of InternedData
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Which run is drawn, and which of its steps."""
+    parser.add_argument("--run", metavar="ID", help="run of the timeline [the largest profiled run]")
+    parser.add_argument(
+        "--batches", metavar="N[-M]", help=f"steps to draw [all, for up to {MOST_KERNELS:,} kernels]"
+    )
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,27 @@ class Words:
     @classmethod
     def same(cls, word: str, rows: int) -> "Words":
         return cls(np.zeros(rows, np.int32), [word])
+
+    @classmethod
+    def of_column(cls, column: pa.ChunkedArray) -> "Words":
+        """From an encoded column of a table."""
+        whole = column.unify_dictionaries().combine_chunks()
+        if isinstance(whole, pa.ChunkedArray):  # of no rows
+            return cls(np.zeros(0, np.int32), [])
+        codes = whole.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        return cls(codes.astype(np.int32), whole.dictionary.to_pylist())
+
+    def equal(self, word: str) -> np.ndarray:
+        """Which rows are this word."""
+        return np.isin(self.codes, [code for code, text in enumerate(self.texts) if text == word])
+
+    def at(self, rows: np.ndarray) -> np.ndarray:
+        """The texts of rows as objects, None where there is none; a row below 0 has none."""
+        texts = np.array([*self.texts, None], dtype=object)
+        return texts[np.append(self.codes, -1)[rows]]
+
+    def only(self, rows: np.ndarray) -> "Words":
+        return Words(self.codes[rows], self.texts)
 
 
 @dataclass(frozen=True)
@@ -58,20 +91,16 @@ class Slices:
         return len(self.start_ns)
 
     def only(self, rows: np.ndarray) -> "Slices":
-        """The slices at ``rows``, booleans of shape (slices,)."""
+        """The slices at ``rows``: indices, or a mask."""
 
-        def at_rows(values: Words | np.ndarray) -> Any:
-            return Words(values.codes[rows], values.texts) if isinstance(values, Words) else values[rows]
+        def at_rows(value: Any) -> Any:
+            if value is None:
+                return None
+            if isinstance(value, dict):
+                return {name: at_rows(column) for name, column in value.items()}
+            return value.only(rows) if isinstance(value, Words) else value[rows]
 
-        return Slices(
-            self.track[rows],
-            self.start_ns[rows],
-            None if self.end_ns is None else self.end_ns[rows],
-            at_rows(self.name),
-            None if self.category is None else at_rows(self.category),
-            {name: at_rows(values) for name, values in self.arguments.items()},
-            None if self.flow is None else self.flow[rows],
-        )
+        return Slices(**{name: at_rows(value) for name, value in vars(self).items()})
 
 
 class Sink(Protocol):

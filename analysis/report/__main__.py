@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.display import output
+from analysis.display.perfetto import FILE as TIMELINE
+from analysis.display.perfetto import add_flags
 from analysis.frames.load import first_trace, load
 from analysis.frames.study import Study, in_counts
-from analysis.measures import timeline
-from analysis.measures.critical_path import paths
 from jobs.flags import OUTPUT, make_parser
 from jobs.store import write_text
 from profiling.convert import convert
@@ -46,6 +46,7 @@ FORMATS = ("svg", "png")
 def main() -> int:
     arguments = _parser().parse_args()
     # Pandas, and all that is drawn: not for the help.
+    from analysis.measures.timeline import write_of
     from analysis.report import figures, studies
     from analysis.report.build import build
 
@@ -71,8 +72,8 @@ def main() -> int:
     _write(arguments, beside(path, _FILE), build(study))
     if arguments.trace:
         folder = arguments.output.parent if arguments.output else path
-        own = arguments.trace if arguments.trace != _BESIDE else beside(folder, timeline.FILE)
-        timeline.write_of(study, own, arguments.run, arguments.batches, paths.added)
+        own = arguments.trace if arguments.trace != _BESIDE else beside(folder, TIMELINE)
+        write_of(study, own, arguments.run, arguments.batches)
     return max(code, _failed(study))
 
 
@@ -95,9 +96,9 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const=_BESIDE,
         metavar="FILE",
-        help=f"also write the timeline of a run, for Perfetto [{timeline.FILE} beside the report]",
+        help=f"also write the timeline of a run, for Perfetto [{TIMELINE} beside the report]",
     )
-    timeline.add_flags(parser)
+    add_flags(parser)
     parser.add_argument(
         "--figures", type=Path, metavar="FOLDER",
         help="also write each chart as an image for a paper, with its caption and its data as CSV; needs "

@@ -6,7 +6,6 @@ Of jobs of one program on several numbers of ranks the largest is described; unl
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.display import plots
@@ -16,7 +15,7 @@ from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Source
 from analysis.measures import anatomy, communication, traced
-from analysis.measures.critical_path.paths import COLLECTIVES, COPIES, WAITING
+from analysis.measures.critical_path import COLLECTIVES, COPIES, WAITING
 from analysis.report import stragglers
 from analysis.report.base import Content, Context, SectionKind, as_view, called
 from analysis.report.critical_path import longest
@@ -206,16 +205,16 @@ def _saving(context: Context) -> list[Finding]:
         paths, parts = context.once(longest)
     except UserError:
         return []
-    rows = [row for row in parts if row["part"] in AVOIDABLE]
-    if not rows:
+    rows = parts[parts["part"].isin(AVOIDABLE)]
+    if rows.empty:
         return []
-    best = max(rows, key=lambda row: row["saved_ms"])
+    best = rows.sort_values("saved_ms").iloc[-1]
     if not best["saved_pct"] >= _LEAST_SAVED_PCT:
         return []
     source = paths.source
     data = {
         "part": best["part"], "what": "recording" if source.without_steps else "step",
         "saved_pct": best["saved_pct"], "saved_ns": 1e6 * best["saved_ms"],
-        "steps": len(np.unique([step.batch_index for step in paths.steps])),
+        "steps": paths.steps["step"].nunique(),
     }  # fmt: skip
     return [Finding("saving_of_part", run=source.id, data=data)]

@@ -1,7 +1,7 @@
 """Rows of measures as DataFrames."""
 
 from analysis.display.metrics import records
-from analysis.measures import kernels, scaled, stragglers
+from analysis.measures import critical_path, kernels, scaled, stragglers
 
 
 def kernels_frame(study, **asked):
@@ -18,3 +18,7 @@ def scaled_rows(study, **asked):
 
 def stragglers_rows(study, by="rank"):
     return records(stragglers.stragglers(study, by=by).rows)
+
+
+def critical_path_rows(study, by=()):
+    return records(critical_path.critical_path(study, by=by).rows)

@@ -8,25 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.display.perfetto import Words
 from analysis.frames.load import load
 from analysis.frames.matching import Ahead
-from analysis.measures.critical_path import paths
-from analysis.measures.critical_path.activities import (
-    Recorded,
-    Texts,
-    last_ended,
-    previous,
-    read_rank,
-    steps_of,
-)
-from analysis.measures.critical_path.paths import PARTS, WHAT_IF, paths_of
-from analysis.measures.critical_path.rows import rows
-from analysis.measures.critical_path.steps import NEVER, Collectives, Graph, Group, critical, moments
+from analysis.measures import critical_path
+from analysis.measures.critical_path import PARTS, WHAT_IF, RunPaths, paths_of
+from analysis.measures.longest_path import NEVER, Collectives, Graph, Group, critical, moments
+from analysis.measures.waits import Recorded, last_ended, previous, read_rank, steps_of
 from benchmarks.planted_sweep import Job, Times, layer_kernels, write_sweep
 from profiling import tables
 from profiling.convert import main as convert
 from profiling.schemas import CLASSES
 from tests.analysis.commands import run as run_module
+from tests.analysis.frames import critical_path_rows
 from tests.profiling.traced_jobs import Planted, write_job
 from tests.profiling.traces import Trace
 
@@ -161,7 +155,7 @@ def recorded(number: int, rows: Sequence[Row], shift: int) -> Recorded:
     waits = [row for row in rows if row[0] == "wait"]
     columns = np.array([row[1:] for row in ran], np.int64).reshape(-1, 4) + shift
     none = np.zeros(len(ran), np.int64)
-    word = Texts(none - 1, [])
+    word = Words(none - 1, [])
     return Recorded(
         number,
         {
@@ -180,7 +174,7 @@ def recorded(number: int, rows: Sequence[Row], shift: int) -> Recorded:
             "end_ns": np.array([row[2] + shift for row in waits], np.int64),
             "thread": np.ones(len(waits), np.int64),
         },
-        Texts(np.zeros(len(waits), np.int64), ["cudaStreamSynchronize"]),
+        Words(np.zeros(len(waits), np.int64), ["cudaStreamSynchronize"]),
         np.array([place for place, row in enumerate(ran) if row[0] == "collectives"], np.int64),
         0,
         calls_timed=True,
@@ -233,30 +227,36 @@ def converted(tmp_path, name="mine"):
     return tmp_path / "out" / name
 
 
-def test_the_late_rank_of_a_job_is_on_the_path_and_what_it_costs_is_said(tmp_path):
+def parts_of(tmp_path, trace: Trace) -> dict[str, dict]:
+    """The parts of the critical path of a recording of one rank."""
+    (tmp_path / "mine").mkdir()
+    trace.write(tmp_path / "mine" / "rank0.json")
+    return {row["part"]: row for row in critical_path_rows(load(converted(tmp_path)))}
+
+
+def waiting_call(name: str, at: float, lasts: float, number: int) -> dict:
+    call = {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 9, "tid": 1}
+    return {**call, "ts": at, "dur": lasts, "args": {"correlation": number}}
+
+
+def test_the_late_rank_of_a_job_is_on_the_path_and_pieces_sum_to_the_parts(tmp_path):
     planted = Planted(ranks=4, batches=6, late=((2, 70.0),))
     write_job(tmp_path / "mine", planted)
     study = load(converted(tmp_path))
-    of = {row["part"]: row for row in rows(study)}
+    of = {row["part"]: row for row in critical_path_rows(study)}
     assert of["collectives"]["step_ms"] == pytest.approx(planted.batch / 1e3, abs=2e-3)
-    assert sum(of[name]["path_ms"] for name in PARTS if name in of) == pytest.approx(of["gemm"]["step_ms"])
+    parts = {name: of[name]["path_ms"] for name in PARTS if name in of}
+    assert sum(parts.values()) == pytest.approx(of["gemm"]["step_ms"])
     assert of["collectives"]["path_ms"] == pytest.approx(planted.transfer / 1e3, abs=2e-3)
     assert "waiting for other ranks" not in of  # the late rank itself would be no faster
-    backward = [row for row in rows(study, ["rank"]) if row["part"] == "gemm"]
-    assert backward[0]["rank"] == 2
-
-
-def test_pieces_by_operator_sum_to_the_parts(tmp_path):
-    write_job(tmp_path / "mine", Planted(ranks=2, batches=4))
-    study = load(converted(tmp_path))
-    whole = {row["part"]: row["path_ms"] for row in rows(study) if row["part"] in PARTS}
-    pieces = rows(study, ["operator", "kernel", "rank"])
-    for part, ms in whole.items():
+    pieces = critical_path_rows(study, ["rank", "operator", "kernel"])
+    for part, ms in parts.items():
         assert sum(row["path_ms"] for row in pieces if row["part"] == part) == pytest.approx(ms)
+    assert next(row["rank"] for row in pieces if row["part"] == "gemm") == 2
     assert all(row.get("saved_ms") is None for row in pieces)
 
 
-def test_of_a_run_without_a_recorded_step_it_is_not_said_what_records_operators(tmp_path):
+def test_a_run_without_a_recorded_step_lacks_no_operators(tmp_path):
     for name in ("mine", "other"):
         write_job(tmp_path / name, Planted(ranks=1, batches=4))
     folder = converted(tmp_path, ".")
@@ -265,8 +265,8 @@ def test_of_a_run_without_a_recorded_step_it_is_not_said_what_records_operators(
     batches["attributed"] = [False] * len(batches["attributed"])
     tables.write(tables.as_table("batches", batches), rank, "batches")
     study = load(folder)
-    assert {row["run"] for row in rows(study, ["operator"])} == {"mine"}
-    assert "operators" not in [one.data.get("what") for one in study.findings]
+    assert {row["run"] for row in critical_path_rows(study, ["operator"])} == {"mine"}
+    assert "operator of kernels" not in [one.data.get("what") for one in study.findings]
 
 
 def test_a_wait_for_the_device_is_followed_to_its_kernel(tmp_path):
@@ -275,11 +275,8 @@ def test_a_wait_for_the_device_is_followed_to_its_kernel(tmp_path):
         at = 1000.0 * step
         trace.range(f"ProfilerStep#{step}", at, at + 1000)
         trace.kernel("gemm_kernel", at + 10, at + 20, at + 900)
-        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaStreamSynchronize", "pid": 9, "tid": 1}
-        trace.events.append({**call, "ts": at + 12, "dur": 890, "args": {"correlation": 900 + step}})
-    (tmp_path / "mine").mkdir()
-    trace.write(tmp_path / "mine" / "rank0.json")
-    of = {row["part"]: row for row in rows(load(converted(tmp_path)))}
+        trace.events.append(waiting_call("cudaStreamSynchronize", at + 12, 890, 900 + step))
+    of = parts_of(tmp_path, trace)
     assert of["gemm"]["path_ms"] == pytest.approx(0.880)
     assert of["synchronization"]["path_ms"] == pytest.approx(0.002)
     assert of["host"]["saved_ms"] == pytest.approx(of["host"]["path_ms"])
@@ -295,9 +292,7 @@ def test_a_copy_that_blocks_its_call_is_waited_for_though_it_ends_a_little_later
         trace.kernel("Memcpy HtoD (Pageable -> Device)", at + 90, at + 100, at + 900, category="gpu_memcpy")
         trace.events[-2]["dur"] = returns - 90
         trace.kernel("gemm_kernel", at + 930, at + 940, at + 990, stream=9)
-    (tmp_path / "mine").mkdir()
-    trace.write(tmp_path / "mine" / "rank0.json")
-    of = {row["part"]: row for row in rows(load(converted(tmp_path)))}
+    of = parts_of(tmp_path, trace)
     assert (of["copies"]["saved_ms"] if "copies" in of else 0) == pytest.approx(saved, abs=0.03)
 
 
@@ -314,9 +309,7 @@ def test_a_long_launch_behind_a_full_queue_waits_for_the_device(tmp_path, queued
         trace.kernel("relu_kernel", at + 700, at + 5002 + queued, at + 5003 + queued)
         trace.events[-2]["dur"] = 4302
         trace.kernel("relu_kernel", at + 5900, at + 5910, at + 5990)
-    (tmp_path / "mine").mkdir()
-    trace.write(tmp_path / "mine" / "rank0.json")
-    of = {row["part"]: row for row in rows(load(converted(tmp_path)))}
+    of = parts_of(tmp_path, trace)
     assert (of["gemm"]["saved_ms"] if "gemm" in of else 0) == pytest.approx(saved, abs=0.02)
     assert of["launches"]["path_ms"] == pytest.approx(launches, abs=0.01)
     assert "synchronization" not in of
@@ -328,11 +321,8 @@ def test_a_call_that_waits_where_no_kernel_ran_is_time_of_the_host(tmp_path):
         at = 1000.0 * step
         trace.range(f"ProfilerStep#{step}", at, at + 1000)
         trace.host("aten::mm", at + 100, at + 500)
-        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": 9, "tid": 1}
-        trace.events.append({**call, "ts": at + 600, "dur": 300, "args": {"correlation": 900 + step}})
-    (tmp_path / "mine").mkdir()
-    trace.write(tmp_path / "mine" / "rank0.json")
-    of = {row["part"]: row for row in rows(load(converted(tmp_path)))}
+        trace.events.append(waiting_call("cudaDeviceSynchronize", at + 600, 300, 900 + step))
+    of = parts_of(tmp_path, trace)
     assert of["synchronization"]["path_ms"] == pytest.approx(0.3)
     assert of["gemm"]["path_ms"] == pytest.approx(0.4)
 
@@ -346,46 +336,42 @@ def test_on_real_traces_the_pieces_sum_to_the_step(name, shared_data, tmp_path):
     trace = trace if trace.is_dir() else trace.with_name(f"{name}.json.gz")
     assert convert([str(trace), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     study = load(next((tmp_path / "out").iterdir()))
-    (source,) = study.recorded
-    steps = paths_of(study, source).steps
-    assert steps
-    for step in steps:
-        assert step.duration_ns.sum() == step.step_ns
-        assert all(0 <= ns <= step.step_ns for ns in step.free_ns.values())
+    paths = paths_of(study, study.recorded[0])
+    assert len(paths.steps)
+    sums = paths.pieces.groupby("path")["duration_ns"].sum()
+    assert sums.tolist() == paths.steps["step_ns"].tolist()
+    free = paths.steps[list(WHAT_IF)]
+    assert (free >= 0).all(axis=None) and free.le(paths.steps["step_ns"], axis=0).all(axis=None)
 
 
-def test_the_command_prints_the_parts_and_has_each_column(tmp_path):
+def test_the_command_shows_the_parts_and_has_each_column(tmp_path):
     write_job(tmp_path / "mine", Planted(ranks=2, batches=4))
     path = converted(tmp_path)
     text = run_module("analysis.critical_path", path).out
     assert "Critical path" in text and "collectives" in text
-    three = run_module("analysis.critical_path", path, "--top", "3")
-    assert "more rows (--top N)" in three.out
-    kernels = run_module(
-        "analysis.critical_path", path, "--by", "kernel", "--top", "2", "--format", "csv"
-    ).csv
-    every = run_module("analysis.critical_path", path, "--by", "kernel", "--format", "csv").csv
-    assert kernels == every[:2] and len(every) > 2
+    by_kernel = ("analysis.critical_path", path, "--by", "kernel", "--format", "csv")
+    every = run_module(*by_kernel).csv
+    assert run_module(*by_kernel, "--top", "2").csv == every[:2] and len(every) > 2
     by = run_module("analysis.critical_path", path, "--by", "operator,layer").out
     assert "aten::" in by and "layer" not in by.split("\n\n")[1]
     assert "layer of kernels" in by
 
 
-def test_of_a_long_recording_the_steps_in_the_middle_are_looked_at_and_that_is_said(tmp_path, monkeypatch):
+def test_of_a_long_recording_the_steps_in_the_middle_are_read(tmp_path, monkeypatch):
     write_job(tmp_path / "mine", Planted(ranks=2, batches=9, late=((1, 70.0),)))
     folder = converted(tmp_path)
     (source,) = (study := load(folder)).recorded
-    whole = {one.batch_index: one for one in paths_of(study, source).steps}
+    whole = paths_of(study, source)
     kernels = 2 * 9 * 4
-    monkeypatch.setattr(paths, "MOST_KERNELS", kernels // 3)
+    monkeypatch.setattr(critical_path, "MOST_KERNELS", kernels // 3)
     found = paths_of(study := load(folder), source)
-    assert [one.batch_index for one in found.steps] == [3, 4, 5]
     assert [(one.code, one.data) for one in found.findings] == [
         ("path_in_part", {"n": 3, "of": 9, "what": "steps"})
     ]
-    for one in found.steps:
-        assert one.free_ns == whole[one.batch_index].free_ns
-        assert one.start_ns.tolist() == whole[one.batch_index].start_ns.tolist()
+    middle = whole.steps[whole.steps["step"].isin((3, 4, 5))]
+    assert found.steps.to_numpy().tolist() == middle.to_numpy().tolist()
+    pieces = whole.pieces[whole.pieces["step"].isin((3, 4, 5))]
+    assert found.pieces["start_ns"].tolist() == pieces["start_ns"].tolist()
     # Of the steps before, one is read: what the first of these waited for.
     folder = source.tables("kernels")[0].parent
     read = read_rank(source, folder, steps_of(source, folder), [3, 4, 5])
@@ -393,39 +379,30 @@ def test_of_a_long_recording_the_steps_in_the_middle_are_looked_at_and_that_is_s
     assert read.first_call == 2 * len(read.calls) // 4
 
 
-def test_its_slices_in_the_timeline_say_what_those_of_kernels_say(tmp_path):
-    write_job(tmp_path / "mine", Planted(ranks=2, batches=4))
-    (source,) = (study := load(converted(tmp_path))).recorded
-    _, tracks = paths.added(study, source)
-    assert all({"step", "kernel", "operator", "layer"} <= set(of.slices.arguments) for of in tracks.values())
-
-
 # --- many ranks ---------------------------------------------------------------------------------------
 
 
-def test_of_many_ranks_those_are_looked_at_that_the_path_leads_through(tmp_path, monkeypatch):
+def test_of_many_ranks_those_are_read_that_the_path_leads_through(tmp_path, monkeypatch):
     def without_launches(rank: int, times: Times, traced: int) -> dict:
         return {**layer_kernels(rank, times, traced), "launch_ns": None}
 
     jobs = [Job(ranks=24, nodes=3)]
     write_sweep(tmp_path, jobs, repetitions={"torch": 1}, batches=4, recorded=without_launches)
 
-    def found() -> paths.RunPaths:
+    def found() -> RunPaths:
         study = load(tmp_path)
         return paths_of(study, study.recorded[0])
 
     whole = found()
     assert len(whole.steps) == 2
-    assert {7} < {rank for step in whole.steps for rank in step.rank.tolist()}
-    for most in (12, 3):
-        monkeypatch.setattr(paths, "MOST_RANKS", most)
+    assert {7} < set(whole.pieces["rank"])
+    for most in (3, 12):
+        monkeypatch.setattr(critical_path, "MOST_RANKS", most)
         few = found()
         assert few.findings[0].data["n"] == most
         assert len(few.steps) == len(whole.steps)
-    monkeypatch.setattr(paths, "MOST_RANKS", 12)
-    for one, other in zip(whole.steps, found().steps, strict=True):
-        assert one.step_ns == other.step_ns
-        for name in ("rank", "part", "start_ns", "duration_ns", "kernel", "layer"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-        # A rank that is left out may be the last when another takes no time.
-        assert all(other.free_ns[name] <= one.free_ns[name] for name in WHAT_IF)
+    names = ["rank", "part", "start_ns", "duration_ns", "kernel", "layer"]
+    assert few.pieces[names].equals(whole.pieces[names])
+    assert few.steps["step_ns"].equals(whole.steps["step_ns"])
+    # A rank that is left out may be the last when another takes no time.
+    assert (few.steps[list(WHAT_IF)] <= whole.steps[list(WHAT_IF)]).all(axis=None)

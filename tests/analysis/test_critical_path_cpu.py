@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.display.perfetto import Words
 from analysis.frames.load import load
-from analysis.measures.critical_path.activities import Recorded, Texts, activities_of, ended_in_time
-from analysis.measures.critical_path.paths import WHAT_IF
-from analysis.measures.critical_path.rows import rows
-from analysis.measures.critical_path.steps import Group
+from analysis.measures.critical_path import WHAT_IF
+from analysis.measures.longest_path import Group
+from analysis.measures.waits import Recorded, activities_of, ended_in_time
 from profiling.convert import main as convert
 from profiling.schemas import CLASSES
+from tests.analysis.frames import critical_path_rows
 from tests.profiling.traces import Trace
 
 # --- programs -----------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ def recorded(program: Program) -> Recorded:
     """What a profiler would say of it."""
     kind, start, end, thread = np.array(sorted(program.ran, key=lambda one: one[1]), np.int64).T
     unknown = np.full(len(kind), -1)
-    word, none = Texts(unknown, []), np.array([], np.int64)
+    word, none = Words(unknown, []), np.array([], np.int64)
     return Recorded(
         0,
         {
@@ -123,7 +124,7 @@ def recorded(program: Program) -> Recorded:
         kind,
         dict.fromkeys(("short_name", "operator", "layer", "direction"), word),
         {"start_ns": none, "end_ns": none, "thread": none},
-        Texts(none, []),
+        Words(none, []),
         np.flatnonzero(kind == COMMUNICATION),
         0,
         calls_timed=False,
@@ -182,7 +183,7 @@ def found(tmp_path, ended: float) -> dict:
     (tmp_path / "mine").mkdir()
     trace.write(tmp_path / "mine" / "rank0.json")
     assert convert([str(tmp_path / "mine"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    return {row["part"]: row for row in rows(load(tmp_path / "out" / "mine"))}
+    return {row["part"]: row for row in critical_path_rows(load(tmp_path / "out" / "mine"))}
 
 
 @pytest.mark.parametrize(("ended", "path_ms"), [(9.0, 6.0), (9.01, 6.01), (9.3, 6.01), (9.6, 6.01)])

@@ -1,6 +1,7 @@
 """The timeline of a run: everything in the tables is in it, on one clock, and Perfetto opens it."""
 
 import gzip
+import shutil
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -11,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.display.perfetto import Slices, TraceWriter, Words
+from analysis.display.perfetto import FILE, Slices, TraceWriter, Words
 from analysis.frames.load import load
 from analysis.frames.matching import Ahead
 from analysis.measures import timeline
-from analysis.measures.critical_path.paths import paths_of
-from analysis.measures.timeline import KERNEL_COLUMNS, lanes, of_kernels
+from analysis.measures.critical_path import paths_of
+from analysis.measures.timeline import lanes
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.perfetto_page import opened
@@ -60,7 +61,7 @@ def parsed(path: Path):
 
 def test_the_trace_lies_beside_the_report_wherever_that_is(sweep, tmp_path):
     assert run("analysis.report.__main__", sweep, "--trace", "--output", tmp_path / "d.html").code == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.html", timeline.FILE]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.html", FILE]
 
 
 # --- in Perfetto ----------------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ def test_the_trace_lies_beside_the_report_wherever_that_is(sweep, tmp_path):
 @pytest.fixture(scope="module")
 def perfetto(sweep):
     assert run("analysis.report.__main__", sweep, "--trace").code == 0
-    with opened(sweep / timeline.FILE) as trace:
+    with opened(sweep / FILE) as trace:
         yield trace
 
 
@@ -77,22 +78,25 @@ def test_perfetto_takes_the_trace_without_an_error(perfetto):
     assert perfetto.rows("select name, value from stats where severity != 'info' and value > 0") == []
 
 
-def pieces_of(sweep):
+def paths_in(sweep):
     study = load(sweep)
-    return sum(len(step.part) for step in paths_of(study, timeline.choose(study)).steps)
+    return paths_of(study, timeline.choose(study))
 
 
 def test_the_critical_path_is_as_long_as_the_steps_and_in_order(perfetto, sweep):
-    study = load(sweep)
-    steps = paths_of(study, timeline.choose(study)).steps
     rows = perfetto.rows(
         "select ts, dur, extract_arg(s.arg_set_id, 'debug.step') from slice s "
         "where category = 'critical path' order by ts"
     )
-    for step in steps:
-        mine = [(ts, dur) for ts, dur, batch in rows if batch == step.batch_index]
+    for step in paths_in(sweep).steps.itertuples():
+        mine = [(ts, dur) for ts, dur, batch in rows if batch == step.step]
         assert sum(dur for _, dur in mine) == step.step_ns
         assert all(ts + dur == after for (ts, dur), (after, _) in pairwise(mine))
+    arguments = {"debug.step", "debug.kernel", "debug.operator", "debug.layer"}
+    found = perfetto.rows(
+        "select distinct key from args join slice using (arg_set_id) where category = 'critical path'"
+    )
+    assert {key for (key,) in found} <= arguments and ("debug.kernel",) in found
 
 
 def test_every_row_of_the_tables_is_a_slice(perfetto, sweep):
@@ -107,7 +111,7 @@ def test_every_row_of_the_tables_is_a_slice(perfetto, sweep):
         "GPU 0 · stream 7": 4 * recorded,
         "loader · stream 7": recorded,
         "communication · stream 20": recorded,
-        "critical path": pieces_of(sweep),
+        "critical path": len(paths_in(sweep).pieces),
     }
     rows = [
         tables.read(path.parent, "kernels").num_rows
@@ -169,24 +173,25 @@ def test_arrows_join_a_collective_of_all_ranks(perfetto):
 # --- without it -----------------------------------------------------------------------------------------
 
 
+def written(path: Path, file: Path) -> timeline.Written:
+    study = load(path)
+    return timeline.write(study, timeline.choose(study), file)
+
+
 def test_the_trace_is_what_the_published_schema_says(sweep, tmp_path):
-    made = timeline.write(timeline.choose(load(sweep)), tmp_path / "t.gz")
+    made = written(sweep, tmp_path / "t.gz")
     packets = parsed(tmp_path / "t.gz").packet
     kinds = Counter(packet.track_event.type for packet in packets if packet.HasField("track_event"))
     assert kinds[1] == kinds[2] == sum(made.slices.values()) and kinds[3] == 1
     assert not any(packet.FindInitializationErrors() for packet in packets)
 
 
-def test_of_a_sweep_the_largest_profiled_run_is_chosen(sweep, tmp_path):
+def test_the_largest_profiled_run_is_drawn_or_the_named_one(sweep, tmp_path):
     ran = run("analysis.timeline", sweep, "--output", tmp_path / "t.gz")
     assert ran.code == 0 and ran.out.strip() == str(tmp_path / "t.gz")
     assert "_1_4_eth_torch_" in ran.err and "480 kernels" in ran.err and "aligned to 1 us" in ran.err
-
-
-def test_a_named_run_is_drawn_and_a_misspelled_one_is_answered(sweep, tmp_path):
     name = next(sweep.glob("run_*_1_1_*_torch_*")).name
-    named = run("analysis.timeline", sweep, "--run", name, "--output", tmp_path / "t.gz").err
-    assert name in named and "for another" not in named
+    assert name in run("analysis.timeline", sweep, "--run", name, "--output", tmp_path / "t.gz").err
     error = one_line_error(run("analysis.timeline", sweep, "--run", name + "x"))
     assert f"did you mean '{name}'" in error
 
@@ -209,12 +214,6 @@ def test_what_is_no_range_of_batches_is_answered(batches, sweep):
     assert "40 or 40-42" in one_line_error(run("analysis.timeline", sweep, f"--batches={batches}"))
 
 
-def test_batches_that_the_run_does_not_have_are_answered(sweep, tmp_path):
-    place = tmp_path / "t.gz"
-    error = one_line_error(run("analysis.timeline", sweep, "--batches", "90", "--output", place))
-    assert "has steps 0 to 39" in error and not list(tmp_path.iterdir())
-
-
 def test_too_many_kernels_ask_for_some_batches(sweep, tmp_path, monkeypatch):
     monkeypatch.setattr(timeline, "MOST_KERNELS", 479)
     error = one_line_error(run("analysis.timeline", sweep, "--output", tmp_path / "t.gz"))
@@ -230,40 +229,31 @@ def test_a_run_without_a_profile_has_batches_alone_and_says_so(sweep, tmp_path):
 
 
 def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
-    import shutil
-
     copy = tmp_path / next(sweep.glob("run_*_1_4_*_torch_*")).name
     shutil.copytree(next(sweep.glob("run_*_1_4_*_torch_*")), copy)
+    kernels = tables.read(copy / "rank_0000", "kernels").to_pydict()
+    kernels["start_ns"][0] = kernels["duration_ns"][1] = None
+    tables.write(tables.as_table("kernels", kernels), copy / "rank_0000", "kernels")
     (copy / "rank_0001" / "kernels.parquet").write_bytes(b"PAR1 not really")
     (copy / "rank_0003" / "batches.parquet").unlink()
-    made = timeline.write(timeline.choose(load(copy)), tmp_path / "t.gz")
-    assert made.slices["steps"] == 3 * 40 and made.slices["kernels"] == 2 * 120
+    made = written(copy, tmp_path / "t.gz")
+    assert made.slices["steps"] == 3 * 40 and made.slices["kernels"] == 2 * 120 - 2
     found = {(one.code, one.rank) for one in made.findings}
     assert found >= {("not_recorded", 3), ("run_left_out", 1), ("clocks_unmatched", None)}
+    assert [one.data["n"] for one in made.findings if one.code == "rows_left_out"] == [2]
     assert made.clock_residual_ns is None
 
 
-def test_reference_files_have_no_timeline(tmp_path):
-    write_pyprof(tmp_path)
-    assert "no run with" in one_line_error(run("analysis.timeline", tmp_path))
-
-
-def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(sweep, tmp_path):
+def test_what_cannot_be_drawn_or_written_is_one_line_and_leaves_nothing(sweep, tmp_path):
+    write_pyprof(tmp_path / "tables")
+    assert "no run with" in one_line_error(run("analysis.timeline", tmp_path / "tables"))
+    place = tmp_path / "t.gz"
+    error = one_line_error(run("analysis.timeline", sweep, "--batches", "90", "--output", place))
+    assert "has steps 0 to 39" in error and not place.exists()
     (tmp_path / "file").touch()
     error = one_line_error(run("analysis.timeline", sweep, "--output", tmp_path / "file" / "t.gz"))
-    assert "cannot write" in error and list(tmp_path.iterdir()) == [tmp_path / "file"]
-
-
-def test_a_run_is_only_named_with_a_trace(sweep):
+    assert "cannot write" in error
     assert "--trace" in one_line_error(run("analysis.report.__main__", sweep, "--run", "any"))
-
-
-def test_kernels_without_a_time_are_counted():
-    table = tables.as_table("kernels", {
-        "start_ns": [START_NS, None, START_NS + 5], "duration_ns": [3, 4, None], "class": ["gemm"] * 3,
-    })  # fmt: skip
-    found = of_kernels(table.select(list(KERNEL_COLUMNS)))
-    assert (len(found.slices), found.timeless) == (1, 2)
 
 
 # --- parts ----------------------------------------------------------------------------------------------

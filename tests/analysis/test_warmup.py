@@ -10,14 +10,13 @@ from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.steps import Counted, counted_steps, series_of, warmup_of_traces
 from analysis.measures import anatomy, batches, communication, kernels, traced
-from analysis.measures.critical_path import rows as critical_path
 from analysis.measures.stragglers import kernel_times
 from analysis.statistics.estimates import FEWEST_FOR_WIDTH, warmup
 from benchmarks.warmup import steps
 from profiling import tables
 from profiling.convert import main as convert
 from tests.analysis.commands import run
-from tests.analysis.frames import kernels_frame, stragglers_rows
+from tests.analysis.frames import critical_path_rows, kernels_frame, stragglers_rows
 from tests.analysis.synthetic import MS, Truth, run_of, write_run
 from tests.profiling.traced_jobs import Planted, trace_of, write_job
 
@@ -136,7 +135,7 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
     side = kernels.side_of(study, study.sources[0])
     assert side.wall_ms == pytest.approx(whole["wall_ms"])
     assert side.wall_ms - side.busy_ms == pytest.approx(whole["idle_ms"] + whole["loader_wait_ms"])
-    assert {row["steady_steps"] for row in critical_path.rows(study)} == {18}
+    assert {row["steady_steps"] for row in critical_path_rows(study)} == {18}
     assert {row["steady_steps"] for row in stragglers_rows(study)} == {18}
     times = kernel_times(study, study.recorded[0])
     assert times is not None and times.steps.tolist() == list(range(2, 20))

@@ -1,4 +1,9 @@
-"""Activities of one rank: kernels, the calls that launched them and those that waited for them."""
+"""Activities of one rank (kernels, calls, operators), and the edges between them: what waited for what.
+
+Activity n has the moments 2n, its start, and 2n + 1, its end. Each moment has one edge from what it waited
+for, whose length is exact; other edges say how early it could have been without that. So the recorded times
+are those of the longest path.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analysis.display.perfetto import Words
 from analysis.frames.anatomy import in_time, timed
-from analysis.frames.divide import Intervals
+from analysis.frames.divide import Intervals, covered
 from analysis.frames.study import Source, reading
 from profiling import schemas, tables
 from profiling.schemas import CLASSES
@@ -24,30 +30,13 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True)
-class Texts:
-    """A column of texts: a number for each row (-1: none), and what the numbers stand for."""
-
-    codes: np.ndarray
-    words: Sequence[str]
-
-    def of(self, rows: np.ndarray) -> np.ndarray:
-        """The texts of rows as objects, None where there is none; below 0: no row."""
-        words = np.array([*self.words, None], dtype=object)
-        return words[np.append(self.codes, UNKNOWN)[rows]]
-
-    def equal(self, word: str) -> np.ndarray:
-        """Which rows are this word."""
-        return np.isin(self.codes, [code for code, known in enumerate(self.words) if known == word])
-
-
-@dataclass(frozen=True)
 class Recorded:
     """What a rank did in some consecutive steps, and in the one before these; times in ns on its own clock.
 
     Attributes:
         batches: ``batch_index, start_ns, end_ns, load_ns`` of these steps, in order.
         kernels: numbers of :data:`COLUMNS` by name, -1 where they are not recorded.
-        kind: the kernel's class, a number of ``schemas.CLASSES``.
+        kind: the kernel's class, a number of ``CLASSES``.
         texts: :data:`TEXTS` by name.
         waits: calls that waited for a device: ``start_ns, end_ns, thread``.
         wait_names: of these.
@@ -60,9 +49,9 @@ class Recorded:
     batches: dict[str, np.ndarray]
     kernels: dict[str, np.ndarray]
     kind: np.ndarray
-    texts: dict[str, Texts]
+    texts: dict[str, Words]
     waits: dict[str, np.ndarray]
-    wait_names: Texts
+    wait_names: Words
     calls: np.ndarray
     first_call: int
     calls_timed: bool
@@ -88,8 +77,9 @@ def read_rank(source: Source, directory: Path, batches: pa.Table, steps: Sequenc
         waits = tables.as_table("synchronizations", {})
         if tables.table_path(directory, "synchronizations").is_file():
             waits = tables.read(directory, "synchronizations")
-    talks = _classes(kernels) == schemas.CLASSES.index("communication")
-    talks &= np.isin(_numbers(kernels, "batch_index"), batches["batch_index"].to_numpy())
+    talks = (_classes(kernels) == COMMUNICATION) & np.isin(
+        _numbers(kernels, "batch_index"), batches["batch_index"].to_numpy()
+    )
     rows = np.flatnonzero(np.isin(batches["batch_index"].to_numpy(), steps))
     first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, 0)
     first_ns = batches["start_ns"][max(first - 1, 0)].as_py()
@@ -108,9 +98,9 @@ def read_rank(source: Source, directory: Path, batches: pa.Table, steps: Sequenc
         {name: _numbers(batches, name) for name in ("batch_index", "start_ns", "end_ns", "load_ns")},
         {name: _numbers(kernels, name) for name in numbers},
         _classes(kernels),
-        {name: _texts(kernels[name]) for name in TEXTS},
+        {name: Words.of_column(kernels[name]) for name in TEXTS},
         {name: _numbers(waits, name) for name in ("start_ns", "end_ns", "thread")},
-        _texts(waits["name"]),
+        Words.of_column(waits["name"]),
         calls[np.argsort(kernels["start_ns"].to_numpy()[calls], kind="stable")],
         first_call,
         calls_timed=kernels["launch_end_ns"].null_count < len(kernels),
@@ -122,25 +112,16 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
 
 
 def _classes(kernels: pa.Table) -> np.ndarray:
-    texts = _texts(kernels["class"])
-    number = [schemas.CLASSES.index(word) if word in schemas.CLASSES else UNKNOWN for word in texts.words]
-    other = schemas.CLASSES.index("other")
-    return np.array([*(one if one >= 0 else other for one in number), other])[texts.codes]
-
-
-def _texts(column: pa.ChunkedArray) -> Texts:
-    whole = column.unify_dictionaries().combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):  # of no rows
-        return Texts(np.array([], np.int64), [])
-    codes = whole.indices.fill_null(UNKNOWN).to_numpy(zero_copy_only=False).astype(np.int64)
-    return Texts(codes, whole.dictionary.to_pylist())
+    words = Words.of_column(kernels["class"])
+    numbers = {name: number for number, name in enumerate(CLASSES)}
+    other = numbers["other"]
+    return np.array([*(numbers.get(name, other) for name in words.texts), other])[words.codes]
 
 
 # What an activity is: a call that launches, one that waits for a device, an operator of a CPU, a kernel.
 CALL, WAIT, OPERATOR, KERNEL = range(4)
 COMMUNICATION = CLASSES.index("communication")
 MEMCPY, MEMSET = CLASSES.index("memcpy"), CLASSES.index("memset")
-_LOADER = "loader"
 
 
 @dataclass(frozen=True)
@@ -150,7 +131,7 @@ class Activities:
     Attributes:
         kind: CALL, WAIT, OPERATOR or KERNEL.
         row: of the kernels (a call's: of the first that it launched), or of the waits.
-        kernel_class: a number of ``schemas.CLASSES``; of calls -1.
+        kernel_class: a number of ``CLASSES``; of calls -1.
         chain: a number for all that comes one after the other: on a stream, or in threads that take turns.
         launch: of a kernel the activity that launched it; -1: not known.
         batch_index: -1: of none.
@@ -183,11 +164,11 @@ def activities_of(recorded: Recorded) -> Activities:
     counts = len(start), len(rows), len(waits["start_ns"])
     thread = np.concatenate([kernels["stream"], calls[1], waits["thread"]])
     # Threads that launched nothing but what readies the next batch.
-    loads, launching = (
-        recorded.texts["direction"].equal(_LOADER)[launched],
+    loads, thread_of = (
+        recorded.texts["direction"].equal("loader")[launched],
         kernels["launch_thread"][launched],
     )
-    loaders = np.setdiff1d(launching[loads], launching[~loads])
+    loaders = np.setdiff1d(thread_of[loads], thread_of[~loads])
     kind = np.repeat([KERNEL, CALL, WAIT], counts)
     kind[: counts[0]][device < 0] = OPERATOR
     kernel_class = np.concatenate([recorded.kind, np.full(counts[1] + counts[2], UNKNOWN)])
@@ -383,3 +364,212 @@ def _candidates(gaps: Intervals, calls: Intervals) -> list[tuple[int, int]]:
     fits = np.flatnonzero((late <= _LATE * lasts) & (ran >= _COVERED * lasts))
     fits = fits[np.lexsort((late[fits], gap[fits]))]
     return list(zip(gap[fits].tolist(), call[fits].tolist(), strict=True))
+
+
+# --- edges -------------------------------------------------------------------------------------------
+
+# What the time of an edge is: kernels of a class of ``schemas.CLASSES``, or one of these.
+HOST, LOADING, LAUNCHES, SYNCHRONIZATION, GAPS = range(len(CLASSES), len(CLASSES) + 5)
+# From a call to the start of its kernel on an idle GPU; if it takes longer, something else was waited for.
+LATENCY_NS = 20_000
+# A stream takes 1024 launches, fewer if events are among them; the next call then waits until one has begun.
+_FULL_QUEUE = 500  # kernels that began between a call and its own, from which a long call waited for room
+_LONG_CALL = 10  # times the median
+_TRIES = 32  # kernels among which that is looked for which a call waited for
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Arrays of one element an edge.
+
+    Attributes:
+        tail, head: moments; a tail of -1: nothing is known to come before.
+        ns: length; of an edge without a tail 0, since it takes as long as there is.
+        part: a class, or one of the numbers after them.
+        activity: to which the time is charged.
+    """
+
+    tail: np.ndarray
+    head: np.ndarray
+    ns: np.ndarray
+    part: np.ndarray
+    activity: np.ndarray
+
+
+# A step of many ranks has millions of them.
+TYPES = {"tail": np.int32, "head": np.int32, "ns": np.int64, "part": np.int8, "activity": np.int32}
+
+
+def joined(pieces: Sequence[Edges]) -> Edges:
+    """All edges of the pieces."""
+    return Edges(
+        **{
+            name: np.concatenate([getattr(one, name) for one in pieces], dtype=kind)
+            for name, kind in TYPES.items()
+        }
+    )
+
+
+def edges_of(activities: Activities, loading: Intervals) -> Edges:
+    """All edges of a rank, but those from collectives that it made with others.
+
+    Args:
+        loading: when batches were loaded, disjoint and in order.
+    """
+    edges = joined(
+        [*_starts_of_kernels(activities), *_starts_on_host(activities, loading), *_ends(activities)]
+    )
+    preceded = np.zeros(2 * len(activities), bool)
+    preceded[edges.head] = True
+    first = np.flatnonzero(~preceded)
+    begins = first // 2
+    part = np.where(
+        activities.kind[begins] == KERNEL,
+        GAPS,
+        np.where(_loads(activities.start_ns[begins], loading), LOADING, HOST),
+    )
+    return joined([edges, _edges(np.full(len(first), -1), first, 0, part, begins)])
+
+
+def _loads(at_ns: np.ndarray, loading: Intervals) -> np.ndarray:
+    """Whether most of the time since the batch began was loading it."""
+    begin = np.append(loading[0], np.iinfo(np.int64).max)[
+        np.searchsorted(loading[0], at_ns, side="right") - 1
+    ]
+    begin = np.minimum(begin, at_ns)
+    return 2 * covered((begin, at_ns), loading) > at_ns - begin
+
+
+def _edges(
+    tail: np.ndarray, head: np.ndarray, ns: np.ndarray | int, part: np.ndarray | int, activity: np.ndarray
+) -> Edges:
+    return Edges(tail, head, *np.broadcast_arrays(ns, part, activity, head)[:3])
+
+
+# --- starts -------------------------------------------------------------------------------------------
+
+
+def _starts_of_kernels(activities: Activities) -> list[Edges]:
+    """A kernel starts after its launch, and after what its stream had to do.
+
+    One that starts later, though it was launched and its stream was idle, waited for the kernel of another
+    stream that ended last before it: events, by which streams wait for each other, are not in the recording.
+    """
+    rows = np.flatnonzero(activities.kind == KERNEL)
+    start, end = activities.start_ns[rows], activities.end_ns[rows]
+    stream, launch = in_chains(activities)[rows], activities.launch[rows]
+    streamed, called = at(activities.end_ns, stream), at(activities.start_ns, launch)
+    # How long a kernel takes to start on an idle stream: a quartile, since some wait for more.
+    idle = (start - called)[(streamed <= called) & (called >= 0)]
+    usual = int(np.percentile(idle, 25, method="lower")) if len(idle) else LATENCY_NS
+    latency = np.minimum(start - called, min(usual, LATENCY_NS))
+    free = np.maximum(called + latency, streamed)
+    lasting = rows[end > start]
+    other = np.append(lasting, -1)[last_ended(activities.end_ns[lasting], start)]
+    waited = (at(activities.end_ns, other) > free) & (activities.chain[other] != activities.chain[rows])
+    by_stream = ~waited & (streamed >= called + latency)
+    by_call = ~waited & ~by_stream
+    by_call_ns = np.where(by_call, start - called, latency)
+    by_stream_ns = np.where(by_stream, start - streamed, 0)
+    launched, follows = launch >= 0, stream >= 0
+    return [
+        _edges(2 * launch[launched], 2 * rows[launched], by_call_ns[launched], LAUNCHES, rows[launched]),
+        _edges(2 * stream[follows] + 1, 2 * rows[follows], by_stream_ns[follows], GAPS, rows[follows]),
+        _edges(
+            2 * other[waited] + 1, 2 * rows[waited], (start - at(activities.end_ns, other))[waited], GAPS,
+            rows[waited],
+        ),
+    ]  # fmt: skip
+
+
+def _starts_on_host(activities: Activities, loading: Intervals) -> list[Edges]:
+    """A call follows the one before it, an operator of a CPU the one before it or a collective."""
+    host = on_host(activities)
+    rows, start, before, since = host.rows, host.start_ns, host.before, host.since_ns
+    works, talks, usual = host.works, host.talks, host.usual_ns
+    # An operator waits for a collective, and a collective for the operator that made what it sends.
+    other = np.full(len(rows), -1)
+    for mine, theirs, patience in ((works, talks, usual), (talks, works, 0)):
+        candidates = rows[theirs & (activities.end_ns[rows] > start)]
+        last = np.append(candidates, -1)[last_ended(activities.end_ns[candidates], start[mine])]
+        later = at(activities.end_ns, last) > since[mine] + patience
+        other[mine] = np.where(later, last, -1)
+    waited = other >= 0
+    known = before >= 0
+    loads = np.zeros(len(rows), bool)
+    loads[known] = 2 * covered((since[known], start[known]), loading) > (start - since)[known]
+    part = np.where(loads, LOADING, HOST)
+    ns = np.where(waited, np.minimum(start - since, usual), start - since)
+    return [
+        _edges(2 * before[known] + 1, 2 * rows[known], ns[known], part[known], rows[known]),
+        _edges(
+            2 * other[waited] + 1, 2 * rows[waited], (start - at(activities.end_ns, other))[waited], HOST,
+            rows[waited],
+        ),
+    ]  # fmt: skip
+
+
+# --- ends ---------------------------------------------------------------------------------------------
+
+
+def _ends(activities: Activities) -> list[Edges]:
+    """An activity ends when it has lasted; a call that waits for a device when that has done its work."""
+    every = np.arange(len(activities))
+    lasts = activities.end_ns - activities.start_ns
+    part = np.select(
+        [activities.kind == CALL, activities.kind == WAIT], [LAUNCHES, SYNCHRONIZATION],
+        activities.kernel_class,
+    )  # fmt: skip
+    waiting, kernel = _waits(activities)
+    # Returning from a wait for room in the queue, for another kernel than its own, is part of the launch.
+    queued = (activities.kind[waiting] == CALL) & (activities.launch[kernel] != waiting)
+    returning = np.where(queued, LAUNCHES, SYNCHRONIZATION)
+    # What a call takes that need not wait: what was left of it when the kernel was done.
+    returns = np.minimum(activities.end_ns[waiting] - activities.end_ns[kernel], lasts[waiting])
+    lasts[waiting] = returns
+    return [
+        _edges(2 * every, 2 * every + 1, lasts, part, every),
+        _edges(2 * kernel + 1, 2 * waiting + 1, returns, returning, waiting),
+    ]
+
+
+def _waits(activities: Activities) -> tuple[np.ndarray, np.ndarray]:
+    """Calls that waited for a device, and each one's kernel: of those launched before, the last that ended.
+
+    A copy's call that returned after the copy was done waited for it, too, and a launch for room in a full
+    queue: what it waited for has begun or ended just before it returned.
+    """
+    kernels = np.flatnonzero(activities.kind == KERNEL)
+    kernels = kernels[np.argsort(activities.end_ns[kernels], kind="stable")]
+    end, launch = activities.end_ns[kernels], activities.launch[kernels]
+    # Of a recording without kernels nothing says what was waited for.
+    waits = np.flatnonzero((activities.kind == WAIT) | _blocked(activities)) if len(kernels) else kernels
+    place = np.searchsorted(end, activities.end_ns[waits], side="right") - 1
+    for _ in range(_TRIES):
+        later = (place >= 0) & (at(activities.start_ns, launch[place]) >= activities.start_ns[waits])
+        if not later.any():
+            break
+        place[later] -= 1
+    found = place >= 0
+    copies = np.flatnonzero((activities.kernel_class == MEMCPY) & (activities.launch >= 0))
+    call = activities.launch[copies]
+    done = activities.end_ns[copies] <= activities.end_ns[call]
+    return (np.concatenate([waits[found], call[done]]), np.concatenate([kernels[place[found]], copies[done]]))
+
+
+def _blocked(activities: Activities) -> np.ndarray:
+    """Which activities are launches that waited for room in the queue of their stream."""
+    rows = np.flatnonzero((activities.kind == KERNEL) & (activities.launch >= 0))
+    call = activities.launch[rows]
+    ahead = np.zeros(len(rows), np.int64)
+    for chain in np.unique(activities.chain[rows]).tolist():
+        # Activities are in order of their start, and a stream runs them in the order of their launches.
+        begins = activities.start_ns[(activities.chain == chain) & (activities.kind == KERNEL)]
+        mine = activities.chain[rows] == chain
+        own, called = activities.start_ns[rows[mine]], activities.start_ns[call[mine]]
+        ahead[mine] = np.searchsorted(begins, own) - np.searchsorted(begins, called, side="right")
+    lasts = activities.end_ns - activities.start_ns
+    median = np.median(lasts[activities.kind == CALL]) if len(rows) else 0
+    found = np.zeros(len(activities), bool)
+    found[call[(ahead >= _FULL_QUEUE) & (lasts[call] > _LONG_CALL * median)]] = True
+    return found

@@ -13,15 +13,109 @@ import numpy as np
 
 from analysis.frames.divide import union
 from analysis.frames.matching import TOGETHER, Ahead
-from analysis.measures.critical_path.activities import (
+from analysis.measures.waits import (
     COMMUNICATION,
+    GAPS,
+    HOST,
     KERNEL,
+    TYPES,
     Activities,
+    Edges,
     Recorded,
     activities_of,
+    edges_of,
     ended_in_time,
 )
-from analysis.measures.critical_path.edges import GAPS, HOST, TYPES, Edges, edges_of
+
+NEVER = -(1 << 60)  # ns: the length of an edge that is not there
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Edges in order of their heads, one element each.
+
+    Attributes:
+        nodes: how many there are.
+        tail, head: numbers of nodes, ``tail < head``.
+        ns: how much later than its tail the head can be at the earliest.
+    """
+
+    nodes: int
+    tail: np.ndarray
+    head: np.ndarray
+    ns: np.ndarray
+
+    @cached_property
+    def ends(self) -> list[tuple[int, int]]:
+        """Tail and head of each edge."""
+        return list(zip(self.tail.tolist(), self.head.tolist(), strict=True))
+
+
+def moments(graph: Graph, ns: np.ndarray | None = None) -> np.ndarray:
+    """When each node is, in ns since the beginning, shape (nodes,); a node without edges is there at once.
+
+    Args:
+        ns: lengths of the edges, instead of the graph's.
+    """
+    at = [0] * graph.nodes
+    lengths = graph.ns if ns is None else ns
+    for (tail, head), length in zip(graph.ends, lengths.tolist(), strict=True):
+        reached = at[tail] + length
+        if reached > at[head]:
+            at[head] = reached
+    return np.array(at, np.int64)
+
+
+def critical(graph: Graph) -> np.ndarray:
+    """The edges of a longest path from the beginning to the end, in its order; their lengths sum to it.
+
+    Of edges that are equally late the first in the graph's order is taken.
+    """
+    at = moments(graph)
+    binding = np.flatnonzero((at[graph.tail] + graph.ns == at[graph.head]) & (graph.ns > NEVER // 2))
+    edge_of = np.full(graph.nodes, -1)
+    edge_of[graph.head[binding[::-1]]] = binding[::-1]  # of several the first is written last
+    path = []
+    node = graph.nodes - 1
+    while (edge := int(edge_of[node])) >= 0:
+        path.append(edge)
+        node = int(graph.tail[edge])
+    return np.array(path[::-1], np.int64)
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What takes no time.
+
+    Attributes:
+        parts: numbers of waits.py.
+        alone: no rank waits for another one.
+    """
+
+    parts: tuple[int, ...] = ()
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The longest path of a step, and what the step would take without parts of it; times in ns.
+
+    Attributes:
+        batch_index, start_ns, end_ns: of the step, on the group's clock.
+        part, ns, begin_ns, rank, activity: of each piece of the path, in order: what it is (a number of
+            waits.py), its length, when it began, and which activity of which rank (their places) it is of.
+        free_ns: what the step would take, by the name of what takes no time.
+    """
+
+    batch_index: int
+    start_ns: int
+    end_ns: int
+    part: np.ndarray
+    ns: np.ndarray
+    begin_ns: np.ndarray
+    rank: np.ndarray
+    activity: np.ndarray
+    free_ns: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -70,8 +164,8 @@ class JoinedEdges:
 _TYPES = {**TYPES, "rank": np.int32, "across": np.bool_}
 
 
-class Joined:
-    """All that ranks on one clock recorded, as edges between moments that are numbered in order of time.
+class Group:
+    """Ranks on one clock: what they recorded, as edges between moments that are numbered in order of time.
 
     Attributes:
         activities, batches: of each rank.
@@ -162,125 +256,6 @@ class Joined:
             JoinedEdges(moment, first + 2 * calls + 1, lasts, part, calls, place, yes),
         ]
 
-
-def _levels(times_ns: np.ndarray, tail: np.ndarray, head: np.ndarray) -> np.ndarray:
-    """Of moments at one time how many edges lead from one to the next until there."""
-    level = np.zeros(len(times_ns), np.int64)
-    at_once = (tail >= 0) & (times_ns[tail] == times_ns[head])
-    tail, head = tail[at_once], head[at_once]
-    while (early := level[head] <= level[tail]).any():
-        np.maximum.at(level, head[early], level[tail[early]] + 1)
-    return level
-
-
-def _on_clock(recorded: Recorded, clock: Ahead) -> _Rank:
-    activities = ended_in_time(activities_of(recorded))
-    times = {name: clock.remove(getattr(activities, name)) for name in ("start_ns", "end_ns")}
-    activities = replace(activities, **times)
-    batches = dict(recorded.batches)
-    load_end = clock.remove(batches["start_ns"] + np.maximum(batches["load_ns"], 0))
-    batches |= {name: clock.remove(batches[name]) for name in ("start_ns", "end_ns")}
-    edges = edges_of(activities, union(batches["start_ns"], load_end))
-    ran = np.flatnonzero(activities.kernel_class >= 0)
-    activity_of = np.empty(len(recorded.kind), np.int64)
-    activity_of[activities.row[ran]] = ran
-    return _Rank(activities, edges, batches, activity_of[recorded.calls], recorded.first_call)
-
-
-NEVER = -(1 << 60)  # ns: the length of an edge that is not there
-
-
-@dataclass(frozen=True)
-class Graph:
-    """Edges in order of their heads, one element each.
-
-    Attributes:
-        nodes: how many there are.
-        tail, head: numbers of nodes, ``tail < head``.
-        ns: how much later than its tail the head can be at the earliest.
-    """
-
-    nodes: int
-    tail: np.ndarray
-    head: np.ndarray
-    ns: np.ndarray
-
-    @cached_property
-    def ends(self) -> list[tuple[int, int]]:
-        """Tail and head of each edge."""
-        return list(zip(self.tail.tolist(), self.head.tolist(), strict=True))
-
-
-def moments(graph: Graph, ns: np.ndarray | None = None) -> np.ndarray:
-    """When each node is, in ns since the beginning, shape (nodes,); a node without edges is there at once.
-
-    Args:
-        ns: lengths of the edges, instead of the graph's.
-    """
-    at = [0] * graph.nodes
-    lengths = graph.ns if ns is None else ns
-    for (tail, head), length in zip(graph.ends, lengths.tolist(), strict=True):
-        reached = at[tail] + length
-        if reached > at[head]:
-            at[head] = reached
-    return np.array(at, np.int64)
-
-
-def critical(graph: Graph) -> np.ndarray:
-    """The edges of a longest path from the beginning to the end, in its order; their lengths sum to it.
-
-    Of edges that are equally late the first in the graph's order is taken.
-    """
-    at = moments(graph)
-    binding = np.flatnonzero((at[graph.tail] + graph.ns == at[graph.head]) & (graph.ns > NEVER // 2))
-    edge_of = np.full(graph.nodes, -1)
-    edge_of[graph.head[binding[::-1]]] = binding[::-1]  # of several the first is written last
-    path = []
-    node = graph.nodes - 1
-    while (edge := int(edge_of[node])) >= 0:
-        path.append(edge)
-        node = int(graph.tail[edge])
-    return np.array(path[::-1], np.int64)
-
-
-@dataclass(frozen=True)
-class WhatIf:
-    """What takes no time.
-
-    Attributes:
-        parts: numbers of edges.py.
-        alone: no rank waits for another one.
-    """
-
-    parts: tuple[int, ...] = ()
-    alone: bool = False
-
-
-@dataclass(frozen=True)
-class CriticalPath:
-    """The longest path of a step, and what the step would take without parts of it; times in ns.
-
-    Attributes:
-        batch_index, start_ns, end_ns: of the step, on the group's clock.
-        part, ns, begin_ns, rank, activity: of each piece of the path, in order: what it is (a number of
-            edges.py), its length, when it began, and which activity of which rank (their places) it is of.
-        free_ns: what the step would take, by the name of what takes no time.
-    """
-
-    batch_index: int
-    start_ns: int
-    end_ns: int
-    part: np.ndarray
-    ns: np.ndarray
-    begin_ns: np.ndarray
-    rank: np.ndarray
-    activity: np.ndarray
-    free_ns: dict[str, int]
-
-
-class Group(Joined):
-    """Ranks on one clock, and the steps that all of them recorded."""
-
     def paths(self, what_if: Mapping[str, WhatIf]) -> Iterator[CriticalPath]:
         """The path of each step that all ranks recorded.
 
@@ -366,6 +341,30 @@ class Group(Joined):
         return JoinedEdges(
             tail, np.zeros(count, np.int64), ns, part, lasts, np.full(count, rank), np.zeros(count, bool)
         )
+
+
+def _levels(times_ns: np.ndarray, tail: np.ndarray, head: np.ndarray) -> np.ndarray:
+    """Of moments at one time how many edges lead from one to the next until there."""
+    level = np.zeros(len(times_ns), np.int64)
+    at_once = (tail >= 0) & (times_ns[tail] == times_ns[head])
+    tail, head = tail[at_once], head[at_once]
+    while (early := level[head] <= level[tail]).any():
+        np.maximum.at(level, head[early], level[tail[early]] + 1)
+    return level
+
+
+def _on_clock(recorded: Recorded, clock: Ahead) -> _Rank:
+    activities = ended_in_time(activities_of(recorded))
+    times = {name: clock.remove(getattr(activities, name)) for name in ("start_ns", "end_ns")}
+    activities = replace(activities, **times)
+    batches = dict(recorded.batches)
+    load_end = clock.remove(batches["start_ns"] + np.maximum(batches["load_ns"], 0))
+    batches |= {name: clock.remove(batches[name]) for name in ("start_ns", "end_ns")}
+    edges = edges_of(activities, union(batches["start_ns"], load_end))
+    ran = np.flatnonzero(activities.kernel_class >= 0)
+    activity_of = np.empty(len(recorded.kind), np.int64)
+    activity_of[activities.row[ran]] = ran
+    return _Rank(activities, edges, batches, activity_of[recorded.calls], recorded.first_call)
 
 
 def _without(edges: JoinedEdges, one: WhatIf) -> np.ndarray:

@@ -1,0 +1,350 @@
+"""Critical paths: the parts of a step's path, and the duration of the step without each of them."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from analysis.display.metrics import OF_A_RUN, RANK, STEP, Metric
+from analysis.display.output import check_top
+from analysis.display.terminal import Answer
+from analysis.frames.anatomy import RunTrace, trace_of
+from analysis.frames.matching import Ahead
+from analysis.frames.measure import measure
+from analysis.frames.study import RECORDING, Source, Study, reading
+from analysis.measures.longest_path import Collectives, CriticalPath, Group, WhatIf
+from analysis.measures.waits import (
+    COMMUNICATION,
+    GAPS,
+    HOST,
+    LAUNCHES,
+    LOADING,
+    MEMCPY,
+    MEMSET,
+    SYNCHRONIZATION,
+    TEXTS,
+    WAIT,
+    Recorded,
+    read_rank,
+    steps_of,
+)
+from profiling import tables
+from profiling.findings import Finding
+from profiling.schemas import APART, CLASSES
+
+LEVELS = {
+    "rank": RANK,
+    "step": STEP,
+    "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
+    "layer": Metric("layer", "layer of the operator, where it is known", text=True, key=True),
+    "operator": Metric("operator", "operator that ran, or that launched the kernel", text=True, key=True),
+    "kernel": Metric("kernel", "kernel that ran or was launched, or waiting call", text=True, key=True),
+}
+PART = Metric("part", "class of kernels, collectives, copies, host, launches, ...", text=True, key=True)
+# No heading says step: the figures of a trace without steps are of the whole recording.
+METRICS = (
+    Metric("steady_steps", "steps averaged: recorded, without warmup", table=False),
+    Metric(
+        "step_ms", "mean step duration, from the last rank's start to the last rank's end", "duration\nms"
+    ),
+    Metric("path_ms", "time on the critical path; the parts sum to step_ms", "on path\nms"),
+    Metric("path_pct", "path_ms in percent of the step", "on path\n%", places=1),
+    Metric("pieces", "pieces of the path per step", places=1),
+    Metric("step_without_ms", "duration of the step if this part took no time", "without it\nms"),
+    Metric("saved_ms", "step_ms minus step_without_ms", "saved\nms"),
+    Metric("saved_pct", "saved_ms in percent of the step", "saved\n%", places=1),
+)
+COLUMNS = {
+    "Columns: run, the fields of the run, repetition, part, the fields of --by, then per step:": (
+        PART, *LEVELS.values(), *METRICS,
+    )
+}  # fmt: skip
+TOP, TOP_OF_EACH = 40, 10  # rows of ``by`` that a table shows of one run, of each of several
+
+COLLECTIVES, COPIES, WAITING = "collectives", "copies", "waiting for other ranks"
+# The parts of a path, which sum to it: classes of kernels, and the rest.
+PARTS: dict[str, WhatIf] = {
+    name: WhatIf((number,))
+    for number, name in enumerate(CLASSES)
+    if number not in (COMMUNICATION, MEMCPY, MEMSET)
+} | {
+    COLLECTIVES: WhatIf((COMMUNICATION,), alone=True),
+    COPIES: WhatIf((MEMCPY, MEMSET)),
+    "data loading": WhatIf((LOADING,)),
+    "host": WhatIf((HOST,)),
+    "launches": WhatIf((LAUNCHES,)),
+    "synchronization": WhatIf((SYNCHRONIZATION,)),
+    "gaps": WhatIf((GAPS,)),
+}
+# Several parts at once, and waiting, which is no part.
+COMBINED = {
+    "all of the model's kernels": WhatIf(
+        tuple(number for number, name in enumerate(CLASSES) if name not in APART)
+    ),
+    "all on the host": WhatIf((HOST, LOADING, LAUNCHES, SYNCHRONIZATION)),
+    WAITING: WhatIf(alone=True),
+}
+WHAT_IF = PARTS | COMBINED
+_NAMES = {number: name for name, part in PARTS.items() for number in part.parts}
+
+
+@measure(COLUMNS)
+def critical_path(study: Study, by: Sequence[str] = (), top: int | None = None) -> Answer:
+    """A row for each run and part of its path, the longest first, or each part of a rank, kernel, ...
+
+    Without ``by`` come those of several parts at once, and what would be saved; it is of whole parts only.
+
+    Raises:
+        UserError: no run has profiled steps with kernels that have a place in time.
+    """
+    check_top(top, "parts")
+    found = []
+    for source, paths in study.each(study.recorded, partial(paths_of, study)):
+        for finding in paths.findings:
+            study.log.add(finding)
+        rows = parts_of(paths, by)
+        for name in by:
+            if len(rows) and (rows[name] == "").all():
+                study.note("not_recorded", source, what=f"{name} of kernels")
+        found += [rows] if len(rows) else []
+    if not found:
+        raise study.nothing(
+            f"{study.path} holds no profiled step with timed kernels: needed is profile: torch, or a trace"
+        )
+    parts = pd.concat(found)
+    return answer(study, parts if top is None else parts.groupby("run", sort=False).head(top), by, top)
+
+
+def answer(study: Study, parts: pd.DataFrame, by: Sequence[str] = (), top: int | None = None) -> Answer:
+    """The answer of runs' :func:`parts_of`; of ``by`` without ``top`` tables show the longest."""
+    frame = study.with_fields(parts)
+    runs = frame.groupby("run", sort=False)
+    of = study.a_step(frame["run"])
+    whole = "recording" if of == RECORDING else "profiled step"
+    saved = "" if by else " Saved: the other parts as recorded."
+    return Answer(
+        frame,
+        [*OF_A_RUN, PART, *(LEVELS[name] for name in by), *METRICS],
+        title=f"Critical path of {of}",
+        caption=f"The pieces sum to the {whole}.{saved}",
+        notable=runs.head(TOP if len(runs) == 1 else TOP_OF_EACH) if by and top is None else None,
+    )
+
+
+def parts_of(paths: "RunPaths", by: Sequence[str] = ()) -> pd.DataFrame:
+    """The parts of a run's paths, with its ``run``; columns ``part``, ``by`` and :data:`METRICS`."""
+    steps, pieces = paths.steps, paths.pieces
+    if steps.empty:
+        return pd.DataFrame({"run": []}, dtype=object)
+    texts = pieces.fillna(dict.fromkeys(TEXTS_OF_PIECES, ""))
+    groups = texts.groupby(["part", *by], sort=False)["duration_ns"]
+    sums = pd.DataFrame({"ns": groups.sum(), "count": groups.size()})
+    if not by:
+        sums = sums.reindex(list(PARTS), fill_value=0)
+    sums = sums.sort_values("ns", ascending=False, kind="stable")
+    if not by:
+        of_parts = {
+            name: [part for part, what in PARTS.items() if set(what.parts) <= set(combined.parts)]
+            for name, combined in COMBINED.items()
+        }
+        combined = pd.DataFrame({name: sums.loc[parts].sum() for name, parts in of_parts.items()}).T
+        sums = pd.concat([sums, combined]).rename_axis("part")
+    step_ms = steps["step_ns"].sum() / len(steps) / 1e6
+    path_ms = sums["ns"] / len(steps) / 1e6
+    frame = pd.DataFrame({
+        "steady_steps": len(steps), "step_ms": step_ms, "path_ms": path_ms,
+        "path_pct": 100 * path_ms / step_ms, "pieces": sums["count"] / len(steps),
+    })  # fmt: skip
+    if not by:
+        without_ms = steps[list(WHAT_IF)].sum() / len(steps) / 1e6
+        saved_ms = step_ms - without_ms
+        frame = frame.assign(
+            step_without_ms=without_ms, saved_ms=saved_ms, saved_pct=100 * saved_ms / step_ms
+        )
+        frame = frame[(frame["path_ms"] != 0) | (frame["saved_ms"] != 0)]
+    frame = frame.reset_index()
+    frame.insert(0, "run", paths.source.id)
+    return frame
+
+
+# --- the paths of a run -------------------------------------------------------------------------------
+
+TEXTS_OF_PIECES = ("kernel", "operator", "layer", "direction")
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The critical paths of a run: one for each step of the ranks on one clock.
+
+    Attributes:
+        steps: a row a path. ``step``; ``step_ns``, from the last rank's start to the last rank's end; and by
+            the names of :data:`WHAT_IF` what the step would take without it, ns.
+        pieces: a row a piece, in order; the pieces of a path sum to its ``step_ns``. ``path`` (its row of
+            ``steps``), ``step``, ``rank``, ``part``, ``start_ns`` on the rank's own clock, ``duration_ns``,
+            ``kernel`` (which ran or was launched, or the call that waits), ``operator``, ``layer`` and
+            ``direction`` (None: not known).
+        findings: on what the paths do not show.
+    """
+
+    source: Source
+    steps: pd.DataFrame
+    pieces: pd.DataFrame
+    findings: tuple[Finding, ...]
+
+
+# Of a run with more kernels the path is that of the steps in its middle that have as many: some seconds.
+MOST_KERNELS = 250_000
+# Of more ranks so many are read, so that time and memory do not grow with them: first those that the path
+# may lead through.
+MOST_RANKS = 64
+
+
+def paths_of(study: Study, source: Source) -> RunPaths:
+    """A run's critical paths; a study computes them once."""
+    kept: dict[str, RunPaths] = study.kept("critical paths")
+    if source.id not in kept:
+        trace = trace_of(study, source)
+        places, ranks, partial_data = _read(source, trace)
+        paths = [path for group in _groups(trace, places, ranks) for path in group]
+        steps = pd.DataFrame([
+            {"step": path.batch_index, "step_ns": path.end_ns - path.start_ns, **path.free_ns}
+            for path, _ in paths
+        ])  # fmt: skip
+        pieces = [of_path.assign(path=number) for number, (_, of_path) in enumerate(paths)]
+        findings = [
+            Finding(code, source.id, data=data) for code, data in (*partial_data, *_unknown(trace, ranks))
+        ]
+        kept[source.id] = RunPaths(
+            source, steps, pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame(), tuple(findings)
+        )
+    return kept[source.id]
+
+
+_Found = tuple[str, dict[str, int | str]]  # the code and the data of a finding
+
+
+def _read(source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded], list[_Found]]:
+    """The ranks that are read, by their places; what they did in the steps that are; if these are not all."""
+    folders = [path.parent for path in source.tables("kernels")]
+    batches = [steps_of(source, folder) for folder in folders]
+    with reading(source):
+        kernels = sum(pq.read_metadata(tables.table_path(folder, "kernels")).num_rows for folder in folders)
+    steps = sorted({number for of_rank in batches for number in of_rank["batch_index"].to_pylist()})
+    if trace.counted is not None:
+        steps = [number for number in steps if number in trace.counted.steps]
+    count = min(len(steps), max(1, MOST_KERNELS * len(steps) // max(kernels, 1)))
+    first = (len(steps) - count) // 2
+    selected = steps[first : first + count]
+    places = _selected_ranks(trace, selected) if len(folders) > MOST_RANKS else range(len(folders))
+    ranks = [
+        read_rank(source, folders[place], batches[place], selected) for place in places if len(batches[place])
+    ]
+    found = []
+    if count < len(steps):
+        found.append(("path_in_part", {"n": count, "of": len(steps), "what": "steps"}))
+    if len(places) < len(folders):
+        found.append(("path_in_part", {"n": len(places), "of": len(folders), "what": "ranks"}))
+    return places, [rank for rank in ranks if len(rank.kind)], found
+
+
+def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
+    """The places of :data:`MOST_RANKS` ranks to read, in order.
+
+    All that a step's critical path leads through: from rank to rank it goes by way of the one that entered a
+    collective last. If there is room, others, as many of each part of the ranks.
+    """
+    last: Counter[int] = Counter()
+    clocks: Sequence[Ahead] = [Ahead()] * len(trace.ranks)
+    if (matched := trace.matched) is not None:
+        clocks = matched.ahead
+        for shared in matched.shared:
+            inside = np.isin(trace.calls[shared.members[0]].batch_index[shared.calls[0]], steps)
+            entered = shared.of(matched.start_ns)[:, inside]
+            last.update(shared.members[row] for row in entered.argmax(axis=0).tolist())
+    for step in steps:
+        recorded = [place for place, rank in enumerate(trace.ranks) if step in rank.batch_index]
+        of_step = ((trace.ranks[place], clocks[place]) for place in recorded)
+        edges = [clock.remove(rank.edges_ns[rank.batch_index == step][0])[[0, -1]] for rank, clock in of_step]
+        if edges:
+            last.update(recorded[number] for number in np.argmax(edges, axis=0).tolist())
+    chosen = [place for place, _ in last.most_common(MOST_RANKS)]
+    rest = np.setdiff1d(np.arange(len(trace.ranks)), chosen)
+    room = min(MOST_RANKS - len(chosen), len(rest))
+    spread = rest[np.linspace(0, len(rest) - 1, room).round().astype(int)]
+    return sorted([*chosen, *spread.tolist()])
+
+
+_Paths = Iterator[tuple[CriticalPath, pd.DataFrame]]
+
+
+def _groups(trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded]) -> Iterator[_Paths]:
+    """The paths of ranks that are on one clock; of each rank alone where clocks are not known."""
+    matched = trace.matched
+    if matched is None:
+        for rank in ranks:
+            yield _paths([rank], [Ahead()], [])
+        return
+    place = {calls.rank: number for number, calls in enumerate(trace.calls)}
+    for clock in np.unique(matched.clock).tolist():
+        members = [rank for rank in ranks if matched.clock[place[rank.rank]] == clock]
+        position = {place[rank.rank]: number for number, rank in enumerate(members)}
+        collectives = []
+        for shared in matched.shared:  # as far as the ranks that are read made them
+            read = [member for member in shared.members if member in places]
+            if read and all(member in position for member in read):
+                rows = [row for row, member in enumerate(shared.members) if member in position]
+                of_rows = tuple(position[shared.members[row]] for row in rows)
+                collectives.append(Collectives(shared.kind, of_rows, shared.calls[rows]))
+        if members:
+            yield _paths(members, [matched.ahead[place[rank.rank]] for rank in members], collectives)
+
+
+def _paths(ranks: Sequence[Recorded], clocks: Sequence[Ahead], collectives: Sequence[Collectives]) -> _Paths:
+    group = Group(ranks, clocks, collectives)
+    for path in group.paths(WHAT_IF):
+        yield path, _pieces(path, ranks, clocks, group)
+
+
+def _pieces(
+    path: CriticalPath, ranks: Sequence[Recorded], clocks: Sequence[Ahead], group: Group
+) -> pd.DataFrame:
+    count = len(path.part)
+    start = np.zeros(count, np.int64)
+    texts = {name: np.full(count, None, dtype=object) for name in TEXTS}
+    for place in np.unique(path.rank).tolist():
+        mine = path.rank == place
+        recorded, activities, which = ranks[place], group.activities[place], path.activity[mine]
+        begin = path.begin_ns[mine]
+        start[mine] = begin + clocks[place].at(begin)
+        waits, row = activities.kind[which] == WAIT, activities.row[which]
+        for name, of_pieces in texts.items():
+            of_pieces[mine] = recorded.texts[name].at(np.where(waits, -1, row))
+        calls = recorded.wait_names.at(np.where(waits, row, -1))
+        texts["short_name"][mine] = np.where(waits, calls, texts["short_name"][mine])
+    return pd.DataFrame({
+        "step": path.batch_index,
+        "rank": np.array([rank.rank for rank in ranks])[path.rank],
+        "part": np.array([_NAMES[part] for part in path.part.tolist()], dtype=object),
+        "start_ns": start,
+        "duration_ns": path.ns,
+        "kernel": texts.pop("short_name"),
+        **texts,
+    })  # fmt: skip
+
+
+def _unknown(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[_Found]:
+    devices = [rank for rank in ranks if (rank.kernels["device"] >= 0).any()]
+    if devices and not any((rank.kernels["launch_ns"] >= 0).any() for rank in devices):
+        kernels = sum(len(rank.kind) for rank in devices)
+        yield "launches_missing", {"n": kernels, "of": kernels}
+    elif any(not rank.calls_timed for rank in devices):
+        yield "not_recorded", {"what": "waits of calls"}
+    if len(trace.ranks) < trace.source.ranks:
+        yield "path_in_part", {"n": len(trace.ranks), "of": trace.source.ranks, "what": "ranks"}
+    clocks = len(ranks) if trace.matched is None else len(np.unique(trace.matched.clock))
+    if clocks > 1:
+        yield "clocks_unmatched", {"n": clocks}

@@ -1,1 +1,0 @@
-"""The longest chain of what waited for each other in a step."""
