@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis.display.metrics import CONFIDENCE, IN_RUN, Metric, names_of
 from analysis.display.numbers import digits
-from analysis.frames.anatomy import anatomy_of, traces_of
+from analysis.frames.anatomy import anatomy
 from analysis.frames.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.frames.study import Study
 from analysis.measures.points import Point
@@ -86,29 +86,24 @@ def parts_of_runs(study: Study) -> dict[str, Parts]:
     if all(source.world_size == 1 for source in runs):
         return {}
     recorded = [source for source in runs if source.fields["profile"] != "none" and source.tables("kernels")]
-    frames = {
-        trace.source.id: [pd.DataFrame(rank) for rank in anatomy_of(trace)]
-        for trace in traces_of(study, recorded)
-    }
-    return {
-        run: parts_of_run(run, pd.concat(ranks, ignore_index=True)) for run, ranks in frames.items() if ranks
-    }
+    frame = anatomy(study, recorded)
+    return {str(run): parts_of_run(str(run), of_run) for run, of_run in frame.groupby("run", sort=False)}
 
 
-def parts_of_run(run: str, anatomy: pd.DataFrame) -> Parts:
+def parts_of_run(run: str, frame: pd.DataFrame) -> Parts:
     """The parts of the steps of a run.
 
     Empty: several ranks are in it and no collective, which is not "0 ms": the profiler did not see it, and
     what it took would count as idle.
 
     Args:
-        anatomy: of each rank, step and stage.
+        frame: its rows of :func:`analysis.frames.anatomy.anatomy`.
     """
-    ns = anatomy.filter(regex="_ns$").dropna(axis=1)  # what one rank does not know is not known of the run
+    ns = frame.filter(regex="_ns$").dropna(axis=1)  # what one rank does not know is not known of the run
     if "exposed_communication_ns" not in ns:
         return {}
     means = ns.sum() / len(ns) * len(STAGES)
-    steps = ns.groupby(anatomy["step"]).mean() * len(STAGES)  # mean over the ranks that have the step
+    steps = ns.groupby(frame["step"]).mean() * len(STAGES)  # mean over the ranks that have the step
     # A seed of its own: the runs that are compared are resampled apart from each other.
     generator = np.random.default_rng(zlib.crc32(run.encode()))
     parts: dict[str, np.ndarray] = {}

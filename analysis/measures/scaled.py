@@ -365,12 +365,9 @@ def _against_base(points: Sequence[Point], parts: Mapping[Point, loss.Parts]) ->
     growth = growths.pop() if len(growths) == 1 else np.nan
     row |= estimates.columns_of("scaling_efficiency_pct", efficiency)
     row |= estimates.columns_of("speedup", efficiency / 100 * growth)
-    low, high = (row[f"scaling_efficiency_pct_{end}"] for end in ("low", "high"))
-    return (
-        row
-        | loss.loss_of(points, efficiency[0], parts)
-        | {"loss_pct_low": 100 - high, "loss_pct_high": 100 - low}
-    )
+    row |= loss.loss_of(points, efficiency[0], parts)
+    row["loss_pct_low"], row["loss_pct_high"] = estimates.interval(100 - efficiency[1:])
+    return row
 
 
 def _times(points: Sequence[Point], rate: Rates) -> tuple[np.ndarray, np.ndarray]:
@@ -402,14 +399,8 @@ def _drop_false_baselines(study: Study, frame: pd.DataFrame) -> None:
         least = min(fewer, key=lambda one: one["world_size"])
         own, other = row.get("batch"), least.get("batch")
         other_batch = own and other and own != other and own * ranks != other * least["world_size"]
-        program = row.get("program")
-        if any(
-            program
-            and one.get("program")
-            and one["program"] != program
-            and one.get("model") == row.get("model")
-            for one in fewer
-        ):
+        programs = {one.get("program") for one in fewer if one.get("model") == row.get("model")}
+        if row.get("program") and programs - {None, "", row["program"]}:
             differs = "command"
         elif study.named and other_batch:
             differs = "batch size"
