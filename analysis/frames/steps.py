@@ -1,6 +1,6 @@
 """Steps of runs and traces: durations and stages of each rank, warmup, and which of them count."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -211,8 +211,7 @@ def series_of(study: Study, source: Source) -> Series:
     kept: dict[str, Series] = study.kept("series")
     if source.id not in kept:
         with reading(source):
-            series = _series(source)
-            kept[source.id] = _with_counted(study, source, series) if series.attributed.any() else series
+            kept[source.id] = _series(study, source)
     series = kept[source.id]
     longer = int((sum(series.rank_stages.values()) > _LONGER * series.rank_ns).sum())
     if longer:
@@ -220,59 +219,53 @@ def series_of(study: Study, source: Source) -> Series:
     return series
 
 
-def _with_counted(study: Study, source: Source, series: Series) -> Series:
-    """The same with what of its recording is warm-up; so is then all that came before."""
-    counted = counted_steps(study, source, (series.rank_ns, series.attributed[None, :]))
-    if counted is None:
-        return series
-    return replace(series, counted=counted.steps, warmup=max(series.warmup, counted.steps.start))
-
-
-def _series_of_traces(source: Source) -> Series:
-    """The batches of traces; how many images they are of is not known, nor, sometimes, their stages."""
-    columns = columns_of_steps(source, _READ)
+def _series(study: Study, source: Source) -> Series:
+    of_traces = source.kind == "trace"
+    columns = columns_of_steps(source, _READ) if of_traces else _of_all_ranks(source)
     rank_ns = columns["end_ns"] - columns["start_ns"]
-    if not rank_ns.size or source.job is None or source.without_steps:
+    if of_traces and (not rank_ns.size or source.job is None or source.without_steps):
         raise UserError("no markers separate its steps")
     if (rank_ns <= 0).any():
         raise UserError("a step in its tables ends before it starts")
     stages = {name: columns[f"{name}_ns"] for name in STAGES}
-    fewest = rank_ns.shape[1]
-    images = np.full(fewest, np.nan)
-    warmup = warmup_of_traces(rank_ns, columns["attributed"].astype(bool))
-    # None of them is slower than another for being recorded: all are.
-    return Series(rank_ns, images, stages, np.zeros(fewest, bool), warmup, range(warmup, fewest))
+    attributed = columns["attributed"].astype(bool)
+    if of_traces:
+        # None of them is slower than another for being recorded: all are. How many images they are of is
+        # not known.
+        warmup, count = warmup_of_traces(rank_ns, attributed), rank_ns.shape[1]
+        return Series(
+            rank_ns, np.full(count, np.nan), stages, np.zeros(count, bool), warmup, range(warmup, count)
+        )
+    images, recorded = np.sum(columns["images"], axis=0), np.any(attributed, axis=0)
+    if not images.sum():
+        raise UserError("its steps hold no images")
+    # What the profiler records is slower; that is no end of the warm-up.
+    step_ns = rank_ns.max(axis=0)
+    own = step_ns[: np.argmax(recorded)] if recorded.any() and not recorded[0] else step_ns
+    # Nor are steps that were issued kernel by kernel those of a graph, however steady they were.
+    warmup = max(STEPS_BEFORE_GRAPH if source.fields.get("graph") else 0, estimates.warmup(own))
+    counted = counted_steps(study, source, (rank_ns, attributed)) if recorded.any() else None
+    if counted is None:
+        return Series(rank_ns, images, stages, recorded, warmup)
+    # What of the recording is warm-up, so is then all that came before.
+    return Series(rank_ns, images, stages, recorded, max(warmup, counted.steps.start), counted.steps)
 
 
-def _series(source: Source) -> Series:
-    if source.kind == "trace":
-        return _series_of_traces(source)
+def _of_all_ranks(source: Source) -> dict[str, np.ndarray]:
+    """name -> (ranks x steps) of a run of our own, of which each rank has all steps."""
     count = source.fields["batches"]
     columns: dict[str, list[np.ndarray]] = {name: [] for name in _READ}
     for rank in range(source.ranks):
         read = tables.read(tables.rank_directory(source.path, rank), "batches", _READ)
         if read.num_rows != count:
             raise UserError(f"rank {rank} recorded {read.num_rows} of {count} steps")
-        order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
         # Of a program that was watched, the samples of a step may be unknown.
         if any(read[name].null_count for name in _READ if name != "images"):
             raise UserError(f"rank {rank} recorded steps without timestamps")
+        order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
         for name in _READ:
             columns[name].append(read[name].to_numpy()[order])
-    rank_ns = np.stack(columns["end_ns"]) - np.stack(columns["start_ns"])
-    if (rank_ns <= 0).any():
-        raise UserError("a step in its tables ends before it starts")
-    if not np.sum(columns["images"]):
-        raise UserError("its steps hold no images")
-    attributed = np.any(columns["attributed"], axis=0)
-    stages = {name: np.stack(columns[f"{name}_ns"]) for name in STAGES}
-    # What the profiler records is slower; that is no end of the warm-up.
-    step = rank_ns.max(axis=0)
-    own = step[: np.argmax(attributed)] if attributed.any() and not attributed[0] else step
-    # Nor are steps that were issued kernel by kernel those of a graph, however steady they were.
-    before_graph = STEPS_BEFORE_GRAPH if source.fields.get("graph") else 0
-    warmup = max(before_graph, estimates.warmup(own))
-    return Series(rank_ns, np.sum(columns["images"], axis=0), stages, attributed, warmup)
+    return {name: np.stack(of_ranks) for name, of_ranks in columns.items()}
 
 
 def all_series(study: Study) -> dict[str, Series]:
