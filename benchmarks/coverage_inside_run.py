@@ -6,14 +6,13 @@ normal, heavy-tailed (Student's t, 3), skewed (lognormal: sigma 1, or 0.5) or ha
 
 import itertools
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from analysis.measures.tau_batches import difference
 from analysis.statistics import inside_run
 from analysis.statistics.estimates import Estimate
-from analysis.tau_batches import of_difference
 
 Rows = list[dict[str, Any]]
 CORRELATIONS = (0.0, 0.3, 0.5, 0.8, 0.95)
@@ -70,11 +69,6 @@ def of_means(series: int) -> Rows:
 _BATCH_NS = 1e8
 
 
-def _run(took_ns: float) -> Any:
-    """A run under TAU, of which only the application's time is known."""
-    return SimpleNamespace(application_ns=lambda rank: took_ns)
-
-
 def of_differences(cases: int) -> Rows:
     """Of a step by what a run of 50 takes longer than runs of one (analysis.tau_batches)."""
     made = []
@@ -84,8 +78,7 @@ def of_differences(cases: int) -> Rows:
         startups = 1e10 + 1e9 * change(generator.standard_normal((cases, starts + 1)), generator)
         held = 0
         for row in startups:
-            runs = [_run(took + _BATCH_NS) for took in row[1:]]
-            found = of_difference(_run(row[0] + 50 * _BATCH_NS), runs, 0, 50)
+            found = difference(row[0] + 50 * _BATCH_NS, row[1:] + _BATCH_NS, 50)
             held += found is not None and found[2] <= _BATCH_NS <= found[3]
         made.append({"start-up": kind, "runs of one batch": starts, "batch, held %": 100 * held / cases})
     return made

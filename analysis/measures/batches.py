@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import IN_RUN, OF_A_RUN, Metric, Rows, names_of
+from analysis.display.metrics import IN_RUN, OF_A_RUN, Metric, names_of
 from analysis.display.numbers import in_order
 from analysis.display.terminal import Answer
 from analysis.frames.measure import measure
@@ -55,7 +55,7 @@ def batches(study: Study) -> Answer:
     """
     frame = study.with_fields(figures(steps(study)))
     published = _tau_rows(study)
-    if frame.empty and not published:
+    if frame.empty and published.empty:
         unmarked = any(not source.without_times for source in study.of_kind("trace"))
         how = ": no markers separate them (profiling.convert --batch-marker REGEX)" if unmarked else ""
         raise study.nothing(f"{study.path} holds no step durations{how}")
@@ -67,9 +67,9 @@ def batches(study: Study) -> Answer:
         if source.manifest
     }
     frame["startup_s"] = frame["run"].map(started)
-    frame = pd.concat([frame, pd.DataFrame(published, dtype=object)], ignore_index=True)
+    frame = pd.concat([frame, published.astype(object)], ignore_index=True)
     ordered = in_order(frame, (*ID_FIELDS, *study.own_factors, "repetition"))
-    return Answer(ordered, [*OF_A_RUN, *METRICS, *(TAU_METRICS if published else ())], title=_TITLE)
+    return Answer(ordered, [*OF_A_RUN, *METRICS, *(TAU_METRICS if len(published) else ())], title=_TITLE)
 
 
 def figures(of_ranks: pd.DataFrame) -> pd.DataFrame:
@@ -104,14 +104,6 @@ def _figures(of_ranks: pd.DataFrame, job: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _tau_rows(study: Study) -> Rows:
-    timed, started = tau.timed_and_started(study, rank_0_only=True)
-    common = [key for key in timed if key in started]
-    return [
-        {
-            "run": "tau",
-            **dict(zip(ID_FIELDS, key, strict=True)),
-            "tau_step_ms": 1e3 * tau.tau_step_duration_s(list(timed[key]), list(started[key])),
-        }
-        for key in common
-    ]
+def _tau_rows(study: Study) -> pd.DataFrame:
+    steps_of_tau = tau.step_durations(study)
+    return steps_of_tau[list(ID_FIELDS)].assign(run="tau", tau_step_ms=1e3 * steps_of_tau["published_s"])

@@ -119,11 +119,9 @@ def responses(study: Study) -> tuple[str, pd.DataFrame]:
 
 
 def _of_tau(study: Study) -> pd.DataFrame:
-    timed, _ = tau.timed_and_started(study)
-    rows = pd.DataFrame(tau.tau_rows(study))
-    keys = rows[list(ID_FIELDS)].itertuples(index=False, name=None)
-    rows["seconds"] = pd.Series([timed[key] for key in keys])
-    runs = rows.explode("seconds", ignore_index=True)
+    timed = tau.applications(study)
+    timed = timed[timed["batches"] == tau.BATCHES]
+    runs = tau.tau_rows(study).merge(timed, on=list(ID_FIELDS))
     epoch_s = runs["seconds"].astype(float) * tau.EPOCH_IMAGES / (50 * runs["batch"] * runs["world_size"])
     # The efficiency of the row is of the median epoch; each repetition's is that over its own.
     runs["response"] = runs["scaling_efficiency_pct"] * runs["epoch_duration_s"] / epoch_s

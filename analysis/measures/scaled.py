@@ -178,9 +178,10 @@ def configurations(
         if method == "corrected" and study.of_kind("pyprof"):
             found.append(reference.of_tables(study, group_by))
         if method == "published":
-            own = tau.run_rows(study) if study.of_kind("run") else []
-            rows = [*tau.tau_rows(study), *own, *reference.scaled_rows(study)]
-            found.append(pd.DataFrame(tau.grouped(rows, group_by), dtype=object))
+            rows = [tau.tau_rows(study), pd.DataFrame(reference.scaled_rows(study), dtype=object)]
+            rows += [tau.run_rows(study)] if study.of_kind("run") else []
+            known = pd.concat([one for one in rows if len(one)] or rows, ignore_index=True)
+            found.append(tau.grouped(known, group_by).astype(object))
         frames += [one.assign(method=method) for one in found if len(one)]
     if not frames:
         raise UserError(_nothing(study, methods))

@@ -5,16 +5,16 @@ wall time. The formulas are the reference's, published with SURFBoard (2020).
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Literal
 
 import duckdb
 import numpy as np
+import pandas as pd
 
-from analysis.display.metrics import Metric, Rows, columns, fields, names_of, telling
-from analysis.display.numbers import sortable
+from analysis.display.metrics import Metric, columns, fields, records, telling
+from analysis.display.numbers import in_order
 from analysis.display.terminal import Answer, Part
 from analysis.frames.kernel_sums import ask, query_arrays
 from analysis.frames.load import no_result
@@ -24,64 +24,9 @@ from jobs.run_fields import ID_FIELDS, fields_of
 from profiling.errors import UserError
 
 BATCHES = 50  # optimizer steps of a timed run
-PROFILED_BATCHES = 25  # batches the reference divides the FLOPs of a PyProf table by
+PROFILED_BATCHES = 25  # steps the reference divides the FLOPs of a PyProf table by
 EPOCH_IMAGES = 1_000_000
 CUT_SIGMAS = 2.0
-
-
-def rate_per_s(total: float, time_ns: float) -> float:
-    """FLOP rate (or bandwidth): sum of FLOPs (or Bytes) over the sum of ``Sil(ns)``, a second."""
-    return total / time_ns * 1e9
-
-
-def efficiency_pct(rate: float, peak: float) -> float:
-    """FLOPS (or bandwidth) efficiency: the rate over the peak, in percent."""
-    return 100 * rate / peak
-
-
-def tau_step_duration_s(of_50_batches_s: Sequence[float], of_1_batch_s: Sequence[float]) -> float:
-    """(Max over repetitions of `.tau application` of the 50-batch runs - median of the 1-batch runs) / 50."""
-    return (max(of_50_batches_s) - float(np.median(of_1_batch_s))) / BATCHES
-
-
-def step_duration_s(estimates: Sequence[float]) -> float:
-    """The least of the three estimates (of those that there are)."""
-    return min(estimate for estimate in estimates if np.isfinite(estimate))
-
-
-def scaled_efficiency_pct(
-    total: float, batch_s: float, peak: float, batches: int = PROFILED_BATCHES
-) -> float:
-    """Scaled FLOPS (or bandwidth) efficiency: sum FLOPs (or Bytes) / (25 x batch duration) / peak, %.
-
-    The reference printed the two under each other's header.
-    """
-    return 100 * total / (batches * batch_s) / peak
-
-
-def two_sigma_cut(values: np.ndarray) -> np.ndarray:
-    """The values less than two standard deviations (of the population, as numpy's) from their mean.
-
-    All of them where they are one or the same, of which the definition would leave none.
-    """
-    kept = values[np.abs(values - values.mean()) < CUT_SIGMAS * values.std()]
-    return kept if len(kept) else values
-
-
-def epoch_duration_s(application_s: np.ndarray, batch: int, ranks: int, batches: int = BATCHES) -> float:
-    """Epoch duration: application time of 50 batches scaled to 1e6 images; 2-sigma cut; median.
-
-    Args:
-        application_s: by repetition, the maximum over ranks of the inclusive time of `.tau application`.
-        batch: batch size of one GPU.
-    """
-    return float(np.median(two_sigma_cut(application_s))) * EPOCH_IMAGES / (batches * batch * ranks)
-
-
-def scaling_efficiency_pct(base_s: float, base_ranks: int, epoch_s: float, ranks: int) -> float:
-    """t(smallest) / t(n) x n(smallest) / n of the epoch duration, in percent."""
-    return 100 * base_s / epoch_s * base_ranks / ranks
-
 
 METRICS = (
     Metric("runs", "number of runs of the configuration"),
@@ -107,34 +52,14 @@ _FIGURES = ("gpu", "thread", "calls", "inc_time", "num_samples", "mean")
 # Fields in which the runs of one configuration may differ.
 _OF_A_RUN = ("attribute_from", "seed")
 
+# --- tables of TAU ------------------------------------------------------------------------------------
+
 _APPLICATIONS = """
-select {fields}, run, max(inc_time) / 1e6 from {table}
+select {{fields}}, run, max(inc_time) / 1e6 from {{table}}
 where function = '.tau application' and inc_time > 0 {where} group by all order by all
 """
 _RANK_0 = "and gpu = 0 and thread = 0"
 _GATHERS = "select min(calls) from {table} where function = 'mpi_gather'"
-
-Key = tuple[Any, ...]  # the values of ID_FIELDS
-
-
-def applications(study: Study, table: Source, rank_0_only: bool = False) -> dict[Key, np.ndarray]:
-    """Application times of a TAU table in s, one a repetition, by the values of ID_FIELDS.
-
-    Args:
-        rank_0_only: of GPU 0, thread 0; else the maximum over ranks.
-
-    Raises:
-        Unusable: the table is damaged, or holds no `.tau application`.
-    """
-    where = _RANK_0 if rank_0_only else ""
-    named = {"fields": fields_of_table(study, table), "table": table_of(study, table), "where": where}
-    rows = query_table(study, table, _APPLICATIONS.format(**named))
-    if not rows:
-        raise Unusable(table, "holds no timer '.tau application'")
-    seconds_by_key: dict[Key, list[float]] = {}
-    for *key, _run, seconds in with_known_size(study, table, rows):
-        seconds_by_key.setdefault(tuple(key), []).append(float(seconds))
-    return {key: np.array(values) for key, values in seconds_by_key.items()}
 
 
 def table_of(study: Study, table: Source) -> str:
@@ -157,13 +82,16 @@ def fields_of_table(study: Study, table: Source) -> str:
     return ", ".join(written)
 
 
-def with_known_size(study: Study, table: Source, rows: Sequence[tuple]) -> list[tuple]:
-    """The rows (which begin with the values of ID_FIELDS) that say how large their run was."""
-    needed = [ID_FIELDS.index(name) for name in _NEEDED]
-    known = [row for row in rows if all(row[position] and row[position] > 0 for position in needed)]
-    if len(known) < len(rows):
-        study.log.note("rows_left_out", table.id, n=len(rows) - len(known), what="runs without nodes")
-    return known
+def _runs_of(study: Study, table: Source, sql: str, *figures: str) -> pd.DataFrame:
+    """The runs in a table that say how large they were: ID_FIELDS, ``repetition``, ``figures``."""
+    selected = sql.format(fields=fields_of_table(study, table), table=table_of(study, table))
+    rows = pd.DataFrame(
+        query_table(study, table, selected), columns=[*ID_FIELDS, "repetition", *figures], dtype=object
+    )
+    known = (rows[list(_NEEDED)].astype(float) > 0).all(axis=1)
+    if not known.all():
+        study.log.note("rows_left_out", table.id, n=int((~known).sum()), what="runs without nodes")
+    return rows[known].astype(dict.fromkeys(figures, float))
 
 
 def _columns_in(study: Study, table: Source) -> set[str]:
@@ -189,126 +117,134 @@ def batches_of(study: Study, table: Source) -> int:
     return 1 if gathers is not None and gathers < BATCHES else BATCHES
 
 
-def timed_and_started(
-    study: Study, rank_0_only: bool = False
-) -> tuple[dict[Key, np.ndarray], dict[Key, np.ndarray]]:
-    """Application times of the 50-batch and of the 1-batch runs of all TAU tables.
+def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
+    """How long the runs in TAU's tables took; a table that cannot be read is listed as failed.
 
-    A table that cannot be read is listed as failed, and the others count.
+    Args:
+        rank_0_only: of GPU 0, thread 0; else the maximum over ranks.
+
+    Returns:
+        A row a run. Columns: ID_FIELDS, ``repetition, seconds``, and ``batches``: its steps (1 or 50).
     """
-    timed: dict[Key, np.ndarray] = {}
-    started: dict[Key, np.ndarray] = {}
+    sql = _APPLICATIONS.format(where=_RANK_0 if rank_0_only else "")
 
-    def of_table(table: Source) -> tuple[int, dict[Key, np.ndarray]]:
-        return batches_of(study, table), applications(study, table, rank_0_only)
+    def of_table(table: Source) -> pd.DataFrame:
+        batches = batches_of(study, table)
+        runs = _runs_of(study, table, sql, "seconds")
+        if runs.empty:
+            raise Unusable(table, "holds no timer '.tau application'")
+        return runs.assign(batches=batches)
 
-    for _, (batches, seconds_by_key) in study.each(study.tau_intervals, of_table):
-        into = started if batches == 1 else timed
-        for key, seconds in seconds_by_key.items():
-            into[key] = np.concatenate([into.get(key, np.array([])), seconds])
-    return timed, started
-
-
-# --- rows ---------------------------------------------------------------------------------------------
+    frames = [runs for _, runs in study.each(study.tau_intervals, of_table)]
+    return pd.concat(frames, ignore_index=True) if frames else _NO_RUNS
 
 
-def tau_rows(study: Study) -> Rows:
-    """A row a configuration of the TAU tables of timed runs: Run's fields, then :data:`METRICS`."""
-    timed, _ = timed_and_started(study)
-    fields = [dict(zip(ID_FIELDS, key, strict=True)) for key in timed]
-    return _rows(fields, list(timed.values()), [BATCHES] * len(timed))
+_NO_RUNS = pd.DataFrame(columns=[*ID_FIELDS, "repetition", "seconds", "batches"])
 
 
-def run_rows(study: Study) -> Rows:
-    """The same of our own runs, by whole wall time; the unprofiled ones, if there are any."""
-    seconds: dict[Key, list[float]] = {}
-    fields: dict[Key, dict[str, Any]] = {}
-    sources = study.of_kind("run")
-    for source in [source for source in sources if source.fields["profile"] == "none"] or sources:
-        assert source.manifest is not None
-        own = {name: value for name, value in source.fields.items() if name not in _OF_A_RUN}
-        key = tuple(str(value) for value in own.values())
-        fields[key] = own
-        seconds.setdefault(key, []).append(source.manifest.seconds)
-    batches = [own["batches"] for own in fields.values()]
-    return _rows(list(fields.values()), [np.array(values) for values in seconds.values()], batches)
+def step_durations(study: Study) -> pd.DataFrame:
+    """Of configurations that have runs of 50 steps and of one: their difference as a step's duration.
 
-
-def _rows(fields: Sequence[dict[str, Any]], seconds: Sequence[np.ndarray], batches: Sequence[int]) -> Rows:
-    rows = [_row(*each) for each in zip(fields, seconds, batches, strict=True)]
-    for row in rows:
-        _add_relations(row, rows)
-    order = (*ID_FIELDS[2:], "gpus_per_node", "nodes")
-    return sorted(rows, key=lambda row: sortable([row[name] for name in order]))
-
-
-def _row(fields: dict[str, Any], seconds: np.ndarray, batches: int) -> dict[str, Any]:
-    kept = two_sigma_cut(seconds)
-    ranks = fields["nodes"] * fields["gpus_per_node"]
-    return {
-        **fields,
-        "world_size": ranks,
-        "runs": len(seconds),
-        "runs_kept": len(kept),
-        "application_s": float(np.median(kept)),
-        "epoch_duration_s": epoch_duration_s(seconds, fields["batch"], ranks, batches),
-    }
-
-
-def _like(row: Mapping[str, Any], rows: Rows, varying: str) -> Rows:
-    """The rows that differ from ``row`` in one field at most."""
-    names = [name for name in Run.model_fields if name in row and name != varying]
-    return [other for other in rows if all(other[name] == row[name] for name in names)]
-
-
-def _add_relations(row: dict[str, Any], rows: Rows) -> None:
-    """The row's efficiency relative to the fewest nodes, and what does not depend on the batch size."""
-    base = min(_like(row, rows, "nodes"), key=lambda other: other["nodes"])
-    row["base_nodes"] = base["nodes"]
-    row["scaling_efficiency_pct"] = scaling_efficiency_pct(
-        base["epoch_duration_s"], base["world_size"], row["epoch_duration_s"], row["world_size"]
+    Returns:
+        A row a configuration. Columns: ID_FIELDS; ``published_s``: (maximum over repetitions of the runs of
+        50 steps - median of those of one) / 50; ``step_s``: the difference of the medians over 49.
+    """
+    runs, keys = applications(study, rank_0_only=True), list(ID_FIELDS)
+    of_50, of_1 = (
+        runs[runs["batches"] == batches]
+        .groupby(keys, dropna=False, sort=False)["seconds"]
+        .agg(["max", "median"])
+        for batches in (BATCHES, 1)
     )
-    sizes = _like(row, rows, "batch")
-    one, other = (pick(sizes, key=lambda other: other["batch"]) for pick in (min, max))
-    row["batch_independent_pct"] = None
-    if one is not other:
-        # a of a + b x batch
-        growth = (other["application_s"] - one["application_s"]) / (other["batch"] - one["batch"])
-        fixed = one["application_s"] - growth * one["batch"]
-        row["batch_independent_pct"] = 100 * fixed / row["application_s"]
+    both = of_50.reset_index().merge(of_1["median"].rename("start_s").reset_index(), on=keys)
+    return both[keys].assign(
+        published_s=(both["max"] - both["start_s"]) / BATCHES,
+        step_s=(both["median"] - both["start_s"]) / (BATCHES - 1),
+    )
 
 
-def grouped(rows: Rows, group_by: Sequence[str]) -> Rows:
+# --- epochs and their scaling -------------------------------------------------------------------------
+
+
+def tau_rows(study: Study) -> pd.DataFrame:
+    """A row a configuration of the TAU tables of timed runs: Run's fields, then :data:`METRICS`."""
+    runs = applications(study)
+    return _scaled(runs[runs["batches"] == BATCHES], ID_FIELDS).drop(columns="batches")
+
+
+def run_rows(study: Study) -> pd.DataFrame:
+    """The same of our own runs, by whole wall time; the unprofiled ones, if there are any."""
+    sources = study.of_kind("run")
+    unprofiled = [source for source in sources if source.fields["profile"] == "none"]
+    runs = pd.DataFrame([
+        {**source.fields, "seconds": source.manifest.seconds}
+        for source in unprofiled or sources
+        if source.manifest
+    ], dtype=object)  # fmt: skip
+    return _scaled(runs, [str(name) for name in runs if name not in (*_OF_A_RUN, "seconds")])
+
+
+def _scaled(runs: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Epochs of configurations (``names``), and what the fewest nodes and other batch sizes say of them."""
+    key = _as_one(runs[list(names)])
+    seconds = runs["seconds"].astype(float)
+    groups = seconds.groupby(key, sort=False)
+    # Values less than two standard deviations (of the population) from their mean; all where none is.
+    kept = abs(seconds - groups.transform("mean")) < CUT_SIGMAS * groups.transform("std", ddof=0)
+    kept |= ~kept.groupby(key).transform("any")
+    rows = runs.loc[~key.duplicated(), [*names, *({"batches"} - set(names))]]
+    index = key[rows.index]
+    ranks = rows["nodes"].astype(int) * rows["gpus_per_node"].astype(int)
+    rows = rows.assign(
+        world_size=ranks,
+        runs=groups.size().loc[index].to_numpy(),
+        runs_kept=kept.groupby(key).sum().loc[index].to_numpy(),
+        application_s=seconds[kept].groupby(key).median().loc[index].to_numpy(),
+    )
+    # The application's time scaled to 1e6 images.
+    images = (rows["batches"] * rows["batch"] * ranks).astype(float)
+    rows["epoch_duration_s"] = rows["application_s"] * EPOCH_IMAGES / images
+    base = _like(rows, names, "nodes", "idxmin")
+    rows["base_nodes"] = base["nodes"]
+    speedup = base["epoch_duration_s"] / rows["epoch_duration_s"]
+    rows["scaling_efficiency_pct"] = 100 * speedup * base["world_size"] / rows["world_size"]
+    small, large = (_like(rows, names, "batch", "idxmin"), _like(rows, names, "batch", "idxmax"))
+    more = (large["batch"] - small["batch"]).astype(float)
+    # a of a + b x batch
+    growth = (large["application_s"] - small["application_s"]) / more.where(more > 0)
+    fixed = small["application_s"] - growth * small["batch"].astype(float)
+    rows["batch_independent_pct"] = 100 * fixed / rows["application_s"]
+    return in_order(rows, (*ID_FIELDS[2:], "gpus_per_node", "nodes"))
+
+
+def _as_one(fields_of_rows: pd.DataFrame) -> pd.Series:
+    texts = fields_of_rows.astype(str)
+    return pd.Series(list(texts.itertuples(index=False, name=None)), texts.index, dtype=object).map(repr)
+
+
+def _like(
+    rows: pd.DataFrame, names: Sequence[str], varying: str, which: Literal["idxmin", "idxmax"]
+) -> pd.DataFrame:
+    """Of each row the least (or most) in one field of the rows that agree in all others."""
+    key = _as_one(rows[[name for name in names if name in Run.model_fields and name != varying]])
+    return rows.loc[rows[varying].astype(int).groupby(key).transform(which)].set_axis(rows.index)
+
+
+def grouped(rows: pd.DataFrame, group_by: Sequence[str]) -> pd.DataFrame:
     """Rows by fields: plain means over a group, as the reference formed them; counts are summed."""
     if not group_by:
         return rows
-    groups: dict[tuple, Rows] = {}
-    for row in rows:
-        groups.setdefault(tuple(row.get(name) for name in group_by), []).append(row)
-    return [
-        {**dict(zip(group_by, key, strict=True)), **_mean_row(groups[key])}
-        for key in sorted(groups, key=sortable)
-    ]
+    figures = [name for name in rows if name not in Run.model_fields]
+    groups = rows[figures].astype(float).groupby([rows[name] for name in group_by], dropna=False, sort=False)
+    means = groups.mean()
+    for name in {"world_size", "base_nodes"} & set(figures):
+        means[name] = means[name].where(groups[name].nunique() == 1)
+    for name in {"runs", "runs_kept"} & set(figures):
+        means[name] = groups[name].sum(min_count=1)
+    return in_order(means.reset_index(), group_by)
 
 
-def _mean_row(members: Rows) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name in dict.fromkeys(
-        ["world_size", *names_of(METRICS), *(name for member in members for name in member)]
-    ):
-        if name in Run.model_fields:
-            continue
-        values = [member[name] for member in members if member.get(name) is not None]
-        if not values:
-            row[name] = None
-        elif name in ("world_size", "base_nodes"):
-            row[name] = values[0] if len(set(values)) == 1 else None
-        elif name in ("runs", "runs_kept"):
-            row[name] = sum(values)
-        else:
-            row[name] = sum(values) / len(values)
-    return row
-
+# --- MPI ----------------------------------------------------------------------------------------------
 
 # The functions whose time and messages count -> what TAU calls the event of their messages.
 _EVENTS = {
@@ -332,13 +268,13 @@ _MORE_FIELDS = (
 FIGURES = tuple(metric.name for metric in CALLS[1:])
 COLUMNS = {"TAU: fields of a run's id, world_size, then medians with the central 95 % of repetitions:": CALLS}
 
-_TIME = """
-select {fields}, run, sum(inc_time) / 1e6 from {table}
-where function in {functions!r} group by all
+_TIME = f"""
+select {{fields}}, run, sum(inc_time) / 1e6 from {{table}}
+where function in {FUNCTIONS!r} group by all
 """
-_SIZES = """
-select {fields}, run, sum(num_samples), sum(num_samples * mean) / 1e6 from {table}
-where function in {events!r} group by all
+_SIZES = f"""
+select {{fields}}, run, sum(num_samples), sum(num_samples * mean) / 1e6 from {{table}}
+where function in {EVENTS!r} group by all
 """
 # Of a run of our own: TAU's names as it wrote them, call paths left out (they repeat what is in the timers).
 _OWN = {
@@ -379,73 +315,56 @@ def _of_own(study: Study, source: Source) -> dict[str, float]:
     return figures
 
 
-def _of_table(study: Study, sql: str, table: Source) -> list[tuple] | None:
-    """The values of ID_FIELDS, the repetition and the figures of each run in a table of the reference's."""
+def _of_table(study: Study, sql: str, figures: Sequence[str], table: Source) -> pd.DataFrame | None:
+    """The figures of each run in a table of the reference's."""
     if table.kind == "tau_intervals" and batches_of(study, table) == 1:
         return None  # runs of one step measure startup
-    relation = {"fields": fields_of_table(study, table), "table": table_of(study, table)}
-    rows = query_table(study, table, sql.format(**relation, functions=FUNCTIONS, events=EVENTS))
-    return with_known_size(study, table, rows)
+    return _runs_of(study, table, sql, *figures)
 
 
-def rows(study: Study) -> Rows:
+def messages(study: Study) -> pd.DataFrame:
     """A row a configuration of TAU tables and of runs under TAU; with :data:`CALLS`.
 
     Raises:
         UserError: no table can be read, or none says anything of MPI.
     """
     own = _own_runs(study)
-    more = telling([dict(source.fields) for source in own], _MORE_FIELDS)
-    named = (*ID_FIELDS, *more)
-    values: dict[tuple, dict[str, list[float]]] = {}
-    sizes: dict[tuple, int | None] = {}
-
-    def add(key: tuple, figures: Mapping[str, float | None]) -> None:
-        for name, figure in figures.items():
-            if figure is not None:
-                values.setdefault(key, {}).setdefault(name, []).append(float(figure))
-
+    named = [*ID_FIELDS, *telling([dict(source.fields) for source in own], _MORE_FIELDS)]
+    runs = []
     for tables, sql, names in (
         (study.tau_intervals, _TIME, FIGURES[:1]),
         (study.tau_atomics, _SIZES, FIGURES[1:]),
     ):
-        for _, runs in study.each(tables, partial(_of_table, study, sql)):
-            for run in runs:
-                key, figures = run[: len(ID_FIELDS)], run[len(ID_FIELDS) + 1 :]
-                add((*key, *(None for _ in more)), dict(zip(names, figures, strict=True)))
+        for _, found in study.each(tables, partial(_of_table, study, sql, names)):
+            runs.append(found.assign(world_size=found["nodes"] * found["gpus_per_node"]))
     for source, known in study.each(own, partial(_of_own, study)):
-        key = tuple(source.fields.get(name) for name in named)
-        sizes[key] = source.world_size
-        add(key, known)
-    if not values and study.failed:
+        values = {name: source.fields.get(name) for name in named} | {"world_size": source.world_size}
+        runs.append(pd.DataFrame([values | known] if known else [], dtype=object))
+    every = pd.concat(runs or [pd.DataFrame()], ignore_index=True)
+    if every.empty and study.failed:
         raise UserError(no_result(study))
-    if not values:
+    if every.empty:
         raise UserError(f"{study.path} holds no MPI function and no message size")
-    return [
-        {
-            **dict(zip(named, key, strict=True)),
-            "run": dict(zip(named, key, strict=True)).get("job"),
-            "world_size": sizes[key] if key in sizes else key[0] * key[1],
-            "runs": max(map(len, values[key].values())),
-            **{column: end for name, some in values[key].items() for column, end in _ends(name, some)},
-        }
-        for key in sorted(values, key=sortable)
-    ]
-
-
-def _ends(name: str, values: list[float]) -> Iterator[tuple[str, float]]:
-    low, centre, high = np.percentile(values, [2.5, 50, 97.5]).tolist()
-    if len(values) < 2:  # of one run nobody knows how much runs differ
-        low = high = np.nan
-    yield from ((name, centre), (f"{name}_low", low), (f"{name}_high", high))
+    every = every.reindex(columns=[*named, "world_size", *FIGURES])
+    key = _as_one(every[named])
+    rows = every.loc[~key.duplicated(), [*named, "world_size"]].set_axis(key[~key.duplicated()])
+    groups = every[list(FIGURES)].astype(float).groupby(key)
+    rows["run"] = rows.get("job")
+    rows["runs"] = groups.count().max(axis=1)
+    low, centre, high = (groups.quantile(share) for share in (0.025, 0.5, 0.975))
+    for name in FIGURES:
+        several = groups[name].count() > 1  # of one run nobody knows how much runs differ
+        rows[name] = centre[name]
+        rows[f"{name}_low"], rows[f"{name}_high"] = low[name].where(several), high[name].where(several)
+    return in_order(rows.reset_index(drop=True), named)
 
 
 def answer(study: Study) -> Answer:
     """The answer of ``analysis.communication`` for TAU tables."""
-    of_configurations = rows(study)
-    named = [*ID_FIELDS, *(name for name in _MORE_FIELDS if name in of_configurations[0])]
-    repeated = any(row["runs"] > 1 for row in of_configurations)
-    figures = CALLS[1:] if repeated else [replace(metric, interval="") for metric in CALLS[1:]]
-    shown = columns([*fields(telling(of_configurations, named)), *figures])
-    part = Part("MPI (TAU)", of_configurations, shown)
-    return Answer(of_configurations, [*fields((*named, "world_size")), *CALLS], parts=[part])
+    rows = messages(study)
+    named = [*ID_FIELDS, *(name for name in _MORE_FIELDS if name in rows)]
+    repeated = (rows["runs"] > 1).any()
+    figures = columns(
+        [*fields(telling(records(rows), named)), *(one if repeated else one.alone for one in CALLS[1:])]
+    )
+    return Answer(rows, [*fields((*named, "world_size")), *CALLS], [Part("MPI (TAU)", rows, figures)])

@@ -101,11 +101,9 @@ def _of_table(source: Source, sums: TableSums, cost: Costs) -> dict[str, Any]:
 def _of_tau(study: Study) -> _Moved:
     if not study.tau_intervals:
         return
-    timed, started = tau.timed_and_started(study, rank_0_only=True)
-    both = [(list(timed[key]), list(started[key])) for key in timed if key in started]
-    after = [1e3 * float(np.median(of_50) - np.median(of_1)) / (tau.BATCHES - 1) for of_50, of_1 in both]
-    yield "5 differences of 49 steps", [1e3 * tau.tau_step_duration_s(*one) for one in both], after
-    rows = pd.DataFrame(tau.tau_rows(study))
+    steps = 1e3 * tau.step_durations(study)[["published_s", "step_s"]]
+    yield "5 differences of 49 steps", steps["published_s"], steps["step_s"]
+    rows = tau.tau_rows(study)
     if len(rows):
         yield "7 independent of the batch size", [], rows["batch_independent_pct"].dropna()
         yield "8 baseline", [], [(rows["base_nodes"] * rows["gpus_per_node"]).min()]
@@ -135,7 +133,7 @@ def _of_runs(study: Study, own: pd.DataFrame) -> _Moved:
     ]
     yield "7 time before the first step", [], starts
     names = [name for name in point_names(*(one.fields for one in runs)) if name in own]
-    published = pd.DataFrame(tau.run_rows(study), dtype=object)
+    published = tau.run_rows(study)
     published["published_pct"] = published["scaling_efficiency_pct"].astype(float)
     both = own.merge(published[[*names, "base_nodes", "published_pct"]], on=names)
     same_base = both["base_nodes"] * both["gpus_per_node"] == both["base_world_size"]

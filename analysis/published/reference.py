@@ -130,7 +130,7 @@ def scaled_rows(study: Study) -> Rows:
     for source in [source for source in timed if source.id in sums]:
         batch_s = durations[_point(source.fields)]
         flops_pct, bytes_pct = (
-            tau.scaled_efficiency_pct(total, batch_s, peak)
+            100 * total / (tau.PROFILED_BATCHES * batch_s) / peak
             for total, peak in ((sums[source.id].flops, peak_flops), (sums[source.id].bytes, peak_bytes))
         )
         rows.append({
@@ -144,14 +144,11 @@ def scaled_rows(study: Study) -> Rows:
 
 
 def _durations(study: Study) -> dict[tuple, float]:
-    timed, started = tau.timed_and_started(study, rank_0_only=True)
     durations: dict[tuple, float] = {}
-    for key in timed:
-        if key in started:
-            estimate = tau.tau_step_duration_s(list(timed[key]), list(started[key]))
-            point = _point(dict(zip(ID_FIELDS, key, strict=True)))
-            # Two ways of running TAU are two estimates, of which the least counts.
-            durations[point] = tau.step_duration_s([estimate, durations.get(point, float("inf"))])
+    for row in tau.step_durations(study).to_dict("records"):
+        point = _point(row)
+        # Two ways of running TAU are two estimates, of which the least counts.
+        durations[point] = min(row["published_s"], durations.get(point, float("inf")))
     return {point: duration for point, duration in durations.items() if duration > 0}
 
 

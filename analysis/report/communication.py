@@ -97,12 +97,12 @@ def _mpi(context: Context) -> Content:
         # Of profiles that were converted the number of nodes is not known.
         if (known := [row for row in labelled if pd.notna(row.get(axes.y)) and row.get(axes.x) is not None])
     ]
-    (part,) = messages.answer(context.study).parts or ()
+    (part,) = messages.answer(context.study).tables
     return Content("", charts, [as_view(part, "mpi-table", context.factors)])
 
 
 def _messages(context: Context) -> Rows:
-    return messages.rows(context.study)
+    return records(messages.messages(context.study))
 
 
 def _batch_sizes_differ(context: Context) -> bool:

@@ -1,0 +1,219 @@
+"""Durations of steps from what TAU recorded of a run: a row a rank and estimator, the best first."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pandas as pd
+import pyarrow as pa
+
+from analysis.display.metrics import IN_RUN, RANK, Metric, names_of
+from analysis.display.terminal import Answer
+from analysis.frames.measure import measure
+from analysis.frames.study import Study
+from analysis.statistics import inside_run
+from profiling import tables, tools
+from profiling.errors import UserError
+from profiling.findings import Finding
+from profiling.markers import STAGE_EVENT, stage_of_event
+from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, SCHEMAS, UPDATE
+
+METRICS = (
+    RANK,
+    Metric(
+        "estimator", "event, timers, marks, stages (time between missing), difference", text=True, key=True
+    ),
+    Metric("steps", "number of steps"),
+    Metric("step_ms", "step duration; interval of the difference: of the startup", interval=IN_RUN),
+    Metric("preferred", "whether it is the best available estimate"),
+)
+COLUMNS = {"Columns:": METRICS}
+_APPLICATION = ".TAU application"
+_TABLES = ("intervals", "atomics", "markers")
+_TIMER = re.compile(r"^Batch \d+$")
+_STAGES = (FORWARD, BACKWARD, UPDATE, "Load Data", "Optimizer Step", "Allreduce Gradients")
+# Of Student's t: start-up is skewed, so that the quantile of 95 % holds the truth in 90 % of cases
+# (python -m benchmarks.interval_coverage --only differences).
+_QUANTILE = 0.995
+_LEAST_STARTS = 3  # of two the scatter is not known: Student's t is then 12.7 times it
+
+Estimate = tuple[int, float, float, float]  # steps; ns, low, high
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What TAU recorded of a run; times in ns.
+
+    Attributes:
+        timers: ``calls`` and ``inclusive_ns`` by rank and function, threads summed.
+        stages: ``count`` and ``ns`` (mean) by rank and stage, of its events.
+        marks: ``start_ns`` of each step's end on a rank's first thread, by rank.
+        findings: of its ranks.
+    """
+
+    timers: pd.DataFrame
+    stages: pd.DataFrame
+    marks: pd.Series
+    findings: list[Finding]
+
+    def application_ns(self, rank: int) -> float:
+        """How long the whole run took; NaN if TAU did not say."""
+        return float(self.timers["inclusive_ns"].get((rank, _APPLICATION), math.nan))
+
+
+def read(path: Path) -> Profile:
+    """A run's profile: a file or folder of TAU's, or the tables of a run or rank.
+
+    Raises:
+        UserError: no profile of TAU, or damaged.
+    """
+    findings: list[Finding] = []
+    pieces: dict[str, list[pa.Table]] = defaultdict(list)
+    for name, table in _tables(path, findings):
+        pieces[name].append(table.select(SCHEMAS[name].names))
+    intervals, atomics, markers = (
+        pa.concat_tables(pieces[name] or [tables.as_table(name, {})]).unify_dictionaries().to_pandas()
+        for name in _TABLES
+    )
+    intervals["function"] = intervals["function"].astype(object)
+    # Other threads' applications are parts of the first one's.
+    intervals = intervals[(intervals["function"] != _APPLICATION) | (intervals["thread"] == 0)]
+    timers = intervals.groupby(["rank", "function"])[["calls", "inclusive_ns"]].sum()
+    atomics["event"] = atomics["event"].astype(str)
+    events = atomics[atomics["event"].str.match(STAGE_EVENT) & (atomics["count"] > 0)]
+    named = [stage_of_event(event) for event in events["event"]]
+    stages = events.assign(
+        stage=[stage for stage, _ in named], ns=events["mean"] * np.array([unit for _, unit in named], float)
+    )
+    stages = stages.drop_duplicates(["rank", "stage"], keep="last").set_index(["rank", "stage"])
+    marks = markers[markers["thread"] == 0].set_index("rank")["start_ns"]
+    return Profile(timers, stages[["count", "ns"]], marks, findings)
+
+
+def _tables(path: Path, findings: list[Finding]) -> Iterator[tuple[str, pa.Table]]:
+    folders = _folders_of_tables(path)
+    for folder in folders:
+        report = folder / "rank.json"
+        found = orjson.loads(report.read_bytes()).get("findings", []) if report.exists() else []
+        findings += map(Finding.from_json, found)
+        for name in _TABLES:
+            if tables.table_path(folder, name).exists():
+                yield name, tables.read(folder, name)
+    if not folders:
+        converted = tools.read(path, "tau")
+        findings += converted.findings
+        yield from ((name, table) for name, table in converted.tables.items() if name in _TABLES)
+
+
+def _folders_of_tables(path: Path) -> Sequence[Path]:
+    """The folders of a run's ranks, or a rank's own, where TAU's tables lie in them; none: they do not.
+
+    Raises:
+        UserError: there are several runs below.
+    """
+    ranks = [path, *sorted(path.glob("rank_*"))] if path.is_dir() else []
+    ranks = [folder for folder in ranks if tables.table_path(folder, "intervals").exists()]
+    runs = sorted({file.parents[1] for file in path.glob("*/rank_*/intervals.parquet")})
+    if not ranks and runs:
+        raise UserError(f"{path} holds runs under TAU: name one of them, e.g. {runs[0]}")
+    return ranks
+
+
+def difference(whole_ns: float, starts_ns: Sequence[float], steps: int | None) -> Estimate | None:
+    """By what a run took longer than runs of one step did.
+
+    Args:
+        steps: of the run; None: not known.
+    """
+    took = np.array(starts_ns, float)
+    took = took[np.isfinite(took)]
+    if not len(took) or not steps or steps < 2 or math.isnan(whole_ns):
+        return None
+    value = (whole_ns - float(np.median(took))) / (steps - 1)
+    if len(took) < _LEAST_STARTS:
+        return steps, value, math.nan, math.nan
+    from scipy import stats
+
+    # The run's own start-up is one more draw of what the others scatter by, and their median is off, too.
+    scatter = float(took.std(ddof=1)) * math.sqrt(1 + math.pi / 2 / len(took)) / (steps - 1)
+    reach = float(stats.t.ppf(_QUANTILE, len(took) - 1)) * scatter
+    return steps, value, value - reach, value + reach
+
+
+def _inside_run(took: np.ndarray) -> Estimate | None:
+    if not len(took):
+        return None
+    estimate = inside_run.of_mean(took)
+    return len(took), estimate.value, estimate.low, estimate.high
+
+
+def _of_stages(timers: pd.DataFrame, stages: pd.DataFrame) -> Estimate | None:
+    """By the stages that were timed in every step; what their scatter is TAU does not keep."""
+    known = timers[timers.index.isin(_STAGES)].set_axis(["count", "ns"], axis=1)
+    if known.empty:
+        events = stages[stages.index.isin(_STAGES)]
+        known = events.assign(ns=events["count"] * events["ns"])
+    steps = int(known["count"].max()) if len(known) else 0
+    return (steps, known["ns"].sum() / steps, math.nan, math.nan) if steps else None
+
+
+def _estimates(
+    profile: Profile, rank: int, starts: Sequence[Profile], steps: int | None
+) -> dict[str, Estimate]:
+    """Of a rank, the best first."""
+    timers, stages = (
+        frame[frame.index.get_level_values("rank") == rank].droplevel("rank")
+        for frame in (profile.timers, profile.stages)
+    )
+    marks = np.sort(profile.marks[profile.marks.index == rank].to_numpy())
+    event: Estimate | None = None
+    if END_OF_BATCH in stages.index:
+        event = int(stages["count"][END_OF_BATCH]), float(stages["ns"][END_OF_BATCH]), math.nan, math.nan
+    of_batches = [took for name, took in timers["inclusive_ns"].items() if _TIMER.match(str(name))]
+    estimates = {
+        "event": event,
+        "timers": _inside_run(np.array(of_batches)),
+        "marks": _inside_run(np.diff(marks)),  # of every step but the first
+        "stages": _of_stages(timers, stages),
+    }
+    counted = [one[0] + (name == "marks") for name, one in estimates.items() if one]
+    whole = [start.application_ns(rank) for start in starts]
+    known = max(counted, default=None) or steps
+    estimates["difference"] = difference(profile.application_ns(rank), whole, known)
+    return {name: one for name, one in estimates.items() if one is not None}
+
+
+@measure(COLUMNS)
+def tau_batches(study: Study, startup: Sequence[Path] = (), batches: int | None = None) -> Answer:
+    """A row a rank and estimator, the best first.
+
+    Args:
+        study: its path is the profile's.
+        startup: profiles of runs of one step.
+        batches: steps of the run, where nothing in the profile says it.
+
+    Raises:
+        UserError: no profile of TAU, or nothing in it says how long a step is.
+    """
+    profile, starts = read(study.path), [read(path) for path in startup]
+    rows: list[dict[str, Any]] = []
+    for rank in profile.timers.index.unique("rank"):
+        estimates = _estimates(profile, rank, starts, batches)
+        for place, (name, (count, *ns)) in enumerate(estimates.items()):
+            ms = dict(zip(METRICS[3].names, np.array(ns) / 1e6, strict=True))
+            rows.append({"rank": rank, "estimator": name, "steps": count, **ms, "preferred": place == 0})
+    if not rows:
+        raise UserError(f"{study.path} holds no steps: give --startup and --batches")
+    frame = pd.DataFrame(rows, columns=names_of(METRICS))
+    negative = frame[(frame["estimator"] == "difference") & (frame["step_ms"] < 0)]
+    for finding in profile.findings:
+        study.log.add(finding)
+    for rank in negative["rank"]:
+        study.note("tables_of_startup", rank=rank)
+    return Answer(frame, METRICS, title="Step duration (TAU)")
