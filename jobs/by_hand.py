@@ -1,7 +1,14 @@
-"""The folder of a run that was started by hand, or watched, and its manifest: results like any others.
+"""Results of what is started by hand: runs, watched programs and single-node studies, with their manifests.
 
 A run of ``python -m train`` gets a directory of its own, ``results/by-hand/<run id>``, with the first
 repetition that is free. Its rank 0 writes the manifest, as ``jobs.sweep`` does for its runs.
+
+    results/studies/<study>-<cpu|gpu>-<time>/manifest.json        StudyManifest; written last
+                                             durations.parquet    every timed repetition
+                                             quantities.parquet   every other figure, or why there is none
+                                             log.txt              what the processes it started printed
+
+Nothing here needs torch: ``train.studies`` measures, ``analysis.studies`` answers.
 """
 
 import itertools
@@ -10,22 +17,24 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from jobs import store
+from jobs import ROOT, machine, store
 from jobs.failures import Ended, Kind, make_manifest
+from jobs.launchers.base import Process
+from jobs.processes import Limits, become, run_processes
 from jobs.program import PER_STEP
 from jobs.run import LONGEST_PROGRAM, Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, format_id, parse_id, wrong_values
-from jobs.store import OWNER, Manifest, RankReport
-from profiling import tables
+from jobs.store import Manifest, RankReport, StudyManifest
+from profiling import schemas, tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USE, UserError
 from profiling.findings import Finding
 from profiling.identity import Identity, rank_on_node
@@ -34,45 +43,50 @@ from profiling.watching.facts import GENERIC, ModelFacts
 from profiling.watching.program import Program
 
 PARENT = Path("results") / "by-hand"
-ROOT = Path(__file__).resolve().parents[1]
-_JOBS = (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("PBS_JOBID",), ("LSB_JOBID",))
 REPORTS_S = 60.0  # for the other ranks' reports to appear; file systems of clusters show changes late
+_JOB_IDS = (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("PBS_JOBID",), ("LSB_JOBID",))
 _LONGEST_ID = 200  # bytes: file systems take names of at most 255
 _LONG_FIELDS = ("data", "profile_kernels")  # left out of the name of a run where it would be too long
+_LOGS = (".txt", ".log", ".out", ".err")  # how files end to which output is sent
+_EXIT: dict[Kind | None, int] = {"interrupted": EXIT_INTERRUPTED, "wrong use": EXIT_WRONG_USE}
+
+
+# --- the folder of a run --------------------------------------------------------------------------------
 
 
 def is_by_hand(out: Path | None) -> bool:
     """Whether no sweep has started this run: a sweep puts a file of its own into a run's directory."""
-    return out is None or not (out / OWNER).exists()
-
-
-_LOGS = (".txt", ".log", ".out", ".err")  # how files end to which output is sent
+    return out is None or not (out / store.OWNER).exists()
 
 
 def check_unused(out: Path, overwrite: bool) -> None:
     """Refuse ``--out`` where results are."""
     if (out / store.SWEEP).exists() or any(out.glob("run_*")):
         raise UserError(f"--out {out} holds a sweep; choose another folder")
-    if not overwrite and (left := _of_a_run(out)):
+    if not overwrite and (left := _written(out)):
         raise UserError(f"--out {out} already holds a run ({left[0].name}); another folder, or --overwrite")
 
 
 def check_no_other_files(out: Path) -> None:
     """Refuse ``--out`` where the user keeps other things: all but ranks' folders and logs."""
-    there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    others = [name for name in there if not name.startswith("rank_") and Path(name).suffix not in _LOGS]
+    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    others = [name for name in names if not name.startswith("rank_") and Path(name).suffix not in _LOGS]
     if others and not (out / store.MANIFEST).exists():
         raise UserError(f"--out {out} holds other files ({', '.join(others[:3])}); choose an empty folder")
 
 
-_EXIT: dict[Kind | None, int] = {"interrupted": EXIT_INTERRUPTED, "wrong use": EXIT_WRONG_USE}
-
-
 def clear(out: Path) -> None:
     """Remove an earlier run's files from ``out``; what else is in it stays, and a profiler's folders do."""
-    for path in _of_a_run(out):
-        for file in [one for one in path.iterdir() if one.is_file()] if path.is_dir() else [path]:
+    for path in _written(out):
+        for file in [each for each in path.iterdir() if each.is_file()] if path.is_dir() else [path]:
             file.unlink()
+
+
+def _written(out: Path) -> list[Path]:
+    """The manifest and the ranks' directories in ``out``, but for those with a profiler's folder only."""
+    files = [path for name in ("*.parquet", store.RANK_REPORT) for path in out.glob(f"rank_*/{name}")]
+    manifest = out / store.MANIFEST
+    return [*([manifest] if manifest.exists() else []), *sorted({path.parent for path in files})]
 
 
 def made(out: Path) -> Path:
@@ -104,13 +118,13 @@ class Folder:
             clear(self.path)
 
     def end_early(self, run: Run, why: str, kind: Kind | None, started: datetime) -> str:
-        """The manifest of a run that has not come to its end says why; what is to be said of its folder.
+        """Write why a run has not come to its end; returns a line for the user, or "".
 
         A refused run leaves no folder, and one that ends before its first step an earlier one as it is.
         """
         if self.path is None:
             return ""
-        keeps = not self.begun and bool(_of_a_run(self.path))
+        keeps = not self.begun and bool(_written(self.path))
         if keeps or (kind == "wrong use" and not self.begun):
             if not self.there:
                 shutil.rmtree(self.path)
@@ -119,7 +133,8 @@ class Folder:
                 with suppress(OSError):  # an earlier run's files are in it, or a profiler's around the rank
                     directory.rmdir()
             return f"{self.path}: earlier run kept" if keeps else ""
-        _write_manifest(run, self.path, Ended(_EXIT.get(kind, EXIT_FAILED), why, kind), started)
+        ended = Ended(_EXIT.get(kind, EXIT_FAILED), why, kind)
+        _write_manifest(run, self.path, ended, [sys.executable, "-m", "train", *sys.argv[1:]], started)
         return ""
 
 
@@ -138,60 +153,46 @@ def _remove_parents(out: Path) -> None:
                 folder.rmdir()
 
 
-def _of_a_run(out: Path) -> list[Path]:
-    """The manifest and the ranks' directories in ``out``; one that holds a profiler's folder only is none."""
-    written = [path for name in ("*.parquet", store.RANK_REPORT) for path in out.glob(f"rank_*/{name}")]
-    manifest = out / store.MANIFEST
-    return [*([manifest] if manifest.exists() else []), *sorted({path.parent for path in written})]
-
-
 def new_directory(run: Run, parent: Path = PARENT) -> Path:
     """A new directory for a run, named by what distinguishes it and by the first repetition that is free."""
+    outside = [name for name in OUTSIDE_FIELDS if getattr(run, name) != Run.model_fields[name].default]
+    if len(format_id(run, outside=outside)) > _LONGEST_ID:
+        outside = [name for name in outside if name not in _LONG_FIELDS]
     parent.mkdir(parents=True, exist_ok=True)
     for repetition in itertools.count():
-        directory = parent / format_id(run, repetition, outside=_distinguishing(run))
+        directory = parent / format_id(run, repetition, outside=outside)
         with suppress(FileExistsError):
             directory.mkdir()
             return directory
     raise AssertionError("numbers never end")
 
 
-def _distinguishing(run: Run) -> tuple[str, ...]:
-    """The fields outside a run id that are not at their default, as many as the name of a file can hold."""
-    fields = [name for name in OUTSIDE_FIELDS if getattr(run, name) != Run.model_fields[name].default]
-    if len(format_id(run, outside=fields)) > _LONGEST_ID:
-        fields = [name for name in fields if name not in _LONG_FIELDS]
-    return tuple(fields)
-
-
 def write_manifest(run: Run, directory: Path, started: datetime) -> Manifest:
     """Write the manifest of a run whose rank 0 has ended, once all ranks have left their reports."""
-    wait_for_reports(directory, run.ranks)
-    return _write_manifest(run, directory, Ended(EXIT_DONE), started)
-
-
-def _write_manifest(run: Run, directory: Path, ended: Ended, started: datetime) -> Manifest:
     command = [sys.executable, "-m", "train", *sys.argv[1:]]
+    return _write_manifest(run, directory, Ended(EXIT_DONE), command, started)
+
+
+def _write_manifest(
+    run: Run, directory: Path, ended: Ended, command: list[str], started: datetime,
+    unknown: Sequence[str] = (),
+) -> Manifest:  # fmt: skip
+    if not ended.exit_code:
+        reports = [tables.rank_directory(directory, rank) / store.RANK_REPORT for rank in range(run.ranks)]
+        deadline = time.monotonic() + REPORTS_S
+        while not all(path.exists() for path in reports) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    try:
+        repetition = parse_id(directory.resolve().name).repetition
+    except UserError:  # the user has named the directory
+        repetition = 0
     # This process's own environment is recorded anyway: no launcher of ours added to it.
-    manifest = make_manifest(run, _repetition(directory), directory, ended, command, {}, started, ROOT)
+    manifest = make_manifest(run, repetition, directory, ended, command, {}, started, ROOT, unknown)
     store.write_record(directory / store.MANIFEST, manifest)
     return manifest
 
 
-def wait_for_reports(directory: Path, ranks: int) -> None:
-    """Wait for the reports of ranks that end at this time."""
-    reports = [tables.rank_directory(directory, rank) / store.RANK_REPORT for rank in range(ranks)]
-    deadline = time.monotonic() + REPORTS_S
-    while not all(path.exists() for path in reports) and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
-def _repetition(directory: Path) -> int:
-    """The repetition that a directory's name says; of one that the user has named, 0."""
-    try:
-        return parse_id(directory.resolve().name).repetition
-    except UserError:
-        return 0
+# --- a watched program ----------------------------------------------------------------------------------
 
 
 def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:
@@ -201,7 +202,7 @@ def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:
         process = psutil.Process() if me.size == 1 else _launcher_of(me, environment)
         when = datetime.fromtimestamp(process.create_time())
         return f"{program}-{ranks}-{when:%Y%m%d-%H%M%S}-{process.pid}"
-    for names in _JOBS:
+    for names in _JOB_IDS:
         if all(name in environment for name in names):
             job = ".".join(environment[name] for name in names)
             return f"{program}-{ranks}-{re.sub(r'[^A-Za-z0-9.-]', '-', job)}"
@@ -284,9 +285,102 @@ def write_program_manifest(
     """Write the manifest of a watched program, once all ranks have left their reports."""
     report = store.read_record(tables.rank_directory(directory, me.rank) / store.RANK_REPORT, RankReport)
     run, unknown = run_of(report, me, program, profile, per_step)
-    if not ended.exit_code:
-        wait_for_reports(directory, run.ranks)
-    command = [sys.executable, *sys.orig_argv[1:]]
-    manifest = make_manifest(run, 0, directory, ended, command, {}, started, ROOT, unknown)
-    store.write_record(directory / store.MANIFEST, manifest)
-    return manifest
+    return _write_manifest(run, directory, ended, [sys.executable, *sys.orig_argv[1:]], started, unknown)
+
+
+# --- a single-node study --------------------------------------------------------------------------------
+
+
+class Recorder:
+    """What a study has measured so far.
+
+    Args:
+        study: its name, e.g. ``layers``.
+        settings: its flags, for the manifest.
+        directory: of its result (:func:`new_study`); made when something is written.
+    """
+
+    def __init__(self, study: str, settings: Mapping[str, Any], directory: Path) -> None:
+        def plain(value: Any) -> Any:
+            if isinstance(value, list):
+                return [str(item) for item in value]
+            return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+        self.study, self.directory = study, directory
+        self.findings: list[Finding] = []
+        self._settings = {name: plain(value) for name, value in settings.items()}
+        self._started = datetime.now(UTC)
+        self._rows: dict[str, list[tuple]] = {"durations": [], "quantities": []}
+
+    def quantity(self, case: str, device: str, quantity: str, value: float | None, note: str = "") -> None:
+        """A figure of a case; of one that could not be had, None and why."""
+        self._rows["quantities"].append(
+            (case, device, quantity, None if value is None else float(value), note)
+        )
+
+    def case(
+        self, case: str, device: str, durations_ns: Mapping[str, Iterable[int]], **figures: float | None
+    ) -> None:
+        """The durations of a case's stages, in ns in the order of repetitions, and figures by their names."""
+        for stage, durations in durations_ns.items():
+            self._rows["durations"] += [(case, device, stage, n, int(ns)) for n, ns in enumerate(durations)]
+        for name, value in figures.items():
+            self.quantity(case, device, name, value)
+
+    def find(self, code: str, **data: Any) -> None:
+        """Add a finding, once."""
+        if (finding := Finding(code, data=data)) not in self.findings:
+            self.findings.append(finding)
+
+    def write(self, warmup: int, repetitions: int) -> None:
+        """Write the tables and, last, the manifest."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for name, rows in self._rows.items():
+            columns = {
+                column: [row[n] for row in rows] for n, column in enumerate(schemas.SCHEMAS[name].names)
+            }
+            tables.write(tables.as_table(name, columns), self.directory, name)
+        manifest = StudyManifest(
+            study=self.study,
+            settings=self._settings,
+            devices=list(dict.fromkeys(row[1] for rows in self._rows.values() for row in rows)),
+            warmup=warmup,
+            repetitions=repetitions,
+            command=[sys.executable, *sys.orig_argv[1:]],
+            findings=self.findings,
+            **machine.facts({}, self._started, ROOT),
+        )
+        store.write_record(self.directory / store.MANIFEST, manifest)
+
+
+def run_fresh(commands: Sequence[list[str]], directory: Path, time_s: float) -> tuple[Ended, str]:
+    """Run processes with nothing but their arguments: how they ended, and what they printed.
+
+    Args:
+        commands: what follows ``python``; what they print goes into the study's log, too.
+        time_s: after which they are ended.
+    """
+    # Threads that wait do so by sleeping: the stages of one network take turns. And glibc gives freed blocks
+    # of a MiB and more back to the kernel, so that what counts against a limit is what is in use.
+    environment = {"GOMP_SPINCOUNT": "10000", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+    processes = [Process([sys.executable, *command], environment) for command in commands]
+    log = directory / store.LOG
+    before = log.stat().st_size if log.exists() else 0
+    ended = run_processes(processes, log, Limits(time_s), ROOT)
+    return ended, log.read_bytes()[before:].decode("utf-8", "replace")
+
+
+def new_study(study: str, device: str, out: Path | None) -> Path:
+    """The directory of a new result: ``out``, else one below results/studies named by the time."""
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
+    directory = out or Path("results") / "studies" / f"{study}-{device}-{now}"
+    if (directory / store.MANIFEST).exists():
+        raise UserError(f"{directory} already contains a result; choose another with --out")
+    return directory
+
+
+def answer_study(directory: Path, form: str, output: Path | None) -> None:
+    """Become the command that answers from a study's result; it does not return."""
+    written = ["--output", str(output)] if output else []
+    print(directory, file=sys.stderr, flush=True)
+    become([sys.executable, "-m", "analysis.studies", str(directory), "--format", form, *written])

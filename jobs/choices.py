@@ -26,7 +26,6 @@ HEADINGS = {
     "backends": ("`backend`", "how gradients are exchanged"),
     "launchers": ("`--launcher`", "starts", "where"),
 }
-_AUTO = ("`auto`", "single for one rank, otherwise ddp")
 
 
 def _rows(kind: str) -> list[Sequence[str]]:
@@ -35,20 +34,15 @@ def _rows(kind: str) -> list[Sequence[str]]:
         shown = {name: f"`{name}`" if name in STARTED else f"(`{name}`)" for name in names}
         return [(shown[name], tool(name).started, tool(name).reads) for name in names]
     if kind == "loaders":
-        needs = {
-            name: [
-                *([loader.library.name] if loader.library else []),
-                *(["a GPU"] if loader.on_cpu else []),
-                *(["`data`"] if loader.reads_data else []),
-            ]
-            for name, loader in LOADERS.items()
-        }
-        return [
-            (f"`{name}`", loader.meaning, ", ".join(needs[name]) or "nothing")
-            for name, loader in LOADERS.items()
-        ]
+        rows: list[Sequence[str]] = []
+        for name, loader in LOADERS.items():
+            library = loader.library.name if loader.library else ""
+            needs = [library, "a GPU" if loader.on_cpu else "", "`data`" if loader.reads_data else ""]
+            rows.append((f"`{name}`", loader.meaning, ", ".join(filter(None, needs)) or "nothing"))
+        return rows
     if kind == "backends":
-        return [_AUTO, *((f"`{name}`", backend.meaning) for name, backend in BACKENDS.items())]
+        auto = ("`auto`", "single for one rank, otherwise ddp")
+        return [auto, *((f"`{name}`", backend.meaning) for name, backend in BACKENDS.items())]
     return [(f"`{name}`", launcher.starts, launcher.where) for name, launcher in LAUNCHERS.items()]
 
 
@@ -71,11 +65,11 @@ def main() -> int:
     add("kinds", nargs="*", metavar="KIND", help=f"any of {', '.join(HEADINGS)} [all]")
     add("--write", nargs="+", type=Path, default=[], metavar="FILE", help="documentation pages to update")
     arguments = parser.parse_args()
-    kinds = {kind: table(kind) for kind in arguments.kinds or HEADINGS}
+    tables = [table(kind) for kind in arguments.kinds or HEADINGS]
     for path in arguments.write:
         write_text(path, with_tables(path.read_text(encoding="utf-8")))
     if not arguments.write:
-        print("\n".join(kinds.values()), end="")
+        print("\n".join(tables), end="")
     return EXIT_DONE
 
 

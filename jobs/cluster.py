@@ -35,10 +35,10 @@ def cluster_name(environment: Mapping[str, str]) -> str | None:
     if name := environment.get("SLURM_CLUSTER_NAME"):
         return name
     try:
-        said = _ask(["scontrol", "show", "config"], environment)
+        answer = _ask(["scontrol", "show", "config"], environment)
     except UserError:
         return None
-    match = re.search(r"^ClusterName\s*=\s*(\S+)", said, re.MULTILINE)
+    match = re.search(r"^ClusterName\s*=\s*(\S+)", answer, re.MULTILINE)
     return match[1] if match else None
 
 
@@ -67,31 +67,26 @@ def check_accepted(words: Sequence[str], environment: Mapping[str, str], asked: 
 
 def partition(name: str | None, environment: Mapping[str, str]) -> Partition:
     """The partition of this name (or names, ``a,b``), or the default one."""
-    return read_partition(_ask(["sinfo", "--noheader", "--noconvert", f"--format={_ROW}"], environment), name)
-
-
-def read_partition(rows: str, name: str | None) -> Partition:
-    """A partition, of what ``sinfo --format=%P|%D|%c|%G`` prints: a line for nodes that are alike."""
-    of: dict[str, list[list[str]]] = {}
+    rows_of: dict[str, list[list[str]]] = {}  # a row for nodes that are alike
     default: str | None = None
-    for row in rows.splitlines():
+    for row in _ask(["sinfo", "--noheader", "--noconvert", f"--format={_ROW}"], environment).splitlines():
         marked, *rest = row.strip().split("|")
-        of.setdefault(marked.rstrip("*"), []).append(rest)
+        rows_of.setdefault(marked.rstrip("*"), []).append(rest)
         default = marked.rstrip("*") if marked.endswith("*") else default
-    wanted = name or default
-    if wanted is None:
-        known = ", ".join(of)
+    chosen = name or default
+    if chosen is None:
+        known = ", ".join(rows_of)
         raise UserError(f"Slurm has no default partition: set `partition` in the site file; one of: {known}")
-    for one in wanted.split(","):
-        if one not in of:
-            raise UserError(f"Slurm has no partition {one!r}{did_you_mean(one, of)}")
-    partitions = [of[one] for one in wanted.split(",")]
-    nodes = [alike for partition in partitions for alike in partition]
+    for each in chosen.split(","):
+        if each not in rows_of:
+            raise UserError(f"Slurm has no partition {each!r}{did_you_mean(each, rows_of)}")
+    partitions = [rows_of[each] for each in chosen.split(",")]
+    rows = [row for partition in partitions for row in partition]
     return Partition(
-        wanted,
+        chosen,
         nodes=max(sum(int(count) for count, _, _ in partition) for partition in partitions),
-        cpus=max(int(cpus.rstrip("+")) for _, cpus, _ in nodes),
-        gpus=max(count_gpus(resources) for _, _, resources in nodes),
+        cpus=max(int(cpus.rstrip("+")) for _, cpus, _ in rows),
+        gpus=max(count_gpus(resources) for _, _, resources in rows),
     )
 
 
@@ -118,8 +113,8 @@ class Allocation:
     def lost(self) -> frozenset[str]:
         """The nodes that Slurm has taken from the job since it began."""
         try:
-            said = _ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%N"], os.environ)
-            now = expand_nodes(said.strip())
+            answer = _ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%N"], os.environ)
+            now = expand_nodes(answer.strip())
         except UserError:
             return frozenset()
         return frozenset(self.nodes) - frozenset(now) if now else frozenset()
@@ -142,13 +137,10 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
 def gpus_per_node(job: str) -> int | None:
     """How many GPUs a job of Slurm's has on each of its nodes, at least; None if Slurm does not say."""
     try:
-        return read_gpus(_ask(["scontrol", "show", "job", "--details", job], os.environ))
+        details = _ask(["scontrol", "show", "job", "--details", job], os.environ)
     except UserError:
         return None
-
-
-def read_gpus(details: str) -> int | None:
-    """The GPUs of each node, at least, by ``Nodes=n[1-2] GRES=gpu:a100:4(IDX:0-3)``; else None."""
+    # Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:4(IDX:0-3)
     lines = re.findall(r"^\s*Nodes=\S+ .*\bGRES=(.*)$", details, re.MULTILINE)
     return min(map(count_gpus, lines), default=None)
 

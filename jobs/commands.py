@@ -15,13 +15,11 @@ import os
 import runpy
 import sys
 from importlib import metadata
-from pathlib import Path
 
+from jobs import ROOT
 from jobs.flags import make_parser
 from profiling.arguments import complete, completion_is_asked
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
-
-_ROOT = Path(__file__).resolve().parents[1]
 
 # A group's question, and the modules that answer it. A command's name is the last word of its module's.
 GROUPS = {
@@ -62,7 +60,7 @@ COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for
 
 def head_of(module: str) -> str:
     """The first line of a module's docstring, read without importing it."""
-    place = _ROOT.joinpath(*module.split("."))
+    place = ROOT.joinpath(*module.split("."))
     path = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.partition("\n")[0]
@@ -70,12 +68,14 @@ def head_of(module: str) -> str:
 
 def listing() -> str:
     """All commands, a line each, below the question that their group answers."""
-    width = max(map(len, COMMANDS))
-    lines = []
+    lines = [_HEAD]
     for group, modules in GROUPS.items():
         lines += ["", group]
-        lines += [f"  {module.rpartition('.')[2]:<{width}}  {head_of(module)}" for module in modules]
-    return "\n".join([_HEAD, *lines, "", _TAIL])
+        lines += [
+            f"  {module.rpartition('.')[2]:<{max(map(len, COMMANDS))}}  {head_of(module)}"
+            for module in modules
+        ]
+    return "\n".join([*lines, "", _TAIL])
 
 
 def version() -> str:

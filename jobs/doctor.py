@@ -9,12 +9,13 @@ Exit code 0: scaleprof can train here; 1: something that it needs is missing, or
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -45,9 +46,7 @@ _LIBRARIES = (  # name, how one gets it, whether nothing works without it
     ("mpi4py", "pip install -e '.[mpi]'", False),
     ("horovod", "make horovod  (not needed for DDP)", False),
 )
-_ARCHS = "import torch; print(*torch.cuda.get_arch_list())"
 _TAU_S = 60
-_TAU_VERSION = "#define TAU_VERSION "
 # Of tau-config's tags: what it is for those who do not configure TAU.
 _TAU_PARTS = {"MPI": "MPI", "PYTHON": "Python", "PTHREAD": "threads", "OPENMP": "OpenMP", "CUPTI": "CUPTI"}
 
@@ -66,56 +65,54 @@ class Check:
 
 def examine(machine: Machine, site: str | None = None) -> list[Check]:
     """All checks of this machine, in the order in which they are shown."""
-    presences = {
+    groups: dict[str, Iterable[Presence]] = {
+        "machine": _hardware(machine),
+        "libraries": _libraries(machine),
+        "loaders": _loaders(machine),
         "launchers": [launcher.presence() for launcher in LAUNCHERS.values()],
-        "profilers": list(_profilers(machine)),
+        "profilers": _profilers(machine),
         "cluster": check_site(os.environ, site),
     }
-    return [
-        *_hardware(machine),
-        *_libraries(machine),
-        *_loaders(machine),
-        *(Check(group, **asdict(one)) for group, several in presences.items() for one in several),
-    ]
+    return [Check(group, **asdict(each)) for group, presences in groups.items() for each in presences]
 
 
-def _hardware(machine: Machine) -> Iterator[Check]:
-    yield Check("machine", "CPU", True, f"{machine.cpu}, cores: {machine.cores}")
-    yield Check("machine", "memory", True, f"{machine.memory_bytes / 1e9:.0f} GB")
+def _hardware(machine: Machine) -> Iterator[Presence]:
+    yield Presence("CPU", True, f"{machine.cpu}, cores: {machine.cores}")
+    yield Presence("memory", True, f"{machine.memory_bytes / 1e9:.0f} GB")
     gpus = ", ".join(f"{machine.gpus.count(name)} x {name}" for name in dict.fromkeys(machine.gpus))
     driver = f" (driver {machine.driver})" if machine.driver else ""
     remedy = NO_AMD if AMD_DRIVER.exists() else _HIDDEN if machine.driver else _NO_DRIVER
-    yield Check("machine", "GPU", bool(gpus), gpus + driver if gpus else "none", "" if gpus else remedy)
+    yield Presence("GPU", bool(gpus), gpus + driver if gpus else "none", "" if gpus else remedy)
 
 
-def _libraries(machine: Machine) -> Iterator[Check]:
+def _libraries(machine: Machine) -> Iterator[Presence]:
     """The libraries; PyTorch also: whether its release is tested, and has kernels for the GPU."""
     installed = versions()
     for name, remedy, required in _LIBRARIES:
-        yield Check("libraries", name, name in installed, installed.get(name, "-"), remedy, required)
+        yield Presence(name, name in installed, installed.get(name, "-"), remedy, required)
     if (torch := installed.get("torch")) and not is_tested(torch):
         first, last = (".".join(map(str, release)) for release in TESTED_TORCH)
-        yield Check("libraries", "torch's release", False, torch, f"tested: {first} to {last}")
+        yield Presence("torch's release", False, torch, f"tested: {first} to {last}")
     if torch and machine.capability:
         archs, remedy = _built_for(), ""
         try:
             check_built_for(machine.capability, archs, (*machine.gpus, "the GPU")[0])
         except UserError as error:
             remedy = str(error)
-        yield Check("libraries", "torch for GPU", not remedy, ", ".join(archs), remedy)
+        yield Presence("torch for GPU", not remedy, ", ".join(archs), remedy)
 
 
 def _built_for() -> list[str]:
     """The GPUs that PyTorch is built for; asked in a process of its own, for it takes seconds to load."""
-    return _ask([sys.executable, "-c", _ARCHS]).split()
+    return _output([sys.executable, "-c", "import torch; print(*torch.cuda.get_arch_list())"]).split()
 
 
-def _loaders(machine: Machine) -> Iterator[Check]:
-    """A line for all loaders that need the same."""
-    alike: dict[tuple[Library | None, str], list[str]] = {}
+def _loaders(machine: Machine) -> Iterator[Presence]:
+    """One for all loaders that need the same."""
+    by_needs: dict[tuple[Library | None, str], list[str]] = {}
     for name, loader in LOADERS.items():
-        alike.setdefault((loader.library, loader.on_cpu), []).append(name)
-    for (library, on_cpu), names in alike.items():
+        by_needs.setdefault((loader.library, loader.on_cpu), []).append(name)
+    for (library, on_cpu), names in by_needs.items():
         detail, remedy = "built in", ""
         if library is not None:
             installed = library.module in machine.libraries
@@ -124,28 +121,25 @@ def _loaders(machine: Machine) -> Iterator[Check]:
             remedy = "" if installed else library.install
         if on_cpu and not machine.gpus:
             remedy = remedy or f"needs a GPU; on a CPU use {on_cpu}"
-        yield Check("loaders", ", ".join(names), not remedy, detail, remedy)
+        yield Presence(", ".join(names), not remedy, detail, remedy)
 
 
 def _profilers(machine: Machine) -> Iterator[Presence]:
+    """The profilers; one that has nothing on this machine that it can record is not ready."""
+    gpu, capability = bool(machine.gpus), machine.capability
     for name in TOOLS:
         # TAU is tried, also under the mpirun that is here, of which profiling knows nothing.
-        presence = look_at_tau(gpu=bool(machine.gpus)) if name == "tau" else tool(name).presence()
-        if presence:
-            yield of_profiler(name, presence, bool(machine.gpus), machine.capability)
-
-
-def of_profiler(
-    name: str, presence: Presence, gpu: bool, capability: tuple[int, int] | None = None
-) -> Presence:
-    """A profiler that is installed, and on this machine has nothing that it can record, is not ready."""
-    oldest, newest = tool(name).oldest_gpu or (0, 0), tool(name).newest_gpu or (99, 0)
-    remedy = ""
-    if not gpu and tool(name).gpu_only:
-        remedy = f"records GPUs only; {ON_A_CPU}"
-    elif capability and not oldest <= capability <= newest:
-        remedy = "this GPU: {}.{}; supported: {}.{} to {}.{}".format(*capability, *oldest, *newest)
-    return replace(presence, present=False, remedy=remedy) if presence.present and remedy else presence
+        presence = look_at_tau(gpu=gpu) if name == "tau" else tool(name).presence()
+        if presence is None:
+            continue
+        oldest, newest = tool(name).oldest_gpu or (0, 0), tool(name).newest_gpu or (99, 0)
+        remedy = ""
+        if not gpu and tool(name).gpu_only:
+            remedy = f"records GPUs only; {ON_A_CPU}"
+        elif capability and not oldest <= capability <= newest:
+            remedy = "this GPU: {}.{}; supported: {}.{} to {}.{}".format(*capability, *oldest, *newest)
+        unready = presence.present and remedy
+        yield replace(presence, present=False, remedy=remedy) if unready else presence
 
 
 def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) -> Presence:
@@ -154,13 +148,16 @@ def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) 
     if program is None:
         return Presence("tau_exec", False, "not on the PATH", tool("tau").install)
     config = str(Path(program).with_name("tau-config"))
-    tags = _ask([config, "--list-options"]).strip().split(",")
-    settings = dict(line.split("=", 1) for line in _ask([config]).splitlines() if "=" in line)
-    names = {**_TAU_PARTS, "PYTHON": _ask([settings.get("PYTHONINT", ""), "--version"]).strip() or "Python"}
+    tags = _output([config, "--list-options"]).strip().split(",")
+    settings = dict(line.split("=", 1) for line in _output([config]).splitlines() if "=" in line)
+    names = {
+        **_TAU_PARTS,
+        "PYTHON": _output([settings.get("PYTHONINT", ""), "--version"]).strip() or "Python",
+    }
     parts = [name for tag, name in names.items() if tag in tags]
     header = Path(settings.get("TAUROOT", "")) / "include" / "TAU.h"
-    lines = header.read_text(errors="replace").splitlines() if header.is_file() else []
-    version = [line.removeprefix(_TAU_VERSION).strip('" ') for line in lines if line.startswith(_TAU_VERSION)]
+    text = header.read_text(errors="replace") if header.is_file() else ""
+    version = re.findall(r'^#define TAU_VERSION "?([^"\n]*)', text, re.MULTILINE)
     tried = {"this Python": _try_tau(["-c", "import pytau"], Options(gpu=gpu), environment)}
     if serves := not tried["this Python"]:
         kind = Mpirun.open(Site(), environment).kind
@@ -172,7 +169,7 @@ def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) 
     return Presence("tau_exec", serves, detail, "" if serves else tool("tau").install)
 
 
-def _ask(command: Sequence[str]) -> str:
+def _output(command: Sequence[str]) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_TAU_S, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -227,7 +224,7 @@ def main() -> int:
         print()
     else:
         show(checks)
-    return EXIT_FAILED if any(one.required and not one.present for one in checks) else EXIT_DONE
+    return EXIT_FAILED if any(each.required and not each.present for each in checks) else EXIT_DONE
 
 
 if __name__ == "__main__":

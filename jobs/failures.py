@@ -228,30 +228,21 @@ def first_death(log: str) -> Death | None:
         return Death(-code if match["number"] or 2 < code < 16 else code, rank, match["node"])
     # Last: the MPIs start their daemons with srun, which then speaks of those.
     ending = _ENDING.search(log)
-    deaths = [_srun_death(match) for match in _SRUN_DEATH.finditer(log[: ending.start()] if ending else log)]
+    deaths = []
+    for match in _SRUN_DEATH.finditer(log[: ending.start()] if ending else log):
+        code = int(match["code"]) if match["code"] else -_SIGNALS.get(match["signal"], signal.SIGKILL)
+        deaths.append(Death(code, int(match["rank"]), match["node"]))
     # A rank that was killed is why others gave up at the same time.
     return min(deaths, key=lambda death: death.code >= 0, default=None)
-
-
-def _srun_death(match: re.Match) -> Death:
-    code = int(match["code"]) if match["code"] else -_SIGNALS.get(match["signal"], signal.SIGKILL)
-    return Death(code, int(match["rank"]), match["node"])
 
 
 # --- the manifest ----------------------------------------------------------------------------------------
 
 
 def make_manifest(
-    run: Run,
-    repetition: int,
-    directory: Path,
-    ended: Ended,
-    command: list[str],
-    environment: Mapping[str, str],
-    started: datetime,
-    root: Path,
-    unknown: Sequence[str] = (),
-) -> Manifest:
+    run: Run, repetition: int, directory: Path, ended: Ended, command: list[str],
+    environment: Mapping[str, str], started: datetime, root: Path, unknown: Sequence[str] = (),
+) -> Manifest:  # fmt: skip
     """The facts of a run that has ended; a run that is not right gets an exit code other than 0."""
     reports, wrong = read_reports(directory, run)
     failure, findings = judge(run, directory, ended, reports, wrong)
@@ -288,20 +279,14 @@ def judge(
     if not ended.exit_code:
         return lost_node(log) or Failure("wrong result", wrong, EXIT_FAILED), []
     failure = explain(ended.exit_code, ended.reason, log, ended.kind)
-    if wrong or not aborted_at_exit(run, reports, failure):
-        return failure, []
-    return None, [Finding("aborted_at_exit", data={"text": failure.text})]
-
-
-def aborted_at_exit(run: Run, reports: Sequence[RankReport], failure: Failure) -> bool:
-    """Whether a user's program had ended well, and then Python aborted as it exited.
-
-    PyTorch does this to programs that use Gloo (pytorch/pytorch#190489), the more often the more ranks, so
-    another try is no remedy. A profiler that wraps the ranks leaves no tables then.
-    """
+    # A user's program may have ended well, and Python then aborted as it exited. PyTorch does this to
+    # programs that use Gloo (pytorch/pytorch#190489), the more often the more ranks, so another try is no
+    # remedy. A profiler that wraps the ranks leaves no tables then.
     aborted = failure.kind == "rank crash" and failure.exit_code == -signal.SIGABRT
     ended_well = all(report.program_exit_code == EXIT_DONE for report in reports)
-    return bool(run.program) and not wraps(run.profile) and aborted and ended_well
+    if not wrong and run.program and not wraps(run.profile) and aborted and ended_well:
+        return None, [Finding("aborted_at_exit", data={"text": failure.text})]
+    return failure, []
 
 
 def read_reports(directory: Path, run: Run) -> tuple[list[RankReport], str]:

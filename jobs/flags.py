@@ -4,8 +4,6 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
-from pydantic.fields import FieldInfo
-
 from jobs.run import Run, make_run
 from jobs.run_fields import as_text, parse_value, wrong_values
 from jobs.validation import literal_options, model_names
@@ -33,32 +31,26 @@ def add_format_flags(parser: argparse.ArgumentParser, names: Sequence[str] = OUT
     )
 
 
-# What our own training loop has no flag for: it is no program of a user's.
-_NO_FLAGS = ("program", "factors")
-
+# Our own training loop is no program of a user's.
+_FLAGS = {name: info for name, info in Run.model_fields.items() if name not in ("program", "factors")}
 # Values that the shell completes, of fields that take others too.
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {"model": model_names, "network": lambda: ("ib", "eth")}
 
 
-def _flags() -> dict[str, FieldInfo]:
-    return {name: info for name, info in Run.model_fields.items() if name not in _NO_FLAGS}
-
-
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """One flag for each field of Run (``--gpus-per-node``), with its description and default as help."""
-    for name, info in _flags().items():
+    for name, info in _FLAGS.items():
         options = literal_options(info.annotation)
         text = (info.description or "") + (f" ({', '.join(options)})" if options else "")
         default = "" if info.default is None else f" [{as_text(info.default)}]"
         flag = "--" + name.replace("_", "-")
-        metavar = name.upper()
         if info.annotation is bool or bool in get_args(info.annotation):
-            values = "|".join(("true", "false", *options))
-            help_text = (info.description or "") + default
-            action = parser.add_argument(flag, nargs="?", const="true", metavar=values, help=help_text)
             options = ("true", "false", *options)
+            text = (info.description or "") + default
+            action = parser.add_argument(flag, nargs="?", const="true", metavar="|".join(options), help=text)
         else:
-            action = parser.add_argument(flag, metavar=metavar, help=(text + default).replace("%", "%%"))
+            text = (text + default).replace("%", "%%")
+            action = parser.add_argument(flag, metavar=name.upper(), help=text)
         if options or name in _KNOWN:
             with_values(action, _KNOWN.get(name, options.__iter__))
 
@@ -66,7 +58,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) -> Run:
     """The Run that parsed flags say."""
     wrong, values = list(mistakes), {}
-    for name in _flags():
+    for name in _FLAGS:
         text = getattr(arguments, name)
         if text is None:
             continue

@@ -13,11 +13,10 @@ To print the table again: python -m analysis.hotspots DIR. A second call measure
 other configurations in addition.
 """
 
-import argparse
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,44 +53,36 @@ _USUAL = {"profile_mode": "auto", "profile_kernels": "", "profile_schedule": ""}
 
 
 def main() -> int:
-    arguments = _parser().parse_args()
+    parser = make_parser("python -m jobs.hotspots", __doc__)
+    add = parser.add_argument
+    add("config", type=Path, help="the sweep file (configs/*.yaml)")
+    add("--top", type=int, default=5, metavar="N", help="how many kernels [5]")
+    only = "measure the first configuration with these values"
+    add("--only", action="append", default=[], metavar="FIELD=VALUE[,VALUE]", help=only)
+    add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for the runs [results]")
+    for name in SIZES:
+        add("--" + name.replace("_", "-"), metavar=name.upper(), help="instead of the sweep's value")
+    add_format_flags(parser, ["--output"])
+    arguments = parser.parse_args()
     if arguments.top < 1:
         raise UserError(f"invalid --top {arguments.top}: should be at least 1")
     sweep = read_sweep(arguments.config)
-    sweep_runs, _ = choose(sweep, arguments.only, str(arguments.config))
-    first = sweep_runs[0]
+    first = choose(sweep, arguments.only, str(arguments.config))[0][0]
     if first.configuration.program:
         raise UserError(f"{arguments.config}: hot spots of a program: profile: torch, then analysis.kernels")
     texts = {name: getattr(arguments, name) for name in SIZES}
     sized = {name: parse_value(name, text) for name, text in texts.items() if text is not None}
     run = of_one_rank(first.configuration, sized)
     _say(describe(run))
-    sweep_run = SweepRun(run, 0, distinguishing_fields(first.outside, sized))
+    # Fields outside a run's id that tell its configuration from others measured in the same directory.
+    outside = {*first.outside, *sized} & set(OUTSIDE_FIELDS) - {*_ALONE, *_SHORT, *_USUAL}
+    sweep_run = SweepRun(run, 0, tuple(sorted(outside)))
     directory = arguments.out / f"{sweep.name}-hotspots-{arguments.top}"
     with stopped_in_order():
         measure(sweep_run, directory, arguments.top, this_machine())
     written = ["--output", str(arguments.output)] if arguments.output else []
     words = ["--run", f"{sweep_run.id}_ret_0", "--top", str(arguments.top), "--format", arguments.format]
     become([sys.executable, "-m", "analysis.hotspots", str(directory), *words, *written])
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("python -m jobs.hotspots", __doc__)
-    add = parser.add_argument
-    add("config", type=Path, help="the sweep file (configs/*.yaml)")
-    add("--top", type=int, default=5, metavar="N", help="how many kernels [5]")
-    add(
-        "--only",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE[,VALUE]",
-        help="measure the first configuration with these values",
-    )
-    add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for the runs [results]")
-    for name in SIZES:
-        add("--" + name.replace("_", "-"), metavar=name.upper(), help="instead of the sweep's value")
-    add_format_flags(parser, ["--output"])
-    return parser
 
 
 def _say(line: str) -> None:
@@ -104,12 +95,6 @@ def of_one_rank(run: Run, sized: dict) -> Run:
     Of several ranks counters cannot be read: each kernel is repeated, and a collective would wait for ever.
     """
     return make_run({**run.model_dump(), **_ALONE, **_SHORT, **_USUAL, **sized})
-
-
-def distinguishing_fields(varied: Iterable[str], sized: Iterable[str]) -> tuple[str, ...]:
-    """Fields outside a run's id that tell its configuration from others measured in the same directory."""
-    ours = {*_ALONE, *_SHORT, *_USUAL}
-    return tuple(sorted(name for name in {*varied, *sized} if name in OUTSIDE_FIELDS and name not in ours))
 
 
 def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) -> None:
@@ -145,15 +130,15 @@ def hottest(kernels: "pa.Table", top: int) -> list[str]:
 
 def tools_for(on_gpu: bool, capability: tuple[int, int] | None) -> list[str]:
     """The tools that are here and can read the device's counters, the best first; of others why not."""
-    wanted = ["vtune"]
+    able = ["vtune"]
     if on_gpu:
         oldest = tool("ncu").oldest_gpu or (0, 0)
         ncu = ["ncu"] if capability is None or capability >= oldest else []
-        wanted = [*ncu, *(["nvprof"] if capability is None or capability <= _NVPROF_TO else [])]
-    absent = [name for name in wanted if not shutil.which(tool(name).program)]
+        able = [*ncu, *(["nvprof"] if capability is None or capability <= _NVPROF_TO else [])]
+    absent = [name for name in able if not shutil.which(tool(name).program)]
     for name in absent:
         _say(f"{name} missing: {tool(name).install}")
-    return [name for name in wanted if name not in absent]
+    return [name for name in able if name not in absent]
 
 
 def counted(run: Run, counter: str, names: Sequence[str]) -> Run:

@@ -62,24 +62,21 @@ def this_machine() -> Machine:
     """This machine's facts, looked up once."""
     gpus, driver, capability = _gpus()
     modules = {loader.library.module for loader in LOADERS.values() if loader.library}
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
+    cpu = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return Machine(
         hostname=socket.gethostname(),
         os=platform.platform(),
-        cpu=_cpu_name(),
-        cores=usable_cores(),
+        cpu=cpu[1].strip() if cpu else platform.processor() or platform.machine(),
+        # A batch system gives fewer cores than the machine has.
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_bytes=psutil.virtual_memory().total,
         gpus=gpus,
         driver=driver,
         libraries=frozenset(name for name in modules if is_importable(name)),
         capability=capability,
     )
-
-
-def usable_cores() -> int:
-    """Cores that this process may use: a batch system gives fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _gpus() -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
@@ -116,13 +113,6 @@ def visible(names: tuple[str, ...], setting: str | None) -> tuple[str, ...]:
         else:
             break
     return tuple(chosen)
-
-
-def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def versions() -> dict[str, str]:
@@ -194,9 +184,19 @@ def check_built_for(capability: tuple[int, int], built_for: Sequence[str], name:
     """Refuse a GPU for which this PyTorch has no kernels.
 
     ``built_for``, as ``torch.cuda.get_arch_list()`` says: ``sm_90`` is code for 9.0 and later of its major
-    version, ``compute_90`` what the driver compiles for whatever comes later.
+    version, ``sm_90a`` for 9.0 alone, ``compute_90`` what the driver compiles for whatever comes later.
     """
-    if not built_for or any(_serves(arch, capability) for arch in built_for):
+
+    def serves(arch: str) -> bool:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
+        if not match:
+            return False
+        built = int(match[2]), int(match[3])
+        if match[4]:
+            return built == capability
+        return built <= capability and (match[1] == "compute" or built[0] == capability[0])
+
+    if not built_for or any(map(serves, built_for)):
         return
     remedy = "install a newer PyTorch" if capability >= _CUDA_13 else _FOR_CUDA_12
     remedy = remedy if capability >= _CUDA_12 else "use --device cpu"
@@ -204,18 +204,6 @@ def check_built_for(capability: tuple[int, int], built_for: Sequence[str], name:
         f"{name} has compute capability {capability[0]}.{capability[1]}, PyTorch is built for "
         f"{', '.join(built_for)}; {remedy}"
     )
-
-
-def _serves(arch: str, capability: tuple[int, int]) -> bool:
-    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
-    if not match:
-        return False
-    built = int(match[2]), int(match[3])
-    if match[4]:
-        return built == capability
-    if match[1] == "compute":
-        return built <= capability
-    return built[0] == capability[0] and built[1] <= capability[1]
 
 
 def gpus_by_driver() -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
@@ -226,18 +214,16 @@ def gpus_by_driver() -> tuple[tuple[str, ...], str | None, tuple[int, int] | Non
         return (), None, None
     if cuda.cuInit(0):
         return (), None, None  # the library is installed, and there is no device, or no driver below it
-    release = _number(cuda.cuDriverGetVersion)
-    driver = f"for CUDA {release // 1000}.{release % 1000 // 10}"
-    names = tuple(_name(cuda, one) for one in range(_number(cuda.cuDeviceGetCount)))
-    major, minor = (_number(cuda.cuDeviceGetAttribute, which, 0) for which in (_MAJOR, _MINOR))
-    return names, driver, (major, minor) if names else None
 
+    def number(function: Any, *arguments: int) -> int:
+        answer = ctypes.c_int()
+        return answer.value if function(ctypes.byref(answer), *arguments) == 0 else 0
 
-def _number(call: "ctypes._FuncPointer", *arguments: int) -> int:  # type: ignore[name-defined]
-    number = ctypes.c_int()
-    return number.value if call(ctypes.byref(number), *arguments) == 0 else 0
+    def name(device: int) -> str:
+        text = ctypes.create_string_buffer(128)
+        return text.value.decode() if cuda.cuDeviceGetName(text, len(text), device) == 0 else "NVIDIA GPU"
 
-
-def _name(cuda: ctypes.CDLL, device: int) -> str:
-    name = ctypes.create_string_buffer(128)
-    return name.value.decode() if cuda.cuDeviceGetName(name, len(name), device) == 0 else "NVIDIA GPU"
+    release = number(cuda.cuDriverGetVersion)
+    names = tuple(name(device) for device in range(number(cuda.cuDeviceGetCount)))
+    major, minor = (number(cuda.cuDeviceGetAttribute, which, 0) for which in (_MAJOR, _MINOR))
+    return names, f"for CUDA {release // 1000}.{release % 1000 // 10}", (major, minor) if names else None

@@ -117,12 +117,9 @@ class Running:
 
 
 def run_processes(
-    processes: Sequence[Process],
-    log: Path,
-    limits: Limits,
-    cwd: Path,
+    processes: Sequence[Process], log: Path, limits: Limits, cwd: Path,
     on_tick: Callable[[], None] = lambda: None,
-) -> Ended:
+) -> Ended:  # fmt: skip
     """Start all, wait for all; when one dies, a limit has passed, or a stop is asked for, end the others."""
     with stopped_in_order():
         running = Running(processes, log, limits, cwd)

@@ -4,7 +4,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -59,8 +59,8 @@ def describe(run: Run, varied: Sequence[str] = ()) -> str:
     nodes, ranks = run.nodes, run.gpus_per_node
     words = [f"{nodes} node{'s' * (nodes != 1)} x {ranks} {unit}{'s' * (ranks != 1)}"]
     if run.program:
-        own = [name for name in varied if name in run.factors]
-        words += [name_of(run), *(f"{name}: {as_text(run.factors[name])}" for name in own)]
+        factors = [name for name in varied if name in run.factors]
+        words += [name_of(run), *(f"{name}: {as_text(run.factors[name])}" for name in factors)]
     else:
         words += [run.model, run.loader, f"batch {run.batch}"]
     if run.world_size > 1 and not run.program:
@@ -192,18 +192,18 @@ def print_outlook(console: Console, directory: Path, todo: int, done_s: Sequence
 
 def print_commands(commands: Sequence[tuple[SweepRun, Sequence[Process]]]) -> None:
     """A dry run: the processes of each configuration's first run, to be pasted, on standard output."""
-    alike: dict[tuple[Run, tuple[str, ...]], list[tuple[SweepRun, Sequence[Process]]]] = {}
+    repetitions: dict[str, list[tuple[SweepRun, Sequence[Process]]]] = {}
     for sweep_run, processes in commands:
-        alike.setdefault((sweep_run.configuration, sweep_run.outside), []).append((sweep_run, processes))
-    for number, ((sweep_run, (first, *others)), *repeated) in enumerate(alike.values(), start=1):
+        repetitions.setdefault(sweep_run.of_all_repetitions, []).append((sweep_run, processes))
+    for number, ((sweep_run, (first, *others)), *repeated) in enumerate(repetitions.values(), start=1):
         runs = f"{1 + len(repeated)} run{'s' * bool(repeated)}, {sweep_run.id}"
         what = describe(sweep_run.configuration, sweep_run.outside)
-        print(f"\n# {number} of {len(alike)}: {what} ({runs})")
+        print(f"\n# {number} of {len(repetitions)}: {what} ({runs})")
         print(_pasteable(first))
         for process in others:
             if process.argv == first.argv:
-                own = dict(process.environment.items() - first.environment.items())
-                print(f"# and with {' '.join(sorted(_assignments(own)))}")
+                different = sorted(process.environment.items() - first.environment.items())
+                print(f"# and with {' '.join(f'{name}={value}' for name, value in different)}")
             else:
                 print(_pasteable(process))
         if repeated:
@@ -211,14 +211,10 @@ def print_commands(commands: Sequence[tuple[SweepRun, Sequence[Process]]]) -> No
             print(f"# repetitions, in --out: {folders}")
 
 
-def _assignments(environment: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in environment.items()]
-
-
 def _pasteable(process: Process) -> str:
     """A process as a shell takes it, its environment in a line of its own."""
-    environment = shlex.join(["env", *_assignments(process.environment)]) + " \\\n  "
-    return (environment if process.environment else "") + shlex.join(process.argv)
+    environment = [f"{name}={value}" for name, value in process.environment.items()]
+    return (shlex.join(["env", *environment]) + " \\\n  " if environment else "") + shlex.join(process.argv)
 
 
 def print_end(console: Console, directory: Path, done: tuple[int, int], result: Result, refused: int) -> None:

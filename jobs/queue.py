@@ -257,8 +257,8 @@ class Queue:
         active.running.end()
         self._active.remove(active)
         if ended.kind in ("hang", "time limit"):
-            odd = gather_stacks(directory, sweep_run.configuration.ranks)
-            ended = replace(ended, reason=ended.reason + odd)
+            where = gather_stacks(directory, sweep_run.configuration.ranks)
+            ended = replace(ended, reason=ended.reason + where)
         manifest = make_manifest(
             sweep_run.configuration, sweep_run.repetition, directory, ended,
             active.command, active.process.environment, active.started, self._execution.root,

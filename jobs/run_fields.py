@@ -19,7 +19,8 @@ from jobs.validation import literal_options, problems_of
 from profiling.errors import UserError, did_you_mean
 
 ROLES: Mapping[str, Role] = {
-    name: next(one for one in of.metadata if isinstance(one, Role)) for name, of in Run.model_fields.items()
+    name: next(role for role in info.metadata if isinstance(role, Role))
+    for name, info in Run.model_fields.items()
 }
 
 
@@ -57,7 +58,7 @@ def is_own(name: str) -> bool:
 
 def own_names(*fields: Mapping[str, Any]) -> list[str]:
     """The factors of programs' own among the fields of runs, as answers name them; each once."""
-    return list(dict.fromkeys(name for one in fields for name in one if name.startswith(FACTOR)))
+    return list(dict.fromkeys(name for each in fields for name in each if name.startswith(FACTOR)))
 
 
 def is_default(name: str, value: Any) -> bool:
@@ -132,14 +133,6 @@ class RunId:
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", make_run(self.fields))
 
-    def __str__(self) -> str:
-        outside = tuple(name for name in self.fields if name not in ID_FIELDS)
-        if self.factors is None:
-            return format_id(self.run, self.repetition, self.exit_code, self.rank, outside)
-        run = self.run.model_copy(update={"program": "?", "factors": self.factors})
-        outside = (*(name for name in self.fields if name not in PROGRAM_ID_FIELDS), *self.factors)
-        return format_id(run, self.repetition, self.exit_code, self.rank, outside)
-
 
 def id_fields(run: Run) -> tuple[str, ...]:
     """The fields that the id of a run always says."""
@@ -147,11 +140,7 @@ def id_fields(run: Run) -> tuple[str, ...]:
 
 
 def format_id(
-    run: Run,
-    repetition: int = 0,
-    exit_code: int | None = None,
-    rank: int | None = None,
-    outside: Iterable[str] = (),
+    run: Run, repetition: int = 0, exit_code: int | None = None, outside: Iterable[str] = ()
 ) -> str:
     """The id of a run; without ``exit_code``, of one that has not ended.
 
@@ -160,7 +149,7 @@ def format_id(
     kind = "program" if run.program else "config"
     point = "_".join(str(getattr(run, name)) for name in id_fields(run))
     extra = "".join(f"+{name}={_in_id(name, run)}" for name in sorted(outside))
-    ended = "" if exit_code is None else f"_ret_{exit_code}" + ("" if rank is None else f"_{rank}")
+    ended = "" if exit_code is None else f"_ret_{exit_code}"
     return f"run_{repetition}_{kind}_{point}{extra}{ended}"
 
 
@@ -212,14 +201,9 @@ def parse_id(text: str) -> RunId:
 
 
 def _in_id(name: str, run: Run) -> str:
-    value = run.value(name)
-    text = _encode(value)
-    if name not in run.factors or len(text) <= _LONGEST_VALUE:
-        return text
-    digest = hashlib.sha256(as_text(value).encode()).hexdigest()[:8]
-    return re.sub(r"[^A-Za-z0-9.]+", "-", as_text(value))[:40] + f"~{digest}"
-
-
-def _encode(value: Any) -> str:
-    # "_" separates the parts of an id, so it is encoded too.
-    return quote(as_text(value), safe="").replace("_", "%5F")
+    value = as_text(run.value(name))
+    encoded = quote(value, safe="").replace("_", "%5F")  # "_" separates the parts of an id
+    if name not in run.factors or len(encoded) <= _LONGEST_VALUE:
+        return encoded
+    digest = hashlib.sha256(value.encode()).hexdigest()[:8]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", value)[:40] + f"~{digest}"

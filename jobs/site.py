@@ -10,6 +10,7 @@ each key.
 
 import argparse
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -184,15 +185,10 @@ def shell_commands(site: Site) -> list[str]:
         load = shlex.join(["module", "load", *site.modules])
         error = shlex.quote(f"scaleprof: error: {site.where}: `modules` not loaded")
         commands = [f"{load} || {{ echo {error} >&2; exit 2; }}"]
-    return commands + [
-        # A variable that the user has set stays as it is.
-        f'export {name}="${{{name}-{_quoted(value)}}}"'
-        for name, value in site.environment.items()
-    ]
-
-
-def _quoted(value: str) -> str:
-    return "".join("\\" + letter if letter in '"\\$`}' else letter for letter in value)
+    for name, value in site.environment.items():
+        quoted = re.sub(r'(["\\$`}])', r"\\\1", value)
+        commands.append(f'export {name}="${{{name}-{quoted}}}"')  # one that the user has set stays as it is
+    return commands
 
 
 def sbatch_words(site: Site) -> list[str]:

@@ -120,15 +120,16 @@ class Calibration(_Record):
 
     def bus_bytes_per_s(self, run: Run) -> float | None:
         """Of an allreduce of as many ranks as a run's, on as many nodes; None: not measured."""
-        wanted = exchange_of(run.nodes, run.ranks_per_node, run.network)
-        return next((one.bus_bytes_per_s for one in self.allreduces if one.exchange == wanted), None)
+        exchange = exchange_of(run.nodes, run.ranks_per_node, run.network)
+        return next((each.bus_bytes_per_s for each in self.allreduces if each.exchange == exchange), None)
 
     def beside(self, earlier: "Calibration | None") -> "Calibration":
         """This one with the allreduces of an earlier one; its peaks, too, where this has none."""
         if earlier is None:
             return self
-        mine = {one.exchange for one in self.allreduces}
-        allreduces = [*(one for one in earlier.allreduces if one.exchange not in mine), *self.allreduces]
+        newer = {each.exchange for each in self.allreduces}
+        kept = [each for each in earlier.allreduces if each.exchange not in newer]
+        allreduces = [*kept, *self.allreduces]
         return (self if self.gemm_flops_per_s else earlier).model_copy(update={"allreduces": allreduces})
 
 
@@ -283,6 +284,10 @@ class Owner(BaseModel):
     job: str = ""
     restarts: int = 0  # of the job
 
+    @property
+    def where(self) -> str:
+        return f"on {self.host}" + (f" (job {self.job})" if self.job else "")
+
 
 class Claim(NamedTuple):
     """Whether a directory is ours now, and whose it was before."""
@@ -405,7 +410,7 @@ def state_of_begun(directory: Path) -> tuple[State, str]:
         # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.
         by_hand = not (directory.parent / SWEEP).exists()
         return "interrupted", "by hand, unfinished" if by_hand else "sweep stopped"
-    return ("running" if lives(directory, owner) else "interrupted"), _where(owner)
+    return ("running" if lives(directory, owner) else "interrupted"), owner.where
 
 
 def state_of_failed(manifest: Manifest) -> State:
@@ -417,7 +422,3 @@ def where_calibrating(sweep: Path) -> str:
     """Where a sweep measures the machine's peaks just now: ``on n1 (job 5)``; "" if none does."""
     known = (state_of_begun(directory) for directory in sorted(sweep.glob(f"{CALIBRATING}*")))
     return next((where for state, where in known if state == "running"), "")
-
-
-def _where(owner: Owner) -> str:
-    return f"on {owner.host}" + (f" (job {owner.job})" if owner.job else "")

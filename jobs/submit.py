@@ -5,7 +5,6 @@ A sweep whose jobs are queued or running is not submitted again, unless AGAIN=ye
 """
 
 import argparse
-import itertools
 import os
 import re
 import shlex
@@ -76,7 +75,7 @@ def main() -> int:
     if words.dry_run:  # what is printed may be typed in another shell
         of_jobs = (CHOOSE, "LAUNCHER", "PYTHON")
         variables = {name: os.environ[name] for name in of_jobs if os.environ.get(name)} | variables
-        submit(counts, options, words, request.directory, variables, printed())
+        submit(counts, options, words, request.directory, variables, print_job)
         print_plan(execution, planned.possible, request.excluded)
         print("nothing submitted", file=sys.stderr)
         return EXIT_DONE
@@ -85,7 +84,7 @@ def main() -> int:
     # Of a job that dies at its start nothing else would say which runs it was to start.
     record_sweep(execution, request.sweep_runs, [*request.excluded, *planned.impossible])
     variables[sweep.AS_SUBMITTED] = as_submitted(words, os.environ)  # by which its jobs are resumed
-    submit(counts, options, words, request.directory, variables, submitted)
+    submit(counts, options, words, request.directory, variables, start_job)
     return EXIT_DONE
 
 
@@ -188,7 +187,7 @@ def _without_nodes(words: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def submitted(argv: Sequence[str], variables: Mapping[str, str], what: str) -> str:
+def start_job(argv: Sequence[str], variables: Mapping[str, str], what: str) -> str:
     """Submit a job, say which it is, and return its id."""
     answer = subprocess.run(
         argv, env={**os.environ, **variables}, cwd=ROOT, capture_output=True, text=True, check=False
@@ -203,16 +202,11 @@ def submitted(argv: Sequence[str], variables: Mapping[str, str], what: str) -> s
     return job
 
 
-def printed() -> Start:
-    """Print what would be submitted, as one can paste it into a shell, and invent ids."""
-    numbers = itertools.count(1)
-
-    def start(argv: Sequence[str], variables: Mapping[str, str], what: str) -> str:
-        environment = [f"{name}={value}" for name, value in variables.items()]
-        print(f"# {what}\n{shlex.join([*(['env'] if variables else []), *environment, *argv])}")
-        return f"JOB{next(numbers)}"
-
-    return start
+def print_job(argv: Sequence[str], variables: Mapping[str, str], what: str) -> str:
+    """Print what would be submitted, as one can paste it into a shell; the job's id is invented."""
+    environment = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
+    print(f"# {what}\n{shlex.join([*environment, *argv])}")
+    return f"JOB_{what.replace('=', '_')}"
 
 
 if __name__ == "__main__":

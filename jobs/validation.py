@@ -1,7 +1,7 @@
 """Say what is wrong with a user's values, for any of our models: each problem in one line."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,22 +13,7 @@ from profiling.errors import Mistakes, did_you_mean
 
 Place = tuple[int | str, ...]
 
-# Of pydantic's errors, by their type: what a value should be. {} are the error's context.
-_SHOULD_BE = {
-    "missing": "is missing",
-    **dict.fromkeys(("dict_type", "model_type"), "should hold keys and values (`key: value`)"),
-    "list_type": "should be a list",
-    "string_type": "should be text",
-    **dict.fromkeys(("bool_type", "bool_parsing"), "should be true or false"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "should be a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing"), "should be a number"),
-    "greater_than": "should be more than {gt}",
-    "greater_than_equal": "should be at least {ge}",
-    "less_than": "should be less than {lt}",
-    "less_than_equal": "should be at most {le}",
-    "string_too_short": "should not be empty",
-    "string_too_long": "should have at most {max_length} characters",
-}
+_REGISTERED = re.compile(r"^@register_model\(.*\)\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -59,24 +44,32 @@ def problems_of(error: ValidationError, model: type[BaseModel], what: str = "fie
 
 def _text(problem: Mapping[str, Any], place: Place, model: type[BaseModel], what: str) -> str:
     name, given, kind = ".".join(map(str, place)), problem.get("input"), problem["type"]
+    message = re.sub(r"^(Value error, |Input |String )", "", problem["msg"])
+    if not place:
+        return message
+    # The model that the problem lies in, and the field's name there.
+    inner, *others = (str(part) for part in problem["loc"] if not isinstance(part, int))
+    for part in others:
+        annotation: Any = model.model_fields[inner].annotation
+        options = (each for each in (annotation, *get_args(annotation)) if isinstance(each, type))
+        nested = next((each for each in options if issubclass(each, BaseModel)), None)
+        if nested is None:
+            break
+        model, inner = nested, part
+    info = model.model_fields.get(inner)
     if kind == "extra_forbidden":
-        part, inner = _innermost(model, problem["loc"])
-        return f"unknown {what} {name!r}{did_you_mean(inner, part.model_fields)}"
+        return f"unknown {what} {name!r}{did_you_mean(inner, model.model_fields)}"
     if kind == "missing":
         return f"{name} is missing"
-    if not place:
-        return problem["msg"].removeprefix("Value error, ")
-    part, inner = _innermost(model, problem["loc"])
-    info = part.model_fields.get(inner)
     if kind == "literal_error":
-        options = literal_options(info.annotation) if info else ()
+        names = literal_options(info.annotation) if info else ()
         of = ".".join(map(str, place[:-1])) if given == place[-1] else name  # a key, or a value
-        return f"invalid {of} {given!r}{did_you_mean(str(given), options)}"
+        return f"invalid {of} {given!r}{did_you_mean(str(given), names)}"
     if kind == "string_pattern_mismatch" and info and info.description:
-        return f"invalid {name} {given!r}: {info.description}"
-    should_be = _SHOULD_BE.get(kind, problem["msg"].removeprefix("Value error, "))
-    should_be = should_be.format(**problem.get("ctx", {})) if kind in _SHOULD_BE else should_be
-    return f"invalid {name} {given!r}: {should_be}"
+        message = info.description
+    if kind in ("dict_type", "model_type"):
+        message = "should hold keys and values (`key: value`)"
+    return f"invalid {name} {given!r}: {message}"
 
 
 def literal_options(annotation: Any) -> tuple[str, ...]:
@@ -84,22 +77,6 @@ def literal_options(annotation: Any) -> tuple[str, ...]:
     if get_origin(annotation) is Literal:
         return get_args(annotation)
     return tuple(option for part in get_args(annotation) for option in literal_options(part))
-
-
-def _innermost(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[type[BaseModel], str]:
-    """The model that a problem lies in, and its name there."""
-    name, *others = (str(part) for part in loc if not isinstance(part, int))
-    for part in others:
-        annotation: Any = model.model_fields[name].annotation
-        options = (one for one in (annotation, *get_args(annotation)) if isinstance(one, type))
-        inner = next((one for one in options if issubclass(one, BaseModel)), None)
-        if inner is None:
-            break
-        model, name = inner, part
-    return model, name
-
-
-_REGISTERED = re.compile(r"^@register_model\(.*\)\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
 
 
 def model_names() -> list[str]:
@@ -114,9 +91,8 @@ def model_names() -> list[str]:
 def check_models(names: Iterable[str], where: Callable[[str], str]) -> None:
     """Refuse models that torchvision does not have; where it is not installed, a run finds out."""
     known = model_names()
-    wrong = sorted(set(names) - set(known)) if known else []
     see = "torchvision's classification models"
-    if wrong:
+    if wrong := sorted(set(names) - set(known)) if known else []:
         raise Mistakes(
             [f"{where(name)}: invalid model {name!r}{did_you_mean(name, known, see=see)}" for name in wrong]
         )

@@ -23,8 +23,8 @@ MAY_IMPORT = {
     "profiling": (),
     "jobs": ("profiling",),
     "train": (
-        *("jobs.run", "jobs.flags", "jobs.store", "jobs.loaders", "jobs.studies"),
-        *("jobs.by_hand", "jobs.machine"),
+        *("jobs.run", "jobs.flags", "jobs.store", "jobs.loaders"),
+        *("jobs.by_hand", "jobs.failures", "jobs.machine"),
         "profiling",
     ),
     "analysis": (

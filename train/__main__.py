@@ -21,7 +21,7 @@ from pathlib import Path
 from signal import SIGTERM
 
 from jobs import by_hand
-from jobs.by_hand import Kind
+from jobs.failures import Kind
 from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.run import NO_HOROVOD, Run, has_horovod, in_place_of_horovod, make_run
 from jobs.store import STACKS

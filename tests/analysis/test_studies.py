@@ -10,7 +10,7 @@ from analysis.report import studies as pages
 from analysis.report.render import render
 from analysis.studies import answers
 from analysis.studies.result import load
-from jobs.studies import Recorder, new_directory
+from jobs.by_hand import Recorder, new_study
 from profiling.errors import UserError
 from tests.analysis.commands import run
 
@@ -103,7 +103,7 @@ def test_orders_are_compared_turn_by_turn(tmp_path, factors, difference, ratio):
 def test_a_result_is_not_written_over(tmp_path):
     directory = layers(tmp_path / "one")
     with pytest.raises(UserError, match="already contains a result"):
-        new_directory("layers", "cpu", directory)
+        new_study("layers", "cpu", directory)
 
 
 def test_damage_names_the_file(tmp_path):
@@ -127,7 +127,7 @@ def test_a_layer_above_its_roof_is_a_finding(tmp_path, flops_per_s, bytes_per_s,
 
 
 def test_too_few_products_to_be_sure_are_not_alike(tmp_path):
-    recorder = Recorder("gemm", {}, new_directory("gemm", "cpu", tmp_path / "gemm"))
+    recorder = Recorder("gemm", {}, new_study("gemm", "cpu", tmp_path / "gemm"))
     for way, duration in (("separate", 3_000_000), ("merged", 1_500_000)):
         recorder.case(f"512 {way}", "cpu", {"forward": np.full(3, duration)})
         figures = {"hidden": 512, "batch": 64, "gates": 4, "products": 4, "flops": 4e9}
@@ -140,7 +140,7 @@ def test_too_few_products_to_be_sure_are_not_alike(tmp_path):
 
 def gemm(directory):
     """Products of 4 gates in 16 steps: 3 ms separate, 2 ms merged."""
-    recorder = Recorder("gemm", {}, new_directory("gemm", "cpu", directory))
+    recorder = Recorder("gemm", {}, new_study("gemm", "cpu", directory))
     for way, duration, products in (("separate", 3_000_000, 64), ("merged", 2_000_000, 16)):
         recorder.case(f"512 {way}", "cpu", {"forward": np.full(10, duration)})
         figures = {"hidden": 512, "batch": 64, "gates": 4, "steps": 16, "products": products, "flops": 4e9}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cluster import Allocation, Partition, read_gpus
+from jobs.cluster import Allocation, Partition, gpus_per_node
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.local import Local
 from jobs.launchers.mpirun import KINDS, Mpirun, kind_of, read_hostfile
@@ -259,5 +259,6 @@ def test_the_mpirun_that_is_here_is_known():
         ("NumNodes=2 NumCPUs=2", None),
     ],
 )
-def test_the_gpus_of_a_job_are_those_of_its_poorest_node(line, gpus):
-    assert read_gpus(f"   JOB_GRES=x\n     {line}\n   MinCPUsNode=1\n") == gpus
+def test_the_gpus_of_a_job_are_those_of_its_poorest_node(line, gpus, monkeypatch):
+    monkeypatch.setattr("jobs.cluster._ask", lambda *_: f"   JOB_GRES=x\n     {line}\n   MinCPUsNode=1\n")
+    assert gpus_per_node("7") == gpus

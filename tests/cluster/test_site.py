@@ -49,7 +49,7 @@ def test_the_example_uses_and_so_explains_every_key():
         ("mpi: {srun: pmi9}", "invalid mpi.srun 'pmi9'"),
         ("modules: [2024.10]", "put it in quotes"),
         ("environment: {'A B': 1}", "environment"),
-        ("gpus_per_node: many", "line 1: invalid gpus_per_node 'many': should be a whole number"),
+        ("gpus_per_node: many", "line 1: invalid gpus_per_node 'many': should be a valid integer"),
         (
             "partiton: gpu\nnetwork:\n  ib: 5",
             "mine.yaml, line 3: invalid network.ib 5: should hold keys and values",

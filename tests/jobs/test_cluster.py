@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cluster import Partition, cluster_name, count_gpus, partition, read_partition
+from jobs.cluster import Partition, cluster_name, count_gpus, partition
 from jobs.site import find_site
 from profiling.errors import UserError
 
@@ -36,6 +36,8 @@ def test_without_an_answer_there_is_no_cluster(tmp_path):
 def test_a_partitions_nodes_are_counted_and_the_largest_is_taken(slurm):
     assert partition(None, slurm) == Partition("main", nodes=4, cpus=2, gpus=0)
     assert partition("gpu", slurm) == Partition("gpu", nodes=3, cpus=128, gpus=4)
+    # Of several a job may get the best.
+    assert partition("main,gpu", slurm) == Partition("main,gpu", nodes=4, cpus=128, gpus=4)
 
 
 def test_many_nodes_are_a_plain_number(tmp_path):
@@ -48,17 +50,13 @@ def test_many_nodes_are_a_plain_number(tmp_path):
     assert partition(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"}).nodes == 4608
 
 
-def test_of_several_partitions_a_job_may_get_the_best():
-    assert read_partition(ROWS, "main,gpu") == Partition("main,gpu", nodes=4, cpus=128, gpus=4)
-    with pytest.raises(UserError, match="no partition 'gpux'"):
-        read_partition(ROWS, "main,gpux")
-
-
-def test_a_partition_that_is_not_there_is_named_with_the_nearest():
-    with pytest.raises(UserError, match="Slurm has no partition 'gpux'; did you mean 'gpu'"):
-        read_partition(ROWS, "gpux")
+def test_a_partition_that_is_not_there_is_named_with_the_nearest(slurm, tmp_path):
+    for names in ("gpux", "main,gpux"):
+        with pytest.raises(UserError, match="Slurm has no partition 'gpux'; did you mean 'gpu'"):
+            partition(names, slurm)
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\nprintf '%s' '{ROWS.replace('*', '')}'\n")
     with pytest.raises(UserError, match="no default partition: set `partition` in the site file"):
-        read_partition(ROWS.replace("*", ""), None)
+        partition(None, slurm)
 
 
 def test_slurms_last_words_are_the_reason(tmp_path: Path):

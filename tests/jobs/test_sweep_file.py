@@ -113,9 +113,9 @@ def test_data_that_no_loader_reads_are_refused(sweep_file, loader):
         ("run:\n  batch_size: 32", "line 2: unknown field 'batch_size'; did you mean 'batch'?"),
         ("run:\n  batches: [4, 5]\n  attribute_from: 4", "attribute_from 4 must be less than batches 4"),
         ("run:\n\tmodel: alexnet", "conf.yaml, line 2: not YAML: indented with a tab"),
-        ("run: {nodes: 0}", "conf.yaml, line 1: invalid nodes 0: should be at least 1"),
+        ("run: {nodes: 0}", "conf.yaml, line 1: invalid nodes 0: should be greater than or equal to 1"),
         ("run: {nodes: []}", "nodes has no value"),
-        ("run: {nodes: many}", "invalid nodes 'many': should be a whole number\n"),
+        ("run: {nodes: many}", "invalid nodes 'many': should be a valid integer"),
         ("run: {nodes: [1, 1]}\nrepetitions: 1", "stands twice"),
         ("run: {profile: [none, torch]}\nrepetitions: {none: 1}", "repetitions: 'torch' missing"),
         ("run: {loader: dali_gpu}", "did you mean 'dali-gpu'"),
@@ -129,7 +129,10 @@ def test_data_that_no_loader_reads_are_refused(sweep_file, loader):
         ("run: {nodes: 1}\nname: ../../etc", "name"),
         ("run: [1, 2", "conf.yaml, line 1: not YAML"),
         ("run:\n  batch: 32\n  nodes: 1\n  batch: 64", "conf.yaml, line 4: 'batch' is there twice"),
-        ("run: {nodes: 1}\nrepetitions: 0", "line 2: invalid repetitions 0: should be at least 1"),
+        (
+            "run: {nodes: 1}\nrepetitions: 0",
+            "line 2: invalid repetitions 0: should be greater",
+        ),
         ("run: {nodes: 1}\nrepetitions: {non: 2}", "invalid repetitions 'non'; did you mean 'none'"),
         ("- 1", "not a sweep file"),
         ("run: {data: !!python/object/apply:os.system [reboot]}", "not YAML"),
@@ -152,7 +155,7 @@ def test_all_mistakes_of_a_file_are_in_one_answer_with_their_lines(sweep_file):
         "line 1: unknown key 'repetitons'; did you mean 'repetitions'?",
         "line 3: unknown field 'loder'; did you mean 'loader'?",
         "line 4: unknown field 'batch_size'; did you mean 'batch'?",
-        "line 6: invalid nodes 0: should be at least 1",
+        "line 6: invalid nodes 0: should be greater than or equal to 1",
         "line 8: exclude: unknown field 'gruds'; did you mean 'grad'?",
     ]
 

@@ -21,8 +21,9 @@ from typing import TypeVar
 
 import torch
 
-from jobs import studies
-from jobs.studies import Ended, Recorder
+from jobs import by_hand
+from jobs.by_hand import Recorder
+from jobs.failures import Ended
 from profiling.errors import UserError, run_command
 from train.device import device_name, says_out_of_memory
 from train.studies import common
@@ -160,7 +161,7 @@ class Capacity:
                 )  # fmt: skip
                 (folder / f"{rank}.json").write_text(task.model_dump_json())
                 commands.append(["-m", "train.studies.attempt", str(folder / f"{rank}.json")])
-            ended, printed = studies.run_fresh(commands, self.recorder.directory, TRY_S)
+            ended, printed = by_hand.run_fresh(commands, self.recorder.directory, TRY_S)
             paths = [folder / f"{rank}.answer" for rank in range(len(stages))]
             answers = [
                 Attempt.model_validate_json(path.read_bytes()) if path.exists() else None for path in paths

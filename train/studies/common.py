@@ -1,6 +1,6 @@
 """The frame of the single-node studies: flags, timing in turns, memory, and the end.
 
-A study records what it measures in a :class:`jobs.studies.Recorder`. It times its cases with
+A study records what it measures in a :class:`jobs.by_hand.Recorder`. It times its cases with
 :func:`time_cases`, and ends with :func:`finish`, which writes the result and becomes the command that prints
 the answer.
 """
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from jobs import studies
+from jobs import by_hand
+from jobs.by_hand import Recorder
 from jobs.flags import add_format_flags, make_parser
-from jobs.studies import Recorder
 from profiling.errors import UserError
 from profiling.step_clock import Clock
 
@@ -85,13 +85,13 @@ def start(study: str, arguments: argparse.Namespace, used: Sequence[torch.device
     """The recorder of a study on these devices, with threads and seed set."""
     prepare(arguments)
     kind = "gpu" if any(device.type == "cuda" for device in used) else "cpu"
-    return Recorder(study, vars(arguments), studies.new_directory(study, kind, arguments.out))
+    return Recorder(study, vars(arguments), by_hand.new_study(study, kind, arguments.out))
 
 
 def finish(recorder: Recorder, arguments: argparse.Namespace) -> None:
     """Write the result and become the command that prints it; does not return."""
     recorder.write(arguments.warmup, arguments.repetitions)
-    studies.answer(recorder.directory, arguments.format, arguments.output)
+    by_hand.answer_study(recorder.directory, arguments.format, arguments.output)
 
 
 # --- timing -------------------------------------------------------------------------------------------

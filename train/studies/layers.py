@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from jobs.studies import Recorder
+from jobs.by_hand import Recorder
 from profiling.cost.operators import Cost, operator_cost
 from profiling.cost.shapes import Inputs, Tensor
 from profiling.errors import UserError, did_you_mean, run_command

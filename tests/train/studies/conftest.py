@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from jobs import studies
+from jobs import by_hand
 from tests.analysis.commands import run
 
 
@@ -16,7 +16,7 @@ def answer_of(monkeypatch, tmp_path):
 
     def run_study(main, *arguments):
         became = []
-        monkeypatch.setattr(studies, "become", became.append)
+        monkeypatch.setattr(by_hand, "become", became.append)
         flags = [*arguments, "--out", str(tmp_path / "result"), "--format", "csv", "--threads", "1"]
         monkeypatch.setattr(sys, "argv", ["study", *flags])
         threads = torch.get_num_threads()

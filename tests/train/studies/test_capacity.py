@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from jobs import studies
+from jobs import by_hand
 from jobs.failures import Ended
 from profiling.errors import UserError
 from tests.train.studies.conftest import GIB
@@ -61,7 +61,7 @@ def test_a_side_that_does_not_fit_moves_the_split():
 def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeypatch, largest):
     """Each try is a process, and of 80 GB one that trains for seconds: doubling and halving took 18."""
     flags = argparse.Namespace(convolutions=8, linears=8)
-    study = capacity.Capacity(studies.Recorder("capacity", {}, tmp_path), flags, ["gpu"])
+    study = capacity.Capacity(by_hand.Recorder("capacity", {}, tmp_path), flags, ["gpu"])
     asked, limit = [], 700 + (1551 if largest > 20 else largest) * 52
 
     def attempt(layers, place=None):
