@@ -7,13 +7,13 @@ known from one of each.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.display import output
-from analysis.display.metrics import IN_RUN, JOB, NOMINAL, Metric, fields, names_of, records
+from analysis.display.metrics import IN_RUN, JOB, NOMINAL, Metric, Rows, fields, names_of, records
 from analysis.display.numbers import probability, signed
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
@@ -23,8 +23,9 @@ from analysis.frames.steps import STAGES, all_series, series_of_traces
 from analysis.frames.study import BOTH, Source, Study
 from analysis.measures import anatomy, communication
 from analysis.measures.kernels import OTHER_CALLS, effects, kernels_of
-from analysis.measures.points import POINT_FIELDS, point_fields
+from analysis.measures.points import POINT_FIELDS
 from analysis.measures.traced import ALIKE, in_common, launches_of
+from analysis.measures.watched import align_watched
 from analysis.statistics import inside_run
 from analysis.statistics.two_samples import (
     SIGNIFICANCE,
@@ -36,9 +37,7 @@ from analysis.statistics.two_samples import (
     unlike_effects,
 )
 from analysis.statistics.variance import holm
-from jobs.program import PER_STEP, command_of
-from jobs.run import LONGEST_PROGRAM, Run
-from jobs.run_fields import FACTOR, STARTING, fields_of, own_names
+from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 from profiling.findings import Finding
 
@@ -156,7 +155,7 @@ def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 
         several = rows["run"].nunique() > 1
         metrics = [replace(one, table=several) if one.name == "run" else one for one in TRACE_METRICS]
         same = bool((rows["difference_ms"].fillna(0) == 0).all())
-        verdict = [*verdicts_of_traces(rows, same), *unlike(a, b)]
+        verdict = [*verdicts(rows, same, threshold), *unlike(a, b)]
         parts: list[Part] | None = [] if same else None
         return Answer(
             rows, metrics, parts, title, verdict=verdict, regressed=bool(len(regressed(rows, threshold)))
@@ -167,7 +166,7 @@ def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 
     kind, *figures = METRICS
     metrics = [kind, *fields(str(name) for name in rows if name not in names_of(METRICS)), *figures]
     changed = rows[(rows["kind"] != "kernels") | ~rows["verdict"].isin([NO_DIFFERENCE, TOO_FEW])]
-    verdict = [verdict_of_runs(rows, same, threshold), *([] if same else least_runs(rows))]
+    verdict = [*verdicts(rows, same, threshold), *([] if same else least_runs(rows))]
     return Answer(
         rows, metrics, [] if same else None, title, notable=changed, verdict=verdict,
         regressed=not same and bool(len(regressed(rows, threshold))),
@@ -177,7 +176,57 @@ def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 
 def regressed(rows: pd.DataFrame, threshold_pct: float = 0.0) -> pd.DataFrame:
     """The rows that decide the exit code: steps that are slower by more than is accepted."""
     slower = rows["kind"].isin(_DECIDING) & (rows["verdict"] == SLOWER)
-    return rows[slower & (rows["effect_pct" if "effect_pct" in rows else "difference_pct"] > threshold_pct)]
+    return rows[slower & (rows[_effect(rows)] > threshold_pct)]
+
+
+def verdicts(rows: pd.DataFrame, same: bool, threshold_pct: float = 0.0) -> list[Finding]:
+    """Whether steps of B take longer than those of A: of the code ``compared``; of traces one a pair of jobs.
+
+    Worse wherever a row regresses (:func:`regressed`), whatever else became faster.
+    """
+    deciding = rows[rows["kind"].isin(_DECIDING) & rows[_effect(rows)].notna()]
+    if not (deciding["kind"] == "step").any():
+        return [Finding("not_compared", data={"what": "steps"})]
+    if same:
+        return [Finding("compared", data=_SAME)]
+    # The row of all of them first, if there is one.
+    deciding = deciding.sort_values("kind", kind="stable")
+    pairs = deciding.groupby("run", sort=False) if "run" in rows else [(None, deciding)]
+    return [
+        Finding("compared", run=str(run) if run else None, data=_verdict(of, threshold_pct))
+        for run, of in pairs
+    ]
+
+
+def _verdict(deciding: pd.DataFrame, threshold_pct: float) -> dict[str, Any]:
+    effect, steps = _effect(deciding), deciding[deciding["kind"] == "step"]
+    worse, found = regressed(deciding, threshold_pct), deciding[deciding["verdict"].isin([SLOWER, FASTER])]
+    row = deciding.iloc[0]
+    if len(worse):
+        verdict = "worse"
+        row = row if worse.index[0] == deciding.index[0] else worse.iloc[int(np.argmax(worse[effect]))]
+    elif (found["verdict"] == SLOWER).any():
+        verdict = "slower within --threshold"
+    elif len(found):
+        verdict, row = "better", found.iloc[0]
+    else:
+        verdict = SHOWN.get(row["verdict"], row["verdict"])
+    names = ("effect_pct", "effect_pct_low", "effect_pct_high", "detectable_pct")
+    figures = {name: row[name] for name in names if pd.notna(row.get(name))}
+    counts = {name: int((steps["verdict"] == name).sum()) for name in (SLOWER, FASTER)}
+    return {"verdict": verdict, "change": _change(row, effect), **figures, **counts, "of": len(steps)}
+
+
+def _effect(rows: pd.DataFrame) -> str:
+    return "effect_pct" if "effect_pct" in rows else "difference_pct"
+
+
+def _change(row: pd.Series, effect: str) -> str:
+    """``+3.1 % [2.9, 3.3]``; of effects that differ from each other ``-88.9 to +7.3 %``."""
+    if pd.notna(row.get("least_effect_pct")):
+        return f"{signed(1)(row['least_effect_pct'])} to {signed(1)(row['most_effect_pct'])} %"
+    low, high = row.get(f"{effect}_low"), row.get(f"{effect}_high")
+    return f"{row[effect]:+.1f} %" + (f" [{low:.1f}, {high:.1f}]" if pd.notna(low) else "")
 
 
 # --- runs -------------------------------------------------------------------------------------------------
@@ -378,44 +427,6 @@ def _of_kernel(row: Mapping[str, Any]) -> str:
     return str(row["verdict"])
 
 
-def verdict_of_runs(rows: pd.DataFrame, same: bool, threshold_pct: float = 0.0) -> Finding:
-    """Whether steps of B take longer than those of A: of the code ``compared``.
-
-    Worse wherever a row regresses (:func:`regressed`), whatever else became faster.
-    """
-    steps = rows[rows["kind"] == "step"]
-    if steps.empty:
-        return Finding("not_compared", data={"what": "steps"})
-    if same:
-        return Finding("compared", data=_SAME)
-    # The row of all of them first, if there is one.
-    deciding = pd.concat([rows[rows["kind"] == "combined"], steps])
-    worse, found = regressed(deciding, threshold_pct), deciding[deciding["verdict"].isin([SLOWER, FASTER])]
-    row = deciding.iloc[0]
-    if len(worse):
-        verdict = "worse"
-        row = row if worse.index[0] == deciding.index[0] else worse.iloc[int(np.argmax(worse["effect_pct"]))]
-    elif (found["verdict"] == SLOWER).any():
-        verdict = "slower within --threshold"
-    elif len(found):
-        verdict, row = "better", found.iloc[0]
-    else:
-        verdict = SHOWN.get(row["verdict"], row["verdict"])
-    names = ("effect_pct", "effect_pct_low", "effect_pct_high", "detectable_pct")
-    figures = {name: row[name] for name in names if pd.notna(row[name])}
-    counts = {name: int((steps["verdict"] == name).sum()) for name in (SLOWER, FASTER)}
-    data: dict[str, Any] = {"verdict": verdict, "change": _change(row), **figures, **counts, "of": len(steps)}
-    return Finding("compared", data=data)
-
-
-def _change(row: pd.Series) -> str:
-    """``+3.1 % [2.9, 3.3]``; of effects that differ from each other ``-88.9 to +7.3 %``."""
-    if pd.notna(row["least_effect_pct"]):
-        return f"{signed(1)(row['least_effect_pct'])} to {signed(1)(row['most_effect_pct'])} %"
-    low, high = row["effect_pct_low"], row["effect_pct_high"]
-    return f"{row['effect_pct']:+.1f} %" + (f" [{low:.1f}, {high:.1f}]" if pd.notna(low) else "")
-
-
 def least_runs(rows: pd.DataFrame) -> list[Finding]:
     """How many runs a verdict on one configuration takes at least, if some have fewer."""
     verdicts = rows.loc[rows["kind"] == "step", "verdict"]
@@ -433,7 +444,8 @@ def of_traces(a: Study, b: Study) -> pd.DataFrame:
     Raises:
         UserError: there is nothing to compare.
     """
-    both = [(one, _figures(a, one), other, _figures(b, other)) for one, other in _jobs(a, b)]
+    in_a, in_b = _collectives(a), _collectives(b)
+    both = [(one, _figures(a, one, in_a), other, _figures(b, other, in_b)) for one, other in _jobs(a, b)]
     rows = pd.concat([
         _beside(of_a, of_b).assign(run=one.id if one.id == other.id else f"{one.id}, {other.id}")
         for one, of_a, other, of_b in both
@@ -479,7 +491,7 @@ def _jobs(a: Study, b: Study) -> list[tuple[Source, Source]]:
     )
 
 
-def _figures(study: Study, job: Source) -> pd.DataFrame:
+def _figures(study: Study, job: Source, collectives: Rows) -> pd.DataFrame:
     """The figures of a job, ms a step: ``kind, quantity, ms, ms_low, ms_high``, without unknown ones.
 
     Medians of steps and stages with their intervals, means of the others.
@@ -499,7 +511,7 @@ def _figures(study: Study, job: Source) -> pd.DataFrame:
         rows += [
             {"kind": "parts", "quantity": name.replace("_", " "), "ms": parts[f"{name}_ms"]} for name in EVERY
         ]
-    for row in _collectives(study, job):
+    for row in [row for row in collectives if row["run"] == job.id]:
         size = f" of {row['group_size']}" if row["group_size"] else ""
         rows.append(
             {"kind": "collectives", "quantity": f"{row['collective']}{size}", "ms": row["ms_per_step"]}
@@ -511,16 +523,11 @@ def _figures(study: Study, job: Source) -> pd.DataFrame:
     return frame.astype({"ms": float}).groupby(_FIGURE, sort=False, as_index=False).sum(min_count=1)
 
 
-def _collectives(study: Study, job: Source) -> list[dict[str, Any]]:
-    kept: dict[str, pd.DataFrame] = study.kept("frames")
-    if "collectives of traces" not in kept:
-        try:
-            rows = communication.communication(study).rows
-        except UserError:
-            rows = []
-        kept["collectives of traces"] = pd.DataFrame(rows, columns=None if len(rows) else ["run"])
-    every = kept["collectives of traces"]
-    return records(every[every["run"] == job.id])
+def _collectives(study: Study) -> Rows:
+    try:
+        return records(communication.communication(study).rows)
+    except UserError:  # no job has any
+        return []
 
 
 def _beside(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
@@ -530,23 +537,6 @@ def _beside(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
         names = {name: f"{side}_{name}" for name in ("ms", "ms_low", "ms_high")}
         every = every.merge(of.rename(columns=names), how="left", on=_FIGURE)
     return every
-
-
-def verdicts_of_traces(rows: pd.DataFrame, same: bool) -> list[Finding]:
-    """Whether steps of B take longer than those of A, a finding for each pair of jobs."""
-    if same:
-        return [Finding("compared", data=_SAME)]
-    findings = []
-    for row in records(rows[(rows["kind"] == "step") & rows["difference_ms"].notna()]):
-        verdict = row["verdict"]
-        data = {
-            "verdict": {SLOWER: "worse", FASTER: "better"}.get(verdict, verdict),
-            "change": f"{row['difference_pct']:+.1f} %",
-            **{which: int(verdict == which) for which in (SLOWER, FASTER)},
-            "of": 1,
-        }
-        findings.append(Finding("compared", run=row["run"], data=data))
-    return findings or [Finding("not_compared", data={"what": "steps"})]
 
 
 def unlike(a: Study, b: Study) -> list[Finding]:
@@ -561,117 +551,3 @@ def unlike(a: Study, b: Study) -> list[Finding]:
         if differ:
             found.append(Finding("jobs_differ", data={"jobs": [one.id, other.id], "differ": differ}))
     return found
-
-
-# --- watched programs and swept ones ----------------------------------------------------------------------
-
-
-class _Swept(NamedTuple):
-    """A configuration of a program in a sweep.
-
-    Attributes:
-        fields: of its point.
-        known: those that are known beside its command.
-        command: filled, in one line.
-    """
-
-    fields: Mapping[str, Any]
-    known: Mapping[str, Any]
-    command: str
-
-
-def align_watched(a: Study, b: Study, across: Sequence[str] = ()) -> tuple[Study, Study]:
-    """Two studies in which watched runs of either have the fields of the other's swept configurations.
-
-    A sweep declares what it starts; of a watched program its command is known, and what was found of it.
-    Where the commands are the same, fields that only one side knows are taken to be equal.
-
-    Args:
-        across: fields in which the two may differ.
-    """
-    return _aligned(a, b, across), _aligned(b, a, across)
-
-
-def _aligned(study: Study, other: Study, across: Sequence[str]) -> Study:
-    swept: dict[str, _Swept] = {}
-    for run in other.of_kind("run"):
-        if run.manifest is not None and run.manifest.run.program and not _was_watched(run):
-            fields = {name: of for name, of in point_fields(run.fields).items() if name not in across}
-            swept.setdefault(repr(fields), _Swept(fields, _known(run, across), _command(run.manifest.run)))
-    there = [point_fields(run.fields) for run in other.of_kind("run")]
-    loaded, assumed = list[Source](), set[str]()
-    for run in study.loaded:
-        asked = swept and _was_watched(run) and point_fields(run.fields) not in there
-        nearest = _nearest(run, list(swept.values()), across) if asked else []
-        if not nearest:
-            loaded.append(run)
-            continue
-        first, known = nearest[0], _known(run, across)
-        differ = _apart(known, first.known).union(*(_apart(first.fields, one.fields) for one in nearest))
-        fields = {name: of for name, of in first.fields.items() if name not in differ}
-        loaded.append(replace(run, fields={**run.fields, **fields}))
-        if len(nearest) == 1 and not _apart(known, first.known):
-            assumed |= known.keys() ^ first.known.keys()
-            if not _same_command(str(run.fields["program"]), first.command):
-                assumed |= set(own_names(first.fields))  # else its command has them
-    if assumed:
-        study.note("not_recorded", side=BOTH, what=sorted(name.removeprefix(FACTOR) for name in assumed))
-    return replace(study, loaded=loaded)
-
-
-def _was_watched(run: Source) -> bool:
-    """Whether it is a program that no sweep started: a sweep declares all of :data:`STARTING`."""
-    manifest = run.manifest
-    return manifest is not None and bool(manifest.run.program) and bool({*STARTING} & {*manifest.unknown})
-
-
-def _command(run: Run) -> str:
-    """The command of a sweep's run, as that of a program that was watched is recorded."""
-    words = command_of(run)
-    first = next(place for place, word in enumerate(words) if not word.startswith("--"))
-    of_watch = [word for word in words[:first] if word.startswith(f"{PER_STEP}=") and word != f"{PER_STEP}=1"]
-    return " ".join([*of_watch, *words[first:]])[:LONGEST_PROGRAM]
-
-
-def _known(run: Source, across: Sequence[str]) -> dict[str, Any]:
-    """The known fields of a run's configuration beside its command, which holds its own factors."""
-    unknown = run.manifest.unknown if run.manifest else ()
-    names = [name for name in POINT_FIELDS if name not in (*unknown, *across, "program")]
-    fields = {name: run.fields[name] for name in names}
-    if fields.get("device") == "auto":
-        fields["device"] = "cpu" if run.on_cpus else "gpu"
-    return fields
-
-
-def _nearest(run: Source, swept: Sequence[_Swept], across: Sequence[str]) -> list[_Swept]:
-    """The configurations of its command that differ from a run in the fewest fields that both know.
-
-    Where none has its command, and commands may differ: of any.
-    """
-    program, known = str(run.fields["program"]), _known(run, across)
-    alike = [one for one in swept if _same_command(program, one.command)]
-    if not alike and "program" in across:
-        alike = list(swept)
-    apart = [(len(_apart(known, one.known)), one) for one in alike]
-    fewest = min((count for count, _ in apart), default=0)
-    return [one for count, one in apart if count == fewest]
-
-
-def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
-    """The fields in which two differ, of those that both know."""
-    return {name for name in one.keys() & other.keys() if one[name] != other[name]}
-
-
-def _same_command(watched: str, swept: str) -> bool:
-    """Whether two commands are the same; one may name the script by a longer path."""
-    (a_step, one), (other_step, other) = _step_and_program(watched), _step_and_program(swept)
-    short, long = sorted((one, other), key=len)
-    folder = long.removesuffix(short)
-    named_longer = long.endswith(short) and folder.endswith("/") and " " not in folder
-    return a_step == other_step and (short == long or named_longer)
-
-
-def _step_and_program(command: str) -> tuple[str, str]:
-    """The flag of how many optimizer steps are one, where they are several, and the program."""
-    flag, _, program = command.partition(" ")
-    return (flag, program) if flag.startswith(f"{PER_STEP}=") else ("", command)

@@ -12,7 +12,8 @@ from analysis.display.metrics import Rows, records
 from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
 from analysis.display.terminal import Answer
 from analysis.frames.study import Study
-from analysis.measures.compare import SHOWN, align_watched, compared
+from analysis.measures.compare import SHOWN, compared
+from analysis.measures.watched import align_watched
 from analysis.report.base import Context, as_view, labels_of, line_chart, varied
 from analysis.report.build import MEASURED_RUNS, MEASURED_TRACES, findings_section, provenance_of
 from analysis.report.render import Chart, Line, Page, Section

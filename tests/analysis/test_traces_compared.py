@@ -8,7 +8,7 @@ import pytest
 
 from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.measures.compare import compared, of_traces, verdicts_of_traces
+from analysis.measures.compare import compared, of_traces, verdicts
 from profiling.attribution.batch_times import WHOLE
 from profiling.traced_job import JOB, read_job
 from tests.analysis.commands import one_line_error
@@ -48,8 +48,8 @@ def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
 
 
 def test_without_a_step_of_both_there_is_no_verdict():
-    step = {"run": "one", "kind": "step", "quantity": "step", "difference_ms": math.nan, "verdict": ""}
-    (none,) = verdicts_of_traces(pd.DataFrame([step]), same=False)
+    step = {"run": "one", "kind": "step", "quantity": "step", "difference_pct": math.nan, "verdict": ""}
+    (none,) = verdicts(pd.DataFrame([step]), same=False)
     assert none.code == "not_compared"
 
 

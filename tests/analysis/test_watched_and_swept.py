@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from analysis.frames.load import load
-from analysis.measures.compare import align_watched, compared
+from analysis.measures.compare import compared
+from analysis.measures.watched import align_watched
 from analysis.report.changes import build
 from jobs import store
 from jobs.by_hand import run_of as watched_run_of
