@@ -36,7 +36,7 @@ import pandas as pd
 from analysis.frames.load import load
 from analysis.frames.steps import all_series
 from analysis.frames.study import Study
-from analysis.measures.compare import differences, pairs_of
+from analysis.measures.compare import differences
 from analysis.statistics.two_samples import POWER, SIGNIFICANCE
 from benchmarks.child import RESULTS, ROOT, facts, machine, write
 from benchmarks.virtual import virtual_cluster
@@ -132,9 +132,8 @@ def noise(step_ms: Sequence[float]) -> dict[str, float]:
 
 def verdict(a: np.ndarray, b: np.ndarray) -> str:
     """What analysis.compare says of one configuration's runs."""
-    runs = pd.DataFrame({"side": ["A"] * len(a) + ["B"] * len(b), "value": [*a, *b]})
-    rows = differences(pairs_of(runs.assign(kind="step", quantity="step_ms", calls=np.nan)))
-    return str(rows["verdict"][0])
+    pair = {"kind": "step", "quantity": "step_ms", "runs_a": a, "runs_b": b, "calls_a": None, "calls_b": None}
+    return str(differences(pd.DataFrame([pair]))["verdict"][0])
 
 
 def share(

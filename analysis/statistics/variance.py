@@ -48,60 +48,40 @@ def analysis_of_variance(
         values: shape (..., observations): many sets of values of one design are one call.
         terms: main effects ``("loader",)`` and interactions ``("loader", "grad")``.
     """
+    from scipy import special  # scipy.stats would take longer to import than all of this takes
+
     coded = {name: _code(levels) for name, levels in columns.items()}
     blocks = {term: _block([coded[name] for name in term]) for term in terms}
     one = np.ones((values.shape[-1], 1))
-    whole, rank = _residual([one, *blocks.values()], values)
-    freedom_left = values.shape[-1] - rank
-    mean_square = whole / freedom_left if freedom_left > 0 else np.full_like(whole, np.nan)
     total, _ = _residual([one], values)
-    model = _Model(total, whole, rank, freedom_left, mean_square)
+    left, rank = _residual([one, *blocks.values()], values)
+    error_freedom, unknown = values.shape[-1] - rank, np.full_like(left, np.nan)
+    mean_square = left / error_freedom if error_freedom > 0 else unknown
     effects = {}
     for term in terms:
         beside = [one, *(blocks[other] for other in terms if not set(term) <= set(other))]
         without, rank_without = _residual(beside, values)
         with_it, rank_with = _residual([*beside, blocks[term]], values)
-        effects[term] = _effect(model, without - with_it, rank_with - rank_without)
+        explained, freedom = without - with_it, rank_with - rank_without
+        with np.errstate(divide="ignore", invalid="ignore"):
+            f_value = explained / freedom / mean_square if freedom else unknown
+            # A share is not below 0, though its estimate may be; of what has no freedom nothing is known.
+            own = np.maximum(explained - freedom * mean_square, 0)
+            omega_squared = own / (total + mean_square) if freedom else unknown
+        effects[term] = Effect(
+            sum_of_squares=explained,
+            freedom=freedom,
+            # In type II a term's own part and the rest of the model's are orthogonal, whatever is missing.
+            rest_sum_of_squares=np.maximum(total - left - explained, 0),
+            rest_freedom=rank - 1 - freedom,
+            error_sum_of_squares=left,
+            error_freedom=error_freedom,
+            f_value=f_value,
+            # What explains nothing may come out a rounding error below 0.
+            p_value=np.asarray(special.fdtrc(freedom, error_freedom, np.maximum(f_value, 0))),
+            omega_squared=omega_squared,
+        )
     return effects
-
-
-@dataclass(frozen=True)
-class _Model:
-    """The model of all terms: sums of squares about the mean and that it leaves, its rank, and the error."""
-
-    total: np.ndarray
-    left: np.ndarray
-    rank: int
-    freedom_left: int
-    mean_square: np.ndarray
-
-
-def _effect(model: _Model, explained: np.ndarray, freedom: int) -> Effect:
-    """A term that explains such sums of squares by so many degrees of freedom beside the other terms."""
-    from scipy import special
-
-    mean_square = model.mean_square
-    unknown = np.full_like(model.left, np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        f_value = explained / freedom / mean_square if freedom else unknown
-        # A share is not below 0, though its estimate may be; of what has no freedom nothing is known.
-        own = np.maximum(explained - freedom * mean_square, 0)
-        omega = own / (model.total + mean_square) if freedom else unknown
-    # scipy.stats would take longer to import than a report's analysis of variance takes.
-    # What explains nothing may come out a rounding error below 0.
-    p_value = special.fdtrc(freedom, model.freedom_left, np.maximum(f_value, 0))
-    return Effect(
-        sum_of_squares=explained,
-        freedom=freedom,
-        # In type II a term's own part and the rest of the model's are orthogonal, whatever cells are missing.
-        rest_sum_of_squares=np.maximum(model.total - model.left - explained, 0),
-        rest_freedom=model.rank - 1 - freedom,
-        error_sum_of_squares=model.left,
-        error_freedom=model.freedom_left,
-        f_value=f_value,
-        p_value=np.asarray(p_value),
-        omega_squared=omega,
-    )
 
 
 @dataclass(frozen=True)
