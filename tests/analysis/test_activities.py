@@ -129,19 +129,6 @@ def test_a_row_of_shares_says_in_what_its_runs_differ(tmp_path):
     assert run(MODULE, tmp_path / "one", "--shares", "--format", "csv").csv[0]["runs_differ"] == ""
 
 
-def test_our_shares_have_the_columns_and_units_of_the_published_tables(shared_data, tmp_path):
-    published = shared_data / "nvprof/alexnet_gpu_activities.csv"
-    ours, theirs = (
-        run(MODULE, path, "--shares", "--format", "csv").csv
-        for path in (alexnet(tmp_path / "alexnet"), published)
-    )
-    assert list(ours[0]) == list(theirs[0])
-    for row in (*ours, *theirs):
-        parts = [float(row[f"{part}_pct"]) for part in ("communication", "copies", "compute")]
-        assert sum(parts) == pytest.approx(100) and float(row["time_s"]) > 0
-    assert all((float(row["communication_pct"]) > 0) == (int(row["world_size"]) > 1) for row in ours)
-
-
 def test_the_shares_are_drawn_a_line_a_gpu_count(shared_data, tmp_path):
     path, page = shared_data / "nvprof/alexnet_gpu_activities.csv", tmp_path / "chart.html"
     answer = run(MODULE, path, "--shares", "--chart", page, "--format", "csv")

@@ -6,9 +6,17 @@ from pathlib import Path
 import pytest
 import yaml
 
+from analysis.frames.load import load
 from analysis.measures import peaks
+from analysis.measures.kernels import exceeded
+from analysis.report.base import Context
+from analysis.report.kernels import ROOFLINE
+from jobs import store
+from jobs.store import Calibration
 from profiling.errors import UserError
+from profiling.findings import Finding
 from tests.analysis.commands import one_line_error, run
+from tests.analysis.frames import kernels_frame
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 
@@ -75,35 +83,9 @@ def test_of_a_memory_that_no_source_describes_only_the_arithmetic_is_known(devic
     assert whole is not None and whole.bytes_per_s == 3350e9
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "K40m",
-        "P100",
-        "V100",
-        "T4",
-        "A100",
-        "H100",
-        "H200",
-        "L4",
-        "L40S",
-        "2080 Ti",
-        "3090",
-        "4090",
-        "1080 Ti",
-    ],
-)
-def test_every_common_gpu_has_an_entry_with_its_source(name: str) -> None:
-    entries = [peak for peak in peaks.read_peaks() if name in peak.name]
-    assert entries
-    for peak in entries:
-        assert peak.source != "user"
-        assert peak.flops_per_s["fp32"] > 0
-        assert peaks.find(peak.name) is not None
-
-
-def test_no_device_has_the_peaks_of_another() -> None:
+def test_each_entry_has_a_source_and_no_device_the_peaks_of_another() -> None:
     for peak in peaks.read_peaks():
+        assert peak.source != "user" and peak.flops_per_s["fp32"] > 0
         found = peaks.find(peak.name)
         assert found is not None
         assert found.flops_per_s == peak.flops_per_s
@@ -169,15 +151,10 @@ def test_a_peaks_file_that_is_not_right_is_one_line(tmp_path: Path, content: str
     own.write_text(content)
     line = one_line_error(run("analysis.scaled", tmp_path / "sweep", "--peaks", own))
     assert "own.yaml" in line
+    absent = tmp_path / "absent.yaml"
+    assert "absent.yaml" in one_line_error(run("analysis.scaled", tmp_path / "sweep", "--peaks", absent))
     with pytest.raises(UserError):
         peaks.read_peaks(own)
-
-
-def test_a_peaks_file_that_is_absent_is_one_line(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of()])
-    assert "absent.yaml" in one_line_error(
-        run("analysis.scaled", tmp_path, "--peaks", tmp_path / "absent.yaml")
-    )
 
 
 def test_more_than_the_peak_is_a_finding(tmp_path: Path) -> None:
@@ -196,3 +173,78 @@ def test_analytic_counts_are_those_of_the_models(root: Path, model: str) -> None
     assert yaml.safe_load((root / "analysis" / "measures" / "models.yaml").read_text())[
         model
     ] == pytest.approx(flops_per_image(build_model(model), 224)[0], rel=0.005)
+
+
+# --- measured on the machine ------------------------------------------------------------------------------
+
+HIGH = 1e16
+STEP_FLOPS_PER_S = Truth().flops / (Truth().kernel_ms / 1e3)
+STEP_BYTES_PER_S = Truth().bytes / (Truth().kernel_ms / 1e3)
+# Of the backward convolution: two thirds of the FLOPs in a quarter of the time.
+KERNEL_FLOPS_PER_S = STEP_FLOPS_PER_S * 8 / 3
+
+
+@pytest.fixture
+def measured(tmp_path: Path):
+    """Writes a profiled run of two ranks, whose sweep measured such peaks."""
+
+    def write(flops_per_s: float, bytes_per_s: float) -> Path:
+        runs = [run_of(gpus_per_node=2, profile=profile, threads=3) for profile in ("none", "torch")]
+        write_sweep(tmp_path, runs)
+        peaks = Calibration(
+            gemm_flops_per_s={2: flops_per_s}, copy_bytes_per_s={2: bytes_per_s},
+            device=Truth().device, seconds=1.0,
+        )  # fmt: skip
+        store.write_record(tmp_path / store.CALIBRATION, peaks)
+        return tmp_path
+
+    return write
+
+
+def said_of_peaks(command: str, path: Path) -> list[str]:
+    ran = run(f"analysis.{command}", path, "--format", "csv")
+    assert ran.code == 0
+    return [line for line in ran.err.splitlines() if "above the measured" in line]
+
+
+@pytest.mark.parametrize(
+    ("flops_per_s", "bytes_per_s", "said"),
+    [
+        (STEP_FLOPS_PER_S / 1.13, HIGH, 113),
+        (HIGH, STEP_BYTES_PER_S / 1.2, 120),
+        # Clocks and peaks are some per cent off.
+        (STEP_FLOPS_PER_S / 1.09, STEP_BYTES_PER_S / 1.09, None),
+    ],
+)
+def test_a_step_above_a_measured_peak_is_a_finding(measured, flops_per_s, bytes_per_s, said) -> None:
+    notes = said_of_peaks("scaled", measured(flops_per_s, bytes_per_s))
+    assert len(notes) == (said is not None)
+
+
+def test_a_kernel_above_a_measured_peak_is_named_with_what_measures_it_again(measured) -> None:
+    path = measured(KERNEL_FLOPS_PER_S / 1.13, HIGH)
+    for of in (path, next(path.glob("run_*_torch_*"))):
+        (note,) = said_of_peaks("kernels", of)
+        assert "conv_bprop, convolution, bprop" in note and note.endswith("up to 113 %")
+    section = ROOFLINE.section(Context(load(path)))
+    assert section is not None and section.charts
+
+
+def test_a_kernel_of_no_weight_judges_no_peak_and_small_tensors_no_bandwidth(measured) -> None:
+    study = load(measured(HIGH, STEP_BYTES_PER_S / 1.2))
+    rows = kernels_frame(study)
+    (found,) = exceeded(rows)
+    assert (found.code, found.data["peak"]) == ("above_peak", "measured bandwidth")
+    assert found.data["most_pct"] == pytest.approx(120)
+    assert not exceeded(rows.assign(share_pct=0.5))
+    assert not exceeded(rows.assign(mbyte_per_step=127 * rows["calls_per_step"]))
+
+
+def test_what_makes_the_measured_peaks_doubtful_is_said_where_they_are_used(measured):
+    path = measured(HIGH, HIGH)
+    peaks = store.read_record(path / store.CALIBRATION, Calibration)
+    store.write_record(
+        path / store.CALIBRATION, peaks.model_copy(update={"findings": [Finding.from_json("threads waited")]})
+    )
+    ran = run("analysis.efficiency", path, "--format", "csv", "--notes")
+    assert ran.err.count("threads waited") == 1

@@ -1,5 +1,6 @@
 """The reference's TAU tables, as others may have them: durations, scaling, and what they are made of."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 
 from tests.analysis.commands import Ran, one_line_error, run
 from tests.analysis.synthetic import write_pyprof, write_tau
+from tests.analysis.test_other_tables import overwrite_pages, truncate
 
 # 40 s that do not depend on the batch size, 0.25 s an image of the batch: 48 s at 32, 56 s at 64.
 SECONDS = {
@@ -46,23 +48,9 @@ def test_the_base_is_the_fewest_nodes_that_there_are(tmp_path: Path, smallest: i
     assert last["world_size"] == str(2 * largest)
 
 
-def test_one_repetition_and_one_batch_size(tmp_path: Path) -> None:
-    ran = published(write_tau(tmp_path / "i.gzip", {(1, 4, 32): [60.0]}), "--explain")
-    (row,) = ran.csv
-    assert (row["runs"], row["runs_kept"], row["batch_independent_pct"]) == ("1", "1", "")
-    assert "7 independent" not in ran.err
-
-
 def test_a_repetition_two_deviations_off_is_cut(tmp_path: Path) -> None:
     (row,) = published(write_tau(tmp_path / "i.gzip", {(1, 4, 32): [60.0, 60.2, 59.8] * 3 + [95.0]})).csv
     assert (row["runs"], row["runs_kept"], float(row["application_s"])) == ("10", "9", 60.0)
-
-
-def test_repetitions_in_two_files_are_of_one_configuration(tmp_path: Path) -> None:
-    write_tau(tmp_path / "monday.gzip", {(1, 4, 32): [60.0, 60.0]})
-    write_tau(tmp_path / "tuesday.gzip", {(1, 4, 32): [62.0]})
-    (row,) = published(tmp_path).csv
-    assert (row["runs"], float(row["application_s"])) == ("3", 60.0)
 
 
 def change(path: Path, column: str, values: list | None) -> None:
@@ -145,25 +133,14 @@ def test_no_application_timer(tmp_path: Path) -> None:
     assert ".tau application" in one_line_error(published(path))
 
 
-def test_a_truncated_table_costs_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [truncate, overwrite_pages])
+def test_a_damaged_table_costs_no_other(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     write_tau(tmp_path / "good.gzip", SECONDS)
     bad = write_tau(tmp_path / "bad.gzip", {(4, 4, 32): [60.0]})
-    bad.write_bytes(bad.read_bytes()[:-50])
+    damage(bad)
     ran = published(tmp_path)
     assert (ran.code, len(ran.csv)) == (1, 4)
-    assert "damaged or truncated" in ran.err
-    assert "bad.gzip" in one_line_error(published(bad))
-
-
-def test_damaged_rows_cost_no_other_table(tmp_path: Path) -> None:
-    write_tau(tmp_path / "good.gzip", SECONDS)
-    bad = write_tau(tmp_path / "bad.gzip", {(4, 4, 32): [60.0]})
-    content = bad.read_bytes()
-    pages = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    bad.write_bytes(b"PAR1" + b"\xff" * (pages - 4) + content[pages:])
-    ran = published(tmp_path)
-    assert (ran.code, len(ran.csv)) == (1, 4)
-    assert "(bad.gzip)" in ran.err
+    assert "(bad.gzip)" in ran.err and "bad.gzip" in one_line_error(published(bad))
 
 
 def test_the_corrected_method_says_why_it_has_nothing(tmp_path: Path) -> None:
