@@ -4,9 +4,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -74,18 +72,6 @@ COLUMNS = {
 _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
 _COPIES = ("memcpy", "memset")
 _FIGURES = names_of(METRICS)
-
-
-@dataclass
-class Profile:
-    """The activities of one run (columns: levels, :data:`METRICS`), and what the run was."""
-
-    name: str
-    rows: pd.DataFrame
-    world_size: int | None = None
-    batch: int | None = None
-    backend: str | None = None
-    fields: dict[str, Any] = field(default_factory=dict)
 
 
 # --- from tables --------------------------------------------------------------------------------------
@@ -171,40 +157,40 @@ def _finished(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
 # --- shares -------------------------------------------------------------------------------------------
 
 
-def shares_of(profiles: Sequence[Profile]) -> pd.DataFrame:
+_POINT = ["world_size", "batch", "backend"]
+_COMMUNICATION, _COPIED, _COMPUTE = _SHARES = ("communication_pct", "copies_pct", "compute_pct")
+_SHARE_OF = {"communication": _COMMUNICATION, "memcpy": _COPIED, "memset": _COPIED}
+
+
+def shares_of(activities: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Communication and copies in GPU time (a CPU's operators where there is no GPU): :data:`SHARES`.
 
     Times are summed over runs of the same GPUs, batch size and backend first, ratios are formed last.
+
+    Args:
+        activities: with a column ``run``.
+        runs: fields of these, by their ids.
     """
-    groups: dict[tuple, list[Profile]] = defaultdict(list)
-    for profile in profiles:
-        groups[profile.world_size, profile.batch, profile.backend].append(profile)
-    rows = []
-    for point, members in groups.items():
-        activities = pd.concat([one.rows for one in members])
-        activities = activities[activities["type"].isin((GPU, CPU))]
-        times = activities["time_s"].groupby(activities["class"].fillna("")).sum()
-        part = {"communication": times.get("communication", 0.0), "copies": times.reindex(_COPIES).sum()}
-        values = {
-            name: dict.fromkeys(str(one.fields.get(name)) for one in members)
-            for name in members[0].fields
-            if name not in NOT_OF_POINT
-        }
-        differ = "; ".join(f"{name} ({', '.join(some)})" for name, some in values.items() if len(some) > 1)
-        rows.append(
-            (*point, len(members), times.sum(), part["communication"], part["copies"], differ or None)
-        )
-    return _in_percent(rows)
+    on_device = activities[activities["type"].isin((GPU, CPU))]
+    share = on_device["class"].map(_SHARE_OF).fillna(_COMPUTE)
+    times = on_device.groupby(["run", share])["time_s"].sum().unstack()
+    times = times.reindex(runs.index, columns=list(_SHARES)).fillna(0.0)
+    known = runs.reindex(columns=list(dict.fromkeys([*_POINT, *runs])))
+    groups = known.join(times).groupby(_POINT, dropna=False, sort=False)
+    sums = groups[list(_SHARES)].sum()
+    time_s = sums.sum(axis=1)
+    shares = 100 * sums.div(time_s.where(time_s > 0), axis=0)
+    shares = shares.assign(
+        runs=groups.size(),
+        time_s=time_s,
+        runs_differ=pd.array([_differ(one[list(runs)]) for _, one in groups], object),
+    )
+    return in_order(shares.reset_index()[names_of(SHARES)], _POINT)
 
 
-def _in_percent(rows: Sequence[tuple]) -> pd.DataFrame:
-    """:data:`SHARES` of rows (point, runs, time, time of collectives, of copies, differences)."""
-    names = ["world_size", "batch", "backend", "runs", "time_s", "communication", "copies", "runs_differ"]
-    frame = pd.DataFrame(rows, columns=names).astype(dict.fromkeys(names[:3], object))
-    for part in ("communication", "copies"):
-        frame[f"{part}_pct"] = 100 * frame[part] / frame["time_s"].where(frame["time_s"] > 0)
-    frame["compute_pct"] = 100 - frame["communication_pct"] - frame["copies_pct"]
-    return in_order(frame[names_of(SHARES)], names[:3])
+def _differ(runs: pd.DataFrame) -> str | None:
+    values = {name: runs[name].astype(str).unique() for name in runs if name not in NOT_OF_POINT}
+    return "; ".join(f"{name} ({', '.join(some)})" for name, some in values.items() if len(some) > 1) or None
 
 
 def printed_shares(path: Path) -> pd.DataFrame | None:
@@ -226,37 +212,47 @@ def printed_shares(path: Path) -> pd.DataFrame | None:
                 raise UserError(f"{path} is damaged at line {reader.line_num}: numbers expected") from None
     rows = []
     for (gpus, batch), members in sorted(groups.items()):
-        percent: dict[str, float] = defaultdict(float)
+        share = dict.fromkeys(_SHARES, 0.0)
         for row in members:
-            percent[classify(row["kernel"])] += float(row["time_pct"])
+            share[_SHARE_OF.get(classify(row["kernel"]), _COMPUTE)] += float(row["time_pct"])
+        share[_COMPUTE] = 100 - share[_COMMUNICATION] - share[_COPIED]  # with the rows that were cut off
         # Time over its share is the time of all; the longest row says it with the most digits.
-        largest = max(members, key=lambda row: float(row["time_pct"]))
-        total = float(largest["time_s"]) / float(largest["time_pct"]) * 100
-        parts = (percent["communication"], sum(percent[kind] for kind in _COPIES))
-        rows.append((gpus, batch, None, 1, total, *(total * part / 100 for part in parts), None))
-    return _in_percent(rows)
+        longest = max(members, key=lambda row: float(row["time_pct"]))
+        time_s = float(longest["time_s"]) / float(longest["time_pct"]) * 100
+        rows.append({"world_size": gpus, "batch": batch, "runs": 1, "time_s": time_s, **share})
+    return pd.DataFrame(rows, columns=names_of(SHARES))
 
 
 # --- the measure --------------------------------------------------------------------------------------
 
 
-def profiles_of(study: Study, by: Sequence[str] = ()) -> list[Profile]:
-    """The activities of the runs of a study that have some."""
+def activities_of(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
+    """The activities (:func:`of_kernels`) of the runs of a study that have some, with a column ``run``.
 
-    def of_source(source: Source) -> Profile:
+    Raises:
+        UserError: none has.
+    """
+
+    def of_source(source: Source) -> pd.DataFrame:
         with reading(source):
-            of_table = source.kind == "pyprof"
-            kernels = (
-                tools.read(source.path, "pyprof").tables["kernels"] if of_table else source.tables("kernels")
-            )
-            rows = of_kernels(kernels, by)
-        fields = source.fields
-        return Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend"), fields)
+            if source.kind == "pyprof":
+                return of_kernels(tools.read(source.path, "pyprof").tables["kernels"], by)
+            return of_kernels(source.tables("kernels"), by)
 
-    return [profile for _, profile in study.each(filter(has_kernels, study.sources), of_source)]
+    found = study.each(filter(has_kernels, study.sources), of_source)
+    frames = [rows.assign(run=source.id) for source, rows in found]
+    if not frames:
+        raise UserError(f"{study.path} holds no activities: no profiler recorded kernels")
+    return pd.concat(frames, ignore_index=True)
 
 
-def of_path(study: Study, by: Sequence[str] = ()) -> Profile:
+def fields_of(study: Study) -> pd.DataFrame:
+    """The fields of runs, and their number of GPUs, by their ids."""
+    known = {source.id: {**source.fields, "world_size": source.world_size} for source in study.sources}
+    return pd.DataFrame(known, dtype=object).T
+
+
+def of_path(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
     """The activities of a profiler's file, or of a folder with tables of one.
 
     Raises:
@@ -269,10 +265,8 @@ def of_path(study: Study, by: Sequence[str] = ()) -> Profile:
         for finding in converted.findings:
             study.log.add(finding)
     else:
-        names = [
-            name for name in ("kernels", "intervals", "atomics") if tables.table_path(path, name).exists()
-        ]
-        found = {name: tables.read(path, name) for name in names}
+        names = ("kernels", "intervals", "atomics")
+        found = {name: tables.read(path, name) for name in names if tables.table_path(path, name).exists()}
     rows = of_kernels(found["kernels"], by) if "kernels" in found else pd.DataFrame()
     intervals = found.get("intervals")
     if rows.empty and intervals is not None and ON_DEVICE in intervals["thread"].unique().to_pylist():
@@ -280,7 +274,7 @@ def of_path(study: Study, by: Sequence[str] = ()) -> Profile:
     if rows.empty:
         why = "".join(f"; {note}" for note in study.notes()[:1])
         raise UserError(f"{path} holds no GPU activities and no timed operators{why}")
-    return Profile(path.name, rows)
+    return rows.assign(run=path.name)
 
 
 @measure(COLUMNS)
@@ -301,18 +295,16 @@ def activities(
         UserError: there is nothing that a profiler recorded.
     """
     printed = printed_shares(study.path) if shares and study.path.is_file() else None
-    profiles = [] if printed is not None else profiles_of(study, by) if study.loaded else [of_path(study, by)]
-    if printed is None and not profiles:
-        raise UserError(f"{study.path} holds no activities: no profiler recorded kernels")
-    if shares:
-        rows = shares_of(profiles) if printed is None else printed
-        return Answer(rows, SHARES, title="Share of GPU activity time", caption=_CAPTION)
+    if printed is None:
+        rows = activities_of(study, by) if study.loaded else of_path(study, by)
+        if shares:
+            printed = shares_of(rows, fields_of(study).reindex(rows["run"].unique()))
+    if printed is not None:
+        return Answer(printed, SHARES, title="Share of GPU activity time", caption=_CAPTION)
     levels = [LEVELS[name] for name in by]
     shown = columns([*levels, *(metric for metric in METRICS if metric.table)])
-    parts = [Part(one.name, _first(one.rows, top or _TOP, by), shown, _CAPTION) for one in profiles]
-    rows = pd.concat([_first(one.rows, top, by).assign(run=one.name) for one in profiles], ignore_index=True)
-    return Answer(rows, [*([RUN] if len(profiles) > 1 else []), *levels, *METRICS], parts)
-
-
-def _first(rows: pd.DataFrame, top: int | None, by: Sequence[str]) -> pd.DataFrame:
-    return rows.groupby([*by, "type"], dropna=False, sort=False).head(top) if top else rows
+    groups = rows.groupby(["run", *by, "type"], dropna=False, sort=False)
+    first = groups.head(top or _TOP).groupby("run", sort=False)
+    parts = [Part(str(run), of_run, shown, _CAPTION) for run, of_run in first]
+    metrics = [*([RUN] if len(parts) > 1 else []), *levels, *METRICS]
+    return Answer(groups.head(top or len(rows)), metrics, parts)

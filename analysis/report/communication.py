@@ -11,7 +11,7 @@ from analysis.display.plots import BLUE, BROWN, SKY, VERMILLION
 from analysis.display.terminal import Answer, Part
 from analysis.measures import communication
 from analysis.measures import tau as messages
-from analysis.measures.activities import SHARES, profiles_of, shares_of
+from analysis.measures.activities import SHARES, activities_of, fields_of, shares_of
 from analysis.report.base import (
     Content,
     Context,
@@ -111,7 +111,9 @@ def _batch_sizes_differ(context: Context) -> bool:
 
 
 def _activities(context: Context) -> Content:
-    return of_shares(shares_of(profiles_of(context.study)), context.factors, context.study.unit)
+    activities = activities_of(context.study)
+    runs = fields_of(context.study).loc[activities["run"].unique()]
+    return of_shares(shares_of(activities, runs), context.factors, context.study.unit)
 
 
 def of_shares(shares: Rows | pd.DataFrame, factors: Sequence[str] = (), unit: str = "GPU") -> Content:

@@ -2,13 +2,15 @@
 
 import sqlite3
 
+import pandas as pd
 import pytest
 
 from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.measures.activities import Profile, of_kernels, printed_shares, shares_of
+from analysis.measures.activities import of_kernels, of_summary, printed_shares, shares_of
 from analysis.report.build import build
 from analysis.report.communication import of_shares
+from profiling.readers.printed import ON_DEVICE
 from profiling.tables import as_table, write
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
@@ -64,6 +66,22 @@ def test_a_printed_summary_comes_back_as_it_was_printed(shared_data):
     assert [float(row["time_pct"]) for row in on_gpu[1:4]] == pytest.approx([7.11, 3.72, 2.04], abs=0.01)
     calls = [row for row in rows if row["type"] == "API calls"]
     assert float(calls[0]["time_pct"]) == pytest.approx(64.24, abs=0.01)  # ranges of NCCL are none
+
+
+def test_calls_of_the_api_are_no_activities_of_the_gpu_where_their_heading_is_lost():
+    names = ["void cuApplyLayerNorm<float>(float*)", "cuCtxSynchronize", "cudaLaunchKernel", "range 1"]
+    threads = [ON_DEVICE, ON_DEVICE, ON_DEVICE, 0]
+    columns = {"function": names, "thread": threads, "calls": [2.0] * 4, "inclusive_ns": [4e3, 3e3, 1e3, 1e3]}
+    rows = of_summary(as_table("intervals", columns | {"rank": [0] * 4}), None)
+    assert dict(zip(rows["name"], rows["type"], strict=True)) == dict(
+        zip(names, ["GPU activities", "API calls", "API calls", "ranges"], strict=True)
+    )
+    assert rows["time_pct"].tolist() == pytest.approx([100, 75, 25, 100]) and rows["mean_us"].tolist() == [
+        2,
+        1.5,
+        0.5,
+        0.5,
+    ]
 
 
 def test_shares_over_gpus_and_batch_size_as_the_printed_tables_have_them(shared_data):
@@ -187,15 +205,17 @@ def test_the_summary_of_any_tools_file(form, tmp_path):
 
 
 def test_shares_of_runs_over_gpus_and_batch_size_sum_times_before_they_divide():
-    def profile(gpus, batch, *rows):
-        return Profile(f"{gpus} {batch}", of_kernels(kernels(*rows)), gpus, batch)
-
     gemm, reduce = ("sgemm", "gemm", 60, 0), ("ncclKernel_Reduce(float*)", "communication", 30, 0)
     copy, long = ("Memcpy HtoD (Pinned -> Device)", "memcpy", 10, 0), ("sgemm", "gemm", 300, 0)
-    rows = records(shares_of([
-        profile(4, 16, gemm, reduce, copy), profile(1, 16, gemm, copy), profile(4, 128, long, reduce, copy),
-        profile(4, 16, long),  # a second run of the point
-    ]))  # fmt: skip
+    made = [
+        (4, 16, gemm, reduce, copy), (1, 16, gemm, copy), (4, 128, long, reduce, copy),
+        (4, 16, long),  # a second run of the point
+    ]  # fmt: skip
+    activities = pd.concat(
+        [of_kernels(kernels(*rows)).assign(run=run) for run, (_, _, *rows) in enumerate(made)]
+    )
+    runs = pd.DataFrame([one[:2] for one in made], columns=["world_size", "batch"], dtype=object)
+    rows = records(shares_of(activities, runs))
     assert [(row["world_size"], row["batch"], row["runs"]) for row in rows] == [
         (1, 16, 1),
         (4, 16, 2),

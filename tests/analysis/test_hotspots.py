@@ -2,8 +2,6 @@
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from analysis.display.metrics import records
@@ -109,17 +107,6 @@ def test_the_counters_of_nvprof_beside_the_times(timed, tmp_path):
     assert "occup." in table and "bound by" in table and "IPC" not in table
 
 
-def test_asked_twice_in_one_study_the_counters_are_the_same(timed, tmp_path):
-    log = tmp_path / "metrics.csv"
-    log.write_text(NVPROF_METRICS.replace("void kernel<int=4>(float*)", "void conv_fprop<float>(float*)"))
-    plant(timed, "nvprof", log, "nvprof")
-    study = load(timed)
-    first = records(hotspots.hotspots(study).rows)
-    kernels_frame(study)  # other questions in between
-    again = records(hotspots.hotspots(study).rows)
-    assert again == first and any(row["counters"] == "nvprof" for row in first)
-
-
 def test_the_counters_of_ncu_beside_the_times(timed, tmp_path):
     text = NCU_RAW.replace("void kernel<(int)4>", "void conv_fprop<(int)4>")
     more = f'"gpu__time_duration.sum","{WARPS}","sm__inst_executed.avg.per_cycle_active"'
@@ -199,24 +186,6 @@ def test_times_and_intervals_are_of_the_steps_that_analysis_kernels_counts(tmp_p
     every = dict(kernels_frame(study)[["kernel", "ms_per_step"]].itertuples(index=False))
     assert all(row["ms_per_step"] == every[row["kernel"]] for row in hot)
     assert answer.tables[0].caption.startswith("Times: steps 3-39 of 40")
-
-
-def test_a_launch_of_a_negative_duration_is_in_no_interval(timed):
-    before = run(MODULE, timed, "--format", "json").json
-    rank = next(timed.iterdir()) / "rank_0000"
-    table = tables.read(rank, "kernels")
-    of_it = table.filter(pc.equal(table["short_name"].cast(pa.string()), "relu")).slice(0, 1)
-    place = of_it.schema.get_field_index("duration_ns")
-    impossible = of_it.set_column(place, of_it.schema.field(place), pa.array([-(10**12)], pa.int64()))
-    tables.write(pa.concat_tables([table, impossible]).unify_dictionaries(), rank, "kernels")
-    assert run(MODULE, timed, "--format", "json").json == before
-
-
-def test_of_few_batches_there_is_no_interval(tmp_path):
-    write_run(tmp_path / "hot", run_of(profile="torch", batches=6), Truth())
-    assert all(
-        row["ms_per_step_low"] is None for row in run(MODULE, tmp_path / "hot", "--format", "json").json
-    )
 
 
 def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):
